@@ -1,0 +1,55 @@
+# PopuLoRA Pipeline. `make run` and `make test` set up everything they need; both are quick to start when nothing changed.
+# Pass more to a command with ARGS: make run ARGS="--set generations=8", make test ARGS="-k reward".
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test test-all check bench vllm up down images
+VENV := .venv/bin
+SETUP := bash infra/setup/setup.sh
+COMPOSE := infra/compose.yaml
+BENCHMARKS := $(foreach name,sandbox update rollout evolve orchestration,$(if $(wildcard flows/bench_$(name).py),$(name)))
+NAME ?= $(BENCHMARKS)
+ARGS ?=
+
+help: ## what there is to make
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
+
+setup: ## .venv, Docker and the sandbox image
+	@$(SETUP)
+
+run: setup ## the main job: the default run, to runs/smoke
+	@$(VENV)/populora run $(ARGS)
+
+test: setup ## the everyday tests
+	@$(VENV)/python -m pytest -m "not slow and not gpu and not rgw and not vllm" $(ARGS)
+
+test-all: setup ## every test that this machine can run
+	@$(VENV)/python -m pytest $(ARGS)
+
+check: ## lint, format, types
+	@$(SETUP) venv
+	$(VENV)/ruff check .
+	$(VENV)/ruff format --check .
+	$(VENV)/mypy
+
+bench: setup ## our measurements, JSON lines; NAME=sandbox for one of them
+	@set -e; for name in $(NAME); do $(VENV)/populora bench $$name $(ARGS); done
+
+vllm: ## the vLLM environment .venv-vllm (Linux with an NVIDIA GPU)
+	@test -f infra/setup/vllm.sh || { echo "make vllm: infra/setup/vllm.sh is not in this version" >&2; exit 3; }
+	@bash infra/setup/vllm.sh
+
+up: ## Prefect server, storage and workers on this machine
+	@test -f $(COMPOSE) || { echo "make up: $(COMPOSE) is not in this version" >&2; exit 3; }
+	@$(SETUP) docker image
+	@docker compose -f $(COMPOSE) up --detach --build --wait $(ARGS)
+
+down: ## stop what `make up` started; its data stay
+	@test -f $(COMPOSE) || { echo "make down: $(COMPOSE) is not in this version" >&2; exit 3; }
+	@docker compose -f $(COMPOSE) down $(ARGS)
+
+images: ## every image under containers/
+	@$(SETUP) image
+	@set -e; for file in containers/*/Dockerfile; do \
+		name=$$(basename $$(dirname $$file)); \
+		[ $$name = sandbox ] || docker build -f $$file -t populora-$$name:local .; \
+	done

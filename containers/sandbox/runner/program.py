@@ -1,0 +1,133 @@
+"""What happens in the process of one program: read the job, judge the text, run, encode, leave. Standard library only.
+
+The stream to the supervisor is append-only: pid, then the trusted head (the verdict on the text and the key, made before any of
+the program ran), then one frame. Model code can add bytes, which makes the stream malformed and the verdict `crash`; it cannot
+take any back. The process is short: nearly all it costs is the pages it touches, so little is imported and little is called.
+"""
+
+import builtins
+import gc
+import os
+import sys
+from _collections_abc import Callable
+
+import encode
+import key
+import rules
+
+_REMOVED = ("eval", "exec", "compile", "open", "input", "globals", "locals", "vars", "breakpoint", "help", "exit", "quit")
+_CONSTANTS = {
+    "nan": float("nan"),
+    "inf": float("inf"),
+    "complex": complex,
+    "set": set,
+    "frozenset": frozenset,
+    "__builtins__": {},
+}
+_STATIC = (object.__hash__, type(None).__hash__, type.__hash__)
+_ONLY_AST = 0x400
+
+
+def make_builtins(salt: int) -> dict[str, object]:
+    """The program's builtins: no code from text, no files, imports from the list, and identities that differ between servers.
+
+    The interpreter is not always position independent, so addresses of static objects are equal in all servers: `salt` moves
+    what `id` and `hash` show of addresses.
+    """
+    real_id, real_hash, real_import = id, hash, builtins.__import__
+    modules, allowed, static = sys.modules, rules.ALLOWED, _STATIC
+
+    def salted_id(obj: object, /) -> int:
+        return real_id(obj) + salt
+
+    def salted_hash(obj: object, /) -> int:
+        value = real_hash(obj)
+        return value ^ salt if type(obj).__hash__ in static else value
+
+    def guarded_import(name: str, globals=None, locals=None, fromlist=(), level: int = 0):
+        if level == 0 and name in modules and name.partition(".")[0] in allowed:
+            return real_import(name, globals, locals, fromlist, level)
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    table = {name: value for name, value in vars(builtins).items() if name not in _REMOVED}
+    salted_id.__name__ = salted_id.__qualname__ = "id"
+    salted_hash.__name__ = salted_hash.__qualname__ = "hash"
+    return table | {"id": salted_id, "hash": salted_hash, "__import__": guarded_import}
+
+
+def make_runner(salt: int) -> Callable[[int, int], None]:
+    """A closure that runs the job from one descriptor into another and never returns. Captures what it needs beforehand."""
+    write, leave, encoder, refused, getpid = os.write, os._exit, encode.make_encoder(), encode.Refused, os.getpid
+    table, set_recursion, collect = make_builtins(salt), sys.setrecursionlimit, gc.enable
+    kind_of, name_of, arguments_of = type, type.__dict__["__name__"].__get__, BaseException.args.__get__
+    memory_error, base_error, text_type, length, compiled, run_code = MemoryError, BaseException, str, len, compile, exec
+
+    def send(data: bytes) -> None:
+        while data:
+            data = data[write(out, data) :]
+
+    def frame(tag: bytes, text: str) -> None:
+        data = text.encode("ascii", "backslashreplace")
+        send(tag + length(data).to_bytes(4, "big") + data)
+
+    def describe(error: BaseException) -> str:
+        values = arguments_of(error)
+        first = values[0] if values and kind_of(values[0]) is text_type else ""
+        return name_of(kind_of(error)) + (": " + first[:200] if first else "")
+
+    def run(source: int, target: int) -> None:
+        nonlocal out
+        out = target
+        send(getpid().to_bytes(4, "big"))
+        want_key, program, text = read_job(source)
+        try:
+            code = prepare(program, want_key, send)
+        except rules.Banned as error:
+            frame(b"B", text_type(error))
+            leave(0)
+        except Exception as error:  # SyntaxError mostly; nothing of the program has run yet
+            frame(b"U", describe(error) + f" (line {getattr(error, 'lineno', None) or 1})")
+            leave(0)
+        scope = {"__name__": "program", "__builtins__": table}
+        collect()
+        try:
+            arguments = eval(compiled(text, "input", "eval"), _CONSTANTS)  # written by the host from its own tree
+            run_code(code, scope)
+            value = scope["f"](*arguments) if "f" in scope else missing()
+            set_recursion(1000)
+            frame(b"V", encoder(value))
+        except refused as error:
+            frame(error.tag, error.reason)
+        except memory_error:
+            frame(b"M", "MemoryError")
+        except base_error as error:
+            set_recursion(1000)
+            frame(b"E", describe(error))
+        leave(0)
+
+    def missing() -> None:
+        raise NameError("name 'f' is not defined")
+
+    out = -1
+    return run
+
+
+def read_job(source: int) -> tuple[bool, str, str]:
+    """The one job on this descriptor: u32 size of the rest, u8 whether the key is wanted, u32 size of the program, both texts."""
+    data = os.read(source, 1 << 20)
+    while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
+        data += os.read(source, 1 << 20)
+    end = 9 + int.from_bytes(data[5:9], "big")
+    return data[4] == 1, data[9:end].decode(), data[end:].decode()
+
+
+def prepare(program: str, want_key: bool, send: Callable[[bytes], None]) -> object:
+    """Compiles the program after judging its text; sends the head: `K`, length, whether sets or hashes may show, the key."""
+    tree = compile(program, "program", "exec", _ONLY_AST, True) if want_key else None
+    code = compile(program, "program", "exec", 0, True)
+    names, sensitive = rules.names_of(code)
+    if rules.suspicious(program, names):
+        rules.check(tree or compile(program, "program", "exec", _ONLY_AST, True))
+    digest = key.program_key(tree).encode() if tree else b""
+    send(b"K" + bytes((len(digest), sensitive)) + digest)
+    return code

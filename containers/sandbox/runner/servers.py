@@ -1,0 +1,218 @@
+"""The supervisor's side of one template server: orders, deadlines, and the reading of a program's stream.
+
+The pipes to and from programs are made once a template and are used by one program at a time. The result pipe counts as ended
+when the program's process is gone (it can leave no other behind) and nothing is left in the pipe. After anything odd the
+template is replaced, pipes and all. Standard library only.
+"""
+
+import ast
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import socket
+import sys
+import termios
+import time
+from collections.abc import Callable
+
+from template import CONTROL, JOB, ORDER, REPORT, RESULT
+
+MAX_STREAM = 1 << 20
+SLACK = 1.2  # a first run may use this much of the CPU limit; the host has runs near the limit repeated alone
+_SEEDS = (0, 1, 4_242, 777, 31_337, 99)
+Run = tuple[bytes, int, int, int, bytes, bytes, bool]  # verdict, cpu µs, wall µs, RSS KiB, key, text, sets or hashes may show
+
+
+class Template:
+    """One template process with its control socket and its two pipes."""
+
+    def __init__(self, index: int, full: bool, config: dict):
+        self.config, self.dead, self.full = config, False, full
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        job_read, self.job = os.pipe()
+        self.result, result_write = os.pipe()
+        for descriptor in (self.job, self.result):
+            _enlarge(descriptor)
+        os.set_blocking(self.result, False)
+        os.set_blocking(self.job, False)
+        self.control = ours
+        self.pid = self._start(index, {CONTROL: theirs.fileno(), JOB: job_read, RESULT: result_write})
+        theirs.close()
+        os.close(job_read)
+        os.close(result_write)
+        self.poll = select.poll()
+        self.poll.register(ours.fileno(), select.POLLIN)
+
+    def _start(self, index: int, descriptors: dict[int, int]) -> int:
+        """Exec of a new interpreter: other hash seed, other address layout, nothing inherited but three descriptors."""
+        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "template.py")
+        ceiling = int(self.config["cpu_seconds"] * SLACK) + 1
+        flags = ["-s", "-S", "-P", "-B"] if sys.version_info >= (3, 11) else ["-s", "-S", "-B"]
+        command = [sys.executable, *flags, path, str(index), str(self.config["memory_mb"]), str(ceiling)]
+        command.append("full" if self.full else "lean")
+        environment = {"PYTHONHASHSEED": str(_SEEDS[index]), "LC_ALL": "C.UTF-8", "TZ": "UTC", "LD_BIND_NOW": "1"}
+        null = os.open("/dev/null", os.O_RDWR)
+        high = {target: fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, 40) for target, source in descriptors.items()}
+        actions = [(os.POSIX_SPAWN_DUP2, null, stream) for stream in ((0, 1) if self.config.get("debug") else (0, 1, 2))]
+        actions += [(os.POSIX_SPAWN_DUP2, source, target) for target, source in high.items()]
+        pid = os.posix_spawn(sys.executable, command, environment, file_actions=actions)
+        for descriptor in (null, *high.values()):
+            os.close(descriptor)
+        return pid
+
+    def probe(self, uid: int) -> dict:
+        """What a child of this template attests."""
+        verdict, *_, text, _ = self._run(b"", uid, False, lambda: None, mode=1)
+        return ast.literal_eval(text.decode()) if verdict == b"V" else {"failed": text.decode()}
+
+    def run(self, payload: bytes, uid: int, alone: bool, flush: Callable[[], None]) -> Run:
+        """One program in one process, to its verdict."""
+        return self._run(payload, uid, alone, flush)
+
+    def _run(self, payload: bytes, uid: int, alone: bool, flush: Callable[[], None], mode: int = 0) -> Run:
+        start = time.monotonic()
+        stream = bytearray()
+        try:
+            if not mode:
+                data = len(payload).to_bytes(4, "big") + payload
+                if os.write(self.job, data) != len(data):
+                    raise OSError("the job does not fit into the pipe")
+            self.control.send(ORDER.pack(uid, mode))
+            killed = self._wait(start, alone, stream, flush)
+            report = self.control.recv(REPORT.size)
+        except (OSError, BlockingIOError):
+            report, killed = b"", b""
+        if len(report) != REPORT.size:
+            self.kill()
+            sweep(self.config["uid"])
+            return b"C", 0, _micro(start), 0, b"", b"the program's server ended", False
+        _, status, cpu, rss = REPORT.unpack(report)
+        self._drain(stream)
+        verdict, key, text, sensitive = _read_stream(bytes(stream), status, killed)
+        if verdict == b"C" or killed or _pending(self.job):
+            self.kill()
+            sweep(self.config["uid"])
+        return verdict, min(cpu, 0xFFFFFFFF), _micro(start), rss, key, text, sensitive
+
+    def _wait(self, start: float, alone: bool, stream: bytearray, flush: Callable[[], None]) -> bytes:
+        """Waits for the report and keeps the limits; answers why the program was killed, or nothing."""
+        if self.poll.poll(10):
+            return b""
+        flush()
+        killed = b""
+        cpu_limit = self.config["cpu_seconds"] * (1.02 if alone else SLACK)
+        while not self.poll.poll(25 if time.monotonic() - start > 0.1 else 10):
+            self._drain(stream)
+            wall = time.monotonic() - start
+            if not killed and len(stream) > MAX_STREAM:
+                killed = b"O"
+            elif not killed and (wall > self.config["wall_seconds"] or (wall > cpu_limit and _cpu(stream) > cpu_limit)):
+                killed = b"T"
+            if killed:
+                self._end_program(stream)
+                if wall > self.config["wall_seconds"] + 5:
+                    raise OSError("the program could not be ended")
+        return killed
+
+    def _end_program(self, stream: bytearray) -> None:
+        """Kills the program by the pid it wrote before it read its job; without one, the template goes."""
+        if len(stream) < 4:
+            raise OSError("no pid")
+        with contextlib.suppress(ProcessLookupError):  # it has just ended; the report is on its way
+            os.kill(int.from_bytes(stream[:4], "big"), signal.SIGKILL)
+
+    def _drain(self, stream: bytearray) -> None:
+        while True:
+            try:
+                data = os.read(self.result, 1 << 18)
+            except BlockingIOError:
+                return
+            if len(stream) <= MAX_STREAM:
+                stream += data
+            if len(data) < 1 << 18 or len(stream) > MAX_STREAM:
+                return
+
+    def kill(self) -> None:
+        """Ends the template; `sweep` then ends what it may have left."""
+        if self.dead:
+            return
+        self.dead = True
+        self.control.close()
+        os.close(self.job)
+        os.close(self.result)
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        reap()
+
+
+def sweep(first: int) -> None:
+    """Kills every process that runs under a program's uid of this supervisor; there is at most one."""
+    for _ in range(2):
+        for name in os.listdir("/proc"):
+            if name.isdigit():
+                with contextlib.suppress(OSError):
+                    if first <= os.stat("/proc/" + name).st_uid < first + 64:
+                        os.kill(int(name), signal.SIGKILL)
+    reap()
+
+
+def reap() -> None:
+    """Orphans come to process 1; takes those that have ended. Elsewhere this takes nothing that is not ours."""
+    if os.getpid() != 1:
+        return
+    for _ in range(100):
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                return
+        except ChildProcessError:
+            return
+
+
+def _read_stream(stream: bytes, status: int, killed: bytes) -> tuple[bytes, bytes, bytes, bool]:
+    """Verdict, key, text, sensitivity: strict, and a value only with exactly one frame and exit status 0."""
+    key, position, sensitive = b"", 4, False
+    if stream[4:5] == b"K" and len(stream) >= 7:
+        size = stream[5]
+        key, position, sensitive = stream[7 : 7 + size], 7 + size, bool(stream[6])
+    if killed:
+        reason = b"CPU or wall time is over the limit" if killed == b"T" else b"more output than a frame may have"
+        return killed, key, reason, sensitive
+    if status != 0:
+        code = os.waitstatus_to_exitcode(status)
+        if code == -signal.SIGXCPU:
+            return b"T", key, b"CPU time is over the limit", sensitive
+        return b"C", key, (f"ended by signal {-code}" if code < 0 else f"ended with status {code}").encode(), sensitive
+    tag, size = stream[position : position + 1], int.from_bytes(stream[position + 1 : position + 5], "big")
+    text = stream[position + 5 :]
+    whole = (
+        len(stream) >= position + 5 and len(text) == size and tag in (b"V", b"E", b"M", b"O", b"X", b"U", b"B") and text.isascii()
+    )
+    if not whole or (tag not in (b"U", b"B") and position == 4):
+        return b"C", key, b"ended without one whole result", sensitive
+    return tag, key, text, sensitive
+
+
+def _cpu(stream: bytearray) -> float:
+    """CPU seconds of the running program, by the kernel's count."""
+    try:
+        with open(f"/proc/{int.from_bytes(stream[:4], 'big')}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, IndexError):
+        return 0.0
+
+
+def _pending(descriptor: int) -> int:
+    """Bytes left unread in a pipe."""
+    return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, b"\0\0\0\0"), sys.byteorder)
+
+
+def _enlarge(descriptor: int) -> None:
+    with contextlib.suppress(OSError):  # the host may cap it; a job that then does not fit is a crash, not a hang
+        fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, 1 << 20)
+
+
+def _micro(start: float) -> int:
+    return min(int((time.monotonic() - start) * 1e6), 0xFFFFFFFF)

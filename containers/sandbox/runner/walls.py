@@ -1,0 +1,118 @@
+"""The walls around a program: resource limits, own uid, seccomp. Linux, x86_64 and aarch64; standard library only.
+
+The template installs the outer filter and the limits that children inherit; each child drops the rest. A wall that the kernel
+refuses is recorded by name, never ignored silently.
+"""
+
+import ctypes
+import os
+import resource
+import struct
+
+PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 4, 22, 38
+_X86_TEXT = """
+read=0 write=1 close=3 fstat=5 poll=7 lseek=8 mmap=9 mprotect=10 munmap=11 brk=12 rt_sigaction=13 rt_sigprocmask=14
+rt_sigreturn=15 pread64=17 sched_yield=24 mremap=25 madvise=28 nanosleep=35 getpid=39 sendto=44 recvfrom=45 clone=56 fork=57
+exit=60 wait4=61 fcntl=72 getuid=102 getgid=104 geteuid=107 getegid=108 getppid=110 setsid=112 setgroups=116 setresuid=117
+setresgid=119 sigaltstack=131 prctl=157 setrlimit=160 gettid=186 futex=202 restart_syscall=219 clock_gettime=228
+clock_nanosleep=230 exit_group=231 openat=257 newfstatat=262 set_robust_list=273 prlimit64=302 seccomp=317 getrandom=318
+rseq=334
+"""
+_ARM_TEXT = """
+read=63 write=64 close=57 fstat=80 lseek=62 mmap=222 mprotect=226 munmap=215 brk=214 rt_sigaction=134 rt_sigprocmask=135
+rt_sigreturn=139 pread64=67 sched_yield=124 mremap=216 madvise=233 nanosleep=101 getpid=172 sendto=206 recvfrom=207 clone=220
+exit=93 wait4=260 fcntl=25 getuid=174 getgid=176 geteuid=175 getegid=177 getppid=173 setsid=157 setgroups=159 setresuid=147
+setresgid=149 sigaltstack=132 prctl=167 setrlimit=164 gettid=178 futex=98 restart_syscall=128 clock_gettime=113
+clock_nanosleep=115 exit_group=94 openat=56 newfstatat=79 set_robust_list=99 prlimit64=261 seccomp=277 getrandom=278 rseq=293
+ppoll=73
+"""
+_MACHINES = {"x86_64": (0xC000003E, _X86_TEXT), "aarch64": (0xC00000B7, _ARM_TEXT)}
+_libc = ctypes.CDLL(None, use_errno=True)
+_prctl = _libc.prctl
+_setsid, _setgroups, _setresgid, _setresuid, _set_limit = os.setsid, os.setgroups, os.setresgid, os.setresuid, resource.setrlimit
+_CPU, _NPROC, _NOFILE, _NONE = resource.RLIMIT_CPU, resource.RLIMIT_NPROC, resource.RLIMIT_NOFILE, (0, 0)
+_prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong]
+
+
+class _Filter(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_char_p)]
+
+
+def prctl(option: int, value: int, pointer: int | None = None) -> int:
+    return _prctl(option, value, pointer, 0, 0)
+
+
+def make_filter() -> tuple[_Filter, bytes] | None:
+    """The allow list, answering EPERM to the rest; None where the machine type is not known."""
+    if os.uname().machine not in _MACHINES:
+        return None
+    arch, text = _MACHINES[os.uname().machine]
+    table = {name: int(number) for name, _, number in (entry.partition("=") for entry in text.split())}
+    wanted = list(table.values())
+    # load arch; other arch: kill. load number; x32 numbers: refuse. then one comparison a call
+    code = [(0x20, 0, 0, 4), (0x15, 1, 0, arch), (0x06, 0, 0, 0x80000000), (0x20, 0, 0, 0), (0x35, 0, 1, 0x40000000)]
+    code += [(0x06, 0, 0, 0x00050001)]
+    code += [(0x15, len(wanted) - number, 0, call) for number, call in enumerate(wanted)]
+    code += [(0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)]
+    raw = b"".join(struct.pack("<HBBI", *line) for line in code)
+    return _Filter(len(code), raw), raw
+
+
+def install(program: tuple[_Filter, bytes] | None) -> bool:
+    return program is not None and prctl(PR_SET_SECCOMP, 2, ctypes.addressof(program[0])) == 0
+
+
+class Walls:
+    """What a template sets once and what each of its children does, prepared so that a child does as little as possible."""
+
+    def __init__(self, memory_mb: int, cpu_ceiling: int):
+        self.missing: list[str] = []
+        self.root = os.getuid() == 0
+        self.cpu, self.memory = (cpu_ceiling, cpu_ceiling + 1), memory_mb << 20
+        self.filter = make_filter()
+
+    def template(self) -> None:
+        """In the template, once: limits that children inherit, no dumping, no new privileges, the outer filter."""
+        for name in ("CORE", "FSIZE", "MSGQUEUE", "MEMLOCK", "NICE", "RTPRIO"):
+            self._limit(name, 0)
+        self._limit("STACK", 8 << 20)
+        with open("/proc/self/statm") as file:
+            pages = int(file.read().split()[0])
+        self._limit("AS", pages * os.sysconf("SC_PAGESIZE") + self.memory)
+        self._try("dumpable", prctl(PR_SET_DUMPABLE, 0) == 0)
+        self._try("no_new_privs", prctl(PR_SET_NO_NEW_PRIVS, 1) == 0)
+        try:
+            with open("/proc/self/oom_score_adj", "w") as file:
+                file.write("900")
+        except OSError:
+            pass  # the container already has a raised score; the limit on address space is the wall
+        self._try("seccomp", install(self.filter))
+
+    def child(self, uid: int) -> None:
+        """In the child, before it reads its job. Anything that fails here ends the child (the supervisor reports a crash).
+
+        The seccomp filter is the inherited one: what it allows beyond a program's needs is for the template, and is refused
+        here by other means: new processes and threads by NPROC 0, every new descriptor by NOFILE 0, another uid by the
+        missing capability.
+        """
+        _setsid()
+        _set_limit(_CPU, self.cpu)
+        _set_limit(_NPROC, _NONE)
+        _set_limit(_NOFILE, _NONE)
+        if self.root:
+            _setgroups(())
+            _setresgid(uid, uid, uid)
+            _setresuid(uid, uid, uid)
+
+    def _limit(self, name: str, value: int) -> None:
+        kind = getattr(resource, "RLIMIT_" + name)
+        hard = resource.getrlimit(kind)[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        try:
+            resource.setrlimit(kind, (value, value))
+        except (ValueError, OSError):
+            self.missing.append("rlimit_" + name.lower())
+
+    def _try(self, name: str, worked: bool) -> None:
+        if not worked:
+            self.missing.append(name)

@@ -1,0 +1,107 @@
+"""Benchmarks beside a run: score any of its adapters on a suite, at any time, without holding up training."""
+
+import time
+from typing import Any
+
+import pyarrow as pa
+
+from flows.backend import Backend
+from flows.chain import Ref
+from flows.config import ConfigError, RunConfig, parse
+from flows.manifest import Run
+from flows.stage_io import StageIO
+from stages import benchmark as stage
+from stages.core import tables
+from stages.core.population import Member, population_after
+
+
+def score_run(run: Run, suite: str, adapter_ids: list[str], generation: int | None, limit: int, attempts: int) -> pa.Table:
+    """SCORES of the chosen adapters: ids, or the students as trained in `generation` (-1: the start; None: the newest).
+
+    What was scored before under the same name is read, not scored again.
+    """
+    description = run.history.description()
+    assert description is not None
+    config = parse(description["config"])
+    generation = _newest(run) if generation is None else generation
+    players = _named(run, adapter_ids) if adapter_ids else _students(run, config, generation)
+    folder = _folder(suite, players, generation if not adapter_ids else None, limit, attempts)
+    done = run.history.manifest(f"benchmarks/{folder}/benchmark.json")
+    if done is not None and run.holds(done):
+        return run.read_table(done.output("scores.parquet"), "scores")
+    return _score(run, config, suite, players, folder, limit, attempts)
+
+
+def _score(
+    run: Run, config: RunConfig, suite: str, players: list[stage.Player], folder: str, limit: int, attempts: int
+) -> pa.Table:
+    backend, began = Backend(config), time.monotonic()
+    io = StageIO(run, "benchmark", None, None, config.model.name, config.model.alpha)
+    try:
+        engine = backend.engine(io.adapters([player.adapter_id for player in players]))
+        problems = stage.chosen_problems(backend.problems(suite), limit)
+        plan = stage.Plan(suite, attempts, config.benchmark.max_new_tokens, config.engine.temperature)
+        answers = stage.answer(players, problems, engine, backend.style(), backend.sandbox(), plan, config.seed)
+        versions: dict[str, Any] = {"engine": backend.engine_version(), "suite": backend.suite_digest(suite)}
+        versions["sandbox"] = backend.walls()
+    finally:
+        backend.close()
+    scores = stage.score(answers, players)
+    outputs = [
+        run.write_table_at(f"benchmarks/{folder}/answers.parquet", answers, tables.ANSWERS),
+        run.write_table_at(f"benchmarks/{folder}/scores.parquet", scores, tables.SCORES),
+    ]
+    counts = {"problems": problems.num_rows, "answers": answers.num_rows}
+    inputs: list[Ref] = io.inputs()
+    run.commit_benchmark(folder, inputs, outputs, counts, versions, {"seconds": round(time.monotonic() - began, 1)})
+    return scores
+
+
+def scores_text(scores: pa.Table) -> str:
+    """The overall scores, and those by kind, as aligned lines."""
+    rows = [row for row in scores.to_pylist() if " band " not in row["group"]]
+    lines = [f"{'adapter':16} {'group':10} {'measure':14} {'score':>7} {'± s.e.':>8} {'n':>6}"]
+    for row in rows:
+        error = "" if row["stderr"] is None else f"{100 * row['stderr']:.2f}"
+        score = f"{100 * row['score']:.2f}"
+        lines.append(f"{row['adapter_id']:16} {row['group']:10} {row['measure']:14} {score:>7} {error:>8} {row['problems']:>6}")
+    return "\n".join(lines)
+
+
+def _newest(run: Run) -> int:
+    rated = [number for number in run.history.generations() if run.manifest("rate", number) is not None]
+    return rated[-1] if rated else -1
+
+
+def _students(run: Run, config: RunConfig, generation: int) -> list[stage.Player]:
+    empty = tables.OFFSPRING.empty_table()
+    if generation < 0:
+        members = population_after(run.read_table(None, "population"), empty, -1)
+    else:
+        if run.manifest("rate", generation) is None:
+            raise ConfigError(f"generation {generation} of run {run.run_id} is not rated yet")
+        members = population_after(run.read_table(generation, "ratings"), empty, generation)
+    return [_player(member) for member in members if member.role != "teacher"]
+
+
+def _player(member: Member) -> stage.Player:
+    return stage.Player(member.member_id, member.role, member.adapter_id, member.adapter_sha256)
+
+
+def _named(run: Run, adapter_ids: list[str]) -> list[stage.Player]:
+    players = []
+    for adapter_id in adapter_ids:
+        ref = run.history.find(f"adapters/{adapter_id}/adapter_model.safetensors")
+        member = adapter_id.rpartition("-")[0]
+        role = {"t": "teacher", "s": "student"}.get(member[:1], "both")
+        players.append(stage.Player(member, role, adapter_id, ref.sha256))
+    return players
+
+
+def _folder(suite: str, players: list[stage.Player], generation: int | None, limit: int, attempts: int) -> str:
+    """Names what was asked: equal questions find each other's answers."""
+    chosen = "-".join(player.adapter_id for player in players)
+    who = (
+        f"generation={generation:04d}" if generation is not None and generation >= 0 else "start" if generation == -1 else chosen
+    )
+    return f"{suite}/asked/{who}-n{limit}-k{attempts}"

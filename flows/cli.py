@@ -1,0 +1,155 @@
+"""The command `populora`. Exit codes: 0 done, 1 the work failed, 2 bad usage or input, 3 a service is not reachable."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from flows import commands
+from flows.config import ConfigError
+from flows.storage import Damaged, NotStored, StoreRefused, StoreUnavailable
+from stages.core.engine import EngineUnavailable
+from stages.core.sandbox import SandboxUnavailable
+
+USAGE, UNREACHABLE = 2, 3
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse that says one line instead of a page."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: {message}", file=sys.stderr)
+        sys.exit(USAGE)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command and turns every known failure into one line and its exit code."""
+    parsed = _parser().parse_args(arguments)
+    action: Callable[[argparse.Namespace], int] = parsed.action
+    try:
+        return action(parsed)
+    except (ConfigError, StoreRefused, NotStored) as error:
+        return _fail(error, USAGE)
+    except (StoreUnavailable, EngineUnavailable, SandboxUnavailable) as error:
+        return _fail(error, UNREACHABLE)
+    except Damaged as error:
+        return _fail(error, 1)
+    except BrokenPipeError:
+        return 0  # the reader has seen enough
+    except KeyboardInterrupt:
+        return _fail("interrupted; the same command goes on from here", 130)
+    except Exception as error:
+        code = getattr(error, "exit_code", None)
+        if code is None:
+            raise
+        return _fail(error, code)
+
+
+def _fail(error: object, code: int) -> int:
+    print(f"populora: {str(error).splitlines()[0] if str(error) else type(error).__name__}", file=sys.stderr)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="populora", description="Co-evolve teachers and students: LoRA adapters on one frozen language model.")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, summary: str, action: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+        made = subparsers.add_parser(name, help=summary, description=summary)
+        made.set_defaults(action=action)
+        return made
+
+    _add_run_commands(command)
+    _add_reading_commands(command)
+    _add_judge_commands(command)
+    _add_other_commands(command)
+    return parser
+
+
+Add = Callable[[str, str, Callable[[argparse.Namespace], int]], argparse.ArgumentParser]
+
+
+def _store(parser: argparse.ArgumentParser, run: bool = True) -> None:
+    parser.add_argument("--store", default="runs", help="folder, file:///folder or s3://bucket/prefix (default: runs)")
+    if run:
+        parser.add_argument("run", metavar="RUN", help="id of the run")
+
+
+def _add_run_commands(command: Add) -> None:
+    run = command("run", "Start a run, or go on with it if it exists with the same configuration.", commands.run)
+    run.add_argument("-c", "--config", default="smoke", help="TOML file, or a name in infra/runs (default: smoke)")
+    run.add_argument("--set", action="append", default=[], metavar="key=value", help="override a setting, e.g. model.rank=8")
+    run.add_argument("--run-id", help="name of the run (default: the configuration's)")
+    run.add_argument("--resume", metavar="RUN", help="go on with this run, with the configuration that it was started with")
+    run.add_argument("--dry-run", action="store_true", help="print the resolved configuration and the plan, and write nothing")
+    _store(run, run=False)
+    fork = command("fork", "Start a new run from an old generation, sharing what came before.", commands.fork)
+    fork.add_argument("--generation", type=int, required=True, help="the last generation that both share; -1: the start")
+    fork.add_argument("--run-id", required=True, help="name of the new run")
+    fork.add_argument("--set", action="append", default=[], metavar="key=value", help="what the new run does otherwise")
+    _store(fork)
+    gc = command("gc", "Remove adapter files that the retention rule lets go; each leaves a tombstone.", commands.gc)
+    gc.add_argument("--dry-run", action="store_true", help="print what would go, and remove nothing")
+    _store(gc)
+    bench = command("benchmark", "Score adapters of a run on a suite.", commands.benchmark)
+    bench.add_argument("--suite", required=True, help="name of the suite, such as probe-dev")
+    bench.add_argument("--adapter", action="append", default=[], help="id of an adapter (repeatable); default: newest students")
+    bench.add_argument("--generation", type=int, help="score the members as trained in this generation; -1: the start")
+    bench.add_argument("--limit", type=int, default=0, help="problems to score, evenly over kinds and bands (0: all)")
+    bench.add_argument("--attempts", type=int, default=0, help="sampled attempts beside the greedy one, for pass@k")
+    _store(bench)
+
+
+def _add_reading_commands(command: Add) -> None:
+    _store(command("status", "Where a run stands.", commands.status))
+    inspect = command("inspect", "Any row of a run, and its lineage backwards and forwards.", commands.inspect)
+    inspect.add_argument("--generation", type=int)
+    inspect.add_argument("--adapter", metavar="ID")
+    inspect.add_argument("--task", metavar="ID")
+    inspect.add_argument("--json", action="store_true", help="JSON instead of text")
+    _store(inspect)
+    report = command("report", "A self-contained HTML page with the run's figures.", commands.report)
+    report.add_argument("--out", type=Path, help="where to write it (default: beside the run, or in this folder)")
+    _store(report)
+    report.add_argument("--figures", type=Path, metavar="DIR", help="also write every figure as SVG and PNG")
+    _store(command("fsck", "Hash every artifact again and check every reference.", commands.fsck))
+
+
+def _add_judge_commands(command: Add) -> None:
+    for name, summary in (
+        ("verify", "Judge tasks: JSON lines in, JSON lines out."),
+        ("grade", "Grade answers: JSON lines in and out."),
+    ):
+        judge = command(name, summary, getattr(commands, name))
+        judge.add_argument("--strict", action="store_true", help="end with code 2 at a line that cannot be read, before any run")
+        judge.add_argument("--sandbox", choices=("docker", "local"), default="docker")
+        judge.add_argument("--set", action="append", default=[], metavar="key=value", help="a limit, e.g. cpu_seconds=1")
+
+
+def _add_other_commands(command: Add) -> None:
+    export = command("export", "Write an adapter as a PEFT folder or merged model, or a run's tasks.", commands.export)
+    export.add_argument("run", metavar="RUN")
+    export.add_argument("adapter", metavar="ADAPTER", nargs="?", help="id of the adapter")
+    export.add_argument("folder", metavar="DIR", type=Path, nargs="?")
+    export.add_argument("--merge", action="store_true", help="a merged model instead of a PEFT folder")
+    export.add_argument("--tasks", type=Path, metavar="DIR", help="the run's valid, deduplicated tasks as Parquet")
+    _store(export, run=False)
+    pretrain = command("pretrain", "Train the seed model from scratch on generated programs.", commands.pretrain)
+    pretrain.add_argument("--out", type=Path, required=True)
+    pretrain.add_argument("--minutes", type=float, default=54.0, help="worth of tokens on two cores")
+    pretrain.add_argument("--seed", type=int, default=0)
+    pretrain.add_argument("--threads", type=int, default=2)
+    bench = command("bench", "Measure: one JSON object a line.", commands.bench)
+    bench.add_argument("name", choices=("sandbox", "update", "rollout", "evolve"))
+    bench.add_argument("options", nargs=argparse.REMAINDER)
+    simulate = command("simulate", "Show the cull statistics of an evolution policy.", commands.simulate)
+    simulate.add_argument("-c", "--config", default="paper")
+    simulate.add_argument("--set", action="append", default=[], metavar="key=value")
+    simulate.add_argument("--runs", type=int, default=300)
+    doctor = command("doctor", "What is missing on this machine, and the command that mends it.", commands.doctor)
+    doctor.add_argument("--store", help="also check this store")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,265 @@
+"""What each command does. Imports stand inside the functions: a command loads only what it needs (Prefect takes a second)."""
+
+import json
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from flows.config import PROJECT, ConfigError, RunConfig, apply, dump, load, parse
+
+
+def run(arguments: Namespace) -> int:
+    """`populora run`: start or resume; prints a line a generation, and where everything is."""
+    from flows.manifest import Run
+    from flows.plan import plan, stored_bytes
+    from flows.retention import check_room
+    from flows.session import check_resumable
+    from flows.storage import check_run_id, open_store
+
+    run_id = arguments.resume or arguments.run_id or Path(arguments.config).stem
+    check_run_id(run_id)
+    if arguments.resume:
+        config = apply(_open(arguments.store, run_id).history.description()["config"], arguments.set)
+    else:
+        config = load(arguments.config, arguments.set)
+    if arguments.dry_run:
+        print(json.dumps(dump(config), indent=2))
+        print(plan(config))
+        return 0
+    store = _absolute(arguments.store)
+    check_resumable(Run(open_store(store), run_id), config)
+    _check_reachable(config)
+    check_room(open_store(store), stored_bytes(config))
+    with _prefect():
+        from flows.report import report as write_report
+        from flows.train import train
+
+        head = train(config, run_id, store)
+        page = write_report(_open(store, run_id), _report_path(store, run_id))
+    print(f"artifacts  {store}/{run_id}\nreport     {page}\nhead       {head}")
+    return 0
+
+
+def _check_reachable(config: RunConfig) -> None:
+    """Fails before anything is written: a missing model, an unknown choice, a sandbox that does not answer."""
+    from flows.backend import Backend
+
+    backend = Backend(config)
+    try:
+        backend.check()
+    finally:
+        backend.close()
+
+
+@contextmanager
+def _prefect() -> Iterator[None]:
+    """Prefect's settings for a run that the command line starts: quiet, private, and no heartbeats when nobody listens."""
+    os.environ.setdefault("DO_NOT_TRACK", "1")
+    os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")  # what fails is said in our one line
+    os.environ.setdefault("PREFECT_SERVER_LOGGING_LEVEL", "CRITICAL")
+    os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "180")
+    if "PREFECT_API_URL" in os.environ:
+        yield
+        return
+    os.environ.setdefault("PREFECT_HOME", str(PROJECT / ".cache" / "prefect"))
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+    # A subflow's heartbeat thread costs a second each, and without a server beside us nothing reads the beats.
+    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+        yield
+
+
+def fork(arguments: Namespace) -> int:
+    """`populora fork`: makes the run; `populora run --run-id` with its configuration goes on with it."""
+    from flows.fork import fork as make
+    from flows.session import clock, versions
+
+    parent = _open(arguments.store, arguments.run)
+    description = parent.history.description()
+    settings = versions(parse(description["config"]))
+    made = make(parent, arguments.run_id, arguments.generation, arguments.set, settings, clock())
+    print(f"run {made.run_id} stands at generation {arguments.generation} of {parent.run_id}")
+    print(f"go on with: populora run --store {arguments.store} --resume {made.run_id}")
+    return 0
+
+
+def gc(arguments: Namespace) -> int:
+    """`populora gc`: retention by hand, by the rule of the run's configuration."""
+    from flows import lease, retention
+    from flows.manifest import Run
+    from flows.session import clock
+
+    found = _open(arguments.store, arguments.run)
+    rule = parse(found.history.description()["config"]).retention
+    policy = retention.Policy(rule.newest, rule.optimizer_every, rule.adapter_every)
+    if arguments.dry_run:
+        going = retention.plan(found, policy)
+    else:
+        with lease.hold(found.store, found.run_id) as epoch:
+            going = retention.retire(Run(found.store, found.run_id, epoch), policy, clock())
+    for one in going:
+        print(f"{one.ref.uri}  {one.size}  {one.reason}")
+    print(f"{len(going)} files, {sum(one.size for one in going) / 1e6:.1f} MB")
+    return 0
+
+
+def benchmark(arguments: Namespace) -> int:
+    """`populora benchmark`: scores as a table on standard output, everything else stored under benchmarks/."""
+    from flows.benchmark import score_run, scores_text
+
+    scores = score_run(
+        _open(arguments.store, arguments.run),
+        arguments.suite,
+        arguments.adapter,
+        arguments.generation,
+        arguments.limit,
+        arguments.attempts,
+    )
+    print(scores_text(scores))
+    return 0
+
+
+def status(arguments: Namespace) -> int:
+    """`populora status`."""
+    from flows.status import status as text
+
+    print(text(_open(arguments.store, arguments.run)))
+    return 0
+
+
+def inspect(arguments: Namespace) -> int:
+    """`populora inspect`."""
+    from flows.inspect import inspect as text
+
+    found = _open(arguments.store, arguments.run)
+    print(text(found, arguments.generation, arguments.adapter, arguments.task, arguments.json))
+    return 0
+
+
+def report(arguments: Namespace) -> int:
+    """`populora report`."""
+    from flows.report import export_figures
+    from flows.report import report as write_report
+
+    out = arguments.out or _report_path(arguments.store, arguments.run)
+    found = _open(arguments.store, arguments.run)
+    print(write_report(found, out))
+    for figure in export_figures(found, arguments.figures) if arguments.figures else ():
+        print(figure)
+    return 0
+
+
+def fsck(arguments: Namespace) -> int:
+    """`populora fsck`: code 1 when anything is damaged or missing."""
+    from flows.fsck import fsck as check
+
+    findings = check(_open(arguments.store, arguments.run))
+    for finding in findings:
+        print(finding)
+    print(f"{arguments.run}: {len(findings)} findings")
+    return 1 if findings else 0
+
+
+def verify(arguments: Namespace) -> int:
+    """`populora verify < tasks.jsonl`."""
+    return _judge("verify", arguments)
+
+
+def grade(arguments: Namespace) -> int:
+    """`populora grade < answers.jsonl`."""
+    return _judge("grade", arguments)
+
+
+def _judge(name: str, arguments: Namespace) -> int:
+    from flows import judge
+    from flows.backend import Backend
+
+    settings = [f"sandbox.{setting}" for setting in arguments.set] + [f"sandbox.kind={arguments.sandbox}"]
+    backend = Backend(load("smoke", settings))
+    try:
+        stream = judge.verify if name == "verify" else judge.grade
+        return stream(backend.sandbox(), sys.stdin.buffer, sys.stdout, arguments.strict)
+    finally:
+        backend.close()
+
+
+def export(arguments: Namespace) -> int:
+    """`populora export`."""
+    found = _open(arguments.store, arguments.run)
+    if arguments.tasks is not None:
+        from flows.export_tasks import export_tasks
+
+        print(export_tasks(found, arguments.tasks))
+        return 0
+    if arguments.adapter is None or arguments.folder is None:
+        raise ConfigError("export: give RUN ADAPTER DIR, or RUN --tasks DIR")
+    from flows.export import export_adapter
+
+    print(export_adapter(found, arguments.adapter, arguments.folder, arguments.merge))
+    return 0
+
+
+def pretrain(arguments: Namespace) -> int:
+    """`populora pretrain`."""
+    from flows.pretrain import pretrain as train_seed_model
+
+    train_seed_model(
+        arguments.out,
+        arguments.minutes,
+        arguments.seed,
+        arguments.threads,
+        PROJECT / "infra" / "benchmarks",
+        lambda line: print(line),
+    )
+    return 0
+
+
+def bench(arguments: Namespace) -> int:
+    """`populora bench NAME`: JSON lines."""
+    from importlib import import_module
+
+    module = import_module(f"flows.bench_{arguments.name}")
+    for line in module.main(arguments.options):
+        print(json.dumps(line), flush=True)
+    return 0
+
+
+def simulate(arguments: Namespace) -> int:
+    """`populora simulate`."""
+    from flows.simulate import simulate as table
+
+    print(table(load(arguments.config, arguments.set), arguments.runs))
+    return 0
+
+
+def doctor(arguments: Namespace) -> int:
+    """`populora doctor`."""
+    from flows.doctor import doctor as examine
+
+    return examine(arguments.store)
+
+
+def _open(store: str, run_id: str):  # type: ignore[no-untyped-def]
+    from flows.file_store import NotStored
+    from flows.manifest import Run
+    from flows.storage import open_store
+
+    found = Run(open_store(store), run_id)
+    if found.history.description() is None:
+        raise NotStored(f"no run {run_id} in {store}")
+    return found
+
+
+def _absolute(store: str) -> str:
+    """A plain folder as an absolute one: the worker runs elsewhere."""
+    return store if "://" in store else str(Path(store).absolute())
+
+
+def _report_path(store: str, run_id: str) -> Path:
+    if "://" not in store:
+        return Path(store) / f"{run_id}.html"
+    return Path(f"{run_id}-report.html")

@@ -1,0 +1,243 @@
+"""Artifacts in a folder: created whole, once, and durable before `create` returns.
+
+Also the errors and the path rules that both kinds of store share.
+"""
+
+import errno
+import fcntl
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+Uris = list[str]
+
+RUN_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
+_PART = re.compile(r"[A-Za-z0-9._=+@-]{1,200}")
+_USERS_FAULT = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP}
+LOCK_SECONDS = 30.0
+TEMPORARY = ".tmp-"
+
+
+class StoreUnavailable(Exception):
+    """The store cannot be reached or is full: worth another attempt, never a verdict on the data."""
+
+    exit_code = 3
+
+
+class StoreRefused(ValueError):
+    """The user asked for something that no attempt will mend: a bad name, a missing bucket, no right to write."""
+
+    exit_code = 2
+
+
+class NotStored(LookupError):
+    """There is no artifact of that name."""
+
+    exit_code = 1
+
+
+class Damaged(Exception):
+    """An artifact is not what its manifest says. `uri` names it, `detail` says how."""
+
+    exit_code = 1
+
+    def __init__(self, uri: str, detail: str) -> None:
+        super().__init__(f"{uri}: {detail}")
+        self.uri, self.detail = uri, detail
+
+
+def check_run_id(run_id: str) -> str:
+    """`run_id` itself. Raises StoreRefused unless it is lower-case letters, digits and hyphens, at most 40."""
+    if not RUN_ID.fullmatch(run_id):
+        raise StoreRefused(f"run id {run_id[:60]!r}: use 1 to 40 lower-case letters, digits and hyphens, no hyphen first")
+    return run_id
+
+
+def check_uri(uri: str) -> str:
+    """`uri` itself. Raises StoreRefused unless it is a plain relative path without tricks."""
+    parts = uri.split("/")
+    if len(uri) > 900 or any(not _PART.fullmatch(part) or not part.strip(".") for part in parts):
+        raise StoreRefused(f"artifact name {uri[:120]!r} is not a plain relative path")
+    return uri
+
+
+class FileStore:
+    """A folder. A file is written under a dotted name, fsynced, linked to its final name, and its folder fsynced."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        self.url = self.root.as_uri()
+
+    def read(self, uri: str) -> bytes:
+        """The whole artifact. Raises NotStored."""
+        with _explained(uri):
+            return self._path(uri).read_bytes()
+
+    def create(self, uri: str, data: bytes) -> str | None:
+        """Writes the artifact unless one is there already and returns its stamp; None: somebody else did, theirs is untouched."""
+        path = self._path(uri)
+        with _explained(uri, writing=True):
+            _make_folder(path.parent)
+            temporary, stamp = _write_temporary(path.parent, data)
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                stamp = None
+            finally:
+                temporary.unlink(missing_ok=True)
+            _sync_folder(path.parent)
+        return stamp
+
+    def replace(self, uri: str, data: bytes) -> None:
+        """Overwrites a dotted file, such as a lease; nothing else may be overwritten."""
+        path = self._path(uri)
+        assert path.name.startswith("."), uri
+        with _explained(uri, writing=True):
+            _make_folder(path.parent)
+            os.replace(_write_temporary(path.parent, data)[0], path)
+
+    def exists(self, uri: str) -> bool:
+        """Whether the artifact is there."""
+        with _explained(uri):
+            return self._path(uri).is_file()
+
+    def size(self, uri: str) -> int:
+        """Bytes of the artifact. Raises NotStored."""
+        with _explained(uri):
+            return self._path(uri).stat().st_size
+
+    def stamp(self, uri: str) -> str:
+        """A text that changes when the artifact is written anew; empty when there is none."""
+        with suppress(NotStored), _explained(uri):
+            return _stamp(self._path(uri).stat())
+        return ""
+
+    def sweep(self, prefix: str) -> None:
+        """Removes the temporaries that killed writers left under `prefix`."""
+        for uri in self.list(prefix, hidden=True):
+            if uri.rpartition("/")[2].startswith(TEMPORARY):
+                self.delete(uri)
+
+    def delete(self, uri: str) -> None:
+        """Removes debris or a retired artifact; nothing happens when there is none."""
+        path = self._path(uri)
+        with suppress(NotStored), _explained(uri):
+            path.unlink()
+            _sync_folder(path.parent)
+
+    def list(self, prefix: str, hidden: bool = False) -> Uris:
+        """All artifacts whose name starts with `prefix`, sorted; dotted ones (leases, temporaries) only if `hidden`."""
+        folder = prefix.rpartition("/")[0]
+        found: Uris = []
+        with _explained(prefix):
+            start = self._path(folder) if folder else self.root
+            for at, folders, files in os.walk(start, onerror=_raise_unless_missing):
+                inside = Path(at).relative_to(self.root).as_posix()
+                base = "" if inside == "." else f"{inside}/"
+                if not hidden:
+                    folders[:] = [name for name in folders if not name.startswith(".")]
+                found += [base + name for name in files if hidden or not name.startswith(".")]
+        return sorted(uri for uri in found if uri.startswith(prefix))
+
+    def free(self) -> int | None:
+        """Bytes free on the disk that holds the folder, or will hold it."""
+        folder = self.root
+        while not folder.is_dir():
+            folder = folder.parent
+        with _explained(str(folder)):
+            return shutil.disk_usage(folder).free
+
+    @contextmanager
+    def lock(self, run_id: str) -> Iterator[None]:
+        """Makes a check and the write that depends on it one step among this machine's processes (flock)."""
+        path = self._path(f"{check_run_id(run_id)}/.lock")
+        with _explained(f"{run_id}/.lock", writing=True):
+            _make_folder(path.parent)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            _wait_for_lock(handle, run_id)
+            yield
+        finally:
+            os.close(handle)
+
+    def _path(self, uri: str) -> Path:
+        return self.root / check_uri(uri)
+
+
+def _wait_for_lock(handle: int, run_id: str) -> None:
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.pwrite(handle, f"{os.getpid():10d}".encode(), 0)  # for people only
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                who = os.pread(handle, 10, 0).decode(errors="replace").strip()
+                raise StoreUnavailable(
+                    f"run {run_id}: process {who} has been committing for {LOCK_SECONDS:.0f} s: wake it, or end it"
+                ) from None
+            time.sleep(0.005)
+
+
+def _write_temporary(folder: Path, data: bytes) -> tuple[Path, str | None]:
+    """A durable file of a dotted name that nobody else uses, and its stamp."""
+    path = folder / f"{TEMPORARY}{secrets.token_hex(8)}"
+    try:
+        with open(path, "xb", buffering=0) as file:
+            view = memoryview(data)
+            while view:
+                view = view[file.write(view) :]
+            os.fsync(file.fileno())
+            return path, _stamp(os.fstat(file.fileno()))
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _stamp(stat: os.stat_result) -> str:
+    return f"{stat.st_ino}-{stat.st_size}-{stat.st_mtime_ns}"
+
+
+def _make_folder(folder: Path) -> None:
+    """mkdir -p, durable: each new folder's name is fsynced in its parent."""
+    missing = []
+    while not folder.is_dir():
+        missing.append(folder)
+        folder = folder.parent
+    for path in reversed(missing):
+        with suppress(FileExistsError):
+            path.mkdir()
+        _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _raise_unless_missing(error: OSError) -> None:
+    if error.errno != errno.ENOENT:
+        raise error
+
+
+@contextmanager
+def _explained(uri: str, writing: bool = False) -> Iterator[None]:
+    """Turns an OSError into the store's own error, one clear line."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        if writing:
+            raise StoreRefused(f"{uri}: its folder cannot be made") from error
+        raise NotStored(f"{uri}: no such artifact") from error
+    except OSError as error:
+        kind: Callable[[str], Exception] = StoreRefused if error.errno in _USERS_FAULT else StoreUnavailable
+        raise kind(f"{uri}: {error.strerror}") from error

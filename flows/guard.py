@@ -1,0 +1,57 @@
+"""Watches a process and, when it is gone, ends what it had started: `python guard.py PID`. Standard library only.
+
+A flow that is killed, or that Prefect ends at a SIGTERM, can clean up nothing: neither its stage workers nor the Prefect server
+that was started for it may stay behind. Works where there is a /proc; elsewhere workers end themselves.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+PERIOD_SECONDS = 0.5
+
+
+def start() -> None:
+    """Starts a guard for this process, outside of its process group."""
+    command = [sys.executable, "-I", "-S", str(Path(__file__).resolve()), str(os.getpid())]
+    null = subprocess.DEVNULL
+    subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True)
+
+
+def watch(parent: int) -> None:
+    """Remembers the children of `parent`, and kills those that are left when it has ended."""
+    started: set[int] = set()
+    while os.getppid() == parent:
+        started |= _children(parent) - {os.getpid()}
+        time.sleep(PERIOD_SECONDS)
+    for pid in _orphans(started):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _children(pid: int) -> set[int]:
+    """Processes that `pid` started and that have not ended."""
+    found: set[int] = set()
+    for listing in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            found |= {int(child) for child in listing.read_text().split()}
+    return found
+
+
+def _orphans(pids: set[int]) -> set[int]:
+    """Those of `pids` that the process which adopted us has adopted too: a number used again would have another parent."""
+    adopted = set()
+    for pid in pids:
+        with suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            if int(fields[1]) == os.getppid():
+                adopted.add(pid)
+    return adopted
+
+
+if __name__ == "__main__":
+    watch(int(sys.argv[1]))

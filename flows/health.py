@@ -1,0 +1,197 @@
+"""Alarms: what in a run's numbers a person should look at, from stored tables only, so that report and terminal agree.
+
+| alarm | raised when |
+|---|---|
+| collapse | valid share below 10 %, or below half of its median so far; entropy below a quarter of its median so far |
+| one-sided | the students' mean chance to win, by rating, is below 10 % or above 90 % |
+| zero-variance | more than half of a role's groups have equal rewards and so no gradient |
+| truncated | more than a quarter of proposals or answers hit the token limit |
+| drift | engine and trainer differ by more than 0.1 nats a token on the same tokens |
+| not-finite | an adapter took no step because its gradients were not finite |
+| slow | a stage took six times its median over the other generations, and 5 s more |
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from flows.manifest import Run
+from flows.storage import Damaged, NotStored
+from stages.core.condensed import condense, joined
+
+LEAST_VALID, FALL, ENTROPY_FALL = 0.1, 0.5, 0.25
+ONE_SIDED = 0.1
+ZERO_VARIANCE, TRUNCATED, DRIFT = 0.5, 0.25, 0.1
+SLOW, SLOW_SECONDS = 6.0, 5.0
+HISTORY = 3  # generations before a fall can be told
+
+Clock = Mapping[int, Mapping[str, float]]
+"""Seconds by generation and stage."""
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """One thing to look at, in one generation."""
+
+    generation: int
+    name: str
+    subject: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"g{self.generation:04d} {self.name}: {self.message}"
+
+
+def alarms(metrics: pa.Table, ratings: pa.Table, clock: Clock) -> list[Alarm]:
+    """All alarms in order of generations; METRICS and RATINGS carry a column `generation` in front."""
+    found = [*_collapsed(metrics), *_one_sided(ratings), *_without_gradient(metrics), *_truncated(metrics), *_drifted(metrics)]
+    return sorted([*found, *_slow(clock)], key=lambda alarm: (alarm.generation, alarm.name, alarm.subject))
+
+
+def health(run: Run) -> list[Alarm]:
+    """The alarms of a run as far as it has come; what cannot be read raises none."""
+    parts = []
+    for generation in run.history.generations():
+        found = {}
+        for name in ("metrics", "ratings"):
+            try:
+                found[name] = run.read_table(generation, name)
+            except (NotStored, Damaged):
+                continue
+        parts.append(condense(generation, found))
+    condensed = joined(parts)
+    return alarms(condensed["metrics"], condensed["ratings"], clock(run))
+
+
+def clock(run: Run) -> dict[int, dict[str, float]]:
+    """Seconds of each stage in chain order, its parts added."""
+    spent: dict[int, dict[str, float]] = {}
+    for generation in run.history.generations():
+        stages = spent[generation] = {manifest.stage: 0.0 for manifest in run.history.of_generation(generation)}
+        for manifest in run.history.of_generation(generation, parts=True):
+            stage = manifest.stage.partition(".parts/")[0]
+            stages[stage] = stages.get(stage, 0.0) + float(manifest.clock.get("seconds", 0.0))
+    return spent
+
+
+def summary(found: Iterable[Alarm]) -> list[str]:
+    """One line for each kind of alarm and subject: in which generations, and what it said last."""
+    grouped: dict[tuple[str, str], list[Alarm]] = {}
+    for alarm in found:
+        grouped.setdefault((alarm.name, alarm.subject), []).append(alarm)
+    return [f"{name}, {_spans([one.generation for one in group])}: {group[-1].message}" for (name, _), group in grouped.items()]
+
+
+def _spans(generations: list[int]) -> str:
+    """`generation 3`, or `generations 1 to 4 and 7`."""
+    spans: list[list[int]] = []
+    for generation in sorted(set(generations)):
+        if spans and generation == spans[-1][1] + 1:
+            spans[-1][1] = generation
+        else:
+            spans.append([generation, generation])
+    texts = [f"{low}" if low == high else f"{low} to {high}" for low, high in spans]
+    word = "generation" if spans and texts == [f"{spans[0][0]}"] else "generations"
+    return f"{word} {', '.join(texts[:-1])} and {texts[-1]}" if len(texts) > 1 else f"{word} {texts[0]}"
+
+
+def _values(metrics: pa.Table, name: str, role: str | None = None) -> dict[int, float]:
+    """The metric's mean over members (of the role), or the one of all members together, by generation; only finite values."""
+    found: dict[int, list[float]] = {}
+    rows = metrics.select(["generation", "name", "value", "member_id", "role", "kind"]).to_pylist()
+    for row in rows:
+        wanted = (
+            row["member_id"] is not None and row["role"] == role if role else row["member_id"] is None and row["role"] is None
+        )
+        if row["name"] == name and row["kind"] is None and wanted and math.isfinite(row["value"]):
+            found.setdefault(row["generation"], []).append(row["value"])
+    return {generation: statistics.fmean(values) for generation, values in sorted(found.items())}
+
+
+def _collapsed(metrics: pa.Table) -> list[Alarm]:
+    found = []
+    valid = _values(metrics, "propose.valid_share")
+    for generation, value in valid.items():
+        usual = _median_before(valid, generation)
+        if value < LEAST_VALID or (usual is not None and value < FALL * usual):
+            so_far = "" if usual is None else f", {100 * usual:.0f} % in the median before"
+            found.append(Alarm(generation, "collapse", "valid share", f"only {100 * value:.0f} % of proposals are valid{so_far}"))
+    for role in ("teacher", "student", "both"):
+        entropy = _values(metrics, "update.entropy", role)
+        for generation, value in entropy.items():
+            usual = _median_before(entropy, generation)
+            if usual is not None and value < ENTROPY_FALL * usual:
+                message = f"entropy of {role}s fell to {value:.2f} nats a token, {usual:.2f} in the median before"
+                found.append(Alarm(generation, "collapse", f"entropy {role}", message))
+    return found
+
+
+def _median_before(values: Mapping[int, float], generation: int) -> float | None:
+    earlier = [value for before, value in values.items() if before < generation]
+    return statistics.median(earlier) if len(earlier) >= HISTORY else None
+
+
+def _one_sided(ratings: pa.Table) -> list[Alarm]:
+    chances: dict[int, list[float]] = {}
+    for row in ratings.select(["generation", "role", "expected"]).to_pylist():
+        if row["role"] == "student" and row["expected"] is not None:
+            chances.setdefault(row["generation"], []).append(row["expected"])
+    found = []
+    for generation, values in chances.items():
+        mean = statistics.fmean(values)
+        if not ONE_SIDED <= mean <= 1 - ONE_SIDED:
+            ahead = "teachers" if mean < ONE_SIDED else "students"
+            message = f"{ahead} are far ahead: students win with {100 * mean:.0f} % by rating"
+            found.append(Alarm(generation, "one-sided", ahead, message))
+    return found
+
+
+def _without_gradient(metrics: pa.Table) -> list[Alarm]:
+    found = []
+    for role in ("teacher", "student"):
+        for generation, share in _values(metrics, "reward.zero_variance_share", role).items():
+            if share > ZERO_VARIANCE:
+                message = f"{100 * share:.0f} % of the {role}s' groups have equal rewards and teach nothing"
+                found.append(Alarm(generation, "zero-variance", role, message))
+    return found
+
+
+def _truncated(metrics: pa.Table) -> list[Alarm]:
+    found = []
+    for stage, what in (("propose", "proposals"), ("solve", "answers")):
+        for generation, share in _values(metrics, f"{stage}.truncated_share").items():
+            if share > TRUNCATED:
+                message = f"{100 * share:.0f} % of {what} hit the token limit"
+                found.append(Alarm(generation, "truncated", stage, message))
+    return found
+
+
+def _drifted(metrics: pa.Table) -> list[Alarm]:
+    found = []
+    for role in ("teacher", "student", "both"):
+        for generation, value in _values(metrics, "update.drift_mean", role).items():
+            if value > DRIFT:
+                message = f"engine and trainer differ by {value:.2f} nats a token for {role}s"
+                found.append(Alarm(generation, "drift", role, message))
+        for generation, share in _values(metrics, "update.nonfinite", role).items():
+            if share > 0:
+                message = f"{100 * share:.0f} % of the {role}s' adapters took no step: gradients were not finite"
+                found.append(Alarm(generation, "not-finite", role, message))
+    return found
+
+
+def _slow(clock: Clock) -> list[Alarm]:
+    found = []
+    for generation, stages in clock.items():
+        for stage, seconds in stages.items():
+            others = [spent[stage] for other, spent in clock.items() if other != generation and stage in spent]
+            if len(others) < HISTORY:
+                continue
+            usual = statistics.median(others)
+            if seconds > SLOW * usual and seconds > usual + SLOW_SECONDS:
+                message = f"{stage} took {seconds:.0f} s, {usual:.1f} s in the median"
+                found.append(Alarm(generation, "slow", stage, message))
+    return found

@@ -1,0 +1,163 @@
+"""One flow process at work on one run: its lease and epoch, its warm workers, and what it tells the person watching."""
+
+import platform
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib.metadata import version
+
+from flows import guard, lease, retention
+from flows.backend import Backend
+from flows.choices import sources
+from flows.config import PROJECT, ConfigError, RunConfig, differences, dump
+from flows.execute import Reference, Spec, reference
+from flows.manifest import Run
+from flows.resume import first_generation
+from flows.stage_io import StageIO
+from flows.steps import update_parts
+from flows.storage import open_store
+from flows.workers import Workers
+from stages.summary import generation_line
+
+PACKAGES = ("prefect", "docker", "torch", "transformers", "peft", "boto3", "pyarrow", "numpy", "safetensors", "pydantic")
+ROLLOUT = ("propose", "solve", "benchmark", "start")
+STAGES = ("match", "propose", "verify", "solve", "grade", "reward", "update", "rate", "benchmark", "evolve")
+
+_CURRENT: ContextVar["Session"] = ContextVar("session")
+
+
+class Session:
+    """What the tasks of a flow share; see `open_session`."""
+
+    def __init__(self, config: RunConfig, run: Run, workers: Workers) -> None:
+        self.config, self.run = config, run
+        self._workers = workers
+        self._began = time.monotonic()
+
+    def run_stage(self, stage: str, generation: int | None, part: str | None = None) -> Reference:
+        """The reference of a finished step: found by its manifest, or run in the worker that its stage belongs to."""
+        finished = self.run.manifest(stage, generation, part)
+        if finished is not None and self.run.holds(finished):
+            return reference(finished)
+        python = self.config.engine.python if self.config.engine.kind == "vllm" and stage in ROLLOUT else ""
+        spec = Spec(self.run.store.url, self.run.run_id, stage, generation, part, self.run.epoch, self.config.generations)
+        if sys.stderr.isatty():
+            where = "start" if generation is None else f"generation {generation + 1}/{self.config.generations}"
+            print(f"\r\033[K{_bar(generation, stage, self.config)} {where} · {stage}", end="", file=sys.stderr, flush=True)
+        return self._workers.run(spec, python)
+
+    def update_parts(self, generation: int) -> list[str]:
+        """The adapter groups of this generation's update."""
+        return update_parts(self._io(generation), self.config)
+
+    def first_generation(self) -> int:
+        """Where to go on: the first generation that lacks something; its artifacts are hashed anew, stage by stage."""
+        return first_generation(self.run)
+
+    def report_generation(self, generation: int) -> None:
+        """Prints the one line a generation that a person can read."""
+        io = self._io(generation)
+        seconds: dict[str, float] = {}
+        for manifest in self.run.history.of_generation(generation, parts=True):
+            stage = manifest.stage.partition(".parts/")[0]
+            seconds[stage] = seconds.get(stage, 0.0) + float(manifest.clock.get("seconds", 0.0))
+        line = generation_line(io.table("metrics"), io.table("ratings"), io.table("offspring"), seconds, generation)
+        print(("\r\033[K" if sys.stderr.isatty() else "") + line, flush=True)
+
+    def retire(self, generation: int) -> None:
+        """Removes what the retention rule lets go, now that the generation is done; each removal leaves a tombstone."""
+        rule = self.config.retention
+        if rule.on:
+            policy = retention.Policy(rule.newest, rule.optimizer_every, rule.adapter_every)
+            retention.retire(self.run, policy, clock(), generation)
+
+    def finish(self) -> str:
+        """The head of the chain of manifests: one digest for the whole run."""
+        return self.run.history.head()
+
+    def _io(self, generation: int) -> StageIO:
+        return StageIO(self.run, "update", generation, None, self.config.model.name, self.config.model.alpha)
+
+
+@contextmanager
+def open_session(config: RunConfig, run_id: str, store_url: str) -> Iterator[Session]:
+    """Holds the run's lease, writes run.json or checks that it says the same, and starts no worker before one is needed.
+
+    Raises ConfigError when the store holds another run under this id, naming the keys that differ.
+    """
+    store = open_store(store_url)
+    check_resumable(Run(store, run_id), config)
+    guard.start()
+    with lease.hold(store, run_id) as epoch, Workers(config.threads) as workers:
+        run = Run(store, run_id, epoch)
+        run.describe(dump(config), versions(config), clock())
+        token = _CURRENT.set(Session(config, run, workers))
+        try:
+            yield _CURRENT.get()
+        finally:
+            _CURRENT.reset(token)
+
+
+def session() -> Session:
+    """The session of the flow that is running."""
+    return _CURRENT.get()
+
+
+def check_resumable(run: Run, config: RunConfig) -> None:
+    """Raises ConfigError unless the store has no run of this id, or one that this configuration and model can go on with.
+
+    `generations` may grow; every other key, and the bytes of the base model, must be those that the run began with.
+    """
+    description = run.history.description()
+    if description is None:
+        return
+    old, new = description["config"], dump(config)
+    differing = [key for key in differences(old, new) if key != "generations"]
+    if differing:
+        raise ConfigError(
+            f"run {run.run_id} exists with another configuration: {', '.join(differing)} differ; choose another --run-id"
+        )
+    done = sum(1 for number in run.history.generations() if run.manifest("evolve", number) is not None)
+    if config.generations < done:
+        raise ConfigError(f"run {run.run_id} has {done} generations already: generations can only be raised")
+    start = run.manifest("start")
+    if start is not None and start.versions["base_model"] != Backend(config).model_digest():
+        raise ConfigError(
+            f"model.name: the files of {config.model.name} have changed since run {run.run_id} began; choose another --run-id"
+        )
+
+
+def versions(config: RunConfig) -> dict[str, object]:
+    """Code and packages: equal for equal runs on one machine; recorded, never compared on resume."""
+    return {
+        "packages": {name: version(name) for name in PACKAGES},
+        "python": platform.python_version(),
+        "code": _git("rev-parse", "HEAD") or version("populora-pipeline"),
+        "diff": _git("diff", "HEAD", "--", "flows", "stages", "containers", "infra/runs"),
+        "choices": sources(config),
+    }
+
+
+def clock() -> dict[str, object]:
+    """When and where this process works: what no digest covers."""
+    return {"started": time.time(), "host": socket.gethostname(), "command": sys.argv[:1]}
+
+
+def _git(*arguments: str) -> str:
+    """Output of git in the project, empty where there is no repository."""
+    try:
+        done = subprocess.run(["git", "-C", str(PROJECT), *arguments], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _bar(generation: int | None, stage: str, config: RunConfig, width: int = 24) -> str:
+    """A progress bar over all stages of the run."""
+    within = 0.0 if generation is None else generation + STAGES.index(stage) / len(STAGES)
+    filled = int(width * within / config.generations)
+    return "█" * filled + "░" * (width - filled)

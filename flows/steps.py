@@ -1,0 +1,255 @@
+"""The steps of a run: each reads its tables, calls its stage, and writes what the stage returned.
+
+A step is the only place where a stage meets storage. `STEPS` names them in the order of a generation. No Prefect here: the
+stage subprocess runs the same functions.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from flows.backend import Backend
+from flows.choices import choose
+from flows.config import RunConfig
+from flows.stage_io import StageIO
+from stages import benchmark as benchmarks
+from stages import evolve as evolution
+from stages import grade as grading
+from stages import match as matching
+from stages import propose as proposing
+from stages import rate as rating_stage
+from stages import reward as rewards
+from stages import seed as seeding
+from stages import solve as solving
+from stages import update as updating
+from stages import verify as verification
+from stages.core import buffer, tables
+from stages.core.adapter_files import weights_sha256
+from stages.core.draws import generator
+from stages.core.population import Member, initial_members, member_ids, start_adapter_id
+from stages.core.proposing import Plan
+from stages.core.rating import Rating, Scale
+from stages.core.rewards import RULES
+from stages.measure import measure
+
+Step = Callable[[StageIO, RunConfig, Backend], None]
+
+
+def start(io: StageIO, config: RunConfig, backend: Backend) -> None:
+    """Starting adapters (equal: one A for all, B = 0), ratings and seed tasks."""
+    fresh, sizes = backend.initial_adapter(), config.population
+    names = [start_adapter_id(member) for member, _ in member_ids(sizes.teachers, sizes.students, config.mode)]
+    digests = {name: io.write_adapter(name, fresh) for name in names}
+    rating = Rating(config.rating.mu, config.rating.sigma)
+    members = initial_members(sizes.teachers, sizes.students, config.mode, digests, rating)
+    io.write_table("population", seeding.starting_ratings(members, config.evolution.kappa))
+    seeds, counts = seeding.seed(
+        backend.engine({}),
+        backend.sandbox(),
+        backend.style(),
+        _proposal_plan(config),
+        config.seeding.rows,
+        config.seeding.max_rounds,
+        config.seed,
+        backend.probe_keys(),
+        backend.fits(config.solve.max_new_tokens),
+    )
+    io.write_table("seeds", seeds)
+    io.count(seeds=seeds.num_rows, **counts)
+    io.version(base_model=backend.model_digest(), engine=backend.engine_version(), sandbox=backend.walls())
+
+
+def match(io: StageIO, config: RunConfig, backend: Backend) -> None:
+    """Teachers draw students near their own strength."""
+    population = io.population()
+    rng = generator(config.seed, io.generation, "match")
+    matchmaker = choose("population.matchmaker", config.population.matchmaker, matching.MATCHMAKERS)
+    io.write_table("matches", matching.match(population, rng, io.generation, config.rating.beta, matchmaker))
+
+
+def propose(io: StageIO, config: RunConfig, backend: Backend) -> None:
+    """Teachers write tasks."""
+    population = io.population()
+    matches = io.table("matches")
+    teachers = sorted(set(matches["teacher_id"].to_pylist()))
+    engine = backend.engine(io.adapters(matches["teacher_adapter_id"].to_pylist()))
+    proposals = proposing.propose(
+        matches,
+        _digests(population),
+        _buffers(io, config, teachers),
+        engine,
+        backend.style(),
+        _proposal_plan(config),
+        config.seed,
+        io.generation,
+    )
+    io.write_table("proposals", proposals)
+    io.version(engine=backend.engine_version())
+
+
+def verify(io: StageIO, config: RunConfig, backend: Backend) -> None:
+    """The sandbox runs every proposal; all rows stay, with a status."""
+    seeds, earlier = _stored(io)
+    tasks = verification.verify(
+        io.table("proposals"),
+        backend.sandbox(),
+        backend.style(),
+        verification.known_keys(seeds, earlier),
+        backend.probe_keys(),
+        config.reward.gates,
+        backend.fits(config.solve.max_new_tokens),
+    )
+    io.write_table("tasks", tasks)
+    io.version(sandbox=backend.walls())
+
+
+def solve(io: StageIO, config: RunConfig, backend: Backend) -> None:
+    """Matched students attempt every valid task."""
+    matches = io.table("matches")
+    engine = backend.engine(io.adapters(matches["student_adapter_id"].to_pylist()))
+    plan = solving.Plan(config.solve.attempts, config.solve.max_new_tokens, config.engine.temperature)
+    digests = _digests(io.population())
+    rollouts = solving.solve(matches, digests, io.table("tasks"), engine, backend.style(), plan, config.seed, io.generation)
+    io.write_table("rollouts", rollouts)
+    io.version(engine=backend.engine_version())
+
+
+def grade(io: StageIO, config: RunConfig, backend: Backend) -> None:
+    """The sandbox and the host decide which answers hold."""
+    grades = grading.grade(io.table("tasks"), io.table("rollouts"), backend.sandbox())
+    io.write_table("grades", grades)
+    io.version(sandbox=backend.walls())
+
+
+def reward(io: StageIO, config: RunConfig, backend: Backend) -> None:
+    """Proposals and attempts become samples."""
+    samples = rewards.reward(
+        io.table("proposals"),
+        io.table("tasks"),
+        io.table("rollouts"),
+        io.table("grades"),
+        choose("reward.rule", config.reward.rule, RULES),
+        backend.estimator(),
+        config.learning.teacher_baseline,
+        config.solve.trained_attempts,
+    )
+    io.write_table("samples", samples)
+
+
+def update_parts(io: StageIO, config: RunConfig) -> list[str]:
+    """The adapter groups of this generation's update, as part names `00`, `01`, ..."""
+    return [f"{number:02d}" for number in range(len(_groups(io, config)))]
+
+
+def update_part(io: StageIO, config: RunConfig, backend: Backend) -> None:
+    """One adapter group takes its step."""
+    assert io.part is not None
+    chosen = _groups(io, config)[int(io.part)]
+    members = {member.adapter_id: (member.member_id, member.role) for member in io.population() if member.adapter_id in chosen}
+    adapters = io.adapters(chosen, moments=True)
+    stepped, metrics = updating.update(adapters, members, io.table("samples"), backend.trainer())
+    for member_id, adapter in stepped.items():
+        io.write_adapter(f"{member_id}-g{io.generation:04d}", adapter)
+    io.write_part(metrics, tables.METRICS)
+
+
+def update(io: StageIO, config: RunConfig, backend: Backend) -> None:
+    """Joins the groups, and measures the generation so far."""
+    parts = io.parts(update_parts(io, config), tables.METRICS)
+    measured = measure(*(io.table(name) for name in ("proposals", "tasks", "rollouts", "grades", "samples")))
+    io.write_table("metrics", tables.join([measured, *parts], tables.METRICS))
+
+
+def rate(io: StageIO, config: RunConfig, backend: Backend) -> None:
+    """Results move the ratings; each row names the weights that played and the weights that go on."""
+    rule = config.rating
+    rated = rating_stage.rate(
+        io.population(),
+        io.table("matches"),
+        io.table("tasks"),
+        io.table("grades"),
+        io.updated_adapters(),
+        Scale(rule.beta, rule.tau, rule.draw_probability),
+        rule.draw_margin,
+        config.evolution.kappa,
+    )
+    io.write_table("ratings", rated)
+
+
+def benchmark(io: StageIO, config: RunConfig, backend: Backend) -> None:
+    """Scores the members as trained, before any of them is replaced."""
+    rule = config.benchmark
+    members = [member for member in io.trained_population() if rule.members == "all" or member.role != "teacher"]
+    players = [benchmarks.Player(m.member_id, m.role, m.adapter_id, m.adapter_sha256) for m in members]
+    engine = backend.engine(io.adapters([player.adapter_id for player in players]))
+    problems = benchmarks.chosen_problems(backend.problems(rule.suite), rule.limit)
+    plan = benchmarks.Plan(rule.suite, rule.attempts, rule.max_new_tokens, config.engine.temperature)
+    answers = benchmarks.answer(players, problems, engine, backend.style(), backend.sandbox(), plan, config.seed)
+    folder = f"benchmarks/{rule.suite}/generation={io.generation:04d}"
+    io.write_at(f"{folder}/answers.parquet", answers, tables.ANSWERS)
+    io.write_at(f"{folder}/scores.parquet", benchmarks.score(answers, players), tables.SCORES)
+    io.version(engine=backend.engine_version(), sandbox=backend.walls(), suite=backend.suite_digest(rule.suite))
+
+
+def evolve(io: StageIO, config: RunConfig, backend: Backend) -> None:
+    """In evolving generations, offspring replace the weakest; otherwise an empty table."""
+    policy, population = backend.policy(), io.trained_population()
+    if not evolution.due(io.generation, config.generations, policy) or config.mode == "single":
+        io.write_table("offspring", tables.OFFSPRING.empty_table())
+        return
+    parents = io.adapters(evolution.needed(population, io.generation, config.seed, policy))
+    offspring, children = evolution.evolve(
+        population, parents, io.generation, config.seed, policy, backend.operators(), lambda child: weights_sha256(child.weights)
+    )
+    for adapter_id, adapter in children.items():
+        io.write_adapter(adapter_id, adapter)
+    io.write_table("offspring", offspring)
+
+
+def benchmarks_at(config: RunConfig, generation: int) -> bool:
+    """Whether members are scored: every `benchmark.every` generations, and always at the last one."""
+    every = config.benchmark.every
+    return generation == config.generations - 1 or (bool(every) and (generation + 1) % every == 0)
+
+
+STEPS: dict[str, Step] = {
+    "start": start,
+    "match": match,
+    "propose": propose,
+    "verify": verify,
+    "solve": solve,
+    "grade": grade,
+    "reward": reward,
+    "update": update,
+    "rate": rate,
+    "benchmark": benchmark,
+    "evolve": evolve,
+}
+
+
+def _proposal_plan(config: RunConfig) -> Plan:
+    rule = config.propose
+    return Plan(rule.groups, rule.group_size, rule.references, rule.num_inputs, rule.max_new_tokens, config.engine.temperature)
+
+
+def _digests(population: list[Member]) -> dict[str, str]:
+    return {member.adapter_id: member.adapter_sha256 for member in population}
+
+
+def _stored(io: StageIO) -> tuple[pa.Table, list[pa.Table]]:
+    return io.start_table("seeds"), [io.table("tasks", generation) for generation in range(io.generation)]
+
+
+def _buffers(io: StageIO, config: RunConfig, teachers: list[str]) -> dict[str, Any]:
+    seeds, earlier = _stored(io)
+    size = config.propose.buffer_size
+    if config.propose.buffer == "own":
+        return {teacher: buffer.snapshot(seeds, earlier, size, teacher) for teacher in teachers}
+    return dict.fromkeys(teachers, buffer.snapshot(seeds, earlier, size))
+
+
+def _groups(io: StageIO, config: RunConfig) -> list[list[str]]:
+    samples = io.table("samples")
+    playing = [member.adapter_id for member in io.population() if member.adapter_id in set(samples["adapter_id"].to_pylist())]
+    return updating.by_tokens(samples, playing, config.learning.adapters_per_group)

@@ -1,0 +1,92 @@
+"""Warm stage subprocesses, seen from the flow: started when first needed, one an interpreter, killed as a group."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from flows.config import PROJECT, ConfigError
+from flows.execute import Spec
+from flows.storage import StoreUnavailable
+from stages.core.engine import EngineUnavailable
+from stages.core.sandbox import SandboxUnavailable
+
+_KNOWN: dict[str, type[Exception]] = {
+    error.__name__: error for error in (ConfigError, StoreUnavailable, EngineUnavailable, SandboxUnavailable)
+}
+
+
+class StageFailed(RuntimeError):
+    """A step ended with an error that no retry mends; the worker's standard error has the traceback."""
+
+
+class WorkerLost(EngineUnavailable):
+    """The worker process died (killed, out of memory): the world's fault, the step is tried again in a new one."""
+
+
+class Workers:
+    """The warm workers of one flow process. Use as a context manager."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._running: dict[str, subprocess.Popen[str]] = {}
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for python in list(self._running):
+            self._end(python)
+
+    def run(self, spec: Spec, python: str = "") -> dict[str, Any]:
+        """Runs one step in the worker of that interpreter and returns its small reference."""
+        python = python or sys.executable
+        worker = self._running.get(python)
+        if worker is None or worker.poll() is not None:
+            worker = self._running[python] = self._start(python)
+        assert worker.stdin is not None and worker.stdout is not None
+        try:
+            worker.stdin.write(json.dumps(asdict(spec)) + "\n")
+            worker.stdin.flush()
+            line = worker.stdout.readline()
+        except BaseException:  # a cancel, too: half a conversation cannot be gone on with
+            self._end(python)
+            raise
+        if not line:
+            code = worker.wait()
+            self._end(python)
+            raise WorkerLost(f"the worker of stage {spec.stage} ended with exit code {code}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise _KNOWN.get(answer["error"], StageFailed)(answer["message"])
+        return answer["done"]
+
+    def _start(self, python: str) -> "subprocess.Popen[str]":
+        environment = os.environ | {"OMP_NUM_THREADS": str(self._threads), "TOKENIZERS_PARALLELISM": "false"}
+        return subprocess.Popen(
+            [python, "-m", "flows.worker", "--warm"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=PROJECT,
+            env=environment,
+            start_new_session=True,
+        )
+
+    def _end(self, python: str) -> None:
+        """Lets an idle worker close its sandbox, then makes sure that its whole group is gone."""
+        worker = self._running.pop(python, None)
+        if worker is None:
+            return
+        assert worker.stdin is not None and worker.stdout is not None
+        with suppress(OSError, subprocess.TimeoutExpired):  # it is killed below
+            worker.stdin.close()
+            worker.wait(timeout=5)
+        with suppress(ProcessLookupError):  # it ended by itself
+            os.killpg(worker.pid, signal.SIGKILL)
+        worker.wait()
+        worker.stdout.close()

@@ -1,0 +1,71 @@
+# Shared by the set-up scripts; sourced, never run. Written for bash 3.2, which is what a Mac has.
+# shellcheck shell=bash disable=SC2034
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+CACHE="$ROOT/.cache/setup"
+VENV="$ROOT/.venv"
+SANDBOX_IMAGE="populora-sandbox:local"
+BASE_IMAGE="populora-base:local"
+mkdir -p "$CACHE"
+
+say() { printf '== %s\n' "$*"; }
+
+# fail CODE LINE...: 1 the work failed, 2 bad usage, 3 something this machine lacks and we may not install.
+fail() {
+    local code=$1
+    shift
+    printf 'setup: %s\n' "$@" >&2
+    exit "$code"
+}
+
+have() { command -v "$1" >/dev/null 2>&1; }
+
+is_root() { [ "$(id -u)" -eq 0 ]; }
+
+is_debian() { have apt-get && have dpkg; }
+
+sha256() {
+    if have sha256sum; then sha256sum; else shasum -a 256; fi | cut -d' ' -f1
+}
+
+# digest FILE...: of names (relative to the project) and contents.
+digest() {
+    local file
+    for file in "$@"; do
+        printf '%s\n' "$file"
+        cat "$ROOT/$file"
+    done | sha256
+}
+
+# A stamp says which inputs a finished step was made from; the step is skipped while they are the same.
+stamp_is() { [ -f "$CACHE/$1.stamp" ] && [ "$(cat "$CACHE/$1.stamp")" = "$2" ]; }
+
+stamp_set() { printf '%s\n' "$2" >"$CACHE/$1.stamp"; }
+
+# with_timeout SECONDS COMMAND...: a Mac has no timeout(1), there the command's own limits must do.
+with_timeout() {
+    local seconds=$1
+    shift
+    if have timeout; then timeout "$seconds" "$@"; else "$@"; fi
+}
+
+# logged NAME COMMAND...: output goes to a log; only a failure shows its end. Descriptor 9 is the set-up's lock: a daemon that
+# a package starts must not hold it for good.
+logged() {
+    local log="$CACHE/$1.log"
+    shift
+    if ! "$@" >"$log" 2>&1 </dev/null 9>&-; then
+        tail -n 30 "$log" >&2
+        printf 'setup: this failed: %s\nsetup: the whole log: %s\n' "$*" "$log" >&2
+        return 1
+    fi
+}
+
+# apt_install PACKAGE...: as root only; says what it installs.
+apt_install() {
+    say "Installing with apt-get: $*"
+    # A stale or partly unreachable list is no reason to stop: the install itself decides.
+    logged apt-update apt-get -q -o DPkg::Lock::Timeout=300 update || say "apt-get update failed; trying with the lists there are"
+    logged apt-install env DEBIAN_FRONTEND=noninteractive \
+        apt-get -q -y -o DPkg::Lock::Timeout=300 install --no-install-recommends "$@"
+}

@@ -1,0 +1,69 @@
+# Which build of torch, and how to get it without pulling gigabytes of CUDA onto a machine that has no GPU. Sourced by setup.sh.
+# shellcheck shell=bash
+
+TORCH_CPU_INDEX="https://download.pytorch.org/whl/cpu"
+TORCH_CUDA_INDEX="https://download.pytorch.org/whl/cu130"
+PATIENCE="--timeout 10 --retries 1" # with an index that may be out of reach
+
+torch_version() { sed -n 's/^torch==//p' "$ROOT/constraints.txt"; }
+
+gpu_seen() { have nvidia-smi && with_timeout 20 nvidia-smi -L 2>/dev/null | grep -q '^GPU'; }
+
+# Prints cpu, cuda or own. POPULORA_TORCH overrides what is seen; `own` leaves the torch that is installed alone.
+torch_build() {
+    case "${POPULORA_TORCH:-}" in
+    cpu | cuda | own) printf '%s\n' "$POPULORA_TORCH" ;;
+    "") if gpu_seen; then echo cuda; else echo cpu; fi ;;
+    *) fail 2 "POPULORA_TORCH=$POPULORA_TORCH: one of cpu, cuda, own" ;;
+    esac
+}
+
+# torch_fits BUILD: the pinned version is installed, and in that build.
+torch_fits() {
+    "$VENV/bin/python" - "$1" "$(torch_version)" 2>/dev/null <<'PY'
+import importlib.metadata, pathlib, re, sys
+build, version = sys.argv[1:]
+found = importlib.metadata.distribution("torch")
+text = pathlib.Path(found.locate_file("torch/version.py")).read_text()
+cuda = re.search(r"^cuda\b.*=\s*['\"]", text, re.M) is not None
+sys.exit(found.version.split("+")[0] != version or cuda != (build == "cuda"))
+PY
+}
+
+torch_pip() { logged torch venv_pip --no-deps "$@"; }
+
+# try_torch ARGUMENT...: quietly, because the next way may do.
+try_torch() { torch_pip "$@" 2>/dev/null; }
+
+# 1. A CPU build that pip already knows of (a local wheel, a company index): the tag +cpu can be nothing else, and PyPI has none.
+# 2. The official CPU index; without its dependencies, which come from PyPI with everything else.
+# 3. PyPI. On a Mac that is the CPU build; on Linux it brings CUDA along, so it stands last.
+install_cpu_torch() {
+    local version=$1
+    if [ "$(uname -s)" = Linux ]; then
+        try_torch "torch==$version+cpu" && return
+        # shellcheck disable=SC2086
+        try_torch $PATIENCE --index-url "$TORCH_CPU_INDEX" "torch==$version+cpu" && return
+        say "No CPU-only torch $version within reach: taking PyPI's build, which brings CUDA libraries along"
+    fi
+    torch_pip "torch==$version"
+}
+
+# PyPI's Linux build is CUDA. Three equal signs: a build with a tag, such as a local +cpu wheel, does not match.
+install_cuda_torch() {
+    local version=$1
+    torch_pip --force-reinstall "torch===$version" || return
+    torch_fits cuda && return
+    # shellcheck disable=SC2086
+    try_torch $PATIENCE --force-reinstall --index-url "$TORCH_CUDA_INDEX" "torch==$version" && torch_fits cuda && return
+    say "A GPU is here, but only a CPU build of torch $version could be had: runs will use the CPU (populora doctor shows it)"
+}
+
+install_torch() {
+    local build=$1 version
+    version=$(torch_version)
+    [ "$build" = own ] && return 0
+    torch_fits "$build" && return 0
+    say "Installing torch $version ($build build)"
+    "install_${build}_torch" "$version"
+}

@@ -1,0 +1,178 @@
+"""Benchmark: score adapters on fixed problems that no generation trains on."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from stages.core import tables
+from stages.core.draws import completion_seed
+from stages.core.engine import Engine, Request
+from stages.core.judge import AnswerItem, judge_answers
+from stages.core.prompts import Kind, PromptStyle, Unparsed, solver_prompt
+from stages.core.sandbox import Sandbox
+from stages.core.values import canonical, parse_value
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One greedy attempt a problem, and `attempts` sampled ones."""
+
+    suite: str
+    attempts: int
+    max_new_tokens: int
+    temperature: float
+
+
+@dataclass(frozen=True)
+class Player:
+    """Who is scored: a member with the weights it has."""
+
+    member_id: str
+    role: str
+    adapter_id: str
+    adapter_sha256: str
+
+
+def chosen_problems(problems: pa.Table, limit: int) -> pa.Table:
+    """The first `limit` problems in turn over kinds and bands (0: all), so that every slice is evenly cut."""
+    if not limit or limit >= problems.num_rows:
+        return problems
+    slices: dict[tuple[str, int], list[int]] = {}
+    for index, (kind, band) in enumerate(zip(problems["kind"].to_pylist(), problems["band"].to_pylist(), strict=True)):
+        slices.setdefault((kind, band), []).append(index)
+    turns = max(len(indices) for indices in slices.values())
+    order = [indices[turn] for turn in range(turns) for indices in slices.values() if turn < len(indices)]
+    return problems.take(sorted(order[:limit]))
+
+
+def answer(
+    players: Sequence[Player], problems: pa.Table, engine: Engine, style: PromptStyle, sandbox: Sandbox, plan: Plan, seed: int
+) -> pa.Table:
+    """ANSWERS: every player's greedy and sampled completions on every problem, judged as the run judges."""
+    listed = problems.to_pylist()
+    prompts = [tuple(engine.encode(_prompt(style, problem))) for problem in listed]
+    asked = [
+        (player, number, attempt) for player in players for number in range(len(listed)) for attempt in range(plan.attempts + 1)
+    ]
+    greedy = [item for item in asked if item[2] == 0]
+    sampled = [item for item in asked if item[2] > 0]
+    rows = []
+    for items, temperature in ((greedy, 0.0), (sampled, plan.temperature)):
+        requests = [
+            Request(prompts[number], player.adapter_id, _seed(seed, listed[number], attempt), plan.max_new_tokens)
+            for player, number, attempt in items
+        ]
+        completions = engine.generate(requests, temperature) if requests else []
+        for (player, number, attempt), completion in zip(items, completions, strict=True):
+            rows.append(
+                _row(
+                    plan.suite, player, listed[number], attempt, engine.decode(completion.token_ids), completion.truncated, style
+                )
+            )
+    return tables.table(_judged(rows, {row["problem_id"]: row for row in listed}, sandbox), tables.ANSWERS)
+
+
+def _prompt(style: PromptStyle, problem: dict) -> str:
+    return solver_prompt(style, Kind(problem["kind"]), problem["program"], problem["inputs"], problem["outputs"], "")
+
+
+def _seed(seed: int, problem: dict, attempt: int) -> int:
+    # The same for every player and generation: scores are compared in pairs on common random numbers.
+    return completion_seed(seed, 0, "benchmark", problem["problem_id"], attempt)
+
+
+def _row(suite: str, player: Player, problem: dict, attempt: int, text: str, truncated: bool, style: PromptStyle) -> dict:
+    try:
+        read = None if truncated else style.read_answer(Kind(problem["kind"]), text)
+    except Unparsed:
+        read = None
+    return {
+        "suite": suite,
+        "problem_id": problem["problem_id"],
+        "member_id": player.member_id,
+        "kind": problem["kind"],
+        "band": problem["band"],
+        "attempt": attempt,
+        "greedy": attempt == 0,
+        "adapter_id": player.adapter_id,
+        "adapter_sha256": player.adapter_sha256,
+        "text": text,
+        "answer": read,
+    }
+
+
+def _judged(rows: list[dict], problems: Mapping[str, dict], sandbox: Sandbox) -> Iterator[dict]:
+    items = (
+        AnswerItem(
+            kind=Kind(row["kind"]),
+            program=problems[row["problem_id"]]["program"],
+            inputs=tuple(problems[row["problem_id"]]["inputs"]),
+            values=tuple(canonical(parse_value(output)) for output in problems[row["problem_id"]]["outputs"]),
+            answer=row["answer"],
+        )
+        for row in rows
+    )
+    for row, judgement in zip(rows, judge_answers(sandbox, items), strict=True):
+        yield row | {"status": judgement.status, "correct": judgement.correct}
+
+
+def score(answers: pa.Table, players: Sequence[Player]) -> pa.Table:
+    """SCORES: greedy pass@1 and unbiased pass@n of each player, in all, by kind, and by kind and band.
+
+    pass@k = 1 - C(n - c, k) / C(n, k) for n attempts of which c are correct (Chen et al. 2021); standard errors are over
+    problems, each problem one cluster. Undefined (absent) for fewer than two problems.
+    """
+    rows = []
+    listed = answers.select(["member_id", "problem_id", "kind", "band", "greedy", "correct"]).to_pylist()
+    for player in players:
+        own = [row for row in listed if row["member_id"] == player.member_id]
+        groups = [("all", own)]
+        groups += [(kind, [row for row in own if row["kind"] == kind]) for kind in sorted({row["kind"] for row in own})]
+        bands = sorted({(row["kind"], row["band"]) for row in own})
+        groups += [
+            (f"{kind} band {band}", [row for row in own if (row["kind"], row["band"]) == (kind, band)]) for kind, band in bands
+        ]
+        for group, members in groups:
+            for measure, values, attempts in _measures(members):
+                rows.append(_score_row(answers["suite"][0].as_py(), player, group, measure, values, attempts))
+    return tables.table(rows, tables.SCORES)
+
+
+def _measures(rows: list[dict]) -> Iterator[tuple[str, list[float], int]]:
+    yield "pass@1 greedy", [float(row["correct"]) for row in rows if row["greedy"]], 1
+    sampled: dict[str, list[bool]] = {}
+    for row in rows:
+        if not row["greedy"]:
+            sampled.setdefault(row["problem_id"], []).append(row["correct"])
+    attempts = min(map(len, sampled.values()), default=0)
+    if attempts:
+        yield "avg@1", [sum(correct) / len(correct) for correct in sampled.values()], attempts
+        yield f"pass@{attempts}", [pass_at_k(len(c), sum(c), attempts) for c in sampled.values()], attempts
+
+
+def pass_at_k(attempts: int, correct: int, k: int) -> float:
+    """The unbiased estimate of pass@k (Chen et al. 2021). Raises ValueError where it is undefined: attempts < k."""
+    if attempts < k:
+        raise ValueError(f"pass@{k} is undefined for {attempts} attempts")
+    return 1.0 - math.comb(attempts - correct, k) / math.comb(attempts, k)
+
+
+def _score_row(suite: str, player: Player, group: str, measure: str, values: list[float], attempts: int) -> dict:
+    mean = math.fsum(values) / len(values)
+    spread = math.fsum((value - mean) ** 2 for value in values)
+    stderr = math.sqrt(spread / (len(values) - 1) / len(values)) if len(values) > 1 else None
+    return {
+        "suite": suite,
+        "member_id": player.member_id,
+        "role": player.role,
+        "adapter_id": player.adapter_id,
+        "adapter_sha256": player.adapter_sha256,
+        "group": group,
+        "measure": measure,
+        "score": mean,
+        "stderr": stderr,
+        "problems": len(values),
+        "attempts": attempts,
+    }

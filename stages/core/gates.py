@@ -1,0 +1,61 @@
+"""Task gates: reasons not to pose a task that ran well. All are off unless the configuration names them.
+
+A strict gate alone can keep self-play from collapsing, so gates are an arm of an experiment and not a constant of the method.
+A gated task is neither solved nor stored and pays nothing. Gates read text and outputs only; no program runs here.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Gate = Callable[[Mapping[str, Any]], bool]
+"""A row of TASKS with status valid -> whether the gate stops it."""
+
+_COMMENT = re.compile(r"#[^\n]*")
+_TEXT_BLOCK = re.compile(r'"""(?:.|\n)*?"""|' + r"'''(?:.|\n)*?'''")
+
+
+def constant(row: Mapping[str, Any]) -> bool:
+    """An induction task whose outputs are all equal although its inputs are not."""
+    return len(row["inputs"]) > 1 and len(set(row["values"])) == 1
+
+
+def identity(row: Mapping[str, Any]) -> bool:
+    """Every output is its own input."""
+    return all(_squeeze(given) == _squeeze(got) for given, got in zip(row["inputs"], row["outputs"], strict=True))
+
+
+def verbatim_output(row: Mapping[str, Any]) -> bool:
+    """An output of three characters or more stands in the program as it is."""
+    program = _squeeze(row["program"])
+    return any(len(_squeeze(output)) >= 3 and _squeeze(output) in program for output in row["outputs"])
+
+
+def quoted_input(row: Mapping[str, Any]) -> bool:
+    """A deduction or abduction input stands in a comment or docstring of the program."""
+    if row["kind"] == "induction":
+        return False
+    asides = " ".join(_COMMENT.findall(row["program"]) + _TEXT_BLOCK.findall(row["program"]))
+    return any(_squeeze(given) in _squeeze(asides) for given in row["inputs"])
+
+
+def telling_message(row: Mapping[str, Any]) -> bool:
+    """An induction message that quotes a line of the program's body or a hidden output of three characters or more."""
+    message = _squeeze(row["message"])
+    body = [_squeeze(line) for line in row["program"].splitlines()[1:]]
+    hidden = [_squeeze(output) for output in row["outputs"][len(row["outputs"]) // 2 :]]
+    return row["kind"] == "induction" and any(len(text) >= 3 and text in message for text in body + hidden)
+
+
+def _squeeze(text: str) -> str:
+    """The text without white space, and with one kind of quotes."""
+    return re.sub(r"\s+", "", text).replace('"', "'")
+
+
+GATES: dict[str, Gate] = {
+    "constant": constant,
+    "identity": identity,
+    "verbatim_output": verbatim_output,
+    "quoted_input": quoted_input,
+    "telling_message": telling_message,
+}

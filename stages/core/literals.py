@@ -1,0 +1,309 @@
+"""A bounded parser of Python literals that runs no code and never calls `ast`: the only reader of answers.
+
+Accepts what `repr` writes for the builtin value types and what people write in a call: numbers in every notation, strings
+with every prefix and escape (not f-strings), implicit concatenation, containers, `set()`, `frozenset({…})`, `nan`, `inf`,
+`float('inf')`, `complex(…)`. No comments, names, operators, comprehensions or calls otherwise. A complex number is read as
+`repr` wrote it (`-2j` has real part +0.0), so that text and value are one to one. Work is linear in the text; depth, nodes and
+digits are bounded.
+"""
+
+import re
+import unicodedata
+
+MAX_TEXT, MAX_DEPTH, MAX_NODES, MAX_DIGITS = 65_536, 50, 10_000, 4_300
+_LARGEST = 10**MAX_DIGITS
+
+_NUMBER = (
+    r"0[xX](?:_?[0-9a-fA-F])+|0[oO](?:_?[0-7])+|0[bB](?:_?[01])+"
+    r"|(?:[0-9](?:_?[0-9])*\.(?:[0-9](?:_?[0-9])*)?|\.[0-9](?:_?[0-9])*|[0-9](?:_?[0-9])*(?=[eEjJ]))"
+    r"(?:[eE][-+]?[0-9](?:_?[0-9])*)?[jJ]?"
+    r"|(?:0(?:_?0)*|[1-9](?:_?[0-9])*)"
+)
+_STRING = (
+    r"(?P<prefix>[bB][rR]?|[rR][bB]?|[uU])?"
+    r'(?:"""(?P<q3>(?:[^\\"]|\\[\s\S]|"(?!""))*)"""'
+    r"|'''(?P<a3>(?:[^\\']|\\[\s\S]|'(?!''))*)'''"
+    r'|"(?P<q1>(?:[^\\"\n]|\\[\s\S])*)"'
+    r"|'(?P<a1>(?:[^\\'\n]|\\[\s\S])*)')"
+)
+_TOKEN = re.compile(
+    rf"[ \t\n\r\f]*(?:(?P<string>{_STRING})|(?P<number>(?:{_NUMBER})(?![0-9A-Za-z_.]))"
+    r"|(?P<name>[A-Za-z]+)(?![0-9A-Za-z_])|(?P<mark>[][(){},:+-])|(?P<end>\Z))"
+)
+_ESCAPE = re.compile(
+    r"\\(?:(\n)|([\\'\"abfnrtv])|([0-7]{1,3})|x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|N\{([^}\n]{1,90})\}|([\s\S]))"
+)
+_SIMPLE = {"\\": "\\", "'": "'", '"': '"', "a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+_CONSTANTS = {"None": None, "True": True, "False": False, "nan": float("nan"), "inf": float("inf")}
+_WORDS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf"), "infinity": float("inf"), "+inf": float("inf")}
+
+
+class LiteralError(ValueError):
+    """The text is not one literal (or not an argument list) within the limits."""
+
+
+def parse_value(text: str, limit: int = MAX_TEXT) -> object:
+    """The value of a literal. Raises LiteralError."""
+    parser = _Parser(text, limit)
+    value = parser.value(0)
+    if parser.kind == "mark" and parser.text == ",":  # `1, 2` is a tuple, as in Python
+        value = (value, *parser.rest_of_list("end", 1))
+    parser.expect_end()
+    return value
+
+
+def parse_arguments(text: str, limit: int = MAX_TEXT) -> tuple[object, ...]:
+    """The values of comma-separated literals, as in a call; none for blank text. Raises LiteralError."""
+    parser = _Parser(text, limit)
+    if parser.kind == "end":
+        return ()
+    values = [parser.value(0)]
+    if parser.text == ",":
+        values += parser.rest_of_list("end", 1)
+    parser.expect_end()
+    return tuple(values)
+
+
+class _Parser:
+    """One token of look-ahead over the text."""
+
+    def __init__(self, text: str, limit: int):
+        if len(text) > limit:
+            raise LiteralError(f"text of {len(text)} characters, over {limit}")
+        self.source, self.position, self.nodes = text, 0, 0
+        self.advance()
+
+    def advance(self) -> None:
+        found = _TOKEN.match(self.source, self.position)
+        if not found:
+            raise LiteralError(f"not a literal at character {self.position + 1}")
+        self.match, self.kind = found, found.lastgroup or ""
+        if self.kind not in ("string", "number", "name", "mark", "end"):  # lastgroup may be a part of a string
+            self.kind = "string"
+        self.text = found[self.kind]
+        self.position = found.end()
+
+    def fail(self) -> LiteralError:
+        return LiteralError(f"not a literal near {self.text[:20]!r} before character {self.position + 1}")
+
+    def expect(self, mark: str) -> None:
+        if self.kind != "mark" or self.text != mark:
+            raise self.fail()
+        self.advance()
+
+    def expect_end(self) -> None:
+        if self.kind != "end":
+            raise self.fail()
+
+    def value(self, depth: int) -> object:
+        self.nodes += 1
+        if depth > MAX_DEPTH or self.nodes > 3 * MAX_NODES:
+            raise LiteralError("nested too deep" if depth > MAX_DEPTH else "too many values")
+        if self.kind == "string":
+            return self.strings()
+        if self.kind == "number" or self.text in ("+", "-"):
+            return self.number()
+        if self.kind == "name":
+            return self.named(depth)
+        return self.container(depth)
+
+    def container(self, depth: int) -> object:
+        mark = self.text
+        if self.kind != "mark" or mark not in "[({":
+            raise self.fail()
+        self.advance()
+        if mark == "[":
+            return self.items("]", depth)
+        if mark == "{":
+            return self.braces(depth)
+        return self.parentheses(depth)
+
+    def parentheses(self, depth: int) -> object:
+        if self.text == ")" and self.kind == "mark":
+            self.advance()
+            return ()
+        value = self.value(depth + 1)
+        if self.kind == "mark" and self.text == ",":
+            value = (value, *self.rest_of_list(")", depth + 1))
+        self.expect(")")
+        return value
+
+    def items(self, close: str, depth: int) -> list[object]:
+        values: list[object] = []
+        if not (self.kind == "mark" and self.text == close):
+            values.append(self.value(depth + 1))
+            if self.text == "," and self.kind == "mark":
+                values += self.rest_of_list(close, depth + 1)
+        self.expect(close)
+        return values
+
+    def rest_of_list(self, close: str, depth: int) -> list[object]:
+        """What follows a first item: `, item` as often as there is one, a trailing comma allowed; `close` is left in place."""
+        values: list[object] = []
+        while self.kind == "mark" and self.text == ",":
+            self.advance()
+            if self.kind == "end" if close == "end" else (self.kind == "mark" and self.text == close):
+                break
+            values.append(self.value(depth))
+        return values
+
+    def braces(self, depth: int) -> object:
+        if self.kind == "mark" and self.text == "}":
+            self.advance()
+            return {}
+        first = self.value(depth + 1)
+        try:
+            if not (self.kind == "mark" and self.text == ":"):
+                rest = self.rest_of_list("}", depth + 1)
+                self.expect("}")
+                return {first, *rest}
+            return self.pairs(first, depth)
+        except TypeError as error:
+            raise LiteralError("an unhashable key or member") from error
+
+    def pairs(self, key: object, depth: int) -> dict[object, object]:
+        result: dict[object, object] = {}
+        while True:
+            self.expect(":")
+            result[key] = self.value(depth + 1)
+            if self.kind == "mark" and self.text == ",":
+                self.advance()
+                if self.text != "}" or self.kind != "mark":
+                    key = self.value(depth + 1)
+                    continue
+            self.expect("}")
+            return result
+
+    def named(self, depth: int) -> object:
+        name = self.text
+        if name in _CONSTANTS:
+            self.advance()
+            return _CONSTANTS[name]
+        if name not in ("set", "frozenset", "float", "complex"):
+            raise self.fail()
+        self.advance()
+        self.expect("(")
+        arguments = self.items(")", depth)
+        return self.called(name, arguments)
+
+    def called(self, name: str, arguments: list[object]) -> object:
+        if not arguments and name in ("set", "frozenset"):
+            return set() if name == "set" else frozenset()
+        if name == "frozenset" and len(arguments) == 1 and type(arguments[0]) in (set, list, tuple, frozenset):
+            try:
+                return frozenset(arguments[0])  # type: ignore[call-overload]
+            except TypeError as error:
+                raise LiteralError("an unhashable member") from error
+        if name == "float" and len(arguments) == 1 and isinstance(arguments[0], str) and arguments[0].lower() in _WORDS:
+            return _WORDS[arguments[0].lower()]
+        if name == "complex" and len(arguments) == 2 and all(type(part) in (int, float) for part in arguments):
+            return complex(*arguments)  # type: ignore[call-overload]
+        raise LiteralError(f"not a literal: {name}(…)")
+
+    def number(self) -> object:
+        sign = self.sign()
+        first = self.magnitude()
+        if isinstance(first, complex):
+            return complex(0.0, sign * first.imag)
+        if self.kind == "mark" and self.text in ("+", "-"):  # only `real ± imaginary j` may follow
+            imaginary_sign = -1.0 if self.text == "-" else 1.0
+            self.advance()
+            second = self.magnitude()
+            if not isinstance(second, complex):
+                raise self.fail()
+            return complex(sign * float(first), imaginary_sign * second.imag)
+        return sign * first if isinstance(first, float) or first else first
+
+    def sign(self) -> int:
+        """Leading signs, as many as there are. `-0` is the integer 0, `-0.0` keeps its sign."""
+        sign = 1
+        while self.kind == "mark" and self.text in ("+", "-"):
+            sign = -sign if self.text == "-" else sign
+            self.advance()
+        return sign
+
+    def magnitude(self) -> int | float | complex:
+        text, kind = self.text, self.kind
+        if kind == "name" and text in ("nan", "inf", "nanj", "infj"):
+            self.advance()
+            return complex(0.0, float(text[:-1])) if text.endswith("j") else float(text)
+        if kind != "number":
+            raise self.fail()
+        self.advance()
+        return _number(text.replace("_", ""))
+
+    def strings(self) -> str | bytes:
+        parts: list[str | bytes] = []
+        while self.kind == "string":
+            parts.append(_string(self.match))
+            self.advance()
+        if len(parts) == 1:
+            return parts[0]
+        if len({type(part) for part in parts}) > 1:
+            raise LiteralError("bytes and text side by side")
+        return type(parts[0])().join(parts)  # type: ignore[arg-type]
+
+
+def _number(text: str) -> int | float | complex:
+    lowered = text.lower()
+    if lowered[:2] in ("0x", "0o", "0b"):
+        value = int(lowered, 0)
+        if value >= _LARGEST:
+            raise LiteralError(f"an integer over {MAX_DIGITS} digits")
+        return value
+    if lowered.endswith("j"):
+        return complex(0.0, float(lowered[:-1]))
+    if "." in lowered or "e" in lowered:
+        return float(lowered)
+    if len(text) > MAX_DIGITS:
+        raise LiteralError(f"an integer over {MAX_DIGITS} digits")
+    return int(text)
+
+
+def _string(found: re.Match[str]) -> str | bytes:
+    prefix = (found["prefix"] or "").lower()
+    body = next(found[name] for name in ("a1", "q1", "a3", "q3") if found[name] is not None)
+    try:
+        body.encode()
+    except UnicodeEncodeError as error:
+        raise LiteralError("a raw lone surrogate") from error
+    if "b" in prefix:
+        if not body.isascii():
+            raise LiteralError("bytes with a non-ASCII character")
+        text = body if "r" in prefix else _ESCAPE.sub(_byte_escape, body)
+        return text.encode("latin-1")
+    return body if "r" in prefix or "\\" not in body else _ESCAPE.sub(_text_escape, body)
+
+
+def _text_escape(found: re.Match[str]) -> str:
+    newline, simple, octal, byte, short, long, name, other = found.groups()
+    if newline:
+        return ""
+    if simple:
+        return _SIMPLE[simple]
+    if name:
+        try:
+            return unicodedata.lookup(name)
+        except KeyError as error:
+            raise LiteralError("an unknown character name") from error
+    if other:
+        if other in "xuUN":
+            raise LiteralError(f"a broken \\{other} escape")
+        return "\\" + other
+    code = int(octal, 8) if octal else int(byte or short or long, 16)
+    if code > 0x10FFFF:
+        raise LiteralError("a character beyond Unicode")
+    return chr(code)
+
+
+def _byte_escape(found: re.Match[str]) -> str:
+    newline, simple, octal, byte, *_ = found.groups()
+    if newline:
+        return ""
+    if simple:
+        return _SIMPLE[simple]
+    if octal or byte:
+        return chr(int(octal, 8) & 255 if octal else int(byte, 16))
+    if found[0][1] == "x":
+        raise LiteralError("a broken \\x escape")
+    return found[0]

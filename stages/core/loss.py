@@ -1,0 +1,113 @@
+"""The loss of one adapter's tokens: log-probabilities without full logits, and the clipped policy gradient.
+
+L = sum_T w_T [ -m_T min(r_T A_T, clip(r_T, 1 - c, 1 + c) A_T) - e H_T + k D_T ] / (response tokens of the adapter in the step)
+
+with r = pi / pi_old (PPO, Schulman et al. 2017, eq. 7), A the sample's advantage, H the entropy, D the k3 estimate of
+KL(pi || base) (Schulman 2020; off by default), and m the truncated importance weight min(pi_old / pi_engine, cap) (TIS, Yao et
+al. 2025; off for an engine that computes what the trainer does). pi_old is the trainer's own detached log-probability, so one
+step an adapter and generation means r = 1 and an idle clip. The denominator is veRL's token mean, per adapter: what
+else is in the pass never changes an update. Deviations from veRL: no dual clip; the mean is over the step, not the micro-batch.
+
+Axes: T response tokens · H width · V vocabulary · S samples.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+Head = Callable[[torch.Tensor], torch.Tensor]
+
+CHUNK_ELEMENTS = 2**26  # of a [tokens, V] block in fp32: 256 MiB
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Coefficients of the loss; zeros switch a term off. `temperature` is the sampling temperature: logits are divided by it."""
+
+    clip_range: float = 0.2
+    entropy_bonus: float = 0.001
+    kl: float = 0.0
+    importance_cap: float = 0.0
+    sequence_band: tuple[float, float] | None = None  # samples whose geometric mean ratio to the engine is outside are masked
+    temperature: float = 1.0
+
+
+def token_logprobs(
+    hidden_TH: torch.Tensor, head: Head, targets_T: torch.Tensor, temperature: float, chunk_elements: int = CHUNK_ELEMENTS
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probability of each target and entropy (nats) of each distribution, both [T], at least fp32.
+
+    Works through token chunks of at most `chunk_elements` logits; with more than one chunk the logits are computed again in
+    the backward pass, so that at no time more than one chunk of them exists.
+    """
+    num_tokens = hidden_TH.shape[0]
+    width = int(head(hidden_TH[:1].detach()).shape[-1]) if num_tokens else 1
+    size = max(1, chunk_elements // width)
+    parts = []
+    for start in range(0, num_tokens, size):
+        arguments = (hidden_TH[start : start + size], head, targets_T[start : start + size], temperature)
+        parts.append(_chunk(*arguments) if size >= num_tokens else checkpoint(_chunk, *arguments, use_reentrant=False))
+    if not parts:
+        empty = hidden_TH.new_zeros(0, dtype=torch.promote_types(torch.float32, hidden_TH.dtype))
+        return empty, empty
+    return torch.cat([logprobs for logprobs, _ in parts]), torch.cat([entropy for _, entropy in parts])
+
+
+def _chunk(hidden_TH: torch.Tensor, head: Head, targets_T: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+    logits_TV = head(hidden_TH)
+    logits_TV = logits_TV.to(torch.promote_types(torch.float32, logits_TV.dtype)) / temperature
+    logprobs_TV = logits_TV.log_softmax(-1)
+    entropy_T = -(logprobs_TV.exp() * logprobs_TV).sum(-1)
+    return logprobs_TV.gather(1, targets_T[:, None])[:, 0], entropy_T
+
+
+def surrogate(logprobs_T: torch.Tensor, old_T: torch.Tensor, advantages_T: torch.Tensor, clip_range: float) -> torch.Tensor:
+    """-min(r A, clip(r, 1 - c, 1 + c) A) with r = exp(logprob - old), per token."""
+    ratio_T = (logprobs_T - old_T).exp()
+    clipped_T = ratio_T.clamp(1 - clip_range, 1 + clip_range)
+    return -torch.minimum(ratio_T * advantages_T, clipped_T * advantages_T)
+
+
+def importance_weights(old_T: torch.Tensor, engine_T: torch.Tensor, cap: float) -> torch.Tensor:
+    """min(pi_old / pi_engine, cap) per token, without gradient; ones where `cap` is 0."""
+    if cap == 0:
+        return torch.ones_like(old_T)
+    return (old_T - engine_T).detach().exp().clamp(max=cap)
+
+
+def sequence_mask(
+    old_T: torch.Tensor, engine_T: torch.Tensor, samples_T: torch.Tensor, band: tuple[float, float] | None
+) -> torch.Tensor:
+    """1 for tokens of samples whose geometric mean of pi_old / pi_engine lies in `band`, 0 for others; [T]."""
+    if band is None:
+        return torch.ones_like(old_T)
+    num_samples = int(samples_T.max()) + 1
+    sums_S = torch.zeros(num_samples, dtype=old_T.dtype, device=old_T.device).index_add(0, samples_T, (old_T - engine_T).detach())
+    counts_S = torch.bincount(samples_T, minlength=num_samples).clamp(min=1)
+    ratio_S = (sums_S / counts_S).exp()
+    return ((ratio_S >= band[0]) & (ratio_S <= band[1])).to(old_T.dtype)[samples_T]
+
+
+def k3_divergence(logprobs_T: torch.Tensor, base_T: torch.Tensor) -> torch.Tensor:
+    """exp(base - logprob) - (base - logprob) - 1: an unbiased, never negative estimate of KL(pi || base) per token."""
+    difference_T = base_T - logprobs_T
+    return difference_T.exp() - difference_T - 1
+
+
+def token_losses(
+    objective: Objective,
+    logprobs_T: torch.Tensor,
+    entropy_T: torch.Tensor,
+    advantages_T: torch.Tensor,
+    weights_T: torch.Tensor,
+    base_T: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The bracket of the formula for each token; `weights_T` are importance weights times mask, `base_T` is needed for KL."""
+    losses_T = weights_T * surrogate(logprobs_T, logprobs_T.detach(), advantages_T, objective.clip_range)
+    if objective.entropy_bonus:
+        losses_T = losses_T - objective.entropy_bonus * entropy_T
+    if objective.kl and base_T is not None:
+        losses_T = losses_T + objective.kl * k3_divergence(logprobs_T, base_T)
+    return losses_T

@@ -1,0 +1,371 @@
+"""A pool of sandbox workers behind one streaming call: dispatch, order, canaries, retries, quarantine. Docker and local share it.
+
+What counts as the world's fault is decided here. A worker that dies, answers nonsense or gets a canary wrong loses everything it
+has not had confirmed, and those jobs are run elsewhere; a program that is alone in a worker when it dies, twice, is a `crash`.
+Where no worker can be had, `SandboxUnavailable` is raised: never a verdict.
+"""
+
+import json
+import select
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from stages.core.sandbox import IDLE, TICK, Job, SandboxUnavailable, Status, Verdict
+from stages.core.sandbox_verdicts import (
+    SERVER_ENDED,
+    Malformed,
+    Run,
+    near_limit,
+    needs_modules,
+    over,
+    parse_runs,
+    payload,
+    verdict,
+)
+
+_CANARIES = (
+    (
+        Job("def f(a, b):\n    return sorted({a: b, b: a}.items()), (a + b) / 2, str(a)", "3, 5", False),
+        "([(3, 5), (5, 3)], 4.0, '3')",
+    ),
+    (Job("def f(s):\n    return [s.upper(), len(s), s == 'x', None, {s}]", "'ab'", True), "['AB', 2, False, None, {'ab'}]"),
+)
+
+
+class Link(Protocol):
+    """A byte stream to a supervisor."""
+
+    def filenos(self) -> tuple[int, int]:
+        """Descriptors to poll for reading and for writing."""
+        ...
+
+    def send(self, data: bytes | bytearray) -> int:
+        """Writes what fits. Raises OSError when the other side is gone."""
+        ...
+
+    def receive(self) -> bytes | None:
+        """What has come, b"" for nothing, None at the end."""
+        ...
+
+    def said(self) -> str:
+        """What it said besides, for people: its last words."""
+        ...
+
+    def close(self) -> None:
+        """Ends the supervisor and everything in it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Per run: CPU and wall seconds, MiB of address space; how many more servers see programs with sets or hashes."""
+
+    cpu_seconds: float = 2.0
+    wall_seconds: float = 10.0
+    memory_mb: int = 256
+    witnesses: int = 3
+
+
+@dataclass
+class Record:
+    """A job on its way: its place in the output, its bytes, and what happened to it before."""
+
+    index: int
+    data: bytes
+    validate: bool
+    imports: bool = False
+    canary: str = ""
+    alone: bool = False
+    careful: bool = False
+    kills: int = 0
+    ended: int = 0
+
+
+@dataclass
+class Worker:
+    """One supervisor. `unconfirmed` holds verdicts that no later canary has vouched for yet."""
+
+    link: Link
+    started: float
+    ready: bool = False
+    attestation: dict[str, object] = field(default_factory=dict)
+    outgoing: bytearray = field(default_factory=bytearray)
+    incoming: bytearray = field(default_factory=bytearray)
+    flying: deque[Record] = field(default_factory=deque)
+    unconfirmed: list[tuple[Record, Verdict]] = field(default_factory=list)
+    since_canary: int = 0
+    programs: int = 0
+    heard: float = 0.0
+
+
+@dataclass
+class _Stream:
+    """The state of one call of `run`."""
+
+    source: Iterator[Job]
+    queue: deque[Record] = field(default_factory=deque)
+    alone: deque[Record] = field(default_factory=deque)
+    done: dict[int, Verdict] = field(default_factory=dict)
+    taken: int = 0
+    given: int = 0
+    exhausted: bool = False
+    idle: bool = False
+
+
+class Pool:
+    """Workers made by `start(number)`, kept warm between calls of `run`."""
+
+    def __init__(
+        self, start: Callable[[int], Link], workers: int, limits: Limits, uid: int, window: int = 64, recycle_after: int = 10_000
+    ):
+        self.start, self.size, self.limits, self.uid = start, workers, limits, uid
+        self.window, self.recycle_after = window, recycle_after
+        self.workers: list[Worker] = []
+        self.started = self.deaths = self.canaries = 0
+        self.busy = False
+        self.counts = {"workers_started": 0, "workers_lost": 0, "canaries": 0, "alone": 0, "quarantined": 0}
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[Verdict]:
+        """One verdict a job, in order. TICK now and then while the source yields IDLE. Raises SandboxUnavailable."""
+        if self.busy:
+            raise RuntimeError("this sandbox is running another stream")
+        self.busy, stream = True, _Stream(iter(jobs))
+        try:
+            while True:
+                self._fill(stream)
+                idle, stream.idle = stream.idle, False
+                while stream.given in stream.done:
+                    stream.given += 1
+                    yield stream.done.pop(stream.given - 1)
+                if stream.exhausted and stream.given == stream.taken:
+                    return
+                if idle:
+                    yield TICK
+                self._exchange(stream, 0.02 if idle else 1.0)
+        finally:
+            self.busy = False
+            for worker in [worker for worker in self.workers if worker.flying or worker.unconfirmed]:
+                self._discard(worker)
+
+    def attestation(self) -> dict[str, object]:
+        """What the first worker read back about its walls; starts one if there is none."""
+        if not any(worker.ready for worker in self.workers):
+            list(self.run([_CANARIES[0][0]]))
+        return next(worker.attestation for worker in self.workers if worker.ready)
+
+    def close(self) -> None:
+        """Ends every worker."""
+        for worker in list(self.workers):
+            self._discard(worker)
+
+    # --- sending
+
+    def _fill(self, stream: _Stream) -> None:
+        """Gives every worker with room jobs; a job that ran near a limit goes out when nothing else is on its way."""
+        if not any(worker.flying and worker.flying[0].alone for worker in self.workers):
+            for worker in self._open_workers(stream):
+                while len(worker.flying) < self.window and not any(record.careful for record in worker.flying):
+                    record = self._next(stream)
+                    if record is None:
+                        break
+                    if record.careful and worker.flying:
+                        stream.queue.appendleft(record)
+                        break
+                    self._send(worker, record)
+            self._send_alone(stream)
+        for worker in self.workers:
+            self._vouch(worker, stream)
+
+    def _open_workers(self, stream: _Stream) -> list[Worker]:
+        """Workers that take jobs; worn-out ones are replaced once empty, missing ones started when there is work."""
+        for worker in [worker for worker in self.workers if worker.programs >= self.recycle_after]:
+            if not worker.flying and not worker.unconfirmed:
+                self._discard(worker)
+        waiting = stream.queue or stream.alone or self._refill(stream)
+        if waiting:
+            while len(self.workers) < self.size:
+                self._start_worker()
+        ready = [worker for worker in self.workers if worker.ready and worker.programs < self.recycle_after]
+        return sorted(ready, key=lambda worker: len(worker.flying))
+
+    def _next(self, stream: _Stream) -> Record | None:
+        return stream.queue.popleft() if stream.queue or self._refill(stream) else None
+
+    def _refill(self, stream: _Stream) -> bool:
+        """Takes one job that needs a run from the source, if the order's window allows."""
+        while not (stream.exhausted or stream.idle) and stream.taken - stream.given < 64 * self.window:
+            job = next(stream.source, None)
+            if job is None:
+                stream.exhausted = True
+            elif job is IDLE:
+                stream.idle = True
+            else:
+                data = payload(job)
+                stream.taken += 1
+                if isinstance(data, bytes):
+                    stream.queue.append(Record(stream.taken - 1, data, job.validate, needs_modules(job.program)))
+                    return True
+                stream.done[stream.taken - 1] = data
+        return False
+
+    def _send(self, worker: Worker, record: Record) -> None:
+        number = record.index & 0x7FFFFFFF
+        body = struct.pack("!IB", number, record.validate | record.alone << 1 | record.imports << 2) + record.data
+        if not worker.flying:
+            worker.heard = time.monotonic()
+        worker.outgoing += len(body).to_bytes(4, "big") + body
+        worker.flying.append(record)
+        worker.since_canary += 1
+        worker.programs += not record.canary
+
+    def _send_alone(self, stream: _Stream) -> None:
+        busy = any(worker.flying for worker in self.workers)
+        ready = [worker for worker in self.workers if worker.ready]
+        if stream.alone and not busy and not stream.queue and ready:
+            record = stream.alone.popleft()
+            record.alone = record.careful = True
+            self.counts["alone"] += 1
+            self._send(ready[0], record)
+
+    def _vouch(self, worker: Worker, stream: _Stream) -> None:
+        """A canary after every 128 programs, and after the last one that there is to send."""
+        if (not worker.flying and not worker.unconfirmed) or (worker.flying and worker.flying[-1].canary):
+            return
+        drained = not worker.flying  # nothing more came its way: worn out, or the order's window is full
+        last = not stream.queue and (stream.exhausted or stream.idle or len(worker.flying) < self.window)
+        if drained or worker.since_canary >= 128 or (last and not any(record.careful for record in worker.flying)):
+            job, expected = _CANARIES[self.canaries % len(_CANARIES)]
+            self.canaries += 1
+            self.counts["canaries"] += 1
+            data = payload(job)
+            assert isinstance(data, bytes)
+            self._send(worker, Record(0x7FFFFFFF, data, job.validate, canary=expected))
+            worker.since_canary = 0
+
+    # --- receiving
+
+    def _exchange(self, stream: _Stream, seconds: float) -> None:
+        """Writes, waits and reads once; replaces workers that failed."""
+        poll, places = select.poll(), {}
+        for worker in self.workers:
+            reading, writing = worker.link.filenos()
+            events = {reading: select.POLLIN}
+            if worker.outgoing:
+                events[writing] = events.get(writing, 0) | select.POLLOUT
+            for descriptor, event in events.items():
+                poll.register(descriptor, event)
+                places[descriptor] = worker
+        if not places:
+            time.sleep(min(seconds, 0.02))
+            return
+        touched = {id(places[descriptor]): places[descriptor] for descriptor, _ in poll.poll(seconds * 1000)}
+        for worker in touched.values():
+            if not self._talk(worker, stream):
+                self._lost(worker, stream)
+        for worker in [worker for worker in self.workers if self._overdue(worker)]:
+            self._lost(worker, stream)
+
+    def _overdue(self, worker: Worker) -> bool:
+        now = time.monotonic()
+        if not worker.ready:
+            return now - worker.started > 20
+        return bool(worker.flying) and now - worker.heard > 6 * self.limits.wall_seconds + 20
+
+    def _talk(self, worker: Worker, stream: _Stream) -> bool:
+        """Moves bytes both ways; False where the worker is gone or answers nonsense."""
+        try:
+            if worker.outgoing:
+                del worker.outgoing[: worker.link.send(worker.outgoing)]
+            data = worker.link.receive()
+        except OSError:
+            return False
+        if data:
+            worker.incoming += data
+            worker.heard = time.monotonic()
+        try:
+            while len(worker.incoming) >= 4:
+                size = int.from_bytes(worker.incoming[:4], "big")
+                if size > 1 << 26:
+                    return False
+                if len(worker.incoming) < 4 + size:
+                    break
+                body = bytes(worker.incoming[4 : 4 + size])
+                del worker.incoming[: 4 + size]
+                self._answer(worker, body, stream)
+        except Malformed:
+            return False
+        return data is not None
+
+    def _answer(self, worker: Worker, body: bytes, stream: _Stream) -> None:
+        if not worker.ready:
+            if body[:5] != b"\xff\xff\xff\xff\x00":
+                raise Malformed("no attestation")
+            worker.attestation, worker.ready = json.loads(body[5:]), True
+            return
+        number, runs = parse_runs(body)
+        record = worker.flying.popleft() if worker.flying else None
+        if record is None or number != record.index & 0x7FFFFFFF or not runs:
+            raise Malformed("an answer to no question")
+        if record.canary:
+            if verdict(runs).text != record.canary:
+                raise Malformed("a wrong canary")
+            self._confirm(worker, stream)
+        else:
+            self._judge(worker, record, runs, stream)
+
+    def _judge(self, worker: Worker, record: Record, runs: list[Run], stream: _Stream) -> None:
+        limits = self.limits
+        if runs[-1].text == SERVER_ENDED and record.ended < 2:
+            record.ended += 1
+            stream.queue.appendleft(record)
+        elif not record.alone and near_limit(runs, limits.cpu_seconds, limits.wall_seconds):
+            stream.alone.append(record)
+        else:
+            worker.unconfirmed.append((record, verdict(over(runs, limits.cpu_seconds, limits.wall_seconds))))
+
+    def _confirm(self, worker: Worker, stream: _Stream) -> None:
+        self.deaths = 0
+        for record, found in worker.unconfirmed:
+            stream.done[record.index] = found
+        worker.unconfirmed.clear()
+
+    # --- workers
+
+    def _start_worker(self) -> None:
+        self.started += 1
+        self.counts["workers_started"] += 1
+        worker = Worker(self.start(self.started), time.monotonic())
+        limits = self.limits
+        config = {"cpu_seconds": limits.cpu_seconds, "wall_seconds": limits.wall_seconds, "memory_mb": limits.memory_mb}
+        config |= {"witnesses": limits.witnesses, "uid": self.uid + 64 * (self.started % 64)}
+        body = json.dumps(config).encode()
+        worker.outgoing += len(body).to_bytes(4, "big") + body
+        self.workers.append(worker)
+
+    def _lost(self, worker: Worker, stream: _Stream) -> None:
+        """Takes back what the worker had; blames a program only if it was the only one there."""
+        self._discard(worker)
+        self.counts["workers_lost"] += 1
+        self.deaths += 1
+        flying = [record for record in worker.flying if not record.canary]
+        if len(flying) == 1 and flying[0].careful:
+            flying[0].kills += 1
+        for record in flying:
+            record.careful = True
+        again = [record for record, _ in worker.unconfirmed] + flying
+        for record in reversed(again):
+            if record.kills >= 2:
+                self.counts["quarantined"] += 1
+                stream.done[record.index] = Verdict(Status.CRASH, None, "ended its container twice", None)
+            else:
+                stream.queue.appendleft(record)
+        if self.deaths > 4 + 2 * self.size + 2 * len(flying):
+            raise SandboxUnavailable(f"{self.deaths} sandbox workers ended one after another: {worker.link.said()}")
+
+    def _discard(self, worker: Worker) -> None:
+        self.workers.remove(worker)
+        worker.link.close()

@@ -1,0 +1,265 @@
+"""Every table of a run: its schema, and the one way to make and check it.
+
+Arrow drops unknown keys and fills missing ones with null even in non-nullable fields, so `table` compares the key sets itself
+and `conform` casts on every read and write. Tables hold nothing that may differ between two equal runs (design: artifacts).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+_STR, _INT, _FLOAT, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+_IDS, _LOGPROBS = pa.list_(pa.field("item", pa.int32(), nullable=False)), pa.list_(pa.field("item", pa.float32(), nullable=False))
+_STRS = pa.list_(pa.field("item", pa.string(), nullable=False))
+
+
+def _schema(name: str, required: Mapping[str, pa.DataType], optional: Mapping[str, pa.DataType] | None = None) -> pa.Schema:
+    fields = [pa.field(key, kind, nullable=False) for key, kind in required.items()]
+    fields += [pa.field(key, kind, nullable=True) for key, kind in (optional or {}).items()]
+    return pa.schema(fields, metadata={"table": name, "schema": "1"})
+
+
+_COMPLETION = {
+    "adapter_id": _STR,
+    "adapter_sha256": _STR,
+    "seed": _INT,
+    "prompt_ids": _IDS,
+    "completion_ids": _IDS,
+    "logprobs": _LOGPROBS,
+    "text": _STR,
+    "truncated": _BOOL,
+}
+
+MATCHES = _schema(
+    "matches",
+    {
+        "match_id": _STR,
+        "teacher_id": _STR,
+        "student_id": _STR,
+        "teacher_adapter_id": _STR,
+        "student_adapter_id": _STR,
+        "teacher_mu": _FLOAT,
+        "teacher_sigma": _FLOAT,
+        "student_mu": _FLOAT,
+        "student_sigma": _FLOAT,
+        "expected": _FLOAT,  # the student's chance to win, by rating
+    },
+)
+
+PROPOSALS = _schema(
+    "proposals",
+    {
+        "proposal_id": _STR,
+        "match_id": _STR,
+        "teacher_id": _STR,
+        "kind": _STR,
+        "group_id": _STR,  # proposals of one group answer one prompt
+        "reference_ids": _STRS,  # task ids shown in the prompt, as taken from the generation's buffer snapshot
+        "program": _STR,
+        "inputs": _STRS,
+        "message": _STR,
+        "status": _STR,  # `parsed`, or why the text could not be read
+        "detail": _STR,
+    }
+    | _COMPLETION,
+)
+
+TASKS = _schema(
+    "tasks",
+    {
+        "task_id": _STR,  # equals the proposal's id
+        "match_id": _STR,
+        "teacher_id": _STR,
+        "kind": _STR,
+        "program": _STR,
+        "inputs": _STRS,
+        "outputs": _STRS,  # literal text for people and prompts; empty unless valid
+        "values": _STRS,  # canonical typed text, what answers are compared with
+        "message": _STR,
+        "status": _STR,  # a sandbox status, or `too_long`
+        "detail": _STR,
+        "duplicate": _BOOL,  # same program key and inputs as an earlier task or seed: solved, but kept out of the buffer
+        "probe_overlap": _BOOL,  # equals a program of the probe
+    },
+    {"program_key": _STR, "gate": _STR},
+)
+
+SEEDS = _schema(
+    "seeds",
+    {
+        "task_id": _STR,
+        "kind": _STR,
+        "program": _STR,
+        "inputs": _STRS,
+        "outputs": _STRS,
+        "values": _STRS,
+        "message": _STR,
+        "program_key": _STR,
+    },
+)
+
+ROLLOUTS = _schema(
+    "rollouts",
+    {
+        "rollout_id": _STR,
+        "task_id": _STR,
+        "match_id": _STR,
+        "student_id": _STR,
+        "kind": _STR,
+        "attempt": _INT,
+    }
+    | _COMPLETION,
+    {"answer": _STR},  # null: a format error
+)
+
+GRADES = _schema(
+    "grades",
+    {
+        "rollout_id": _STR,
+        "task_id": _STR,
+        "match_id": _STR,
+        "student_id": _STR,
+        "kind": _STR,
+        "status": _STR,  # correct, wrong, format, or the sandbox status of the run
+        "correct": _BOOL,
+        "detail": _STR,
+    },
+)
+
+SAMPLES = _schema(
+    "samples",
+    {
+        "sample_id": _STR,  # the proposal's or rollout's id
+        "member_id": _STR,
+        "role": _STR,
+        "kind": _STR,
+        "group_id": _STR,
+        "adapter_id": _STR,
+        "adapter_sha256": _STR,
+        "prompt_ids": _IDS,
+        "completion_ids": _IDS,
+        "logprobs": _LOGPROBS,
+        "reward": _FLOAT,
+        "baseline": _FLOAT,
+        "centred": _FLOAT,
+        "advantage": _FLOAT,
+    },
+)
+
+RATINGS = _schema(
+    "ratings",
+    {
+        "member_id": _STR,
+        "role": _STR,
+        "born": _INT,
+        "adapter_id": _STR,  # the weights that played
+        "adapter_sha256": _STR,
+        "result": _STR,  # win, draw, loss, or idle
+        "mu_before": _FLOAT,
+        "sigma_before": _FLOAT,
+        "mu": _FLOAT,
+        "sigma": _FLOAT,
+        "fitness": _FLOAT,
+        "next_adapter_id": _STR,  # after this generation's update; equal to adapter_id where no step was taken
+        "next_adapter_sha256": _STR,
+    },
+    {"match_id": _STR, "opponent_id": _STR, "expected": _FLOAT, "observed": _FLOAT},
+)
+
+OFFSPRING = _schema(
+    "offspring",
+    {
+        "member_id": _STR,
+        "role": _STR,
+        "replaces": _STR,
+        "parents": _STRS,  # member ids
+        "parent_adapter_ids": _STRS,
+        "operator": _STR,
+        "operator_kind": _STR,  # mutation or crossover
+        "seed": _STR,
+        "parameters": _STR,  # JSON
+        "adapter_id": _STR,
+        "adapter_sha256": _STR,
+        "mu": _FLOAT,
+        "sigma": _FLOAT,
+        "relative_change": _FLOAT,  # |delta child - delta parent 1| / |delta parent 1|
+        "cosine": _FLOAT,  # between the child's and the first parent's delta W
+        "note": _STR,
+    },
+)
+
+METRICS = _schema("metrics", {"name": _STR, "value": _FLOAT}, {"member_id": _STR, "role": _STR, "kind": _STR})
+
+SCORES = _schema(
+    "scores",
+    {
+        "suite": _STR,
+        "member_id": _STR,
+        "role": _STR,
+        "adapter_id": _STR,
+        "adapter_sha256": _STR,
+        "group": _STR,  # `all`, a kind, or kind and band
+        "measure": _STR,  # pass@1 greedy, pass@8, ...
+        "score": _FLOAT,
+        "problems": _INT,
+        "attempts": _INT,
+    },
+    {"stderr": _FLOAT},
+)
+
+ANSWERS = _schema(
+    "answers",
+    {
+        "suite": _STR,
+        "problem_id": _STR,
+        "member_id": _STR,
+        "kind": _STR,
+        "band": _INT,
+        "attempt": _INT,
+        "greedy": _BOOL,
+        "adapter_id": _STR,
+        "adapter_sha256": _STR,
+        "text": _STR,
+        "status": _STR,
+        "correct": _BOOL,
+    },
+    {"answer": _STR},
+)
+
+GENERATION_TABLES: dict[str, pa.Schema] = {
+    "matches": MATCHES,
+    "proposals": PROPOSALS,
+    "tasks": TASKS,
+    "rollouts": ROLLOUTS,
+    "grades": GRADES,
+    "samples": SAMPLES,
+    "ratings": RATINGS,
+    "offspring": OFFSPRING,
+    "metrics": METRICS,
+}
+
+
+def table(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+    """A table of exactly `schema` from rows that have exactly its keys. Raises ValueError naming the first bad row."""
+    rows = list(rows)
+    names = set(schema.names)
+    for number, row in enumerate(rows):
+        if set(row) != names:
+            raise ValueError(f"row {number}: missing {sorted(names - set(row))}, unknown {sorted(set(row) - names)}")
+    return conform(pa.Table.from_pylist(rows, schema=schema), schema)
+
+
+def conform(data: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The same rows with exactly `schema`: names, order, types, nullability, metadata. Raises ValueError otherwise."""
+    if data.schema.names != schema.names:
+        raise ValueError(f"columns {data.schema.names} are not {schema.names}")
+    for field in schema:
+        if not field.nullable and data[field.name].null_count:
+            raise ValueError(f"column {field.name} holds nulls")
+    return data.cast(schema).replace_schema_metadata(schema.metadata)
+
+
+def join(parts: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
+    """The rows of all parts in order, as one chunk (so that equal rows give equal bytes)."""
+    return conform(pa.concat_tables([schema.empty_table(), *parts]).combine_chunks(), schema)

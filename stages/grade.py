@@ -1,0 +1,35 @@
+"""Grade: which answers hold. Three outcomes, never two: right, wrong, or an exception when the sandbox gave no verdict."""
+
+import pyarrow as pa
+
+from stages.core import tables
+from stages.core.judge import AnswerItem, judge_answers
+from stages.core.prompts import Kind
+from stages.core.sandbox import Sandbox
+
+
+def grade(tasks: pa.Table, rollouts: pa.Table, sandbox: Sandbox) -> pa.Table:
+    """GRADES: one row a rollout, in order.
+
+    A missing answer is `format`. Deduction compares values on the host; abduction runs the task's program on the answer, and
+    any input that gives the output counts; induction runs the answer on every pair, shown and hidden (Absolute Zero Reasoner
+    judges the hidden ones only).
+    """
+    task_of = {row["task_id"]: row for row in tasks.to_pylist()}
+    listed = rollouts.select(["rollout_id", "task_id", "match_id", "student_id", "kind", "answer"]).to_pylist()
+    items = (_item(task_of[row["task_id"]], row["answer"]) for row in listed)
+    rows = []
+    for rollout, judgement in zip(listed, judge_answers(sandbox, items), strict=True):
+        row = {name: rollout[name] for name in ("rollout_id", "task_id", "match_id", "student_id", "kind")}
+        rows.append(row | {"status": judgement.status, "correct": judgement.correct, "detail": judgement.detail})
+    return tables.table(rows, tables.GRADES)
+
+
+def _item(task: dict, answer: str | None) -> AnswerItem:
+    return AnswerItem(
+        kind=Kind(task["kind"]),
+        program=task["program"],
+        inputs=tuple(task["inputs"]),
+        values=tuple(task["values"]),
+        answer=answer,
+    )

@@ -1,0 +1,109 @@
+"""Match: every teacher is given one student, near its own strength.
+
+Prioritised fictitious self-play (arXiv 2605.16727): with p the student's chance to win by rating, a teacher draws its student
+with weight p(1 - p). Teachers choose in an order drawn anew each generation; a student that is chosen leaves the pool, and the
+pool refills when it is empty. So every student plays when there are no fewer teachers than students; else some stay idle.
+
+Deviations: `random` and `round_robin` are ablations; frozen past students may join the pool (the paper matches the living only).
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from stages.core import tables
+from stages.core.population import Member, of_role
+from stages.core.rating import win_chance
+
+Pair = tuple[Member, Member]
+Matchmaker = Callable[[Sequence[Member], Sequence[Member], np.random.Generator, int, float], list[Pair]]
+"""(teachers, students, generator, generation, beta) -> one (teacher, student) for every teacher."""
+
+
+def match(
+    population: Sequence[Member],
+    rng: np.random.Generator,
+    generation: int,
+    beta: float,
+    matchmaker: str | Matchmaker = "pfsp",
+    past: Sequence[Member] = (),
+) -> pa.Table:
+    """MATCHES of one generation, a row for every teacher; a single agent meets itself.
+
+    `past` are frozen students that the pool holds beside the living: they are played, but neither trained nor rated.
+    """
+    if len(population) == 1 and population[0].role == "both":
+        pairs = [(population[0], population[0])]
+    else:
+        maker = matchmaker if callable(matchmaker) else _named(matchmaker)
+        pairs = maker(of_role(population, "teacher"), [*of_role(population, "student"), *past], rng, generation, beta)
+    rows = [
+        {
+            "match_id": f"g{generation:04d}-m{index:02d}",
+            "teacher_id": teacher.member_id,
+            "student_id": student.member_id,
+            "teacher_adapter_id": teacher.adapter_id,
+            "student_adapter_id": student.adapter_id,
+            "teacher_mu": teacher.rating.mu,
+            "teacher_sigma": teacher.rating.sigma,
+            "student_mu": student.rating.mu,
+            "student_sigma": student.rating.sigma,
+            "expected": 0.5 if student is teacher else win_chance(student.rating, teacher.rating, beta),
+        }
+        for index, (teacher, student) in enumerate(pairs)
+    ]
+    return tables.table(rows, tables.MATCHES)
+
+
+def pfsp(
+    teachers: Sequence[Member], students: Sequence[Member], rng: np.random.Generator, generation: int, beta: float
+) -> list[Pair]:
+    """Students are drawn with weight p(1 - p)."""
+
+    def weights(teacher: Member, pool: Sequence[Member]) -> np.ndarray:
+        chances = np.array([win_chance(student.rating, teacher.rating, beta) for student in pool])
+        return chances * (1.0 - chances)
+
+    return _drawn(teachers, students, rng, weights)
+
+
+def random(
+    teachers: Sequence[Member], students: Sequence[Member], rng: np.random.Generator, generation: int, beta: float
+) -> list[Pair]:
+    """Students are drawn evenly, whatever their ratings."""
+    return _drawn(teachers, students, rng, lambda teacher, pool: np.ones(len(pool)))
+
+
+def round_robin(
+    teachers: Sequence[Member], students: Sequence[Member], rng: np.random.Generator, generation: int, beta: float
+) -> list[Pair]:
+    """Teacher i meets student i + generation, modulo the number of students: no draw at all."""
+    return [(teacher, students[(slot + generation) % len(students)]) for slot, teacher in enumerate(teachers)]
+
+
+MATCHMAKERS: dict[str, Matchmaker] = {"pfsp": pfsp, "random": random, "round_robin": round_robin}
+
+
+def _named(name: str) -> Matchmaker:
+    if name not in MATCHMAKERS:
+        raise ValueError(f"unknown matchmaker {name!r}: known are {', '.join(sorted(MATCHMAKERS))}")
+    return MATCHMAKERS[name]
+
+
+def _drawn(
+    teachers: Sequence[Member],
+    students: Sequence[Member],
+    rng: np.random.Generator,
+    weights: Callable[[Member, Sequence[Member]], np.ndarray],
+) -> list[Pair]:
+    pairs, pool = [], list(students)
+    for index in rng.permutation(len(teachers)):
+        teacher = teachers[index]
+        weight = weights(teacher, pool)
+        total = weight.sum()
+        # ratings so far apart that every p(1 - p) underflows leave nothing to prefer
+        choice = rng.choice(len(pool), p=weight / total if total > 0 else None)
+        pairs.append((teacher, pool.pop(choice)))
+        pool = pool or list(students)
+    return pairs

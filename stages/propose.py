@@ -1,0 +1,73 @@
+"""Propose: every matched teacher writes tasks of the three kinds, conditioned on past tasks.
+
+Deduction and abduction proposals see up to `references` past triplets of their kind and write a new program with one input;
+induction proposals are shown one stored program and write inputs (and a message) for it, as Absolute Zero Reasoner does. All
+prompts of a generation come from one snapshot of the buffer, so no teacher sees another's proposals of the same generation.
+"""
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from stages.core import tables
+from stages.core.draws import completion_seed, generator
+from stages.core.engine import Engine, Request
+from stages.core.prompts import Kind, PromptStyle
+from stages.core.proposing import Plan, Prompt, draw_prompt, read_proposal
+
+
+def propose(
+    matches: pa.Table,
+    digests: Mapping[str, str],
+    buffers: Mapping[str, Mapping[Kind, list[dict]]],
+    engine: Engine,
+    style: PromptStyle,
+    plan: Plan,
+    seed: int,
+    generation: int,
+) -> pa.Table:
+    """PROPOSALS: `3 * groups * group_size` rows a match, all teachers in one batch.
+
+    `digests` maps an adapter id to the sha256 of its weights; `buffers` maps a teacher to its snapshot by kind.
+    """
+    work: list[tuple[dict, int, Prompt, Request]] = []
+    for match in matches.to_pylist():
+        teacher = match["teacher_id"]
+        rng = generator(seed, generation, "propose", teacher)
+        prompts = [
+            draw_prompt(kind, f"{match['match_id']}-{kind[0]}{group}", buffers[teacher], engine, style, plan, rng)
+            for kind in Kind
+            for group in range(plan.groups)
+        ]
+        for number, prompt in enumerate(prompt for prompt in prompts for _ in range(plan.group_size)):
+            draw = completion_seed(seed, generation, "propose", teacher, number)
+            work.append((match, number, prompt, Request(prompt.ids, match["teacher_adapter_id"], draw, plan.max_new_tokens)))
+    completions = engine.generate([request for *_, request in work], plan.temperature)
+    rows = []
+    for (match, number, prompt, request), completion in zip(work, completions, strict=True):
+        text = engine.decode(completion.token_ids)
+        read, status, detail = read_proposal(style, prompt, text, completion.truncated, plan.num_inputs)
+        rows.append(
+            {
+                "proposal_id": f"{match['match_id']}-p{number:03d}",
+                "match_id": match["match_id"],
+                "teacher_id": match["teacher_id"],
+                "kind": prompt.kind,
+                "group_id": prompt.group_id,
+                "reference_ids": list(prompt.reference_ids),
+                "program": read.program,
+                "inputs": list(read.inputs),
+                "message": read.message,
+                "status": status,
+                "detail": detail,
+                "adapter_id": request.adapter_id,
+                "adapter_sha256": digests[match["teacher_adapter_id"]],
+                "seed": request.seed,
+                "prompt_ids": list(request.prompt_ids),
+                "completion_ids": list(completion.token_ids),
+                "logprobs": list(completion.logprobs),
+                "text": text,
+                "truncated": completion.truncated,
+            }
+        )
+    return tables.table(rows, tables.PROPOSALS)

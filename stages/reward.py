@@ -1,0 +1,111 @@
+"""Reward: every proposal and every trained attempt becomes a sample with its reward and advantage.
+
+A teacher's task is judged by its matched student alone. Advantages are computed for one adapter and role at a time, so that
+neither another adapter nor, in single-agent runs, the other role leaks its scale into them.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from stages.core import tables
+from stages.core.advantages import Advantages, dr_grpo, grpo, reinforce_plus_plus_baseline, trr_plus_plus
+from stages.core.prompts import Kind
+from stages.core.rewards import Event, Rule
+
+Estimator = Callable[[np.ndarray, Sequence[str], Sequence[str], Sequence[str], np.ndarray], Advantages]
+"""(rewards_S, group ids, kinds, roles, response lengths_S) of one adapter in one role -> advantages."""
+
+ESTIMATORS: dict[str, Estimator] = {
+    "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline,
+    "trr_plus_plus": trr_plus_plus,
+    "grpo": grpo,
+    "dr_grpo": dr_grpo,
+}
+
+
+def reward(
+    proposals: pa.Table,
+    tasks: pa.Table,
+    rollouts: pa.Table,
+    grades: pa.Table,
+    rule: Rule,
+    estimator: Estimator,
+    teacher_baseline: str,
+    trained_attempts: int,
+) -> pa.Table:
+    """SAMPLES: all proposals, then the first `trained_attempts` attempts of each task (0: all).
+
+    `centred` is the reward minus its group's baseline; `advantage` what the estimator makes of it. A group is one prompt's
+    proposals (or, by `teacher_baseline`, one kind's, or each alone), and one task's attempts.
+    """
+    rows = _teacher_rows(proposals, tasks, grades, rule, teacher_baseline)
+    rows += _student_rows(rollouts, grades, rule, trained_attempts)
+    by_policy = defaultdict(list)
+    for row in rows:
+        by_policy[row["adapter_id"], row["role"]].append(row)
+    for members in by_policy.values():
+        _add_advantages(members, estimator)
+    return tables.table(rows, tables.SAMPLES)
+
+
+def solve_rates(grades: pa.Table) -> dict[str, float]:
+    """Share of correct attempts by task id."""
+    outcomes = defaultdict(list)
+    for task_id, correct in zip(grades["task_id"].to_pylist(), grades["correct"].to_pylist(), strict=True):
+        outcomes[task_id].append(correct)
+    return {task_id: sum(correct) / len(correct) for task_id, correct in outcomes.items()}
+
+
+def _teacher_rows(proposals: pa.Table, tasks: pa.Table, grades: pa.Table, rule: Rule, baseline: str) -> list[dict]:
+    rates = solve_rates(grades)
+    rows = []
+    for proposal, task in zip(proposals.to_pylist(), tasks.to_pylist(), strict=True):
+        assert proposal["proposal_id"] == task["task_id"], (proposal["proposal_id"], task["task_id"])
+        gated = task["status"] == "valid" and task["gate"] is not None
+        posed = task["status"] == "valid" and not gated
+        event = Event(
+            role="teacher",
+            kind=Kind(proposal["kind"]),
+            status="gated" if gated else task["status"],
+            solve_rate=rates[task["task_id"]] if posed else None,
+        )
+        group = {"group": proposal["group_id"], "kind": f"{proposal['match_id']}-{proposal['kind']}"}.get(
+            baseline, proposal["proposal_id"]
+        )
+        rows.append(_row(proposal, proposal["proposal_id"], proposal["teacher_id"], "teacher", group, rule(event)))
+    return rows
+
+
+def _student_rows(rollouts: pa.Table, grades: pa.Table, rule: Rule, trained_attempts: int) -> list[dict]:
+    rows = []
+    for rollout, grade in zip(rollouts.to_pylist(), grades.to_pylist(), strict=True):
+        assert rollout["rollout_id"] == grade["rollout_id"], (rollout["rollout_id"], grade["rollout_id"])
+        if trained_attempts and rollout["attempt"] >= trained_attempts:
+            continue
+        event = Event(role="student", kind=Kind(rollout["kind"]), status=grade["status"], solve_rate=None)
+        rows.append(_row(rollout, rollout["rollout_id"], rollout["student_id"], "student", rollout["task_id"], rule(event)))
+    return rows
+
+
+def _row(completion: dict, sample_id: str, member_id: str, role: str, group_id: str, value: float) -> dict:
+    copied = ("kind", "adapter_id", "adapter_sha256", "prompt_ids", "completion_ids", "logprobs")
+    own = {"sample_id": sample_id, "member_id": member_id, "role": role, "group_id": group_id, "reward": value}
+    return own | {name: completion[name] for name in copied}
+
+
+def _add_advantages(rows: list[dict], estimator: Estimator) -> None:
+    """Adds baseline, centred reward and advantage to the rows of one adapter in one role (the rows were made here)."""
+    result = estimator(
+        np.array([row["reward"] for row in rows]),
+        [row["group_id"] for row in rows],
+        [row["kind"] for row in rows],
+        [row["role"] for row in rows],
+        np.array([len(row["completion_ids"]) for row in rows]),
+    )
+    for index, row in enumerate(rows):
+        row["baseline"] = float(result.baseline_S[index])
+        row["centred"] = float(result.centred_S[index])
+        row["advantage"] = float(result.advantage_S[index])

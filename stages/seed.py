@@ -1,0 +1,189 @@
+"""Seed: fill the buffers before generation 0 with tasks that the base model itself writes, as Absolute Zero Reasoner does.
+
+From one identity triplet, the base model (no adapter) proposes; valid, new tasks enter the buffer and become references of the
+next round, until every kind has its rows. The same triplets seed the deduction and the abduction buffer. Differences from
+AZR: duplicates are dropped within a round too, programs of the probe are left out, and every row was graded correct by its own
+gold answer.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from stages.core import tables
+from stages.core.draws import completion_seed, generator
+from stages.core.engine import Engine, Request
+from stages.core.judge import TaskItem, judge_tasks
+from stages.core.population import Member
+from stages.core.prompts import Kind, PromptStyle, Proposed, solver_prompt
+from stages.core.proposing import Plan, draw_prompt, read_proposal
+from stages.core.sandbox import Sandbox
+
+IDENTITY = Proposed("def f(a):\n    return a", ("'Hello world'",))
+ROUND = 32  # proposals of one kind in a round
+
+
+def seed(
+    engine: Engine,
+    sandbox: Sandbox,
+    style: PromptStyle,
+    plan: Plan,
+    rows: int,
+    max_rounds: int,
+    run_seed: int,
+    probe_keys: frozenset[str],
+    fits: Callable[[str], bool],
+) -> tuple[pa.Table, dict[str, int]]:
+    """SEEDS with `rows` deduction, the same abduction and `rows` induction tasks, and what was counted on the way.
+
+    Raises ValueError when `max_rounds` rounds did not fill the buffers: such a model cannot start self-play.
+    """
+    counts = {"seed_proposals": 0, "seed_probe_overlap": 0, "seed_duplicates": 0}
+    programs = _programs(engine, sandbox, style, plan, rows, max_rounds, run_seed, probe_keys, counts)
+    pairs = [
+        row | {"kind": kind, "task_id": f"seed-{kind[0]}{row['task_id']}"}
+        for kind in (Kind.DEDUCTION, Kind.ABDUCTION)
+        for row in programs
+    ]
+    inductions = _inductions(engine, sandbox, style, plan, rows, max_rounds, run_seed, programs, counts, fits)
+    return tables.table(pairs + inductions, tables.SEEDS), counts
+
+
+def _programs(
+    engine: Engine,
+    sandbox: Sandbox,
+    style: PromptStyle,
+    plan: Plan,
+    rows: int,
+    max_rounds: int,
+    run_seed: int,
+    probe_keys: frozenset[str],
+    counts: dict[str, int],
+) -> list[dict]:
+    """Distinct valid programs with one input, the identity first."""
+    stored = _judged(sandbox, [(Kind.DEDUCTION, IDENTITY)])
+    seen = {_key(row) for row in stored}
+    for number in range(max_rounds):
+        if len(stored) >= rows:
+            return [row | {"task_id": f"{index:04d}"} for index, row in enumerate(stored[:rows])]
+        kind = (Kind.DEDUCTION, Kind.ABDUCTION)[number % 2]
+        buffers = {kind: [row | {"task_id": f"{index:04d}"} for index, row in enumerate(stored)] for kind in Kind}
+        read = _round(engine, style, replace(plan, group_size=1), kind, buffers, run_seed, f"programs{number}", counts)
+        for row in _judged(sandbox, [(kind, proposed) for proposed in read]):
+            if row["program_key"] in probe_keys:
+                counts["seed_probe_overlap"] += 1
+            elif _key(row) in seen:
+                counts["seed_duplicates"] += 1
+            else:
+                seen.add(_key(row))
+                stored.append(row)
+    raise ValueError(f"the base model wrote {len(stored)} of {rows} seed programs in {max_rounds} rounds")
+
+
+def _inductions(
+    engine: Engine,
+    sandbox: Sandbox,
+    style: PromptStyle,
+    plan: Plan,
+    rows: int,
+    max_rounds: int,
+    run_seed: int,
+    programs: list[dict],
+    counts: dict[str, int],
+    fits: Callable[[str], bool],
+) -> list[dict]:
+    """Seed programs with `num_inputs` inputs each, drawn over the programs until there are enough."""
+    stored: list[dict] = []
+    seen = set()
+    for number in range(max_rounds):
+        buffers = {Kind.DEDUCTION: programs, Kind.ABDUCTION: [], Kind.INDUCTION: []}
+        read = _round(engine, style, plan, Kind.INDUCTION, buffers, run_seed, f"inputs{number}", counts)
+        for row in _judged(sandbox, [(Kind.INDUCTION, proposed) for proposed in read]):
+            asked = solver_prompt(style, Kind.INDUCTION, "", row["inputs"], row["outputs"], row["message"])
+            if _key(row) in seen or not fits(asked):
+                counts["seed_duplicates"] += 1
+                continue
+            seen.add(_key(row))
+            stored.append(row)
+        if len(stored) >= rows:
+            return [row | {"kind": Kind.INDUCTION, "task_id": f"seed-i{index:04d}"} for index, row in enumerate(stored[:rows])]
+    raise ValueError(f"the base model wrote inputs for {len(stored)} of {rows} seed programs in {max_rounds} rounds")
+
+
+def _round(
+    engine: Engine,
+    style: PromptStyle,
+    plan: Plan,
+    kind: Kind,
+    buffers: dict[Kind, list[dict]],
+    run_seed: int,
+    name: str,
+    counts: dict[str, int],
+) -> list[Proposed]:
+    """The readable proposals of one batch of prompts of one kind."""
+    rng = generator(run_seed, 0, "seed", name)
+    prompts = [draw_prompt(kind, f"{name}-{index}", buffers, engine, style, plan, rng) for index in range(ROUND)]
+    requests = [
+        Request(prompt.ids, None, completion_seed(run_seed, 0, "seed", name, index), plan.max_new_tokens)
+        for index, prompt in enumerate(prompts)
+    ]
+    counts["seed_proposals"] += len(requests)
+    found = []
+    for prompt, completion in zip(prompts, engine.generate(requests, plan.temperature), strict=True):
+        text = engine.decode(completion.token_ids)
+        read, status, _ = read_proposal(style, prompt, text, completion.truncated, plan.num_inputs)
+        if status == "parsed":
+            found.append(read)
+    return found
+
+
+def _judged(sandbox: Sandbox, proposals: list[tuple[Kind, Proposed]]) -> list[dict]:
+    """Rows of the valid ones, without their ids."""
+    items = [TaskItem(proposed.program, proposed.inputs) for _, proposed in proposals]
+    rows = []
+    for (kind, proposed), verdict in zip(proposals, judge_tasks(sandbox, items), strict=True):
+        if verdict.status == "valid":
+            rows.append(
+                {
+                    "kind": kind,
+                    "program": proposed.program,
+                    "inputs": list(proposed.inputs),
+                    "outputs": list(verdict.outputs),
+                    "values": list(verdict.values),
+                    "message": proposed.message,
+                    "program_key": verdict.program_key,
+                }
+            )
+    return rows
+
+
+def _key(row: dict) -> tuple[str, tuple[str, ...]]:
+    return row["program_key"], tuple(row["inputs"])
+
+
+def starting_ratings(members: Sequence[Member], kappa: float) -> pa.Table:
+    """RATINGS before generation 0, one row a member: what the first generation's population is read from."""
+    rows = [
+        {
+            "member_id": member.member_id,
+            "role": member.role,
+            "born": member.born,
+            "adapter_id": member.adapter_id,
+            "adapter_sha256": member.adapter_sha256,
+            "result": "idle",
+            "mu_before": member.rating.mu,
+            "sigma_before": member.rating.sigma,
+            "mu": member.rating.mu,
+            "sigma": member.rating.sigma,
+            "fitness": member.rating.fitness(kappa),
+            "next_adapter_id": member.adapter_id,
+            "next_adapter_sha256": member.adapter_sha256,
+            "match_id": None,
+            "opponent_id": None,
+            "expected": None,
+            "observed": None,
+        }
+        for member in members
+    ]
+    return tables.table(rows, tables.RATINGS)

@@ -1,0 +1,78 @@
+"""Solve: every matched student attempts each valid task of its teacher."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from stages.core import tables
+from stages.core.draws import completion_seed
+from stages.core.engine import Engine, Request
+from stages.core.prompts import Kind, PromptStyle, Unparsed, solver_prompt
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Attempts a task and their length limit."""
+
+    attempts: int
+    max_new_tokens: int
+    temperature: float
+
+
+def solve(
+    matches: pa.Table,
+    digests: Mapping[str, str],
+    tasks: pa.Table,
+    engine: Engine,
+    style: PromptStyle,
+    plan: Plan,
+    seed: int,
+    generation: int,
+) -> pa.Table:
+    """ROLLOUTS: `attempts` rows for every valid task that no gate stopped, all students in one batch."""
+    match_of = {row["match_id"]: row for row in matches.to_pylist()}
+    work: list[tuple[dict, dict, int, Request]] = []
+    for task in tasks.to_pylist():
+        if task["status"] != "valid" or task["gate"] is not None:
+            continue
+        match = match_of[task["match_id"]]
+        text = solver_prompt(style, Kind(task["kind"]), task["program"], task["inputs"], task["outputs"], task["message"])
+        ids = tuple(engine.encode(text))
+        for attempt in range(plan.attempts):
+            draw = completion_seed(seed, generation, "solve", match["student_id"], task["task_id"], attempt)
+            work.append((match, task, attempt, Request(ids, match["student_adapter_id"], draw, plan.max_new_tokens)))
+    completions = engine.generate([request for *_, request in work], plan.temperature)
+    rows = []
+    for (match, task, attempt, request), completion in zip(work, completions, strict=True):
+        text = engine.decode(completion.token_ids)
+        rows.append(
+            {
+                "rollout_id": f"{task['task_id']}-r{attempt:02d}",
+                "task_id": task["task_id"],
+                "match_id": match["match_id"],
+                "student_id": match["student_id"],
+                "kind": task["kind"],
+                "attempt": attempt,
+                "adapter_id": request.adapter_id,
+                "adapter_sha256": digests[match["student_adapter_id"]],
+                "seed": request.seed,
+                "prompt_ids": list(request.prompt_ids),
+                "completion_ids": list(completion.token_ids),
+                "logprobs": list(completion.logprobs),
+                "text": text,
+                "truncated": completion.truncated,
+                "answer": read_answer(style, Kind(task["kind"]), text, completion.truncated),
+            }
+        )
+    return tables.table(rows, tables.ROLLOUTS)
+
+
+def read_answer(style: PromptStyle, kind: Kind, text: str, truncated: bool) -> str | None:
+    """The answer in a completion, None where its form is wrong or it was cut off."""
+    if truncated:
+        return None
+    try:
+        return style.read_answer(kind, text)
+    except Unparsed:
+        return None

@@ -1,0 +1,97 @@
+"""Summary: one line a generation, for a terminal and a person.
+
+    g0003  valid 71 %  solved 42 % (deduction 51, abduction 44, induction 30)  reward T +0.21 S +0.13  rating T 25.1 S 24.9
+    best t1 28.0 s2 27.7  propose 2.1 s solve 4.0 s update 5.2 s  total 13 s
+
+(on one line). Ratings are mean mu of a role; the best are by fitness, shown with their mu. What is not known is left out.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+KINDS = ("deduction", "abduction", "induction")
+ROLES = {"teacher": "T", "student": "S"}
+SHOWN_STAGES = 3
+
+
+def generation_line(
+    metrics: pa.Table, ratings: pa.Table, offspring: pa.Table | None, seconds: Mapping[str, float], generation: int | None = None
+) -> str:
+    """METRICS, RATINGS and OFFSPRING of one generation and its seconds by stage, as one line; `generation` heads it if given.
+
+    `offspring` is None while the generation has not evolved yet.
+    """
+    values = lookup(metrics)
+    parts = [
+        "" if generation is None else f"g{generation:04d}",
+        _share("valid", values.get(("propose.valid_share", None, None, None))),
+        _solved(values),
+        _rewards(values),
+        *_ratings(ratings),
+        _births(offspring),
+        *_seconds(seconds),
+    ]
+    return "  ".join(part for part in parts if part)
+
+
+def lookup(metrics: pa.Table) -> dict[tuple[str, str | None, str | None, str | None], float]:
+    """Metric values by (name, member, role, kind); those that are not finite are left out."""
+    columns = [metrics[name].to_pylist() for name in ("name", "member_id", "role", "kind")]
+    values = metrics["value"].to_pylist()
+    return {key: value for key, value in zip(zip(*columns, strict=True), values, strict=True) if math.isfinite(value)}
+
+
+def _share(word: str, value: float | None) -> str:
+    return "" if value is None else f"{word} {100 * value:.0f} %"
+
+
+def _solved(values: Mapping[tuple[str, str | None, str | None, str | None], float]) -> str:
+    rates = {kind: values.get(("solve.rate", None, None, kind)) for kind in KINDS}
+    known = ", ".join(f"{kind} {100 * rate:.0f}" for kind, rate in rates.items() if rate is not None)
+    overall = _share("solved", values.get(("solve.rate", None, None, None)))
+    return f"{overall} ({known})" if overall and known else overall
+
+
+def _rewards(values: Mapping[tuple[str, str | None, str | None, str | None], float]) -> str:
+    means = {letter: values.get(("reward.mean", None, role, None)) for role, letter in ROLES.items()}
+    known = [f"{letter} {mean:+.2f}" for letter, mean in means.items() if mean is not None]
+    return f"reward {' '.join(known)}" if known else ""
+
+
+def _ratings(ratings: pa.Table) -> list[str]:
+    """Mean mu of each role and its best member. A single agent's rating is constant and says nothing."""
+    latest: dict[str, dict[str, Any]] = {row["member_id"]: row for row in ratings.to_pylist()}
+    means, best = [], []
+    for role, letter in ROLES.items():
+        members = [row for row in latest.values() if row["role"] == role]
+        if members:
+            strongest = max(members, key=lambda row: row["fitness"])
+            means.append(f"{letter} {sum(row['mu'] for row in members) / len(members):.1f}")
+            best.append(f"{strongest['member_id']} {strongest['mu']:.1f}")
+    return [f"rating {' '.join(means)}", f"best {' '.join(best)}"] if means else []
+
+
+def _births(offspring: pa.Table | None) -> str:
+    born = [
+        f"{row['member_id']} = {row['operator']}({'+'.join(row['parents'])}) for {row['replaces']}"
+        for row in (offspring.to_pylist() if offspring is not None else [])
+    ]
+    return f"born {', '.join(born)}" if born else ""
+
+
+def _seconds(seconds: Mapping[str, float]) -> list[str]:
+    """The longest stages in the order given, and the total (an entry of that name, or the sum)."""
+    stages = {stage: value for stage, value in seconds.items() if stage != "total"}
+    longest = sorted(stages, key=lambda stage: stages[stage], reverse=True)[:SHOWN_STAGES]
+    shown = " ".join(f"{stage} {_duration(value)}" for stage, value in stages.items() if stage in longest)
+    total = seconds.get("total", sum(stages.values()))
+    return [shown, f"total {_duration(total)}"] if seconds else []
+
+
+def _duration(seconds: float) -> str:
+    if seconds >= 120:
+        return f"{seconds / 60:.1f} min"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"

@@ -1,0 +1,86 @@
+"""Verify: the sandbox runs every proposal and says whether it is a task.
+
+A task is valid when its program parses, defines `f`, uses nothing banned, returns a plain value within limits, gives the same
+value in two separately started servers, and its own gold answer is graded correct. Every row stays, with a status: the
+teacher's reward depends on the invalid ones too.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stages.core import tables
+from stages.core.buffer import task_key
+from stages.core.gates import GATES
+from stages.core.judge import TaskItem, TaskVerdict, judge_tasks
+from stages.core.prompts import Kind, PromptStyle, solver_prompt
+from stages.core.sandbox import Sandbox
+
+TaskKey = tuple[str, str, tuple[str, ...]]
+
+
+def known_keys(seeds: pa.Table, earlier: Sequence[pa.Table]) -> set[TaskKey]:
+    """Keys of everything that is stored already: seed rows and valid tasks of earlier generations."""
+    known = _keys(seeds)
+    for tasks in earlier:
+        known |= _keys(tasks.filter(pc.equal(tasks["status"], "valid")))
+    return known
+
+
+def verify(
+    proposals: pa.Table,
+    sandbox: Sandbox,
+    style: PromptStyle,
+    known: set[TaskKey],
+    probe_keys: Collection[str],
+    gates: Sequence[str],
+    fits: Callable[[str], bool],
+) -> pa.Table:
+    """TASKS: one row a proposal, in order.
+
+    `known` are the keys of stored tasks, `gates` the names of the gates that are on, `fits` says whether a student's prompt
+    leaves room for an answer (otherwise the status is `too_long`, which counts as invalid).
+    """
+    listed = proposals.to_pylist()
+    readable = [row for row in listed if row["status"] == "parsed"]
+    items = [TaskItem(row["program"], tuple(row["inputs"])) for row in readable]
+    verdicts = dict(zip((row["proposal_id"] for row in readable), judge_tasks(sandbox, items), strict=True))
+    seen = set(known)
+    rows = []
+    for proposal in listed:
+        row = _row(proposal, verdicts.get(proposal["proposal_id"]))
+        if row["status"] == "valid" and not fits(_posed(style, row)):
+            row |= {"status": "too_long", "detail": "the student's prompt leaves no room for an answer"}
+        if row["status"] == "valid":
+            key = task_key(row["kind"], row["program_key"], row["inputs"])
+            row |= {"duplicate": key in seen, "probe_overlap": row["program_key"] in probe_keys, "gate": _first_gate(row, gates)}
+            seen.add(key)
+        rows.append(row)
+    return tables.table(rows, tables.TASKS)
+
+
+def _row(proposal: dict, verdict: TaskVerdict | None) -> dict:
+    copied = ("match_id", "teacher_id", "kind", "program", "inputs", "message")
+    row = {name: proposal[name] for name in copied} | {"task_id": proposal["proposal_id"], "duplicate": False}
+    row |= {"probe_overlap": False, "gate": None, "outputs": [], "values": []}
+    if verdict is None:
+        return row | {"status": proposal["status"], "detail": proposal["detail"], "program_key": None}
+    row |= {"status": verdict.status, "detail": verdict.detail, "program_key": verdict.program_key}
+    if verdict.status == "valid":
+        row |= {"outputs": list(verdict.outputs), "values": list(verdict.values)}
+    return row
+
+
+def _posed(style: PromptStyle, row: dict) -> str:
+    return solver_prompt(style, Kind(row["kind"]), row["program"], row["inputs"], row["outputs"], row["message"])
+
+
+def _first_gate(row: dict, gates: Sequence[str]) -> str | None:
+    """The first gate that stops the task, None when all let it through."""
+    return next((name for name in gates if GATES[name](row)), None)
+
+
+def _keys(stored: pa.Table) -> set[TaskKey]:
+    columns = (stored["kind"], stored["program_key"], stored["inputs"])
+    return {task_key(kind, key, inputs) for kind, key, inputs in zip(*(c.to_pylist() for c in columns), strict=True)}

@@ -1,0 +1,49 @@
+"""The learning benches run and say what design.md promises; their figures are not judged here."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from flows import bench_rollout, bench_update
+
+SMALL = [
+    "--shape",
+    "seed",
+    "--device",
+    "cpu",
+    "--rank",
+    "2",
+    "--adapters",
+    "1",
+    "--against",
+    "2",
+    "--repeats",
+    "1",
+    "--threads",
+    "1",
+]
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.timeout(300)  # a bench on a busy machine
+@pytest.mark.parametrize(
+    ("module", "options", "rivals"),
+    [
+        (bench_update, ["--total", "64", "--tokens", "64"], {"peft_set_adapter"}),
+        (bench_rollout, ["--total", "256", "--tokens", ""], {"one_call_per_adapter", "single_adapter"}),
+    ],
+)
+def test_lines_are_json_with_names_values_and_rivals(module, options: list[str], rivals: set[str]) -> None:
+    lines = [json.loads(json.dumps(line)) for line in module.main(SMALL + options)]
+    assert all({"name", "value", "unit"} <= line.keys() and line["value"] > 0 for line in lines)
+    paired = [line for line in lines if "against" in line]
+    assert {line["against"] for line in paired} == rivals and all(line["ratio"] > 0 for line in paired)
+    assert all(line["name"].startswith("memory.") for line in lines if "against" not in line)

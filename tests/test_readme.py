@@ -1,0 +1,40 @@
+"""What the README says is true: its tree, its configurations, its commands, its tables."""
+
+import re
+import shlex
+
+from flows.cli import _parser
+from flows.config import PROJECT, RUNS
+from stages.core.tables import GENERATION_TABLES
+
+README = (PROJECT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_tree_is_what_lies_there() -> None:
+    tree = README.split("## The tree")[1].split("```")[1]
+    named = re.findall(r"^(\S+)/ ", tree, flags=re.MULTILINE)
+    assert len(named) >= 6
+    assert all((PROJECT / folder).is_dir() for folder in named), named
+
+
+def test_every_configuration_is_named_and_no_other() -> None:
+    table = README.split("## Configurations")[1].split("## ")[0]
+    assert set(re.findall(r"^\| `([a-z0-9-]+)` \|", table, flags=re.MULTILINE)) == {path.stem for path in RUNS.glob("*.toml")}
+
+
+def test_the_tables_of_a_generation_are_named() -> None:
+    line = next(line for line in README.splitlines() if "{table}.parquet" in line)
+    assert set(line.split()[1:]) == set(GENERATION_TABLES)
+
+
+def test_the_commands_parse() -> None:
+    lines = [line for line in README.splitlines() if line.startswith(".venv/bin/populora")]
+    assert len(lines) >= 5
+    for line in lines:
+        _parser().parse_args(shlex.split(line.partition("#")[0])[1:])
+
+
+def test_the_make_targets_exist() -> None:
+    makefile = (PROJECT / "Makefile").read_text(encoding="utf-8")
+    for target in set(re.findall(r"\bmake ([a-z-]+)", README)):
+        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
