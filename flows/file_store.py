@@ -155,18 +155,24 @@ class FileStore:
     @contextmanager
     def lock(self, run_id: str) -> Iterator[None]:
         """Makes a check and the write that depends on it one step among this machine's processes (flock)."""
-        path = self._path(f"{check_run_id(run_id)}/.lock")
-        with _explained(f"{run_id}/.lock", writing=True):
-            _make_folder(path.parent)
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            _wait_for_lock(handle, run_id)
+        with locked(self._path(f"{check_run_id(run_id)}/.lock"), run_id):
             yield
-        finally:
-            os.close(handle)
 
     def _path(self, uri: str) -> Path:
         return self.root / check_uri(uri)
+
+
+@contextmanager
+def locked(path: Path, run_id: str) -> Iterator[None]:
+    """Holds the lock file `path` against all else on this machine. Raises StoreUnavailable when its holder is stuck."""
+    with _explained(f"{run_id}/.lock", writing=True):
+        _make_folder(path.parent)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    try:
+        _wait_for_lock(handle, run_id)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _wait_for_lock(handle: int, run_id: str) -> None:

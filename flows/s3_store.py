@@ -10,9 +10,11 @@ Endpoint, region and credentials come from the usual AWS variables and profile. 
 """
 
 import hashlib
+import os
 import random
 import re
 import secrets
+import tempfile
 import threading
 import time
 from base64 import b64encode
@@ -20,6 +22,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -28,7 +31,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, ParamValidationError, PartialCredentialsError
 from urllib3.exceptions import HTTPError
 
-from flows.file_store import NotStored, StoreRefused, StoreUnavailable, Uris, check_run_id, check_uri
+from flows.file_store import NotStored, StoreRefused, StoreUnavailable, Uris, check_run_id, check_uri, locked
 
 ATTEMPTS = 7
 READS = 3  # of an object whose ETag does not fit the bytes that came
@@ -143,9 +146,10 @@ class S3Store:
 
     @contextmanager
     def lock(self, run_id: str) -> Iterator[None]:
-        """S3 has no locks: writers check again after what they did (flows.manifest)."""
-        check_run_id(run_id)
-        yield
+        """One writer at a time on this machine; S3 has no locks, so across machines writers check again (flows.manifest)."""
+        name = hashlib.sha256(f"{self._client.meta.endpoint_url} {self.url} {check_run_id(run_id)}".encode()).hexdigest()[:16]
+        with locked(Path(tempfile.gettempdir()) / f"populora-locks-{os.getuid()}" / name, run_id):
+            yield
 
     def probe(self) -> None:
         """Once a process: writes, tries to overwrite on condition, and declines the server if that succeeds."""
