@@ -1,7 +1,6 @@
-"""RunConfig: every knob of a run, nothing else.
+"""RunConfig: every knob of a run, in the groups of flows/settings.py; the files in infra/runs/ say what a named one changes.
 
-One frozen pydantic model. Defaults are the paper's (arXiv 2605.16727) or, where it is silent, the decisions of docs/method.md;
-the files in infra/runs/ say what a named configuration changes. Imports no Prefect.
+One frozen pydantic model. Imports no Prefect.
 """
 
 import json
@@ -10,183 +9,63 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
+
+from flows.settings import (
+    BenchmarkRule,
+    EngineRule,
+    Evolution,
+    Group,
+    Learning,
+    Model,
+    Population,
+    Positive,
+    Propose,
+    RatingRule,
+    Retention,
+    Reward,
+    SandboxRule,
+    Seeding,
+    Solve,
+)
 
 PROJECT = Path(__file__).resolve().parent.parent
 RUNS = PROJECT / "infra" / "runs"
-
-Positive = Annotated[int, Field(ge=1)]
-Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 class ConfigError(ValueError):
     """The user's configuration cannot be used; the message is one line that names the key."""
 
 
-class _Group(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+BETWEEN_FIELDS: list[Any] = [
+    {
+        "if": {"properties": {"mode": {"const": "single"}}, "required": ["mode"]},
+        "then": {"properties": {"population": {"properties": {"teachers": {"const": 1}, "students": {"const": 1}}}}},
+    },
+    {
+        "if": {
+            "properties": {"engine": {"properties": {"kind": {"const": "vllm"}}, "required": ["kind"]}},
+            "required": ["engine"],
+        },
+        "then": {"properties": {"engine": {"properties": {"python": {"minLength": 1}}, "required": ["python"]}}},
+    },
+]
+"""What JSON schema can say of `_consistent`: Prefect's server refuses such values before a run exists."""
 
 
-class Model(_Group):
-    """The frozen base model and the shape of every adapter."""
-
-    name: str = Field(
-        "infra/models/seed", title="Base model", description="Folder (relative ones start at the project) or hub name."
-    )
-    style: Literal["compact", "chat"] = Field(
-        "compact", description="Prompt style: marker tokens for the seed model, English for others."
-    )
-    rank: Positive = 32
-    alpha: Annotated[float, Field(gt=0)] = 32.0
-    targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-    dtype: Literal["float32", "bfloat16"] = Field(
-        "bfloat16", description="Of the base model's arithmetic; adapters are float32 masters."
-    )
-    device: str = Field("auto", description="cpu, cuda, cuda:1 ...; auto takes the first GPU if there is one.")
-
-
-class Population(_Group):
-    """How many of each role. One in each role with mode = single is one adapter that plays both."""
-
-    teachers: Positive = 4
-    students: Positive = 4
-    matchmaker: str = Field("pfsp", description="pfsp (weight p(1-p)), random, round_robin, or path/to/file.py:function.")
-
-
-class Propose(_Group):
-    """What each teacher writes a generation: 3 kinds x groups x group_size proposals."""
-
-    groups: Positive = Field(16, description="Different prompts a kind.")
-    group_size: Positive = Field(4, description="Proposals for one prompt; their rewards share a baseline.")
-    references: Annotated[int, Field(ge=0, le=16)] = Field(6, description="Past tasks shown in a prompt, drawn from the buffer.")
-    num_inputs: Annotated[int, Field(ge=2, le=20)] = Field(
-        10, description="Inputs of an induction task; the first half is shown."
-    )
-    max_new_tokens: Positive = 1024
-    buffer: Literal["shared", "own"] = "shared"
-    buffer_size: Positive = Field(16384, description="Newest tasks kept, a kind.")
-
-
-class Solve(_Group):
-    """What each student does with its teacher's valid tasks."""
-
-    attempts: Annotated[int, Field(ge=2)] = 8
-    max_new_tokens: Positive = 1024
-    trained_attempts: Annotated[int, Field(ge=0)] = Field(0, description="Attempts a task that train the student; 0 means all.")
-
-
-class Reward(_Group):
-    """Who earns what: teacher 1 - s for 0 < s, 0 for s = 0, -1 invalid; student +1, -0.5, -1 on a format error."""
-
-    rule: str = Field("populora", description="populora, azr (-0.5 at the extremes), or path/to/file.py:function.")
-    gates: tuple[str, ...] = Field((), description="Task gates that are on: constant, identity, verbatim_output, quoted_input.")
-
-
-class Learning(_Group):
-    """The policy gradient: one optimizer step an adapter and generation."""
-
-    estimator: str = Field(
-        "reinforce_plus_plus_baseline", description="Or trr_plus_plus, grpo, dr_grpo, or path/to/file.py:function."
-    )
-    teacher_baseline: Literal["group", "kind", "none"] = "group"
-    whiten_shift: bool = Field(True, description="Subtract the token-weighted mean when whitening, as veRL does.")
-    learning_rate: Annotated[float, Field(ge=0)] = 1e-5
-    betas: tuple[float, float] = (0.9, 0.999)
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
-    clip_range: Annotated[float, Field(gt=0)] = 0.2
-    entropy_bonus: float = 0.001
-    kl: Annotated[float, Field(ge=0)] = 0.0
-    importance_cap: Annotated[float, Field(ge=0)] = Field(0.0, description="Truncates engine/trainer weights; 0 switches it off.")
-    micro_batch_tokens: Positive = 16384
-    gradient_checkpointing: bool = False
-    adapters_per_group: Annotated[int, Field(ge=0)] = Field(0, description="Adapters in one pass; 0 means all of them.")
-
-
-class RatingRule(_Group):
-    """TrueSkill constants and the rule that turns solve rates into results."""
-
-    mu: float = 25.0
-    sigma: float = 25.0 / 3.0
-    beta: float = 25.0 / 6.0
-    tau: float = 25.0 / 300.0
-    draw_probability: Share = 0.1
-    draw_margin: Annotated[float, Field(ge=0)] = Field(0.02, description="A draw when observed and expected rate differ by less.")
-
-
-class Evolution(_Group):
-    """Every `every` generations the bottom share `gamma` of each role, by mu - kappa*sigma, is replaced."""
-
-    every: Annotated[int, Field(ge=0)] = Field(10, description="0 switches evolution off.")
-    gamma: Share = 0.25
-    kappa: float = 3.0
-    crossover_share: Share = 0.5
-    mix: Literal["draw", "alternate"] = Field("draw", description="draw: by chance; alternate: mutation and crossover in turn.")
-    mutations: tuple[str, ...] = ("M1", "M2", "M3", "M4")
-    crossovers: tuple[str, ...] = ("X1", "X2", "X3", "X4")
-    space: Literal["delta", "paper"] = "delta"
-    child_rating: Literal["inherit", "fresh"] = "inherit"
-    min_age: Annotated[int, Field(ge=0)] = Field(0, description="Evolution events that a newborn is protected for.")
-
-
-class SandboxRule(_Group):
-    """Where model-written programs run, and within which limits."""
-
-    kind: Literal["docker", "local"] = "docker"
-    image: str = "populora-sandbox:local"
-    runtime: str = Field("", description="Container runtime, such as runsc; empty takes Docker's default.")
-    containers: Positive = 2
-    cpu_seconds: Annotated[float, Field(gt=0)] = 2.0
-    wall_seconds: Annotated[float, Field(gt=0)] = 10.0
-    memory_mb: Positive = 256
-    recycle_after: Positive = 2000
-
-
-class EngineRule(_Group):
-    """What makes completions."""
-
-    kind: Literal["transformers", "vllm"] = "transformers"
-    python: str = Field("", description="Interpreter of the rollout worker; empty takes this one (vLLM wants its own).")
-    temperature: Annotated[float, Field(gt=0)] = 1.0
-    batch_tokens: Positive = Field(131072, description="Cache positions of one decoding batch.")
-
-
-class Seeding(_Group):
-    """The buffers at the start: valid tasks that the base model wrote from the identity function, as AZR does."""
-
-    rows: Positive = Field(256, description="Tasks a kind.")
-    max_rounds: Positive = 40
-
-
-class BenchmarkRule(_Group):
-    """Scores inside the run, on the members as trained."""
-
-    every: Annotated[int, Field(ge=0)] = Field(0, description="Generations between benchmarks; 0 means only the last one.")
-    suite: str = "probe-dev"
-    limit: Annotated[int, Field(ge=0)] = Field(0, description="Problems scored, evenly over kinds and bands; 0 means all.")
-    attempts: Annotated[int, Field(ge=0)] = Field(0, description="Sampled attempts beside the greedy one, for pass@k.")
-    members: Literal["all", "students"] = "students"
-    max_new_tokens: Positive = 1024
-
-
-class Retention(_Group):
-    """Which adapter files stay after a generation is done; what goes leaves a tombstone with its digest and the reason."""
-
-    on: bool = True
-    newest: Positive = Field(2, description="Optimizer states of that many newest generations stay.")
-    optimizer_every: Positive = Field(20, description="Optimizer states of every so-manieth generation stay.")
-    adapter_every: Positive = Field(
-        5, description="Adapters of every so-manieth generation stay, and at births, deaths, benchmarks."
-    )
-
-
-class RunConfig(_Group):
+class RunConfig(Group):
     """A run: population or single agent, from generation 0 to `generations` - 1."""
 
-    mode: Literal["population", "single"] = "population"
-    generations: Positive = 200
-    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
-    threads: Positive = Field(2, description="CPU threads of engine and trainer; part of what makes runs byte-identical.")
+    model_config = ConfigDict(json_schema_extra={"allOf": BETWEEN_FIELDS})
+
+    mode: Literal["population", "single"] = Field(
+        "population", title="Mode", description="single: one adapter in both roles, so one teacher and one student."
+    )
+    generations: Positive = Field(200, title="Generations", description="May be raised when a run goes on.")
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = Field(0, title="Seed", description="Of every random draw of the run.")
+    threads: Positive = Field(
+        2, title="CPU threads", description="Of engine and trainer; part of what makes runs byte-identical."
+    )
     model: Model = Model()
     population: Population = Population()
     seeding: Seeding = Seeding()
