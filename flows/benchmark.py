@@ -15,17 +15,28 @@ from stages.core import tables
 from stages.core.population import Member, population_after
 
 
-def score_run(run: Run, suite: str, adapter_ids: list[str], generation: int | None, limit: int, attempts: int) -> pa.Table:
-    """SCORES of the chosen adapters: ids, or the students as trained in `generation` (-1: the start; None: the newest).
+def score_run(
+    run: Run,
+    suite: str,
+    adapter_ids: list[str],
+    generation: int | None,
+    limit: int,
+    attempts: int,
+    members: str = "students",
+) -> pa.Table:
+    """SCORES of the chosen adapters: ids, or `members` as trained in `generation` (-1: the start; None: the newest).
+
+    `members` is `students`, `all`, `top:N` (by fitness) or adapter ids separated by commas.
 
     What was scored before under the same name is read, not scored again.
     """
     description = run.history.description()
     assert description is not None
     config = parse(description["config"])
-    generation = _newest(run) if generation is None else generation
-    players = _named(run, adapter_ids) if adapter_ids else _students(run, config, generation)
-    folder = _folder(suite, players, generation if not adapter_ids else None, limit, attempts)
+    generation = newest_generation(run) if generation is None else generation
+    adapter_ids = adapter_ids or _given(members)
+    players = _named(run, adapter_ids) if adapter_ids else _chosen(run, config, generation, members)
+    folder = _folder(suite, players, generation if not adapter_ids else None, members, limit, attempts)
     done = run.history.manifest(f"benchmarks/{folder}/benchmark.json")
     if done is not None and run.holds(done):
         return run.read_table(done.output("scores.parquet"), "scores")
@@ -68,12 +79,30 @@ def scores_text(scores: pa.Table) -> str:
     return "\n".join(lines)
 
 
-def _newest(run: Run) -> int:
+def newest_generation(run: Run) -> int:
+    """The newest generation whose ratings stand; -1: the start."""
     rated = [number for number in run.history.generations() if run.manifest("rate", number) is not None]
     return rated[-1] if rated else -1
 
 
-def _students(run: Run, config: RunConfig, generation: int) -> list[stage.Player]:
+def scored_generations(run: Run, suite: str, members: str, limit: int, attempts: int) -> list[tuple[int, pa.Table]]:
+    """(generation, SCORES) of what was asked in the same words before, oldest first."""
+    found = []
+    for generation in [-1, *run.history.generations()]:
+        done = run.history.manifest(f"benchmarks/{_folder(suite, [], generation, members, limit, attempts)}/benchmark.json")
+        if done is not None and run.holds(done):
+            found.append((generation, run.read_table(done.output("scores.parquet"), "scores")))
+    return found
+
+
+def _given(members: str) -> list[str]:
+    """Adapter ids, where `members` holds them."""
+    rule = members == "all" or members == "students" or members.startswith("top:")
+    return [] if rule else [name.strip() for name in members.split(",") if name.strip()]
+
+
+def _chosen(run: Run, config: RunConfig, generation: int, rule: str) -> list[stage.Player]:
+    """The members of a generation, as trained, that a rule names."""
     empty = tables.OFFSPRING.empty_table()
     if generation < 0:
         members = population_after(run.read_table(None, "population"), empty, -1)
@@ -81,7 +110,14 @@ def _students(run: Run, config: RunConfig, generation: int) -> list[stage.Player
         if run.manifest("rate", generation) is None:
             raise ConfigError(f"generation {generation} of run {run.run_id} is not rated yet")
         members = population_after(run.read_table(generation, "ratings"), empty, generation)
-    return [_player(member) for member in members if member.role != "teacher"]
+    if rule.startswith("top:"):
+        count = rule.removeprefix("top:")
+        if not count.isdigit() or not int(count):
+            raise ConfigError(f"members: {rule!r} is none of students, all, top:N, or adapter ids")
+        kappa = config.evolution.kappa
+        best = sorted(members, key=lambda member: (-(member.rating.mu - kappa * member.rating.sigma), member.member_id))
+        members = best[: int(count)]
+    return [_player(member) for member in members if rule != "students" or member.role != "teacher"]
 
 
 def _player(member: Member) -> stage.Player:
@@ -98,10 +134,11 @@ def _named(run: Run, adapter_ids: list[str]) -> list[stage.Player]:
     return players
 
 
-def _folder(suite: str, players: list[stage.Player], generation: int | None, limit: int, attempts: int) -> str:
+def _folder(suite: str, players: list[stage.Player], generation: int | None, members: str, limit: int, attempts: int) -> str:
     """Names what was asked: equal questions find each other's answers."""
     chosen = "-".join(player.adapter_id for player in players)
     who = (
         f"generation={generation:04d}" if generation is not None and generation >= 0 else "start" if generation == -1 else chosen
     )
-    return f"{suite}/asked/{who}-n{limit}-k{attempts}"
+    rule = "" if members == "students" or generation is None else "-" + members.replace(":", "")
+    return f"{suite}/asked/{who}{rule}-n{limit}-k{attempts}"
