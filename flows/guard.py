@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,18 @@ def start() -> None:
     command = [sys.executable, "-I", "-S", str(Path(__file__).resolve()), str(os.getpid())]
     null = subprocess.DEVNULL
     subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True)
+
+
+def leave_with_parent() -> None:
+    """Sends this process SIGTERM when its parent is gone: a flow whose Prefect worker was killed could not be cancelled any more."""
+    parent = os.getppid()
+
+    def wait() -> None:
+        while os.getppid() == parent:
+            time.sleep(PERIOD_SECONDS)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="leave-with-parent", daemon=True).start()
 
 
 def watch(parent: int) -> None:

@@ -54,7 +54,7 @@ class Workers:
             worker.stdin.flush()
             line = worker.stdout.readline()
         except BaseException:  # a cancel, too: half a conversation cannot be gone on with
-            self._end(python)
+            self._end(python, patience=0.0)
             raise
         if not line:
             code = worker.wait()
@@ -77,15 +77,15 @@ class Workers:
             start_new_session=True,
         )
 
-    def _end(self, python: str) -> None:
-        """Lets an idle worker close its sandbox, then makes sure that its whole group is gone."""
+    def _end(self, python: str, patience: float = 5.0) -> None:
+        """Lets an idle worker close its sandbox, then makes sure that its whole group is gone; a busy one does not listen."""
         worker = self._running.pop(python, None)
         if worker is None:
             return
         assert worker.stdin is not None and worker.stdout is not None
         with suppress(OSError, subprocess.TimeoutExpired):  # it is killed below
             worker.stdin.close()
-            worker.wait(timeout=5)
+            worker.wait(timeout=patience)
         with suppress(ProcessLookupError):  # it ended by itself
             os.killpg(worker.pid, signal.SIGKILL)
         worker.wait()
