@@ -113,6 +113,12 @@ def _add_reading_commands(command: Add) -> None:
     report.add_argument("--out", type=Path, help="where to write it (default: beside the run, or in this folder)")
     _store(report)
     report.add_argument("--figures", type=Path, metavar="DIR", help="also write every figure as SVG and PNG")
+    browse = command("browse", "Serve read-only pages of every run in a store.", commands.browse)
+    browse.add_argument("--port", type=int, default=8750)
+    browse.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on; beyond this machine, put a proxy with a log-in before it"
+    )
+    _store(browse, run=False)
     _store(command("fsck", "Hash every artifact again and check every reference.", commands.fsck))
 
 

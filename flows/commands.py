@@ -153,6 +153,13 @@ def report(arguments: Namespace) -> int:
     return 0
 
 
+def browse(arguments: Namespace) -> int:
+    """`populora browse`: until it is stopped."""
+    from flows.browser.serve import serve
+
+    return serve(arguments.store, arguments.host, arguments.port)
+
+
 def fsck(arguments: Namespace) -> int:
     """`populora fsck`: code 1 when anything is damaged or missing."""
     from flows.fsck import fsck as check

@@ -18,10 +18,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from flows.manifest import Run
-from flows.storage import Damaged, NotStored
-from stages.core.condensed import condense, joined
-
 LEAST_VALID, FALL, ENTROPY_FALL = 0.1, 0.5, 0.25
 ONE_SIDED = 0.1
 ZERO_VARIANCE, TRUNCATED, DRIFT = 0.5, 0.25, 0.1
@@ -49,32 +45,6 @@ def alarms(metrics: pa.Table, ratings: pa.Table, clock: Clock) -> list[Alarm]:
     """All alarms in order of generations; METRICS and RATINGS carry a column `generation` in front."""
     found = [*_collapsed(metrics), *_one_sided(ratings), *_without_gradient(metrics), *_truncated(metrics), *_drifted(metrics)]
     return sorted([*found, *_slow(clock)], key=lambda alarm: (alarm.generation, alarm.name, alarm.subject))
-
-
-def health(run: Run) -> list[Alarm]:
-    """The alarms of a run as far as it has come; what cannot be read raises none."""
-    parts = []
-    for generation in run.history.generations():
-        found = {}
-        for name in ("metrics", "ratings"):
-            try:
-                found[name] = run.read_table(generation, name)
-            except (NotStored, Damaged):
-                continue
-        parts.append(condense(generation, found))
-    condensed = joined(parts)
-    return alarms(condensed["metrics"], condensed["ratings"], clock(run))
-
-
-def clock(run: Run) -> dict[int, dict[str, float]]:
-    """Seconds of each stage in chain order, its parts added."""
-    spent: dict[int, dict[str, float]] = {}
-    for generation in run.history.generations():
-        stages = spent[generation] = {manifest.stage: 0.0 for manifest in run.history.of_generation(generation)}
-        for manifest in run.history.of_generation(generation, parts=True):
-            stage = manifest.stage.partition(".parts/")[0]
-            stages[stage] = stages.get(stage, 0.0) + float(manifest.clock.get("seconds", 0.0))
-    return spent
 
 
 def summary(found: Iterable[Alarm]) -> list[str]:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from flows.chain import STAGES, Json, Manifest, Ref, folder_of
-from flows.health import Clock, clock
+from flows.health import Clock
 from flows.manifest import Run
 from flows.storage import Damaged, NotStored
+from flows.watch import clock
 from stages.core import tables
 from stages.core.condensed import Tables, condense, joined, numbered
 

@@ -4,9 +4,9 @@ import json
 from contextlib import suppress
 
 from flows.chain import STAGES, Manifest
-from flows.health import clock, health
 from flows.manifest import Run
 from flows.storage import Damaged, NotStored
+from flows.watch import clock, health
 from stages.summary import generation_line
 
 

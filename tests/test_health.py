@@ -1,6 +1,7 @@
 import pyarrow as pa
 
-from flows.health import Alarm, alarms, health, summary
+from flows.health import Alarm, alarms, summary
+from flows.watch import health
 from stages.core import tables
 from stages.core.condensed import numbered
 from tests.report_run import made

@@ -1,0 +1,60 @@
+"""The artifact browser as a web application: read-only pages of any store. See docs/browser.md."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import HTMLResponse
+from starlette.exceptions import HTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from flows.browser.errors import KINDS, Fault, explain
+from flows.browser.library import Library
+from flows.browser.render import environment, style_sheet
+from flows.browser.routes import add_routes
+
+LOOPBACK = ("127.0.0.1", "localhost")
+HEADERS = {
+    # No script at all, and nothing from elsewhere: whatever a model wrote, a page can only be looked at. Figures are SVG with
+    # style attributes, which is all that is allowed beside our style sheet.
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; style-src-attr 'unsafe-inline'; img-src 'self'; form-action 'self'; "
+        "base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+def make_app(store_url: str, hosts: Sequence[str] = LOOPBACK) -> FastAPI:
+    """The browser of the store at `store_url`. Raises StoreRefused for an address that is none.
+
+    `hosts` are the names under which it answers: beyond this machine give yours, or `*` behind a proxy that checks them.
+    """
+    app = FastAPI(title="populora artifacts", docs_url=None, redoc_url=None, openapi_url=None)
+    library, pages = Library(store_url), environment()
+
+    def show(template: str, status: int = 200, **values: Any) -> HTMLResponse:
+        values = {"store": library.store.url, **values}
+        return HTMLResponse(pages.get_template(template).render(values), status)
+
+    add_routes(app, library, show, style_sheet())
+
+    @app.middleware("http")
+    async def guarded(request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
+        response = await call(request)
+        for name, value in HEADERS.items():
+            response.headers.setdefault(name, value)
+        return response
+
+    def fault(_: Request, error: Exception) -> Response:
+        found: Fault = explain(error)
+        return show("error.html", found.status, fault=found)
+
+    for kind in (*KINDS, HTTPException):
+        app.add_exception_handler(kind, fault)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
+    return app

@@ -1,0 +1,81 @@
+"""What the pages read: runs of one store, and slices of their tables, verified against the manifests' digests."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from flows.chain import Ref
+from flows.manifest import Run
+from flows.storage import Damaged, NotStored, open_store
+
+KEPT_BYTES = 256 << 20
+KEPT_RUNS = 64
+BATCH = 8192
+
+
+class Library:
+    """Runs of a store. Verified bytes of tables are kept (up to KEPT_BYTES): artifacts never change."""
+
+    def __init__(self, store_url: str) -> None:
+        self.store = open_store(store_url)
+        self._runs: OrderedDict[str, Run] = OrderedDict()
+        self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def run_ids(self) -> list[str]:
+        """Runs of the store, by name."""
+        return sorted(uri.partition("/")[0] for uri in self.store.list("") if uri.count("/") == 1 and uri.endswith("/run.json"))
+
+    def run(self, run_id: str) -> Run:
+        """The run, for reading. Raises NotStored when the store has none of that id."""
+        with self._lock:
+            found = self._runs.get(run_id)
+        if found is None:
+            found = Run(self.store, run_id)
+            if found.history.description() is None:
+                raise NotStored(f"There is no run {run_id} in {self.store.url}.")
+        with self._lock:
+            self._runs[run_id] = found
+            self._runs.move_to_end(run_id)
+            while len(self._runs) > KEPT_RUNS:
+                self._runs.popitem(last=False)
+        return found
+
+    def parquet(self, run: Run, ref: Ref) -> pq.ParquetFile:
+        """The table's file, its digest verified; rows are decoded when they are asked for."""
+        try:
+            return pq.ParquetFile(pa.BufferReader(self._bytes(run, ref)))
+        except (pa.ArrowException, OSError) as error:
+            raise Damaged(f"{run.run_id}/{ref.uri}", f"not a Parquet file ({str(error).splitlines()[0]})") from error
+
+    def rows(self, run: Run, uri: str, columns: Sequence[str] | None = None, **equal: object) -> list[dict]:
+        """Rows of a table in which a column has a value, with these columns; none where its stage has not run."""
+        try:
+            file = self.parquet(run, run.history.find(uri))
+        except NotStored as error:
+            if "no manifest names it" in str(error):
+                return []
+            raise
+        wanted = None if columns is None else list(dict.fromkeys([*columns, *equal]))
+        found: list[dict] = []
+        for batch in file.iter_batches(BATCH, columns=wanted):
+            for column, value in equal.items():
+                batch = batch.filter(pc.equal(batch.column(column), value))
+            found += batch.to_pylist()
+        return found
+
+    def _bytes(self, run: Run, ref: Ref) -> bytes:
+        with self._lock:
+            if ref.sha256 in self._kept:
+                self._kept.move_to_end(ref.sha256)
+                return self._kept[ref.sha256]
+        data = run.read_blob(ref)
+        with self._lock:
+            self._kept[ref.sha256] = data
+            while sum(map(len, self._kept.values())) > KEPT_BYTES and len(self._kept) > 1:
+                self._kept.popitem(last=False)
+        return data

@@ -1,0 +1,100 @@
+"""How pages become HTML: Jinja with escaping always on, every text made harmless before it is shown, programs in colours."""
+
+import json
+from datetime import UTC, datetime
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from flows.browser.addresses import Addresses
+from flows.report_style import CSS
+from stages.core.highlight import python_html, visible
+
+SHOWN_TEXT = 65_536  # characters of a value on a page of its own; beyond, the download has the rest
+SHOWN_CELL = 120
+
+
+def environment() -> Environment:
+    """The templates with their filters. What is not markup is escaped, and hidden characters in it are written out."""
+    made = Environment(
+        loader=PackageLoader("flows.browser"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_plain,
+    )
+    made.filters |= {
+        "number": number,
+        "percent": percent,
+        "seconds": seconds,
+        "when": when,
+        "code": code,
+        "cut": cut,
+        "json": readable,
+        "digest": digest,
+    }
+    made.globals["at"] = Addresses()
+    return made
+
+
+def style_sheet() -> str:
+    """The report's look and what the browser adds to it."""
+    own = files("flows.browser").joinpath("static/browser.css").read_text(encoding="utf-8")
+    return CSS + own
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A number as people read it; a dash where there is none."""
+    if value is None:
+        return "–"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.{digits}g}" if value == value else "–"
+
+
+def percent(value: float | None) -> str:
+    """A share as a percentage."""
+    return "–" if value is None or value != value else f"{100 * value:.0f} %"
+
+
+def seconds(value: float | None) -> str:
+    """A duration."""
+    if value is None:
+        return "–"
+    if value >= 7200:
+        return f"{value / 3600:.1f} h"
+    if value >= 120:
+        return f"{value / 60:.1f} min"
+    return f"{value:.0f} s" if value >= 10 else f"{value:.2g} s"
+
+
+def when(value: float | None) -> str:
+    """A time of the machine that worked, in UTC."""
+    return "–" if value is None else datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def code(text: str) -> Markup:
+    """A program in colours."""
+    return Markup(python_html(text, SHOWN_TEXT))
+
+
+def cut(value: object, limit: int = SHOWN_CELL) -> str:
+    """The beginning of a long text, which says how much is missing."""
+    return visible(str(value), limit)
+
+
+def readable(value: Any) -> str:
+    """JSON for people."""
+    return json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True)
+
+
+def digest(text: str) -> str:
+    """The beginning of a digest."""
+    return text[:12]
+
+
+def _plain(value: Any) -> Any:
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value

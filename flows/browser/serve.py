@@ -1,0 +1,36 @@
+"""`populora browse`: the artifact browser as a process of its own."""
+
+import socket
+import sys
+
+import uvicorn
+
+from flows.browser.app import LOOPBACK, make_app
+from flows.config import ConfigError
+
+
+def serve(store_url: str, host: str = LOOPBACK[0], port: int = 8750) -> int:
+    """Serves the store's pages until it is stopped; the exit code. Raises ConfigError where it cannot listen."""
+    listening = listen(host, port)
+    local = host in (*LOOPBACK, "::1")
+    app = make_app(store_url, LOOPBACK if local else ("*",))
+    name = f"[{host}]" if ":" in host else host
+    print(f"browser    http://{name}:{listening.getsockname()[1]}/  (Ctrl-C ends it)", flush=True)
+    if not local:
+        print("populora: anybody who reaches this address reads every run of the store", file=sys.stderr)
+    uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)).run(sockets=[listening])
+    return 0
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises ConfigError when the port is taken or the address is not this machine's."""
+    if not 0 <= port <= 65535:
+        raise ConfigError(f"--port {port}: between 0 (any free one) and 65535")
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --host or --port") from error
+    return listening
