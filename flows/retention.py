@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from flows.chain import SCHEMA, Manifest, Ref, readable_json
-from flows.fsck import Survey
 from flows.manifest import Run
 from flows.storage import NotStored, Store, StoreRefused
+from flows.survey import Survey
 from stages.core.adapter_files import CONFIG_FILE, OPTIMIZER_FILE
 from stages.core.population import population_after
 

@@ -11,14 +11,12 @@ Endpoint, region and credentials come from the usual AWS variables and profile. 
 
 import hashlib
 import os
-import random
 import re
 import secrets
 import tempfile
 import threading
-import time
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -26,41 +24,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import boto3
-from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, ParamValidationError, PartialCredentialsError
-from urllib3.exceptions import HTTPError
+from botocore.exceptions import BotoCoreError, ClientError
 
 from flows.file_store import NotStored, StoreRefused, StoreUnavailable, Uris, check_run_id, check_uri, locked
+from flows.s3_calls import ATTEMPTS, Again, Taken, client, pause, settled
 
-ATTEMPTS = 7
 READS = 3  # of an object whose ETag does not fit the bytes that came
 TIMEOUT = 30.0
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 PART = 32 << 20
 CHECKED = 8 << 20  # up to this size MD5 is worth its time
 SINGLE = 5 << 30  # the most that one PUT takes
 THREADS = 8
-TAKEN = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409")
-ABSENT = ("NoSuchKey", "NotFound", "404")
-PASSING = (
-    "SlowDown",
-    "RequestTimeout",
-    "BadDigest",
-    "IncompleteBody",
-    "XAmzContentSHA256Mismatch",
-    "InternalError",
-    "Throttling",
-    "OperationAborted",
-)
-WORDS = {
-    "NoSuchBucket": "there is no such bucket",
-    "InvalidAccessKeyId": "the server does not know this access key",
-    "SignatureDoesNotMatch": "the server refuses the secret key",
-    "AccessDenied": "access is denied: check credentials and rights",
-    "403": "access is denied: check credentials and rights",
-    "RequestTimeTooSkewed": "this machine's clock is too far from the server's",
-}
 
 
 class S3Store:
@@ -75,17 +49,17 @@ class S3Store:
             check_uri(prefix)
         self.bucket, self._prefix = parts.netloc, f"{prefix}/" if prefix else ""
         self.url = f"s3://{parts.netloc}/{prefix}".rstrip("/")
-        self._client = _client(url, timeout)
+        self._client = client(url, timeout)
         self._probing = threading.Lock()
         self._conditional_multipart: bool | None = None
 
     def read(self, uri: str) -> bytes:
         """The whole artifact. Raises NotStored."""
         for attempt in range(READS):
-            data, answer = self._call(uri, lambda: self._get(uri))
+            data, answer = settled(self.url, uri, lambda: self._get(uri))
             if _fits(data, answer):
                 break
-            _pause(attempt)
+            pause(attempt)
         return bytes(data)  # if it never fits, the server itself has other bytes than it was given: the reader's digest tells
 
     def create(self, uri: str, data: bytes) -> str | None:
@@ -97,7 +71,7 @@ class S3Store:
         """Overwrites a dotted object, such as a lease; nothing else may be overwritten."""
         assert uri.rpartition("/")[2].startswith("."), uri
         key = self._key(uri)
-        self._call(uri, lambda: self._client.put_object(Bucket=self.bucket, Key=key, Body=data, ContentMD5=_md5(data)))
+        settled(self.url, uri, lambda: self._client.put_object(Bucket=self.bucket, Key=key, Body=data, ContentMD5=_md5(data)))
 
     def exists(self, uri: str) -> bool:
         """Whether the artifact is there."""
@@ -118,12 +92,12 @@ class S3Store:
     def delete(self, uri: str) -> None:
         """Removes debris or a retired artifact; nothing happens when there is none."""
         key = self._key(uri)
-        self._call(uri, lambda: self._client.delete_object(Bucket=self.bucket, Key=key))
+        settled(self.url, uri, lambda: self._client.delete_object(Bucket=self.bucket, Key=key))
 
     def sweep(self, prefix: str) -> None:
         """Aborts the multipart uploads that killed writers left under `prefix`: they cost space and nobody can see them."""
         where = self._prefix + prefix
-        found = self._call(prefix, lambda: self._client.list_multipart_uploads(Bucket=self.bucket, Prefix=where))
+        found = settled(self.url, prefix, lambda: self._client.list_multipart_uploads(Bucket=self.bucket, Prefix=where))
         for upload in found.get("Uploads", []):
             self._abort(upload["Key"], upload["UploadId"])
 
@@ -133,7 +107,7 @@ class S3Store:
         more: dict[str, str] = {}
         while True:
             wanted = {"Bucket": self.bucket, "Prefix": self._prefix + prefix} | more
-            page = self._call(prefix, partial(self._client.list_objects_v2, **wanted))
+            page = settled(self.url, prefix, partial(self._client.list_objects_v2, **wanted))
             found += [entry["Key"].removeprefix(self._prefix) for entry in page.get("Contents", [])]
             if not page.get("IsTruncated"):
                 break
@@ -187,7 +161,7 @@ class S3Store:
     def _head(self, uri: str) -> dict[str, Any] | None:
         key = self._key(uri)
         try:
-            return dict(self._call(uri, lambda: self._client.head_object(Bucket=self.bucket, Key=key)))
+            return dict(settled(self.url, uri, lambda: self._client.head_object(Bucket=self.bucket, Key=key)))
         except NotStored:
             return None
 
@@ -200,13 +174,13 @@ class S3Store:
         put = self._put_parts if multipart else self._put
         for attempt in range(ATTEMPTS):
             try:
-                return self._call(uri, lambda: put(key, data, token))
-            except _Taken:
+                return settled(self.url, uri, lambda: put(key, data, token))
+            except Taken:
                 head = self._head(uri)
                 if head is not None:
                     ours = head.get("Metadata", {}).get("writer") == token
                     return _bare(head) if ours else None
-                _pause(attempt)  # a conflict with a writer or deleter that left nothing
+                pause(attempt)  # a conflict with a writer or deleter that left nothing
         raise StoreUnavailable(f"{uri}: the server keeps answering that another writer is at it")
 
     def _put(self, key: str, data: bytes, token: str) -> str:
@@ -217,7 +191,7 @@ class S3Store:
         if _fits(data, answer):
             return _bare(answer)
         self._client.delete_object(Bucket=self.bucket, Key=key)
-        raise _Again("the server received other bytes than were sent")
+        raise Again("the server received other bytes than were sent")
 
     def _put_parts(self, key: str, data: bytes, token: str) -> str:
         begun = self._client.create_multipart_upload(Bucket=self.bucket, Key=key, Metadata={"writer": token})
@@ -228,7 +202,7 @@ class S3Store:
 
             def send(number: int) -> dict[str, Any]:
                 body = bytes(pieces[number - 1])
-                part = self._call(key, partial(self._client.upload_part, **upload, PartNumber=number, Body=body))
+                part = settled(self.url, key, partial(self._client.upload_part, **upload, PartNumber=number, Body=body))
                 return {"PartNumber": number, "ETag": part["ETag"]}
 
             with ThreadPoolExecutor(THREADS) as pool:
@@ -241,62 +215,6 @@ class S3Store:
     def _abort(self, key: str, upload_id: str) -> None:
         with suppress(ClientError, BotoCoreError):  # it is gone, or stays for the next sweep; no artifact depends on it
             self._client.abort_multipart_upload(Bucket=self.bucket, Key=key, UploadId=upload_id)
-
-    def _call(self, uri: str, request: Callable[[], Any]) -> Any:
-        """A request's answer, tried again with jitter while the fault is a passing one. Raises the store's own errors."""
-        for attempt in range(ATTEMPTS):
-            try:
-                return request()
-            except ClientError as error:
-                code = str(error.response.get("Error", {}).get("Code", ""))
-                status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-                if code in TAKEN:
-                    raise _Taken from error
-                if code in ABSENT:
-                    raise NotStored(f"{uri}: no such artifact") from error
-                if code not in PASSING and status < 500 and status != 429:
-                    raise StoreRefused(f"store {self.url}: {uri}: {WORDS.get(code, f'refused ({code})')}") from error
-                fault = code or f"HTTP {status}"
-            except (NoCredentialsError, PartialCredentialsError) as error:
-                raise StoreRefused(
-                    f"store {self.url}: no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or a profile"
-                ) from error
-            except ParamValidationError as error:
-                raise StoreRefused(f"store {self.url}: {str(error).splitlines()[-1]}") from error
-            except (BotoCoreError, HTTPError, _Again, OSError) as error:
-                fault = str(error).split("\n")[0]
-            _pause(attempt)
-        raise StoreUnavailable(f"store {self.url}: {uri}: {fault} ({ATTEMPTS} attempts)")
-
-
-class _Taken(Exception):
-    """The condition failed: an object is there."""
-
-
-class _Again(Exception):
-    """A fault that we noticed ourselves and that another attempt may mend."""
-
-
-def _client(url: str, timeout: float) -> Any:
-    config = Config(
-        s3={"addressing_style": "path"},
-        request_checksum_calculation="when_required",
-        response_checksum_validation="when_required",
-        retries={"total_max_attempts": 1},
-        connect_timeout=min(5.0, timeout),
-        read_timeout=timeout,
-        max_pool_connections=4 * THREADS,
-    )
-    try:
-        session = boto3.Session()
-        return session.client("s3", region_name=session.region_name or "us-east-1", config=config)
-    except (BotoCoreError, ValueError) as error:
-        raise StoreRefused(f"store {url!r}: {error}") from error
-
-
-def _pause(attempt: int) -> None:
-    """Full jitter: anywhere up to a bound that doubles."""
-    time.sleep(random.uniform(0.0, min(LONGEST_PAUSE, FIRST_PAUSE * 2**attempt)))
 
 
 def _md5(data: bytes) -> str:

@@ -14,7 +14,8 @@ from stages.core.adapter_files import (
     initial_adapter,
     parameter_shapes,
 )
-from stages.core.grouped_lora import Backend, GroupedLoRA, attach, lora_bmm, lora_grouped_mm, lora_loop, read_row
+from stages.core.grouped_lora import GroupedLoRA, attach, read_row
+from stages.core.lora_backends import Backend, lora_bmm, lora_grouped_mm, lora_loop
 from stages.core.trainer import Adapter, Weights
 
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]

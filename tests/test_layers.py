@@ -16,6 +16,7 @@ GPU_FILES = {
         "hf_engine",
         "lora",
         "lora_algebra",
+        "lora_backends",
         "lora_paper",
         "loss",
         "muon",

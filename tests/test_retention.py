@@ -12,13 +12,14 @@ import pytest
 from flows.config import ConfigError, dump
 from flows.export_tasks import SCHEMA, export_tasks
 from flows.fork import fork
-from flows.fsck import fsck, survey_of
+from flows.fsck import fsck
 from flows.inspect import inspect
 from flows.lease import hold
 from flows.manifest import Retired, Run
 from flows.resume import first_generation
 from flows.retention import Policy, check_room, expected_bytes, plan, retire, unnamed
 from flows.storage import StoreRefused, open_store
+from flows.survey import survey_of
 
 POLICY = Policy(newest=1, optimizer_every=4, adapter_every=2)
 CLOCK = {"host": "here"}

@@ -20,12 +20,13 @@ from faulty_proxy import FAULTS, FaultyProxy
 
 from flows.conformance import conformance
 from flows.file_store import LOCK_SECONDS
-from flows.fsck import fsck, survey_of
+from flows.fsck import fsck
 from flows.lease import Fenced, LeaseHeld, hold
 from flows.manifest import Manifest, Overtaken, Ref, Run, canonical_json, sha256_hex
 from flows.retention import unnamed
 from flows.s3_store import PART, S3Store
 from flows.storage import Damaged, NotStored, Store, StoreRefused, StoreUnavailable, open_store
+from flows.survey import survey_of
 
 ROOT = Path(__file__).parent.parent
 BUCKET = "populora-tests"

@@ -9,9 +9,8 @@ of an adapter are operations on rows. Deviations from PEFT: no dropout, no bias,
 Axes: N adapters · T tokens (flattened rows) · R rank · I inputs · O outputs · P all LoRA parameters of one adapter.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,12 +19,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from stages.core.adapter_files import parameter_shapes
+from stages.core.lora_backends import Backend, EqualGroups, choose_backend, lora_bmm
 from stages.core.trainer import Weights
-
-Backend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Sequence[int]], torch.Tensor]
-"""(x_TI, A_NRI, B_NOR, tokens of each adapter) -> B A x, [T, O]."""
-
-_PADDED_TOKENS = 128  # below this many tokens an adapter, padding to equal groups beat the loop on two CPU cores
 
 
 class Router:
@@ -50,79 +45,6 @@ class Router:
         """`context_fn` of torch's checkpoint: the recomputation during backward sees the routing of its forward pass."""
         counts_N = self.counts_N
         return self.routed(counts_N), self.routed(counts_N)
-
-
-def lora_loop(x_TI: torch.Tensor, A_NRI: torch.Tensor, B_NOR: torch.Tensor, tokens_N: Sequence[int]) -> torch.Tensor:
-    """B A x for each adapter's tokens in turn: the reference. Returns [T, O]."""
-    # unbind, not indexing: its backward fills the stacked gradient once, not once per adapter
-    pairs = zip(x_TI.split(list(tokens_N)), A_NRI.unbind(0), B_NOR.unbind(0), strict=True)
-    return torch.cat([F.linear(F.linear(x, A_RI), B_OR) for x, A_RI, B_OR in pairs if len(x)])
-
-
-def lora_bmm(x_TI: torch.Tensor, A_NRI: torch.Tensor, B_NOR: torch.Tensor, tokens_N: Sequence[int]) -> torch.Tensor:
-    """B A x as two batched products, groups padded to the longest where they differ. Returns [T, O]."""
-    longest, num_adapters = max(tokens_N), len(tokens_N)
-    equal = min(tokens_N) == longest
-    if not equal:
-        rows_T = _padded_rows(tuple(tokens_N), x_TI.device)
-        x_TI = x_TI.new_zeros(num_adapters * longest, x_TI.shape[1]).index_copy(0, rows_T, x_TI)
-    hidden = torch.bmm(x_TI.view(num_adapters, longest, -1), A_NRI.transpose(1, 2))
-    out = torch.bmm(hidden, B_NOR.transpose(1, 2)).view(num_adapters * longest, -1)
-    return out if equal else out.index_select(0, rows_T)
-
-
-@lru_cache(maxsize=64)
-def _padded_rows(tokens_N: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """Where each token stands when every group is padded to the longest."""
-    longest = max(tokens_N)
-    places = [torch.arange(n * longest, n * longest + count) for n, count in enumerate(tokens_N)]
-    return torch.cat(places).to(device)
-
-
-def lora_grouped_mm(x_TI: torch.Tensor, A_NRI: torch.Tensor, B_NOR: torch.Tensor, tokens_N: Sequence[int]) -> torch.Tensor:
-    """B A x as two grouped matrix products over segment ends (CUDA, bfloat16, axes divisible by 8). Returns [T, O]."""
-    ends_N = torch.tensor(tokens_N, device=x_TI.device).cumsum(0).to(torch.int32)
-    hidden = F.grouped_mm(x_TI, A_NRI.transpose(1, 2), offs=ends_N)
-    return F.grouped_mm(hidden, B_NOR.transpose(1, 2), offs=ends_N)
-
-
-class _EqualGroups(torch.autograd.Function):
-    """The whole layer for groups of equal length, sums written in place: on a CPU the additions cost as much as the products."""
-
-    @staticmethod
-    def forward(ctx: Any, x_TI: Any, weight_OI: Any, bias_O: Any, A_NRI: Any, B_NOR: Any, scale: float) -> torch.Tensor:
-        out_TO = F.linear(x_TI, weight_OI, bias_O)
-        x_NTI = x_TI.view(A_NRI.shape[0], -1, x_TI.shape[1])
-        hidden_NTR = torch.bmm(x_NTI, A_NRI.transpose(1, 2))
-        out_TO.view(A_NRI.shape[0], -1, out_TO.shape[1]).baddbmm_(hidden_NTR, B_NOR.transpose(1, 2), alpha=scale)
-        ctx.save_for_backward(x_NTI, hidden_NTR, weight_OI, A_NRI, B_NOR)
-        ctx.scale = scale
-        return out_TO
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        x_NTI, hidden_NTR, weight_OI, A_NRI, B_NOR = ctx.saved_tensors
-        grad_TO = grads[0].contiguous()
-        grad_NTO = grad_TO.view(A_NRI.shape[0], -1, grad_TO.shape[1])
-        grad_NTR = torch.bmm(grad_NTO, B_NOR).mul_(ctx.scale)
-        grad_B = torch.bmm(grad_NTO.transpose(1, 2), hidden_NTR).mul_(ctx.scale)
-        grad_A = torch.bmm(grad_NTR.transpose(1, 2), x_NTI)
-        grad_x = None
-        if ctx.needs_input_grad[0]:
-            grad_x = grad_TO @ weight_OI
-            grad_x.view_as(x_NTI).baddbmm_(grad_NTR, A_NRI)
-        return grad_x, None, None, grad_A, grad_B, None
-
-
-def choose_backend(x_TI: torch.Tensor, A_NRI: torch.Tensor, B_NOR: torch.Tensor, tokens_N: Sequence[int]) -> Backend:
-    """The fastest backend that fits: grouped products on CUDA, batched ones for (nearly) equal groups, else the loop."""
-    axes = (x_TI.shape[1], A_NRI.shape[1], B_NOR.shape[1])
-    if x_TI.is_cuda and x_TI.dtype == torch.bfloat16 and hasattr(F, "grouped_mm") and all(axis % 8 == 0 for axis in axes):
-        return lora_grouped_mm
-    longest, total, num_adapters = max(tokens_N), sum(tokens_N), len(tokens_N)
-    if min(tokens_N) == longest or (longest * num_adapters <= 2 * total and total <= _PADDED_TOKENS * num_adapters):
-        return lora_bmm
-    return lora_loop
 
 
 class GroupedLoRALinear(nn.Module):
@@ -156,7 +78,8 @@ class GroupedLoRALinear(nn.Module):
         return out.view(*x.shape[:-1], self.out_features)
 
     def _routed(self, x_TI: torch.Tensor, tokens_N: list[int]) -> torch.Tensor:
-        A_NRI, B_NOR = self.A_NRI, self.B_NOR
+        A_NRI: torch.Tensor = self.A_NRI
+        B_NOR: torch.Tensor = self.B_NOR
         if not (tokens_N[0] and tokens_N[-1]):  # adapters outside the range cost nothing; their gradient is exactly zero
             active = [n for n, count in enumerate(tokens_N) if count]
             span = slice(active[0], active[-1] + 1)
@@ -165,7 +88,7 @@ class GroupedLoRALinear(nn.Module):
         A_NRI, B_NOR = A_NRI.to(x_TI.dtype), B_NOR.to(x_TI.dtype)
         backend = self.backend or choose_backend(x_TI, A_NRI, B_NOR, tokens_N)
         if backend is lora_bmm and min(tokens_N) == max(tokens_N):
-            fused: torch.Tensor = _EqualGroups.apply(x_TI, self.weight, self.bias, A_NRI, B_NOR, self.scale)
+            fused: torch.Tensor = EqualGroups.apply(x_TI, self.weight, self.bias, A_NRI, B_NOR, self.scale)  # type: ignore[no-untyped-call]
             return fused
         return F.linear(x_TI, self.weight, self.bias) + self.scale * backend(x_TI, A_NRI, B_NOR, tokens_N)
 

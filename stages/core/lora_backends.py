@@ -1,0 +1,92 @@
+"""Ways to compute y_TO = W_OI x_TI + scale * B_OR[n] A_RI[n] x_TI for tokens grouped by adapter (LoRA, Hu et al. 2021, eq. 3).
+
+Axes: N adapters · T tokens (flattened rows) · R rank · I inputs · O outputs. The loop is the reference; all agree with it to
+rounding. Which is fastest depends on device and group sizes: `choose_backend` holds what was measured.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+Backend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Sequence[int]], torch.Tensor]
+"""(x_TI, A_NRI, B_NOR, tokens of each adapter) -> B A x, [T, O]."""
+
+_PADDED_TOKENS = 128  # below this many tokens an adapter, padding to equal groups beat the loop on two CPU cores
+
+
+def lora_loop(x_TI: torch.Tensor, A_NRI: torch.Tensor, B_NOR: torch.Tensor, tokens_N: Sequence[int]) -> torch.Tensor:
+    """B A x for each adapter's tokens in turn: the reference. Returns [T, O]."""
+    # unbind, not indexing: its backward fills the stacked gradient once, not once per adapter
+    pairs = zip(x_TI.split(list(tokens_N)), A_NRI.unbind(0), B_NOR.unbind(0), strict=True)
+    return torch.cat([F.linear(F.linear(x, A_RI), B_OR) for x, A_RI, B_OR in pairs if len(x)])
+
+
+def lora_bmm(x_TI: torch.Tensor, A_NRI: torch.Tensor, B_NOR: torch.Tensor, tokens_N: Sequence[int]) -> torch.Tensor:
+    """B A x as two batched products, groups padded to the longest where they differ. Returns [T, O]."""
+    longest, num_adapters = max(tokens_N), len(tokens_N)
+    equal = min(tokens_N) == longest
+    if not equal:
+        rows_T = _padded_rows(tuple(tokens_N), x_TI.device)
+        x_TI = x_TI.new_zeros(num_adapters * longest, x_TI.shape[1]).index_copy(0, rows_T, x_TI)
+    hidden = torch.bmm(x_TI.view(num_adapters, longest, -1), A_NRI.transpose(1, 2))
+    out = torch.bmm(hidden, B_NOR.transpose(1, 2)).view(num_adapters * longest, -1)
+    return out if equal else out.index_select(0, rows_T)
+
+
+@lru_cache(maxsize=64)
+def _padded_rows(tokens_N: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    """Where each token stands when every group is padded to the longest."""
+    longest = max(tokens_N)
+    places = [torch.arange(n * longest, n * longest + count) for n, count in enumerate(tokens_N)]
+    return torch.cat(places).to(device)
+
+
+def lora_grouped_mm(x_TI: torch.Tensor, A_NRI: torch.Tensor, B_NOR: torch.Tensor, tokens_N: Sequence[int]) -> torch.Tensor:
+    """B A x as two grouped matrix products over segment ends (CUDA, bfloat16, axes divisible by 8). Returns [T, O]."""
+    ends_N = torch.tensor(tokens_N, device=x_TI.device).cumsum(0).to(torch.int32)
+    hidden = F.grouped_mm(x_TI, A_NRI.transpose(1, 2), offs=ends_N)
+    return F.grouped_mm(hidden, B_NOR.transpose(1, 2), offs=ends_N)
+
+
+class EqualGroups(torch.autograd.Function):
+    """The whole layer for groups of equal length, sums written in place: on a CPU the additions cost as much as the products."""
+
+    @staticmethod
+    def forward(ctx: Any, x_TI: Any, weight_OI: Any, bias_O: Any, A_NRI: Any, B_NOR: Any, scale: float) -> torch.Tensor:
+        """[T, I] -> [T, O], T divisible by N."""
+        out_TO = F.linear(x_TI, weight_OI, bias_O)
+        x_NTI = x_TI.view(A_NRI.shape[0], -1, x_TI.shape[1])
+        hidden_NTR = torch.bmm(x_NTI, A_NRI.transpose(1, 2))
+        out_TO.view(A_NRI.shape[0], -1, out_TO.shape[1]).baddbmm_(hidden_NTR, B_NOR.transpose(1, 2), alpha=scale)
+        ctx.save_for_backward(x_NTI, hidden_NTR, weight_OI, A_NRI, B_NOR)
+        ctx.scale = scale
+        return out_TO
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """Gradients of x, A and B; the base is frozen."""
+        x_NTI, hidden_NTR, weight_OI, A_NRI, B_NOR = ctx.saved_tensors
+        grad_TO = grads[0].contiguous()
+        grad_NTO = grad_TO.view(A_NRI.shape[0], -1, grad_TO.shape[1])
+        grad_NTR = torch.bmm(grad_NTO, B_NOR).mul_(ctx.scale)
+        grad_B = torch.bmm(grad_NTO.transpose(1, 2), hidden_NTR).mul_(ctx.scale)
+        grad_A = torch.bmm(grad_NTR.transpose(1, 2), x_NTI)
+        grad_x = None
+        if ctx.needs_input_grad[0]:
+            grad_x = grad_TO @ weight_OI
+            grad_x.view_as(x_NTI).baddbmm_(grad_NTR, A_NRI)
+        return grad_x, None, None, grad_A, grad_B, None
+
+
+def choose_backend(x_TI: torch.Tensor, A_NRI: torch.Tensor, B_NOR: torch.Tensor, tokens_N: Sequence[int]) -> Backend:
+    """The fastest backend that fits: grouped products on CUDA, batched ones for (nearly) equal groups, else the loop."""
+    axes = (x_TI.shape[1], A_NRI.shape[1], B_NOR.shape[1])
+    if x_TI.is_cuda and x_TI.dtype == torch.bfloat16 and hasattr(F, "grouped_mm") and all(axis % 8 == 0 for axis in axes):
+        return lora_grouped_mm
+    longest, total, num_adapters = max(tokens_N), sum(tokens_N), len(tokens_N)
+    if min(tokens_N) == longest or (longest * num_adapters <= 2 * total and total <= _PADDED_TOKENS * num_adapters):
+        return lora_bmm
+    return lora_loop
