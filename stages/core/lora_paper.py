@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from stages.core.lora import FactorOperator, Result, copy_parent, layer_modular, normal, torch_source
-from stages.core.lora_algebra import Factors, Thin, grams, oriented, part, rebuild, thin_svd
+from stages.core.lora_algebra import Factors, Thin, grams, oriented, rebuild, thin_svd
 
 
 def svd_structured(parents: Sequence[Factors], rng: np.random.Generator, eps: float = 0.1) -> Result:
@@ -85,11 +85,9 @@ def svd_subspace(parents: Sequence[Factors], rng: np.random.Generator) -> Result
     """X3: the leading k triplets of the first parent beside the triplets k+1..r of the second, k even over 1..r-1."""
     rank = parents[0].rank
     k = int(rng.integers(1, max(rank, 2)))
-    both = grams(parents)
     halves = []
-    for index, (parent, span) in enumerate(zip(parents, (slice(0, k), slice(k, rank)), strict=True)):
-        thin = thin_svd(part(both, index, rank), rank)
-        own = rebuild([parent], thin, revive=False)
+    for parent, span in zip(parents, (slice(0, k), slice(k, rank)), strict=True):
+        own = rebuild([parent], thin_svd(grams([parent]), rank), revive=False)
         halves.append([(A_RI[span], B_OR[:, span]) for A_RI, B_OR in zip(own.A, own.B, strict=True)])
     A = tuple(torch.cat([first[0], second[0]]) for first, second in zip(*halves, strict=True))
     B = tuple(torch.cat([first[1], second[1]], 1) for first, second in zip(*halves, strict=True))
