@@ -1,6 +1,6 @@
 """The report of a run: one self-contained HTML file with the paper's figures and ours. Only this module loads matplotlib."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,40 +10,14 @@ from flows.chain import STAGES, folder_of
 from flows.config import RunConfig, dump
 from flows.health import alarms, summary
 from flows.manifest import Run
-from flows.report_data import Gathered, clock_table, gather
+from flows.report_data import Gathered, gather
+from flows.report_figures import EVERY, LEARNING, MACHINE, POPULATION, TASKS, Draw, picture
 from flows.report_page import Html, Links, details, escape, joined, note, page, table, tile
 from flows.report_tasks import samples
 from flows.storage import StoreRefused
-from stages import figure_population, figure_tasks, figures
+from stages import figures
 from stages.core.estimates import estimate, only
 from stages.core.plates import Plate, svg
-
-Draw = Callable[[Gathered], Plate]
-
-LEARNING: tuple[Draw, ...] = (
-    lambda run: figures.solve_rate(run.tables["grades"]),
-    lambda run: figures.benchmark(run.tables["scores"]),
-    lambda run: figures.rewards(run.tables["samples"]),
-    lambda run: figures.reward_distribution(run.tables["samples"]),
-    lambda run: figures.zero_variance(run.tables["samples"]),
-    lambda run: figures.exploration(run.tables["completions"]),
-    lambda run: figures.lengths(run.tables["completions"]),
-    lambda run: figure_tasks.drift(run.tables["metrics"]),
-)
-POPULATION: tuple[Draw, ...] = (
-    lambda run: figure_population.rating_curves(run.tables["ratings"]),
-    lambda run: figure_population.heat_map(run.tables["matches"], run.tables["grades"]),
-    lambda run: figure_population.family_tree(run.tables["ratings"], run.tables["offspring"]),
-    lambda run: figure_population.recovery(run.tables["samples"], run.tables["offspring"]),
-    lambda run: figure_population.calibration(run.tables["ratings"]),
-)
-TASKS: tuple[Draw, ...] = (
-    lambda run: figure_tasks.valid_share(run.tables["tasks"]),
-    lambda run: figure_tasks.reasons(run.tables["tasks"]),
-    lambda run: figure_tasks.program_complexity(run.tables["tasks"]),
-    lambda run: figure_tasks.coverage(run.tables["tasks"]),
-)
-MACHINE: tuple[Draw, ...] = (lambda run: figure_tasks.seconds(clock_table(run.clock)),)
 
 
 def report(run: Run, out: Path) -> Path:
@@ -58,7 +32,7 @@ def report(run: Run, out: Path) -> Path:
 def export_figures(run: Run, folder: Path) -> list[Path]:
     """Every figure of the report as SVG and PNG in `folder`; the paths."""
     gathered, written = gather(run), []
-    for draw in (*LEARNING, *POPULATION, *TASKS, *MACHINE):
+    for draw in EVERY.values():
         plate = draw(gathered)
         if plate.figure is not None:
             written.append(_written(folder / f"{plate.name}.svg", svg(plate.figure, plate.name).encode()))
@@ -163,8 +137,8 @@ def _source(links: Links, generation: int, name: str) -> Html:
     return links(f"{folder_of(generation)}/{name}.parquet", f"{name}.parquet")
 
 
-def _plates(run: Gathered, links: Links, draws: tuple[Draw, ...]) -> Html:
-    return Html(f'<div class="plates">{joined(_figure(run, draw(run), links) for draw in draws)}</div>')
+def _plates(run: Gathered, links: Links, draws: Mapping[str, Draw]) -> Html:
+    return Html(f'<div class="plates">{joined(_figure(run, draw(run), links) for draw in draws.values())}</div>')
 
 
 def _figure(run: Gathered, plate: Plate, links: Links) -> Html:
@@ -175,8 +149,7 @@ def _figure(run: Gathered, plate: Plate, links: Links) -> Html:
     question, caption = escape(plate.question), escape(plate.caption)
     if plate.figure is None:
         return Html(f'<figure class="card" id="{plate.name}"><h3>{question}</h3><p class="none">{caption}</p></figure>')
-    picture = svg(plate.figure, plate.name, themed=True).replace("<svg ", f'<svg role="img" aria-label="{question}" ', 1)
-    return Html(f'<figure class="card" id="{plate.name}">{picture}<figcaption>{caption} {source}</figcaption></figure>')
+    return Html(f'<figure class="card" id="{plate.name}">{picture(plate)}<figcaption>{caption} {source}</figcaption></figure>')
 
 
 def _births(run: Gathered, links: Links) -> Html:

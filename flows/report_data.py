@@ -1,11 +1,12 @@
 """What a report is made of: a run's tables, condensed and joined over its generations, and what of it is missing."""
 
 import re
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from flows.chain import STAGES, Json, Manifest, Ref, folder_of
+from flows.chain import STAGES, Json, Manifest, Ref, digest, folder_of
 from flows.health import Clock
 from flows.manifest import Run
 from flows.storage import Damaged, NotStored
@@ -46,8 +47,12 @@ class Gathered:
         return {ref.uri.rpartition("/")[2].removesuffix(".parquet"): ref for ref in refs if _own_table(ref, generation)}
 
 
-def gather(run: Run) -> Gathered:
-    """Reads everything that a report shows but the texts of its sample tasks. Raises NotStored for a run never started."""
+def gather(run: Run, kept: MutableMapping[tuple[int, str], Tables] | None = None) -> Gathered:
+    """Reads everything that a report shows but the texts of its sample tasks. Raises NotStored for a run never started.
+
+    `kept` holds what was read of whole generations before, by the digest of their newest manifest; new ones are added.
+    """
+    kept = {} if kept is None else kept
     description = run.history.description()
     if description is None:
         raise NotStored(f"no run {run.run_id} in {run.store.url}")
@@ -56,13 +61,19 @@ def gather(run: Run) -> Gathered:
     missing: list[str] = []
     parts = []
     for generation in (key for key in manifests if key is not None):
-        found = {}
+        newest = (generation, digest(manifests[generation][-1])) if manifests[generation] else (generation, "")
+        if newest in kept:
+            parts.append(kept[newest])
+            continue
+        found, before = {}, len(missing)
         for ref in (ref for manifest in manifests[generation] for ref in manifest.outputs if _own_table(ref, generation)):
             name = ref.uri.rpartition("/")[2].removesuffix(".parquet")
             table = _readable(run, ref, name, missing)
             if table is not None:
                 found[name] = table
         parts.append(condense(generation, found))
+        if len(missing) == before and len(found) == len(tables.GENERATION_TABLES):
+            kept[newest] = parts[-1]
     finished = [key for key, done in manifests.items() if key is not None and any(one.stage == "evolve" for one in done)]
     planned = int(description["config"].get("generations", 0))
     missing = _gaps(manifests, planned) + missing

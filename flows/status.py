@@ -19,11 +19,11 @@ def status(run: Run) -> str:
     numbers, alarms = _numbers(run)
     lines = [
         f"run        {run.run_id} in {run.store.url}",
-        f"done       {_done(run, planned)}",
-        f"next       {_next(run, planned)}",
-        f"lease      {_lease(run)}",
+        f"done       {done(run, planned)}",
+        f"next       {following(run, planned)}",
+        f"lease      {holder(run)}",
         f"head       {run.history.head()}",
-        f"stored     {_stored(run)}",
+        f"stored     {stored(run)}",
         f"numbers    {numbers}",
         *(f"alarm      {alarm}" for alarm in alarms),
     ]
@@ -38,16 +38,18 @@ def _newest(run: Run) -> tuple[int | None, list[Manifest]]:
     return None, run.history.of_generation(None)
 
 
-def _done(run: Run, planned: int) -> str:
+def done(run: Run, planned: int) -> str:
+    """How far the run has come."""
     whole = sum(1 for generation in run.history.generations() if run.manifest("evolve", generation) is not None)
-    generation, done = _newest(run)
-    if not done:
+    generation, finished = _newest(run)
+    if not finished:
         return "nothing yet"
-    where = "start" if generation is None else f"{done[-1].stage} of generation {generation}"
+    where = "start" if generation is None else f"{finished[-1].stage} of generation {generation}"
     return f"{whole} of {planned} generations; last finished: {where}"
 
 
-def _next(run: Run, planned: int) -> str:
+def following(run: Run, planned: int) -> str:
+    """The stage that comes next."""
     generation, done = _newest(run)
     if not done:
         return "start"
@@ -59,17 +61,18 @@ def _next(run: Run, planned: int) -> str:
     return f"{'benchmark or evolve' if after == 'benchmark' else after} of generation {generation}"
 
 
-def _lease(run: Run) -> str:
+def holder(run: Run) -> str:
+    """Who works on the run."""
     try:
-        holder = json.loads(run.store.read(f"{run.run_id}/.lease"))
+        lease = json.loads(run.store.read(f"{run.run_id}/.lease"))
     except NotStored:
         return "held by nobody"
     except ValueError:
         return "held, but the lease cannot be read"
-    return f"held by process {holder.get('pid', '?')} on host {holder.get('host', '?')}, beat {holder.get('beat', '?')}"
+    return f"held by process {lease.get('pid', '?')} on host {lease.get('host', '?')}, beat {lease.get('beat', '?')}"
 
 
-def _stored(run: Run) -> str:
+def stored(run: Run) -> str:
     """Bytes by what they are for."""
     sizes: dict[str, int] = {}
     prefix = f"{run.run_id}/"
@@ -78,11 +81,12 @@ def _stored(run: Run) -> str:
         kind = "generations" if top.startswith("generation=") else top if top in ("adapters", "benchmarks") else "other"
         with suppress(NotStored):  # a temporary that is gone by now
             sizes[kind] = sizes.get(kind, 0) + run.store.size(uri)
-    parts = ", ".join(f"{kind} {_bytes(size)}" for kind, size in sorted(sizes.items()))
-    return f"{_bytes(sum(sizes.values()))} ({parts})" if parts else "0 B"
+    parts = ", ".join(f"{kind} {size_text(size)}" for kind, size in sorted(sizes.items()))
+    return f"{size_text(sum(sizes.values()))} ({parts})" if parts else "0 B"
 
 
-def _bytes(size: float) -> str:
+def size_text(size: float) -> str:
+    """Bytes as people read them."""
     for unit in ("B", "KB", "MB", "GB"):
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

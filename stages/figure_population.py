@@ -1,6 +1,6 @@
 """Figures of the population: ratings, who meets whom, who descends from whom, and how offspring fare."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,21 @@ def rating_curves(ratings: pa.Table) -> Plate:
         f"TrueSkill rating of each member after each generation; bands are ±1 sigma of the belief (no sampling error). "
         f"n = {members} members, {pc.sum(pc.is_valid(ratings['match_id'])).as_py() or 0} rated sides of matches. Teachers and "
         "students play a zero-sum game: both cannot rise. A single agent's rating is constant."
+    )
+    return Plate(plate.name, plate.question, caption, plate.tables, figure)
+
+
+def member_curve(rows: Sequence[Mapping[str, Any]]) -> Plate:
+    """Rating of one member, from its RATINGS rows with their generations."""
+    latest = {row["generation"]: dict(row) for row in rows}
+    kept = [latest[generation] for generation in sorted(latest)]
+    plate = Plate("member-rating", f"How does {kept[-1]['member_id']} stand?", "", ("ratings",))
+    figure, (ax,) = canvas(plate.question)
+    _rating_lines(ax, {kept[-1]["member_id"]: kept}, ROLE[kept[-1]["role"]])
+    label(ax, "rating (mu)")
+    caption = (
+        f"TrueSkill rating after each generation; the band is ±1 sigma of the belief. n = {len(kept)} generations, "
+        f"{sum(row['match_id'] is not None for row in rows)} matches."
     )
     return Plate(plate.name, plate.question, caption, plate.tables, figure)
 

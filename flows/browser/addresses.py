@@ -36,12 +36,12 @@ class Addresses:
 
     def manifest(self, run_id: str, uri: str) -> str:
         """One manifest, by its name in the run."""
-        return f"{self.run(run_id)}/manifests/{quote(uri)}"
+        return f"{self.run(run_id)}/manifests/{quote(uri, safe='/=')}"
 
     def table(self, run_id: str, uri: str, **query: object) -> str:
         """A table by its name in the run; `query` may hold column, value, sort, descending and page."""
         asked = {key: value for key, value in query.items() if value not in (None, "", False)}
-        return f"{self.run(run_id)}/tables/{quote(uri)}" + (f"?{urlencode(asked)}" if asked else "")
+        return f"{self.run(run_id)}/tables/{quote(uri, safe='/=')}" + (f"?{urlencode(asked)}" if asked else "")
 
     def generation_table(self, run_id: str, generation: int | None, name: str, **query: object) -> str:
         """A table of a generation by its plain name."""
@@ -49,11 +49,11 @@ class Addresses:
 
     def row(self, run_id: str, uri: str, number: int) -> str:
         """One row of a table."""
-        return f"{self.run(run_id)}/rows/{number}/{quote(uri)}"
+        return f"{self.run(run_id)}/rows/{number}/{quote(uri, safe='/=')}"
 
     def file(self, run_id: str, uri: str) -> str:
         """An artifact's bytes, as a download."""
-        return f"{self.run(run_id)}/files/{quote(uri)}"
+        return f"{self.run(run_id)}/files/{quote(uri, safe='/=')}"
 
     def task(self, run_id: str, task_id: str) -> str:
         """A task with all that came of it."""
@@ -70,6 +70,10 @@ class Addresses:
     def adapter(self, run_id: str, adapter_id: str) -> str:
         """One adapter with its tree."""
         return f"{self.adapters(run_id)}/{_part(adapter_id)}"
+
+    def member(self, run_id: str, member_id: str) -> str:
+        """A member, among the adapters of its run."""
+        return f"{self.adapters(run_id)}#{_part(member_id)}"
 
 
 def _part(text: str) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -54,7 +55,7 @@ def make_app(store_url: str, hosts: Sequence[str] = LOOPBACK) -> FastAPI:
         found: Fault = explain(error)
         return show("error.html", found.status, fault=found)
 
-    for kind in (*KINDS, HTTPException):
+    for kind in (*KINDS, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, fault)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
     return app

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from flows.manifest import Retired
@@ -40,4 +41,9 @@ def explain(error: Exception) -> Fault:
         return Fault(503, "The store does not answer", said, "Try again; the address of the store stands at the foot.")
     if isinstance(error, HTTPException):
         return Fault(error.status_code, "Not here" if error.status_code == 404 else "Refused", str(error.detail))
-    return Fault(400, "Not a question", said)
+    if isinstance(error, BadQuestion):
+        return Fault(400, "Not a question", said)
+    if isinstance(error, RequestValidationError):
+        wrong = "; ".join(f"{one['loc'][-1]}: {one['msg']}" for one in error.errors())
+        return Fault(400, "Not a question", wrong)
+    return Fault(500, "A fault of ours", f"{type(error).__name__}. The browser's own log has the details.")

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from flows.chain import Ref
 from flows.manifest import Run
 from flows.storage import Damaged, NotStored, open_store
+from flows.watch import Watch
 
 KEPT_BYTES = 256 << 20
 KEPT_RUNS = 64
@@ -23,6 +24,7 @@ class Library:
     def __init__(self, store_url: str) -> None:
         self.store = open_store(store_url)
         self._runs: OrderedDict[str, Run] = OrderedDict()
+        self._watches: dict[str, Watch] = {}
         self._kept: OrderedDict[str, bytes] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -45,6 +47,14 @@ class Library:
                 self._runs.popitem(last=False)
         return found
 
+    def watch(self, run: Run) -> Watch:
+        """The run's small tables, as far as it has come by now."""
+        with self._lock:
+            found = self._watches.setdefault(run.run_id, Watch(run))
+        if found.run is not run:
+            found = self._watches[run.run_id] = Watch(run)
+        return found.look()
+
     def parquet(self, run: Run, ref: Ref) -> pq.ParquetFile:
         """The table's file, its digest verified; rows are decoded when they are asked for."""
         try:
@@ -53,18 +63,18 @@ class Library:
             raise Damaged(f"{run.run_id}/{ref.uri}", f"not a Parquet file ({str(error).splitlines()[0]})") from error
 
     def rows(self, run: Run, uri: str, columns: Sequence[str] | None = None, **equal: object) -> list[dict]:
-        """Rows of a table in which a column has a value, with these columns; none where its stage has not run."""
+        """Rows in which each column of `equal` has that value, with these columns; none where no stage has written any."""
         try:
-            file = self.parquet(run, run.history.find(uri))
-        except NotStored as error:
-            if "no manifest names it" in str(error):
-                return []
-            raise
+            ref = run.history.find(uri)
+        except NotStored:
+            return []
+        file = self.parquet(run, ref)
         wanted = None if columns is None else list(dict.fromkeys([*columns, *equal]))
         found: list[dict] = []
         for batch in file.iter_batches(BATCH, columns=wanted):
             for column, value in equal.items():
-                batch = batch.filter(pc.equal(batch.column(column), value))
+                values = pa.array([value], batch.schema.field(column).type)
+                batch = batch.filter(pc.is_in(batch.column(column), values))
             found += batch.to_pylist()
         return found
 

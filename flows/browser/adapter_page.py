@@ -1,0 +1,162 @@
+"""What the pages of adapters show: where weights come from, what became of them, how they changed and how they fared."""
+
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.numpy import load
+
+from flows.browser.library import Library
+from flows.browser.pedigree import Node, Pedigree
+from flows.chain import Json, Ref, folder_of
+from flows.manifest import ADAPTER_FILES, Retired, Run
+from flows.storage import Damaged, NotStored
+from flows.watch import Watch
+from stages.core.adapter_files import WEIGHTS_FILE
+from stages.core.delta import check_alike, compare
+
+MEASURED_BYTES = 64 << 20  # of two adapters' weights, up to which their difference is worked out for the page
+
+
+def adapters_page(library: Library, run_id: str) -> Json:
+    """Every member with its weights and its newest rating."""
+    run = library.run(run_id)
+    watch = library.watch(run)
+    latest = {row["member_id"]: row for generation in watch.generations for row in watch.of(generation, "ratings").to_pylist()}
+    members = Pedigree(watch).members()
+    alive = _alive(watch)
+    rows = [
+        {
+            "member_id": member,
+            "role": nodes[0].role,
+            "nodes": nodes,
+            "rating": latest.get(member),
+            "alive": member in alive,
+            "birth": nodes[0],
+        }
+        for member, nodes in members.items()
+    ]
+    return {"run": run_id, "members": sorted(rows, key=lambda row: (not row["alive"], -_fitness(row["rating"])))}
+
+
+def adapter_page(library: Library, run_id: str, adapter_id: str) -> Json:
+    """One adapter. Raises NotStored when the run has none of that id."""
+    run = library.run(run_id)
+    watch = library.watch(run)
+    pedigree = Pedigree(watch)
+    node = pedigree.node(adapter_id)
+    if node is None:
+        raise NotStored(f"Run {run_id} has no adapter {adapter_id[:80]}.")
+    refs = _refs(run, adapter_id)
+    return {
+        "run": run_id,
+        "node": node,
+        "files": [_file(run, ref) for ref in refs],
+        "ancestors": pedigree.ancestors(adapter_id),
+        "descendants": pedigree.descendants(adapter_id),
+        "children": pedigree.children(adapter_id),
+        "changes": [_change(run, node, parent) for parent in node.parents],
+        "update": _update(watch, node),
+        "samples": _samples(library, run, node),
+        "ratings": _ratings(watch, node.member_id),
+        "scores": _scores(run, watch, adapter_id),
+    }
+
+
+def _fitness(rating: Json | None) -> float:
+    return float("-inf") if rating is None else float(rating["fitness"])
+
+
+def _alive(watch: Watch) -> set[str]:
+    """Members that are in the population now."""
+    for generation in reversed(watch.generations):
+        rated = {row["member_id"] for row in watch.of(generation, "ratings").to_pylist()}
+        if rated:
+            births = watch.of(generation, "offspring").to_pylist()
+            return (rated - {row["replaces"] for row in births}) | {row["member_id"] for row in births}
+    return set(Pedigree(watch).members())
+
+
+def _refs(run: Run, adapter_id: str) -> list[Ref]:
+    found = []
+    for name in ADAPTER_FILES:
+        try:
+            found.append(run.history.find(f"adapters/{adapter_id}/{name}"))
+        except NotStored:
+            continue
+    return found
+
+
+def _file(run: Run, ref: Ref) -> Json:
+    """A file with its size, or the reason why it is gone."""
+    place = run.history.place(ref.uri, ref.origin)
+    try:
+        return {"ref": ref, "name": ref.uri.rpartition("/")[2], "bytes": run.store.size(place), "gone": ""}
+    except NotStored:
+        reason = run.history.retired().get(ref.uri, {}).get("reason")
+        gone = f"retired: {reason}" if reason else "missing from the store, although its manifest names it"
+        return {"ref": ref, "name": ref.uri.rpartition("/")[2], "bytes": None, "gone": gone}
+
+
+def _change(run: Run, node: Node, parent: str) -> Json:
+    """How far the weights are from a parent's, worked out from both where they are small enough."""
+    own, other = (f"adapters/{name}/{WEIGHTS_FILE}" for name in (node.adapter_id, parent))
+    row: Json = {"parent": parent, "relative": None, "cosine": None, "said": ""}
+    try:
+        refs = [run.history.find(uri) for uri in (own, other)]
+        if sum(run.store.size(run.history.place(ref.uri, ref.origin)) for ref in refs) > MEASURED_BYTES:
+            return row | {"said": "too large to work out for this page"}
+        child, before = (load(run.read_blob(ref)) for ref in refs)
+        check_alike({node.adapter_id: child, parent: before})
+        found = compare(child, before)
+    except Retired:
+        return row | {"said": "not known any more: weights were retired"}
+    except (NotStored, Damaged, SafetensorError, ValueError) as error:
+        return row | {"said": f"not known: {error}"}
+    if found.relative == 0 and found.cosine == 0:
+        return row | {"said": "the parent's delta W is zero"}
+    return row | {"relative": found.relative, "cosine": found.cosine}
+
+
+def _update(watch: Watch, node: Node) -> list[tuple[str, float]]:
+    """What the update that made these weights measured about this member."""
+    if node.made_by != "update" or node.generation is None:
+        return []
+    rows = watch.of(node.generation, "metrics").to_pylist()
+    return [
+        (row["name"].removeprefix("update."), row["value"])
+        for row in rows
+        if row["name"].startswith("update.") and row["member_id"] == node.member_id and row["kind"] is None
+    ]
+
+
+def _samples(library: Library, run: Run, node: Node) -> Json | None:
+    """The samples of the update that made these weights."""
+    if node.made_by != "update" or node.generation is None or not node.parents:
+        return None
+    uri = f"{folder_of(node.generation)}/samples.parquet"
+    rows = library.rows(run, uri, ("kind", "reward", "advantage"), member_id=node.member_id, adapter_id=node.parents[0])
+    mean = sum(row["reward"] for row in rows) / len(rows) if rows else None
+    moving = sum(row["advantage"] != 0 for row in rows)
+    return {"count": len(rows), "moving": moving, "mean": mean, "generation": node.generation}
+
+
+def _ratings(watch: Watch, member_id: str) -> list[Json]:
+    """The member's ratings, generation by generation."""
+    return [
+        row | {"generation": generation}
+        for generation in watch.generations
+        for row in watch.of(generation, "ratings").to_pylist()
+        if row["member_id"] == member_id
+    ]
+
+
+def _scores(run: Run, watch: Watch, adapter_id: str) -> list[dict[str, Any]]:
+    """What benchmarks gave these weights."""
+    inside = [one for number in watch.generations for one in watch.manifests(number) if one.stage == "benchmark"]
+    uris = dict.fromkeys(ref.uri for one in [*inside, *run.history.benchmarks()] for ref in one.outputs)
+    found = []
+    for uri in uris:
+        if uri.endswith("/scores.parquet"):
+            rows = run.read_table(uri, "scores").to_pylist()
+            found += [row | {"uri": uri} for row in rows if row["adapter_id"] == adapter_id and " band " not in row["group"]]
+    return found

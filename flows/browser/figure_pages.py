@@ -1,0 +1,105 @@
+"""Figures of a run on pages and as pictures. What was drawn is kept until the run goes on. matplotlib loads when first needed."""
+
+import io
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from markupsafe import Markup
+
+from flows.chain import Json
+from flows.manifest import Run
+from flows.report_data import Gathered, gather
+from flows.storage import NotStored
+from stages.core.condensed import Tables
+from stages.core.highlight import visible
+
+RUNS = 4  # of which tables are kept
+FIGURES = 200
+FEW = ("solve-rate", "ratings", "valid-share", "family")
+
+
+class Drawings:
+    """Draws each figure once for every state of a run."""
+
+    def __init__(self) -> None:
+        self._parts: OrderedDict[str, dict[tuple[int, str], Tables]] = OrderedDict()
+        self._gathered: OrderedDict[str, tuple[str, Gathered]] = OrderedDict()
+        self._drawn: OrderedDict[tuple[str, str], Json] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def few(self, run: Run) -> list[Json]:
+        """Those that a run's own page shows."""
+        return [self._figure(run, name) for name in FEW]
+
+    def groups(self, run: Run) -> Json:
+        """All of them under their headings, and what is missing."""
+        from flows.report_figures import GROUPS  # noqa: PLC0415 (matplotlib)
+
+        found = [(heading, [self._figure(run, name) for name in draws]) for heading, draws in GROUPS.items()]
+        return {"run": run.run_id, "groups": found, "missing": self._gather(run).missing}
+
+    def member(self, run: Run, rows: list[Mapping[str, Any]]) -> Json | None:
+        """The rating curve of one member, from its rating rows with their generations."""
+        from flows.report_figures import picture  # noqa: PLC0415 (matplotlib)
+        from stages.figure_population import member_curve  # noqa: PLC0415 (matplotlib)
+
+        if len(rows) < 2:
+            return None
+        return self._kept((run.history.head(), str(rows[0]["member_id"])), lambda: _shown(member_curve(rows), picture))
+
+    def ratings(self, run: Run) -> Json:
+        """The rating curves of all members."""
+        return self._figure(run, "ratings")
+
+    def png(self, run: Run, name: str) -> bytes:
+        """One figure as a picture on white. Raises NotStored for an unknown name or one that cannot be drawn yet."""
+        from flows.report_figures import EVERY  # noqa: PLC0415 (matplotlib)
+
+        plate = EVERY[name](self._gather(run)) if name in EVERY else None
+        if plate is None or plate.figure is None:
+            raise NotStored(f"Run {run.run_id} has no figure {name[:60]}; there are {', '.join(EVERY)}.")
+        out = io.BytesIO()
+        plate.figure.savefig(out, format="png", dpi=160, facecolor="white")
+        return out.getvalue()
+
+    def _figure(self, run: Run, name: str) -> Json:
+        from flows.report_figures import EVERY, picture  # noqa: PLC0415 (matplotlib)
+
+        gathered = self._gather(run)
+        return self._kept((gathered.head, f"figure {name}"), lambda: _shown(EVERY[name](gathered), picture))
+
+    def _kept(self, key: tuple[str, str], draw: Callable[[], Json]) -> Json:
+        with self._lock:
+            if key in self._drawn:
+                return self._drawn[key]
+        shown = draw()
+        with self._lock:
+            self._drawn[key] = shown
+            while len(self._drawn) > FIGURES:
+                self._drawn.popitem(last=False)
+        return shown
+
+    def _gather(self, run: Run) -> Gathered:
+        head = run.history.head()
+        with self._lock:
+            found = self._gathered.get(run.run_id)
+            if found is not None and found[0] == head:
+                return found[1]
+            parts = self._parts.setdefault(run.run_id, {})
+        gathered = gather(run, parts)
+        with self._lock:
+            self._gathered[run.run_id] = (head, gathered)
+            while len(self._gathered) > RUNS:
+                gone, _ = self._gathered.popitem(last=False)
+                self._parts.pop(gone, None)
+        return gathered
+
+
+def _shown(plate: Any, picture: Callable[[Any], str]) -> Json:
+    # The style element of matplotlib is in our style sheet: no page may bring one of its own.
+    drawn = picture(plate)
+    start, end = drawn.find("<style"), drawn.find("</style>")
+    bare = drawn if start < 0 else drawn[:start] + drawn[end + len("</style>") :]
+    return {"name": plate.name, "question": plate.question, "caption": visible(plate.caption), "picture": Markup(bare)}

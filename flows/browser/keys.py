@@ -1,0 +1,50 @@
+"""Foreign keys: which value of a table leads to which page."""
+
+import re
+from typing import Any
+
+from flows.browser.addresses import Addresses
+from flows.browser.table_view import TOKENS
+from flows.lineage import generation_of
+
+_ATTEMPT = re.compile(r"-r\d+$")
+TASKS = ("task_id", "proposal_id", "reference_ids")
+ATTEMPTS = ("rollout_id", "sample_id")
+MEMBERS = ("member_id", "teacher_id", "student_id", "opponent_id", "replaces", "parents")
+ADAPTERS = ("adapter_id", "teacher_adapter_id", "student_adapter_id", "next_adapter_id", "parent_adapter_ids")
+_AT = Addresses()
+
+
+def link(run_id: str, column: str, value: Any) -> str:
+    """The address of the page that a value of this column names; empty where it names none."""
+    if not isinstance(value, str) or not value:
+        return ""
+    if column in TASKS:
+        return _AT.task(run_id, value)
+    if column in ATTEMPTS:
+        return _AT.attempt(run_id, value) if _ATTEMPT.search(value) else _AT.task(run_id, value)
+    if column in MEMBERS:
+        return _AT.member(run_id, value)
+    if column in ADAPTERS:
+        return _AT.adapter(run_id, value)
+    generation = generation_of(value)
+    if column == "match_id" and generation is not None:
+        return _AT.generation_table(run_id, generation, "matches", column="match_id", value=value)
+    if column == "group_id" and generation is not None:
+        return _AT.generation_table(run_id, generation, "samples", column="group_id", value=value)
+    return ""
+
+
+def cells(run_id: str, values: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a table shows of a row: for every column, pieces of text with where each leads."""
+    return [_cell(run_id, column, value) for column, value in values.items()]
+
+
+def _cell(run_id: str, column: str, value: Any) -> dict[str, Any]:
+    if column in TOKENS:
+        unit = "values" if column == "logprobs" else "tokens"
+        return {"column": column, "kind": "length", "pieces": [(f"{value:,} {unit}" if isinstance(value, int) else "–", "")]}
+    if isinstance(value, list):
+        return {"column": column, "kind": "list", "pieces": [(one, link(run_id, column, one)) for one in value]}
+    kind = "number" if isinstance(value, int | float) and not isinstance(value, bool) else "text"
+    return {"column": column, "kind": kind, "pieces": [(value, link(run_id, column, value))]}

@@ -1,0 +1,204 @@
+"""What the pages of a run, a generation, a manifest and a table show."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from flows.browser.keys import cells
+from flows.browser.library import Library
+from flows.browser.table_view import Asked, row, view
+from flows.chain import STAGES, Json, Manifest, Ref, digest, folder_of
+from flows.health import Alarm, summary
+from flows.manifest import Run
+from flows.status import done, following, holder
+from flows.storage import NotStored
+from flows.watch import Watch, seconds_of
+from stages.summary import KINDS, lookup
+
+Values = Mapping[tuple[str, str | None, str | None, str | None], float]
+
+
+def runs_page(library: Library) -> Json:
+    """Every run with where it stands."""
+    return {"runs": [_standing(library.run(run_id)) for run_id in library.run_ids()]}
+
+
+def run_page(library: Library, run_id: str) -> Json:
+    """Where the run stands, its generations, alarms and configuration."""
+    run = library.run(run_id)
+    watch = library.watch(run)
+    description = run.history.description() or {}
+    alarms = watch.alarms()
+    return {
+        "run": run_id,
+        "standing": _standing(run),
+        "description": description,
+        "settings": list(_settings(description.get("config", {}))),
+        "generations": [_generation_row(watch, generation, alarms) for generation in reversed(watch.generations)],
+        "alarms": summary(alarms),
+        "faults": watch.faults,
+        "benchmarks": [_benchmark(manifest) for manifest in _benchmarks(run, watch)],
+        "kinds": KINDS,
+        "started": run.manifest("start") is not None,
+    }
+
+
+def generation_page(library: Library, run_id: str, generation: int | None) -> Json:
+    """Stages with their manifests, tables, and the numbers of one generation. Raises NotStored when it has not begun."""
+    run = library.run(run_id)
+    found = run.history.of_generation(generation, parts=True)
+    if not found:
+        raise NotStored(f"Run {run_id} has finished no stage of {folder_of(generation)}.")
+    watch = library.watch(run)
+    stages = [manifest for manifest in found if ".parts/" not in manifest.stage]
+    spent, alarms = seconds_of(found), watch.alarms()
+    return {
+        "run": run_id,
+        "generation": generation,
+        "stages": [_stage(manifest, spent.get(manifest.stage, 0.0)) for manifest in stages],
+        "parts": [_stage(manifest, float(manifest.clock.get("seconds", 0.0))) for manifest in found if manifest not in stages],
+        "missing": [stage for stage in STAGES if generation is not None and stage not in spent and stage != "benchmark"],
+        "tables": [ref for manifest in stages for ref in manifest.outputs if ref.uri.endswith(".parquet")],
+        "seconds": sum(spent.values()),
+        "numbers": None if generation is None else _generation_row(watch, generation, alarms),
+        "statuses": [] if generation is None else _statuses(lookup(watch.of(generation, "metrics"))),
+        "ratings": [] if generation is None else watch.of(generation, "ratings").to_pylist(),
+        "offspring": [] if generation is None else watch.of(generation, "offspring").to_pylist(),
+        "alarms": [alarm for alarm in alarms if alarm.generation == generation],
+        "neighbours": _neighbours(watch.generations, generation),
+        "kinds": KINDS,
+    }
+
+
+def manifest_page(library: Library, run_id: str, uri: str) -> Json:
+    """One manifest as it is stored. Raises NotStored."""
+    run = library.run(run_id)
+    found = run.history.manifest(uri)
+    if found is None:
+        raise NotStored(f"Run {run_id} has no manifest {uri}.")
+    return {"run": run_id, "uri": uri, "manifest": found, "digest": digest(found), "generation": found.generation}
+
+
+def table_page(library: Library, run_id: str, uri: str, asked: Asked) -> Json:
+    """A page of a table. Raises NotStored when no manifest names it."""
+    run = library.run(run_id)
+    ref = table_ref(run, uri)
+    found = view(library.parquet(run, ref), asked)
+    shown = [(number, cells(run_id, values)) for number, values in found.rows]
+    return {"run": run_id, "uri": uri, "ref": ref, "view": found, "rows": shown, "asked": asked}
+
+
+def row_page(library: Library, run_id: str, uri: str, number: int) -> Json:
+    """One row whole."""
+    run = library.run(run_id)
+    ref = table_ref(run, uri)
+    file = library.parquet(run, ref)
+    values = row(file, number)
+    types = {field.name: str(field.type) for field in file.schema_arrow}
+    shown = [(cell, types[cell["column"]]) for cell in cells(run_id, values)]
+    return {"run": run_id, "uri": uri, "ref": ref, "number": number, "total": file.metadata.num_rows, "cells": shown}
+
+
+def table_ref(run: Run, uri: str) -> Ref:
+    """The reference of a table. Raises NotStored when the name is wrong or nothing made it yet."""
+    if not uri.endswith(".parquet"):
+        raise NotStored(f"{uri} is no table of run {run.run_id}.")
+    return artifact_ref(run, uri)
+
+
+def artifact_ref(run: Run, uri: str) -> Ref:
+    """The reference of an artifact. Raises NotStored in a sentence."""
+    try:
+        return run.history.find(uri)
+    except (NotStored, ValueError):
+        raise NotStored(f"No manifest of run {run.run_id} names {uri}: nothing of that name has been made.") from None
+
+
+def _standing(run: Run) -> Json:
+    config = (run.history.description() or {}).get("config", {})
+    planned = int(config.get("generations", 0))
+    return {
+        "run": run.run_id,
+        "mode": config.get("mode", "population"),
+        "model": config.get("model", {}).get("name", "?"),
+        "population": config.get("population", {}),
+        "planned": planned,
+        "done": done(run, planned),
+        "next": following(run, planned),
+        "holder": holder(run),
+        "head": run.history.head(),
+    }
+
+
+def _settings(config: Json, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in sorted(config.items()):
+        if isinstance(value, dict):
+            yield from _settings(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _generation_row(watch: Watch, generation: int, alarms: list[Alarm]) -> Json:
+    """The numbers of one generation, as far as they are known."""
+    values = lookup(watch.of(generation, "metrics"))
+    stages = [manifest.stage for manifest in watch.manifests(generation)]
+    ratings = {row["member_id"]: row for row in watch.of(generation, "ratings").to_pylist()}
+    best = {}
+    for role in ("teacher", "student"):
+        members = [row for row in ratings.values() if row["role"] == role]
+        best[role] = max(members, key=lambda row: row["fitness"]) if members else None
+    return {
+        "generation": generation,
+        "stages": stages,
+        "whole": "evolve" in stages,
+        "valid": values.get(("propose.valid_share", None, None, None)),
+        "solved": values.get(("solve.rate", None, None, None)),
+        "by_kind": {kind: values.get(("solve.rate", None, None, kind)) for kind in KINDS},
+        "rewards": {role: values.get(("reward.mean", None, role, None)) for role in ("teacher", "student")},
+        "best": best,
+        "births": [row["member_id"] for row in watch.of(generation, "offspring").to_pylist()],
+        "seconds": sum(watch.clock().get(generation, {}).values()),
+        "alarms": sum(alarm.generation == generation for alarm in alarms),
+    }
+
+
+def _statuses(values: Values) -> list[tuple[str, int]]:
+    """How proposals fared, the most frequent first."""
+    prefix = "propose.status."
+    counts = [(name.removeprefix(prefix), int(value)) for (name, *_), value in values.items() if name.startswith(prefix)]
+    return sorted(counts, key=lambda one: -one[1])
+
+
+def _stage(manifest: Manifest, spent: float) -> Json:
+    stage, _, part = manifest.stage.partition(".parts/")
+    folder = folder_of(manifest.generation)
+    uri = f"{folder}/{stage}.parts/{part}.json" if part else f"{folder}/{manifest.stage}.json"
+    return {
+        "uri": uri,
+        "stage": manifest.stage,
+        "digest": digest(manifest),
+        "seconds": spent,
+        "memory": manifest.clock.get("peak_memory_mb"),
+        "host": manifest.clock.get("host"),
+        "counts": manifest.counts,
+        "tables": [ref for ref in manifest.outputs if ref.uri.endswith(".parquet")],
+        "others": sum(not ref.uri.endswith(".parquet") for ref in manifest.outputs),
+        "from": next((ref.origin for ref in manifest.outputs if ref.origin), ""),
+    }
+
+
+def _benchmarks(run: Run, watch: Watch) -> list[Manifest]:
+    inside = [one for number in watch.generations for one in watch.manifests(number) if one.stage == "benchmark"]
+    return inside + run.history.benchmarks()
+
+
+def _benchmark(manifest: Manifest) -> Json:
+    tables = [ref for ref in manifest.outputs if ref.uri.endswith(".parquet")]
+    return {"generation": manifest.generation, "tables": tables, "folder": tables[0].uri.rpartition("/")[0] if tables else ""}
+
+
+def _neighbours(begun: list[int], generation: int | None) -> tuple[int | None, int | None]:
+    """The generations before and after, where there are such."""
+    if generation is None:
+        return None, begun[0] if begun else None
+    earlier, later = [one for one in begun if one < generation], [one for one in begun if one > generation]
+    return (earlier[-1] if earlier else None), (later[0] if later else None)

@@ -1,0 +1,140 @@
+"""One page of a table: filtered, sorted, fifty rows at a time; only the columns that decide are read whole."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from flows.browser.errors import BadQuestion
+from flows.storage import NotStored
+
+ROWS = 50
+BATCH = 2048
+TOKENS = ("prompt_ids", "completion_ids", "logprobs")
+NULL = "–"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the address asks of a table: rows in which `column` has `value`, sorted by `sort`, page `page` of them."""
+
+    column: str = ""
+    value: str = ""
+    sort: str = ""
+    descending: bool = False
+    page: int = 1
+
+
+@dataclass(frozen=True)
+class View:
+    """A page of a table. `rows` are (number in the file, values); token lists stand as their lengths."""
+
+    columns: list[str]
+    sortable: list[str]
+    total: int
+    found: int
+    pages: int
+    rows: list[tuple[int, dict[str, Any]]]
+
+
+def view(file: pq.ParquetFile, asked: Asked) -> View:
+    """The rows asked for. Raises BadQuestion for an unknown column, or a value that the column cannot have."""
+    schema = file.schema_arrow
+    order = _order(file, schema, asked)
+    pages = max(1, -(-len(order) // ROWS))
+    if not 1 <= asked.page <= pages:
+        raise BadQuestion(f"There is no page {asked.page}: the rows asked for fill {pages}.")
+    chosen = order[(asked.page - 1) * ROWS : asked.page * ROWS]
+    values = rows_at(file, chosen.tolist(), lengths=True)
+    numbered = list(zip(chosen.tolist(), values, strict=True))
+    return View(schema.names, _sortable(schema), file.metadata.num_rows, len(order), pages, numbered)
+
+
+def row(file: pq.ParquetFile, number: int) -> dict[str, Any]:
+    """One whole row. Raises NotStored when the table has no such row."""
+    if not 0 <= number < file.metadata.num_rows:
+        raise NotStored(f"There is no row {number}: the table has {file.metadata.num_rows:,}, counted from 0.")
+    return rows_at(file, [number])[0]
+
+
+def rows_at(file: pq.ParquetFile, numbers: list[int], lengths: bool = False) -> list[dict[str, Any]]:
+    """Rows by their numbers, in that order; with `lengths`, of token lists only how long they are."""
+    found: dict[int, dict[str, Any]] = {}
+    wanted = sorted(numbers)
+    for start, batch in _batches(file, None, wanted[-1] + 1 if wanted else 0):
+        inside = [number for number in wanted if start <= number < start + batch.num_rows]
+        if inside:
+            taken = batch.take(pa.array([number - start for number in inside]))
+            found |= dict(zip(inside, (_shortened(taken) if lengths else taken).to_pylist(), strict=True))
+    return [found[number] for number in numbers]
+
+
+def _batches(file: pq.ParquetFile, columns: list[str] | None, stop: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """(number of its first row, batch), until row `stop`."""
+    start = 0
+    if stop == 0:
+        return
+    for batch in file.iter_batches(BATCH, columns=columns):
+        yield start, batch
+        start += batch.num_rows
+        if start >= stop:
+            return
+
+
+def _shortened(batch: pa.RecordBatch) -> pa.RecordBatch:
+    for place, name in enumerate(batch.schema.names):
+        if name in TOKENS:
+            batch = batch.set_column(place, name, pc.list_value_length(batch.column(name)))
+    return batch
+
+
+def _order(file: pq.ParquetFile, schema: pa.Schema, asked: Asked) -> np.ndarray:
+    """Numbers of the rows that fit, in the order asked for."""
+    for name in (asked.column, asked.sort):
+        if name and name not in schema.names:
+            raise BadQuestion(f"The table has no column {name[:60]!r}; it has {', '.join(schema.names)}.")
+    if asked.sort and asked.sort not in _sortable(schema):
+        raise BadQuestion(f"Column {asked.sort} holds lists: rows cannot be sorted by it.")
+    order = np.arange(file.metadata.num_rows)
+    if asked.column:
+        order = order[_fits(file.read([asked.column])[asked.column], asked)]
+    if asked.sort and len(order):
+        key = file.read([asked.sort])[asked.sort].take(pa.array(order))
+        # Not sort_indices: equal keys must keep their order whichever way they are sorted.
+        ranks = pc.rank(key, "descending" if asked.descending else "ascending", tiebreaker="min")
+        order = order[np.argsort(ranks.to_numpy(), kind="stable")]
+    return order
+
+
+def _fits(column: pa.ChunkedArray, asked: Asked) -> np.ndarray:
+    """Which rows have the value; of a list, which contain it."""
+    if asked.value == NULL:
+        return np.asarray(pc.is_null(column).to_numpy())
+    if pa.types.is_list(column.type):
+        value = _read(asked, column.type.value_type)
+        return np.array([value in (one or ()) for one in column.to_pylist()], dtype=bool)
+    equal = pc.fill_null(pc.equal(column, pa.scalar(_read(asked, column.type), column.type)), False)
+    return np.asarray(equal.to_numpy())
+
+
+def _read(asked: Asked, kind: pa.DataType) -> Any:
+    """The value as the column's type has it."""
+    try:
+        if pa.types.is_boolean(kind):
+            return {"true": True, "false": False}[asked.value.lower()]
+        if pa.types.is_integer(kind):
+            return pa.scalar(int(asked.value), kind).as_py()
+        if pa.types.is_floating(kind):
+            return float(asked.value)
+        asked.value.encode()
+    except (KeyError, ValueError, OverflowError, pa.ArrowException):
+        raise BadQuestion(f"Column {asked.column} holds {kind} values; {asked.value[:60]!r} is none.") from None
+    return asked.value
+
+
+def _sortable(schema: pa.Schema) -> list[str]:
+    return [field.name for field in schema if not pa.types.is_list(field.type)]

@@ -1,0 +1,147 @@
+"""What the page of a task shows: who wrote it from what, who answered what and earned how much, and which weights it moved."""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from flows.browser.library import Library
+from flows.browser.pedigree import Node, Pedigree
+from flows.browser.prompt_text import prompt_text
+from flows.chain import Json, folder_of
+from flows.lineage import generation_of
+from flows.manifest import Run
+from flows.storage import NotStored
+from stages.core.prompts import Kind
+
+SEARCHED = 20  # later generations that are searched for prompts with this task, unless all are asked for
+ANCESTORS = 6  # adapters of the teacher's line that the page names
+_ATTEMPT = re.compile(r"-r\d+$")
+_PROPOSAL = ("proposal_id", "group_id", "kind", "teacher_id", "status", "detail", "adapter_id", "adapter_sha256", "reference_ids")
+_SAMPLE = ("sample_id", "member_id", "group_id", "reward", "baseline", "centred", "advantage", "adapter_id")
+_ROLLOUT = ("rollout_id", "student_id", "attempt", "adapter_id", "adapter_sha256", "seed", "text", "truncated", "answer")
+ASKED = {
+    Kind.DEDUCTION: "Asked: what the program returns.",
+    Kind.ABDUCTION: "Asked: an input that gives the output.",
+    Kind.INDUCTION: "Asked: the program, from the first half of the pairs.",
+}
+
+
+def task_page(library: Library, run_id: str, task_id: str, everywhere: bool = False) -> Json:
+    """A task (or the task of an attempt). Raises NotStored when the run has none of that id."""
+    run = library.run(run_id)
+    task_id = _ATTEMPT.sub("", task_id)
+    generation = generation_of(task_id)
+    page: Json = {"run": run_id, "task_id": task_id, "generation": generation, "everywhere": everywhere, "asked": ASKED}
+    if generation is None:
+        return page | _seed(library, run, task_id) | _later(library, run, task_id, -1, everywhere)
+    where = _Generation(library, run, generation)
+    proposal = where.one("proposals", proposal_id=task_id)
+    if proposal is None:
+        raise NotStored(f"Run {run_id} has no task {task_id}.")
+    samples = where.samples(task_id)
+    attempts = where.attempts(task_id, samples)
+    pedigree = Pedigree(library.watch(run))
+    return (
+        page
+        | {
+            "proposal": proposal,
+            "task": where.one("tasks", task_id=task_id),
+            "match": where.one("matches", match_id=proposal["match_id"]),
+            "teacher_prompt": where.prompt(proposal["prompt_ids"]),
+            "solver_prompt": where.solver_prompt(task_id),
+            "teacher_sample": samples.get(task_id),
+            "group": where.group(proposal),
+            "attempts": attempts,
+            "line": _line(pedigree, proposal["adapter_id"]),
+            "moved": where.moved(samples.values()),
+        }
+        | _later(library, run, task_id, generation, everywhere)
+    )
+
+
+def _line(pedigree: Pedigree, adapter_id: str) -> tuple[list[Node], int]:
+    """The teacher's weights and those that they came from, at births and at the beginning; and how many are left out."""
+    line = list(pedigree.lineage(adapter_id))
+    shown = [node for place, node in enumerate(line) if place < 2 or node.made_by != "update"][:ANCESTORS]
+    return shown, len(line) - len(shown)
+
+
+def _seed(library: Library, run: Run, task_id: str) -> Json:
+    found = library.rows(run, "start/seeds.parquet", task_id=task_id)
+    if not found:
+        raise NotStored(f"Run {run.run_id} has no task {task_id}.")
+    return {"task": found[0], "proposal": None, "attempts": []}
+
+
+def _later(library: Library, run: Run, task_id: str, generation: int, everywhere: bool) -> Json:
+    """The later prompts that showed this task to a teacher."""
+    begun = [number for number in run.history.generations() if number > generation]
+    searched = begun if everywhere else begun[:SEARCHED]
+    shown = []
+    for number in searched:
+        columns = ("proposal_id", "teacher_id", "adapter_id", "status", "reference_ids")
+        for row in library.rows(run, f"{folder_of(number)}/proposals.parquet", columns):
+            if task_id in row["reference_ids"]:
+                shown.append(row | {"generation": number})
+    return {"shown": shown, "searched": len(searched), "unsearched": len(begun) - len(searched)}
+
+
+class _Generation:
+    """The tables of the task's generation."""
+
+    def __init__(self, library: Library, run: Run, generation: int) -> None:
+        self._library, self._run, self._folder = library, run, folder_of(generation)
+        self._model = str((run.history.description() or {}).get("config", {}).get("model", {}).get("name", ""))
+
+    def one(self, name: str, **equal: Any) -> Json | None:
+        """The row with these values."""
+        found = self._rows(name, None, **equal)
+        return found[0] if found else None
+
+    def samples(self, task_id: str) -> dict[str, Json]:
+        """The samples about a task, the teacher's and the students', by their ids."""
+        rows = self._rows("samples", _SAMPLE)
+        return {row["sample_id"]: row for row in rows if _ATTEMPT.sub("", row["sample_id"]) == task_id}
+
+    def attempts(self, task_id: str, samples: dict[str, Json]) -> list[Json]:
+        """The rollouts with their verdicts and samples."""
+        grades = {row["rollout_id"]: row for row in self._rows("grades", None, task_id=task_id)}
+        rollouts = self._rows("rollouts", (*_ROLLOUT, "completion_ids"), task_id=task_id)
+        return [
+            row
+            | {"tokens": len(row["completion_ids"])}
+            | {"grade": grades.get(row["rollout_id"]), "sample": samples.get(row["rollout_id"])}
+            for row in rollouts
+        ]
+
+    def prompt(self, ids: list[int]) -> Json:
+        """A prompt as text, or why it is not."""
+        text = prompt_text(self._model, ids)
+        return {"text": text, "tokens": len(ids), "model": self._model}
+
+    def solver_prompt(self, task_id: str) -> Json | None:
+        """What the students were asked: the same for every attempt."""
+        found = self._rows("rollouts", ("prompt_ids",), task_id=task_id)
+        return self.prompt(found[0]["prompt_ids"]) if found else None
+
+    def group(self, proposal: Json) -> list[Json]:
+        """The proposals that share the prompt, and so the baseline, with what each earned."""
+        samples = {row["sample_id"]: row for row in self._rows("samples", _SAMPLE)}
+        rows = self._rows("proposals", _PROPOSAL, group_id=proposal["group_id"])
+        tasks = {row["task_id"]: row for row in self._rows("tasks", ("task_id", "status"))}
+        return [
+            row | {"sample": samples.get(row["proposal_id"]), "status": tasks.get(row["proposal_id"], row)["status"]}
+            for row in rows
+        ]
+
+    def moved(self, samples: Iterable[Json]) -> list[Json]:
+        """The updates that these samples took part in: from which weights to which."""
+        playing = {row["member_id"]: row["adapter_id"] for row in samples if row["advantage"]}
+        rated = {row["member_id"]: row for row in self._rows("ratings", None)}
+        return [
+            {"member_id": member, "from": before, "to": rated.get(member, {}).get("next_adapter_id")}
+            for member, before in sorted(playing.items())
+        ]
+
+    def _rows(self, name: str, columns: Any, **equal: Any) -> list[Json]:
+        return self._library.rows(self._run, f"{self._folder}/{name}.parquet", columns, **equal)
