@@ -83,7 +83,9 @@ def _add_run_commands(command: Add) -> None:
     run.add_argument("--run-id", help="name of the run (default: the configuration's)")
     run.add_argument("--resume", metavar="RUN", help="go on with this run, with the configuration that it was started with")
     run.add_argument("--dry-run", action="store_true", help="print the resolved configuration and the plan, and write nothing")
+    run.add_argument("--detach", action="store_true", help="hand the run to the server of populora serve, and return")
     _store(run, run=False)
+    _add_service_commands(command)
     fork = command("fork", "Start a new run from an old generation, sharing what came before.", commands.fork)
     fork.add_argument("--generation", type=int, required=True, help="the last generation that both share; -1: the start")
     fork.add_argument("--run-id", required=True, help="name of the new run")
@@ -99,6 +101,18 @@ def _add_run_commands(command: Add) -> None:
     bench.add_argument("--limit", type=int, default=0, help="problems to score, evenly over kinds and bands (0: all)")
     bench.add_argument("--attempts", type=int, default=0, help="sampled attempts beside the greedy one, for pass@k")
     _store(bench)
+
+
+def _add_service_commands(command: Add) -> None:
+    serve = command("serve", "Prefect server and UI, a worker, the deployments and the artifact browser.", commands.serve)
+    serve.add_argument("--port", type=int, default=4200, help="of the Prefect UI (default: 4200)")
+    serve.add_argument("--browser-port", type=int, default=8750, help="of the artifact browser (default: 8750)")
+    serve.add_argument("--home", type=Path, help="folder of the server's database and logs (default: .cache/serve)")
+    _store(serve, run=False)
+    worker = command("worker", "Take runs from a work pool of the server at PREFECT_API_URL.", commands.worker)
+    worker.add_argument("pool", choices=("cpu", "gpu"), help="cpu: whole runs, and stages that need Docker; gpu: stages on a GPU")
+    worker.add_argument("--limit", type=int, help="runs at work at once (default: no limit; gpu: one a GPU)")
+    worker.add_argument("--name", help="shown in the UI (default: made up)")
 
 
 def _add_reading_commands(command: Add) -> None:

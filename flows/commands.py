@@ -30,6 +30,11 @@ def run(arguments: Namespace) -> int:
         print(plan(config))
         return 0
     store = _absolute(arguments.store)
+    if arguments.detach:
+        from flows.submit import submit
+
+        print(submit(config, run_id, store))
+        return 0
     check_resumable(Run(open_store(store), run_id), config)
     _check_reachable(config)
     check_room(open_store(store), stored_bytes(config))
@@ -41,6 +46,26 @@ def run(arguments: Namespace) -> int:
         page = write_report(_open(store, run_id), _report_path(store, run_id))
     print(f"artifacts  {store}/{run_id}\nreport     {page}\nhead       {head}")
     return 0
+
+
+def serve(arguments: Namespace) -> int:
+    """`populora serve`: until it is stopped."""
+    from flows import serve as service
+    from flows.storage import open_store
+
+    home = arguments.home.absolute() if arguments.home else service.HOME
+    store = _absolute(arguments.store)
+    open_store(store)  # an address that is none is said at once
+    return service.serve(service.Plan(store, port=arguments.port, browser_port=arguments.browser_port, home=home))
+
+
+def worker(arguments: Namespace) -> int:
+    """`populora worker`: until it is stopped."""
+    from flows.work import work
+
+    if arguments.limit is not None and arguments.limit < 1:
+        raise ConfigError(f"--limit {arguments.limit}: at least 1")
+    return work(arguments.pool, arguments.limit, arguments.name)
 
 
 def _check_reachable(config: RunConfig) -> None:

@@ -24,7 +24,7 @@ def start() -> None:
 
 
 def leave_with_parent() -> None:
-    """Sends this process SIGTERM when its parent is gone: a flow whose Prefect worker was killed could not be cancelled any more."""
+    """Sends this process SIGTERM when its parent is gone: without its Prefect worker a flow could not be cancelled any more."""
     parent = os.getppid()
 
     def wait() -> None:
@@ -33,6 +33,18 @@ def leave_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=wait, name="leave-with-parent", daemon=True).start()
+
+
+def descendants(pid: int, named: str) -> list[int]:
+    """Processes below `pid` whose command line has `named`."""
+    found, open_ends = [], sorted(_children(pid))
+    while open_ends:
+        child = open_ends.pop()
+        open_ends += sorted(_children(child))
+        with suppress(OSError):
+            if named.encode() in Path(f"/proc/{child}/cmdline").read_bytes():
+                found.append(child)
+    return found
 
 
 def watch(parent: int) -> None:

@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib.metadata import version
@@ -20,12 +20,14 @@ from flows.resume import first_generation
 from flows.stage_io import StageIO
 from flows.steps import update_parts
 from flows.storage import open_store
-from flows.workers import Workers
+from flows.workers import Workers, interpreter
 from stages.summary import generation_line
 
 PACKAGES = ("prefect", "docker", "torch", "transformers", "peft", "boto3", "pyarrow", "numpy", "safetensors", "pydantic")
-ROLLOUT = ("propose", "solve", "benchmark", "start")
 STAGES = ("match", "propose", "verify", "solve", "grade", "reward", "update", "rate", "benchmark", "evolve")
+
+Elsewhere = Callable[[Spec], Reference | None]
+"""Runs a step on another machine; None: it belongs here."""
 
 _CURRENT: ContextVar["Session"] = ContextVar("session")
 
@@ -33,9 +35,9 @@ _CURRENT: ContextVar["Session"] = ContextVar("session")
 class Session:
     """What the tasks of a flow share; see `open_session`."""
 
-    def __init__(self, config: RunConfig, run: Run, workers: Workers) -> None:
+    def __init__(self, config: RunConfig, run: Run, workers: Workers, elsewhere: Elsewhere | None = None) -> None:
         self.config, self.run = config, run
-        self._workers = workers
+        self._workers, self._elsewhere = workers, elsewhere
         self._began = time.monotonic()
 
     def run_stage(self, stage: str, generation: int | None, part: str | None = None) -> Reference:
@@ -43,12 +45,12 @@ class Session:
         finished = self.run.manifest(stage, generation, part)
         if finished is not None and self.run.holds(finished):
             return reference(finished)
-        python = self.config.engine.python if self.config.engine.kind == "vllm" and stage in ROLLOUT else ""
         spec = Spec(self.run.store.url, self.run.run_id, stage, generation, part, self.run.epoch, self.config.generations)
         if sys.stderr.isatty():
             where = "start" if generation is None else f"generation {generation + 1}/{self.config.generations}"
             print(f"\r\033[K{_bar(generation, stage, self.config)} {where} · {stage}", end="", file=sys.stderr, flush=True)
-        return self._workers.run(spec, python)
+        done = self._elsewhere(spec) if self._elsewhere is not None else None
+        return done or self._workers.run(spec, interpreter(self.config, stage))
 
     def update_parts(self, generation: int) -> list[str]:
         """The adapter groups of this generation's update."""
@@ -84,7 +86,7 @@ class Session:
 
 
 @contextmanager
-def open_session(config: RunConfig, run_id: str, store_url: str) -> Iterator[Session]:
+def open_session(config: RunConfig, run_id: str, store_url: str, elsewhere: Elsewhere | None = None) -> Iterator[Session]:
     """Holds the run's lease, writes run.json or checks that it says the same, and starts no worker before one is needed.
 
     Raises ConfigError when the store holds another run under this id, naming the keys that differ.
@@ -95,7 +97,7 @@ def open_session(config: RunConfig, run_id: str, store_url: str) -> Iterator[Ses
     with lease.hold(store, run_id) as epoch, Workers(config.threads) as workers:
         run = Run(store, run_id, epoch)
         run.describe(dump(config), versions(config), clock())
-        token = _CURRENT.set(Session(config, run, workers))
+        token = _CURRENT.set(Session(config, run, workers, elsewhere))
         try:
             yield _CURRENT.get()
         finally:

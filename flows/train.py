@@ -1,12 +1,19 @@
 """The outer loop as a Prefect flow: start or resume a run, then one generation after another."""
 
-from typing import Any
+import os
+from typing import Annotated, Any
 
 import prefect
 from prefect.cache_policies import NO_CACHE
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+from pydantic import Field
 
+from flows import guard, machine, upkeep
 from flows.config import RunConfig
+from flows.execute import Reference, Spec
+from flows.file_store import RUN_ID
 from flows.generation import run_generation
+from flows.remote import HERE, Placement, run_elsewhere
 from flows.session import open_session, session
 
 
@@ -16,21 +23,51 @@ def start() -> dict[str, Any]:
     return session().run_stage("start", None)
 
 
-@prefect.flow(name="train", flow_run_name="{run_id}", persist_result=False)
-def train(config: RunConfig, run_id: str = "smoke", store: str = "runs") -> str:
+@prefect.flow(
+    name="train",
+    flow_run_name="{run_id}",
+    persist_result=False,
+    on_cancellation=[upkeep.end_children],
+    on_crashed=[upkeep.end_children],
+    on_failure=[upkeep.end_children],
+)
+def train(
+    config: RunConfig,
+    run_id: Annotated[str, Field(pattern=f"^{RUN_ID.pattern}$")] = "smoke",
+    store: Annotated[str, Field(min_length=1)] = "runs",
+    placement: Placement = HERE,
+) -> str:
     """Train a population of adapters, or go on with a run that exists under this id with the same configuration.
 
     Args:
         config: Every setting of the run.
         run_id: Its name: lowercase letters, digits and dashes.
         store: Where artifacts go: a folder, file:///folder, or s3://bucket/prefix.
+        placement: Work pools for stages that need another machine; empty: all of them run where the run does.
 
     Returns the digest of the last manifest, which stands for the whole run.
     """
-    with open_session(config, run_id, store) as current:
+    if os.environ.get("PREFECT__FLOW_RUN_ID"):  # started by a Prefect worker, not by our command line
+        guard.leave_with_parent()
+        machine.check(config, store, placement.gpu != "", placement.sandbox != "")
+    with open_session(config, run_id, store, placed(placement)) as current:
         population = start()
-        for generation in range(current.first_generation(), config.generations):
-            population = run_generation(run_id, generation, population)
-            current.report_generation(generation)
-            current.retire(generation)
+        # The heart of the run beats for its generations: one thread each would cost a second at the end of every one.
+        with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+            for generation in range(current.first_generation(), config.generations):
+                population = run_generation(run_id, generation, population)
+                current.report_generation(generation)
+                current.retire(generation)
         return current.finish()
+
+
+def placed(placement: Placement) -> Any:
+    """What runs a step in the pool that the placement names; None when every step belongs here."""
+    if placement == HERE:
+        return None
+
+    def elsewhere(spec: Spec) -> Reference | None:
+        pool = placement.pool(spec.stage, spec.part)
+        return run_elsewhere(spec, pool) if pool else None
+
+    return elsewhere

@@ -36,7 +36,7 @@ SETTINGS = {
     # The store is the truth: what the server remembers of finished runs may go after a while, so that its database stays bounded.
     "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
     "PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD": str(90 * 24 * 3600),
-    "PREFECT_SERVER_EVENTS_RETENTION_PERIOD": str(3 * 24 * 3600),
+    "PREFECT_SERVER_EVENTS_RETENTION_PERIOD": "P3D",
 }
 """Prefect's settings for our servers; the environment wins."""
 

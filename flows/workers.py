@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from flows.config import PROJECT, ConfigError
+from flows.config import PROJECT, ConfigError, RunConfig
 from flows.execute import Spec
 from flows.storage import StoreUnavailable
 from stages.core.engine import EngineUnavailable
@@ -26,6 +27,20 @@ class StageFailed(RuntimeError):
 
 class WorkerLost(EngineUnavailable):
     """The worker process died (killed, out of memory): the world's fault, the step is tried again in a new one."""
+
+
+ROLLOUT = ("propose", "solve", "benchmark", "start")
+
+
+def interpreter(config: RunConfig, stage: str) -> str:
+    """The Python that runs a stage, empty for this one: vLLM lives in an environment of its own."""
+    return config.engine.python if config.engine.kind == "vllm" and stage in ROLLOUT else ""
+
+
+def known_error(message: str) -> Exception | None:
+    """The error that a message `...: StoreUnavailable: its text` tells of, None when it is none of those that callers act on."""
+    found = re.search(rf"\b({'|'.join(_KNOWN)}|WorkerLost): (.*)", message, re.S)
+    return (_KNOWN | {"WorkerLost": WorkerLost})[found[1]](found[2]) if found else None
 
 
 class Workers:

@@ -1,0 +1,68 @@
+"""The Prefect server from outside: does it answer, which version is it, and the settings with which our processes talk to it."""
+
+import os
+import re
+import urllib.error
+import urllib.request
+from base64 import b64encode
+from importlib.metadata import version
+
+from flows.config import ConfigError
+
+WORKER_SETTINGS = {
+    "DO_NOT_TRACK": "1",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
+    "PREFECT_RESULTS_DEFAULT_SERIALIZER": "json",
+    "PREFECT_WORKER_QUERY_SECONDS": "3",
+    "PREFECT_CLI_PROMPT": "false",
+}
+"""Settings of every worker; the environment does not override them, because the automations count on them."""
+
+
+class ServerUnreachable(Exception):
+    """No Prefect server answers at the address; the message says how to start one."""
+
+    exit_code = 3
+
+
+def installed_version() -> str:
+    """Prefect's version here."""
+    return version("prefect")
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """A version's numbers, for comparison; empty for none."""
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
+
+
+def version_of(url: str) -> str | None:
+    """The version of the Prefect server whose API is at `url`; None when none answers there."""
+    text = _get(f"{url}/admin/version")
+    return text.strip('"\n ') if text is not None and re.fullmatch(r'"?\d+\.\d+\.\d+\S*"?\s*', text) else None
+
+
+def answers(url: str) -> bool:
+    """Whether the API at `url` is healthy."""
+    return (_get(f"{url}/health") or "").strip() == "true"
+
+
+def require(url: str) -> None:
+    """Raises ServerUnreachable or ConfigError unless a server of our version answers at `url`."""
+    found = version_of(url)
+    if found is None:
+        raise ServerUnreachable(f"no Prefect server answers at {url}; start one with populora serve, or set PREFECT_API_URL")
+    if numbers(found)[:2] != numbers(installed_version())[:2]:
+        raise ConfigError(f"the Prefect server at {url} is {found}, this project has {installed_version()}: make them the same")
+
+
+def _get(url: str) -> str | None:
+    request = urllib.request.Request(url)
+    if secret := os.environ.get("PREFECT_API_AUTH_STRING"):
+        request.add_header("Authorization", f"Basic {b64encode(secret.encode()).decode()}")
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=5) as answer:
+            return answer.read(100_000).decode(errors="replace")
+    except (OSError, urllib.error.URLError, ValueError):
+        return None

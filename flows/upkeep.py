@@ -1,0 +1,102 @@
+"""What keeps Prefect's picture of our runs true: nothing stays Running that nobody works on.
+
+Prefect marks the run whose process died, not its subflows, and nothing at all when the worker or the machine died. So a run that
+ends otherwise than well ends its subflows too (`end_children`), an automation marks runs whose heartbeat stopped, and `sweep`
+clears up after both, at the start of a server and every minute beside a worker.
+"""
+
+from typing import Any
+
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterParentFlowRunId,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    WorkPoolFilter,
+    WorkPoolFilterName,
+)
+from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.events.actions import ChangeFlowRunState
+from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
+from prefect.states import Cancelled, Crashed
+
+HEARTBEAT_SECONDS = 30
+LOST_AFTER_SECONDS = 3 * HEARTBEAT_SECONDS
+LOST_RUNS = "Runs whose heartbeat stopped are crashed"
+_AT_WORK = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
+
+
+def end_children(flow: Any, flow_run: FlowRun, state: State) -> None:
+    """A hook for cancelled, crashed and failed runs: what is left of their subflows gets the same end."""
+    with get_client(sync_client=True) as client:
+        _end_children(client, flow_run, state)
+
+
+def sweep(pools: list[str], nobody_works: bool = False) -> int:
+    """Ends subflows whose parent has ended; returns how many runs it marked.
+
+    `nobody_works` says that no process of these pools can be alive: then runs that seem to be at work are crashed as well.
+    """
+    marked = 0
+    with get_client(sync_client=True) as client:
+        if nobody_works:
+            for lost in _runs(client, _AT_WORK, pools):
+                _set(client, lost, Crashed(message="The server was stopped while this run was at work. Retry goes on with it."))
+                marked += 1
+        for child in _runs(client, _AT_WORK):
+            if child.parent_task_run_id is None:
+                continue
+            task = client.read_task_run(child.parent_task_run_id)
+            parent = client.read_flow_run(task.flow_run_id) if task.flow_run_id else None
+            if parent is not None and parent.state is not None and parent.state.is_final():
+                _set(client, child, _same_end(parent.state))
+                marked += 1
+    return marked
+
+
+def lost_runs() -> AutomationCore:
+    """The automation that marks a run as crashed when its process has sent no heartbeat for a while."""
+    return AutomationCore(
+        name=LOST_RUNS,
+        description="Made by populora. A worker or a machine that died cannot say so itself.",
+        trigger=EventTrigger(
+            after={"prefect.flow-run.heartbeat"},
+            expect={"prefect.flow-run.*"},
+            match={"prefect.resource.id": ["prefect.flow-run.*"]},
+            for_each={"prefect.resource.id"},
+            posture=Posture.Proactive,
+            threshold=1,
+            within=LOST_AFTER_SECONDS,
+        ),
+        actions=[ChangeFlowRunState(state=StateType.CRASHED, message="No heartbeat: its process or machine is gone.")],
+    )
+
+
+def _end_children(client: Any, flow_run: FlowRun, state: State) -> None:
+    wanted = FlowRunFilter(
+        parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[flow_run.id]),
+        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=_AT_WORK)),
+    )
+    for child in client.read_flow_runs(flow_run_filter=wanted):
+        _set(client, child, _same_end(state))
+        _end_children(client, child, state)
+
+
+def _same_end(state: State) -> State:
+    if state.is_cancelled() or state.is_cancelling():
+        return Cancelled(message="The run that it belongs to was cancelled.")
+    return Crashed(message="The run that it belongs to has ended.")
+
+
+def _set(client: Any, flow_run: FlowRun, state: State) -> None:
+    client.set_flow_run_state(flow_run.id, state, force=True)
+
+
+def _runs(client: Any, types: list[StateType], pools: list[str] | None = None) -> list[FlowRun]:
+    wanted = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=types)))
+    where = WorkPoolFilter(name=WorkPoolFilterName(any_=pools)) if pools is not None else None
+    found: list[FlowRun] = []
+    while page := client.read_flow_runs(flow_run_filter=wanted, work_pool_filter=where, limit=200, offset=len(found)):
+        found += page
+    return found

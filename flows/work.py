@@ -1,0 +1,91 @@
+"""Workers: `populora worker POOL` takes runs from a work pool; `python -m flows.work setup STORE` makes pools and deployments.
+
+A worker is Prefect's own, started with our settings after three checks (the server answers, its version, a GPU where one is
+promised), with a thread beside it that clears up after runs that were lost.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from types import FrameType
+
+from flows import guard, prefect_api
+from flows.config import ConfigError
+
+SWEEP_SECONDS = 60.0
+
+
+def work(pool: str, limit: int | None, name: str | None) -> int:
+    """Takes runs from the pool until SIGTERM or SIGINT; the exit code. Raises ConfigError for a machine that does not fit."""
+    from flows import machine  # noqa: PLC0415  flows.work is also what makes deployments
+
+    url = os.environ.get("PREFECT_API_URL", "http://127.0.0.1:4200/api")
+    prefect_api.require(url)
+    if pool == "gpu" and not (found := machine.gpus()):
+        raise ConfigError("this machine shows no NVIDIA GPU (nvidia-smi -L): it cannot take work from the pool gpu")
+    if pool == "gpu" and limit is None:
+        limit = len(found)
+    os.environ.update(prefect_api.WORKER_SETTINGS | {"PREFECT_API_URL": url})
+    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--type", "process"]
+    command += ["--limit", str(limit)] if limit else []
+    command += ["--name", name] if name else []
+    return _watched(command, pool)
+
+
+def _watched(command: list[str], pool: str) -> int:
+    """Runs Prefect's worker; on SIGTERM or SIGINT its flow runs get the signal too, which lets them close what they hold."""
+    guard.start()
+    worker: subprocess.Popen[bytes] | None = None
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        if worker is not None and worker.poll() is None:
+            for pid in guard.descendants(worker.pid, "prefect.engine"):
+                os.kill(pid, signal.SIGTERM)
+            # Prefect's worker takes the first signal as a wish and goes on; its runs need a moment to tell the server.
+            threading.Timer(6.0, _insist, (worker,)).start()
+            worker.send_signal(signal.SIGTERM)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    worker = subprocess.Popen(command, start_new_session=True)
+    threading.Thread(target=_sweep, args=(pool,), name="sweep", daemon=True).start()
+    code = worker.wait()
+    return 0 if code in (0, -signal.SIGTERM, 128 + signal.SIGTERM) else 1
+
+
+def _insist(worker: "subprocess.Popen[bytes]") -> None:
+    if worker.poll() is None:
+        worker.send_signal(signal.SIGTERM)
+
+
+def _sweep(pool: str) -> None:
+    from flows import upkeep  # noqa: PLC0415  Prefect takes a second, and the worker shall not wait for it
+
+    while True:
+        time.sleep(SWEEP_SECONDS)
+        try:
+            upkeep.sweep([pool])
+        except Exception as error:  # the server may be away for a while; the next turn tries again
+            print(f"sweep: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+def setup(store: str) -> int:
+    """Pools, queues, deployments, schedule and automation on the server that the environment names."""
+    prefect_api.require(os.environ.get("PREFECT_API_URL", "http://127.0.0.1:4200/api"))
+    from flows import deployments, upkeep  # noqa: PLC0415  after the check, which is quick
+
+    lost = upkeep.sweep(list(deployments.POOLS), nobody_works=not deployments.workers_online())
+    if lost:
+        print(f"{lost} runs were at work when the server stopped; they are marked as crashed and can be retried")
+    for name in deployments.deploy(store, deployments.local_timezone()):
+        print(name)
+    return 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] != ["setup"] or len(sys.argv) != 3:
+        sys.exit("usage: python -m flows.work setup STORE")
+    sys.exit(setup(sys.argv[2]))
