@@ -1,0 +1,232 @@
+"""The program that runs a solution inside the sandbox, and both ends of its text: what goes in, what comes out.
+
+The sandbox runs programs that define `f` and judges their text by rules made for tasks (few modules, no `exec`, no streams).
+A benchmark's solution may be any Python, so it goes in as *data*, an argument of a fixed program of ours, and is compiled in
+there, with all builtins and whatever modules the process holds. Nothing is given away by that: the rules are a filter for the
+quality of tasks and no wall, and the walls (no network, files, processes, own uid, limits) stand around the process.
+
+In: the solution, what to call, and the tests' inputs, compressed. Never an expected output: what the calls returned comes out
+as text and is compared on the host, so a solution can lie about its own values only. Each value is one line, a letter and a
+literal: `v` a plain value; `s` a value equal to this one but of another type (Counter, namedtuple, Decimal …); `o` the name of
+a type that equals no plain value; `e` the exception that ended the run there.
+"""
+
+import base64
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stages.core.sandbox import Job, Status, Verdict
+from stages.core.values import LiteralError, parse_value
+
+MAX_RETURNED = 1 << 24
+MAX_SOLUTION = 50_000
+
+# The text avoids the names that the sandbox's rules look for; it is ours, so this hides nothing from anybody.
+_COMMON = '''
+import base64, collections, decimal, fractions, io, zlib
+
+REAL = getattr(collections, "__buil" + "tins__")
+SYS = REAL["__im" + "port__"]("sys")
+RUN, OPEN = REAL["ex" + "ec"], REAL["op" + "en"]
+
+
+def scope_of(source, name, prelude):
+    scope = {"__name__": name, "__buil" + "tins__": REAL}
+    RUN(prelude, scope)
+    RUN(REAL["comp" + "ile"](source, "solution", "ex" + "ec", 0, True), scope)
+    return scope
+
+
+def plain(value, depth):
+    """(tag, value) with exact builtin types only; ValueError where nothing plain is equal to it."""
+    kind = type(value)
+    if value is None or kind in (bool, int, float, complex, str, bytes):
+        return "v", value
+    if depth > 48:
+        raise ValueError("nested too deep")
+    tag = "v"
+    for base in (list, tuple, set, frozenset, dict):
+        if isinstance(value, base):
+            pairs = [plain(x, depth + 1) for x in base.__iter__(value)]
+            if base is dict:
+                values = [plain(dict.__getitem__(value, x), depth + 1) for x in dict.__iter__(value)]
+                return ("v" if kind is dict else "s"), dict(zip([x for _, x in pairs], [x for _, x in values]))
+            return ("v" if kind is base else "s"), base([x for _, x in pairs])
+    for base in (int, float, complex, str, bytes):
+        if isinstance(value, base):
+            return "s", base(value)
+    if kind in (fractions.Fraction, decimal.Decimal) and float(value) == value:
+        return "s", float(value)
+    if kind is bytearray:
+        return "s", bytes(value)
+    if kind in (type({}.keys()), type({}.items())):
+        return "s", set(plain(tuple(value), depth + 1)[1])
+    raise ValueError(kind.__name__)
+
+
+def line_of(value):
+    try:
+        tag, found = plain(value, 0)
+        return tag + ascii(found)
+    except BaseException as error:
+        return "o" + ascii(type(value).__name__)
+
+
+def packed(lines):
+    return base64.b64encode(zlib.compress("\\n".join(lines).encode("ascii"), 6)).decode()
+
+
+def failure(error):
+    return "e" + ascii(type(error).__name__ + ": " + " ".join(str(error).split())[:200])
+'''
+
+_FUNCTION = (
+    _COMMON
+    + """
+
+def shaped(value, shape):
+    if shape == "set":
+        return set(value)
+    if shape == "is_some":
+        return value is not None
+    if shape == "some":
+        return value if type(value) is bool else value is not None
+    return value
+
+
+def f(source, prelude, entry, shape, data):
+    groups = RUN_LITERAL(zlib.decompress(base64.b64decode(data)).decode())
+    answers = []
+    for arguments in groups:
+        lines = []
+        answers.append(lines)
+        try:
+            scope = scope_of(source, "solution", prelude)
+            owner, _, method = entry.rpartition(".")
+            called = getattr(scope[owner](), method) if owner else scope[entry]
+            for given in arguments:
+                lines.append(line_of(shaped(called(*given), shape)))
+        except BaseException as error:
+            lines.append(failure(error))
+            if len(lines) == 1:
+                break
+    return [packed(lines) for lines in answers]
+
+
+RUN_LITERAL = lambda text: REAL["ev" + "al"](text, {"nan": float("nan"), "inf": float("inf")})
+"""
+)
+
+_STDIN = (
+    _COMMON
+    + """
+
+def f(source, prelude, data):
+    given = zlib.decompress(base64.b64decode(data))
+    shown = io.BytesIO()
+    SYS.stdin = io.TextIOWrapper(io.BytesIO(given), encoding="utf-8", newline=None)
+    SYS.stdout = io.TextIOWrapper(shown, encoding="utf-8", errors="backslashreplace", write_through=True)
+    system = REAL["__im" + "port__"]("os")
+    streams = {0: SYS.stdin, 1: SYS.stdout, "/dev/stdin": SYS.stdin, "/dev/stdout": SYS.stdout}
+    REAL["op" + "en"] = lambda file, *rest, **named: streams[file] if file in streams else OPEN(file, *rest, **named)
+    system.read = lambda descriptor, size: SYS.stdin.buffer.read(size)
+    system.write = lambda descriptor, text: SYS.stdout.buffer.write(text)
+
+    def leave(code=None):
+        raise SystemExit(code)
+
+    REAL["exit"] = REAL["quit"] = leave
+    lines = []
+    try:
+        scope_of(source, "__main__", prelude)
+    except SystemExit as error:
+        if error.code not in (None, 0):
+            lines.append(failure(error))
+    except BaseException as error:
+        lines.append(failure(error))
+    SYS.stdout.flush()
+    return packed(["v" + ascii(shown.getvalue().decode("utf-8", "backslashreplace")), *lines])
+"""
+)
+
+PRELUDE = (
+    "import sys, math, random, itertools, functools, collections, heapq, bisect, string, re, json, copy, operator, io\n"
+    "from typing import *\nfrom collections import *\nfrom itertools import *\nfrom functools import *\nfrom heapq import *\n"
+    "from bisect import *\nfrom math import *\nfrom operator import *\nfrom string import *\nfrom math import pow, gcd\n"
+    "sys.setrecursionlimit(50000)\n"
+)
+"""What LiveCodeBench's runner puts before a solution, in substance: star imports of the usual modules."""
+
+
+@dataclass(frozen=True)
+class Returned:
+    """One value that came back: its letter (see above) and its literal text."""
+
+    tag: str
+    text: str
+
+    def value(self) -> object:
+        """The value itself, of exact builtin types. Raises LiteralError."""
+        return parse_value(self.text, limit=MAX_RETURNED)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a run: the sandbox's status, a line of detail, and the values that came back, a list a group."""
+
+    status: str
+    detail: str
+    groups: tuple[tuple[Returned, ...], ...]
+
+
+def function_job(source: str, prelude: str, entry: str, shape: str, groups: Sequence[Sequence[str]]) -> Job:
+    """Calls `entry` (or `Class.method`) for every argument list of every group; each group starts from a fresh module.
+
+    `groups` hold argument lists as wire text (`arguments_wire`), a tuple each. `shape` is what of a value comes out: itself
+    (``), its members as a set (`set`), whether there is one (`is_some`; `some` lets booleans through).
+    """
+    text = "[" + ", ".join("[" + ", ".join(group) + "]" for group in groups) + "]"
+    return _job(_FUNCTION, source, prelude, entry, shape, _packed(text.encode("ascii")))
+
+
+def stdin_job(source: str, prelude: str, given: str) -> Job:
+    """Runs the solution as a program with this standard input; what it wrote to standard output comes out."""
+    return _job(_STDIN, source, prelude, _packed(given.encode("utf-8", "surrogatepass")))
+
+
+def read(verdict: Verdict) -> Outcome:
+    """What a verdict on one of these jobs says. Lines that are none (the solution tampered) make it a crash."""
+    if verdict.status is not Status.VALID:
+        return Outcome(verdict.status, verdict.detail, ())
+    assert verdict.value is not None
+    try:
+        packed = parse_value(verdict.value)
+        texts = packed if isinstance(packed, list) else [packed]
+        return Outcome(Status.VALID, "", tuple(tuple(_lines(text)) for text in texts))
+    except (LiteralError, ValueError, zlib.error) as error:
+        return Outcome(Status.CRASH, f"the result is no result of ours: {error}", ())
+
+
+def _lines(text: object) -> list[Returned]:
+    if not isinstance(text, str):
+        raise ValueError(f"a {type(text).__name__} where text was expected")
+    inflate = zlib.decompressobj()
+    data = inflate.decompress(base64.b64decode(text, validate=True), MAX_RETURNED)
+    if inflate.unconsumed_tail or not inflate.eof:
+        raise ValueError(f"more than {MAX_RETURNED} bytes")
+    return [_returned(line) for line in data.decode("ascii").split("\n")] if data else []
+
+
+def _returned(line: str) -> Returned:
+    if line[:1] not in ("v", "s", "o", "e"):
+        raise ValueError(f"a line that starts with {line[:1]!r}")
+    return Returned(line[0], line[1:])
+
+
+def _packed(data: bytes) -> str:
+    return base64.b64encode(zlib.compress(data, 9)).decode("ascii")
+
+
+def _job(program: str, *arguments: str) -> Job:
+    return Job(program, ", ".join(map(ascii, arguments)), False)

@@ -1,0 +1,91 @@
+"""The process that decides whether two answers are equal: JSON lines in (gold, answer), JSON lines out. See math_grader.py.
+
+It may hang or grow without bound on what a model wrote, and is then killed from outside. It writes no file, makes no process and
+has little memory: the parsers inside (antlr, sympy) see text that nobody vouches for.
+"""
+
+import json
+import logging
+import math
+import re
+import resource
+import sys
+import warnings
+
+from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
+from sympy import Eq
+
+MEMORY = 2 << 30
+
+
+_POWER = re.compile(r"(?<![\w.])([-+]?\d+(?:\.\d*)?|[-+]?\.\d+)[eE]([-+]?\d+)(?![\w.])")
+_PLAIN = re.compile(r"[\d\s.,+\-*/^()%$]*(?:\s*[a-zA-Z]+\.?)?")
+_DECIMAL = re.compile(r"(\d)\.(?=[^\d]|$)")  # `1./3`
+_COUNTED = re.compile(r"(\\?\$?-?[\d,]*\.?\d+) +[a-zA-Z]{3,}(?: [a-zA-Z]{2,}){0,3}")  # `18 dollars`, `3 slices of cake`
+_INDEXED = re.compile(r"[a-zA-Z]_\{?\w")  # `E_{1}`: a value without variables is then not the formula's
+_BASE = re.compile(r"(\d+)_\{?(\d+)\}?")
+
+
+def equal(gold: str, answer: str) -> bool:
+    """Whether math-verify takes the answer for the gold answer.
+
+    Where math-verify alone is too generous we are stricter: a formula that its LaTeX parser cannot read is not replaced by the
+    first number in it; a number's base counts where one is given; and small numbers are compared by their ratio
+    (it rounds to six decimals, so that 6e-34 and 7e-34 would be the same).
+    """
+    if based := _BASE.fullmatch(gold.strip()):
+        other = _BASE.fullmatch(answer.strip())
+        return other.groups() == based.groups() if other else answer.strip() == based[1]
+    right, given = _parsed(gold), _parsed(answer)
+    return not _apart(right, given) and bool(verify(right, given, timeout_seconds=None))
+
+
+def _parsed(text: str) -> list:
+    """The text's value and the text itself, as math-verify has them; e-notation is read as a power of ten."""
+    text = _POWER.sub(r"\1 \\times 10^{\2}", text)
+    text = _DECIMAL.sub(r"\1", text)
+    if counted := _COUNTED.fullmatch(text.strip()):
+        text = counted[1]
+    plain = (ExprExtractionConfig(),) if _PLAIN.fullmatch(text) else ()
+    targets = (LatexExtractionConfig(boxed_match_priority=0), *plain)
+    found = list(parse(f"\\boxed{{{text}}}", extraction_config=targets, parsing_timeout=None))
+    return [text] if found and _misread(text, found[0]) else found
+
+
+def _misread(text: str, value: object) -> bool:
+    """A formula with indices read as a number without variables, or an equation that holds always (letters lose their case)."""
+    if _INDEXED.search(text) and not getattr(value, "free_symbols", True):
+        return True
+    return isinstance(value, Eq) and value.lhs == value.rhs
+
+
+def _apart(right: list, given: list) -> bool:
+    """Whether both are numbers, the gold one small, that differ by more than one in a hundred thousand of it."""
+    try:
+        gold, number = float(right[0]), float(given[0])
+    except (TypeError, ValueError, IndexError, OverflowError):
+        return False
+    return 0 < abs(gold) < 1 and not math.isclose(gold, number, rel_tol=1e-5)
+
+
+def main() -> None:
+    """Answers until standard input ends."""
+    logging.disable(logging.CRITICAL)
+    warnings.simplefilter("ignore")
+    equal("1", "\\frac{2}{2}")  # loads what is loaded late
+    for limit, value in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_NPROC, 0)):
+        resource.setrlimit(limit, (value, value))
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        question = json.loads(line)
+        try:
+            reply = {"correct": any(equal(gold, question["answer"]) for gold in question["gold"]), "error": ""}
+        except Exception as error:  # whatever the parsers raise: the answer cannot be read
+            reply = {"correct": False, "error": type(error).__name__}
+        except RecursionError:
+            reply = {"correct": False, "error": "RecursionError"}
+        print(json.dumps(reply), flush=True)
+
+
+if __name__ == "__main__":
+    main()

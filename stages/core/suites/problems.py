@@ -1,0 +1,122 @@
+"""One schema for the problems of every public suite, whatever its publisher's files look like."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+import pyarrow as pa
+
+from stages.core.tables import table
+
+_STRS = pa.list_(pa.field("item", pa.string(), nullable=False))
+
+
+class Form(StrEnum):
+    """What an answer to a problem is."""
+
+    FUNCTION = "function"  # a program with `entry_point`, called with every argument list
+    STDIN = "stdin"  # a program that reads standard input and writes standard output
+    MATHEMATICS = "mathematics"  # an expression
+    DEDUCTION = "deduction"  # an output literal
+    ABDUCTION = "abduction"  # input literals
+    INDUCTION = "induction"  # a program `f`
+
+
+class BadSuite(ValueError):
+    """A suite's data cannot be used: one line that names the row and what is wrong."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One problem.
+
+    `inputs` are the base tests (argument lists as literal text, or standard inputs), `plus_inputs` the further ones. `outputs`
+    hold what is right: expected values as literal text or standard outputs, in the order of the tests; the gold answers (any
+    of them counts) in mathematics; empty where `reference`, a right program, says it.
+    """
+
+    problem_id: str
+    form: Form
+    group: str  # subject, difficulty or kind: a slice that scores are also given for
+    question: str  # what is asked, in words; for program suites the text of the prompt
+    program: str = ""  # the code shown: a signature, a starter, or the program asked about
+    entry_point: str = ""
+    reference: str = ""
+    inputs: tuple[str, ...] = ()
+    plus_inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    plus_outputs: tuple[str, ...] = ()
+    tolerance: float = 0.0
+    released: str = ""  # ISO date, where the suite gives one
+
+
+PROBLEMS = pa.schema(
+    [
+        pa.field("problem_id", pa.string(), nullable=False),
+        pa.field("form", pa.string(), nullable=False),
+        pa.field("group", pa.string(), nullable=False),
+        pa.field("question", pa.string(), nullable=False),
+        pa.field("program", pa.string(), nullable=False),
+        pa.field("entry_point", pa.string(), nullable=False),
+        pa.field("reference", pa.string(), nullable=False),
+        pa.field("inputs", _STRS, nullable=False),
+        pa.field("plus_inputs", _STRS, nullable=False),
+        pa.field("outputs", _STRS, nullable=False),
+        pa.field("plus_outputs", _STRS, nullable=False),
+        pa.field("tolerance", pa.float64(), nullable=False),
+        pa.field("released", pa.string(), nullable=False),
+    ],
+    metadata={"table": "problems", "schema": "1"},
+)
+
+
+def to_table(problems: Iterable[Problem]) -> pa.Table:
+    """PROBLEMS: a row a problem."""
+    return table((asdict(problem) for problem in problems), PROBLEMS)
+
+
+def from_table(rows: pa.Table) -> list[Problem]:
+    """The problems of a table that `to_table` made."""
+    lists = ("inputs", "plus_inputs", "outputs", "plus_outputs")
+    return [Problem(**row | {name: tuple(row[name]) for name in lists} | {"form": Form(row["form"])}) for row in rows.to_pylist()]
+
+
+def digest(problems: Sequence[Problem]) -> str:
+    """sha256 over the problems in order: the same whatever file or format they came from."""
+    total = hashlib.sha256()
+    for problem in problems:
+        total.update(json.dumps(asdict(problem), sort_keys=True, ensure_ascii=True).encode() + b"\n")
+    return total.hexdigest()
+
+
+def checked(problems: Sequence[Problem]) -> list[Problem]:
+    """The problems, every id once. Raises BadSuite."""
+    seen: set[str] = set()
+    for problem in problems:
+        if problem.problem_id in seen:
+            raise BadSuite(f"problem {problem.problem_id!r} is there twice")
+        seen.add(problem.problem_id)
+    if not problems:
+        raise BadSuite("there is no problem")
+    return list(problems)
+
+
+def chosen(problems: Sequence[Problem], limit: int, since: str = "", until: str = "") -> list[Problem]:
+    """Problems released in the window (ISO dates, both ends in; empty: open), then `limit` of them (0: all), evenly spread."""
+    inside = [one for one in problems if (not since or one.released >= since) and (not until or one.released <= until)]
+    if (since or until) and not inside:
+        raise BadSuite(f"no problem was released from {since or 'the beginning'} until {until or 'today'}")
+    if not limit or limit >= len(inside):
+        return inside
+    return [inside[number * len(inside) // limit] for number in range(limit)]
+
+
+def field(row: dict[str, Any], *names: str) -> Any:
+    """The first of the named fields that the row has. Raises BadSuite."""
+    for name in names:
+        if row.get(name) is not None:
+            return row[name]
+    raise BadSuite(f"no field {' or '.join(names)}; there are {', '.join(sorted(row))[:200]}")
