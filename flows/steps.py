@@ -12,6 +12,7 @@ import pyarrow as pa
 from flows.backend import Backend
 from flows.choices import choose
 from flows.config import RunConfig
+from flows.measuring import generation_metrics
 from flows.stage_io import StageIO
 from stages import benchmark as benchmarks
 from stages import evolve as evolution
@@ -31,7 +32,6 @@ from stages.core.population import Member, initial_members, member_ids, start_ad
 from stages.core.proposing import Plan
 from stages.core.rating import Rating, Scale
 from stages.core.rewards import RULES
-from stages.measure import measure
 
 Step = Callable[[StageIO, RunConfig, Backend], None]
 
@@ -157,8 +157,7 @@ def update_part(io: StageIO, config: RunConfig, backend: Backend) -> None:
 def update(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Joins the groups, and measures the generation so far."""
     parts = io.parts(update_parts(io, config), tables.METRICS)
-    measured = measure(*(io.table(name) for name in ("proposals", "tasks", "rollouts", "grades", "samples")))
-    io.write_table("metrics", tables.join([measured, *parts], tables.METRICS))
+    io.write_table("metrics", generation_metrics(io, config, parts))
 
 
 def rate(io: StageIO, config: RunConfig, backend: Backend) -> None:

@@ -5,7 +5,7 @@ value in two separately started servers, and its own gold answer is graded corre
 teacher's reward depends on the invalid ones too.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +16,7 @@ from stages.core.gates import GATES
 from stages.core.judge import TaskItem, TaskVerdict, judge_tasks
 from stages.core.prompts import Kind, PromptStyle, solver_prompt
 from stages.core.sandbox import Sandbox
+from stages.core.shapes import shapes, value_types
 
 TaskKey = tuple[str, str, tuple[str, ...]]
 
@@ -57,7 +58,17 @@ def verify(
             row |= {"duplicate": key in seen, "probe_overlap": row["program_key"] in probe_keys, "gate": _first_gate(row, gates)}
             seen.add(key)
         rows.append(row)
-    return tables.table(rows, tables.TASKS)
+    return tables.table(_with_shapes(rows, sandbox), tables.TASKS)
+
+
+def _with_shapes(rows: list[dict], sandbox: Sandbox) -> Iterator[dict]:
+    """The rows, those of valid tasks with what was measured of their programs."""
+    valid = [row for row in rows if row["status"] == "valid"]
+    measured = shapes(sandbox, [row["program"] for row in valid])
+    for row in rows:
+        shape = measured.get(row["program"]) if row["status"] == "valid" else None
+        columns = shape.columns() | {"value_types": value_types(row["inputs"][0], row["values"][0])} if shape else {}
+        yield row | columns
 
 
 def _row(proposal: dict, verdict: TaskVerdict | None) -> dict:

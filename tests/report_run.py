@@ -19,9 +19,11 @@ from flows.lease import hold
 from flows.manifest import Ref, Run
 from stages.core import tables
 from stages.core.advantages import reinforce_plus_plus_baseline
+from stages.core.complexity import measure as measure_program
 from stages.core.population import Member, initial_members, population_after
 from stages.core.rating import Rating, Scale
 from stages.core.rewards import populora
+from stages.core.shapes import shape_of
 from stages.evolve import Policy, births
 from stages.match import match
 from stages.measure import measure
@@ -183,6 +185,7 @@ class _Generation:
                     "program_key": f"{crc32(row['program'].encode()) % 5000}" if valid else None,
                     "gate": None,
                 }
+                | (_measured(row["program"]) if valid else {})
             )
         return tables.table(rows, tables.TASKS)
 
@@ -276,3 +279,10 @@ class _Generation:
                 }
             )
         return tables.table(rows, tables.OFFSPRING)
+
+
+def _measured(program: str) -> dict[str, Any]:
+    """What the sandbox would measure; here by hand, since the programs are the tests' own."""
+    shape = shape_of(measure_program(program))
+    assert shape is not None, program
+    return shape.columns() | {"value_types": "(int) -> int"}

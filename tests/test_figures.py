@@ -7,7 +7,6 @@ import pytest
 from flows.report import LEARNING, MACHINE, POPULATION, TASKS
 from flows.report_data import gather
 from stages import figure_population, figure_tasks, figures
-from stages.core.complexity import Complexity, complexity
 from stages.core.condensed import condense, joined
 from stages.core.estimates import Series, estimate, series
 from stages.core.plates import ROLE, canvas, curve, end_labels, svg
@@ -50,35 +49,6 @@ def test_one_cluster_has_no_error_and_none_no_series():
     assert np.isnan(series(table, "value", "task").stderr[0])
     assert not series(table.slice(0, 0), "value", "task")
     assert estimate(table.slice(0, 0), "value", "task").clusters == 0
-
-
-@pytest.mark.parametrize(
-    ("program", "counts"),
-    [
-        ("def f(x):\n    return x", Complexity(2, 3, 1, 1)),
-        ("def f(x):\n\n    # a comment\n    y = x if x and x > 1 else 2\n    return [z for z in y if z]", Complexity(4, 6, 5, 3)),
-        ("def f(*a, **k):\n    try:\n        assert a\n    except ValueError as e:\n        pass", Complexity(5, 4, 3, 3)),
-    ],
-)
-def test_complexity_counts(program, counts):
-    assert complexity(program) == counts
-
-
-def test_cyclomatic_complexity_of_each_branch():
-    branches = (
-        "if x: pass\nelif y: pass\nfor a in x: pass\nwhile x: pass\nmatch x:\n case 1: pass\n case _: pass\nz = x or y or a"
-    )
-    assert complexity(branches).cyclomatic == 1 + 2 + 1 + 1 + 2 + 2
-
-
-@pytest.mark.parametrize("program", ["def f(:", "\0", "(" * 5000, "x = " + "-" * 100_000 + "1"])
-def test_programs_that_do_not_parse_have_no_complexity(program):
-    assert complexity(program) is None
-
-
-def test_complexity_says_nothing_about_odd_escapes(recwarn):
-    assert complexity("def f(x):\n    return '\\d' is 1") == Complexity(2, 4, 1, 1)
-    assert not recwarn.list
 
 
 def test_every_figure_says_when_there_is_nothing_to_draw():

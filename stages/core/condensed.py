@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stages.core import tables
-from stages.core.complexity import Complexity, complexity
+from stages.core.shapes import COUNTS, STRIPPED
 
 TASKS = ["task_id", "match_id", "teacher_id", "kind", "status", "gate", "duplicate", "program", "program_key"]
+TASKS += [*COUNTS, *STRIPPED, "syntax", "value_types", "executed_lines"]
 GRADES = ["task_id", "match_id", "student_id", "kind", "status", "correct"]
 SAMPLES = ["member_id", "role", "kind", "group_id", "reward", "centred"]
 
@@ -31,12 +32,7 @@ def condense(generation: int, found: Mapping[str, pa.Table]) -> Tables:
         "ratings": full["ratings"],
         "offspring": full["offspring"],
         "metrics": full["metrics"],
-        "completions": pa.concat_tables(
-            [
-                _completions(full["proposals"], "teacher", "teacher_id", "group_id"),
-                _completions(full["rollouts"], "student", "student_id", "task_id"),
-            ]
-        ),
+        "completions": completions(full["proposals"], full["rollouts"]),
     }
     return {name: numbered(table, generation) for name, table in condensed.items()}
 
@@ -54,16 +50,16 @@ def joined(parts: Sequence[Tables]) -> Tables:
 
 
 def _tasks(tasks: pa.Table, proposals: pa.Table) -> pa.Table:
-    """TASKS with the prompt group of their proposals and the complexity of those that are valid."""
+    """TASKS with the prompt group of their proposals."""
     groups = dict(zip(proposals["proposal_id"].to_pylist(), proposals["group_id"].to_pylist(), strict=True))
     found = pa.array([groups.get(task, task) for task in tasks["task_id"].to_pylist()], pa.string())
-    chosen = tasks.select(TASKS).append_column("group_id", found)
-    programs = zip(tasks["program"].to_pylist(), tasks["status"].to_pylist(), strict=True)
-    counts = [complexity(program) if status == "valid" else None for program, status in programs]
-    for place, name in enumerate(Complexity._fields):
-        column = pa.array([None if one is None else one[place] for one in counts], pa.int64())
-        chosen = chosen.append_column(name, column)
-    return chosen
+    return tasks.select(TASKS).append_column("group_id", found)
+
+
+def completions(proposals: pa.Table, rollouts: pa.Table) -> pa.Table:
+    """Length, surprise and truncation of every completion of a generation."""
+    teachers = _completions(proposals, "teacher", "teacher_id", "group_id")
+    return pa.concat_tables([teachers, _completions(rollouts, "student", "student_id", "task_id")])
 
 
 def _completions(table: pa.Table, role: str, member: str, group: str) -> pa.Table:

@@ -1,7 +1,8 @@
 """Every table of a run: its schema, and the one way to make and check it.
 
 Arrow drops unknown keys and fills missing ones with null even in non-nullable fields, so `table` compares the key sets itself
-and `conform` casts on every read and write. Tables hold nothing that may differ between two equal runs (design: artifacts).
+and `conform` casts on every read and write. A nullable column may be absent, from a row or from an older file, and is then null.
+Tables hold nothing that may differ between two equal runs (design: artifacts).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -82,7 +83,22 @@ TASKS = _schema(
         "duplicate": _BOOL,  # same program key and inputs as an earlier task or seed: solved, but kept out of the buffer
         "probe_overlap": _BOOL,  # equals a program of the probe
     },
-    {"program_key": _STR, "gate": _STR},
+    {
+        "program_key": _STR,
+        "gate": _STR,
+        # of valid tasks whose program could be measured (stages.core.shapes); `stripped`: without comments and dead code
+        "lines": _INT,
+        "depth": _INT,
+        "cyclomatic": _INT,
+        "variables": _INT,
+        "stripped_lines": _INT,
+        "stripped_depth": _INT,
+        "stripped_cyclomatic": _INT,
+        "stripped_variables": _INT,
+        "syntax": _STR,  # digest of the node types
+        "value_types": _STR,  # of the first input and its output
+        "executed_lines": _INT,  # by the first input's run; null where the sandbox does not trace
+    },
 )
 
 SEEDS = _schema(
@@ -189,7 +205,12 @@ OFFSPRING = _schema(
     },
 )
 
-METRICS = _schema("metrics", {"name": _STR, "value": _FLOAT}, {"member_id": _STR, "role": _STR, "kind": _STR})
+METRICS = _schema(
+    "metrics",
+    {"name": _STR, "value": _FLOAT},
+    # about whom (all null: everybody), about which pair, over how many observations, and how sure
+    {"member_id": _STR, "role": _STR, "kind": _STR, "opponent_id": _STR, "n": _INT, "stderr": _FLOAT},
+)
 
 SCORES = _schema(
     "scores",
@@ -241,19 +262,24 @@ GENERATION_TABLES: dict[str, pa.Schema] = {
 
 
 def table(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
-    """A table of exactly `schema` from rows that have exactly its keys. Raises ValueError naming the first bad row."""
+    """A table of exactly `schema` from rows that have its keys. Raises ValueError naming the first bad row."""
     rows = list(rows)
     names = set(schema.names)
+    needed = {field.name for field in schema if not field.nullable}
     for number, row in enumerate(rows):
-        if set(row) != names:
-            raise ValueError(f"row {number}: missing {sorted(names - set(row))}, unknown {sorted(set(row) - names)}")
+        if not needed <= set(row) <= names:
+            raise ValueError(f"row {number}: missing {sorted(needed - set(row))}, unknown {sorted(set(row) - names)}")
     return conform(pa.Table.from_pylist(rows, schema=schema), schema)
 
 
 def conform(data: pa.Table, schema: pa.Schema) -> pa.Table:
     """The same rows with exactly `schema`: names, order, types, nullability, metadata. Raises ValueError otherwise."""
-    if data.schema.names != schema.names:
+    absent = {field.name for field in schema if field.nullable} - set(data.schema.names)
+    if data.schema.names != [name for name in schema.names if name not in absent]:
         raise ValueError(f"columns {data.schema.names} are not {schema.names}")
+    for place, field in enumerate(schema):
+        if field.name in absent:
+            data = data.add_column(place, field, pa.nulls(data.num_rows, field.type))
     for field in schema:
         if not field.nullable and data[field.name].null_count:
             raise ValueError(f"column {field.name} holds nulls")
