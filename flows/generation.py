@@ -5,8 +5,8 @@ from typing import Any
 import prefect
 from prefect.cache_policies import NO_CACHE
 
+from flows.scoring import benchmarks_at
 from flows.session import session
-from flows.steps import benchmarks_at
 from flows.storage import StoreUnavailable
 from stages.core.engine import EngineUnavailable
 from stages.core.sandbox import SandboxUnavailable

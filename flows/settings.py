@@ -178,6 +178,11 @@ class BenchmarkRule(Group):
     limit: Count = Field(0, title="Problems", description="Problems scored, evenly over kinds and bands; 0 means all.")
     attempts: Count = Field(0, title="Sampled attempts", description="Beside the greedy one, for pass@k.")
     members: Literal["all", "students"] = Field("students", title="Who")
+    children_at: tuple[Count, ...] = Field(
+        (),
+        title="Ages of offspring",
+        description="Offspring are also scored after so many generations; 0: at birth, with their parents.",
+    )
     max_new_tokens: Positive = Field(1024, title="Longest answer", description="In tokens.")
 
 

@@ -13,6 +13,7 @@ from flows.backend import Backend
 from flows.choices import choose
 from flows.config import RunConfig
 from flows.measuring import generation_metrics
+from flows.scoring import panels
 from flows.stage_io import StageIO
 from stages import benchmark as benchmarks
 from stages import evolve as evolution
@@ -27,6 +28,7 @@ from stages import update as updating
 from stages import verify as verification
 from stages.core import buffer, tables
 from stages.core.adapter_files import weights_sha256
+from stages.core.disagreement import disagreement
 from stages.core.draws import generator
 from stages.core.population import Member, initial_members, member_ids, start_adapter_id
 from stages.core.proposing import Plan
@@ -177,17 +179,19 @@ def rate(io: StageIO, config: RunConfig, backend: Backend) -> None:
 
 
 def benchmark(io: StageIO, config: RunConfig, backend: Backend) -> None:
-    """Scores the members as trained, before any of them is replaced."""
-    rule = config.benchmark
-    members = [member for member in io.trained_population() if rule.members == "all" or member.role != "teacher"]
-    players = [benchmarks.Player(m.member_id, m.role, m.adapter_id, m.adapter_sha256) for m in members]
-    engine = backend.engine(io.adapters([player.adapter_id for player in players]))
+    """Scores the members as trained, before any of them is replaced, and offspring at the ages that the configuration names."""
+    rule, chosen = config.benchmark, list(panels(io, config))
+    if not chosen:
+        return
+    adapters = io.adapters(player.adapter_id for panel in chosen for player in panel.players)
+    engine, sandbox = backend.engine(adapters), backend.sandbox()
     problems = benchmarks.chosen_problems(backend.problems(rule.suite), rule.limit)
     plan = benchmarks.Plan(rule.suite, rule.attempts, rule.max_new_tokens, config.engine.temperature)
-    answers = benchmarks.answer(players, problems, engine, backend.style(), backend.sandbox(), plan, config.seed)
-    folder = f"benchmarks/{rule.suite}/generation={io.generation:04d}"
-    io.write_at(f"{folder}/answers.parquet", answers, tables.ANSWERS)
-    io.write_at(f"{folder}/scores.parquet", benchmarks.score(answers, players), tables.SCORES)
+    for panel in chosen:
+        answers = benchmarks.answer(panel.players, problems, engine, backend.style(), sandbox, plan, config.seed)
+        io.write_at(f"{panel.folder}/answers.parquet", answers, tables.ANSWERS)
+        io.write_at(f"{panel.folder}/scores.parquet", benchmarks.score(answers, panel.players), tables.SCORES)
+        io.write_at(f"{panel.folder}/disagreement.parquet", disagreement(answers), tables.METRICS)
     io.version(engine=backend.engine_version(), sandbox=backend.walls(), suite=backend.suite_digest(rule.suite))
 
 
@@ -204,12 +208,6 @@ def evolve(io: StageIO, config: RunConfig, backend: Backend) -> None:
     for adapter_id, adapter in children.items():
         io.write_adapter(adapter_id, adapter)
     io.write_table("offspring", offspring)
-
-
-def benchmarks_at(config: RunConfig, generation: int) -> bool:
-    """Whether members are scored: every `benchmark.every` generations, and always at the last one."""
-    every = config.benchmark.every
-    return generation == config.generations - 1 or (bool(every) and (generation + 1) % every == 0)
 
 
 STEPS: dict[str, Step] = {

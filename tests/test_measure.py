@@ -8,10 +8,12 @@ import pyarrow.parquet as pq
 import pytest
 from radon.visitors import ComplexityVisitor, Function
 
-from flows.config import PROJECT
+from flows.config import PROJECT, load
+from flows.scoring import benchmarks_at
 from stages.core import tables
 from stages.core.complexity import f as measure_programs
 from stages.core.complexity import measure as measure_program
+from stages.core.disagreement import disagreement
 from stages.core.distances import distances, inner_products
 from stages.core.docker_sandbox import DockerSandbox
 from stages.core.metric_rows import clustered
@@ -291,3 +293,31 @@ def test_a_nullable_column_may_be_absent_and_a_needed_one_may_not() -> None:
         tables.table([{"name": "a", "vale": 1.0}], tables.METRICS)
     with pytest.raises(ValueError, match="columns"):
         tables.conform(pa.table({"name": ["a"]}), tables.METRICS)
+
+
+def test_offspring_are_scored_at_their_ages_and_members_at_theirs() -> None:
+    settings = ["generations=12", "evolution.every=3", "benchmark.every=0", "benchmark.children_at=[0, 4]"]
+    config = load("chaos", settings)
+    # events end generations 2, 5, 8, 11: newborns play in 3, 6, 9 and have four generations behind them after 6 and 9
+    assert [generation for generation in range(12) if benchmarks_at(config, generation)] == [3, 6, 9, 11]
+    lone = load("chaos", [*settings, "population.students=1"])
+    assert [generation for generation in range(12) if benchmarks_at(lone, generation)] == [11]
+    assert [g for g in range(12) if benchmarks_at(load("chaos", [*settings, "benchmark.every=5"]), g)] == [3, 4, 6, 9, 11]
+
+
+def test_members_disagree_where_exactly_one_of_them_is_right() -> None:
+    solved = {"s0": [True, True, False, False], "s1": [True, False, True, False], "s2": [True, True, False, False]}
+    rows = [
+        {"suite": "probe", "problem_id": f"p{number}", "member_id": name, "kind": "deduction", "band": 1, "attempt": 0}
+        | {"greedy": True, "adapter_id": name, "adapter_sha256": "0", "text": "", "status": "", "correct": correct}
+        for name, outcomes in solved.items()
+        for number, correct in enumerate(outcomes)
+    ]
+    found = disagreement(tables.table(rows, tables.ANSWERS))
+    assert {key: value[:2] for key, value in values(found, "pair.disagreement").items()} == {
+        ("s0", "s1"): (0.5, 4),
+        ("s0", "s2"): (0.0, 4),
+        ("s1", "s2"): (0.5, 4),
+    }
+    assert values(found, "disagreement")[()][:2] == (pytest.approx(1 / 3), 4)
+    assert disagreement(tables.ANSWERS.empty_table()).num_rows == 0

@@ -1,0 +1,70 @@
+"""Who is scored inside a run, and when: members every so many generations, offspring at birth and at chosen ages."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from flows.config import RunConfig
+from flows.stage_io import StageIO
+from stages.benchmark import Player
+from stages.core.population import Member
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Adapters that are scored together, and the folder of their scores. No member is in it twice."""
+
+    folder: str
+    players: list[Player]
+
+
+def benchmarks_at(config: RunConfig, generation: int) -> bool:
+    """Whether somebody is scored: all every `benchmark.every` generations and at the last one, offspring at their ages."""
+    return _regular(config, generation) or any(_born_at(config, generation, age) for age in config.benchmark.children_at)
+
+
+def panels(io: StageIO, config: RunConfig) -> Iterator[Panel]:
+    """Whom this generation's benchmark scores; none where offspring were due and nobody was born.
+
+    `births` holds newborns with the weights that evolution gave them, beside their parents' unless these were scored as trained
+    a generation ago; `children` those that reach an age, as trained. Regular scores hold everybody, so ages need none then.
+    """
+    rule, generation = config.benchmark, io.generation
+    folder = f"benchmarks/{rule.suite}/generation={generation:04d}"
+    if _regular(config, generation):
+        yield Panel(folder, [_player(member) for member in io.trained_population() if _chosen(config, member)])
+    ages = rule.children_at
+    if 0 in ages and _born_at(config, generation, 0):
+        players = io.population()
+        newborn = [member for member in players if member.born == generation and _chosen(config, member)]
+        wanted = {member.member_id for member in newborn}
+        if not _regular(config, generation - 1):
+            offspring = io.table("offspring", generation - 1).to_pylist()
+            wanted |= {parent for row in offspring if row["member_id"] in wanted for parent in row["parents"]}
+        if newborn:
+            yield Panel(f"{folder}/births", [_player(member) for member in players if member.member_id in wanted])
+    grown = [generation + 1 - age for age in ages if age and _born_at(config, generation, age)]
+    if grown and not _regular(config, generation):
+        found = [member for member in io.trained_population() if member.born in grown and _chosen(config, member)]
+        if found:
+            yield Panel(f"{folder}/children", [_player(member) for member in found])
+
+
+def _regular(config: RunConfig, generation: int) -> bool:
+    every = config.benchmark.every
+    return generation == config.generations - 1 or (bool(every) and (generation + 1) % every == 0)
+
+
+def _born_at(config: RunConfig, generation: int, age: int) -> bool:
+    """Whether offspring may have that age: born after an evolving generation, trained `age` generations long by now."""
+    event = generation - max(age, 1)  # newborns are scored with the weights that play; the others after their update
+    several = max(config.population.students, config.population.teachers if config.benchmark.members == "all" else 1) > 1
+    rule = config.evolution
+    return bool(several and rule.every and rule.gamma and event >= 0 and (event + 1) % rule.every == 0)
+
+
+def _chosen(config: RunConfig, member: Member) -> bool:
+    return config.benchmark.members == "all" or member.role != "teacher"
+
+
+def _player(member: Member) -> Player:
+    return Player(member.member_id, member.role, member.adapter_id, member.adapter_sha256)
