@@ -130,6 +130,7 @@ class Backend:
         settings = Settings(
             objective=objective,
             learning_rate=rule.learning_rate,
+            warmup=rule.warmup,
             betas=rule.betas,
             weight_decay=rule.weight_decay,
             max_grad_norm=rule.max_grad_norm,

@@ -99,6 +99,9 @@ class Learning(Group):
         True, title="Whitening shifts", description="Subtract the token-weighted mean when whitening, as veRL does."
     )
     learning_rate: Amount = Field(1e-5, title="Learning rate")
+    warmup: Count = Field(
+        0, title="Warm-up", description="Steps over which an adapter's rate rises from fresh moments on; 0: none."
+    )
     betas: tuple[float, float] = Field((0.9, 0.999), title="Betas", description="Of AdamW.")
     weight_decay: Amount = Field(0.0, title="Weight decay")
     max_grad_norm: Above0 = Field(1.0, title="Largest gradient norm", description="Of one adapter; larger ones are scaled down.")

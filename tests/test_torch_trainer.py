@@ -172,6 +172,20 @@ def test_steps_are_those_of_torch_adamw(adapters: dict[str, Adapter]) -> None:
     assert adapter.step == 3
 
 
+def test_a_warm_up_scales_the_first_steps_after_fresh_moments_only(adapters: dict[str, Adapter]) -> None:
+    """With a warm-up of four the second step is half as long; an adapter that has taken four goes the whole way."""
+    samples = sample_rows({"s1": adapters["s1"]})
+
+    def moved(step: int, warmup: int) -> np.ndarray:
+        lora = lora_of(torch.float32)
+        before = replace(adapters["s1"], step=step)
+        after = TorchTrainer(lora, PAD, replace(SETTINGS, warmup=warmup)).update({"s1": before}, samples)["s1"].adapter
+        return np.concatenate([(after.weights[name] - before.weights[name]).reshape(-1) for name in lora.names()])
+
+    np.testing.assert_allclose(moved(1, 4), moved(1, 0) / 2, rtol=1e-3, atol=1e-7)
+    np.testing.assert_array_equal(moved(4, 4), moved(4, 0))
+
+
 def test_a_positive_advantage_raises_the_log_probability(adapters: dict[str, Adapter]) -> None:
     rows = sample_rows({"s0": adapters["s0"]}, prompts=1, attempts=2).to_pylist()
     for row, sign in zip(rows, (1.0, -1.0), strict=True):

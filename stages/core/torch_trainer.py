@@ -35,10 +35,14 @@ from stages.core.trainer import Adapter, Update, Weights
 
 @dataclass(frozen=True)
 class Settings:
-    """Numbers of an update. `micro_batch_tokens` are padded positions of one pass; `row_tokens` bounds what shares a prompt."""
+    """Numbers of an update. `micro_batch_tokens` are padded positions of one pass; `row_tokens` bounds what shares a prompt.
+
+    Over an adapter's first `warmup` steps the learning rate rises evenly: fresh moments make the first steps of a newborn large.
+    """
 
     objective: Objective = field(default_factory=Objective)
     learning_rate: float = 1e-5
+    warmup: int = 0
     betas: tuple[float, float] = (0.9, 0.999)
     epsilon: float = 1e-8
     weight_decay: float = 0.0
@@ -185,6 +189,7 @@ class TorchTrainer:
     def _step(self, adapter: Adapter, gradient_P: torch.Tensor, norm: float, learning_rate: float) -> Adapter:
         """AdamW on one adapter, fp32 on the device: m and v decay, both bias-corrected by this adapter's own step count."""
         settings, step = self._settings, adapter.step + 1
+        learning_rate *= min(1.0, step / max(1, settings.warmup))
         beta1, beta2 = settings.betas
         weights_P, mean_P, square_P = (
             self._flat(arrays, prefix)
