@@ -65,8 +65,8 @@ def neftune(parents: Sequence[Factors], rng: np.random.Generator, alpha: float =
     source = torch_source(rng, parent)
 
     def noisy(A_RI: Tensor) -> Tensor:
-        noise_RI = torch.rand(A_RI.shape, generator=source, device=A_RI.device) * 2.0 - 1.0
-        return A_RI + alpha / math.sqrt(A_RI.numel()) * noise_RI
+        bound = alpha / math.sqrt(A_RI.numel())
+        return torch.empty_like(A_RI).uniform_(-bound, bound, generator=source).add_(A_RI)
 
     return Factors(parent.names, tuple(noisy(A_RI) for A_RI in parent.A), tuple(B.clone() for B in parent.B)), {"alpha": alpha}
 
