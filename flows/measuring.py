@@ -28,7 +28,7 @@ def generation_metrics(io: StageIO, config: RunConfig, parts: Sequence[pa.Table]
         measure(*(found[name] for name in PLAYED)),
         explore(found["tasks"], earlier),
         relate(members, found["matches"], found["grades"], found["samples"], weights, _births(io, members), scale, io.generation),
-        costs(found["samples"], stepped),
+        costs(found["samples"], stepped, config.learning.frozen.removesuffix("s")),
     ]
     return tables.join([*measured, *parts], tables.METRICS)
 

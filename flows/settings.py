@@ -99,6 +99,11 @@ class Learning(Group):
         True, title="Whitening shifts", description="Subtract the token-weighted mean when whitening, as veRL does."
     )
     learning_rate: Amount = Field(1e-5, title="Learning rate")
+    frozen: Literal["nobody", "teachers", "students"] = Field(
+        "nobody",
+        title="Frozen role",
+        description="Plays and is rated, but takes no step; of a single agent, its samples in that role.",
+    )
     warmup: Count = Field(
         0, title="Warm-up", description="Steps over which an adapter's rate rises from fresh moments on; 0: none."
     )

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from flows.backend import Backend
 from flows.choices import choose
@@ -150,7 +151,7 @@ def update_part(io: StageIO, config: RunConfig, backend: Backend) -> None:
     chosen = _groups(io, config)[int(io.part)]
     members = {member.adapter_id: (member.member_id, member.role) for member in io.population() if member.adapter_id in chosen}
     adapters = io.adapters(chosen, moments=True)
-    stepped, metrics = updating.update(adapters, members, io.table("samples"), backend.trainer())
+    stepped, metrics = updating.update(adapters, members, _trained(io, config), backend.trainer())
     for member_id, adapter in stepped.items():
         io.write_adapter(f"{member_id}-g{io.generation:04d}", adapter)
     io.write_part(metrics, tables.METRICS)
@@ -246,7 +247,14 @@ def _buffers(io: StageIO, config: RunConfig, teachers: list[str]) -> dict[str, A
     return dict.fromkeys(teachers, buffer.snapshot(seeds, earlier, size))
 
 
-def _groups(io: StageIO, config: RunConfig) -> list[list[str]]:
+def _trained(io: StageIO, config: RunConfig) -> pa.Table:
+    """The samples that train: those of a frozen role do not."""
     samples = io.table("samples")
+    frozen = config.learning.frozen.removesuffix("s")
+    return samples.filter(pc.not_equal(samples["role"], frozen))
+
+
+def _groups(io: StageIO, config: RunConfig) -> list[list[str]]:
+    samples = _trained(io, config)
     playing = [member.adapter_id for member in io.population() if member.adapter_id in set(samples["adapter_id"].to_pylist())]
     return updating.by_tokens(samples, playing, config.learning.adapters_per_group)

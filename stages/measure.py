@@ -107,8 +107,9 @@ def _sample_rows(samples: pa.Table) -> list[Row]:
     return rows
 
 
-def costs(samples: pa.Table, stepped: Mapping[str, bool]) -> pa.Table:
-    """METRICS of the update's price: response tokens that trained an adapter, and optimizer steps taken."""
+def costs(samples: pa.Table, stepped: Mapping[str, bool], frozen: str) -> pa.Table:
+    """METRICS of the update's price: response tokens that trained an adapter, none of a `frozen` role, and optimizer steps."""
+    samples = samples.filter(pc.not_equal(samples["role"], frozen))
     lengths = pc.list_value_length(samples["completion_ids"]).to_pylist()
     members = samples["member_id"].to_pylist()
     trained = [length for member, length in zip(members, lengths, strict=True) if stepped.get(member)]

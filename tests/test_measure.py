@@ -189,9 +189,10 @@ def test_every_metric_counts_clusters_and_carries_its_error(found: dict[str, pa.
 
 
 def test_only_adapters_that_stepped_have_trained_on_their_tokens(found: dict[str, pa.Table]) -> None:
-    metrics = costs(found["samples"], {"s0": False, "s1": True})
+    metrics = costs(found["samples"], {"s0": False, "s1": True}, "teacher")
     assert values(metrics, "cost.trained_tokens") == {(): (12.0, 4, None)}
     assert values(metrics, "cost.optimizer_steps") == {(): (1.0, 2, None)}
+    assert values(costs(found["samples"], {"s1": True}, "student"), "cost.trained_tokens") == {(): (0.0, 0, None)}
 
 
 def test_coverage_counts_cells_against_all_the_past(found: dict[str, pa.Table]) -> None:
