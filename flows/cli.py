@@ -157,7 +157,7 @@ def _add_other_commands(command: Add) -> None:
     _store(export, run=False)
     pretrain = command("pretrain", "Train the seed model from scratch on generated programs.", commands.pretrain)
     pretrain.add_argument("--out", type=Path, required=True)
-    pretrain.add_argument("--minutes", type=float, default=54.0, help="worth of tokens on two cores")
+    pretrain.add_argument("--minutes", type=float, default=72.0, help="worth of tokens on two cores")
     pretrain.add_argument("--seed", type=int, default=0)
     pretrain.add_argument("--threads", type=int, default=2)
     bench = command("bench", "Measure: one JSON object a line.", commands.bench)

@@ -51,8 +51,8 @@ def test_prompts_are_what_the_docstring_says() -> None:
     pairs = STYLE.solve(Kind.INDUCTION, SOURCE, ("1, 2", "2, 2"), ("3", "4"), "add")
     assert pairs == "⟨ind⟩⟨in⟩1, 2⟨out⟩3⟨in⟩2, 2⟨out⟩4⟨prog⟩"
     reference = Triplet("def f(x):\n    return x", "1", "1")
-    assert STYLE.propose(Kind.ABDUCTION, (reference,)) == "⟨pa⟩⟨prog⟩def f(x):\n    return x⟨in⟩1⟨out⟩1⟨prog⟩"
-    assert STYLE.propose(Kind.DEDUCTION, ()) == "⟨pd⟩⟨prog⟩"
+    assert STYLE.propose(Kind.ABDUCTION, (reference,)) == "⟨prog⟩def f(x):\n    return x⟨in⟩1⟨out⟩1⟨pa⟩"
+    assert STYLE.propose(Kind.DEDUCTION, ()) == "⟨pd⟩"
     assert STYLE.propose_inputs(SOURCE, 10) == f"⟨pi⟩{SOURCE}⟨in⟩"
 
 
@@ -73,7 +73,7 @@ def test_nothing_written_into_a_prompt_becomes_a_marker(program: str, value: str
     prompts = {
         STYLE.solve(Kind.DEDUCTION, program, (value,), (output,), ""): 3,
         STYLE.solve(Kind.INDUCTION, program, (value, value), (output, output), ""): 6,
-        STYLE.propose(Kind.DEDUCTION, (Triplet(program, value, output),)): 5,
+        STYLE.propose(Kind.DEDUCTION, (Triplet(program, value, output),)): 4,
         STYLE.propose_inputs(program, 10): 2,
     }
     special = {seed_tokenizer.IDS[token] for token in seed_tokenizer.SPECIAL}

@@ -3,12 +3,13 @@
     deduction   ⟨ded⟩ program ⟨in⟩ input ⟨out⟩            → output
     abduction   ⟨abd⟩ program ⟨out⟩ output ⟨in⟩           → input
     induction   ⟨ind⟩ (⟨in⟩ input ⟨out⟩ output)… ⟨prog⟩   → program
-    propose     ⟨pd⟩ or ⟨pa⟩ (⟨prog⟩ program ⟨in⟩ input ⟨out⟩ output)… ⟨prog⟩   → program ⟨in⟩ input
+    propose     (⟨prog⟩ program ⟨in⟩ input ⟨out⟩ output)… ⟨pd⟩ or ⟨pa⟩   → program ⟨in⟩ input
     inputs      ⟨pi⟩ program ⟨in⟩                         → input ⟨in⟩ input …
 
 Markers are single tokens spelled with brackets outside ASCII. Programs and values are written into prompts in ASCII (as Python's
-escapes where needed), so no program can write a marker; a completion that has one where none belongs is `Unparsed`. There is no
-message in this style: what a chat teacher says about an induction task is not shown, and read ones are empty.
+escapes where needed), so no program can write a marker; a completion that has one where none belongs is `Unparsed`. The marker
+that asks for a new program stands last, so that one more reference never fits. There is no message in this style: what a chat
+teacher says about an induction task is not shown, and read ones are empty.
 """
 
 import re
@@ -43,16 +44,16 @@ class CompactPrompts:
 
     def propose(self, kind: Kind, references: tuple[Triplet, ...]) -> str:
         """Asks for a new program and one input for it."""
-        starts = {Kind.DEDUCTION: PROPOSE_DEDUCTION, Kind.ABDUCTION: PROPOSE_ABDUCTION}
-        if kind not in starts:
+        asks = {Kind.DEDUCTION: PROPOSE_DEDUCTION, Kind.ABDUCTION: PROPOSE_ABDUCTION}
+        if kind not in asks:
             raise ValueError(f"induction proposals show a program: use propose_inputs, not propose({kind!r})")
         shown = (
             PROGRAM + _plain(each.program) + INPUT + _plain(each.input) + OUTPUT + _plain(each.output) for each in references
         )
-        return starts[kind] + "".join(shown) + PROGRAM
+        return "".join(shown) + asks[kind]
 
     def propose_inputs(self, program: str, num_inputs: int) -> str:
-        """Asks for inputs of a program. The model was pretrained to write ten; the number itself is not in the prompt."""
+        """Asks for inputs of a program. The model was pretrained to write twelve; the number itself is not in the prompt."""
         if num_inputs < 1:
             raise ValueError(f"num_inputs must be positive, not {num_inputs}")
         return PROPOSE_INPUTS + _plain(program) + INPUT

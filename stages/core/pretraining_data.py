@@ -14,6 +14,7 @@ from stages.core.prompts import Kind, Triplet
 ROW = 512
 SHOWN_PAIRS = 5
 NUM_INPUTS = 10
+PROPOSED_INPUTS = NUM_INPUTS + 2  # what a teacher asks for, and a few to spare: who writes ten cannot count so exactly
 FORMS = ("deduction", "abduction", "induction", "propose", "propose_inputs")
 
 _OUTPUT_ID = seed_tokenizer.IDS[OUTPUT]
@@ -33,9 +34,11 @@ class Mix:
     induction_levels: tuple[int, ...] = (46, 30, 15, 9)
 
 
-# First everything alike; then mostly what can be worked out, since inputs and new programs are matters of chance to a large part.
+# First everything alike; then mostly what can be worked out, since inputs and new programs are matters of chance to a large part;
+# last more proposals again, which a run needs as many of as of answers.
 BROAD = Mix((36, 18, 20, 18, 8), (1.0,) * 5, 0.1, (28, 28, 26, 18), (18, 22, 16, 12, 8, 6, 18))
 ANSWERS = Mix((44, 18, 18, 16, 4), (1.0, 0.7, 1.0, 0.25, 0.1), 0.05, (32, 30, 23, 15), (20, 24, 18, 12, 8, 5, 13))
+PROPOSALS = Mix((34, 14, 18, 28, 6), (1.0, 0.7, 1.0, 0.5, 0.3), 0.05, (32, 30, 23, 15), (20, 24, 18, 12, 8, 5, 13))
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ class DocumentSource:
         """Prompt and answer."""
         if form == "propose":
             return self._proposal()
-        wanted = 1 if form in ("deduction", "abduction") else NUM_INPUTS
+        wanted = {"induction": NUM_INPUTS, "propose_inputs": PROPOSED_INPUTS}.get(form, 1)
         drawn = self.program(self._mix.induction_levels if form == "induction" else self._mix.levels, wanted)
         if form == "propose_inputs":
             return self._style.propose_inputs(drawn.source, NUM_INPUTS), INPUT.join(drawn.inputs)
