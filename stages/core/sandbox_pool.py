@@ -62,12 +62,13 @@ class Link(Protocol):
 
 @dataclass(frozen=True)
 class Limits:
-    """Per run: CPU and wall seconds, MiB of address space; how many more servers see programs with sets or hashes."""
+    """Per run: CPU and wall seconds, MiB of address space, characters of input; how many more servers see programs with sets."""
 
     cpu_seconds: float = 2.0
     wall_seconds: float = 10.0
     memory_mb: int = 256
     witnesses: int = 3
+    input_text: int = 65_536
 
 
 @dataclass
@@ -204,7 +205,7 @@ class Pool:
             elif job is IDLE:
                 stream.idle = True
             else:
-                data = payload(job)
+                data = payload(job, self.limits.input_text)
                 stream.taken += 1
                 if isinstance(data, bytes):
                     stream.queue.append(Record(stream.taken - 1, data, job.validate, needs_modules(job.program)))

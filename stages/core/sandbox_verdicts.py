@@ -72,8 +72,8 @@ def parse_runs(body: bytes) -> tuple[int, list[Run]]:
     return number, runs
 
 
-def payload(job: Job) -> bytes | Verdict:
-    """The job as the program's process reads it, or the verdict that needs no run. Raises nothing."""
+def payload(job: Job, input_text: int = MAX_TEXT) -> bytes | Verdict:
+    """The job as the program's process reads it, or the verdict that needs no run (an input over `input_text` characters)."""
     try:
         program = job.program.encode()
     except UnicodeEncodeError:
@@ -82,8 +82,8 @@ def payload(job: Job) -> bytes | Verdict:
     if size > MAX_SOURCE:
         return Verdict(Status.UNPARSED, None, f"the program has {size} bytes, over {MAX_SOURCE}", None)
     try:
-        arguments = parse_arguments(job.input)
-        if len(job.input) > MAX_TEXT // 2:
+        arguments = parse_arguments(job.input, input_text)
+        if input_text == MAX_TEXT and len(job.input) > MAX_TEXT // 2:
             arguments_literal(arguments)  # raises TooLarge; shorter texts cannot be too long as `repr` writes them
     except (LiteralError, TooLarge) as error:
         return Verdict(Status.UNPARSED, None, f"input: {error}", None)

@@ -45,7 +45,7 @@ def _within(text: str, maths: bool = True) -> str | None:
     if phrases := list(_PHRASE.finditer(text)):
         return _phrase(phrases[-1]["rest"])
     if maths and (found := _MATHS.findall(text)):
-        return next(part for part in found[-1] if part)
+        return str(next(part for part in found[-1] if part))
     return None
 
 

@@ -1,0 +1,169 @@
+"""Scores of programs: every test in the sandbox, every comparison on the host.
+
+HumanEval+ and MBPP+: base and plus tests are two runs of one process, each from a fresh module, as EvalPlus has two processes.
+The right values come from the task's reference, run in the same way. LiveCodeBench: methods are called in one process; programs
+that read standard input get a process a test, a few tests at first, the rest only if those passed.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from stages.core.sandbox import Job, Sandbox, Status
+from stages.core.suites import evalplus_rules, harness, livecode_rules
+from stages.core.suites.harness import MAX_SOLUTION, PRELUDE, Outcome, Returned
+from stages.core.suites.problems import BadSuite, Form, Problem
+
+Expected = Mapping[str, tuple[tuple[Returned, ...], ...]]
+"""Of a problem with a reference: what it returns for the base and for the plus inputs."""
+
+_WAVES = (1, 4, 16)  # tests of a program that reads standard input, before all the others
+
+
+@dataclass(frozen=True)
+class Score:
+    """`status`: correct, base_only (the plus tests fail), wrong, error, format, too_long, or the sandbox's word."""
+
+    status: str
+    detail: str = ""
+
+    @property
+    def correct(self) -> bool:
+        """Whether every test passed."""
+        return self.status == "correct"
+
+
+def expected_values(problems: Sequence[Problem], sandbox: Sandbox) -> Expected:
+    """What the references return. Raises BadSuite where one fails: then the data, or this sandbox, is not what it should be."""
+    asked = [problem for problem in problems if problem.form is Form.FUNCTION and problem.reference]
+    jobs = (_function(problem, problem.reference, True, plus=True) for problem in asked)
+    found = {}
+    for problem, verdict in zip(asked, sandbox.run(jobs), strict=True):
+        outcome = harness.read(verdict)
+        wanted = (len(problem.inputs), len(problem.plus_inputs))
+        errors = [one.text for group in outcome.groups for one in group if one.tag == "e"]
+        if outcome.status != Status.VALID or tuple(map(len, outcome.groups)) != wanted or errors:
+            raise BadSuite(f"problem {problem.problem_id}: its reference fails here: {outcome.detail or errors[:1]}")
+        found[problem.problem_id] = outcome.groups
+    return found
+
+
+def score_programs(answers: Sequence[tuple[Problem, str | None]], sandbox: Sandbox, expected: Expected) -> list[Score]:
+    """A score an answer (a problem and a program, None: there is none), in order. Equal answers to a problem run once."""
+    distinct = list(dict.fromkeys((problem.problem_id, program) for problem, program in answers))
+    problems = {problem.problem_id: problem for problem, _ in answers}
+    found: dict[tuple[str, str | None], Score] = {}
+    asked: dict[str, list[tuple[Problem, str]]] = {"reference": [], "values": [], "stdin": []}
+    for problem_id, program in distinct:
+        problem = problems[problem_id]
+        if program is None or not program.strip():
+            found[problem_id, program] = Score("format", "no program")
+        elif len(program) > MAX_SOLUTION:
+            found[problem_id, program] = Score("too_long", f"a program of {len(program)} characters, over {MAX_SOLUTION}")
+        else:
+            kind = "stdin" if problem.form is Form.STDIN else "reference" if problem.reference else "values"
+            asked[kind].append((problem, program))
+    scored = [*_by_reference(asked["reference"], sandbox, expected), *_by_values(asked["values"], sandbox)]
+    scored += _by_output(asked["stdin"], sandbox)
+    for (problem, program), score in zip([pair for pairs in asked.values() for pair in pairs], scored, strict=True):
+        found[problem.problem_id, program] = score
+    return [found[problem.problem_id, program] for problem, program in answers]
+
+
+def _function(problem: Problem, program: str, reference: bool, plus: bool) -> Job:
+    prelude = "" if problem.reference else PRELUDE
+    groups = [problem.inputs, *([problem.plus_inputs] if plus else [])]
+    return harness.function_job(program, prelude, problem.entry_point, evalplus_rules.shape(problem, reference), groups)
+
+
+def _by_reference(answers: list[tuple[Problem, str]], sandbox: Sandbox, expected: Expected) -> list[Score]:
+    """Base and plus together; what then gave no values at all is run on the base tests alone."""
+    verdicts = sandbox.run(_function(problem, program, False, bool(problem.plus_inputs)) for problem, program in answers)
+    outcomes = [harness.read(verdict) for verdict in verdicts]
+    again = [
+        number for number, outcome in enumerate(outcomes) if outcome.status != Status.VALID and answers[number][0].plus_inputs
+    ]
+    alone = sandbox.run(_function(*answers[number], False, False) for number in again) if again else iter(())
+    base_only = {number: harness.read(verdict) for number, verdict in zip(again, alone, strict=True)}
+    return [
+        _judged(problem, outcomes[number], base_only.get(number), expected[problem.problem_id])
+        for number, (problem, _) in enumerate(answers)
+    ]
+
+
+def _judged(problem: Problem, both: Outcome, base: Outcome | None, expected: Sequence[Sequence[Returned]]) -> Score:
+    first = base or both
+    if first.status != Status.VALID:
+        return Score(first.status, first.detail)
+    if not first.groups:
+        return Score(Status.CRASH, "no values")
+    failing = evalplus_rules.failing(problem, problem.inputs, first.groups[0], expected[0])
+    if failing:
+        return Score(_word(first.groups[0], failing), failing)
+    if not problem.plus_inputs:
+        return Score("correct")
+    if both.status != Status.VALID:
+        return Score("base_only", f"plus: {both.status}: {both.detail}")
+    given = both.groups[1] if len(both.groups) > 1 else ()
+    failing = evalplus_rules.failing(problem, problem.plus_inputs, given, expected[1])
+    return Score("base_only", f"plus {failing}") if failing else Score("correct")
+
+
+def _word(returned: Sequence[Returned], failing: str) -> str:
+    """`error` where an exception ended the run at the test that failed, else `wrong`."""
+    ended = returned[-1].tag == "e" if returned else False
+    return "error" if ended and failing.startswith(f"test {len(returned)}:") else "wrong"
+
+
+def _by_values(answers: list[tuple[Problem, str]], sandbox: Sandbox) -> Iterator[Score]:
+    verdicts = sandbox.run(_function(problem, program, False, False) for problem, program in answers)
+    for (problem, _), verdict in zip(answers, verdicts, strict=True):
+        outcome = harness.read(verdict)
+        if outcome.status != Status.VALID:
+            yield Score(outcome.status, outcome.detail)
+            continue
+        yield _method_score(problem, outcome.groups[0] if outcome.groups else ())
+
+
+def _method_score(problem: Problem, returned: Sequence[Returned]) -> Score:
+    for number, wanted in enumerate(problem.outputs):
+        if number >= len(returned):
+            return Score("crash", f"test {number + 1}: the run ended before it")
+        if returned[number].tag == "e":
+            return Score("error", f"test {number + 1}: {returned[number].text[1:-1]}")
+        if not livecode_rules.value_counts(returned[number], wanted):
+            return Score("wrong", f"test {number + 1}: another value")
+    return Score("correct")
+
+
+def _by_output(answers: list[tuple[Problem, str]], sandbox: Sandbox) -> list[Score]:
+    """In waves over all answers: those that have failed are not run again."""
+    failed: dict[int, Score] = {}
+    start = 0
+    longest = max((len(problem.inputs) for problem, _ in answers), default=0)
+    for stop in sorted({*_WAVES, longest}):
+        asked = [
+            (number, test)
+            for number, (problem, _) in enumerate(answers)
+            if number not in failed
+            for test in range(start, min(stop, len(problem.inputs)))
+        ]
+        jobs = (harness.stdin_job(answers[number][1], PRELUDE, answers[number][0].inputs[test]) for number, test in asked)
+        for (number, test), verdict in zip(asked, sandbox.run(jobs), strict=True):
+            score = _program_score(answers[number][0].outputs[test], harness.read(verdict), test)
+            if not score.correct:
+                failed.setdefault(number, score)
+        start = max(start, stop)
+    return [failed.get(number, Score("correct")) for number in range(len(answers))]
+
+
+def _program_score(wanted: str, outcome: Outcome, test: int) -> Score:
+    if outcome.status != Status.VALID:
+        return Score(outcome.status, f"test {test + 1}: {outcome.detail}")
+    lines = outcome.groups[0] if outcome.groups else ()
+    if not lines or lines[0].tag not in "vd":
+        return Score(Status.CRASH, f"test {test + 1}: no output")
+    if len(lines) > 1:
+        return Score("error", f"test {test + 1}: {lines[1].text[1:-1]}")
+    if not livecode_rules.output_counts(lines[0], wanted):
+        return Score("wrong", f"test {test + 1}: other output")
+    return Score("correct")

@@ -1,0 +1,47 @@
+"""When an output counts on LiveCodeBench: its runner's rules, on text and on values.
+
+Standard output: stripped lines are compared one by one; a line that differs counts if both hold the same numbers as decimals.
+Functions: the returned value must equal the expected one as Python's `==` has it, a tuple counting as a list.
+"""
+
+from decimal import Decimal, InvalidOperation
+
+from stages.core.suites.harness import Returned, output_digest
+from stages.core.values import LiteralError, parse_value
+
+_LIMIT = 1 << 24
+
+
+def output_counts(written: Returned, expected: str) -> bool:
+    """Whether what a program wrote is what was expected; a very long output (its digest) must be the same line by line."""
+    wanted = _lines(expected)
+    if written.tag == "d":
+        return written == output_digest(wanted)
+    given = _lines(str(written.value()))
+    return len(given) == len(wanted) and all(_line_counts(a, b) for a, b in zip(given, wanted, strict=True))
+
+
+def _lines(text: str) -> list[str]:
+    return [line.strip() for line in text.strip().split("\n")]
+
+
+def _line_counts(given: str, wanted: str) -> bool:
+    if given == wanted:
+        return True
+    try:
+        return list(map(Decimal, given.split())) == list(map(Decimal, wanted.split()))
+    except InvalidOperation:
+        return False
+
+
+def value_counts(returned: Returned, expected: str) -> bool:
+    """Whether a returned value is the expected literal's value."""
+    if returned.tag not in "vs":
+        return False
+    try:
+        value, wanted = returned.value(), parse_value(expected, _LIMIT)
+    except LiteralError:
+        return False
+    if isinstance(value, tuple):
+        value = list(value)
+    return bool(value == wanted)
