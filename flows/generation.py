@@ -5,6 +5,7 @@ from typing import Any
 import prefect
 from prefect.cache_policies import NO_CACHE
 
+from flows import notes
 from flows.scoring import benchmarks_at
 from flows.session import session
 from flows.storage import StoreUnavailable
@@ -48,6 +49,7 @@ def update_group(generation: int, part: str, *after: Reference) -> Reference:
 
 def step(stage: str, generation: int, *after: Reference) -> Reference:
     """The stage as a task of its own name in the run graph, after the references that it reads."""
+    notes.publish_progress(generation, stage)
     return run_stage.with_options(name=stage)(stage, generation, *after)
 
 
@@ -72,4 +74,6 @@ def run_generation(run_id: str, generation: int, population: Reference) -> Refer
     before_evolution = [ratings]
     if benchmarks_at(session().config, generation):
         before_evolution.append(step("benchmark", generation, updated))
-    return step("evolve", generation, *before_evolution)
+    evolved = step("evolve", generation, *before_evolution)
+    notes.publish_generation(generation)
+    return evolved

@@ -74,6 +74,7 @@ def environment(plan: Plan) -> dict[str, str]:
         "PREFECT_HOME": str(plan.home / "prefect"),
         "PREFECT_API_URL": f"{plan.url}/api",
         "PREFECT_UI_URL": plan.url,
+        "POPULORA_BROWSER_URL": os.environ.get("POPULORA_BROWSER_URL", f"http://{plan.host}:{plan.browser_port}"),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "PYTHONUNBUFFERED": "1",
     }

@@ -20,6 +20,7 @@ from flows.resume import first_generation
 from flows.stage_io import StageIO
 from flows.steps import update_parts
 from flows.storage import open_store
+from flows.watch import Watch
 from flows.workers import Workers, interpreter
 from stages.summary import generation_line
 
@@ -39,6 +40,7 @@ class Session:
         self.config, self.run = config, run
         self._workers, self._elsewhere = workers, elsewhere
         self._began = time.monotonic()
+        self._watch = Watch(run)
 
     def run_stage(self, stage: str, generation: int | None, part: str | None = None) -> Reference:
         """The reference of a finished step: found by its manifest, or run in the worker that its stage belongs to."""
@@ -61,14 +63,14 @@ class Session:
         return first_generation(self.run)
 
     def report_generation(self, generation: int) -> None:
-        """Prints the one line a generation that a person can read."""
-        io = self._io(generation)
-        seconds: dict[str, float] = {}
-        for manifest in self.run.history.of_generation(generation, parts=True):
-            stage = manifest.stage.partition(".parts/")[0]
-            seconds[stage] = seconds.get(stage, 0.0) + float(manifest.clock.get("seconds", 0.0))
-        line = generation_line(io.table("metrics"), io.table("ratings"), io.table("offspring"), seconds, generation)
+        """Prints the one line a generation that a person can read, and under it what to look at."""
+        watch = self._watch.look()
+        metrics, ratings, offspring = (watch.of(generation, name) for name in ("metrics", "ratings", "offspring"))
+        line = generation_line(metrics, ratings, offspring, watch.clock().get(generation, {}), generation)
         print(("\r\033[K" if sys.stderr.isatty() else "") + line, flush=True)
+        for alarm in watch.alarms():
+            if alarm.generation == generation:
+                print(f"       alarm: {alarm.name}: {alarm.message}", flush=True)
 
     def retire(self, generation: int) -> None:
         """Removes what the retention rule lets go, now that the generation is done; each removal leaves a tombstone."""

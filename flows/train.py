@@ -8,7 +8,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from pydantic import Field
 
-from flows import guard, machine, upkeep
+from flows import guard, machine, notes, upkeep
 from flows.config import RunConfig
 from flows.execute import Reference, Spec
 from flows.file_store import RUN_ID
@@ -32,17 +32,17 @@ def start() -> dict[str, Any]:
     on_failure=[upkeep.end_children],
 )
 def train(
+    run_id: Annotated[str, Field(pattern=f"^{RUN_ID.pattern}$")],
+    store: Annotated[str, Field(min_length=1)],
     config: RunConfig,
-    run_id: Annotated[str, Field(pattern=f"^{RUN_ID.pattern}$")] = "smoke",
-    store: Annotated[str, Field(min_length=1)] = "runs",
     placement: Placement = HERE,
 ) -> str:
     """Train a population of adapters, or go on with a run that exists under this id with the same configuration.
 
     Args:
-        config: Every setting of the run.
         run_id: Its name: lowercase letters, digits and dashes.
         store: Where artifacts go: a folder, file:///folder, or s3://bucket/prefix.
+        config: Every setting of the run.
         placement: Work pools for stages that need another machine; empty: all of them run where the run does.
 
     Returns the digest of the last manifest, which stands for the whole run.
@@ -50,12 +50,14 @@ def train(
     if os.environ.get("PREFECT__FLOW_RUN_ID"):  # started by a Prefect worker, not by our command line
         guard.leave_with_parent()
         machine.check(config, store, placement.gpu != "", placement.sandbox != "")
-    with open_session(config, run_id, store, placed(placement)) as current:
+    browser = os.environ.get("POPULORA_BROWSER_URL", "")
+    with open_session(config, run_id, store, placed(placement)) as current, notes.publishing(current.run, config, browser):
         population = start()
         # The heart of the run beats for its generations: one thread each would cost a second at the end of every one.
-        with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+        with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), upkeep.children_wait_when_paused():
             for generation in range(current.first_generation(), config.generations):
-                population = run_generation(run_id, generation, population)
+                with notes.tagged(run_id, config.mode, generation):
+                    population = run_generation(run_id, generation, population)
                 current.report_generation(generation)
                 current.retire(generation)
         return current.finish()

@@ -4,18 +4,16 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from flows.chain import Ref
 from flows.manifest import Run
-from flows.storage import Damaged, NotStored, open_store
+from flows.slices import batches, parquet_file
+from flows.storage import NotStored, open_store
 from flows.watch import Watch
 
 KEPT_BYTES = 256 << 20
 KEPT_RUNS = 64
-BATCH = 8192
 
 
 class Library:
@@ -57,10 +55,7 @@ class Library:
 
     def parquet(self, run: Run, ref: Ref) -> pq.ParquetFile:
         """The table's file, its digest verified; rows are decoded when they are asked for."""
-        try:
-            return pq.ParquetFile(pa.BufferReader(self._bytes(run, ref)))
-        except (pa.ArrowException, OSError) as error:
-            raise Damaged(f"{run.run_id}/{ref.uri}", f"not a Parquet file ({str(error).splitlines()[0]})") from error
+        return parquet_file(self._bytes(run, ref), f"{run.run_id}/{ref.uri}")
 
     def rows(self, run: Run, uri: str, columns: Sequence[str] | None = None, **equal: object) -> list[dict]:
         """Rows in which each column of `equal` has that value, with these columns; none where no stage has written any."""
@@ -68,15 +63,7 @@ class Library:
             ref = run.history.find(uri)
         except NotStored:
             return []
-        file = self.parquet(run, ref)
-        wanted = None if columns is None else list(dict.fromkeys([*columns, *equal]))
-        found: list[dict] = []
-        for batch in file.iter_batches(BATCH, columns=wanted):
-            for column, value in equal.items():
-                values = pa.array([value], batch.schema.field(column).type)
-                batch = batch.filter(pc.is_in(batch.column(column), values))
-            found += batch.to_pylist()
-        return found
+        return [row for batch in batches(self.parquet(run, ref), columns, **equal) for row in batch.to_pylist()]
 
     def _bytes(self, run: Run, ref: Ref) -> bytes:
         with self._lock:

@@ -56,8 +56,8 @@ def _add_run(app: FastAPI, library: Library, show: Show, drawings: Drawings) -> 
         return show("runs.html", **runs_page(library))
 
     @app.get("/runs/{run_id}")
-    def run(run_id: str) -> HTMLResponse:
-        page = run_page(library, run_id)
+    def run(run_id: str, every: bool = False) -> HTMLResponse:
+        page = run_page(library, run_id, every)
         figures = drawings.few(library.run(run_id)) if page["generations"] else []
         return show("run.html", **page, figures=figures)
 

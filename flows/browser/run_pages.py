@@ -16,24 +16,28 @@ from stages.summary import KINDS, lookup
 
 Values = Mapping[tuple[str, str | None, str | None, str | None], float]
 
+GENERATIONS = 100  # the newest, which a run's page shows at first
+
 
 def runs_page(library: Library) -> Json:
     """Every run with where it stands."""
     return {"runs": [_standing(library.run(run_id)) for run_id in library.run_ids()]}
 
 
-def run_page(library: Library, run_id: str) -> Json:
+def run_page(library: Library, run_id: str, every: bool = False) -> Json:
     """Where the run stands, its generations, alarms and configuration."""
     run = library.run(run_id)
     watch = library.watch(run)
     description = run.history.description() or {}
     alarms = watch.alarms()
+    shown = watch.generations if every else watch.generations[-GENERATIONS:]
     return {
         "run": run_id,
         "standing": _standing(run),
         "description": description,
         "settings": list(_settings(description.get("config", {}))),
-        "generations": [_generation_row(watch, generation, alarms) for generation in reversed(watch.generations)],
+        "generations": [_generation_row(watch, generation, alarms) for generation in reversed(shown)],
+        "hidden": len(watch.generations) - len(shown),
         "alarms": summary(alarms),
         "faults": watch.faults,
         "benchmarks": [_benchmark(manifest) for manifest in _benchmarks(run, watch)],
