@@ -123,9 +123,9 @@ class DockerSandbox(Pool):
 
 
 def _host() -> str:
-    """This boot of this machine: pids mean nothing elsewhere."""
+    """This boot of this machine and its process namespace: pids mean nothing elsewhere, nor in another container's namespace."""
     with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
     return socket.gethostname()
 
 
