@@ -5,10 +5,8 @@ process, a laptop without torch and the tests of storage never do. Imports no Pr
 """
 
 import hashlib
-import json
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ import pyarrow.parquet as pq
 
 from flows.choices import choose
 from flows.config import PROJECT, ConfigError, RunConfig
+from flows.probe_keys import probe_keys
 from stages import evolve as evolution
 from stages.core.engine import Engine
 from stages.core.gates import GATES
@@ -31,11 +30,6 @@ from stages.reward import ESTIMATORS, Estimator
 
 SUITES = PROJECT / "infra" / "benchmarks"
 PROBE = ("probe-dev", "probe-test")
-RUNNER = PROJECT / "containers" / "sandbox" / "runner"
-KEYS = (
-    "import ast, json, sys; from key import program_key; "
-    "print(json.dumps([program_key(ast.parse(program)) for program in json.load(sys.stdin)]))"
-)
 
 
 class Backend:
@@ -43,6 +37,7 @@ class Backend:
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
+        self._agreed: set[str] = set()
 
     def check(self) -> None:
         """Fails early where a run would fail late: the model's folder, every named choice, the suite, the sandbox."""
@@ -97,25 +92,73 @@ class Backend:
 
     @cached_property
     def _engine(self) -> Any:
+        if self.config.engine.kind == "vllm":
+            return self._vllm_engine()
         from stages.core.hf_engine import HFEngine
 
         return HFEngine(self._lora, self._tokenizer, {}, self.config.engine.batch_tokens)
 
+    def _vllm_engine(self) -> Any:
+        from stages.core.vllm_engine import Limits, VLLMEngine
+
+        rule, model, members = self.config.engine, self.config.model, self.config.population
+        limits = Limits(model.rank, model.alpha, members.teachers + members.students, self.window, dtype=model.dtype)
+        limits = replace(limits, batch_tokens=max(8192, self.window), memory_share=rule.memory_share, compile=rule.compile)
+        return VLLMEngine(self.model_path, limits, {})
+
+    @cached_property
+    def window(self) -> int:
+        """Tokens that a prompt and its completion may hold together: the configured number, at most the model's."""
+        from transformers import AutoConfig
+
+        own = int(AutoConfig.from_pretrained(self.model_path).max_position_embeddings)
+        return min(self.config.engine.window or own, own)
+
     def engine(self, adapters: Mapping[str, Adapter]) -> Engine:
-        """The engine, serving these adapters and the base model."""
+        """The engine, serving these adapters and the base model; awake, see `rest`."""
+        if self.config.engine.kind == "vllm":
+            self._engine.wake()
         self._engine.set_adapters({adapter_id: adapter.weights for adapter_id, adapter in adapters.items()})
         engine: Engine = self._engine
         return engine
+
+    def rest(self) -> None:
+        """After the last rollout of a generation: a vLLM engine leaves the GPU to the update."""
+        if self.config.engine.kind == "vllm":
+            self._engine.sleep()
+
+    def check_agreement(self, stage: str, adapters: Mapping[str, Adapter]) -> None:
+        """At a stage's first turn: engine and trainer give the same log-probabilities for its adapters. Raises Disagreement.
+
+        For an engine that shares a process with the trainer; vLLM's completions are compared in the update.
+        """
+        from stages.core.agreement import check_agreement
+
+        if stage in self._agreed or self.config.engine.kind == "vllm":
+            return
+        rule = self.config.engine
+        check_agreement(self.engine(adapters), self._trainer, adapters, rule.temperature, rule.max_drift)
+        self._agreed.add(stage)
 
     def engine_version(self) -> dict[str, str]:
         """What made the completions, for manifests."""
         import torch
         import transformers
 
-        return {"kind": self.config.engine.kind, "torch": str(torch.__version__), "transformers": transformers.__version__}
+        versions = {"kind": self.config.engine.kind, "torch": str(torch.__version__), "transformers": transformers.__version__}
+        if self.config.engine.kind == "vllm":
+            import vllm  # type: ignore[import-not-found,unused-ignore]
+
+            versions["vllm"] = str(vllm.__version__)
+        return versions
 
     def trainer(self) -> Trainer:
         """The trainer, on the same frozen weights as the engine."""
+        trainer: Trainer = self._trainer
+        return trainer
+
+    @cached_property
+    def _trainer(self) -> Any:
         from stages.core.loss import Objective
         from stages.core.torch_trainer import Settings, TorchTrainer
 
@@ -168,8 +211,8 @@ class Backend:
 
     def fits(self, max_new_tokens: int) -> Callable[[str], bool]:
         """Whether a prompt leaves room for that many tokens in the model's window."""
-        engine = self.engine({})
-        return lambda text: len(engine.encode(text)) + max_new_tokens <= engine.window
+        tokenizer, window = self._tokenizer, self.window  # not the engine's: the judge's process need not have one
+        return lambda text: len(tokenizer.encode(text)) + max_new_tokens <= window
 
     # judging -------------------------------------------------------------------------------------------------------------
 
@@ -244,12 +287,7 @@ class Backend:
 
     @cached_property
     def _probe_keys(self) -> frozenset[str]:
-        # The sandbox's own code, on this side: the probe's programs come from our generator, not from a model.
-        programs = sorted({program for half in PROBE for program in self.problems(half)["program"].to_pylist()})
-        done = subprocess.run(
-            [sys.executable, "-c", KEYS], input=json.dumps(programs), capture_output=True, text=True, check=True, cwd=RUNNER
-        )
-        return frozenset(json.loads(done.stdout))
+        return probe_keys(sorted({program for half in PROBE for program in self.problems(half)["program"].to_pylist()}))
 
     def _suite_file(self, suite: str) -> Path:
         path = SUITES / f"{suite}.parquet"

@@ -169,6 +169,12 @@ class EngineRule(Group):
     python: str = Field("", title="Interpreter", description="Of the rollout worker; empty takes this one (vLLM wants its own).")
     temperature: Above0 = Field(1.0, title="Temperature")
     batch_tokens: Positive = Field(131072, title="Decoding batch", description="Cache positions of one decoding batch.")
+    window: Count = Field(0, title="Window", description="Tokens of a prompt and its completion; 0 takes the model's own.")
+    memory_share: Share = Field(0.6, title="Share of the GPU", description="What vLLM sets aside on it.")
+    compile: bool = Field(True, title="Compile", description="vLLM: off starts faster and decodes slower.")
+    max_drift: Above0 = Field(
+        0.2, title="Largest drift", description="Mean difference of engine and trainer, in nats a token, above which a run stops."
+    )
 
 
 class Seeding(Group):

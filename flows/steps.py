@@ -29,6 +29,7 @@ from stages import update as updating
 from stages import verify as verification
 from stages.core import buffer, tables
 from stages.core.adapter_files import weights_sha256
+from stages.core.agreement import check_drift
 from stages.core.disagreement import disagreement
 from stages.core.draws import generator
 from stages.core.population import Member, initial_members, member_ids, start_adapter_id
@@ -76,7 +77,9 @@ def propose(io: StageIO, config: RunConfig, backend: Backend) -> None:
     population = io.population()
     matches = io.table("matches")
     teachers = sorted(set(matches["teacher_id"].to_pylist()))
-    engine = backend.engine(io.adapters(matches["teacher_adapter_id"].to_pylist()))
+    adapters = io.adapters(matches["teacher_adapter_id"].to_pylist())
+    backend.check_agreement("propose", adapters)
+    engine = backend.engine(adapters)
     proposals = proposing.propose(
         matches,
         _digests(population),
@@ -110,10 +113,13 @@ def verify(io: StageIO, config: RunConfig, backend: Backend) -> None:
 def solve(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Matched students attempt every valid task."""
     matches = io.table("matches")
-    engine = backend.engine(io.adapters(matches["student_adapter_id"].to_pylist()))
+    adapters = io.adapters(matches["student_adapter_id"].to_pylist())
+    backend.check_agreement("solve", adapters)
+    engine = backend.engine(adapters)
     plan = solving.Plan(config.solve.attempts, config.solve.max_new_tokens, config.engine.temperature)
     digests = _digests(io.population())
     rollouts = solving.solve(matches, digests, io.table("tasks"), engine, backend.style(), plan, config.seed, io.generation)
+    backend.rest()
     io.write_table("rollouts", rollouts)
     io.version(engine=backend.engine_version())
 
@@ -152,6 +158,7 @@ def update_part(io: StageIO, config: RunConfig, backend: Backend) -> None:
     members = {member.adapter_id: (member.member_id, member.role) for member in io.population() if member.adapter_id in chosen}
     adapters = io.adapters(chosen, moments=True)
     stepped, metrics = updating.update(adapters, members, _trained(io, config), backend.trainer())
+    check_drift(metrics, config.engine.max_drift)
     for member_id, adapter in stepped.items():
         io.write_adapter(f"{member_id}-g{io.generation:04d}", adapter)
     io.write_part(metrics, tables.METRICS)

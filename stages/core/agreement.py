@@ -1,13 +1,15 @@
-"""The start-up check: do engine and trainer give the same log-probabilities for every adapter?
+"""Do engine and trainer give the same log-probabilities for every adapter?
 
-Each adapter completes one fixed prompt; the trainer scores those very tokens. What differs is arithmetic (kernels, types, batch
-shapes) or a mistake (stale weights, another temperature, another scale), and only the first is small.
+At the start of a process that holds both, each adapter completes one fixed prompt and the trainer scores those very tokens. Every
+update compares the samples themselves, whichever process wrote them. What differs is arithmetic (kernels, types, batch shapes) or
+a mistake (stale weights, another temperature, another scale), and only the first is small.
 """
 
 from collections.abc import Mapping
 from typing import Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from stages.core import tables
 from stages.core.adapter_files import weights_sha256
@@ -53,3 +55,11 @@ def check_agreement(
     if far:
         raise Disagreement(f"engine and trainer differ by more than {threshold} nats: {far}")
     return drift
+
+
+def check_drift(metrics: pa.Table, threshold: float) -> None:
+    """Raises `Disagreement` naming the members whose update's mean drift, in nats a token, is above `threshold`."""
+    rows = metrics.filter(pc.equal(metrics["name"], "update.drift_mean")).to_pylist()
+    far = {row["member_id"]: round(row["value"], 4) for row in rows if not row["value"] <= threshold}
+    if far:
+        raise Disagreement(f"engine and trainer differ by more than {threshold} nats a token: {far}")
