@@ -144,6 +144,24 @@ class FileStore:
                 found += [base + name for name in files if hidden or not name.startswith(".")]
         return sorted(uri for uri in found if uri.startswith(prefix))
 
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """Bytes of every artifact whose name starts with `prefix`, dotted ones left out."""
+        found = {}
+        for uri in self.list(prefix):
+            with suppress(NotStored):  # gone by now
+                found[uri] = self.size(uri)
+        return found
+
+    def folders(self, prefix: str) -> Uris:
+        """Names directly below `prefix` (empty, or ending in /) that hold artifacts, sorted; dotted ones left out."""
+        with (
+            suppress(NotStored),
+            _explained(prefix),
+            os.scandir(self._path(prefix.rstrip("/")) if prefix else self.root) as inside,
+        ):
+            return sorted(entry.name for entry in inside if entry.is_dir() and not entry.name.startswith("."))
+        return []
+
     def free(self) -> int | None:
         """Bytes free on the disk that holds the folder, or will hold it."""
         folder = self.root

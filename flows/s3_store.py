@@ -103,16 +103,19 @@ class S3Store:
 
     def list(self, prefix: str, hidden: bool = False) -> Uris:
         """All artifacts whose name starts with `prefix`, sorted; dotted ones (leases) only if `hidden`."""
-        found: Uris = []
-        more: dict[str, str] = {}
-        while True:
-            wanted = {"Bucket": self.bucket, "Prefix": self._prefix + prefix} | more
-            page = settled(self.url, prefix, partial(self._client.list_objects_v2, **wanted))
-            found += [entry["Key"].removeprefix(self._prefix) for entry in page.get("Contents", [])]
-            if not page.get("IsTruncated"):
-                break
-            more = {"ContinuationToken": page["NextContinuationToken"]}
-        return sorted(uri for uri in found if hidden or not any(part.startswith(".") for part in uri.split("/")))
+        uris = [uri for page in self._pages(prefix) for uri in self._named(page)]
+        return sorted(uri for uri in uris if hidden or not _is_hidden(uri))
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """Bytes of every artifact whose name starts with `prefix`, dotted ones left out."""
+        found = {uri: size for page in self._pages(prefix) for uri, size in self._named(page).items()}
+        return {uri: found[uri] for uri in sorted(found) if not _is_hidden(uri)}
+
+    def folders(self, prefix: str) -> Uris:
+        """Names directly below `prefix` (empty, or ending in /) that hold artifacts, sorted; dotted ones left out."""
+        found = [entry["Prefix"] for page in self._pages(prefix, Delimiter="/") for entry in page.get("CommonPrefixes", [])]
+        names = (name.removeprefix(self._prefix + prefix).removesuffix("/") for name in found)
+        return sorted(name for name in names if not name.startswith("."))
 
     def free(self) -> int | None:
         """Buckets do not say."""
@@ -150,6 +153,19 @@ class S3Store:
             return False
 
     # inside -------------------------------------------------------------------------------------------------------------------
+
+    def _pages(self, prefix: str, **more: str) -> Iterator[dict[str, Any]]:
+        """The answers of a listing, one after the other."""
+        while True:
+            wanted = {"Bucket": self.bucket, "Prefix": self._prefix + prefix} | more
+            page = dict(settled(self.url, prefix, partial(self._client.list_objects_v2, **wanted)))
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            more = more | {"ContinuationToken": page["NextContinuationToken"]}
+
+    def _named(self, page: dict[str, Any]) -> dict[str, int]:
+        return {entry["Key"].removeprefix(self._prefix): int(entry["Size"]) for entry in page.get("Contents", [])}
 
     def _key(self, uri: str) -> str:
         return self._prefix + check_uri(uri)
@@ -215,6 +231,10 @@ class S3Store:
     def _abort(self, key: str, upload_id: str) -> None:
         with suppress(ClientError, BotoCoreError):  # it is gone, or stays for the next sweep; no artifact depends on it
             self._client.abort_multipart_upload(Bucket=self.bucket, Key=key, UploadId=upload_id)
+
+
+def _is_hidden(uri: str) -> bool:
+    return any(part.startswith(".") for part in uri.split("/"))
 
 
 def _md5(data: bytes) -> str:

@@ -1,7 +1,6 @@
 """Where a run stands, as text for `populora status`."""
 
 import json
-from contextlib import suppress
 
 from flows.chain import STAGES, Manifest
 from flows.manifest import Run
@@ -74,15 +73,20 @@ def holder(run: Run) -> str:
 
 def stored(run: Run) -> str:
     """Bytes by what they are for."""
-    sizes: dict[str, int] = {}
-    prefix = f"{run.run_id}/"
-    for uri in run.store.list(prefix):
-        top = uri.removeprefix(prefix).partition("/")[0]
-        kind = "generations" if top.startswith("generation=") else top if top in ("adapters", "benchmarks") else "other"
-        with suppress(NotStored):  # a temporary that is gone by now
-            sizes[kind] = sizes.get(kind, 0) + run.store.size(uri)
+    sizes = stored_bytes(run)
     parts = ", ".join(f"{kind} {size_text(size)}" for kind, size in sorted(sizes.items()))
     return f"{size_text(sum(sizes.values()))} ({parts})" if parts else "0 B"
+
+
+def stored_bytes(run: Run) -> dict[str, int]:
+    """Bytes of adapters, benchmarks, generations and the rest."""
+    found: dict[str, int] = {}
+    prefix = f"{run.run_id}/"
+    for uri, size in run.store.sizes(prefix).items():
+        top = uri.removeprefix(prefix).partition("/")[0]
+        kind = "generations" if top.startswith("generation=") else top if top in ("adapters", "benchmarks") else "other"
+        found[kind] = found.get(kind, 0) + size
+    return found
 
 
 def size_text(size: float) -> str:

@@ -82,6 +82,14 @@ class Store(Protocol):
         """All artifacts whose name starts with `prefix`, sorted; dotted ones (leases, temporaries) only if `hidden`."""
         ...
 
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """Bytes of every artifact whose name starts with `prefix`, dotted ones left out; one listing, not a question each."""
+        ...
+
+    def folders(self, prefix: str) -> Uris:
+        """Names directly below `prefix` (empty, or ending in /) that hold artifacts, sorted; dotted ones left out."""
+        ...
+
     def free(self) -> int | None:
         """Bytes that can still be written; None where the store does not say."""
         ...

@@ -63,6 +63,9 @@ def test_listing_goes_over_pages(store: Store) -> None:
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda name: store.create(name, b"x"), names))
     assert store.list("r/") == names
+    store.replace("r/.lease", b"hidden")
+    assert store.sizes("r/") == dict.fromkeys(names, 1)
+    assert store.folders("") == ["r"] and store.folders("r/") == []
 
 
 def test_large_objects_are_whole_and_written_once(store: Store) -> None:

@@ -252,3 +252,15 @@ def test_a_store_that_breaks_a_promise_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (check,) = conformance(str(tmp_path / "file"))
     assert (check.name, check.good) == ("write and read back", False) and "Not a directory" in check.detail
+
+
+def test_sizes_and_folders_of_a_store(tmp_path):
+    store = open_store(str(tmp_path))
+    for uri, data in (("run/a.json", b"1234"), ("run/x/b.bin", b"12"), ("other/run.json", b"1"), ("top", b"")):
+        store.create(uri, data)
+    store.replace("run/.lease", b"hidden")
+    assert store.sizes("run/") == {"run/a.json": 4, "run/x/b.bin": 2}
+    assert store.folders("") == ["other", "run"]
+    assert store.folders("run/") == ["x"]
+    assert open_store(str(tmp_path / "none")).folders("") == []
+    assert open_store(str(tmp_path / "none")).sizes("run/") == {}

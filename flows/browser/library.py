@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pyarrow.parquet as pq
 
 from flows.chain import Ref
+from flows.file_store import RUN_ID
 from flows.manifest import Run
 from flows.slices import batches, parquet_file
 from flows.storage import NotStored, open_store
@@ -28,7 +29,8 @@ class Library:
 
     def run_ids(self) -> list[str]:
         """Runs of the store, by name."""
-        return sorted(uri.partition("/")[0] for uri in self.store.list("") if uri.count("/") == 1 and uri.endswith("/run.json"))
+        names = (name for name in self.store.folders("") if RUN_ID.fullmatch(name))
+        return [name for name in names if self.store.exists(f"{name}/run.json")]
 
     def run(self, run_id: str) -> Run:
         """The run, for reading. Raises NotStored when the store has none of that id."""
