@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib.metadata import version
+from typing import Any
 
 from flows import guard, lease, retention
 from flows.backend import Backend
 from flows.choices import sources
-from flows.config import PROJECT, ConfigError, RunConfig, differences, dump
+from flows.config import PROJECT, ConfigError, RunConfig, differences, dump, parse
 from flows.execute import Reference, Spec, reference
 from flows.manifest import Run
 from flows.resume import first_generation
@@ -119,7 +120,7 @@ def check_resumable(run: Run, config: RunConfig) -> None:
     description = run.history.description()
     if description is None:
         return
-    old, new = description["config"], dump(config)
+    old, new = _with_defaults(description["config"]), dump(config)
     differing = [key for key in differences(old, new) if key != "generations"]
     if differing:
         raise ConfigError(
@@ -133,6 +134,14 @@ def check_resumable(run: Run, config: RunConfig) -> None:
         raise ConfigError(
             f"model.name: the files of {config.model.name} have changed since run {run.run_id} began; choose another --run-id"
         )
+
+
+def _with_defaults(values: dict[str, Any]) -> dict[str, Any]:
+    """A stored configuration with what has become a setting since then, at its default: an upgrade strands no run."""
+    try:
+        return dump(parse(values))
+    except ConfigError:
+        return values  # of a version that knew settings which are gone; the caller names them
 
 
 def versions(config: RunConfig) -> dict[str, object]:

@@ -5,8 +5,12 @@ ends otherwise than well ends its subflows too (`end_children`), an automation m
 clears up after both, at the start of a server and every minute beside a worker.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from uuid import UUID
 
+from prefect import runtime
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import (
     FlowRunFilter,
@@ -19,7 +23,8 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.events.actions import ChangeFlowRunState
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
-from prefect.states import Cancelled, Crashed
+from prefect.exceptions import Pause
+from prefect.states import Cancelled, Crashed, Pending
 
 HEARTBEAT_SECONDS = 30
 LOST_AFTER_SECONDS = 3 * HEARTBEAT_SECONDS
@@ -31,6 +36,19 @@ def end_children(flow: Any, flow_run: FlowRun, state: State) -> None:
     """A hook for cancelled, crashed and failed runs: what is left of their subflows gets the same end."""
     with get_client(sync_client=True) as client:
         _end_children(client, flow_run, state)
+
+
+@contextmanager
+def children_wait_when_paused() -> Iterator[None]:
+    """In a flow: when it is paused from the UI, its subflows are shown as waiting, not as running, until it is resumed."""
+    try:
+        yield
+    except Pause:
+        if run_id := runtime.flow_run.id:
+            with get_client(sync_client=True) as client:
+                for child in client.read_flow_runs(flow_run_filter=_children_at_work(UUID(run_id))):
+                    _set(client, child, Pending(message="The run that it belongs to is paused."))
+        raise
 
 
 def sweep(pools: list[str], nobody_works: bool = False) -> int:
@@ -74,13 +92,16 @@ def lost_runs() -> AutomationCore:
 
 
 def _end_children(client: Any, flow_run: FlowRun, state: State) -> None:
-    wanted = FlowRunFilter(
-        parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[flow_run.id]),
-        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=_AT_WORK)),
-    )
-    for child in client.read_flow_runs(flow_run_filter=wanted):
+    for child in client.read_flow_runs(flow_run_filter=_children_at_work(flow_run.id)):
         _set(client, child, _same_end(state))
         _end_children(client, child, state)
+
+
+def _children_at_work(flow_run_id: UUID) -> FlowRunFilter:
+    return FlowRunFilter(
+        parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[flow_run_id]),
+        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=_AT_WORK)),
+    )
 
 
 def _same_end(state: State) -> State:

@@ -1,0 +1,200 @@
+"""`populora bench orchestration`: what Prefect costs, with stages that do nothing.
+
+The real flow of a generation runs against a server of its own, on SQLite or PostgreSQL, with 1, 8 and 64 adapters updated
+one by one. Client seconds are what a run waits; `drain` is how long the server is still busy with what it was told; memory and
+database bytes show growth over many generations (`--generations 2000` is a day of them).
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from flows import children, prefect_api
+from flows.config import ConfigError, RunConfig, load
+from flows.execute import Reference
+
+POSTGRES_USER = "postgres"
+
+
+class NoStages:
+    """A session whose steps are done the moment they are asked for."""
+
+    def __init__(self, config: RunConfig, adapters: int) -> None:
+        self.config, self._adapters = config, adapters
+
+    def run_stage(self, stage: str, generation: int | None, part: str | None = None) -> Reference:
+        """A reference like any other, of nothing."""
+        return {"stage": stage, "generation": generation, "manifest": f"{stage}-{generation}-{part}", "rows": {}}
+
+    def update_parts(self, generation: int) -> list[str]:
+        """One part an adapter."""
+        return [f"{number:02d}" for number in range(self._adapters)]
+
+
+def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """One JSON object a figure."""
+    parser = argparse.ArgumentParser(prog="populora bench orchestration")
+    parser.add_argument("--database", default="sqlite", help="sqlite, postgres (a throw-away one), or a SQLAlchemy URL")
+    parser.add_argument("--adapters", default="1,8,64")
+    parser.add_argument("--generations", type=int, default=5)
+    parser.add_argument("--every", type=int, default=0, help="also print memory and database bytes every so many generations")
+    arguments = parser.parse_args(options)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="populora-bench-")))
+        folder.chmod(0o755)
+        url = arguments.database
+        if url == "postgres":
+            url = stack.enter_context(postgres(folder / "postgres"))
+        server = stack.enter_context(_server(folder, "" if url == "sqlite" else url))
+        kind = "sqlite" if url == "sqlite" else "postgresql"
+        for adapters in (int(text) for text in arguments.adapters.split(",")):
+            measured = _measure(adapters, arguments.generations, arguments.every, lambda: _size(server, folder, url))
+            yield from ({**line, "database": kind, "adapters": adapters} for line in measured)
+
+
+def _measure(adapters: int, generations: int, every: int, size: Any) -> Iterator[dict[str, Any]]:
+    import prefect
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+    from flows import session
+    from flows.generation import run_generation
+
+    seconds: list[float] = []
+    growth: list[tuple[int, dict[str, float]]] = []
+
+    @prefect.flow(name="bench", persist_result=False)
+    def whole() -> None:
+        population: Reference = {}
+        with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+            for generation in range(generations):
+                began = time.monotonic()
+                population = run_generation("bench", generation, population)
+                seconds.append(time.monotonic() - began)
+                if every and (generation + 1) % every == 0:
+                    growth.append((generation + 1, size()))
+
+    config = load("chaos", [f"generations={generations + 1}", "benchmark.every=1"])
+    token = session._CURRENT.set(NoStages(config, adapters))  # type: ignore[arg-type]
+    before = size()
+    try:
+        whole()
+    finally:
+        session._CURRENT.reset(token)
+    began = time.monotonic()
+    _settled(size)
+    tasks = 11 + adapters
+    mean = sum(seconds) / len(seconds)
+    yield _figure("orchestration.generation", mean, "s") | {"tasks": tasks, "n": len(seconds), "worst": round(max(seconds), 3)}
+    yield _figure("orchestration.task", 1000 * mean / tasks, "ms")
+    yield _figure("orchestration.drain", time.monotonic() - began, "s")
+    for number, found in growth:
+        yield from (_figure(name, value, "MB") | {"generation": number} for name, value in found.items())
+    after = size()
+    yield _figure("memory.server", after["memory.server"], "MB")
+    grown = (after["io.database"] - before["io.database"]) * 1000 / (generations * tasks)
+    yield _figure("io.database_a_task", grown, "kB")
+
+
+def _figure(name: str, value: float, unit: str) -> dict[str, Any]:
+    return {"name": name, "value": round(value, 3), "unit": unit}
+
+
+def _settled(size: Any, still: int = 3) -> None:
+    """Returns when the database has not grown for `still` looks, a second apart."""
+    seen: list[float] = []
+    while len(seen) < still or len(set(seen[-still:])) > 1:
+        if len(seen) > 600:
+            return
+        time.sleep(1)
+        seen.append(size()["io.database"])
+
+
+def _size(server: children.Child, folder: Path, url: str) -> dict[str, float]:
+    """Megabytes of the server's memory and of its database."""
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    memory = int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) / 1000
+    if url != "sqlite":
+        return {"memory.server": memory, "io.database": _postgres_bytes(url) / 1e6}
+    files = folder.glob("home/prefect.db*")
+    return {"memory.server": memory, "io.database": sum(file.stat().st_size for file in files) / 1e6}
+
+
+def _postgres_bytes(url: str) -> int:
+    import asyncio
+
+    import asyncpg  # type: ignore[import-untyped]
+
+    async def ask() -> int:
+        connection = await asyncpg.connect(url.replace("+asyncpg", ""))
+        try:
+            return int(await connection.fetchval("select pg_database_size(current_database())"))
+        finally:
+            await connection.close()
+
+    return asyncio.run(ask())
+
+
+@contextmanager
+def _server(folder: Path, database: str) -> Iterator[children.Child]:
+    """A Prefect server of its own, and this process as its client."""
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    own = {"PREFECT_HOME": str(folder / "home"), "PREFECT_API_URL": f"http://127.0.0.1:{port}/api"}
+    own |= {"PREFECT_SERVER_DATABASE_CONNECTION_URL": database} if database else {}
+    quiet = {"PREFECT_LOGGING_LEVEL": "CRITICAL"}
+    os.environ.update(prefect_api.WORKER_SETTINGS | own | quiet)
+    command = [sys.executable, "-m", "flows.ui_server", "--port", str(port)]
+    server = children.start("server", command, os.environ, folder / "server.log")
+    try:
+        deadline = time.monotonic() + 180
+        while not prefect_api.answers(own["PREFECT_API_URL"]):
+            if not server.lives or time.monotonic() > deadline:
+                raise children.ChildFailed(f"the Prefect server did not start: {server.last_words()}")
+            time.sleep(0.2)
+        yield server
+    finally:
+        server.end(10)
+
+
+@contextmanager
+def postgres(folder: Path) -> Iterator[str]:
+    """The URL of a throw-away PostgreSQL on a socket and a port of its own. Raises ConfigError where it is not installed."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    initdb = str(found[-1]) if found else shutil.which("initdb")
+    if initdb is None:
+        raise ConfigError("--database postgres: PostgreSQL is not installed; on Debian: apt-get install postgresql")
+    programs = Path(initdb).parent
+    folder.mkdir()
+    as_user: list[str] = []
+    if os.geteuid() == 0:  # PostgreSQL refuses to run as root
+        shutil.chown(folder, POSTGRES_USER, POSTGRES_USER)
+        as_user = ["runuser", "-u", POSTGRES_USER, "--"]
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    data, log = folder / "data", folder / "log"
+
+    def run(*words: str) -> None:
+        subprocess.run([*as_user, *words], check=True, capture_output=True, timeout=120, cwd=folder)
+
+    run(initdb, "-D", str(data), "-U", "prefect", "-A", "trust", "--encoding=UTF8")
+    settings = f"-c port={port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder}"
+    run(str(programs / "pg_ctl"), "-D", str(data), "-l", str(log), "-w", "-o", settings, "start")
+    try:
+        run(str(programs / "createdb"), "-h", "127.0.0.1", "-p", str(port), "-U", "prefect", "prefect")
+        yield f"postgresql+asyncpg://prefect@127.0.0.1:{port}/prefect"
+    finally:
+        run(str(programs / "pg_ctl"), "-D", str(data), "-m", "immediate", "stop")
