@@ -1,5 +1,6 @@
 """From the rows of a publisher's file to problems: one function a file format. Pure; raises BadSuite naming the row."""
 
+import ast
 import base64
 import io
 import json
@@ -33,6 +34,8 @@ def read(reader: Callable[[Row, int], Sequence[Problem]], rows: Iterable[Row]) -
 
 def evalplus(row: Row, number: int) -> list[Problem]:
     """A row of HumanEval+ or MBPP+ as EvalPlus releases them: task_id, prompt, entry_point, canonical_solution, inputs, atol."""
+    if "base_input" not in row:
+        return _evalplus_hub(row)
     task_id = str(field(row, "task_id"))
     mbpp = task_id.startswith("Mbpp/")
     inputs = {name: _arguments(task_id, field(row, name), mbpp) for name in ("base_input", "plus_input")}
@@ -48,6 +51,32 @@ def evalplus(row: Row, number: int) -> list[Problem]:
         inputs=inputs["base_input"],
         plus_inputs=inputs["plus_input"],
         tolerance=float(row.get("atol") or 0.0),
+    )
+    return [problem]
+
+
+_TESTED = re.compile(r"assertion\((\w+)\(\*inp\), exp, ([\d.e+-]+)\)")
+_INPUTS = re.compile(r"^[ \t]*inputs = (\[.*\])[ \t]*$", re.M)
+
+
+def _evalplus_hub(row: Row) -> list[Problem]:
+    """A row as the hub has it: the inputs of base and plus tests together, as a line of the test program (a publisher's text)."""
+    inputs, tested = _INPUTS.search(str(field(row, "test"))), _TESTED.search(str(row["test"]))
+    if not inputs or not tested:
+        raise BadSuite("the test program has no line `inputs = [...]`, or no assertion on it")
+    task_id, mbpp = str(field(row, "task_id")), "entry_point" not in row
+    prompt = str(field(row, "prompt"))
+    reference = str(row["code"]) if mbpp else prompt + str(field(row, "canonical_solution"))
+    problem = Problem(
+        problem_id=f"Mbpp/{task_id}" if mbpp else task_id,
+        form=Form.FUNCTION,
+        group="mbpp" if mbpp else "humaneval",
+        question=prompt,
+        program="" if mbpp else prompt,
+        entry_point=tested[1] if mbpp else str(row["entry_point"]),
+        reference=reference,
+        inputs=tuple(arguments_wire(tuple(given)) for given in ast.literal_eval(inputs[1])),
+        tolerance=float(tested[2]),
     )
     return [problem]
 

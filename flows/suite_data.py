@@ -1,0 +1,158 @@
+"""Where a public suite's problems come from: a local folder (`--data DIR`), or the Hugging Face hub, once, at a pinned revision.
+
+From the hub: files go to the cache with a lock file that holds revision and sha256 of every file. What is pinned in the catalogue
+must be what arrives; what is not pinned there is pinned by the first fetch. Every later use hashes the files again.
+"""
+
+import fnmatch
+import gzip
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from flows.config import PROJECT, ConfigError
+from flows.storage import StoreUnavailable
+from stages.core.sandbox import Sandbox
+from stages.core.suites import code_scoring, problems, readers
+from stages.core.suites.catalogue import SUITES, Suite
+from stages.core.suites.harness import Returned
+from stages.core.suites.problems import BadSuite, Problem
+
+CACHE = PROJECT / ".cache" / "suites"
+SAMPLES = PROJECT / "infra" / "benchmarks" / "samples"
+
+
+def suite_of(name: str) -> Suite:
+    """The suite of that name. Raises ConfigError."""
+    if name not in SUITES:
+        raise ConfigError(f"suite {name!r} is none of probe-dev, probe-test, {', '.join(sorted(SUITES))}")
+    return SUITES[name]
+
+
+def load(name: str, data: Path | None = None, cache: Path = CACHE) -> list[Problem]:
+    """The problems of a suite: from `data`, else from the cache or the hub. Raises ConfigError, StoreUnavailable."""
+    suite = suite_of(name)
+    files = _local(suite, data) if data is not None else _cached(suite, cache)
+    try:
+        found = readers.read(suite.reader, (row for file in files for row in rows(file)))
+    except BadSuite as error:
+        raise ConfigError(f"suite {name}, {', '.join(file.name for file in files)}: {error}") from error
+    if suite.digest and data is None and problems.digest(found) != suite.digest:
+        raise ConfigError(f"suite {name}: the problems have digest {problems.digest(found)[:12]}…, not {suite.digest[:12]}…")
+    return found
+
+
+def rows(file: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a JSON lines file (gzip or not), a JSON array, or a Parquet file. Raises ConfigError naming the line."""
+    if file.suffix == ".parquet":
+        yield from pq.read_table(file).to_pylist()
+        return
+    with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise ConfigError(f"{file.name}, line {number}: not JSON: {str(error)[:80]}") from error
+            if not isinstance(row, dict):
+                raise ConfigError(f"{file.name}, line {number}: not a JSON object")
+            yield row
+
+
+def _local(suite: Suite, data: Path) -> list[Path]:
+    if not data.is_dir():
+        raise ConfigError(f"--data {data}: there is no such folder")
+    found = {file.name: file for file in sorted(data.rglob("*")) if file.name in suite.files}
+    if not found:
+        raise ConfigError(
+            f"--data {data}: none of {', '.join(suite.files)} is there; without --data the suite is fetched from "
+            f"https://huggingface.co/datasets/{suite.repository}"
+        )
+    return [found[name] for name in suite.files if name in found]
+
+
+# --- the hub
+
+
+def _cached(suite: Suite, cache: Path) -> list[Path]:
+    folder = cache / suite.name
+    lock = folder / "lock.json"
+    if not lock.is_file():
+        _fetch(suite, folder)
+    held = json.loads(lock.read_text())
+    if suite.revision and held["revision"] != suite.revision:
+        raise ConfigError(
+            f"{lock}: revision {held['revision'][:12]}…, not {suite.revision[:12]}…; remove {folder} to fetch again"
+        )
+    for name, sha256 in held["files"].items():
+        if not (folder / name).is_file() or _sha256(folder / name) != sha256:
+            raise ConfigError(
+                f"{folder / name}: its digest is not {sha256[:12]}…, as {lock} says; remove {folder} to fetch again"
+            )
+    return [folder / name for name in held["files"]]
+
+
+def _fetch(suite: Suite, folder: Path) -> None:
+    """Downloads the suite's files at the pinned revision (or the newest, which is then pinned), the lock file last."""
+    import httpx  # noqa: PLC0415
+    from huggingface_hub import HfApi, hf_hub_download  # noqa: PLC0415 (half a second, and most commands need no hub)
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled  # noqa: PLC0415
+
+    where = f"suite {suite.name} from https://huggingface.co/datasets/{suite.repository}"
+    try:
+        revision = suite.revision or str(HfApi().dataset_info(suite.repository).sha)
+        listed = sorted(HfApi().list_repo_files(suite.repository, repo_type="dataset", revision=revision))
+        chosen = next((names for pattern in suite.patterns if (names := fnmatch.filter(listed, pattern))), [])
+        chosen = [name for pattern in suite.patterns for name in fnmatch.filter(listed, pattern)] if suite.size == 880 else chosen
+        if not chosen:
+            raise ConfigError(f"{where}: no file fits {', '.join(suite.patterns)} at revision {revision[:12]}…")
+        for name in chosen:
+            hf_hub_download(suite.repository, name, repo_type="dataset", revision=revision, local_dir=folder)
+    except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, httpx.HTTPError, OSError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
+        raise StoreUnavailable(f"{where}: {reason}; give a copy with --data DIR") from error
+    files = {name: _sha256(folder / name) for name in chosen}
+    text = json.dumps({"repository": suite.repository, "revision": revision, "files": files}, indent=2)
+    temporary = folder / f".lock-{os.getpid()}"
+    temporary.write_text(text + "\n")
+    temporary.replace(folder / "lock.json")
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+# --- what references return
+
+
+def expected(found: list[Problem], sandbox: Sandbox, cache: Path = CACHE) -> code_scoring.Expected:
+    """What the references of these problems return: from the cache, else from the sandbox. Raises ConfigError."""
+    asked = [problem for problem in found if problem.reference]
+    place = cache / "expected"
+    known, missing = {}, []
+    for problem in asked:
+        file = place / f"{problems.digest([problem])}.json"
+        if file.is_file():
+            known[problem.problem_id] = tuple(tuple(Returned(*one) for one in group) for group in json.loads(file.read_text()))
+        else:
+            missing.append(problem)
+    try:
+        made = code_scoring.expected_values(missing, sandbox) if missing else {}
+    except BadSuite as error:
+        raise ConfigError(str(error)) from error
+    place.mkdir(parents=True, exist_ok=True)
+    for problem in missing:
+        groups = made[problem.problem_id]
+        text = json.dumps([[list(asdict(one).values()) for one in group] for group in groups])
+        temporary = place / f".{os.getpid()}-{problem.entry_point}"
+        temporary.write_text(text)
+        temporary.replace(place / f"{problems.digest([problem])}.json")
+    return known | dict(made)
