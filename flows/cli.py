@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from flows import commands
+from flows import commands, experiment_command
 from flows.config import ConfigError
 from flows.storage import Damaged, NotStored, StoreRefused, StoreUnavailable
 from stages.core.engine import EngineUnavailable
@@ -161,12 +161,20 @@ def _add_other_commands(command: Add) -> None:
     pretrain.add_argument("--seed", type=int, default=0)
     pretrain.add_argument("--threads", type=int, default=2)
     bench = command("bench", "Measure: one JSON object a line.", commands.bench)
-    bench.add_argument("name", choices=("sandbox", "update", "rollout", "evolve"))
+    bench.add_argument("name", choices=("sandbox", "update", "rollout", "evolve", "orchestration"))
     bench.add_argument("options", nargs=argparse.REMAINDER)
     simulate = command("simulate", "Show the cull statistics of an evolution policy.", commands.simulate)
     simulate.add_argument("-c", "--config", default="paper")
     simulate.add_argument("--set", action="append", default=[], metavar="key=value")
     simulate.add_argument("--runs", type=int, default=300)
+    experiment = command(
+        "experiment", "Run or resume arms times seeds, and compare them on one page.", experiment_command.experiment
+    )
+    experiment.add_argument("file", type=Path, metavar="FILE", help="what is compared, such as infra/experiments/size.toml")
+    experiment.add_argument("--dry-run", action="store_true", help="print hours and bytes of every run, and write nothing")
+    experiment.add_argument("--only-compare", action="store_true", help="run nothing; compare what there is")
+    experiment.add_argument("--out", type=Path, help="the page (default: beside the runs, or in this folder)")
+    _store(experiment, run=False)
     doctor = command("doctor", "What is missing on this machine, and the command that mends it.", commands.doctor)
     doctor.add_argument("--store", help="also check this store")
 

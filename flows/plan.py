@@ -101,7 +101,7 @@ def plan(config: RunConfig) -> str:
     )
     lines += _memory(config, shape, adapter, members)
     lines += _disk(config, adapter, members)
-    return "\n".join(lines + _hours(config, shape, tokens))
+    return "\n".join(lines + _hours(config))
 
 
 def _memory(config: RunConfig, shape: Shape, adapter: int, members: int) -> list[str]:
@@ -152,13 +152,21 @@ def _adapter_parameters(config: RunConfig, shape: Shape) -> int:
     return shape.layers * sum(config.model.rank * sum(linears[target]) for target in config.model.targets if target in linears)
 
 
-def _hours(config: RunConfig, shape: Shape, tokens: int) -> list[str]:
+def hours(config: RunConfig) -> dict[str, float]:
+    """Hours of arithmetic by machine, completions at full length; empty for a model of which we know nothing."""
+    shape = shape_of(config.model.name)
+    if shape is None:
+        return {}
+    teachers = 1 if config.mode == "single" else config.population.teachers
+    proposals = teachers * config.proposals_per_teacher
+    tokens = proposals * (config.propose.max_new_tokens + config.solve.attempts * config.solve.max_new_tokens)
     decode, train = 2 * shape.parameters * tokens, 6 * shape.parameters * tokens
     if shape.parameters < 50e6:
-        hours = (decode + train) / CPU_FLOPS * config.generations / 3600
-        return [f"hours            {hours:.2f} of arithmetic on two CPU cores, completions at full length"]
-    found = []
-    for name, rate in TFLOPS.items():
-        seconds = decode / (rate * DECODE_SHARE) + train / (rate * 0.4)
-        found.append(f"{seconds * config.generations / 3600:.0f} on one card of {name}")
-    return [f"hours            {', '.join(found)}: an estimate from arithmetic, completions at full length"]
+        return {"two CPU cores": (decode + train) / CPU_FLOPS * config.generations / 3600}
+    rates = {f"one card of {name}": (rate * DECODE_SHARE, rate * 0.4) for name, rate in TFLOPS.items()}
+    return {name: (decode / slow + train / fast) * config.generations / 3600 for name, (slow, fast) in rates.items()}
+
+
+def _hours(config: RunConfig) -> list[str]:
+    found = ", ".join(f"{value:,.{2 if value < 10 else 0}f} on {machine}" for machine, value in hours(config).items())
+    return [f"hours            {found}: an estimate from arithmetic, completions at full length"]

@@ -1,0 +1,28 @@
+"""What `populora experiment FILE` does. Imports stand inside the function, as in `flows.commands`."""
+
+from argparse import Namespace
+from pathlib import Path
+
+from flows import commands
+
+
+def experiment(arguments: Namespace) -> int:
+    """The runs of an experiment one after another, started or resumed, then the comparison of what there is."""
+    from flows.experiment import planned, read
+    from flows.experiment_plan import check, plan_text
+    from flows.storage import open_store
+
+    described = read(arguments.file)
+    runs, store = planned(described), commands._absolute(arguments.store)
+    if arguments.dry_run:
+        print(plan_text(described, runs, open_store(store)))
+        return 0
+    if not arguments.only_compare:
+        check(runs, open_store(store), commands._check_reachable)
+    with commands._prefect():
+        from flows.experiment_flow import experiment as conduct
+
+        out = str(arguments.out.absolute()) if arguments.out else ""
+        written = conduct(str(arguments.file.absolute()), store, out, arguments.only_compare)
+    print(f"comparison {written['page']}\ntables     {Path(written['page']).with_suffix('')}")
+    return 0

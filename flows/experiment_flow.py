@@ -1,0 +1,82 @@
+"""An experiment as a Prefect flow: its runs one after another, through the flow that `populora run` uses, then the comparison."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import prefect
+from prefect.cache_policies import NO_CACHE
+from pydantic import Field
+
+from flows.benchmark import score_run
+from flows.comparison import FIRST
+from flows.comparison_page import write_comparison
+from flows.experiment import Planned, planned, read
+from flows.manifest import Run
+from flows.session import check_resumable
+from flows.storage import Store, open_store
+from flows.train import train
+from flows.workers import StageFailed
+
+
+class Incomplete(Exception):
+    """Runs failed for reasons that no retry mends; the others, and the comparison of what there is, are done."""
+
+    exit_code = 1
+
+
+@prefect.flow(name="experiment", flow_run_name="experiment-{file}", persist_result=False)
+def experiment(
+    file: str, store: Annotated[str, Field(min_length=1)] = "runs", out: str = "", only_compare: bool = False
+) -> dict[str, Any]:
+    """Run or resume every run of an experiment, and compare them.
+
+    Args:
+        file: The experiment's TOML file.
+        store: Where the runs' artifacts go: a folder, file:///folder, or s3://bucket/prefix.
+        out: Where the comparison goes; empty: beside the runs, or here.
+        only_compare: Compare what there is, and run nothing.
+
+    Returns the paths of the page and its tables. Raises Incomplete when a run failed for a reason of its own.
+    """
+    path = Path(file)
+    described = read(path)
+    runs, opened = planned(described), open_store(store)
+    failed = [] if only_compare else _run_all(runs, opened, store)
+    written = write_comparison(described, path, runs, opened, Path(out) if out else _beside(store, described.name))
+    if failed:
+        raise Incomplete(f"{'; '.join(failed)}; the comparison of the others is {written['page']}")
+    return written
+
+
+def _run_all(runs: Sequence[Planned], opened: Store, store: str) -> list[str]:
+    """Why runs failed, a sentence each."""
+    for one in runs:
+        check_resumable(Run(opened, one.run_id), one.config)
+    failed, scored = [], set()
+    for one in runs:
+        run, rule = Run(opened, one.run_id), one.config.benchmark
+        if run.manifest("evolve", one.config.generations - 1) is None:
+            print(f"{one.run_id}: {one.config.generations} generations", flush=True)
+            try:
+                train(run_id=one.run_id, store=store, config=one.config)
+            except StageFailed as error:
+                failed.append(f"{one.run_id} failed ({str(error).splitlines()[0]})")
+                continue
+        question = (one.seed, one.config.model, rule.suite, rule.limit, rule.attempts)
+        if question not in scored:
+            score_base(one, store)
+            scored.add(question)
+    return failed
+
+
+@prefect.task(task_run_name="base-{one.run_id}", cache_policy=NO_CACHE, persist_result=False)
+def score_base(one: Planned, store: str) -> None:
+    """Scores the base model, as the adapter that every member starts with, on the run's own problems; once is enough."""
+    rule = one.config.benchmark
+    first = FIRST[one.config.mode == "single"]
+    score_run(Run(open_store(store), one.run_id), rule.suite, [first], None, rule.limit, rule.attempts)
+
+
+def _beside(store: str, name: str) -> Path:
+    return Path(f"{name}-comparison.html") if "://" in store else Path(store) / f"{name}-comparison.html"

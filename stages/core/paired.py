@@ -1,0 +1,69 @@
+"""Statistics of paired runs: intervals and tests over seeds, and the difference that so many seeds could have shown.
+
+Intervals are Student's t over seeds. The test is the paired t test; beside it stands the exact sign-flip test, which assumes
+nothing but symmetry. The smallest detectable difference is the one that this test would have found with the given power if the
+spread between seeds is the one seen: nc * stderr, with nc from the noncentral t distribution.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from scipy import special
+
+MOST_FLIPS = 16  # seeds; beyond, all sign flips are too many
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds with its standard error and t interval; None for what one seed does not give."""
+
+    n: int
+    mean: float
+    stderr: float | None
+    low: float | None
+    high: float | None
+
+
+def over_seeds(values: Sequence[float], alpha: float) -> Estimate:
+    """The mean of one value a seed."""
+    found = np.asarray(values, np.float64)
+    n = len(found)
+    if not n:
+        return Estimate(0, math.nan, None, None, None)
+    mean = float(found.mean())
+    if n == 1:
+        return Estimate(1, mean, None, None, None)
+    stderr = float(found.std(ddof=1) / math.sqrt(n))
+    reach = stderr * float(special.stdtrit(n - 1, 1 - alpha / 2))
+    return Estimate(n, mean, stderr, mean - reach, mean + reach)
+
+
+def p_paired(estimate: Estimate) -> float | None:
+    """Two-sided p of the paired t test that the mean difference is zero."""
+    if estimate.stderr is None:
+        return None
+    if not estimate.stderr:
+        return 1.0 if not estimate.mean else 0.0
+    return float(2 * special.stdtr(estimate.n - 1, -abs(estimate.mean) / estimate.stderr))
+
+
+def p_flip(differences: Sequence[float]) -> float | None:
+    """Two-sided p of the exact sign-flip test: the share of all sign patterns whose mean is as far from zero."""
+    n = len(differences)
+    if not 2 <= n <= MOST_FLIPS:
+        return None
+    values = np.abs(np.asarray(differences, np.float64))
+    sums = np.array(list(product((1.0, -1.0), repeat=n))) @ values
+    seen = abs(math.fsum(differences))
+    return float((np.abs(sums) >= seen - 1e-12).mean())
+
+
+def detectable(stderr: float | None, n: int, alpha: float, power: float) -> float | None:
+    """The true difference that the two-sided paired t test finds with that power, at this spread between seeds."""
+    if stderr is None or n < 2:
+        return None
+    critical = float(special.stdtrit(n - 1, 1 - alpha / 2))
+    return stderr * float(special.nctdtrinc(n - 1, 1 - power, critical))
