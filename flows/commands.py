@@ -42,7 +42,7 @@ def run(arguments: Namespace) -> int:
         from flows.report import report as write_report
         from flows.train import train
 
-        head = train(config, run_id, store)
+        head = train(run_id, store, config)
         page = write_report(_open(store, run_id), _report_path(store, run_id))
     print(f"artifacts  {store}/{run_id}\nreport     {page}\nhead       {head}")
     return 0
