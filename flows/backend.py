@@ -218,10 +218,14 @@ class Backend:
 
     @cached_property
     def _sandbox(self) -> Sandbox:
+        rule = self.config.sandbox
+        return self.sandbox_with(cpu_seconds=rule.cpu_seconds, wall_seconds=rule.wall_seconds, memory_mb=rule.memory_mb)
+
+    def sandbox_with(self, **chosen: Any) -> Sandbox:
+        """A pool of its own, with other limits than the configuration's; to be closed by whoever asked for it."""
         from stages.core.sandbox_pool import Limits
 
-        rule = self.config.sandbox
-        limits = Limits(rule.cpu_seconds, rule.wall_seconds, rule.memory_mb)
+        rule, limits = self.config.sandbox, Limits(**chosen)
         if rule.kind == "local":
             from stages.core.local_sandbox import LocalSandbox
 
