@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,9 @@ import pyarrow.parquet as pq
 
 from flows.config import PROJECT, ConfigError
 from flows.storage import StoreUnavailable
-from stages.core.sandbox import Sandbox
 from stages.core.suites import code_scoring, problems, readers
 from stages.core.suites.catalogue import SUITES, Suite
+from stages.core.suites.code_scoring import Reference, Sandboxes
 from stages.core.suites.harness import Returned
 from stages.core.suites.problems import BadSuite, Problem
 
@@ -133,7 +132,7 @@ def _sha256(file: Path) -> str:
 # --- what references return
 
 
-def expected(found: list[Problem], sandbox: Sandbox, cache: Path = CACHE) -> code_scoring.Expected:
+def expected(found: list[Problem], sandboxes: Sandboxes, cache: Path = CACHE) -> code_scoring.Expected:
     """What the references of these problems return: from the cache, else from the sandbox. Raises ConfigError."""
     asked = [problem for problem in found if problem.reference]
     place = cache / "expected"
@@ -141,18 +140,20 @@ def expected(found: list[Problem], sandbox: Sandbox, cache: Path = CACHE) -> cod
     for problem in asked:
         file = place / f"{problems.digest([problem])}.json"
         if file.is_file():
-            known[problem.problem_id] = tuple(tuple(Returned(*one) for one in group) for group in json.loads(file.read_text()))
+            held = json.loads(file.read_text())
+            groups = tuple(tuple(Returned(*one) for one in group) for group in held["groups"])
+            known[problem.problem_id] = Reference(groups, held["slow"])
         else:
             missing.append(problem)
     try:
-        made = code_scoring.expected_values(missing, sandbox) if missing else {}
+        made = code_scoring.expected_values(missing, sandboxes) if missing else {}
     except BadSuite as error:
         raise ConfigError(str(error)) from error
     place.mkdir(parents=True, exist_ok=True)
     for problem in missing:
-        groups = made[problem.problem_id]
-        text = json.dumps([[list(asdict(one).values()) for one in group] for group in groups])
+        one = made[problem.problem_id]
+        text = json.dumps({"slow": one.slow, "groups": [[[value.tag, value.text] for value in group] for group in one.groups]})
         temporary = place / f".{os.getpid()}-{problem.entry_point}"
         temporary.write_text(text)
         temporary.replace(place / f"{problems.digest([problem])}.json")
-    return known | dict(made)
+    return known | made

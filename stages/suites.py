@@ -11,9 +11,8 @@ from stages.core.draws import completion_seed
 from stages.core.engine import Engine, Request
 from stages.core.judge import AnswerItem, judge_answers
 from stages.core.prompts import Kind, PromptStyle, Unparsed, solver_prompt
-from stages.core.sandbox import Sandbox
 from stages.core.suites import prompts, statistics
-from stages.core.suites.code_scoring import Expected, score_programs
+from stages.core.suites.code_scoring import Expected, Sandboxes, score_programs
 from stages.core.suites.math_grader import MathGrader, Question
 from stages.core.suites.problems import Form, Problem
 from stages.core.values import canonical, parse_value
@@ -78,7 +77,7 @@ def own_words(name: str, style: PromptStyle) -> Words:
 class Judges:
     """Who judges: the sandbox (with what the references return) and the grader of mathematics."""
 
-    sandbox: Sandbox
+    sandboxes: Sandboxes
     expected: Expected
     grader: MathGrader
 
@@ -156,7 +155,7 @@ def _final(one: Given, verdict: tuple[str, bool]) -> tuple[str, bool]:
 
 
 def _programs(items: Sequence[tuple[Problem, str | None]], judges: Judges) -> list[tuple[str, bool]]:
-    return [(score.status, score.correct) for score in score_programs(items, judges.sandbox, judges.expected)]
+    return [(score.status, score.correct) for score in score_programs(items, judges.sandboxes, judges.expected)]
 
 
 def _literals(items: Sequence[tuple[Problem, str | None]], judges: Judges) -> list[tuple[str, bool]]:
@@ -170,7 +169,7 @@ def _literals(items: Sequence[tuple[Problem, str | None]], judges: Judges) -> li
         )
         for problem, answer in items
     )
-    return [(found.status, found.correct) for found in judge_answers(judges.sandbox, asked)]
+    return [(found.status, found.correct) for found in judge_answers(judges.sandboxes.usual, asked)]
 
 
 def _mathematics(items: Sequence[tuple[Problem, str | None]], judges: Judges) -> list[tuple[str, bool]]:

@@ -13,8 +13,25 @@ from stages.core.suites import evalplus_rules, harness, livecode_rules
 from stages.core.suites.harness import MAX_SOLUTION, PRELUDE, Outcome, Returned
 from stages.core.suites.problems import BadSuite, Form, Problem
 
-Expected = Mapping[str, tuple[tuple[Returned, ...], ...]]
-"""Of a problem with a reference: what it returns for the base and for the plus inputs."""
+
+@dataclass(frozen=True)
+class Reference:
+    """What a problem's reference returns for the base and for the plus inputs; `slow`: it needed the patient sandbox."""
+
+    groups: tuple[tuple[Returned, ...], ...]
+    slow: bool = False
+
+
+Expected = Mapping[str, Reference]
+
+
+@dataclass(frozen=True)
+class Sandboxes:
+    """Where programs run: most in `usual`; those of problems whose reference itself takes long in `patient`."""
+
+    usual: Sandbox
+    patient: Sandbox
+
 
 _WAVES = (1, 4, 16)  # tests of a program that reads standard input, before all the others
 
@@ -32,27 +49,31 @@ class Score:
         return self.status == "correct"
 
 
-def expected_values(problems: Sequence[Problem], sandbox: Sandbox) -> Expected:
+def expected_values(problems: Sequence[Problem], sandboxes: Sandboxes) -> dict[str, Reference]:
     """What the references return. Raises BadSuite where one fails: then the data, or this sandbox, is not what it should be."""
     asked = [problem for problem in problems if problem.form is Form.FUNCTION and problem.reference]
-    jobs = (_function(problem, problem.reference, True, plus=True) for problem in asked)
-    found = {}
-    for problem, verdict in zip(asked, sandbox.run(jobs), strict=True):
-        outcome = harness.read(verdict)
+    found = dict(zip(asked, _run_references(asked, sandboxes.usual), strict=True))
+    slow = [problem for problem in asked if found[problem].status in (Status.TIMEOUT, Status.MEMORY)]
+    found |= dict(zip(slow, _run_references(slow, sandboxes.patient), strict=True))
+    for problem, outcome in found.items():
         wanted = (len(problem.inputs), len(problem.plus_inputs))
         errors = [one.text for group in outcome.groups for one in group if one.tag == "e"]
         if outcome.status != Status.VALID or tuple(map(len, outcome.groups)) != wanted or errors:
             raise BadSuite(f"problem {problem.problem_id}: its reference fails here: {outcome.detail or errors[:1]}")
-        found[problem.problem_id] = outcome.groups
-    return found
+    return {problem.problem_id: Reference(outcome.groups, problem in slow) for problem, outcome in found.items()}
 
 
-def score_programs(answers: Sequence[tuple[Problem, str | None]], sandbox: Sandbox, expected: Expected) -> list[Score]:
+def _run_references(problems: Sequence[Problem], sandbox: Sandbox) -> list[Outcome]:
+    jobs = (_function(problem, problem.reference, True, plus=True) for problem in problems)
+    return [harness.read(verdict) for verdict in sandbox.run(jobs)] if problems else []
+
+
+def score_programs(answers: Sequence[tuple[Problem, str | None]], sandboxes: Sandboxes, expected: Expected) -> list[Score]:
     """A score an answer (a problem and a program, None: there is none), in order. Equal answers to a problem run once."""
     distinct = list(dict.fromkeys((problem.problem_id, program) for problem, program in answers))
     problems = {problem.problem_id: problem for problem, _ in answers}
     found: dict[tuple[str, str | None], Score] = {}
-    asked: dict[str, list[tuple[Problem, str]]] = {"reference": [], "values": [], "stdin": []}
+    asked: dict[str, list[tuple[Problem, str]]] = {"reference": [], "slow": [], "values": [], "stdin": []}
     for problem_id, program in distinct:
         problem = problems[problem_id]
         if program is None or not program.strip():
@@ -60,13 +81,19 @@ def score_programs(answers: Sequence[tuple[Problem, str | None]], sandbox: Sandb
         elif len(program) > MAX_SOLUTION:
             found[problem_id, program] = Score("too_long", f"a program of {len(program)} characters, over {MAX_SOLUTION}")
         else:
-            kind = "stdin" if problem.form is Form.STDIN else "reference" if problem.reference else "values"
-            asked[kind].append((problem, program))
-    scored = [*_by_reference(asked["reference"], sandbox, expected), *_by_values(asked["values"], sandbox)]
-    scored += _by_output(asked["stdin"], sandbox)
+            asked[_kind(problem, expected)].append((problem, program))
+    scored = _by_reference(asked["reference"], sandboxes.usual, expected)
+    scored += _by_reference(asked["slow"], sandboxes.patient, expected)
+    scored += [*_by_values(asked["values"], sandboxes.usual), *_by_output(asked["stdin"], sandboxes.usual)]
     for (problem, program), score in zip([pair for pairs in asked.values() for pair in pairs], scored, strict=True):
         found[problem.problem_id, program] = score
     return [found[problem.problem_id, program] for problem, program in answers]
+
+
+def _kind(problem: Problem, expected: Expected) -> str:
+    if problem.reference:
+        return "slow" if expected[problem.problem_id].slow else "reference"
+    return "stdin" if problem.form is Form.STDIN else "values"
 
 
 def _function(problem: Problem, program: str, reference: bool, plus: bool) -> Job:
@@ -77,6 +104,8 @@ def _function(problem: Problem, program: str, reference: bool, plus: bool) -> Jo
 
 def _by_reference(answers: list[tuple[Problem, str]], sandbox: Sandbox, expected: Expected) -> list[Score]:
     """Base and plus together; what then gave no values at all is run on the base tests alone."""
+    if not answers:
+        return []
     verdicts = sandbox.run(_function(problem, program, False, bool(problem.plus_inputs)) for problem, program in answers)
     outcomes = [harness.read(verdict) for verdict in verdicts]
     again = [
@@ -85,7 +114,7 @@ def _by_reference(answers: list[tuple[Problem, str]], sandbox: Sandbox, expected
     alone = sandbox.run(_function(*answers[number], False, False) for number in again) if again else iter(())
     base_only = {number: harness.read(verdict) for number, verdict in zip(again, alone, strict=True)}
     return [
-        _judged(problem, outcomes[number], base_only.get(number), expected[problem.problem_id])
+        _judged(problem, outcomes[number], base_only.get(number), expected[problem.problem_id].groups)
         for number, (problem, _) in enumerate(answers)
     ]
 
@@ -115,7 +144,8 @@ def _word(returned: Sequence[Returned], failing: str) -> str:
 
 
 def _by_values(answers: list[tuple[Problem, str]], sandbox: Sandbox) -> Iterator[Score]:
-    verdicts = sandbox.run(_function(problem, program, False, False) for problem, program in answers)
+    jobs = [_function(problem, program, False, False) for problem, program in answers]
+    verdicts = sandbox.run(jobs) if jobs else iter(())
     for (problem, _), verdict in zip(answers, verdicts, strict=True):
         outcome = harness.read(verdict)
         if outcome.status != Status.VALID:
