@@ -6,7 +6,7 @@
 VENV := .venv/bin
 SETUP := bash infra/setup/setup.sh
 COMPOSE := infra/compose.yaml
-BENCHMARKS := $(foreach name,sandbox update rollout evolve orchestration,$(if $(wildcard flows/bench_$(name).py),$(name)))
+BENCHMARKS := $(foreach name,sandbox update rollout evolve orchestration storage,$(if $(wildcard flows/bench_$(name).py),$(name)))
 NAME ?= $(BENCHMARKS)
 ARGS ?=
 
