@@ -1,15 +1,20 @@
 """Benchmarks beside a run: score any of its adapters on a suite, at any time, without holding up training."""
 
+import os
 import time
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from flows.backend import Backend
+from flows import subjects
+from flows.backend import PROBE, Backend
 from flows.chain import Ref
 from flows.config import ConfigError, RunConfig, parse
 from flows.manifest import Run
 from flows.stage_io import StageIO
+from flows.suite_benchmark import Question, problems_of, score_suite
+from flows.suite_data import suite_of
 from stages import benchmark as stage
 from stages.core import tables
 from stages.core.population import Member, population_after
@@ -30,13 +35,11 @@ def score_run(
 
     What was scored before under the same name is read, not scored again.
     """
-    description = run.history.description()
-    assert description is not None
-    config = parse(description["config"])
-    generation = newest_generation(run) if generation is None else generation
-    adapter_ids = adapter_ids or _given(members)
-    players = _named(run, adapter_ids) if adapter_ids else _chosen(run, config, generation, members)
-    folder = _folder(suite, players, generation if not adapter_ids else None, members, limit, attempts)
+    config, players = _config(run), players_of(run, adapter_ids, generation, members)
+    if suite not in PROBE:
+        subject = subjects.of_run(run, players, folder_of_run(run, adapter_ids, generation, members))
+        return score_suite(subject, asked(suite, config, _data(), limit=limit, attempts=attempts))
+    folder = f"{suite}/asked/{folder_of_run(run, adapter_ids, generation, members)}-n{limit}-k{attempts}"
     done = run.history.manifest(f"benchmarks/{folder}/benchmark.json")
     if done is not None and run.holds(done):
         return run.read_table(done.output("scores.parquet"), "scores")
@@ -88,11 +91,67 @@ def newest_generation(run: Run) -> int:
 def scored_generations(run: Run, suite: str, members: str, limit: int, attempts: int) -> list[tuple[int, pa.Table]]:
     """(generation, SCORES) of what was asked in the same words before, oldest first."""
     found = []
+    question = None if suite in PROBE else asked(suite, _config(run), _data(), limit=limit, attempts=attempts)
     for generation in [-1, *run.history.generations()]:
-        done = run.history.manifest(f"benchmarks/{_folder(suite, [], generation, members, limit, attempts)}/benchmark.json")
+        who = folder_of_run(run, [], generation, members)
+        tail = f"n{limit}-k{attempts}" if question is None else question.key[:12]
+        done = run.history.manifest(f"benchmarks/{suite}/asked/{who}-{tail}/benchmark.json")
         if done is not None and run.holds(done):
             found.append((generation, run.read_table(done.output("scores.parquet"), "scores")))
     return found
+
+
+def asked(
+    suite: str,
+    config: RunConfig,
+    data: Path | None,
+    limit: int = 0,
+    attempts: int = 0,
+    style: str = "",
+    max_new_tokens: int = 0,
+    window: tuple[str, str] = ("", ""),
+) -> Question:
+    """The question that a suite puts; where nothing is said, runs in English are asked in the words that they train with."""
+    longest = config.benchmark.max_new_tokens if suite in PROBE else suite_of(suite).max_new_tokens
+    return Question(
+        suite=suite,
+        problems=problems_of(suite, config, data, limit, *window),
+        style=config.model.style if suite in PROBE else style or ("azr" if config.model.style == "chat" else "plain"),
+        attempts=attempts,
+        max_new_tokens=max_new_tokens or longest,
+        temperature=config.engine.temperature,
+        seed=config.seed,
+    )
+
+
+def players_of(run: Run, adapter_ids: list[str], generation: int | None, members: str) -> list[stage.Player]:
+    """The adapters asked for: by id, or by rule in a generation (None: the newest)."""
+    named = adapter_ids or _given(members)
+    if named:
+        return _named(run, named)
+    return _chosen(run, _config(run), newest_generation(run) if generation is None else generation, members)
+
+
+def folder_of_run(run: Run, adapter_ids: list[str], generation: int | None, members: str) -> str:
+    """Names whom was asked: equal questions find each other's answers."""
+    named = adapter_ids or _given(members)
+    if named:
+        return "-".join(named)
+    generation = newest_generation(run) if generation is None else generation
+    rule = "" if members == "students" else "-" + members.replace(":", "")
+    return ("start" if generation < 0 else f"generation={generation:04d}") + rule
+
+
+def _config(run: Run) -> RunConfig:
+    description = run.history.description()
+    assert description is not None
+    return parse(description["config"])
+
+
+def _data() -> Path | None:
+    """The folder of the public suites on this machine, if POPULORA_SUITES names one; else they come from the hub."""
+    folder = os.environ.get("POPULORA_SUITES")
+    return Path(folder) if folder else None
 
 
 def _given(members: str) -> list[str]:
@@ -132,13 +191,3 @@ def _named(run: Run, adapter_ids: list[str]) -> list[stage.Player]:
         role = {"t": "teacher", "s": "student"}.get(member[:1], "both")
         players.append(stage.Player(member, role, adapter_id, ref.sha256))
     return players
-
-
-def _folder(suite: str, players: list[stage.Player], generation: int | None, members: str, limit: int, attempts: int) -> str:
-    """Names what was asked: equal questions find each other's answers."""
-    chosen = "-".join(player.adapter_id for player in players)
-    who = (
-        f"generation={generation:04d}" if generation is not None and generation >= 0 else "start" if generation == -1 else chosen
-    )
-    rule = "" if members == "students" or generation is None else "-" + members.replace(":", "")
-    return f"{suite}/asked/{who}{rule}-n{limit}-k{attempts}"

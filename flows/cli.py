@@ -2,11 +2,12 @@
 
 import argparse
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from flows import commands, experiment_command
+from flows import commands, experiment_command, guard
 from flows.config import ConfigError
 from flows.storage import Damaged, NotStored, StoreRefused, StoreUnavailable
 from stages.core.engine import EngineUnavailable
@@ -26,6 +27,8 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and turns every known failure into one line and its exit code."""
     parsed = _parser().parse_args(arguments)
+    if threading.current_thread() is threading.main_thread():
+        guard.exit_on_sigterm()
     action: Callable[[argparse.Namespace], int] = parsed.action
     try:
         return action(parsed)

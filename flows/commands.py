@@ -133,19 +133,11 @@ def gc(arguments: Namespace) -> int:
 
 
 def benchmark(arguments: Namespace) -> int:
-    """`populora benchmark`: scores as a table on standard output, everything else stored under benchmarks/."""
-    from flows.benchmark import score_run, scores_text
+    """`populora benchmark`: scores as tables on standard output, everything else stored under benchmarks/."""
+    from flows.benchmark_command import benchmark as score
+    from flows.storage import open_store
 
-    scores = score_run(
-        _open(arguments.store, arguments.run),
-        arguments.suite,
-        arguments.adapter,
-        arguments.generation,
-        arguments.limit,
-        arguments.attempts,
-    )
-    print(scores_text(scores))
-    return 0
+    return score(arguments, open_store(arguments.store), _open(arguments.store, arguments.run) if arguments.run else None)
 
 
 def status(arguments: Namespace) -> int:
