@@ -5,7 +5,6 @@
 .PHONY: help setup run test test-all check bench vllm up down images
 VENV := .venv/bin
 SETUP := bash infra/setup/setup.sh
-COMPOSE := infra/compose.yaml
 BENCHMARKS := $(foreach name,sandbox update rollout evolve orchestration storage,$(if $(wildcard flows/bench_$(name).py),$(name)))
 NAME ?= $(BENCHMARKS)
 ARGS ?=
@@ -39,13 +38,11 @@ vllm: ## the vLLM environment .venv-vllm (Linux with an NVIDIA GPU)
 	@bash infra/setup/vllm.sh
 
 up: ## Prefect server, storage and workers on this machine
-	@test -f $(COMPOSE) || { echo "make up: $(COMPOSE) is not in this version" >&2; exit 3; }
-	@$(SETUP) docker image
-	@docker compose -f $(COMPOSE) up --detach --build --wait $(ARGS)
+	@$(SETUP)
+	@bash infra/setup/compose.sh up $(ARGS)
 
-down: ## stop what `make up` started; its data stay
-	@test -f $(COMPOSE) || { echo "make down: $(COMPOSE) is not in this version" >&2; exit 3; }
-	@docker compose -f $(COMPOSE) down $(ARGS)
+down: ## stop what `make up` started; its data stay unless ARGS=--volumes
+	@bash infra/setup/compose.sh down $(ARGS)
 
 images: ## every image under containers/
 	@$(SETUP) image

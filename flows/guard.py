@@ -12,6 +12,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 
 PERIOD_SECONDS = 0.5
 
@@ -21,6 +22,15 @@ def start() -> None:
     command = [sys.executable, "-I", "-S", str(Path(__file__).resolve()), str(os.getpid())]
     null = subprocess.DEVNULL
     subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True)
+
+
+def exit_on_sigterm() -> None:
+    """Turns SIGTERM into SystemExit(143): a machine that is taken away lets go of its leases and sandboxes first."""
+
+    def leave(_number: int, _frame: FrameType | None) -> None:
+        sys.exit(143)
+
+    signal.signal(signal.SIGTERM, leave)
 
 
 def leave_with_parent() -> None:

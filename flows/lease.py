@@ -9,7 +9,6 @@ that was frozen and wakes up too late finds itself fenced off.
 import json
 import os
 import secrets
-import signal
 import socket
 import sys
 import threading
@@ -17,7 +16,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from flows.file_store import NotStored, StoreRefused, StoreUnavailable, check_run_id
@@ -74,15 +72,6 @@ def hold(store: Store, run_id: str, beat_seconds: float = BEAT_SECONDS, stale_se
         stop.set()
         beating.join()
         _release(store, run_id, identity)
-
-
-def exit_on_sigterm() -> None:
-    """Turns SIGTERM into SystemExit(143), so that `hold` releases its lease when a machine is taken away."""
-
-    def leave(_number: int, _frame: FrameType | None) -> None:
-        sys.exit(143)
-
-    signal.signal(signal.SIGTERM, leave)
 
 
 def _identity() -> Json:

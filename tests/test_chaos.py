@@ -140,6 +140,10 @@ def _descendants(pid: int) -> list[int]:
     return found[1:]
 
 
+def _processes() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
 def _command(pid: int) -> bytes:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -199,6 +203,20 @@ def _chaos(chaos: Chaos, kills: int) -> None:
     print(f"{chaos.kills.total()} kills {dict(chaos.kills)} over {number + 1} runs of {seconds:.0f} s, {len(executed)} stages")
     assert not [line for line in executed if line.endswith("TWICE")]
     assert chaos.kills.total() >= kills
+
+
+def test_sigterm_ends_a_run_within_its_grace_and_lets_go_of_the_lease(tmp_path: Path) -> None:
+    """A spot machine gives 30 s; the stage that is half done is done again by the next start."""
+    chaos = Chaos(tmp_path, lambda name: f"{tmp_path}/{name}", seed=0)
+    process, store = chaos.start("spot"), open_store(f"{tmp_path}/spot")
+    while not store.exists("r/generation=0000/propose.json"):
+        assert process.poll() is None
+        time.sleep(0.2)
+    process.terminate()
+    assert process.wait(30) == 143
+    assert not store.exists("r/.lease")
+    assert Run(store, "r").manifest("evolve", 0) is None
+    assert not [pid for pid in _processes() if f"{tmp_path}/spot".encode() in _command(pid)]
 
 
 KILLS = [pytest.param(5, id="5"), pytest.param(40, id="40", marks=[pytest.mark.slow, pytest.mark.timeout(4 * 3600)])]

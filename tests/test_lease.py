@@ -19,7 +19,8 @@ from flows.storage import NotStored, Store, StoreUnavailable, open_store
 ROOT = Path(__file__).parent.parent
 HOLDER = """
 import sys, time
-from flows.lease import exit_on_sigterm, hold
+from flows.guard import exit_on_sigterm
+from flows.lease import hold
 from flows.manifest import Run
 from flows.storage import open_store
 exit_on_sigterm()

@@ -41,7 +41,7 @@ def cells(run_id: str, values: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _cell(run_id: str, column: str, value: Any) -> dict[str, Any]:
-    if column in TOKENS:
+    if column in TOKENS and not isinstance(value, list):
         unit = "values" if column == "logprobs" else "tokens"
         return {"column": column, "kind": "length", "pieces": [(f"{value:,} {unit}" if isinstance(value, int) else "–", "")]}
     if isinstance(value, list):

@@ -68,13 +68,15 @@ class Library:
         return [row for batch in batches(self.parquet(run, ref), columns, **equal) for row in batch.to_pylist()]
 
     def _bytes(self, run: Run, ref: Ref) -> bytes:
+        """The artifact's bytes; those kept serve as long as the store's object is the one that was verified."""
+        key = f"{self.store.stamp(run.history.place(ref.uri, ref.origin))} {run.run_id}/{ref.uri} {ref.sha256}"
         with self._lock:
-            if ref.sha256 in self._kept:
-                self._kept.move_to_end(ref.sha256)
-                return self._kept[ref.sha256]
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
         data = run.read_blob(ref)
         with self._lock:
-            self._kept[ref.sha256] = data
+            self._kept[key] = data
             while sum(map(len, self._kept.values())) > KEPT_BYTES and len(self._kept) > 1:
                 self._kept.popitem(last=False)
         return data

@@ -4,6 +4,7 @@ from typing import Annotated, Protocol
 
 from fastapi import FastAPI, Query, Response
 from fastapi.responses import HTMLResponse
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from flows.browser.adapter_page import adapter_page, adapters_page
 from flows.browser.errors import BadQuestion
@@ -14,6 +15,7 @@ from flows.browser.table_view import Asked
 from flows.browser.task_page import task_page
 from flows.lineage import Json
 from flows.storage import NotStored
+from flows.telemetry import StoreMetrics
 
 Text = Annotated[str, Query(max_length=65_536)]
 Count = Annotated[int, Query(ge=1, le=10**9)]
@@ -44,6 +46,13 @@ def _add_plain(app: FastAPI, library: Library, style: str) -> None:
     @app.get("/healthz")
     def healthz() -> Json:
         return {"status": "ok", "store": library.store.url}
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(StoreMetrics(library.store, library.run_ids, lambda run_id: library.watch(library.run(run_id))))
+
+    @app.get("/metrics")
+    def metrics() -> Response:
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/favicon.ico")
     def no_icon() -> Response:

@@ -28,9 +28,6 @@ def listen(host: str, port: int) -> socket.socket:
         raise ConfigError(f"--port {port}: between 0 (any free one) and 65535")
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listening = socket.socket(family, socket.SOCK_STREAM)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
+        return socket.create_server((host, port), family=family)
     except OSError as error:
         raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --host or --port") from error
-    return listening

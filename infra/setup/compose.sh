@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# compose.sh up|down [ARGUMENT...]: the stack of infra/compose.yaml. `up` makes passwords once, builds the images that are missing or
+# older than their sources, starts everything and waits until it is healthy. Settings: .cache/compose/env, made on the first call.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=infra/setup/lib.sh
+. "$here/lib.sh"
+# shellcheck source=infra/setup/docker.sh
+. "$here/docker.sh"
+# shellcheck source=infra/setup/image.sh
+. "$here/image.sh"
+
+SETTINGS="$ROOT/.cache/compose/env"
+WAIT_SECONDS=300
+
+compose() {
+    local project=(--project-name populora --env-file "$SETTINGS" -f "$ROOT/infra/compose.yaml")
+    if docker compose version >/dev/null 2>&1; then
+        docker compose "${project[@]}" "$@"
+    elif have docker-compose; then
+        docker-compose "${project[@]}" "$@"
+    elif is_debian && is_root; then
+        apt_install docker-compose >&2 && docker-compose "${project[@]}" "$@"
+    else
+        fail 3 "neither docker compose nor docker-compose is here; on Debian: sudo apt-get install docker-compose"
+    fi
+}
+
+secret() { od -An -N18 -tx1 /dev/urandom | tr -d ' \n'; }
+
+ensure_settings() {
+    [ -f "$SETTINGS" ] && return 0
+    mkdir -p "$(dirname "$SETTINGS")"
+    (
+        umask 077
+        cat >"$SETTINGS" <<S
+POSTGRES_PASSWORD=$(secret)
+PREFECT_AUTH=admin:$(secret)
+S3_ACCESS_KEY=populora
+S3_SECRET_KEY=$(secret)
+DOCKER_GROUP=$(stat -c %g /var/run/docker.sock 2>/dev/null || echo 0)
+S
+    )
+    say "Passwords made: $SETTINGS (the UI asks for PREFECT_AUTH)"
+}
+
+# ensure_image NAME FILES NETWORK: built when its sources or base changed.
+ensure_image() {
+    local name=$1 files=$2 network=$3 context=$4 want found
+    # shellcheck disable=SC2086
+    want=$(printf '%s %s\n' "$(image_id "$BASE")" "$(cd "$ROOT" && digest $(find $files -type f ! -name '*.pyc' | LC_ALL=C sort))" | sha256)
+    found=$(docker image inspect --format '{{index .Config.Labels "populora.content"}}' "populora-$name:local" 2>/dev/null) || true
+    [ "$found" != "$want" ] || return 0
+    say "Building the image populora-$name:local"
+    logged "image-$name" docker build --network "$network" --build-arg "BASE=$BASE" --label "populora.content=$want" \
+        -f "$ROOT/containers/$name/Dockerfile" -t "populora-$name:local" "$ROOT/$context" || fail 1 "could not build populora-$name:local"
+}
+
+ensure_images() {
+    ensure_base
+    ensure_sandbox_image
+    bash "$here/wheels.sh" "$BASE"
+    ensure_image worker "containers/worker containers/sandbox flows stages infra/runs infra/models infra/benchmarks pyproject.toml constraints.txt" none .
+    [ -n "${POSTGRES_IMAGE:-}" ] || ensure_image postgres containers/postgres host containers/postgres
+    [ -n "${S3_IMAGE:-}${S3_ENDPOINT:-}" ] || ensure_image s3 containers/s3 host containers/s3
+}
+
+# Prints the services that are not well yet.
+unwell() {
+    local id
+    for id in $(compose ps -q 2>/dev/null); do
+        docker inspect --format \
+            '{{index .Config.Labels "com.docker.compose.service"}} {{.State.Status}} {{.State.ExitCode}} {{if .State.Health}}{{.State.Health.Status}}{{else}}none{{end}}' "$id"
+    done | awk '$1 == "setup" { if ($2 != "exited" || $3 != 0) print $1; next } $2 != "running" || ($4 != "healthy" && $4 != "none") { print $1 }'
+}
+
+up() {
+    ensure_docker
+    ensure_settings
+    ensure_images
+    compose up --detach --remove-orphans "$@"
+    local second
+    for second in $(seq 1 "$WAIT_SECONDS"); do
+        [ -n "$(unwell)" ] || break
+        sleep 1
+    done
+    [ -z "$(unwell)" ] || fail 1 "not healthy after $second seconds: $(unwell | tr '\n' ' '); see: make logs"
+    # shellcheck disable=SC1090
+    (. "$SETTINGS" && say "Prefect UI  http://127.0.0.1:${PREFECT_PORT:-4200}   (log in with PREFECT_AUTH of $SETTINGS)" &&
+        say "browser     http://127.0.0.1:${BROWSER_PORT:-8750}")
+}
+
+case "${1:-}" in
+up) shift && up "$@" ;;
+down) shift && ensure_settings && compose down --remove-orphans "$@" ;;
+logs) shift && ensure_settings && compose logs "$@" ;;
+*) fail 2 "compose.sh up|down|logs" ;;
+esac
