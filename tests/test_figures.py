@@ -4,15 +4,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flows.report import LEARNING, MACHINE, POPULATION, TASKS
 from flows.report_data import gather
+from flows.report_figures import EVERY
 from stages import figure_population, figure_tasks, figures
 from stages.core.condensed import condense, joined
 from stages.core.estimates import Series, estimate, series
 from stages.core.plates import ROLE, canvas, curve, end_labels, svg
 from tests.report_run import made
-
-DRAWS = (*LEARNING, *POPULATION, *TASKS, *MACHINE)
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +21,7 @@ def gathered(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def plates(gathered):
-    return [draw(gathered) for draw in DRAWS]
+    return [draw(gathered) for draw in EVERY.values()]
 
 
 def test_clusters_count_once():
