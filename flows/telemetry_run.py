@@ -61,7 +61,8 @@ def _work(watch: Watch, whole: list[int]) -> Iterator[Number]:
 def _amounts(watch: Watch, generation: int) -> Counter[tuple[str, str]]:
     """What each stage of a generation got through, by unit and stage."""
     values = lookup(watch.of(generation, "metrics"))
-    rows = {key: value for one in watch.manifests(generation) for key, value in one.counts.items() if isinstance(value, int)}
+    refs = [ref for one in watch.manifests(generation) for ref in one.outputs if ref.rows is not None]
+    rows = {ref.uri.rpartition("/")[2].removesuffix(".parquet"): ref.rows or 0 for ref in refs}
     found: Counter[tuple[str, str]] = Counter()
     for stage, table in (("propose", "proposals"), ("solve", "rollouts")):
         tokens = values.get((f"{stage}.completion_tokens", None, None, None))

@@ -55,13 +55,23 @@ def made(root: Path, run_id: str, generations: int, until: str = "", mode: str =
         run.describe(dump(config), {"code": "0123456789abcdef"}, {})
         population = initial_members(members, members, mode, _Digests(), Rating())
         seeds = run.write_table(None, "seeds", tables.SEEDS.empty_table())
-        run.commit("start", None, [], [seeds], clock={"seconds": 30.0})
+        born = run.write_table(None, "population", tables.table([_newborn(member) for member in population], tables.RATINGS))
+        run.commit("start", None, [], [seeds, born], clock={"seconds": 30.0})
         for generation in range(generations):
             last = generation == generations - 1
             population = _Generation(run, config, generation, np.random.default_rng([0, generation])).write(
                 population, until if last else ""
             )
         yield run
+
+
+def _newborn(member: Member) -> dict[str, Any]:
+    """A member as the start stores it: with a rating and no match."""
+    weights = {"adapter_id": member.adapter_id, "adapter_sha256": member.adapter_sha256}
+    own = {"member_id": member.member_id, "role": member.role, "born": 0, "result": "idle", "fitness": 0.0}
+    rating = {"mu_before": 25.0, "sigma_before": 25 / 3, "mu": 25.0, "sigma": 25 / 3}
+    unmet = dict.fromkeys(("match_id", "opponent_id", "expected", "observed"))
+    return own | rating | weights | {f"next_{key}": value for key, value in weights.items()} | unmet
 
 
 class _Digests(dict[str, str]):
