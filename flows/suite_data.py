@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from flows.config import PROJECT, ConfigError
 from flows.storage import StoreUnavailable
-from stages.core.suites import code_scoring, problems, readers
+from stages.core.suites import code_scoring, harness, problems, readers
 from stages.core.suites.catalogue import SUITES, Suite
 from stages.core.suites.code_scoring import Reference, Sandboxes
 from stages.core.suites.harness import Returned
@@ -135,7 +135,7 @@ def _sha256(file: Path) -> str:
 def expected(found: list[Problem], sandboxes: Sandboxes, cache: Path = CACHE) -> code_scoring.Expected:
     """What the references of these problems return: from the cache, else from the sandbox. Raises ConfigError."""
     asked = [problem for problem in found if problem.reference]
-    place = cache / "expected"
+    place = cache / "expected" / harness.version()
     known, missing = {}, []
     for problem in asked:
         file = place / f"{problems.digest([problem])}.json"
