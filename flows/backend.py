@@ -1,7 +1,7 @@
 """The composition root: from a configuration to the engine, sandbox and trainer that do the work.
 
 The only place with imports inside functions: torch, transformers, vLLM, docker load when a stage needs them, so that the flow
-process, a laptop without torch and the tests of storage never do. Imports no Prefect.
+process, a laptop without torch and the tests of storage never do.
 """
 
 import hashlib
@@ -241,11 +241,8 @@ class Backend:
     def walls(self) -> dict[str, object]:
         """What judged, as manifests record it: the part of the attestation that is equal in equal runs."""
         attested = self.sandbox().attestation()
-        return {
-            name: attested[name]
-            for name in ("kind", "image", "runner_sha256", "python", "missing", "runtime")
-            if name in attested
-        }
+        names = ("kind", "image", "runner_sha256", "python", "missing", "runtime")
+        return {name: attested[name] for name in names if name in attested}
 
     # choices -------------------------------------------------------------------------------------------------------------
 

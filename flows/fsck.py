@@ -7,6 +7,7 @@ that made it undone, runs it again, and writes the same bytes (flows.resume).
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 
 import pyarrow as pa
 
@@ -21,6 +22,7 @@ from flows.choices import choose
 from flows.config import ConfigError, RunConfig, parse
 from flows.invariants import Given, problems
 from flows.manifest import SCHEMAS, Retired, Run
+from flows.replay_check import replay_problems, stored_columns
 from flows.resume import mark_damaged
 from flows.storage import Damaged, NotStored, StoreRefused, decode_table
 from flows.survey import Survey, check_chain, check_inputs, complete, dependents, survey_of
@@ -51,7 +53,7 @@ class Finding:
 def fsck(run: Run) -> list[Finding]:
     """Everything that is wrong with a run; empty when all is well. Raises NotStored when there is no such run."""
     survey = survey_of(run)
-    description = _check_description(survey)
+    description = _description(survey, "")
     check_chain(survey, description)
     check_inputs(survey)
     _check_contents(survey, description)
@@ -63,37 +65,53 @@ def fsck(run: Run) -> list[Finding]:
     ]
 
 
-def _check_description(survey: Survey) -> Json:
-    """run.json, empty when it cannot be read."""
-    run = survey.run
+def _description(survey: Survey, holder: str) -> Json:
+    """run.json of this run (`holder` empty) or of one that it was forked from; empty when it cannot be read."""
     try:
-        return read_json(run.store.read(f"{run.run_id}/run.json"), "run.json")
+        return read_json(survey.run.store.read(f"{holder or survey.run.run_id}/run.json"), "run.json")
     except (NotStored, Damaged, StoreRefused) as error:
-        survey.report("run.json", str(error))
+        if not holder:
+            survey.report("run.json", str(error))
         return {}
 
 
 def _check_contents(survey: Survey, description: Json) -> None:
-    """Hashes and reads every artifact, one generation at a time, and checks what its tables must fulfil."""
-    functions = _functions(survey, description)
+    """Hashes and reads every artifact, one generation at a time, and checks what its tables must fulfil.
+
+    A generation that a fork shares is judged by the configuration of the run that made it.
+    """
+    functions = _all_functions(survey, description)
+    replaying = any(one is not None and one[0].solve.top_up for one in functions.values())
     digests = _digests(survey) if complete(survey) else None
     population: list[Member] | None = None
     stored: set[str] | None = None
+    past: list[pa.Table] | None = None  # what replays are drawn from
     for generation in (None, *survey.generations()):
         refs = [ref for _, manifest in survey.of(generation) for ref in manifest.outputs]
         own = {name: table for uri, table in _sound_tables(survey, refs).items() if (name := _table_name(uri, generation))}
         if generation is None:
             stored = set(own["seeds"]["task_id"].to_pylist()) if "seeds" in own else None
+            past = [own["seeds"]] if "seeds" in own and replaying else None
             population = population_after(own["population"], OFFSPRING.empty_table(), -1) if "population" in own else None
             continue
-        if functions is not None:
-            for name, problem in problems(own, Given(population, stored, digests, *functions)):
+        given = functions[next((ref.origin for ref in refs if ref.origin), "")]
+        if given is not None:
+            again = replay_problems(own, given[0], past, generation) if past is not None else ()
+            for name, problem in chain(problems(own, Given(population, stored, digests, *given)), again):
                 survey.report(f"{folder_of(generation)}/{name}.parquet", problem, False)
         stored = stored | _stored(own["tasks"]) if stored is not None and "tasks" in own else None
+        past = [*past, stored_columns(own["tasks"])] if past is not None and "tasks" in own else None
         whole = "ratings" in own and "offspring" in own
         population = population_after(own["ratings"], own["offspring"], generation) if whole else None
     benchmarks = [manifest for uri, manifest in survey.manifests.items() if uri.startswith("benchmarks/")]
     _sound_tables(survey, [ref for manifest in benchmarks for ref in manifest.outputs])
+
+
+def _all_functions(survey: Survey, description: Json) -> dict[str, tuple[RunConfig, Rule, Estimator] | None]:
+    """What judges the tables of this run (key "") and of each run whose artifacts it shares."""
+    holders = {ref.origin for manifest in survey.manifests.values() for ref in manifest.outputs if ref.origin}
+    shared = {holder: _functions(survey, _description(survey, holder)) for holder in sorted(holders)}
+    return {"": _functions(survey, description)} | shared
 
 
 def _functions(survey: Survey, description: Json) -> tuple[RunConfig, Rule, Estimator] | None:

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flows.lineage import Json, Lineage, generation_of
+from flows.lineage import Json, Lineage, generation_of, tops_up
 from flows.manifest import Run
 from flows.storage import NotStored, StoreRefused
 
@@ -80,6 +80,7 @@ def generation_summary(run: Run, lineage: Lineage, generation: int) -> Json:
         ],
         "tasks": _counts(lineage.rows(generation, "tasks"), "status"),
         "grades": _counts(lineage.rows(generation, "grades"), "status"),
+        **_replayed(run, lineage, generation),
         "ratings": [
             {key: row[key] for key in ("member_id", "adapter_id", "result", "mu", "sigma", "next_adapter_id")}
             for row in lineage.rows(generation, "ratings")
@@ -89,12 +90,19 @@ def generation_summary(run: Run, lineage: Lineage, generation: int) -> Json:
     }
 
 
+def _replayed(run: Run, lineage: Lineage, generation: int) -> Json:
+    """The stored tasks that filled short batches; nothing in a run without top-up."""
+    own = {row["task_id"] for row in lineage.rows(generation, "tasks")}
+    replays = {(row["match_id"], row["task_id"]) for row in lineage.rows(generation, "grades") if row["task_id"] not in own}
+    return {"replayed": [{"match_id": match, "task_id": task} for match, task in sorted(replays)]} if tops_up(run) else {}
+
+
 def rows(run: Run, name: str, generations: list[int] | None = None, **equal: Any) -> pa.Table:
     """A slice of one table over generations (default: all), verified, as an Arrow table that can be written as Parquet.
 
     `equal` keeps the rows in which a column has that value: `rows(run, "rollouts", task_id="g0003-m00-p001")`.
     """
-    wanted = generations if generations is not None else _generations_for(run, equal)
+    wanted = generations if generations is not None else _generations_for(run, name, equal)
     slices = []
     for generation in wanted:
         table = run.read_table(generation, name)
@@ -106,10 +114,12 @@ def rows(run: Run, name: str, generations: list[int] | None = None, **equal: Any
     return pa.concat_tables(slices).combine_chunks()
 
 
-def _generations_for(run: Run, equal: Json) -> list[int]:
-    """All generations, or the one that an id in the condition belongs to."""
-    named = {generation_of(str(value)) for key, value in equal.items() if key.endswith("_id")} - {None}
+def _generations_for(run: Run, name: str, equal: Json) -> list[int]:
+    """All generations, or the one that an id in the condition belongs to; what came of a task may stand in later ones, too."""
+    named = {place for key, value in equal.items() if key.endswith("_id") and (place := generation_of(str(value))) is not None}
     begun = run.history.generations()
+    if named and name in ("rollouts", "grades", "samples") and {"task_id", "group_id"} & set(equal) and tops_up(run):
+        return [number for number in begun if number >= min(named)]
     return [number for number in begun if not named or number in named]
 
 

@@ -18,6 +18,7 @@ from flows.config import RunConfig
 from stages.core.population import Member
 from stages.core.rating import Scale, win_chance
 from stages.core.rewards import Rule
+from stages.core.top_up import fresh
 from stages.rate import rate
 from stages.reward import Estimator, reward
 
@@ -87,9 +88,10 @@ def _tasks(found: Tables, given: Given) -> Iterator[Problem]:
 
 
 def _rollouts(found: Tables, given: Given) -> Iterator[Problem]:
-    """Valid, ungated tasks are attempted exactly as often as configured, by the matched student."""
+    """Valid, ungated tasks are attempted exactly as often as configured, by the matched student (flows.replay_check: replays)."""
     posed = {row["task_id"] for row in found["tasks"].to_pylist() if row["status"] == "valid" and row["gate"] is None}
-    yield from _foreign("rollouts", found["rollouts"], "task_id", posed)
+    replayed = set(_column(found["rollouts"], "task_id")) - set(_column(found["tasks"], "task_id"))
+    yield from _foreign("rollouts", found["rollouts"], "task_id", posed | replayed if given.config.solve.top_up else posed)
     yield from _foreign("rollouts", found["rollouts"], "match_id", _column(found["matches"], "match_id"))
     attempts = Counter(_column(found["rollouts"], "task_id"))
     expected = given.config.solve.attempts
@@ -203,7 +205,7 @@ def _ratings(found: Tables, given: Given) -> Iterator[Problem]:
             given.population,
             found["matches"],
             found["tasks"],
-            found["grades"],
+            fresh(found["grades"], found["tasks"]) if given.config.solve.top_up else found["grades"],
             after,
             Scale(rule.beta, rule.tau, rule.draw_probability),
             rule.draw_margin,

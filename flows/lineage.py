@@ -1,7 +1,7 @@
 """Where a row or an adapter comes from, and what came of it: plain values read from a run's verified tables.
 
 Backwards: this weight change ← samples ← rollouts ← tasks ← proposals ← teacher adapter ← its parents. Forwards: a task's
-rollouts, grades, samples, the updates that they moved, and the later prompts that showed it.
+rollouts, grades, samples, the updates that they moved, the later prompts that showed it and the later batches that it filled.
 """
 
 import re
@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from flows.manifest import Manifest, Run
 from flows.storage import NotStored, StoreRefused
 from stages.core.adapter_files import WEIGHTS_FILE
+from stages.core.top_up import task_of
 
 Json = dict[str, Any]
 _LONG = ("prompt_ids", "completion_ids", "logprobs")
@@ -57,7 +58,7 @@ class Lineage:
 
     def task(self, task_id: str) -> Json:
         """A task (or the task of a rollout) with what it comes from and what came of it. Raises StoreRefused if there is none."""
-        task_id = re.sub(r"-r\d+$", "", task_id)
+        task_id = task_of(task_id)
         generation = generation_of(task_id)
         if generation is None:
             return self._seed(task_id)
@@ -66,7 +67,7 @@ class Lineage:
         if proposal is None:
             raise StoreRefused(f"run {self.run.run_id} has no task {task_id}")
         match = self.row(generation, "matches", "match_id", proposal["match_id"])
-        return {
+        found = {
             "task_id": task_id,
             "generation": generation,
             "task": task,
@@ -82,12 +83,23 @@ class Lineage:
                 "shown_in": list(self._shown_in(task_id, generation)),
             },
         }
+        found["forwards"] |= self._replays(task_id, generation)
+        return found
 
     def _seed(self, task_id: str) -> Json:
         seed = self.row(None, "seeds", "task_id", task_id)
         if seed is None:
             raise StoreRefused(f"run {self.run.run_id} has no task {task_id}")
-        return {"task_id": task_id, "generation": None, "task": seed, "forwards": {"shown_in": list(self._shown_in(task_id, -1))}}
+        forwards = {"shown_in": list(self._shown_in(task_id, -1))} | self._replays(task_id, -1)
+        return {"task_id": task_id, "generation": None, "task": seed, "forwards": forwards}
+
+    def _replays(self, task_id: str, after: int) -> Json:
+        """The later generations in which the task filled a short batch; nothing in a run without top-up."""
+        if not tops_up(self.run):
+            return {}
+        later = [generation for generation in self.generations() if generation > after]
+        found = [(generation, self._rollouts(generation, task_id), self._moved(generation, task_id)) for generation in later]
+        return {"replays": [{"generation": at, "rollouts": own, "weights_moved": moved} for at, own, moved in found if own]}
 
     def _rollouts(self, generation: int, task_id: str) -> list[Json]:
         found = []
@@ -105,7 +117,7 @@ class Lineage:
 
     def _moved(self, generation: int, task_id: str) -> list[Json]:
         """The updates that this task's samples took part in."""
-        samples = [row for row in self.rows(generation, "samples") if re.sub(r"-r\d+$", "", row["sample_id"]) == task_id]
+        samples = [row for row in self.rows(generation, "samples") if task_of(row["sample_id"]) == task_id]
         found = []
         for member_id in sorted({row["member_id"] for row in samples if row["advantage"]}):
             rating = self.row(generation, "ratings", "member_id", member_id)
@@ -182,14 +194,15 @@ class Lineage:
     def _samples_of(self, generation: int, adapter_id: str) -> Json:
         """The samples that moved these weights in a generation, the tasks they are about, and who wrote those."""
         own = [row for row in self.rows(generation, "samples") if row["adapter_id"] == adapter_id]
-        tasks = {re.sub(r"-r\d+$", "", row["sample_id"]) for row in own}
+        tasks = {task_of(row["sample_id"]) for row in own}
+        places = sorted({place for task_id in tasks if (place := generation_of(task_id)) is not None})
         return {
             "count": len(own),
             "tokens": sum(row["tokens"] for row in own),
             "mean_reward": sum(row["reward"] for row in own) / len(own) if own else None,
             "tasks": sorted(tasks),
             "written_by": sorted(
-                {row["adapter_id"] for row in self.rows(generation, "proposals") if row["proposal_id"] in tasks}
+                {row["adapter_id"] for place in places for row in self.rows(place, "proposals") if row["proposal_id"] in tasks}
             ),
         }
 
@@ -205,6 +218,12 @@ class Lineage:
 
     def _sha256(self, adapter_id: str) -> str:
         return self.run.history.find(f"adapters/{adapter_id}/{WEIGHTS_FILE}").sha256
+
+
+def tops_up(run: Run) -> bool:
+    """Whether students of this run may meet stored tasks again."""
+    config = (run.history.description() or {}).get("config", {})
+    return bool(config.get("solve", {}).get("top_up"))
 
 
 def generation_of(row_id: str) -> int | None:

@@ -10,7 +10,8 @@ from flows.stage_io import StageIO
 from stages.core import tables
 from stages.core.estimates import only
 from stages.core.population import Member
-from stages.measure import Birth, costs, explore, measure, relate
+from stages.core.top_up import fresh
+from stages.measure import Birth, costs, explore, measure, relate, replayed
 
 PLAYED = ("proposals", "tasks", "rollouts", "grades", "samples")
 
@@ -24,12 +25,15 @@ def generation_metrics(io: StageIO, config: RunConfig, parts: Sequence[pa.Table]
     members = io.population()
     weights = {name: adapter.weights for name, adapter in io.adapters([member.adapter_id for member in members]).items()}
     scale = config.model.alpha / config.model.rank
+    new = fresh(found["grades"], found["tasks"])
     measured = [
         measure(*(found[name] for name in PLAYED)),
         explore(found["tasks"], earlier),
-        relate(members, found["matches"], found["grades"], found["samples"], weights, _births(io, members), scale, io.generation),
+        relate(members, found["matches"], new, found["samples"], weights, _births(io, members), scale, io.generation),
         costs(found["samples"], stepped, config.learning.frozen.removesuffix("s")),
     ]
+    if config.solve.top_up:
+        measured.append(replayed(found["tasks"], found["grades"]))
     return tables.join([*measured, *parts], tables.METRICS)
 
 

@@ -68,8 +68,10 @@ class Teller:
         return rows(self.run, f"{folder_of(generation)}/tasks.parquet", _TASK)
 
     def grades(self, generation: int) -> list[Row]:
-        """The verdicts of a generation."""
-        return rows(self.run, f"{folder_of(generation)}/grades.parquet", _GRADE)
+        """The verdicts of a generation on its own tasks."""
+        own = {row["task_id"] for row in rows(self.run, f"{folder_of(generation)}/tasks.parquet", ("task_id",))}
+        graded = rows(self.run, f"{folder_of(generation)}/grades.parquet", _GRADE)
+        return [row for row in graded if row["task_id"] in own]
 
     def matches(self, generation: int) -> list[Row]:
         """The matches of a generation."""
@@ -96,6 +98,8 @@ class Teller:
             for row in rows(self.run, f"{folder}/proposals.parquet", ("proposal_id", "group_id"))
         }
         tasks = rows(self.run, f"{folder}/tasks.parquet", ("task_id", "teacher_id", "kind", "status"))
+        own = {row["task_id"] for row in tasks}
+        found = [row for row in found if row["task_id"] in own]
         posed = [row | {"group_id": groups.get(row["task_id"], row["task_id"])} for row in tasks]
         for name, values in (("grades", found), ("tasks", posed)):
             numbered = [row | {"generation": generation} for row in values]

@@ -73,6 +73,9 @@ class Solve(Group):
     attempts: Annotated[int, Field(ge=2)] = Field(8, title="Attempts a task")
     max_new_tokens: Positive = Field(1024, title="Longest answer", description="In tokens.")
     trained_attempts: Count = Field(0, title="Trained attempts", description="Attempts a task that train; 0 means all.")
+    top_up: bool = Field(
+        False, title="Top-up", description="Stored tasks, never rated, fill the batches of teachers that wrote too few."
+    )
 
 
 class Reward(Group):

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from flows.backend import Backend
 from flows.choices import choose
 from flows.config import RunConfig
+from flows.lineage import generation_of
 from flows.measuring import generation_metrics
 from flows.scoring import panels
 from flows.stage_io import StageIO
@@ -36,6 +37,7 @@ from stages.core.population import Member, initial_members, member_ids, start_ad
 from stages.core.proposing import Plan
 from stages.core.rating import Rating, Scale
 from stages.core.rewards import RULES
+from stages.core.top_up import fresh, replays
 
 Step = Callable[[StageIO, RunConfig, Backend], None]
 
@@ -111,14 +113,16 @@ def verify(io: StageIO, config: RunConfig, backend: Backend) -> None:
 
 
 def solve(io: StageIO, config: RunConfig, backend: Backend) -> None:
-    """Matched students attempt every valid task."""
+    """Matched students attempt every valid task, and with top-up what fills their batches."""
     matches = io.table("matches")
     adapters = io.adapters(matches["student_adapter_id"].to_pylist())
     backend.check_agreement("solve", adapters)
     engine = backend.engine(adapters)
-    plan = solving.Plan(config.solve.attempts, config.solve.max_new_tokens, config.engine.temperature)
-    digests = _digests(io.population())
-    rollouts = solving.solve(matches, digests, io.table("tasks"), engine, backend.style(), plan, config.seed, io.generation)
+    rule = config.solve
+    plan = solving.Plan(rule.attempts, rule.max_new_tokens, config.engine.temperature, rule.trained_attempts)
+    digests, tasks = _digests(io.population()), io.table("tasks")
+    again = _replays(io, config, matches, tasks) if rule.top_up else {}
+    rollouts = solving.solve(matches, digests, tasks, engine, backend.style(), plan, config.seed, io.generation, again)
     backend.rest()
     io.write_table("rollouts", rollouts)
     io.version(engine=backend.engine_version())
@@ -126,7 +130,9 @@ def solve(io: StageIO, config: RunConfig, backend: Backend) -> None:
 
 def grade(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """The sandbox and the host decide which answers hold."""
-    grades = grading.grade(io.table("tasks"), io.table("rollouts"), backend.sandbox())
+    tasks, rollouts = io.table("tasks"), io.table("rollouts")
+    replayed = _replayed(io, rollouts, tasks) if config.solve.top_up else []
+    grades = grading.grade(tasks, rollouts, backend.sandbox(), replayed)
     io.write_table("grades", grades)
     io.version(sandbox=backend.walls())
 
@@ -173,11 +179,13 @@ def update(io: StageIO, config: RunConfig, backend: Backend) -> None:
 def rate(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Results move the ratings; each row names the weights that played and the weights that go on."""
     rule = config.rating
+    population, matches = io.population(), io.table("matches")
+    tasks, grades = io.table("tasks"), io.table("grades")
     rated = rating_stage.rate(
-        io.population(),
-        io.table("matches"),
-        io.table("tasks"),
-        io.table("grades"),
+        population,
+        matches,
+        tasks,
+        fresh(grades, tasks) if config.solve.top_up else grades,
         io.updated_adapters(),
         Scale(rule.beta, rule.tau, rule.draw_probability),
         rule.draw_margin,
@@ -248,10 +256,23 @@ def _stored(io: StageIO) -> tuple[pa.Table, list[pa.Table]]:
 
 def _buffers(io: StageIO, config: RunConfig, teachers: list[str]) -> dict[str, Any]:
     seeds, earlier = _stored(io)
-    size = config.propose.buffer_size
-    if config.propose.buffer == "own":
-        return {teacher: buffer.snapshot(seeds, earlier, size, teacher) for teacher in teachers}
-    return dict.fromkeys(teachers, buffer.snapshot(seeds, earlier, size))
+    return buffer.snapshots(seeds, earlier, config.propose.buffer_size, teachers, config.propose.buffer == "own")
+
+
+def _replays(io: StageIO, config: RunConfig, matches: pa.Table, tasks: pa.Table) -> dict[str, list[dict]]:
+    """What each match poses again, from the snapshot that its teacher's prompts came from."""
+    buffers = _buffers(io, config, sorted(set(matches["teacher_id"].to_pylist())))
+    wanted = config.propose.groups * config.propose.group_size
+    return replays(matches, tasks, buffers, wanted, config.seed, io.generation)
+
+
+def _replayed(io: StageIO, rollouts: pa.Table, tasks: pa.Table) -> list[dict]:
+    """The stored tasks among those attempted, from the tables that hold them."""
+    ids = sorted(set(rollouts["task_id"].to_pylist()) - set(tasks["task_id"].to_pylist()))
+    places = sorted({-1 if (place := generation_of(task_id)) is None else place for task_id in ids})
+    stored = [io.start_table("seeds") if place < 0 else io.table("tasks", place) for place in places]
+    chosen = [table.filter(pc.is_in(table["task_id"], pa.array(ids, pa.string()))) for table in stored]
+    return [row for table in chosen for row in table.select(tables.SEEDS.names).to_pylist()]
 
 
 def _trained(io: StageIO, config: RunConfig) -> pa.Table:

@@ -1,5 +1,8 @@
 """Grade: which answers hold. Three outcomes, never two: right, wrong, or an exception when the sandbox gave no verdict."""
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 import pyarrow as pa
 
 from stages.core import tables
@@ -8,14 +11,14 @@ from stages.core.prompts import Kind
 from stages.core.sandbox import Sandbox
 
 
-def grade(tasks: pa.Table, rollouts: pa.Table, sandbox: Sandbox) -> pa.Table:
-    """GRADES: one row a rollout, in order.
+def grade(tasks: pa.Table, rollouts: pa.Table, sandbox: Sandbox, replayed: Iterable[Mapping[str, Any]] = ()) -> pa.Table:
+    """GRADES: one row a rollout, in order; `replayed` are the stored tasks (rows of SEEDS) among those attempted.
 
     A missing answer is `format`. Deduction compares values on the host; abduction runs the task's program on the answer, and
     any input that gives the output counts; induction runs the answer on every pair, shown and hidden (Absolute Zero Reasoner
     judges the hidden ones only).
     """
-    task_of = {row["task_id"]: row for row in tasks.to_pylist()}
+    task_of = {row["task_id"]: row for row in [*replayed, *tasks.to_pylist()]}
     listed = rollouts.select(["rollout_id", "task_id", "match_id", "student_id", "kind", "answer"]).to_pylist()
     items = (_item(task_of[row["task_id"]], row["answer"]) for row in listed)
     rows = []
@@ -25,7 +28,7 @@ def grade(tasks: pa.Table, rollouts: pa.Table, sandbox: Sandbox) -> pa.Table:
     return tables.table(rows, tables.GRADES)
 
 
-def _item(task: dict, answer: str | None) -> AnswerItem:
+def _item(task: Mapping[str, Any], answer: str | None) -> AnswerItem:
     return AnswerItem(
         kind=Kind(task["kind"]),
         program=task["program"],

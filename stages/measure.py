@@ -2,7 +2,8 @@
 
 `measure` looks at what was proposed, answered and earned; `explore` at what is new beside the past; `relate` at the members: how
 well ratings foretell solve rates, how far adapters are apart, and what became of offspring. Every row names what it is about and
-carries, where it is a mean, its n and standard error over clusters (prompts for teachers, tasks for students).
+carries, where it is a mean, its n and standard error over clusters (prompts for teachers, tasks for students). What is said of
+tasks and solve rates is said of this generation's own tasks; `replayed` counts the stored ones that filled short batches.
 """
 
 from collections import Counter, defaultdict
@@ -22,6 +23,7 @@ from stages.core.metric_rows import Row, clustered, mean_row, value_row
 from stages.core.novelty import distance, novelty
 from stages.core.population import Member
 from stages.core.shapes import COUNTS, STRIPPED, cell
+from stages.core.top_up import fresh
 from stages.core.trainer import Weights
 
 STAGE_OF = {"teacher": "propose", "student": "solve"}
@@ -30,7 +32,7 @@ STAGE_OF = {"teacher": "propose", "student": "solve"}
 def measure(proposals: pa.Table, tasks: pa.Table, rollouts: pa.Table, grades: pa.Table, samples: pa.Table) -> pa.Table:
     """METRICS of proposing, solving and earning: for all members together, each member, each kind and each pair."""
     groups = dict(zip(proposals["proposal_id"].to_pylist(), proposals["group_id"].to_pylist(), strict=True))
-    rows = _proposal_rows(tasks, groups) + _program_rows(tasks, groups) + _answer_rows(tasks, grades)
+    rows = _proposal_rows(tasks, groups) + _program_rows(tasks, groups) + _answer_rows(tasks, fresh(grades, tasks))
     rows += _completion_rows(completions(proposals, rollouts)) + _sample_rows(samples)
     return tables.table(rows, tables.METRICS)
 
@@ -105,6 +107,20 @@ def _sample_rows(samples: pa.Table) -> list[Row]:
             rows.append(_mean("reward.mean", own, lambda row: row["reward"], "group_id", {"member_id": member, "role": role}))
             rows.append(mean_row("reward.zero_variance_share", still, None, member, role))
     return rows
+
+
+def replayed(tasks: pa.Table, grades: pa.Table) -> pa.Table:
+    """METRICS of stored tasks that were posed again to fill short batches: how many, of all posed, and how often solved."""
+    own = set(tasks["task_id"].to_pylist())
+    listed = grades.select(["task_id", "match_id", "student_id", "kind", "correct"]).to_pylist()
+    listed = [row | {"posed": (row["match_id"], row["task_id"])} for row in listed]
+    rows = []
+    for scope, chosen in _slices(listed, "student_id", "student"):
+        again = [row for row in chosen if row["task_id"] not in own]
+        count, posed = (len({row["posed"] for row in some}) for some in (again, chosen))
+        rows.append(value_row("solve.replayed", count, posed, **scope))
+        rows.append(_mean("solve.replayed_rate", again, lambda row: row["correct"], "posed", scope))
+    return tables.table(rows, tables.METRICS)
 
 
 def costs(samples: pa.Table, stepped: Mapping[str, bool], frozen: str) -> pa.Table:

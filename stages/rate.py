@@ -5,7 +5,8 @@ are correct, and p the student's chance to win by rating. The student wins when 
 and otherwise they draw; a teacher that posed no task at all loses. Ratings then move by TrueSkill.
 
 Deviations: the margin is 0.02 where the published rule draws on exact equality only, which almost never happens. A member that
-plays twice is updated in match order; one that stays idle keeps its rating. A single agent's rating is constant.
+plays twice is updated in match order; one that stays idle keeps its rating. A single agent's rating is constant. Replayed tasks
+are not rated: their grades are left out before (`stages.core.top_up.fresh`), and one that is given here is an error.
 """
 
 from collections import Counter

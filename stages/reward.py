@@ -1,7 +1,8 @@
 """Reward: every proposal and every trained attempt becomes a sample with its reward and advantage.
 
-A teacher's task is judged by its matched student alone. Advantages are computed for one adapter and role at a time, so that
-neither another adapter nor, in single-agent runs, the other role leaks its scale into them.
+A teacher's task is judged by its matched student alone. A replayed task trains the student that met it like any other and pays no
+teacher: it has no proposal here. Advantages are computed for one adapter and role at a time, so that neither another adapter nor,
+in single-agent runs, the other role leaks its scale into them.
 """
 
 from collections import defaultdict

@@ -1,7 +1,11 @@
-"""Solve: every matched student attempts each valid task of its teacher."""
+"""Solve: every matched student attempts each valid task of its teacher, and what fills up a short batch.
 
-from collections.abc import Mapping
+A replayed task (stages.core.top_up) keeps its id; its rollouts belong to this generation's match.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -9,15 +13,17 @@ from stages.core import tables
 from stages.core.draws import completion_seed
 from stages.core.engine import Engine, Request
 from stages.core.prompts import Kind, PromptStyle, Unparsed, solver_prompt
+from stages.core.top_up import replay_id
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Attempts a task and their length limit."""
+    """Attempts a task, and at a replayed one (only those that train), and their length limit."""
 
     attempts: int
     max_new_tokens: int
     temperature: float
+    trained_attempts: int = 0  # 0: all of them
 
 
 def solve(
@@ -29,26 +35,37 @@ def solve(
     plan: Plan,
     seed: int,
     generation: int,
+    replays: Mapping[str, Sequence[dict]] = MappingProxyType({}),
 ) -> pa.Table:
-    """ROLLOUTS: `attempts` rows for every valid task that no gate stopped, all students in one batch."""
+    """ROLLOUTS: `attempts` rows for every valid task that no gate stopped, all students in one batch.
+
+    `replays` maps a match to the stored tasks that it poses again; their rollouts stand last.
+    """
     match_of = {row["match_id"]: row for row in matches.to_pylist()}
-    work: list[tuple[dict, dict, int, Request]] = []
-    for task in tasks.to_pylist():
-        if task["status"] != "valid" or task["gate"] is not None:
-            continue
-        match = match_of[task["match_id"]]
+    posed = [
+        (match_of[task["match_id"]], task, task["task_id"], plan.attempts)
+        for task in tasks.to_pylist()
+        if task["status"] == "valid" and task["gate"] is None
+    ]
+    posed += [
+        (match_of[match_id], task, replay_id(match_id, task["task_id"]), plan.trained_attempts or plan.attempts)
+        for match_id, stored in replays.items()
+        for task in stored
+    ]
+    work: list[tuple[dict, dict, str, int, Request]] = []
+    for match, task, name, attempts in posed:
         text = solver_prompt(style, Kind(task["kind"]), task["program"], task["inputs"], task["outputs"], task["message"])
         ids = tuple(engine.encode(text))
-        for attempt in range(plan.attempts):
-            draw = completion_seed(seed, generation, "solve", match["student_id"], task["task_id"], attempt)
-            work.append((match, task, attempt, Request(ids, match["student_adapter_id"], draw, plan.max_new_tokens)))
+        for attempt in range(attempts):
+            draw = completion_seed(seed, generation, "solve", match["student_id"], name, attempt)
+            work.append((match, task, name, attempt, Request(ids, match["student_adapter_id"], draw, plan.max_new_tokens)))
     completions = engine.generate([request for *_, request in work], plan.temperature)
     rows = []
-    for (match, task, attempt, request), completion in zip(work, completions, strict=True):
+    for (match, task, name, attempt, request), completion in zip(work, completions, strict=True):
         text = engine.decode(completion.token_ids)
         rows.append(
             {
-                "rollout_id": f"{task['task_id']}-r{attempt:02d}",
+                "rollout_id": f"{name}-r{attempt:02d}",
                 "task_id": task["task_id"],
                 "match_id": match["match_id"],
                 "student_id": match["student_id"],

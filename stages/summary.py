@@ -29,6 +29,7 @@ def generation_line(
         "" if generation is None else f"g{generation:04d}",
         _share("valid", values.get(("propose.valid_share", None, None, None))),
         _solved(values),
+        _replayed(values.get(("solve.replayed", None, None, None))),
         _rewards(values),
         *_ratings(ratings),
         _births(offspring),
@@ -53,6 +54,11 @@ def _solved(values: Mapping[tuple[str, str | None, str | None, str | None], floa
     known = ", ".join(f"{kind} {100 * rate:.0f}" for kind, rate in rates.items() if rate is not None)
     overall = _share("solved", values.get(("solve.rate", None, None, None)))
     return f"{overall} ({known})" if overall and known else overall
+
+
+def _replayed(count: float | None) -> str:
+    """How many stored tasks filled short batches, where any did."""
+    return f"replayed {count:.0f}" if count else ""
 
 
 def _rewards(values: Mapping[tuple[str, str | None, str | None, str | None], float]) -> str:

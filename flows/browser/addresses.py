@@ -4,6 +4,7 @@ from urllib.parse import quote, urlencode
 
 from flows.chain import folder_of
 from flows.config import ConfigError
+from stages.core.top_up import task_of
 
 
 class Addresses:
@@ -61,7 +62,7 @@ class Addresses:
 
     def attempt(self, run_id: str, rollout_id: str) -> str:
         """One attempt, on the page of its task."""
-        return f"{self.task(run_id, rollout_id.rpartition('-r')[0])}#{_part(rollout_id)}"
+        return f"{self.task(run_id, task_of(rollout_id))}#{_part(rollout_id)}"
 
     def adapters(self, run_id: str) -> str:
         """All adapters of a run."""

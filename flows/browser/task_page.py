@@ -1,21 +1,20 @@
 """What the page of a task shows: who wrote it from what, who answered what and earned how much, and which weights it moved."""
 
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from flows.browser.library import Library
 from flows.browser.pedigree import Node, Pedigree
 from flows.browser.prompt_text import prompt_text
 from flows.chain import Json, folder_of
-from flows.lineage import generation_of
+from flows.lineage import generation_of, tops_up
 from flows.manifest import Run
 from flows.storage import NotStored
 from stages.core.prompts import Kind
+from stages.core.top_up import task_of
 
 SEARCHED = 20  # later generations that are searched for prompts with this task, unless all are asked for
 ANCESTORS = 6  # adapters of the teacher's line that the page names
-_ATTEMPT = re.compile(r"-r\d+$")
 _PROPOSAL = ("proposal_id", "group_id", "kind", "teacher_id", "status", "detail", "adapter_id", "adapter_sha256", "reference_ids")
 _SAMPLE = ("sample_id", "member_id", "group_id", "reward", "baseline", "centred", "advantage", "adapter_id")
 _ROLLOUT = ("rollout_id", "student_id", "attempt", "adapter_id", "adapter_sha256", "seed", "text", "truncated", "answer")
@@ -29,7 +28,7 @@ ASKED = {
 def task_page(library: Library, run_id: str, task_id: str, everywhere: bool = False) -> Json:
     """A task (or the task of an attempt). Raises NotStored when the run has none of that id."""
     run = library.run(run_id)
-    task_id = _ATTEMPT.sub("", task_id)
+    task_id = task_of(task_id)
     generation = generation_of(task_id)
     page: Json = {"run": run_id, "task_id": task_id, "generation": generation, "everywhere": everywhere, "asked": ASKED}
     if generation is None:
@@ -74,7 +73,7 @@ def _seed(library: Library, run: Run, task_id: str) -> Json:
 
 
 def _later(library: Library, run: Run, task_id: str, generation: int, everywhere: bool) -> Json:
-    """The later prompts that showed this task to a teacher."""
+    """The later prompts that showed this task to a teacher, and the later batches that it filled."""
     begun = [number for number in run.history.generations() if number > generation]
     searched = begun if everywhere else begun[:SEARCHED]
     shown = []
@@ -83,11 +82,21 @@ def _later(library: Library, run: Run, task_id: str, generation: int, everywhere
         for row in library.rows(run, f"{folder_of(number)}/proposals.parquet", columns):
             if task_id in row["reference_ids"]:
                 shown.append(row | {"generation": number})
-    return {"shown": shown, "searched": len(searched), "unsearched": len(begun) - len(searched)}
+    replays = list(_replays(library, run, task_id, searched)) if tops_up(run) else []
+    return {"shown": shown, "replays": replays, "searched": len(searched), "unsearched": len(begun) - len(searched)}
+
+
+def _replays(library: Library, run: Run, task_id: str, generations: Iterable[int]) -> Iterator[Json]:
+    for number in generations:
+        where = _Generation(library, run, number)
+        samples = where.samples(task_id)
+        attempts = where.attempts(task_id, samples)
+        if attempts:
+            yield {"generation": number, "attempts": attempts, "moved": where.moved(samples.values())}
 
 
 class _Generation:
-    """The tables of the task's generation."""
+    """The tables of a generation in which a task was posed."""
 
     def __init__(self, library: Library, run: Run, generation: int) -> None:
         self._library, self._run, self._folder = library, run, folder_of(generation)
@@ -101,7 +110,7 @@ class _Generation:
     def samples(self, task_id: str) -> dict[str, Json]:
         """The samples about a task, the teacher's and the students', by their ids."""
         rows = self._rows("samples", _SAMPLE)
-        return {row["sample_id"]: row for row in rows if _ATTEMPT.sub("", row["sample_id"]) == task_id}
+        return {row["sample_id"]: row for row in rows if task_of(row["sample_id"]) == task_id}
 
     def attempts(self, task_id: str, samples: dict[str, Json]) -> list[Json]:
         """The rollouts with their verdicts and samples."""

@@ -1,6 +1,6 @@
 """The task buffer: what proposers are shown. One snapshot a generation, a pure function of the tables before it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +24,15 @@ def snapshot(seeds: pa.Table, earlier: Sequence[pa.Table], size: int, teacher_id
             kept = kept.filter(pc.equal(kept["teacher_id"], teacher_id))
         rows += kept.select(tables.SEEDS.names).to_pylist()
     return {kind: [row for row in rows if row["kind"] == kind][-size:] for kind in Kind}
+
+
+def snapshots(
+    seeds: pa.Table, earlier: Sequence[pa.Table], size: int, teachers: Iterable[str], own: bool
+) -> dict[str, dict[Kind, list[dict]]]:
+    """The snapshot of each teacher: one shared by all, or with `own` one each."""
+    if own:
+        return {teacher: snapshot(seeds, earlier, size, teacher) for teacher in teachers}
+    return dict.fromkeys(teachers, snapshot(seeds, earlier, size))
 
 
 def triplet(row: dict) -> Triplet:

@@ -1,7 +1,8 @@
 """What figures need of a generation's tables: few columns, no token ids, a column `generation` in front.
 
-`completions` joins proposals (role teacher) and rollouts (role student). Its `surprise` is the mean of -log p over the sampled
-tokens of a completion: at temperature 1 an unbiased estimate of the policy's entropy a token, in nats.
+`grades` are those of the generation's own tasks. `completions` joins proposals (role teacher) and rollouts (role student). Its
+`surprise` is the mean of -log p over the sampled tokens of a completion: at temperature 1 an unbiased estimate of the policy's
+entropy a token, in nats.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ import pyarrow.compute as pc
 
 from stages.core import tables
 from stages.core.shapes import COUNTS, STRIPPED
+from stages.core.top_up import fresh
 
 TASKS = ["task_id", "match_id", "teacher_id", "kind", "status", "gate", "duplicate", "program", "program_key"]
 TASKS += [*COUNTS, *STRIPPED, "syntax", "value_types", "executed_lines"]
@@ -27,7 +29,7 @@ def condense(generation: int, found: Mapping[str, pa.Table]) -> Tables:
     condensed = {
         "matches": full["matches"],
         "tasks": _tasks(full["tasks"], full["proposals"]),
-        "grades": full["grades"].select(GRADES),
+        "grades": (fresh(full["grades"], full["tasks"]) if "tasks" in found else full["grades"]).select(GRADES),
         "samples": full["samples"].select(SAMPLES),
         "ratings": full["ratings"],
         "offspring": full["offspring"],

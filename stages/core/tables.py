@@ -118,9 +118,9 @@ SEEDS = _schema(
 ROLLOUTS = _schema(
     "rollouts",
     {
-        "rollout_id": _STR,
-        "task_id": _STR,
-        "match_id": _STR,
+        "rollout_id": _STR,  # the task's id and the attempt; of a replayed task the match's id in front (stages.core.top_up)
+        "task_id": _STR,  # of this generation; with `solve.top_up` also a seed's or an earlier generation's
+        "match_id": _STR,  # of this generation
         "student_id": _STR,
         "kind": _STR,
         "attempt": _INT,
@@ -150,7 +150,7 @@ SAMPLES = _schema(
         "member_id": _STR,
         "role": _STR,
         "kind": _STR,
-        "group_id": _STR,
+        "group_id": _STR,  # a teacher's prompt, a student's task; samples of one group share a baseline
         "adapter_id": _STR,
         "adapter_sha256": _STR,
         "prompt_ids": _IDS,
