@@ -2,7 +2,7 @@
 # Pass more to a command with ARGS: make run ARGS="--set generations=8", make test ARGS="-k reward".
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all check bench vllm up down images
+.PHONY: help setup run test test-all check bench vllm up down stack logs images
 VENV := .venv/bin
 SETUP := bash infra/setup/setup.sh
 BENCHMARKS := $(foreach name,sandbox update rollout evolve orchestration storage,$(if $(wildcard flows/bench_$(name).py),$(name)))
@@ -43,6 +43,12 @@ up: ## Prefect server, storage and workers on this machine
 
 down: ## stop what `make up` started; its data stay unless ARGS=--volumes
 	@bash infra/setup/compose.sh down $(ARGS)
+
+stack: ## a command of populora inside the stack: make stack ARGS="run --detach"
+	@bash infra/setup/compose.sh populora $(ARGS)
+
+logs: ## what the stack's services print; ARGS="--follow worker"
+	@bash infra/setup/compose.sh logs $(ARGS)
 
 images: ## every image under containers/
 	@$(SETUP) image

@@ -1,6 +1,7 @@
 """The command `populora`. Exit codes: 0 done, 1 the work failed, 2 bad usage or input, 3 a service is not reachable."""
 
 import argparse
+import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -74,7 +75,8 @@ Add = Callable[[str, str, Callable[[argparse.Namespace], int]], argparse.Argumen
 
 
 def _store(parser: argparse.ArgumentParser, run: bool = True) -> None:
-    parser.add_argument("--store", default="runs", help="folder, file:///folder or s3://bucket/prefix (default: runs)")
+    default = os.environ.get("POPULORA_STORE") or "runs"
+    parser.add_argument("--store", default=default, help=f"folder, file:///folder or s3://bucket/prefix (default: {default})")
     if run:
         parser.add_argument("run", metavar="RUN", help="id of the run")
 

@@ -53,6 +53,14 @@ class S3Store:
         self._probing = threading.Lock()
         self._conditional_multipart: bool | None = None
 
+    def make_bucket(self) -> None:
+        """Makes the bucket unless it is there: for a server of one's own; elsewhere buckets come with rules of their owner."""
+        try:
+            settled(self.url, "", lambda: self._client.head_bucket(Bucket=self.bucket))
+        except NotStored:
+            with suppress(Taken):
+                settled(self.url, "", lambda: self._client.create_bucket(Bucket=self.bucket))
+
     def read(self, uri: str) -> bytes:
         """The whole artifact. Raises NotStored."""
         for attempt in range(READS):

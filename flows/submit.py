@@ -31,7 +31,10 @@ def submit(config: RunConfig, run_id: str, store: str) -> str:
         raise ConfigError(f"the server at {url} has no deployment {TRAIN}: was it started with populora serve?") from None
     with get_client(sync_client=True) as client:
         workers = client.read_workers_for_work_pool(POOL)
-    lines = [f"submitted  {run_id}", f"watch it   {url.removesuffix('/api')}/runs/flow-run/{begun.id}"]
+    page = os.environ.get("PREFECT_UI_URL") or url.removesuffix(
+        "/api"
+    )  # inside a container the API has another name than outside
+    lines = [f"submitted  {run_id}", f"watch it   {page}/runs/flow-run/{begun.id}"]
     if not any(worker.status == "ONLINE" for worker in workers):
         lines.append(f"waiting    no worker takes work from the pool {POOL} yet; start one: populora worker {POOL}")
     return "\n".join(lines)

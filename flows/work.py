@@ -14,6 +14,8 @@ from types import FrameType
 
 from flows import guard, prefect_api
 from flows.config import ConfigError
+from flows.s3_store import S3Store
+from flows.storage import open_store
 
 SWEEP_SECONDS = 60.0
 
@@ -72,11 +74,13 @@ def _sweep(pool: str) -> None:
             print(f"sweep: {type(error).__name__}: {error}", file=sys.stderr)
 
 
-def setup(store: str) -> int:
-    """Pools, queues, deployments, schedule and automation on the server that the environment names."""
+def setup(store: str, make_bucket: bool = False) -> int:
+    """Pools, queues, deployments, schedule and automation on the server that the environment names; the bucket if asked."""
     prefect_api.require(os.environ.get("PREFECT_API_URL", "http://127.0.0.1:4200/api"))
     from flows import deployments, upkeep  # noqa: PLC0415  after the check, which is quick
 
+    if make_bucket and isinstance(place := open_store(store), S3Store):
+        place.make_bucket()
     lost = upkeep.sweep(list(deployments.POOLS), nobody_works=not deployments.workers_online())
     if lost:
         print(f"{lost} runs were at work when the server stopped; they are marked as crashed and can be retried")
@@ -86,6 +90,6 @@ def setup(store: str) -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] != ["setup"] or len(sys.argv) != 3:
-        sys.exit("usage: python -m flows.work setup STORE")
-    sys.exit(setup(sys.argv[2]))
+    if sys.argv[1:2] != ["setup"] or sys.argv[3:] not in ([], ["--make-bucket"]) or len(sys.argv) < 3:
+        sys.exit("usage: python -m flows.work setup STORE [--make-bucket]")
+    sys.exit(setup(sys.argv[2], sys.argv[3:] == ["--make-bucket"]))

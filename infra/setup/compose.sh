@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# compose.sh up|down [ARGUMENT...]: the stack of infra/compose.yaml. `up` makes passwords once, builds the images that are missing or
-# older than their sources, starts everything and waits until it is healthy. Settings: .cache/compose/env, made on the first call.
+# compose.sh up|down|logs|populora [ARGUMENT...]: the stack of infra/compose.yaml. `up` makes passwords once, builds the images that
+# are missing or older than their sources, starts everything and waits until it is healthy; `down` stops it, with --volumes the data
+# and passwords go too; `populora` is that command inside the worker. Settings: .cache/compose/env, made on the first call.
+# COMPOSE_PROJECT_NAME and POPULORA_COMPOSE_SETTINGS make a second stack beside the first.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=infra/setup/lib.sh
@@ -10,11 +12,12 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=infra/setup/image.sh
 . "$here/image.sh"
 
-SETTINGS="$ROOT/.cache/compose/env"
+SETTINGS=${POPULORA_COMPOSE_SETTINGS:-$ROOT/.cache/compose/env}
+PROJECT=${COMPOSE_PROJECT_NAME:-populora}
 WAIT_SECONDS=300
 
 compose() {
-    local project=(--project-name populora --env-file "$SETTINGS" -f "$ROOT/infra/compose.yaml")
+    local project=(--project-name "$PROJECT" --env-file "$SETTINGS" -f "$ROOT/infra/compose.yaml")
     if docker compose version >/dev/null 2>&1; then
         docker compose "${project[@]}" "$@"
     elif have docker-compose; then
@@ -65,6 +68,33 @@ ensure_images() {
     [ -n "${S3_IMAGE:-}${S3_ENDPOINT:-}" ] || ensure_image s3 containers/s3 host containers/s3
 }
 
+# Sandboxes are started by workers, not by compose: those of a worker that had to be killed are removed by its process namespace.
+worker_namespaces() {
+    local id
+    for id in $(compose ps -q worker gpu-worker 2>/dev/null); do
+        docker exec "$id" readlink /proc/self/ns/pid 2>/dev/null || true
+    done
+}
+
+sandboxes_of() {
+    local namespace
+    for namespace in "$@"; do
+        docker ps --all --quiet --no-trunc --filter label=populora.sandbox --format '{{.ID}} {{.Label "populora.sandbox.host"}}' |
+            awk -v wanted="$namespace" 'index($0, wanted) { print $1 }'
+    done
+}
+
+down() {
+    local namespaces left
+    namespaces=$(worker_namespaces)
+    compose --profile gpu down --remove-orphans "$@"
+    # shellcheck disable=SC2086
+    left=$(sandboxes_of $namespaces)
+    # shellcheck disable=SC2086
+    [ -z "$left" ] || docker rm --force $left >/dev/null
+    case " $* " in *" --volumes "* | *" -v "*) rm -f "$SETTINGS" ;; esac
+}
+
 # Prints the services that are not well yet.
 unwell() {
     local id
@@ -92,7 +122,8 @@ up() {
 
 case "${1:-}" in
 up) shift && up "$@" ;;
-down) shift && ensure_settings && compose down --remove-orphans "$@" ;;
+down) shift && ensure_settings && down "$@" ;;
 logs) shift && ensure_settings && compose logs "$@" ;;
-*) fail 2 "compose.sh up|down|logs" ;;
+populora) shift && ensure_settings && compose exec -T worker populora "$@" ;;
+*) fail 2 "compose.sh up|down|logs|populora" ;;
 esac

@@ -28,6 +28,11 @@ needed = tomllib.load(open("$ROOT/pyproject.toml", "rb"))["project"]["dependenci
 print(*(line for line in needed if not line.startswith("torch")), "pip", "hatchling", "editables", "async-timeout", sep="\n")
 PY
 torch=$(torch_version)
+# Most changes of pyproject.toml ask for nothing new: then no index is asked either.
+if download --no-index -r "$CACHE/wheels-need.txt" "torch==$torch" --find-links "$wheels" 2>/dev/null; then
+    stamp_set wheels "$want"
+    exit 0
+fi
 download --no-deps "torch==$torch+cpu" 2>/dev/null || download --no-deps --index-url "$TORCH_CPU_INDEX" "torch==$torch" ||
     fail 3 "no CPU build of torch $torch within reach"
 download -r "$CACHE/wheels-need.txt" "torch==$torch" --find-links "$wheels" || fail 1 "could not collect the wheels"
