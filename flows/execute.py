@@ -12,9 +12,10 @@ from typing import Any
 from flows.backend import Backend
 from flows.chain import digest
 from flows.config import RunConfig
+from flows.gpu_memory import forget_gpu_memory, gpu_memory
 from flows.manifest import Manifest, Run
+from flows.parts import step_of
 from flows.stage_io import StageIO
-from flows.steps import STEPS, update_part
 from flows.storage import open_store
 
 
@@ -51,14 +52,15 @@ def perform(run: Run, spec: Spec, config: RunConfig, backend: Backend) -> Manife
     io = StageIO(run, spec.stage, spec.generation, spec.part, config.model.name, config.model.alpha)
     began, cpu = time.monotonic(), time.process_time()
     started = time.time()
-    step = update_part if spec.part is not None else STEPS[spec.stage]
-    step(io, config, backend)
+    forget_gpu_memory()
+    step_of(io, config)(io, config, backend)
     return io.commit(
         {
             "started": started,
             "seconds": round(time.monotonic() - began, 3),
             "cpu_seconds": round(time.process_time() - cpu, 3),
             "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+            **gpu_memory(),
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "python": platform.python_version(),

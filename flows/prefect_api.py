@@ -56,10 +56,16 @@ def require(url: str) -> None:
         raise ConfigError(f"the Prefect server at {url} is {found}, this project has {installed_version()}: make them the same")
 
 
+def authorization() -> dict[str, str]:
+    """The header that a server with a password asks for; empty where the environment holds none."""
+    secret = os.environ.get("PREFECT_API_AUTH_STRING")
+    return {"Authorization": f"Basic {b64encode(secret.encode()).decode()}"} if secret else {}
+
+
 def _get(url: str) -> str | None:
     request = urllib.request.Request(url)
-    if secret := os.environ.get("PREFECT_API_AUTH_STRING"):
-        request.add_header("Authorization", f"Basic {b64encode(secret.encode()).decode()}")
+    for name, value in authorization().items():
+        request.add_header(name, value)
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=5) as answer:

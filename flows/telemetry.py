@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from flows.manifest import Run
 from flows.status import stored_bytes
 from flows.storage import Damaged, NotStored, Store, StoreRefused
+from flows.telemetry_machine import Around
 from flows.telemetry_run import numbers
 from flows.watch import Watch
 
@@ -29,6 +30,7 @@ class StoreMetrics(Collector):
         self._store, self._run_ids, self._watch_of = store, run_ids, watch_of
         self._bytes: dict[str, tuple[float, dict[str, int]]] = {}
         self._beats: dict[str, tuple[object, float]] = {}
+        self._around = Around()
         self._lock = threading.Lock()
 
     def describe(self) -> list[Metric]:
@@ -50,6 +52,8 @@ class StoreMetrics(Collector):
             free = self._store.free()
             if free is not None:
                 _family(families, "populora_store_free_bytes", "Bytes that can still be written.", ()).add_metric([], free)
+            for name, says, labels, value in self._around.numbers():
+                _family(families, name, says, tuple(labels)).add_metric([*labels.values()], value)
             yield from families.values()
 
     def _add(self, families: dict[str, Metric], watch: Watch) -> None:

@@ -11,6 +11,11 @@ from stages.summary import KINDS, lookup
 Number = tuple[str, str, dict[str, str], float]
 Values = Mapping[tuple[str, str | None, str | None, str | None], float]
 
+_MEMORY = (
+    ("peak_memory_mb", "populora_stage_peak_memory_bytes", "Largest resident memory of the process that ran the stage"),
+    ("peak_gpu_memory_mb", "populora_stage_peak_gpu_memory_bytes", "Most memory that the stage's tensors held on a card"),
+)
+
 
 def numbers(watch: Watch) -> Iterator[Number]:
     """Everything that a run's manifests and small tables say."""
@@ -35,11 +40,11 @@ def _times(watch: Watch, whole: list[int]) -> Iterator[Number]:
     if not whole:
         return
     for stage, seconds in watch.clock()[whole[-1]].items():
-        yield "populora_stage_seconds", "Seconds of a stage in the newest whole generation.", {"stage": stage}, seconds
-        memory = _clock(watch, whole[-1], stage).get("peak_memory_mb")
-        if memory is not None:
-            says = "Largest resident memory of the process that ran the stage in the newest whole generation."
-            yield "populora_stage_peak_memory_bytes", says, {"stage": stage}, float(memory) * 1e6
+        yield "populora_newest_stage_seconds", "Seconds of a stage in the newest whole generation.", {"stage": stage}, seconds
+        clock = _clock(watch, whole[-1], stage)
+        for key, name, says in _MEMORY:
+            if key in clock:
+                yield name, f"{says}, newest whole generation.", {"stage": stage}, float(clock[key]) * 2**20
 
 
 def _work(watch: Watch, whole: list[int]) -> Iterator[Number]:
