@@ -28,15 +28,19 @@ class NoStages:
     """A session whose steps are done the moment they are asked for."""
 
     def __init__(self, config: RunConfig, adapters: int) -> None:
-        self.config, self._adapters = config, adapters
+        self.config, self._adapters, self.cluster = config, adapters, False
 
     def run_stage(self, stage: str, generation: int | None, part: str | None = None) -> Reference:
         """A reference like any other, of nothing."""
         return {"stage": stage, "generation": generation, "manifest": f"{stage}-{generation}-{part}", "rows": {}}
 
-    def update_parts(self, generation: int) -> list[str]:
-        """One part an adapter."""
-        return [f"{number:02d}" for number in range(self._adapters)]
+    def parts(self, stage: str, generation: int) -> list[tuple[str, str]]:
+        """One part of the update an adapter."""
+        return [(f"{number:02d}", f"s{number}") for number in range(self._adapters if stage == "update" else 0)]
+
+    def spreads(self, stage: str) -> bool:
+        """One after the other: what a task costs."""
+        return False
 
 
 def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:

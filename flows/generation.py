@@ -5,7 +5,7 @@ from typing import Any
 import prefect
 from prefect.cache_policies import NO_CACHE
 
-from flows import notes
+from flows import cluster, notes
 from flows.scoring import benchmarks_at
 from flows.session import session
 from flows.storage import StoreUnavailable
@@ -35,22 +35,54 @@ def run_stage(stage: str, generation: int, *after: Reference) -> Reference:
 
 
 @prefect.task(
-    task_run_name="update-g{generation:04d}-{part}",
+    task_run_name="{stage}-g{generation:04d}-{members}",
     cache_policy=NO_CACHE,
     persist_result=False,
     retries=3,
     retry_delay_seconds=[5, 30, 120],
     retry_condition_fn=_worlds_fault,
 )
-def update_group(generation: int, part: str, *after: Reference) -> Reference:
-    """One adapter group's optimizer step."""
-    return session().run_stage("update", generation, part)
+def run_part(stage: str, generation: int, members: str, part: str, *after: Reference) -> Reference:
+    """A stage's share for some members, unless its manifest says that it is done: a group's update, a shard of a rollout."""
+    return session().run_stage(stage, generation, part)
+
+
+@prefect.task(
+    task_run_name="{stage}-g{generation:04d}-{members}",
+    cache_policy=NO_CACHE,
+    persist_result=False,
+    retries=3,
+    retry_delay_seconds=[5, 30, 120],
+    retry_condition_fn=_worlds_fault,
+)
+def run_part_on_node(stage: str, generation: int, members: str, order: Reference, *after: Reference) -> Reference:
+    """The same on a node of a Ray cluster, which knows no session: all that it needs is in the order."""
+    return cluster.run_here(**order)
 
 
 def step(stage: str, generation: int, *after: Reference) -> Reference:
-    """The stage as a task of its own name in the run graph, after the references that it reads."""
+    """The stage as a task of its own name in the run graph, after its parts, or after the references that it reads."""
     notes.publish_progress(generation, stage)
-    return run_stage.with_options(name=stage)(stage, generation, *after)
+    parts = _parts(stage, generation, *after)
+    return run_stage.with_options(name=stage)(stage, generation, *(parts or after))
+
+
+def _parts(stage: str, generation: int, *after: Reference) -> list[Reference]:
+    """The parts of a stage: one after the other on this machine, at the same time where there are others."""
+    current, found = session(), session().parts(stage, generation)
+    here, there = run_part.with_options(name=stage), run_part_on_node.with_options(name=stage)
+    if not current.spreads(stage):
+        return [here(stage, generation, members, part, *after) for part, members in found]
+    if current.cluster:
+        orders = [(members, current.order(stage, generation, part)) for part, members in found]
+        futures = [there.submit(stage, generation, members, order, *after) for members, order in orders]
+    else:
+        futures = [here.submit(stage, generation, members, part, *after) for part, members in found]
+    try:
+        return [future.result() for future in futures]
+    except BaseException:  # a cancel reaches this thread only
+        current.leave()
+        raise
 
 
 @prefect.flow(flow_run_name="{run_id}-g{generation:04d}", persist_result=False)
@@ -68,8 +100,7 @@ def run_generation(run_id: str, generation: int, population: Reference) -> Refer
     rollouts = step("solve", generation, matches, tasks)
     grades = step("grade", generation, tasks, rollouts)
     samples = step("reward", generation, proposals, tasks, rollouts, grades)
-    groups = [update_group(generation, part, samples) for part in session().update_parts(generation)]
-    updated = step("update", generation, *groups)
+    updated = step("update", generation, samples)
     ratings = step("rate", generation, matches, grades, updated)
     before_evolution = [ratings]
     if benchmarks_at(session().config, generation):

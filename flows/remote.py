@@ -4,6 +4,7 @@ The machines exchange nothing but the store. What a pool's machine does is what 
 reads its inputs, writes its outputs and commits the manifest under the run's epoch.
 """
 
+import threading
 import time
 from contextlib import suppress
 from dataclasses import asdict
@@ -44,6 +45,12 @@ class Placement(BaseModel):
         description="Machines with a GPU, such as the pool gpu; start and benchmark run there too and need Docker.",
     )
 
+    ray: str = Field(
+        "",
+        title="Ray cluster",
+        description="host:port of its head, ray://host:10001 or auto: its nodes take groups of update and shards of rollouts.",
+    )
+
     def pool(self, stage: str, part: str | None) -> str:
         """The pool of a step, empty for here. Joining the parts of an update needs no GPU."""
         if stage in SANDBOX_STAGES:
@@ -78,25 +85,46 @@ def stage(store: str, run_id: str, stage: str, generation: int | None, part: str
         workers.run(spec, interpreter(config, stage))
 
 
-def run_elsewhere(spec: Spec, pool: str) -> Reference:
+class Pools:
+    """The work pools of a placement: steps go there as runs of the pool's stage deployment."""
+
+    def __init__(self, placement: Placement) -> None:
+        self._placement, self._leaving = placement, threading.Event()
+
+    def __call__(self, spec: Spec) -> Reference | None:
+        """Runs a step in its pool; None: it belongs here."""
+        pool = self._placement.pool(spec.stage, spec.part)
+        return run_elsewhere(spec, pool, self._leaving) if pool else None
+
+    def takes(self, stage: str) -> bool:
+        """Whether parts of the stage go to a pool."""
+        return self._placement.pool(stage, "00") != ""
+
+    def leave(self) -> None:
+        """Whoever waits for a step ends it and waits no more."""
+        self._leaving.set()
+
+
+def run_elsewhere(spec: Spec, pool: str, leaving: threading.Event) -> Reference:
     """Runs a step on a machine of the pool and returns its reference. Raises WorkerLost when that machine was lost."""
     with get_client(sync_client=True) as client:
         _need_worker(client, pool)
         name = f"stage/{pool}"
         began: Any = run_deployment(name, parameters=asdict(spec), timeout=0, tags=[f"run:{spec.run_id}"])
         try:
-            state = _end_of(client, began.id, pool)
+            state = _end_of(client, began.id, pool, leaving)
         except BaseException:  # a cancel, too: nobody would wait for it any more
             client.set_flow_run_state(began.id, Cancelling(), force=True)
             raise
     return finished(spec, pool, state)
 
 
-def _end_of(client: Any, flow_run_id: Any, pool: str) -> State:
+def _end_of(client: Any, flow_run_id: Any, pool: str, leaving: threading.Event) -> State:
     """Waits for the final state. A silent server is asked again; a pool without workers is not awaited."""
     began = time.monotonic()
     while True:
-        time.sleep(POLL_SECONDS)
+        if leaving.wait(POLL_SECONDS):
+            raise StageFailed("the run that this step belongs to was cancelled")
         with suppress(httpx.HTTPError):
             state = client.read_flow_run(flow_run_id).state
             if state is not None and state.is_final():

@@ -1,11 +1,16 @@
 """Who is scored inside a run, and when: members every so many generations, offspring at birth and at chosen ages."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from flows.config import RunConfig
+from flows.shards import own_players
 from flows.stage_io import StageIO
-from stages.benchmark import Player
+from stages.benchmark import Player, score
+from stages.core import tables
+from stages.core.disagreement import disagreement
 from stages.core.population import Member
 
 
@@ -15,6 +20,22 @@ class Panel:
 
     folder: str
     players: list[Player]
+
+
+def shared(panels: Sequence[Panel], shards: int, part: str | None) -> list[Panel]:
+    """The panels with the players that a part is for; as they are where the stage runs whole."""
+    if part is None:
+        return list(panels)
+    count = min(shards, max(len(panel.players) for panel in panels))
+    return [Panel(panel.folder, own_players(panel.players, count, part)) for panel in panels]
+
+
+def write_panels(io: StageIO, panels: Sequence[Panel], answers: Sequence[pa.Table]) -> None:
+    """Answers and scores of every panel, each in its folder."""
+    for panel, table in zip(panels, answers, strict=True):
+        io.write_at(f"{panel.folder}/answers.parquet", table, tables.ANSWERS)
+        io.write_at(f"{panel.folder}/scores.parquet", score(table, panel.players), tables.SCORES)
+        io.write_at(f"{panel.folder}/disagreement.parquet", disagreement(table), tables.METRICS)
 
 
 def benchmarks_at(config: RunConfig, generation: int) -> bool:

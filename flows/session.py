@@ -5,11 +5,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import asdict
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Protocol
 
 from flows import guard, lease, retention
 from flows.backend import Backend
@@ -17,9 +18,9 @@ from flows.choices import sources
 from flows.config import PROJECT, ConfigError, RunConfig, differences, dump, parse
 from flows.execute import Reference, Spec, reference
 from flows.manifest import Run
+from flows.parts import named_parts
 from flows.resume import first_generation
 from flows.stage_io import StageIO
-from flows.steps import update_parts
 from flows.storage import open_store
 from flows.watch import Watch
 from flows.workers import Workers, interpreter
@@ -28,8 +29,19 @@ from stages.summary import generation_line
 PACKAGES = ("prefect", "docker", "torch", "transformers", "peft", "boto3", "pyarrow", "numpy", "safetensors", "pydantic")
 STAGES = ("match", "propose", "verify", "solve", "grade", "reward", "update", "rate", "benchmark", "evolve")
 
-Elsewhere = Callable[[Spec], Reference | None]
-"""Runs a step on another machine; None: it belongs here."""
+
+class Elsewhere(Protocol):
+    """Other machines that take steps of a run."""
+
+    def __call__(self, spec: Spec) -> Reference | None:
+        """Runs a step there; None: it belongs here."""
+
+    def takes(self, stage: str) -> bool:
+        """Whether parts of the stage run there."""
+
+    def leave(self) -> None:
+        """Ends all waiting for steps, and the steps."""
+
 
 _CURRENT: ContextVar["Session"] = ContextVar("session")
 
@@ -37,27 +49,52 @@ _CURRENT: ContextVar["Session"] = ContextVar("session")
 class Session:
     """What the tasks of a flow share; see `open_session`."""
 
-    def __init__(self, config: RunConfig, run: Run, workers: Workers, elsewhere: Elsewhere | None = None) -> None:
-        self.config, self.run = config, run
-        self._workers, self._elsewhere = workers, elsewhere
+    def __init__(
+        self, config: RunConfig, run: Run, workers: Workers, elsewhere: Elsewhere | None = None, cluster: bool = False
+    ) -> None:
+        self.config, self.run, self.cluster, self.elsewhere = config, run, cluster, elsewhere
+        self._workers = workers
         self._began = time.monotonic()
         self._watch = Watch(run)
 
     def run_stage(self, stage: str, generation: int | None, part: str | None = None) -> Reference:
         """The reference of a finished step: found by its manifest, or run in the worker that its stage belongs to."""
-        finished = self.run.manifest(stage, generation, part)
-        if finished is not None and self.run.holds(finished):
-            return reference(finished)
-        spec = Spec(self.run.store.url, self.run.run_id, stage, generation, part, self.run.epoch, self.config.generations)
+        if finished := self.done(stage, generation, part):
+            return finished
+        spec = self.spec(stage, generation, part)
         if sys.stderr.isatty():
             where = "start" if generation is None else f"generation {generation + 1}/{self.config.generations}"
             print(f"\r\033[K{_bar(generation, stage, self.config)} {where} · {stage}", end="", file=sys.stderr, flush=True)
-        done = self._elsewhere(spec) if self._elsewhere is not None else None
+        done = self.elsewhere(spec) if self.elsewhere is not None else None
         return done or self._workers.run(spec, interpreter(self.config, stage))
 
-    def update_parts(self, generation: int) -> list[str]:
-        """The adapter groups of this generation's update."""
-        return update_parts(self._io(generation), self.config)
+    def spec(self, stage: str, generation: int | None, part: str | None = None) -> Spec:
+        """What tells another process which step to run."""
+        return Spec(self.run.store.url, self.run.run_id, stage, generation, part, self.run.epoch, self.config.generations)
+
+    def done(self, stage: str, generation: int | None, part: str | None = None) -> Reference | None:
+        """The reference of a step whose manifest and files are there."""
+        finished = self.run.manifest(stage, generation, part)
+        return reference(finished) if finished is not None and self.run.holds(finished) else None
+
+    def parts(self, stage: str, generation: int) -> list[tuple[str, str]]:
+        """A stage's parts and whom each is for: groups of an update, shards of what generates; none where it runs whole."""
+        io = StageIO(self.run, stage, generation, None, self.config.model.name, self.config.model.alpha)
+        return named_parts(io, self.config)
+
+    def spreads(self, stage: str) -> bool:
+        """Whether a stage's parts run on other machines, at the same time."""
+        return self.cluster or (self.elsewhere is not None and self.elsewhere.takes(stage))
+
+    def order(self, stage: str, generation: int, part: str) -> Reference:
+        """All that a node of a cluster needs for one part."""
+        spec = asdict(self.spec(stage, generation, part))
+        return {"spec": spec, "python": interpreter(self.config, stage), "threads": self.config.threads}
+
+    def leave(self) -> None:
+        """The run is cancelled: nobody waits for other machines any more."""
+        if self.elsewhere is not None:
+            self.elsewhere.leave()
 
     def first_generation(self) -> int:
         """Where to go on: the first generation that lacks something; its artifacts are hashed anew, stage by stage."""
@@ -84,12 +121,11 @@ class Session:
         """The head of the chain of manifests: one digest for the whole run."""
         return self.run.history.head()
 
-    def _io(self, generation: int) -> StageIO:
-        return StageIO(self.run, "update", generation, None, self.config.model.name, self.config.model.alpha)
-
 
 @contextmanager
-def open_session(config: RunConfig, run_id: str, store_url: str, elsewhere: Elsewhere | None = None) -> Iterator[Session]:
+def open_session(
+    config: RunConfig, run_id: str, store_url: str, elsewhere: Elsewhere | None = None, cluster: bool = False
+) -> Iterator[Session]:
     """Holds the run's lease, writes run.json or checks that it says the same, and starts no worker before one is needed.
 
     Raises ConfigError when the store holds another run under this id, naming the keys that differ.
@@ -100,7 +136,7 @@ def open_session(config: RunConfig, run_id: str, store_url: str, elsewhere: Else
     with lease.hold(store, run_id) as epoch, Workers(config.threads) as workers:
         run = Run(store, run_id, epoch)
         run.describe(dump(config), versions(config), clock())
-        token = _CURRENT.set(Session(config, run, workers, elsewhere))
+        token = _CURRENT.set(Session(config, run, workers, elsewhere, cluster))
         try:
             yield _CURRENT.get()
         finally:

@@ -171,6 +171,9 @@ class EngineRule(Group):
     kind: Literal["transformers", "vllm"] = Field("transformers", title="Kind")
     python: str = Field("", title="Interpreter", description="Of the rollout worker; empty takes this one (vLLM wants its own).")
     temperature: Above0 = Field(1.0, title="Temperature")
+    shards: Positive = Field(
+        1, title="Shards", description="Parts of propose, solve and benchmark, which several machines may share; 1: whole."
+    )
     batch_tokens: Positive = Field(131072, title="Decoding batch", description="Cache positions of one decoding batch.")
     window: Count = Field(0, title="Window", description="Tokens of a prompt and its completion; 0 takes the model's own.")
     memory_share: Share = Field(0.6, title="Share of the GPU", description="What vLLM sets aside on it.")

@@ -71,6 +71,7 @@ class StageIO:
         for name in names:
             manifest = self.run.manifest(self.stage, self._place, name)
             assert manifest is not None, f"part {name} of {self.stage} is not done"
+            self._versions |= manifest.versions
             for ref in manifest.outputs:
                 if ref.uri.endswith(".parquet"):
                     self._inputs[ref.uri] = _plain(ref)
@@ -84,6 +85,13 @@ class StageIO:
     def write_table(self, name: str, table: pa.Table) -> None:
         """A table of this generation (or of `start/`)."""
         self._output(self.run.write_table(self._place, name, table))
+
+    def write_own(self, name: str, table: pa.Table) -> None:
+        """The stage's table, or this part's share of it."""
+        if self.part is None:
+            self.write_table(name, table)
+        else:
+            self.write_part(table, table.schema)
 
     def write_part(self, table: pa.Table, schema: pa.Schema) -> None:
         """The table of this part."""

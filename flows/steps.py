@@ -15,7 +15,8 @@ from flows.choices import choose
 from flows.config import RunConfig
 from flows.lineage import generation_of
 from flows.measuring import generation_metrics
-from flows.scoring import panels
+from flows.scoring import panels, shared, write_panels
+from flows.shards import own_matches
 from flows.stage_io import StageIO
 from stages import benchmark as benchmarks
 from stages import evolve as evolution
@@ -31,7 +32,6 @@ from stages import verify as verification
 from stages.core import buffer, tables
 from stages.core.adapter_files import weights_sha256
 from stages.core.agreement import check_drift
-from stages.core.disagreement import disagreement
 from stages.core.draws import generator
 from stages.core.population import Member, initial_members, member_ids, start_adapter_id
 from stages.core.proposing import Plan
@@ -77,7 +77,7 @@ def match(io: StageIO, config: RunConfig, backend: Backend) -> None:
 def propose(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Teachers write tasks."""
     population = io.population()
-    matches = io.table("matches")
+    matches = own_matches(io.table("matches"), "propose", config.engine.shards, io.part)
     teachers = sorted(set(matches["teacher_id"].to_pylist()))
     adapters = io.adapters(matches["teacher_adapter_id"].to_pylist())
     backend.check_agreement("propose", adapters)
@@ -92,7 +92,7 @@ def propose(io: StageIO, config: RunConfig, backend: Backend) -> None:
         config.seed,
         io.generation,
     )
-    io.write_table("proposals", proposals)
+    io.write_own("proposals", proposals)
     io.version(engine=backend.engine_version())
 
 
@@ -114,17 +114,18 @@ def verify(io: StageIO, config: RunConfig, backend: Backend) -> None:
 
 def solve(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Matched students attempt every valid task, and with top-up what fills their batches."""
-    matches = io.table("matches")
+    matches = own_matches(io.table("matches"), "solve", config.engine.shards, io.part)
     adapters = io.adapters(matches["student_adapter_id"].to_pylist())
     backend.check_agreement("solve", adapters)
     engine = backend.engine(adapters)
     rule = config.solve
     plan = solving.Plan(rule.attempts, rule.max_new_tokens, config.engine.temperature, rule.trained_attempts)
-    digests, tasks = _digests(io.population()), io.table("tasks")
+    tasks = io.table("tasks")
+    digests, tasks = _digests(io.population()), tasks.filter(pc.is_in(tasks["match_id"], matches["match_id"].combine_chunks()))
     again = _replays(io, config, matches, tasks) if rule.top_up else {}
     rollouts = solving.solve(matches, digests, tasks, engine, backend.style(), plan, config.seed, io.generation, again)
     backend.rest()
-    io.write_table("rollouts", rollouts)
+    io.write_own("rollouts", rollouts)
     io.version(engine=backend.engine_version())
 
 
@@ -152,9 +153,9 @@ def reward(io: StageIO, config: RunConfig, backend: Backend) -> None:
     io.write_table("samples", samples)
 
 
-def update_parts(io: StageIO, config: RunConfig) -> list[str]:
-    """The adapter groups of this generation's update, as part names `00`, `01`, ..."""
-    return [f"{number:02d}" for number in range(len(_groups(io, config)))]
+def update_parts(io: StageIO, config: RunConfig) -> list[tuple[str, list[str]]]:
+    """The adapter groups of this generation's update, each with its part's name: `00`, `01`, ..."""
+    return [(f"{number:02d}", group) for number, group in enumerate(_groups(io, config))]
 
 
 def update_part(io: StageIO, config: RunConfig, backend: Backend) -> None:
@@ -172,7 +173,7 @@ def update_part(io: StageIO, config: RunConfig, backend: Backend) -> None:
 
 def update(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Joins the groups, and measures the generation so far."""
-    parts = io.parts(update_parts(io, config), tables.METRICS)
+    parts = io.parts([name for name, _ in update_parts(io, config)], tables.METRICS)
     io.write_table("metrics", generation_metrics(io, config, parts))
 
 
@@ -196,18 +197,21 @@ def rate(io: StageIO, config: RunConfig, backend: Backend) -> None:
 
 def benchmark(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Scores the members as trained, before any of them is replaced, and offspring at the ages that the configuration names."""
-    rule, chosen = config.benchmark, list(panels(io, config))
-    if not chosen:
+    rule = config.benchmark
+    if not (everybody := list(panels(io, config))):
         return
+    chosen = shared(everybody, config.engine.shards, io.part)
     adapters = io.adapters(player.adapter_id for panel in chosen for player in panel.players)
     engine, sandbox = backend.engine(adapters), backend.sandbox()
     problems = benchmarks.chosen_problems(backend.problems(rule.suite), rule.limit)
     plan = benchmarks.Plan(rule.suite, rule.attempts, rule.max_new_tokens, config.engine.temperature)
-    for panel in chosen:
-        answers = benchmarks.answer(panel.players, problems, engine, backend.style(), sandbox, plan, config.seed)
-        io.write_at(f"{panel.folder}/answers.parquet", answers, tables.ANSWERS)
-        io.write_at(f"{panel.folder}/scores.parquet", benchmarks.score(answers, panel.players), tables.SCORES)
-        io.write_at(f"{panel.folder}/disagreement.parquet", disagreement(answers), tables.METRICS)
+    answers = [
+        benchmarks.answer(panel.players, problems, engine, backend.style(), sandbox, plan, config.seed) for panel in chosen
+    ]
+    if io.part is None:
+        write_panels(io, chosen, answers)
+    else:
+        io.write_part(tables.join(answers, tables.ANSWERS), tables.ANSWERS)
     io.version(engine=backend.engine_version(), sandbox=backend.walls(), suite=backend.suite_digest(rule.suite))
 
 

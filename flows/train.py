@@ -8,12 +8,11 @@ from prefect.cache_policies import NO_CACHE
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from pydantic import Field
 
-from flows import guard, machine, notes, upkeep
+from flows import cluster, guard, machine, notes, upkeep
 from flows.config import RunConfig
-from flows.execute import Reference, Spec
 from flows.file_store import RUN_ID
 from flows.generation import run_generation
-from flows.remote import HERE, Placement, run_elsewhere
+from flows.remote import HERE, Placement, Pools
 from flows.session import open_session, session
 
 
@@ -51,25 +50,23 @@ def train(
         guard.leave_with_parent()
         machine.check(config, store, placement.gpu != "", placement.sandbox != "")
     browser = os.environ.get("POPULORA_BROWSER_URL", "")
-    with open_session(config, run_id, store, placed(placement)) as current, notes.publishing(current.run, config, browser):
+    one_generation = run_generation.with_options(task_runner=cluster.runner(placement.ray)) if placement.ray else run_generation
+    with (
+        cluster.connected(placement.ray),
+        open_session(config, run_id, store, placed(placement), bool(placement.ray)) as current,
+        notes.publishing(current.run, config, browser),
+    ):
         population = start()
         # The heart of the run beats for its generations: one thread each would cost a second at the end of every one.
         with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), upkeep.children_wait_when_paused():
             for generation in range(current.first_generation(), config.generations):
                 with notes.tagged(run_id, config.mode, generation):
-                    population = run_generation(run_id, generation, population)
+                    population = one_generation(run_id, generation, population)
                 current.report_generation(generation)
                 current.retire(generation)
         return current.finish()
 
 
-def placed(placement: Placement) -> Any:
-    """What runs a step in the pool that the placement names; None when every step belongs here."""
-    if placement == HERE:
-        return None
-
-    def elsewhere(spec: Spec) -> Reference | None:
-        pool = placement.pool(spec.stage, spec.part)
-        return run_elsewhere(spec, pool) if pool else None
-
-    return elsewhere
+def placed(placement: Placement) -> Pools | None:
+    """What runs steps in the pools that the placement names; None when it names none."""
+    return Pools(placement) if placement.sandbox or placement.gpu else None
