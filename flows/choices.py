@@ -34,6 +34,7 @@ def sources(config: RunConfig) -> dict[str, str]:
     names = [
         config.population.matchmaker,
         config.reward.rule,
+        *config.reward.gates,
         config.learning.estimator,
         *evolution.mutations,
         *evolution.crossovers,
