@@ -27,12 +27,12 @@ def connected(address: str) -> Iterator[None]:
     if not address:
         yield
         return
+    _probe(address)
     try:
         import prefect_ray  # type: ignore[import-not-found]  # noqa: F401, PLC0415  an extra
         import ray  # type: ignore[import-not-found]  # noqa: PLC0415
     except ImportError as error:
         raise ConfigError(f"placement.ray: {error.name} is not installed: pip install -c constraints.txt -e '.[ray]'") from None
-    _probe(address)
     before = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address=address, namespace="prefect", log_to_driver=False, logging_level="ERROR")
