@@ -7,7 +7,8 @@ The table of cases is in tests/test_suites_mathematics.py. In order, the first t
 3. the last line that starts with `####`;
 4. after the last "answer is", "answer:" or "answer =" (any case, bold or not), to the end of that line;
 5. the last `\\[…\\]`, `$$…$$`, `\\(…\\)` or `$…$`;
-6. the last number.
+6. the whole completion, where it is one line and no prose: a formula alone, in a fence or not;
+7. the last number.
 """
 
 import re
@@ -20,6 +21,10 @@ _MATHS = re.compile(r"\\\[(.+?)\\\]|\$\$(.+?)\$\$|\\\((.+?)\\\)|(?<![\\$])\$([^$
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+|(?<=\d))(?:/\d+)?")
 _TAIL = re.compile(r"\s*(?:I hope it is correct|Hope this helps)\b.*$", re.I | re.S)
 _DOLLAR = re.compile(r"(?<!\\)\$")
+_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mbox|operatorname|mathbf)\s*\{([^{}]*)\}")
+_FENCE = re.compile(r"^\s*```.*$", re.M)
+_ENVIRONMENT = re.compile(r"\\(?:begin|end)\{[a-z]+\}")
+_PROSE = re.compile(r"(?<![\\a-zA-Z])(?!(?:sin|cos|tan|cot|sec|csc|log|exp|min|max|gcd|lcm|mod)\b)[a-zA-Z]{3,}")
 MAX_ANSWER, MAX_SHORT = 2_000, 300
 
 
@@ -30,10 +35,18 @@ def extract(text: str) -> str | None:
         short = len(inside[-1]) <= MAX_SHORT and "\n" not in inside[-1]
         return _clean(_within(inside[-1], maths=not short) or inside[-1])
     found = _within(text)
+    found = _alone(text) if found is None else found
     if found is None:
         numbers = [number for number in _NUMBER.findall(text) if number.strip()]
         found = numbers[-1] if numbers else None
     return None if found is None else _clean(found)
+
+
+def _alone(text: str) -> str | None:
+    """The one line that the completion is, unless it has words: those of formulas aside."""
+    line = _FENCE.sub("", text).strip()
+    prose = _PROSE.search(_TEXT.sub("", _ENVIRONMENT.sub("", line)))
+    return line if 0 < len(line) <= MAX_SHORT and "\n" not in line and not prose and "boxed" not in line else None
 
 
 def _within(text: str, maths: bool = True) -> str | None:
@@ -76,10 +89,9 @@ def _phrase(rest: str) -> str:
 
 def _clean(text: str) -> str:
     """Without what surrounds an answer: white space, bold, formula marks, a full stop."""
-    text = text.strip().strip("*").strip()
-    text = text.removesuffix("<|endoftext|>").strip()
+    text = text.strip().removesuffix("<|endoftext|>").strip().strip("*").strip()
     while text.endswith((".", ";")) and not text.endswith("..."):
-        text = text[:-1].rstrip()
+        text = text[:-1].rstrip().strip("*").rstrip()
     for opening, closing in (("\\[", "\\]"), ("\\(", "\\)")):
         if text.startswith(opening) and text.endswith(closing) and len(text) >= len(opening + closing):
             text = text[len(opening) : -len(closing)].strip()
@@ -92,7 +104,6 @@ _SPACING = re.compile(
 )
 _SAME = {r"\dfrac": r"\frac", r"\tfrac": r"\frac", r"\geqslant": r"\geq", r"\leqslant": r"\leq"}
 _WORDS = re.compile(r"[A-Za-z(][A-Za-z,()'-]+")
-_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mbox|operatorname|mathbf)\s*\{([^{}]*)\}")
 
 
 def normal(text: str) -> str:

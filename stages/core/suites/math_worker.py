@@ -23,6 +23,7 @@ _PLAIN = re.compile(r"[\d\s.,+\-*/^()%$]*(?:\s*[a-zA-Z]+\.?)?")
 _DECIMAL = re.compile(r"(\d)\.(?=[^\d]|$)")  # `1./3`
 _COUNTED = re.compile(r"(\\?\$?-?[\d,]*\.?\d+) +[a-zA-Z]{3,}(?: [a-zA-Z]{2,}){0,3}")  # `18 dollars`, `3 slices of cake`
 _INDEXED = re.compile(r"[a-zA-Z]_\{?\w")  # `E_{1}`: a value without variables is then not the formula's
+_SQUARED = re.compile(r"\\(?:mbox|text|mathrm)\s*\{\s*[a-zA-Z. ]+\}\s*\^\{?[23]\}?")  # `864 \mbox{ inches}^2`
 _BASE = re.compile(r"(\d+)_\{?(\d+)\}?")
 
 
@@ -43,7 +44,7 @@ def equal(gold: str, answer: str) -> bool:
 def _parsed(text: str) -> list:
     """The text's value and the text itself, as math-verify has them; e-notation is read as a power of ten."""
     text = _POWER.sub(r"\1 \\times 10^{\2}", text)
-    text = _DECIMAL.sub(r"\1", text)
+    text = _SQUARED.sub("", _DECIMAL.sub(r"\1", text))
     if counted := _COUNTED.fullmatch(text.strip()):
         text = counted[1]
     plain = (ExprExtractionConfig(),) if _PLAIN.fullmatch(text) else ()
