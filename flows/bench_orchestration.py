@@ -1,8 +1,10 @@
 """`populora bench orchestration`: what Prefect costs, with stages that do nothing.
 
 The real flow of a generation runs against a server of its own, on SQLite or PostgreSQL, with 1, 8 and 64 adapters updated
-one by one. Client seconds are what a run waits; `drain` is how long the server is still busy with what it was told; memory and
-database bytes show growth over many generations (`--generations 2000` is a day of them).
+one by one. Client seconds are what a run waits; `drain` is how long the server is still busy with what it was told.
+
+`--days 20 --generations 100` shows growth: so many runs of so many generations, and after each everything that the server knows
+becomes a day older (PostgreSQL only), so that its vacuum, which keeps `--keep` days here, removes what is due.
 """
 
 import argparse
@@ -14,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,12 @@ from flows.config import ConfigError, RunConfig, load
 from flows.execute import Reference
 
 POSTGRES_USER = "postgres"
+TABLES = """select relname, pg_total_relation_size(oid) from pg_class
+    where relkind = 'r' and relnamespace = 'public'::regnamespace order by 2 desc limit 5"""
+AGE = """update flow_run set start_time = start_time - interval '1 day', end_time = end_time - interval '1 day';
+    update events set occurred = occurred - interval '1 day';
+    update event_resources set occurred = occurred - interval '1 day';
+    select 1"""
 
 
 class NoStages:
@@ -49,22 +58,61 @@ def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
     parser.add_argument("--database", default="sqlite", help="sqlite, postgres (a throw-away one), or a SQLAlchemy URL")
     parser.add_argument("--adapters", default="1,8,64")
     parser.add_argument("--generations", type=int, default=5)
-    parser.add_argument("--every", type=int, default=0, help="also print memory and database bytes every so many generations")
+    parser.add_argument("--days", type=int, default=0, help="runs of so many generations, each followed by a day's ageing")
+    parser.add_argument("--keep", type=int, default=5, help="days after which the server forgets a run, with --days")
     arguments = parser.parse_args(options)
+    if arguments.days and arguments.database == "sqlite":
+        raise ConfigError("--days needs --database postgres")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="populora-bench-")))
         folder.chmod(0o755)
         url = arguments.database
         if url == "postgres":
             url = stack.enter_context(postgres(folder / "postgres"))
+        aged = {"LOOP_SECONDS": "15", "RETENTION_PERIOD": str(arguments.keep * 86400)} if arguments.days else {}
+        os.environ.update({f"PREFECT_SERVER_SERVICES_DB_VACUUM_{name}": value for name, value in aged.items()})
         server = stack.enter_context(_server(folder, "" if url == "sqlite" else url))
         kind = "sqlite" if url == "sqlite" else "postgresql"
         for adapters in (int(text) for text in arguments.adapters.split(",")):
-            measured = _measure(adapters, arguments.generations, arguments.every, lambda: _size(server, folder, url))
+            size = partial(_size, server, folder, url)
+            if arguments.days:
+                measured = _days(adapters, arguments.generations, arguments.days, url, size)
+            else:
+                measured = _measure(adapters, arguments.generations, size)
             yield from ({**line, "database": kind, "adapters": adapters} for line in measured)
 
 
-def _measure(adapters: int, generations: int, every: int, size: Any) -> Iterator[dict[str, Any]]:
+def _days(adapters: int, generations: int, days: int, url: str, size: Any) -> Iterator[dict[str, Any]]:
+    """Memory and bytes after each day: they rise until the oldest day is forgotten, and then stay."""
+    for day in range(1, days + 1):
+        seconds = _generations(adapters, generations)
+        _settled(size)
+        yield _figure("orchestration.day", sum(seconds), "s") | {"day": day, "generations": day * generations}
+        tables = _ask(url, TABLES)
+        _ask(url, AGE)
+        time.sleep(20)  # the vacuum's turn
+        sizes = size() | {f"io.table.{name}": bytes_ / 1e6 for name, bytes_ in tables}
+        yield from (_figure(name, value, "MB") | {"day": day} for name, value in sizes.items())
+
+
+def _measure(adapters: int, generations: int, size: Any) -> Iterator[dict[str, Any]]:
+    before = size()
+    seconds = _generations(adapters, generations)
+    began = time.monotonic()
+    _settled(size)
+    tasks = 11 + adapters
+    mean = sum(seconds) / len(seconds)
+    yield _figure("orchestration.generation", mean, "s") | {"tasks": tasks, "n": len(seconds), "worst": round(max(seconds), 3)}
+    yield _figure("orchestration.task", 1000 * mean / tasks, "ms")
+    yield _figure("orchestration.drain", time.monotonic() - began, "s")
+    after = size()
+    yield _figure("memory.server", after["memory.server"], "MB")
+    grown = (after["io.database"] - before["io.database"]) * 1000 / (generations * tasks)
+    yield _figure("io.database_a_task", grown, "kB")
+
+
+def _generations(adapters: int, generations: int) -> list[float]:
+    """Seconds of each generation of one run."""
     import prefect
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
@@ -72,7 +120,6 @@ def _measure(adapters: int, generations: int, every: int, size: Any) -> Iterator
     from flows.generation import run_generation
 
     seconds: list[float] = []
-    growth: list[tuple[int, dict[str, float]]] = []
 
     @prefect.flow(name="bench", persist_result=False)
     def whole() -> None:
@@ -82,29 +129,14 @@ def _measure(adapters: int, generations: int, every: int, size: Any) -> Iterator
                 began = time.monotonic()
                 population = run_generation("bench", generation, population)
                 seconds.append(time.monotonic() - began)
-                if every and (generation + 1) % every == 0:
-                    growth.append((generation + 1, size()))
 
     config = load("chaos", [f"generations={generations + 1}", "benchmark.every=1"])
     token = session._CURRENT.set(NoStages(config, adapters))  # type: ignore[arg-type]
-    before = size()
     try:
         whole()
     finally:
         session._CURRENT.reset(token)
-    began = time.monotonic()
-    _settled(size)
-    tasks = 11 + adapters
-    mean = sum(seconds) / len(seconds)
-    yield _figure("orchestration.generation", mean, "s") | {"tasks": tasks, "n": len(seconds), "worst": round(max(seconds), 3)}
-    yield _figure("orchestration.task", 1000 * mean / tasks, "ms")
-    yield _figure("orchestration.drain", time.monotonic() - began, "s")
-    for number, found in growth:
-        yield from (_figure(name, value, "MB") | {"generation": number} for name, value in found.items())
-    after = size()
-    yield _figure("memory.server", after["memory.server"], "MB")
-    grown = (after["io.database"] - before["io.database"]) * 1000 / (generations * tasks)
-    yield _figure("io.database_a_task", grown, "kB")
+    return seconds
 
 
 def _figure(name: str, value: float, unit: str) -> dict[str, Any]:
@@ -126,20 +158,24 @@ def _size(server: children.Child, folder: Path, url: str) -> dict[str, float]:
     status = Path(f"/proc/{server.process.pid}/status").read_text()
     memory = int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) / 1000
     if url != "sqlite":
-        return {"memory.server": memory, "io.database": _postgres_bytes(url) / 1e6}
+        return {"memory.server": memory, "io.database": _ask(url, "select pg_database_size(current_database())")[0][0] / 1e6}
     files = folder.glob("home/prefect.db*")
     return {"memory.server": memory, "io.database": sum(file.stat().st_size for file in files) / 1e6}
 
 
-def _postgres_bytes(url: str) -> int:
+def _ask(url: str, statements: str) -> list[tuple]:
+    """Rows of the last of some statements."""
     import asyncio
 
     import asyncpg  # type: ignore[import-untyped]
 
-    async def ask() -> int:
+    async def ask() -> list[tuple]:
         connection = await asyncpg.connect(url.replace("+asyncpg", ""))
         try:
-            return int(await connection.fetchval("select pg_database_size(current_database())"))
+            *first, last = statements.split(";")
+            for statement in first:
+                await connection.execute(statement)
+            return [tuple(row) for row in await connection.fetch(last)]
         finally:
             await connection.close()
 

@@ -5,6 +5,7 @@ manifest under the run's epoch. So a node needs this project, the store's creden
 Docker where benchmarks are sharded, and the Prefect server's address. The packages are the extra `ray`.
 """
 
+import os
 import signal
 import socket
 from collections.abc import Iterator
@@ -29,8 +30,8 @@ def connected(address: str) -> Iterator[None]:
         return
     _probe(address)
     try:
-        import prefect_ray  # type: ignore[import-not-found]  # noqa: F401, PLC0415  an extra
-        import ray  # type: ignore[import-not-found]  # noqa: PLC0415
+        import prefect_ray  # noqa: F401, PLC0415  an extra
+        import ray  # noqa: PLC0415
     except ImportError as error:
         raise ConfigError(f"placement.ray: {error.name} is not installed: pip install -c constraints.txt -e '.[ray]'") from None
     before = signal.getsignal(signal.SIGTERM)
@@ -59,8 +60,11 @@ def run_here(spec: Reference, python: str, threads: int) -> Reference:
 
 @cache
 def _workers(threads: int) -> Workers:
-    """One worker of stages a Ray process; both end with it."""
+    """One worker of stages a Ray process; both end with it. Manifests name the node: several may be on one host."""
+    import ray  # noqa: PLC0415
+
     guard.start()
+    os.environ["POPULORA_NODE"] = f"{socket.gethostname()}/{ray.get_runtime_context().get_node_id()[:8]}"
     return Workers(threads)
 
 

@@ -61,7 +61,7 @@ def perform(run: Run, spec: Spec, config: RunConfig, backend: Backend) -> Manife
             "cpu_seconds": round(time.process_time() - cpu, 3),
             "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
             **gpu_memory(),
-            "host": socket.gethostname(),
+            "host": os.environ.get("POPULORA_NODE") or socket.gethostname(),
             "pid": os.getpid(),
             "python": platform.python_version(),
         }
