@@ -89,6 +89,8 @@ def _add_run_commands(command: Add) -> None:
     run.add_argument("--resume", metavar="RUN", help="go on with this run, with the configuration that it was started with")
     run.add_argument("--dry-run", action="store_true", help="print the resolved configuration and the plan, and write nothing")
     run.add_argument("--detach", action="store_true", help="hand the run to the server of populora serve, and return")
+    where = "other machines for stages: sandbox=POOL, gpu=POOL, ray=HOST:PORT (repeatable)"
+    run.add_argument("--place", action="append", default=[], metavar="KIND=WHERE", help=where)
     _store(run, run=False)
     _add_service_commands(command)
     fork = command("fork", "Start a new run from an old generation, sharing what came before.", commands.fork)

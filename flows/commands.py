@@ -30,22 +30,35 @@ def run(arguments: Namespace) -> int:
         print(plan(config))
         return 0
     store = _absolute(arguments.store)
+    _placement(arguments.place)
     if arguments.detach:
         from flows.submit import submit
 
-        print(submit(config, run_id, store))
+        print(submit(config, run_id, store, _placement(arguments.place)))
         return 0
     check_resumable(Run(open_store(store), run_id), config)
     _check_reachable(config)
     check_room(open_store(store), stored_bytes(config))
     with _prefect():
+        from flows.remote import Placement
         from flows.report import report as write_report
         from flows.train import train
 
-        head = train(run_id, store, config)
+        head = train(run_id, store, config, Placement(**_placement(arguments.place)))
         page = write_report(_open(store, run_id), _report_path(store, run_id))
     print(f"artifacts  {store}/{run_id}\nreport     {page}\nhead       {head}")
     return 0
+
+
+def _placement(places: list[str]) -> dict[str, str]:
+    """Where stages go that do not run here, as flows.remote.Placement takes it. Raises ConfigError naming the option."""
+    found = {}
+    for place in places:
+        kind, equals, where = place.partition("=")
+        if kind not in ("sandbox", "gpu", "ray") or not equals or not where:
+            raise ConfigError(f"--place {place}: write sandbox=POOL, gpu=POOL or ray=HOST:PORT")
+        found[kind] = where
+    return found
 
 
 def serve(arguments: Namespace) -> int:

@@ -13,7 +13,7 @@ TRAIN = "train/train"
 POOL = "cpu"
 
 
-def submit(config: RunConfig, run_id: str, store: str) -> str:
+def submit(config: RunConfig, run_id: str, store: str, placement: dict[str, str]) -> str:
     """Starts the deployment with this configuration; what to tell the person. Raises ServerUnreachable or ConfigError."""
     url = os.environ.get("PREFECT_API_URL") or f"{(serve.address() or {}).get('url', 'http://127.0.0.1:4200')}/api"
     prefect_api.require(url)
@@ -24,7 +24,7 @@ def submit(config: RunConfig, run_id: str, store: str) -> str:
     from prefect.deployments import run_deployment  # noqa: PLC0415
     from prefect.exceptions import ObjectNotFound  # noqa: PLC0415
 
-    parameters = {"config": dump(config), "run_id": run_id, "store": store}
+    parameters = {"config": dump(config), "run_id": run_id, "store": store, "placement": placement}
     try:
         begun: Any = run_deployment(TRAIN, parameters=parameters, timeout=0, flow_run_name=run_id, as_subflow=False)
     except ObjectNotFound:

@@ -13,6 +13,7 @@ from typing import Any
 import s3_servers
 
 from flows.config import PROJECT
+from flows.manifest import canonical_json
 from flows.storage import Store, open_store
 
 STORE = "s3://populora"
@@ -104,6 +105,17 @@ class Stack:
 
     def _docker(self, *words: str) -> list[str]:
         return subprocess.run(["docker", *words], capture_output=True, text=True, check=True).stdout.split()
+
+
+def tree(store: Store) -> dict[str, bytes]:
+    """Every artifact of the run `r`, clocks taken out."""
+    found = {}
+    for uri in store.list("r/"):
+        data = store.read(uri)
+        if uri.endswith(".json") and "/adapters/" not in uri:
+            data = canonical_json({key: value for key, value in json.loads(data).items() if key != "clock"})
+        found[uri] = data
+    return found
 
 
 def _filters(labels: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""A Ray cluster of two nodes: update, rollouts and benchmark of 8 adapters are spread over both, and give the bytes of one machine."""
+"""A Ray cluster of two nodes: update, rollouts and benchmark of 8 adapters are spread over both; the bytes are one machine's."""
 
 import json
 import os
@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from stack import tree
 
 from flows.config import PROJECT
 from flows.fsck import fsck
-from flows.manifest import Run, canonical_json
-from flows.storage import Store, open_store
+from flows.manifest import Run
+from flows.storage import open_store
 
 SETTINGS = ["generations=1", "population.teachers=4", "population.students=4", "learning.adapters_per_group=1"]
 SETTINGS += ["engine.shards=4", "benchmark.members=all", "solve.attempts=2"]
@@ -40,17 +41,6 @@ def cluster() -> Iterator[str]:
         yield str(made.address)
     finally:
         made.shutdown()
-
-
-def tree(store: Store) -> dict[str, bytes]:
-    """Every artifact of the run, clocks taken out."""
-    found = {}
-    for uri in store.list("r/"):
-        data = store.read(uri)
-        if uri.endswith(".json") and "/adapters/" not in uri:
-            data = canonical_json({key: value for key, value in json.loads(data).items() if key != "clock"})
-        found[uri] = data
-    return found
 
 
 def train(store: Path, address: str) -> None:

@@ -113,6 +113,11 @@ def test_a_worker_takes_at_least_one_run(capsys: pytest.CaptureFixture[str]) -> 
     assert "--limit 0: at least 1" in said(capsys, 2, "worker", "cpu", "--limit", "0")
 
 
+@pytest.mark.parametrize("place", ["gpu", "gpu=", "disk=cpu"])
+def test_a_place_that_is_none(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"--place {place}: write sandbox=POOL, gpu=POOL or ray=HOST:PORT" in said(capsys, 2, "run", "--place", place)
+
+
 def test_an_unknown_preset_lists_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     line = said(capsys, 2, "run", "--detach", "-c", "smoek")
     assert "no configuration 'smoek'" in line and all(preset in line for preset in deployments.presets())

@@ -1,17 +1,21 @@
 """The compose stack from nothing to a finished run on PostgreSQL and a real S3 server, and away again without a trace."""
 
+import json
 import subprocess
+import time
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
-from stack import Stack
+from stack import Stack, tree
 
 from flows.config import PROJECT
 from flows.fsck import fsck
 from flows.manifest import Run
+from flows.storage import Store
 
 COMPOSE = yaml.safe_load((PROJECT / "infra" / "compose.yaml").read_text())
 SERVICES = COMPOSE["services"]
@@ -81,6 +85,64 @@ def test_from_nothing_to_a_finished_run_and_away_again(stack: Stack) -> None:
     assert len(list(stack.store("first").list("r/"))) > 20
     stack.make("down", "--volumes")
     assert stack.left() == [] and not stack.settings.exists()
+
+
+@pytest.mark.docker
+@pytest.mark.slow
+@pytest.mark.timeout(5400)
+def test_two_machines_share_a_generation_and_one_of_them_dies(stack: Stack) -> None:
+    """Two workers in containers of their own, one store: the run ends on the machine that is left, with the same bytes."""
+    stack.make("up", "--scale worker=2")
+    settings = ("--set", "generations=1", "--set", "learning.adapters_per_group=1", "--set", "engine.shards=2")
+    run = stack.submit("two", *settings, "--place", "sandbox=cpu", "--place", "gpu=cpu")
+    two = stack.store("two")
+    victim = lost_while_busy(stack, run, two)
+    space = subprocess.run(
+        ["docker", "exec", victim, "readlink", "/proc/self/ns/pid"], capture_output=True, text=True
+    ).stdout.strip()
+    began = time.monotonic()
+    subprocess.run(["docker", "kill", victim], check=True, capture_output=True)
+    assert stack.wait(run, 3000) == "Completed"
+    print(f"the run ended {time.monotonic() - began:.0f} s after the loss of a machine")
+
+    assert stack.wait(stack.submit("one", *settings), 3000) == "Completed"
+    assert tree(two) == tree(stack.store("one"))
+    assert fsck(Run(two, "r")) == []
+    ends = Counter(one["state"]["name"] for one in stack.stage_runs("run:r"))
+    hosts = Counter(json.loads(two.read(uri))["clock"]["host"] for uri in manifests(two))
+    print(f"stage runs: {dict(ends)}; manifests a machine: {dict(hosts)}")
+    assert ends["Crashed"] >= 1 and len(hosts) == 2
+    assert [line for line in sandboxes() if space in line] == []
+
+
+def lost_while_busy(stack: Stack, run: str, store: Store) -> str:
+    """The container that does not hold the run, once it has committed something and is at work on more."""
+    while True:
+        assert stack.state(run) in ("Scheduled", "Pending", "Running", "Late")
+        time.sleep(0.5)
+        if not store.exists("r/.lease"):
+            continue
+        holder = json.loads(store.read("r/.lease"))["host"]
+        for container in stack.containers("worker"):
+            done = [uri for uri in manifests(store) if json.loads(store.read(uri))["clock"]["host"] == container[:12]]
+            if not container.startswith(holder) and done and "flows.worker" in top(container):
+                return container
+
+
+def manifests(store: Store) -> list[str]:
+    """Of stages and their parts."""
+    return [uri for uri in store.list("r/generation=0000/") if uri.endswith(".json")]
+
+
+def top(container: str) -> str:
+    """Command lines of a container's processes."""
+    return subprocess.run(["docker", "top", container], capture_output=True, text=True, check=True).stdout
+
+
+def sandboxes() -> list[str]:
+    """Running sandboxes with the labels that say whose they are."""
+    listed = ["docker", "ps", "--filter", "label=populora.sandbox", "--format", "{{.ID}} {{.Labels}}"]
+    return subprocess.run(listed, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 def rows(stack: Stack, question: str) -> int:
