@@ -71,8 +71,8 @@ def _local(suite: Suite, data: Path) -> list[Path]:
     found = {file.name: file for file in sorted(data.rglob("*")) if file.name in suite.files}
     if not found:
         raise ConfigError(
-            f"--data {data}: none of {', '.join(suite.files)} is there; without --data the suite is fetched from "
-            f"https://huggingface.co/datasets/{suite.repository}"
+            f"--data {data}: none of {', '.join(suite.files)} is there; fetch it with: populora benchmark --model MODEL "
+            f"--suite {suite.name} (without --data), from https://huggingface.co/datasets/{suite.repository}"
         )
     return [found[name] for name in suite.files if name in found]
 
