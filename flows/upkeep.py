@@ -24,7 +24,7 @@ from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.events.actions import ChangeFlowRunState
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 from prefect.exceptions import Pause
-from prefect.states import Cancelled, Crashed, Pending
+from prefect.states import Cancelled, Cancelling, Crashed, Pending
 
 HEARTBEAT_SECONDS = 30
 LOST_AFTER_SECONDS = 3 * HEARTBEAT_SECONDS
@@ -68,8 +68,7 @@ def sweep(pools: list[str], nobody_works: bool = False) -> int:
             task = client.read_task_run(child.parent_task_run_id)
             parent = client.read_flow_run(task.flow_run_id) if task.flow_run_id else None
             if parent is not None and parent.state is not None and parent.state.is_final():
-                _set(client, child, _same_end(parent.state))
-                marked += 1
+                marked += _end(client, child, parent.state)
     return marked
 
 
@@ -93,7 +92,7 @@ def lost_runs() -> AutomationCore:
 
 def _end_children(client: Any, flow_run: FlowRun, state: State) -> None:
     for child in client.read_flow_runs(flow_run_filter=_children_at_work(flow_run.id)):
-        _set(client, child, _same_end(state))
+        _end(client, child, state)
         _end_children(client, child, state)
 
 
@@ -102,6 +101,17 @@ def _children_at_work(flow_run_id: UUID) -> FlowRunFilter:
         parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[flow_run_id]),
         state=FlowRunFilterState(type=FlowRunFilterStateType(any_=_AT_WORK)),
     )
+
+
+def _end(client: Any, child: FlowRun, parents: State) -> bool:
+    """Gives a subflow its parent's end; one with a process of its own, on whatever machine, is told to end it."""
+    if child.deployment_id is None:
+        _set(client, child, _same_end(parents))
+    elif child.state is None or not child.state.is_cancelling():
+        _set(client, child, Cancelling(message="The run that it belongs to has ended."))
+    else:
+        return False
+    return True
 
 
 def _same_end(state: State) -> State:
