@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from flows.choices import choose
 from flows.config import PROJECT, ConfigError, RunConfig
 from flows.probe_keys import probe_keys
+from flows.suite_data import check_suites
 from stages import evolve as evolution
 from stages.core.engine import Engine
 from stages.core.gates import GATES
@@ -50,6 +51,7 @@ class Backend:
         for gate in self.config.reward.gates:
             choose("reward.gates", gate, GATES)
         self._suite_file(self.config.benchmark.suite)
+        check_suites(self.config.benchmark.suites)
         self.sandbox()
 
     def close(self) -> None:

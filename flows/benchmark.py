@@ -1,6 +1,5 @@
 """Benchmarks beside a run: score any of its adapters on a suite, at any time, without holding up training."""
 
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from flows.config import ConfigError, RunConfig, parse
 from flows.manifest import Run
 from flows.stage_io import StageIO
 from flows.suite_benchmark import Question, problems_of, score_suite
-from flows.suite_data import suite_of
+from flows.suite_data import suite_of, suites_folder
 from stages import benchmark as stage
 from stages.core import tables
 from stages.core.population import Member, population_after
@@ -38,7 +37,7 @@ def score_run(
     config, players = _config(run), players_of(run, adapter_ids, generation, members)
     if suite not in PROBE:
         subject = subjects.of_run(run, players, folder_of_run(run, adapter_ids, generation, members))
-        return score_suite(subject, asked(suite, config, _data(), limit=limit, attempts=attempts))
+        return score_suite(subject, asked(suite, config, suites_folder(), limit=limit, attempts=attempts))
     folder = f"{suite}/asked/{folder_of_run(run, adapter_ids, generation, members)}-n{limit}-k{attempts}"
     done = run.history.manifest(f"benchmarks/{folder}/benchmark.json")
     if done is not None and run.holds(done):
@@ -91,7 +90,7 @@ def newest_generation(run: Run) -> int:
 def scored_generations(run: Run, suite: str, members: str, limit: int, attempts: int) -> list[tuple[int, pa.Table]]:
     """(generation, SCORES) of what was asked in the same words before, oldest first."""
     found = []
-    question = None if suite in PROBE else asked(suite, _config(run), _data(), limit=limit, attempts=attempts)
+    question = None if suite in PROBE else asked(suite, _config(run), suites_folder(), limit=limit, attempts=attempts)
     for generation in [-1, *run.history.generations()]:
         who = folder_of_run(run, [], generation, members)
         tail = f"n{limit}-k{attempts}" if question is None else question.key[:12]
@@ -137,7 +136,11 @@ def folder_of_run(run: Run, adapter_ids: list[str], generation: int | None, memb
     named = adapter_ids or _given(members)
     if named:
         return "-".join(named)
-    generation = newest_generation(run) if generation is None else generation
+    return folder_of_generation(newest_generation(run) if generation is None else generation, members)
+
+
+def folder_of_generation(generation: int, members: str) -> str:
+    """Names the members of a generation that a rule chooses."""
     rule = "" if members == "students" else "-" + members.replace(":", "")
     return ("start" if generation < 0 else f"generation={generation:04d}") + rule
 
@@ -146,12 +149,6 @@ def _config(run: Run) -> RunConfig:
     description = run.history.description()
     assert description is not None
     return parse(description["config"])
-
-
-def _data() -> Path | None:
-    """The folder of the public suites on this machine, if POPULORA_SUITES names one; else they come from the hub."""
-    folder = os.environ.get("POPULORA_SUITES")
-    return Path(folder) if folder else None
 
 
 def _given(members: str) -> list[str]:

@@ -1,6 +1,5 @@
 """`populora benchmark`: suites on members of a run, on any model or PEFT folder, or on completions made elsewhere."""
 
-import os
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -17,7 +16,7 @@ from flows.manifest import Run
 from flows.storage import Store
 from flows.subjects import Subject
 from flows.suite_benchmark import Question, done_shards, folder_of, problems_of, score_suite, stored, words_of
-from flows.suite_data import suite_of
+from flows.suite_data import suite_of, suites_folder
 from stages.core.suites.statistics import compare
 
 
@@ -67,8 +66,7 @@ def _probe_of_run(arguments: Namespace, run: Run, suite: str) -> None:
 
 
 def _subject(arguments: Namespace, store: Store, run: Run | None, suite: str) -> tuple[Subject, Question]:
-    folder = arguments.data or os.environ.get("POPULORA_SUITES")
-    data = Path(folder) if folder else None
+    data = Path(arguments.data) if arguments.data else suites_folder()
     if run is not None:
         players = players_of(run, arguments.adapter, arguments.generation, arguments.members)
         subject = subjects.of_run(run, players, folder_of_run(run, arguments.adapter, arguments.generation, arguments.members))

@@ -2,10 +2,11 @@
 
 from flows.backend import Backend
 from flows.config import RunConfig
-from flows.scoring import panels, write_panels
+from flows.scoring import members_at, panels, write_panels
 from flows.shards import WRITERS, joined_proposals, joined_rollouts, shard, split_answers
 from flows.stage_io import StageIO
 from flows.steps import STEPS, Step, update_part, update_parts
+from flows.suite_members import score_members
 from stages.core import tables
 
 
@@ -31,8 +32,8 @@ def step_of(io: StageIO, config: RunConfig) -> Step:
     return join if io.stage != "update" and part_names(io, config) else STEPS[io.stage]
 
 
-def join(io: StageIO, config: RunConfig, _: Backend) -> None:
-    """The parts of propose, solve or benchmark become what the whole stage would have written."""
+def join(io: StageIO, config: RunConfig, backend: Backend) -> None:
+    """The parts of propose, solve or benchmark become what the whole stage would have written. Public suites have no parts."""
     names = part_names(io, config)
     if io.stage == "propose":
         io.write_table("proposals", joined_proposals(io.table("matches"), io.parts(names, tables.PROPOSALS)))
@@ -43,6 +44,7 @@ def join(io: StageIO, config: RunConfig, _: Backend) -> None:
         parts = io.parts(names, tables.ANSWERS)
         rows_each = sum(part.num_rows for part in parts) // sum(len(panel.players) for panel in chosen)
         write_panels(io, chosen, list(split_answers(parts, [panel.players for panel in chosen], rows_each)))
+        score_members(io, config, backend, members_at(io, config))
 
 
 def _members(io: StageIO, config: RunConfig) -> list[str]:

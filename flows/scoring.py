@@ -43,6 +43,13 @@ def benchmarks_at(config: RunConfig, generation: int) -> bool:
     return _regular(config, generation) or any(_born_at(config, generation, age) for age in config.benchmark.children_at)
 
 
+def members_at(io: StageIO, config: RunConfig) -> list[Player]:
+    """Whom the public suites score in this generation, as trained; nobody outside the regular benchmarks."""
+    if not (config.benchmark.suites and _regular(config, io.generation)):
+        return []
+    return [_player(member) for member in io.trained_population() if _chosen(config, member)]
+
+
 def panels(io: StageIO, config: RunConfig) -> Iterator[Panel]:
     """Whom this generation's benchmark scores; none where offspring were due and nobody was born.
 

@@ -194,7 +194,10 @@ class BenchmarkRule(Group):
     """Scores inside the run, on the members as trained."""
 
     every: Count = Field(0, title="Generations between benchmarks", description="0 means only the last one.")
-    suite: str = Field("probe-dev", title="Suite")
+    suite: str = Field("probe-dev", title="Probe", description="The project's own: probe-dev or probe-test.")
+    suites: tuple[str, ...] = Field(
+        (), title="Public suites", description="Also scored, such as gsm8k; see docs/benchmarks.md. Their data must be there."
+    )
     limit: Count = Field(0, title="Problems", description="Problems scored, evenly over kinds and bands; 0 means all.")
     attempts: Count = Field(0, title="Sampled attempts", description="Beside the greedy one, for pass@k.")
     members: Literal["all", "students"] = Field("students", title="Who")

@@ -15,9 +15,10 @@ from flows.choices import choose
 from flows.config import RunConfig
 from flows.lineage import generation_of
 from flows.measuring import generation_metrics
-from flows.scoring import panels, shared, write_panels
+from flows.scoring import members_at, panels, shared, write_panels
 from flows.shards import own_matches
 from flows.stage_io import StageIO
+from flows.suite_members import score_members
 from stages import benchmark as benchmarks
 from stages import evolve as evolution
 from stages import grade as grading
@@ -212,6 +213,8 @@ def benchmark(io: StageIO, config: RunConfig, backend: Backend) -> None:
         write_panels(io, chosen, answers)
     else:
         io.write_part(tables.join(answers, tables.ANSWERS), tables.ANSWERS)
+    if io.part is None:
+        score_members(io, config, backend, members_at(io, config))
     io.version(engine=backend.engine_version(), sandbox=backend.walls(), suite=backend.suite_digest(rule.suite))
 
 

@@ -97,8 +97,13 @@ def stored(subject: Subject, question: Question) -> pa.Table | None:
     return subject.run.read_table(done.output("scores.parquet"), "scores")
 
 
-def score_suite(subject: Subject, question: Question, progress: Progress = lambda done, of: None) -> pa.Table:
-    """SCORES of the subject on the question: what is stored is read, what is missing is answered and judged."""
+def score_suite(
+    subject: Subject, question: Question, progress: Progress = lambda done, of: None, backend: Backend | None = None
+) -> pa.Table:
+    """SCORES of the subject on the question: what is stored is read, what is missing is answered and judged.
+
+    `backend` is whose model and engine are used, where there is one already.
+    """
     found = stored(subject, question)
     if found is not None:
         return found
@@ -106,7 +111,7 @@ def score_suite(subject: Subject, question: Question, progress: Progress = lambd
     shards = [question.problems[at : at + SHARD] for at in range(0, len(question.problems), SHARD)]
     parts: list[Ref] = []
     with ExitStack() as stack:
-        work = _Work(subject, question, stack)
+        work = _Work(subject, question, stack, backend)
         for number, shard in enumerate(shards):
             progress(number, len(shards))
             parts.append(_shard(work, f"{folder}/shards/{number:04d}", shard))
@@ -152,10 +157,11 @@ def _shard(work: "_Work", folder: str, problems: Sequence[Problem]) -> Ref:
 class _Work:
     """What answering and judging needs, each part made when first asked for, and closed with the stack."""
 
-    def __init__(self, subject: Subject, question: Question, stack: ExitStack) -> None:
+    def __init__(self, subject: Subject, question: Question, stack: ExitStack, backend: Backend | None) -> None:
         self.subject, self.question, self.stack = subject, question, stack
-        self.backend = Backend(subject.config)
-        stack.callback(self.backend.close)
+        self.backend = backend or Backend(subject.config)
+        if backend is None:
+            stack.callback(self.backend.close)
         self.words = words_of(question, subject.config)
         self.made: dict[str, bool] = {}
 

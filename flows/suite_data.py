@@ -9,7 +9,7 @@ import gzip
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,12 @@ def suite_of(name: str) -> Suite:
     return SUITES[name]
 
 
+def suites_folder() -> Path | None:
+    """The folder of the public suites on this machine, if POPULORA_SUITES names one; else they come from the hub."""
+    folder = os.environ.get("POPULORA_SUITES")
+    return Path(folder) if folder else None
+
+
 def load(name: str, data: Path | None = None, cache: Path = CACHE) -> list[Problem]:
     """The problems of a suite: from `data`, else from the cache or the hub. Raises ConfigError, StoreUnavailable."""
     suite = suite_of(name)
@@ -45,6 +51,12 @@ def load(name: str, data: Path | None = None, cache: Path = CACHE) -> list[Probl
     if suite.digest and data is None and problems.digest(found) != suite.digest:
         raise ConfigError(f"suite {name}: the problems have digest {problems.digest(found)[:12]}…, not {suite.digest[:12]}…")
     return found
+
+
+def check_suites(names: Iterable[str]) -> None:
+    """Fetches and reads what a run will need, now and not after hours of training. Raises ConfigError, StoreUnavailable."""
+    for name in names:
+        load(name, suites_folder())
 
 
 def rows(file: Path) -> Iterator[dict[str, Any]]:
