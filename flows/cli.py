@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from flows import commands, experiment_command, guard
+from flows import commands, experiment_command, guard, tracking_command
 from flows.config import ConfigError
 from flows.storage import Damaged, NotStored, StoreRefused, StoreUnavailable
 from stages.core.engine import EngineUnavailable
@@ -150,6 +150,10 @@ def _add_reading_commands(command: Add) -> None:
     report.add_argument("--out", type=Path, help="where to write it (default: beside the run, or in this folder)")
     _store(report)
     report.add_argument("--figures", type=Path, metavar="DIR", help="also write every figure as SVG and PNG")
+    track = command("track", "Send a run's numbers to TensorBoard, MLflow or Weights & Biases, too.", tracking_command.track)
+    track.add_argument("--to", required=True, metavar="WHERE", help="tensorboard:FOLDER, mlflow:URI or wandb:FOLDER")
+    track.add_argument("--follow", action="store_true", help="go on until the run is whole")
+    _store(track)
     browse = command("browse", "Serve read-only pages of every run in a store.", commands.browse)
     browse.add_argument("--port", type=int, default=8750)
     browse.add_argument(
