@@ -23,6 +23,8 @@ POOLS = {"cpu": "Whole runs, benchmarks, reports; and stages that need Docker.",
 TRAIN_QUEUE, JOB_QUEUE, STAGE_QUEUE = "train", "jobs", "stages"
 QUEUES = {TRAIN_QUEUE: 1, JOB_QUEUE: 2, STAGE_QUEUE: None}
 """How many runs of a queue are at work at once, over all machines of its pool."""
+STAGE_TYPES = ("process", "docker", "kubernetes")
+"""Pools that somebody else made of these types take stages too: a placement may name them."""
 NIGHTLY = "0 3 * * *"
 DEFAULT_PRESET = "smoke"
 
@@ -33,7 +35,8 @@ def deploy(store: str, timezone: str = "UTC") -> list[str]:
         for name, description in POOLS.items():
             _pool(client, name, description)
         _automation(client)
-    made = [*_training(store), *_jobs(store, timezone), *(_stages(pool) for pool in POOLS)]
+        pools = dict.fromkeys([*POOLS, *sorted(pool.name for pool in client.read_work_pools() if pool.type in STAGE_TYPES)])
+    made = [*_training(store), *_jobs(store, timezone), *(_stages(pool) for pool in pools)]
     for deployment in made:
         deployment.apply()
     return [f"{deployment.flow_name}/{deployment.name}" for deployment in made]

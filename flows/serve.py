@@ -22,7 +22,7 @@ from flows import children, guard, prefect_api
 from flows.config import PROJECT, ConfigError
 
 HOME = PROJECT / ".cache" / "serve"
-START_SECONDS = 180.0
+START_SECONDS = 400.0
 WATCH_SECONDS = 1.0
 PATIENCE = {"worker": 16.0, "browser": 4.0, "server": 10.0}
 
