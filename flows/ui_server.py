@@ -36,7 +36,7 @@ SETTINGS = {
     "PREFECT_SERVER_DATABASE_TIMEOUT": "60",  # how long SQLite waits for its lock: on a busy machine the default loses events
     # The store is the truth: what the server remembers of finished runs may go after a while, so that its database stays bounded.
     "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
-    "PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD": str(90 * 24 * 3600),
+    "PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD": str(14 * 24 * 3600),
     "PREFECT_SERVER_EVENTS_RETENTION_PERIOD": "P3D",
 }
 """Prefect's settings for our servers; the environment wins."""
