@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import s3_servers
+from stack import NO_GIT
 
 from flows.config import PROJECT
 from stages.core.docker_sandbox import LABEL
@@ -37,7 +38,9 @@ class Service:
         ports = ["--port", str(self.port), "--browser-port", str(self.browser_port)]
         command = [sys.executable, "-m", "flows.cli", "serve", "--home", str(self.home), "--store", str(self.store), *ports]
         with self.output.open("ab") as output:
-            self.process = subprocess.Popen(command, cwd=PROJECT, stdout=output, stderr=output, start_new_session=True)
+            self.process = subprocess.Popen(
+                command, cwd=PROJECT, env=os.environ | NO_GIT, stdout=output, stderr=output, start_new_session=True
+            )
         until(lambda: (self.home / "serving.json").exists(), 400, lambda: self.output.read_text())
 
     def stop(self) -> int:

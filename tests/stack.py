@@ -17,6 +17,8 @@ from flows.manifest import canonical_json
 from flows.storage import Store, open_store
 
 STORE = "s3://populora"
+NO_GIT = {"GIT_DIR": "/nonexistent"}
+"""Two runs are compared by their bytes: a commit made between them is not what differs."""
 FINAL = ("Completed", "Failed", "Crashed", "Cancelled")
 
 

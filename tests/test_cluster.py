@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from stack import tree
+from stack import NO_GIT, tree
 
 from flows.config import PROJECT
 from flows.fsck import fsck
@@ -44,7 +44,7 @@ def cluster() -> Iterator[str]:
 
 
 def train(store: Path, address: str) -> None:
-    environment = os.environ | {"PYTHONPATH": str(PROJECT), "PREFECT_LOGGING_LEVEL": "CRITICAL"}
+    environment = os.environ | NO_GIT | {"PYTHONPATH": str(PROJECT), "PREFECT_LOGGING_LEVEL": "CRITICAL"}
     command = [sys.executable, "-c", TRAIN, str(store), address, *SETTINGS]
     done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]

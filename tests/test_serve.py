@@ -1,5 +1,6 @@
 """`populora serve` with runs that are cancelled, retried, suspended and killed, and its own end and second start."""
 
+import os
 import subprocess
 import sys
 import time
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from service import CANCEL, RETRY, Service, alive, command, containers, family, kill, of_runs, until
-from stack import tree
+from stack import NO_GIT, tree
 
 from flows import ui_server
 from flows.config import PROJECT
@@ -86,7 +87,8 @@ def test_cancel_ends_everything_and_retry_goes_on_to_the_same_bytes(service: Ser
     assert service.wait(run, "COMPLETED", "FAILED", "CRASHED") == "COMPLETED"
     whole = service.store.parent / "whole"
     words = ["run", "-c", "chaos", "--run-id", "r", "--store", str(whole), *ONE]
-    assert subprocess.run([sys.executable, "-m", "flows.cli", *words], cwd=PROJECT, capture_output=True).returncode == 0
+    words = [sys.executable, "-m", "flows.cli", *words]
+    assert subprocess.run(words, cwd=PROJECT, env=os.environ | NO_GIT, capture_output=True).returncode == 0
     assert tree(found.store) == tree(open_store(str(whole)))
     assert {uri: data for uri, data in tree(found.store).items() if uri in kept} == kept  # nothing was written twice
 
