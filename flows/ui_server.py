@@ -69,6 +69,8 @@ def main() -> None:
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     os.environ.setdefault("PREFECT_UI_URL", f"http://{arguments.host}:{arguments.port}")
+    if home := os.environ.get("PREFECT_HOME"):  # not into the package, as is the default: who serves may not be who installed
+        os.environ.setdefault("PREFECT_UI_STATIC_DIRECTORY", os.path.join(home, "ui"))
     from prefect.server.api.server import create_app  # noqa: PLC0415  it reads the settings when it is imported
 
     app = Guarded(create_app(final=True))

@@ -75,8 +75,9 @@ def test_from_nothing_to_a_finished_run_and_away_again(stack: Stack) -> None:
     assert stack.wait(run, 1800) == "Completed"
     assert fsck(Run(stack.store("first"), "r")) == []
     assert rows(stack, "select count(*) from flow_run where state_type = 'COMPLETED'") >= 2
-    with urllib.request.urlopen(f"http://127.0.0.1:{stack.browser_port}/", timeout=60) as page:
-        assert page.status == 200
+    for port in (stack.port, stack.browser_port):
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60) as page:
+            assert page.status == 200 and "html" in page.headers["content-type"]
 
     stack.make("down")
     assert stack.containers(everything=True) == [] and stack.left() != []  # the data stay
