@@ -2,7 +2,8 @@
 
 | alarm | raised when |
 |---|---|
-| collapse | valid share below 10 %, or below half of its median so far; entropy below a quarter of its median so far |
+| collapse | valid share below 10 %, or below half of its median so far; entropy below a quarter of its median so far; more |
+| | than half of the valid tasks repeat earlier ones, or ten generations in a row open no new cell of the problem space |
 | one-sided | the students' mean chance to win, by rating, is below 10 % or above 90 % |
 | zero-variance | more than half of a role's groups have equal rewards and so no gradient |
 | truncated | more than a quarter of proposals or answers hit the token limit |
@@ -22,7 +23,10 @@ LEAST_VALID, FALL, ENTROPY_FALL = 0.1, 0.5, 0.25
 ONE_SIDED = 0.1
 ZERO_VARIANCE, TRUNCATED, DRIFT = 0.5, 0.25, 0.1
 SLOW, SLOW_SECONDS = 6.0, 5.0
+REPEATED = 0.5
+BARREN = 10  # generations without a new cell
 HISTORY = 3  # generations before a fall can be told
+SPANS = 6  # stretches of generations that a line lists
 
 Clock = Mapping[int, Mapping[str, float]]
 """Seconds by generation and stage."""
@@ -63,6 +67,8 @@ def _spans(generations: list[int]) -> str:
             spans[-1][1] = generation
         else:
             spans.append([generation, generation])
+    if len(spans) > SPANS:
+        return f"{len(set(generations))} of the generations {spans[0][0]} to {spans[-1][1]}"
     texts = [f"{low}" if low == high else f"{low} to {high}" for low, high in spans]
     word = "generation" if spans and texts == [f"{spans[0][0]}"] else "generations"
     return f"{word} {', '.join(texts[:-1])} and {texts[-1]}" if len(texts) > 1 else f"{word} {texts[0]}"
@@ -89,6 +95,7 @@ def _collapsed(metrics: pa.Table) -> list[Alarm]:
         if value < LEAST_VALID or (usual is not None and value < FALL * usual):
             so_far = "" if usual is None else f", {100 * usual:.0f} % in the median before"
             found.append(Alarm(generation, "collapse", "valid share", f"only {100 * value:.0f} % of proposals are valid{so_far}"))
+    found += _repeating(metrics)
     for role in ("teacher", "student", "both"):
         entropy = _values(metrics, "update.entropy", role)
         for generation, value in entropy.items():
@@ -96,6 +103,22 @@ def _collapsed(metrics: pa.Table) -> list[Alarm]:
             if usual is not None and value < ENTROPY_FALL * usual:
                 message = f"entropy of {role}s fell to {value:.2f} nats a token, {usual:.2f} in the median before"
                 found.append(Alarm(generation, "collapse", f"entropy {role}", message))
+    return found
+
+
+def _repeating(metrics: pa.Table) -> list[Alarm]:
+    """Coverage that stands still."""
+    found = []
+    for generation, share in _values(metrics, "propose.duplicate_share").items():
+        if share > REPEATED:
+            message = f"{100 * share:.0f} % of the valid tasks repeat earlier ones"
+            found.append(Alarm(generation, "collapse", "coverage", message))
+    barren = 0
+    for generation, cells in _values(metrics, "coverage.new_cells").items():
+        barren = 0 if cells else barren + 1
+        if barren >= BARREN:
+            message = f"no new cell of the problem space for {barren} generations"
+            found.append(Alarm(generation, "collapse", "cells", message))
     return found
 
 

@@ -1,6 +1,6 @@
 """The report of a run: one self-contained HTML file with the paper's figures and ours. Only this module loads matplotlib."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ def _sections(run: Gathered, links: Links) -> list[tuple[str, str, Html]]:
     found = summary(alarms(run.tables["metrics"], run.tables["ratings"], run.clock))
     return [
         ("headline", "Where the run stands", _headline(run, links)),
-        ("alarms", f"Alarms ({len(found)})", note("Worth a look", found) if found else Html("<p>None.</p>")),
+        ("alarms", f"Alarms ({len(found)})", _alarms(found)),
         ("learning", "Learning", _plates(run, links, LEARNING)),
         ("population", "Population", joined([_plates(run, links, POPULATION), _births(run, links)])),
         ("tasks", "Tasks", _plates(run, links, TASKS)),
@@ -77,6 +77,12 @@ def _sections(run: Gathered, links: Links) -> list[tuple[str, str, Html]]:
         ("configuration", "Configuration", _configuration(run, links)),
         ("artifacts", "Artifacts", _artifacts(run, links)),
     ]
+
+
+def _alarms(found: Sequence[str]) -> Html:
+    """What a person should look at, and what it was computed from."""
+    where = Html('<p class="small">From <a href="#artifacts"><code>metrics</code>, <code>ratings</code> and manifests</a>.</p>')
+    return joined([note("Worth a look", found) if found else Html("<p>None.</p>"), where])
 
 
 def _lead(run: Gathered, links: Links) -> Html:

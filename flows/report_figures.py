@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from flows.report_data import Gathered, clock_table
 from flows.report_page import Html, escape
-from stages import figure_population, figure_tasks, figures
+from stages import figure_diversity, figure_population, figure_tasks, figures
 from stages.core.plates import Plate, svg
 
 Draw = Callable[[Gathered], Plate]
@@ -25,12 +25,14 @@ POPULATION: Mapping[str, Draw] = {
     "family": lambda run: figure_population.family_tree(run.tables["ratings"], run.tables["offspring"]),
     "recovery": lambda run: figure_population.recovery(run.tables["samples"], run.tables["offspring"]),
     "calibration": lambda run: figure_population.calibration(run.tables["ratings"]),
+    "differences": lambda run: figure_diversity.differences(run.tables["metrics"]),
 }
 TASKS: Mapping[str, Draw] = {
     "valid-share": lambda run: figure_tasks.valid_share(run.tables["tasks"]),
     "reasons": lambda run: figure_tasks.reasons(run.tables["tasks"]),
     "complexity": lambda run: figure_tasks.program_complexity(run.tables["tasks"]),
     "coverage": lambda run: figure_tasks.coverage(run.tables["tasks"]),
+    "novelty": lambda run: figure_diversity.novelty(run.tables["metrics"]),
 }
 MACHINE: Mapping[str, Draw] = {"seconds": lambda run: figure_tasks.seconds(clock_table(run.clock))}
 GROUPS: Mapping[str, Mapping[str, Draw]] = {"Learning": LEARNING, "Population": POPULATION, "Tasks": TASKS, "Time": MACHINE}

@@ -3,8 +3,9 @@
 It reads the store and nothing else, so it works during a run, after it, and from another machine; training neither knows nor
 waits. A destination remembers the last generation that it got: the same command goes on from there, and repeats nothing.
 
-Names: a metric, then what it is about, as in `solve.rate`, `solve.rate/deduction`, `update.entropy/student/s0`. Added to the
-table `metrics` are `rating.mu`, `rating.sigma` and `rating.fitness` of each member, `seconds/{stage}`, and the count of `alarms`.
+Names: a metric, then what it is about, as in `solve.rate`, `solve.rate/deduction`, `update.entropy/student/s0`,
+`pair.solve_rate/student/s0/t1`. Added to the table `metrics` are `rating.mu`, `rating.sigma` and `rating.fitness` of each
+member, `seconds/{stage}`, and the count of `alarms`.
 """
 
 import math
@@ -103,7 +104,8 @@ def values(watch: Watch, generation: int) -> dict[str, float]:
 
 
 def _name(row: Mapping[str, Any]) -> str:
-    return "/".join(str(part) for part in (row["name"], row["role"], row["member_id"], row["kind"]) if part is not None)
+    parts = (row["name"], row["role"], row["member_id"], row["opponent_id"], row["kind"])
+    return "/".join(str(part) for part in parts if part is not None)
 
 
 def _planned(run: Run) -> int:

@@ -11,7 +11,8 @@ from matplotlib.colors import Normalize
 from stages.core.estimates import Estimate, estimate, only, series
 from stages.core.plates import GRID, INK, MUTED, ROLE, SMALL, Plate, canvas, curve, end_labels, label, legend
 
-SHOWN = 12  # members a role in the heat map, the newest
+SHOWN = 12  # members a role in the heat map, the newest; with more, rating curves name the living only
+CROWD = 20  # births; with more, the tree names long lives only and no operators, which stand in the table of offspring
 STYLES = ("-", "--", "-.", ":")
 
 
@@ -65,7 +66,8 @@ def _rating_lines(ax: Any, members: Mapping[str, list[dict[str, Any]]], colour: 
         ax.fill_between(x, mu - sigma, mu + sigma, color=colour, alpha=0.08, linewidth=0)
         ax.plot(x, mu, color=colour, linewidth=1.3, linestyle=STYLES[number % len(STYLES)], marker="o" if len(x) == 1 else "")
         ends.append((float(x[-1]), float(mu[-1]), member))
-    end_labels(ax, ends, colour)
+    last = max(end for end, _, _ in ends)
+    end_labels(ax, [end for end in ends if len(members) <= SHOWN or end[0] == last], colour)
     ax.margins(x=0.08)
 
 
@@ -159,11 +161,13 @@ def family_tree(ratings: pa.Table, offspring: pa.Table) -> Plate:
     roles = dict(zip(ratings["member_id"].to_pylist(), ratings["role"].to_pylist(), strict=True))
     figure, (ax,) = canvas(plate.question, height=1.0 + 0.42 * (max(slots.values()) + 1))
     span = 1 + max(last for _, last in lives.values()) - min(first for first, _ in lives.values())
+    crowded = len(births) > CROWD
     for member, (first, last) in lives.items():
         ax.barh(slots[member], last - first + 1, 0.5, first - 0.5, color=ROLE[roles[member]], alpha=0.4, linewidth=0)
-        ax.text(first - 0.5 + 0.022 * span, slots[member], member, fontsize=SMALL, color=INK, va="center")
+        if not crowded or last - first + 1 > 0.05 * span:
+            ax.text(first - 0.5 + 0.022 * span, slots[member], member, fontsize=SMALL, color=INK, va="center")
     for birth in births:
-        _birth(ax, birth, slots, 0.022 * span)
+        _birth(ax, birth, slots, 0.022 * span, not crowded)
     ax.set_yticks([])
     ax.set_ylim(max(slots.values()) + 0.5, -0.8)
     ax.grid(axis="x", color=GRID)
@@ -189,14 +193,15 @@ def _slots(ratings: pa.Table, births: list[dict[str, Any]]) -> dict[str, int]:
     return slots
 
 
-def _birth(ax: Any, birth: dict[str, Any], slots: Mapping[str, int], shift: float) -> None:
+def _birth(ax: Any, birth: dict[str, Any], slots: Mapping[str, int], shift: float, named: bool) -> None:
     x, y = birth["generation"] + 0.5, slots[birth["member_id"]]
     ax.plot([x, x], [y - 0.34, y + 0.34], color=INK, linewidth=1.2)
     for parent in birth["parents"]:
         if parent in slots:
             look = {"arrowstyle": "-|>", "color": INK, "linewidth": 0.9, "shrinkA": 1, "shrinkB": 1, "mutation_scale": 7}
             ax.annotate("", xy=(x, y), xytext=(x - shift, slots[parent]), arrowprops=look)
-    ax.text(x + 0.3 * shift, y - 0.29, birth["operator"][:12], fontsize=SMALL - 1, color=INK, va="bottom")
+    if named:
+        ax.text(x + 0.3 * shift, y - 0.29, birth["operator"][:12], fontsize=SMALL - 1, color=INK, va="bottom")
 
 
 def recovery(samples: pa.Table, offspring: pa.Table) -> Plate:

@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 
 from stages.core.estimates import only, series
 from stages.core.plates import INK, KIND, ROLE, SERIES, Plate, canvas, curve, label, legend
+from stages.core.shapes import cell
 
 REASONS = 7  # the most frequent ones; others are drawn together
 MEASURES = {
@@ -72,14 +73,17 @@ def program_complexity(tasks: pa.Table) -> Plate:
         return plate
     figure, axes = canvas(plate.question, 2, 2, 4.0)
     for ax, (column, unit) in zip(axes, MEASURES.items(), strict=True):
-        curve(ax, series(valid, column, ["teacher_id", "group_id"]), ROLE["teacher"], unit, "teacher")
+        curve(ax, series(valid, column, ["teacher_id", "group_id"]), ROLE["teacher"], "as written", "teacher")
+        curve(ax, series(valid, f"stripped_{column}", ["teacher_id", "group_id"]), INK, "stripped", dashes="--")
         label(ax, unit)
         ax.yaxis.label.set_fontsize(8)
     axes[0].set_xlabel("")
     axes[1].set_xlabel("")
+    legend(axes[0], 2)
     groups = series(valid, "depth", ["teacher_id", "group_id"]).clusters_text()
     caption = (
-        "Means over valid programs as written (comments and dead code count). Bands are ±1 standard error over prompts; "
+        "Means over valid programs, as written and stripped of comments, docstrings and dead code. Bands are ±1 standard error "
+        "over prompts; "
         f"n = {groups} prompts a generation with a valid program, {valid.num_rows:,} programs in all. Longer is not yet harder: "
         "see the solve rate."
     )
@@ -104,6 +108,9 @@ def coverage(tasks: pa.Table) -> Plate:
     x = np.array(sorted(posed))
     above.plot(x, np.cumsum([posed[g] for g in x.tolist()]), color=INK, linewidth=1, linestyle=":", label="valid tasks")
     above.plot(x, np.cumsum([fresh[g] for g in x.tolist()]), color=ROLE["teacher"], linewidth=1.6, label="distinct programs")
+    cells = _cells_so_far(valid)
+    if max(cells.values(), default=0):
+        above.plot(list(cells), list(cells.values()), color=ROLE["student"], linewidth=1.4, linestyle="--", label="cells")
     curve(below, series(valid, "duplicate", ["teacher_id", "group_id"]), ROLE["teacher"], "repeated", "teacher", scale=100)
     label(above, "so far")
     above.set_xlabel("")
@@ -111,12 +118,23 @@ def coverage(tasks: pa.Table) -> Plate:
     below.set_ylim(0, max(5.0, below.get_ylim()[1]))
     legend(above)
     caption = (
-        "Above: valid tasks and distinct programs (normalised syntax tree) so far, counts without sampling error. Below: valid "
-        f"tasks that repeat an earlier one, program and inputs; band ±1 standard error over prompts. "
+        "Above: valid tasks, distinct programs (normalised syntax tree) and distinct cells of the problem space (kind of syntax "
+        "tree, types of values, length of the run) so far, counts without sampling error. Below: valid tasks that repeat an "
+        "earlier one, program and inputs; band ±1 standard error over prompts. "
         f"n = {valid.num_rows:,} valid tasks, {len(seen):,} distinct programs. "
         "Induction tasks take their program from an earlier task."
     )
     return Plate(plate.name, plate.question, caption, plate.tables, figure)
+
+
+def _cells_so_far(valid: pa.Table) -> dict[int, int]:
+    """Distinct cells up to each generation."""
+    seen: set[str | None] = {None}
+    found: dict[int, int] = {}
+    for row in valid.select(["generation", "syntax", "value_types", "executed_lines"]).to_pylist():
+        seen.add(cell(row))
+        found[row["generation"]] = len(seen) - 1
+    return found
 
 
 def seconds(clock: pa.Table) -> Plate:

@@ -50,7 +50,7 @@ def start(run: Run) -> list[Member]:
         written, digests[f"{member_id}-start"] = write_adapter(run, f"{member_id}-start", adapter(0, 0))
         refs += written
     members = initial_members(2, 2, "population", digests, Rating())
-    rows = [_rating_row(member) for member in members]
+    rows = [rating_row(member) for member in members]
     refs.append(run.write_table(None, "population", tables.table(rows, tables.RATINGS)))
     refs.append(run.write_table(None, "seeds", tables.table([seed_row(kind) for kind in KINDS], tables.SEEDS)))
     run.commit("start", None, [], refs, {"seeds": 3}, {"base_model": "0" * 64}, CLOCK)
@@ -122,7 +122,8 @@ def seed_row(kind: str) -> dict[str, Any]:
     }
 
 
-def _rating_row(member: Member) -> dict[str, Any]:
+def rating_row(member: Member) -> dict[str, Any]:
+    """A member as the start stores it: with a rating and no match."""
     rating = {"mu_before": 25.0, "sigma_before": 25 / 3, "mu": 25.0, "sigma": 25 / 3, "fitness": 0.0}
     weights = {"adapter_id": member.adapter_id, "adapter_sha256": member.adapter_sha256}
     return (

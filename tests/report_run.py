@@ -6,6 +6,7 @@ are hostile: a report must show them and obey none.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -26,9 +27,10 @@ from stages.core.rewards import populora
 from stages.core.shapes import shape_of
 from stages.evolve import Policy, births
 from stages.match import match
-from stages.measure import measure
+from stages.measure import explore, measure
 from stages.rate import rate
 from stages.reward import reward
+from tests.example_run import rating_row
 
 KINDS = ("deduction", "abduction", "induction")
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)> \x1b[31mred\u202e"
@@ -55,7 +57,7 @@ def made(root: Path, run_id: str, generations: int, until: str = "", mode: str =
         run.describe(dump(config), {"code": "0123456789abcdef"}, {})
         population = initial_members(members, members, mode, _Digests(), Rating())
         seeds = run.write_table(None, "seeds", tables.SEEDS.empty_table())
-        born = run.write_table(None, "population", tables.table([_newborn(member) for member in population], tables.RATINGS))
+        born = run.write_table(None, "population", tables.table([rating_row(member) for member in population], tables.RATINGS))
         run.commit("start", None, [], [seeds, born], clock={"seconds": 30.0})
         for generation in range(generations):
             last = generation == generations - 1
@@ -63,15 +65,6 @@ def made(root: Path, run_id: str, generations: int, until: str = "", mode: str =
                 population, until if last else ""
             )
         yield run
-
-
-def _newborn(member: Member) -> dict[str, Any]:
-    """A member as the start stores it: with a rating and no match."""
-    weights = {"adapter_id": member.adapter_id, "adapter_sha256": member.adapter_sha256}
-    own = {"member_id": member.member_id, "role": member.role, "born": 0, "result": "idle", "fitness": 0.0}
-    rating = {"mu_before": 25.0, "sigma_before": 25 / 3, "mu": 25.0, "sigma": 25 / 3}
-    unmet = dict.fromkeys(("match_id", "opponent_id", "expected", "observed"))
-    return own | rating | weights | {f"next_{key}": value for key, value in weights.items()} | unmet
 
 
 class _Digests(dict[str, str]):
@@ -245,7 +238,14 @@ class _Generation:
             }
             for m in population
         ]
-        return tables.join([measured, tables.table(drift, tables.METRICS)], tables.METRICS)
+        apart = [
+            {"name": "pair.adapter_distance", "value": 1 + self.progress, "member_id": one.member_id, "role": one.role}
+            | {"opponent_id": other.member_id}
+            for one, other in combinations(population, 2)
+            if one.role == other.role
+        ]
+        made_up = tables.table([*drift, *apart], tables.METRICS)
+        return tables.join([measured, explore(found["tasks"], []), made_up], tables.METRICS)
 
     def ratings(self, found: dict[str, pa.Table], population: list[Member], adapters: dict[str, tuple[str, str]]) -> pa.Table:
         return rate(population, found["matches"], found["tasks"], found["grades"], adapters, Scale(), 0.02, 3.0)

@@ -6,7 +6,7 @@ import pytest
 
 from flows.report_data import gather
 from flows.report_figures import EVERY
-from stages import figure_population, figure_tasks, figures
+from stages import figure_diversity, figure_population, figure_tasks, figures
 from stages.core.condensed import condense, joined
 from stages.core.estimates import Series, estimate, series
 from stages.core.plates import ROLE, canvas, curve, end_labels, svg
@@ -69,6 +69,8 @@ def test_every_figure_says_when_there_is_nothing_to_draw():
         figure_tasks.coverage(empty["tasks"]),
         figure_tasks.seconds(pa.table({"generation": pa.array([], pa.int64()), "stage": [], "seconds": []})),
         figure_tasks.drift(empty["metrics"]),
+        figure_diversity.novelty(empty["metrics"]),
+        figure_diversity.differences(empty["metrics"]),
     ]
     assert [plate.figure for plate in found] == [None] * len(found)
     assert all(plate.caption.startswith("No ") and plate.caption.endswith(".") for plate in found)

@@ -39,6 +39,22 @@ def test_valid_share_collapses_against_its_own_past_or_outright():
     )
 
 
+def test_coverage_collapses_by_repetition_or_where_nothing_new_comes():
+    rows = [(generation, "propose.duplicate_share", share, None, None) for generation, share in enumerate((0.5, 0.51, 0.1))]
+    assert names(alarms(metrics(*rows), NO_RATINGS, {})) == [(1, "collapse", "coverage")]
+    cells = [1, *[0] * 9, 2, *[0] * 11]
+    rows = [(generation, "coverage.new_cells", float(count), None, None) for generation, count in enumerate(cells)]
+    found = alarms(metrics(*rows), NO_RATINGS, {})
+    assert names(found) == [(20, "collapse", "cells"), (21, "collapse", "cells")]
+    assert found[1].message == "no new cell of the problem space for 11 generations"
+
+
+def test_many_stretches_of_generations_are_counted():
+    found = [Alarm(generation, "slow", "solve", "s") for generation in range(0, 14, 2)]
+    assert summary(found) == ["slow, 7 of the generations 0 to 12: s"]
+    assert summary(found[:6]) == ["slow, generations 0, 2, 4, 6, 8 and 10: s"]
+
+
 def test_members_of_a_role_are_averaged_and_a_single_agent_counts_in_both():
     name = "reward.zero_variance_share"
     rows = [(0, name, 0.9, "t0", "teacher"), (0, name, 0.2, "t1", "teacher"), (0, name, 0.51, "a0", "student")]

@@ -109,6 +109,7 @@ def test_reports_of_one_run_are_equal(page, store, half):
     assert second.read_bytes() == (store / "half" / "report.html").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_report_elsewhere_names_artifacts_without_links(half, tmp_path):
     found = Page(report(half, tmp_path / "deep" / "report.html"))
     assert all(target.startswith("#") for target in found.values("href"))
@@ -133,6 +134,7 @@ def test_missing_and_damaged_generations_are_named_and_left_out(store, tmp_path)
     assert "generation=0000/samples.parquet is left out of every figure" in found.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("generations", "until"), [(1, "match"), (1, "propose"), (1, "verify"), (1, "")])
 def test_any_beginning_of_a_run_has_a_report_and_a_status(tmp_path, generations, until):
     with made(tmp_path, "run", generations, until=until) as run:
@@ -141,6 +143,7 @@ def test_any_beginning_of_a_run_has_a_report_and_a_status(tmp_path, generations,
     assert "held by nobody" in status(run)
 
 
+@pytest.mark.slow
 def test_a_single_agent_has_a_report(tmp_path):
     with made(tmp_path, "one", 3, mode="single") as run:
         found = Page(report(run, tmp_path / "one" / "report.html"))
@@ -172,6 +175,7 @@ def test_status_says_where_a_run_stands(half, store):
     assert re.fullmatch(r"[\d.]+ [KM]B \(generations .*, other .*\)", lines["stored"])
 
 
+@pytest.mark.slow
 def test_figures_as_files(half, tmp_path):
     written = export_figures(half, tmp_path)
     assert {path.suffix for path in written} == {".svg", ".png"}
