@@ -18,28 +18,12 @@ import requests
 
 from stages.core.sandbox import SandboxUnavailable
 from stages.core.sandbox_pool import Limits, Pool
+from stages.core.sandbox_worker import SANDBOX_FOLDER
 
-FOLDER = Path(__file__).resolve().parents[2] / "containers" / "sandbox"
 IMAGE = "populora-sandbox:local"
 LABEL = "populora.sandbox"
 _FAULTS = (docker.errors.DockerException, requests.exceptions.RequestException, OSError)
 _CAPABILITIES = {"SETUID", "SETGID", "KILL"}
-
-
-def ensure_image(base: str | None = None, image: str = IMAGE, rebuild: bool = False) -> str:
-    """The sandbox image's id, built from `containers/sandbox` on `base` if it is not there. Raises SandboxUnavailable."""
-    try:
-        client = docker.from_env(timeout=300)
-        if not rebuild:
-            with contextlib.suppress(docker.errors.ImageNotFound):
-                return str(client.images.get(image).id)
-        arguments = {"BASE": base} if base else {}
-        built, _ = client.images.build(
-            path=str(FOLDER), tag=image, buildargs=arguments, rm=True, forcerm=True, network_mode="none"
-        )
-        return str(built.id)
-    except _FAULTS as error:
-        raise SandboxUnavailable(f"the sandbox image {image} cannot be built: {error}") from error
 
 
 class DockerSandbox(Pool):
@@ -55,13 +39,14 @@ class DockerSandbox(Pool):
         recycle_after: int = 10_000,
     ):
         self.image, self.runtime, self.owner = image, runtime, uuid.uuid4().hex
+        self.mend = f"image {image} holds another runner than this checkout; {_mending(image)} builds it anew"
         try:
             self.client = docker.from_env(timeout=8)
             self.info = self.client.info()
             self.image_id = str(self.client.images.get(image).id)
             self._sweep()
         except docker.errors.ImageNotFound as error:
-            raise SandboxUnavailable(f"image {image} is not there; `make setup` builds it") from error
+            raise SandboxUnavailable(f"image {image} is not there; {_mending(image)} builds it") from error
         except _FAULTS as error:
             raise SandboxUnavailable(f"Docker does not answer: {error}") from error
         base = 100_000 + os.getpid() % 10_000 * 4_096  # RLIMIT_NPROC counts a uid over the whole host
@@ -99,7 +84,7 @@ class DockerSandbox(Pool):
             "ipc_mode": "none",
             "cap_drop": ["ALL"],
             "cap_add": sorted(_CAPABILITIES),
-            "security_opt": ["no-new-privileges:true", "seccomp=" + (FOLDER / "seccomp.json").read_text()],
+            "security_opt": ["no-new-privileges:true", "seccomp=" + (SANDBOX_FOLDER / "seccomp.json").read_text()],
             "mem_limit": memory,
             "memswap_limit": memory,
             "oom_score_adj": 500,
@@ -120,6 +105,12 @@ class DockerSandbox(Pool):
             if labels.get(LABEL + ".host") == _host() and pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
                 with contextlib.suppress(docker.errors.APIError):
                     container.remove(force=True)
+
+
+def _mending(image: str) -> str:
+    """The command that builds an image from this checkout."""
+    own = f"docker build --network none --build-arg BASE=populora-base:local -t {image} containers/sandbox"
+    return "`make setup`" if image == IMAGE else f"`{own}`"
 
 
 def _host() -> str:

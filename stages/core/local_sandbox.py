@@ -8,17 +8,19 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 from stages.core.sandbox_pool import Limits, Pool
+from stages.core.sandbox_worker import SANDBOX_FOLDER
 
-RUNNER = Path(__file__).resolve().parents[2] / "containers" / "sandbox" / "runner" / "supervisor.py"
+RUNNER = SANDBOX_FOLDER / "runner" / "supervisor.py"
 _NAMESPACES = ["--net", "--ipc", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
 _warned: list[str] = []
 
 
 class LocalSandbox(Pool):
     """Implements `Sandbox` with processes of this machine."""
+
+    mend = "containers/sandbox/runner has changed since this process began; start it again"
 
     def __init__(self, workers: int = 2, limits: Limits | None = None, window: int = 64, recycle_after: int = 10_000):
         if not _warned:

@@ -29,12 +29,14 @@ class Status(StrEnum):
 class Job:
     """Run `f(*input)` of `program` once, or `validate` it: twice, in two servers with different hash seeds, values equal.
 
-    `input` is comma-separated Python literals as in a call; it is parsed as data and never spliced into code.
+    `input` is comma-separated Python literals as in a call; it is parsed as data and never spliced into code. `trace` also counts
+    how often each line of the program ran: slower, within the same limits.
     """
 
     program: str
     input: str
     validate: bool
+    trace: bool = False
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ class Verdict:
     """Status, the value in canonical typed text when valid (else None), one line of detail, and the program's key.
 
     `program_key` is the digest of the normalised syntax tree (names canonical, comments and docstrings gone), None when the
-    program does not parse and for single runs. It is computed before any of the program runs.
+    program does not parse and for single runs. It is computed before any of the program runs. `lines`: (line, times it ran) of a
+    traced run that returned a value.
     """
 
     status: Status
@@ -50,6 +53,7 @@ class Verdict:
     detail: str
     program_key: str | None
     text: str | None = None  # the value as `repr` writes it (dict order as the program made it); None: write it from `value`
+    lines: tuple[tuple[int, int], ...] = ()
 
 
 IDLE = Job("", "", False)

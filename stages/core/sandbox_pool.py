@@ -7,12 +7,10 @@ Where no worker can be had, `SandboxUnavailable` is raised: never a verdict.
 
 import json
 import select
-import struct
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from stages.core.sandbox import IDLE, TICK, Job, SandboxUnavailable, Status, Verdict
 from stages.core.sandbox_verdicts import (
@@ -26,6 +24,9 @@ from stages.core.sandbox_verdicts import (
     payload,
     verdict,
 )
+from stages.core.sandbox_worker import Limits, Link, Record, Worker, runner_digest
+
+__all__ = ["Limits", "Pool"]
 
 _CANARIES = (
     (
@@ -34,73 +35,6 @@ _CANARIES = (
     ),
     (Job("def f(s):\n    return [s.upper(), len(s), s == 'x', None, {s}]", "'ab'", True), "['AB', 2, False, None, {'ab'}]"),
 )
-
-
-class Link(Protocol):
-    """A byte stream to a supervisor."""
-
-    def filenos(self) -> tuple[int, int]:
-        """Descriptors to poll for reading and for writing."""
-        ...
-
-    def send(self, data: bytes | bytearray) -> int:
-        """Writes what fits. Raises OSError when the other side is gone."""
-        ...
-
-    def receive(self) -> bytes | None:
-        """What has come, b"" for nothing, None at the end."""
-        ...
-
-    def said(self) -> str:
-        """What it said besides, for people: its last words."""
-        ...
-
-    def close(self) -> None:
-        """Ends the supervisor and everything in it."""
-        ...
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Per run: CPU and wall seconds, MiB of address space, characters of input; how many more servers see programs with sets."""
-
-    cpu_seconds: float = 2.0
-    wall_seconds: float = 10.0
-    memory_mb: int = 256
-    witnesses: int = 3
-    input_text: int = 65_536
-
-
-@dataclass
-class Record:
-    """A job on its way: its place in the output, its bytes, and what happened to it before."""
-
-    index: int
-    data: bytes
-    validate: bool
-    imports: bool = False
-    canary: str = ""
-    alone: bool = False
-    careful: bool = False
-    kills: int = 0
-    ended: int = 0
-
-
-@dataclass
-class Worker:
-    """One supervisor. `unconfirmed` holds verdicts that no later canary has vouched for yet."""
-
-    link: Link
-    started: float
-    ready: bool = False
-    attestation: dict[str, object] = field(default_factory=dict)
-    outgoing: bytearray = field(default_factory=bytearray)
-    incoming: bytearray = field(default_factory=bytearray)
-    flying: deque[Record] = field(default_factory=deque)
-    unconfirmed: list[tuple[Record, Verdict]] = field(default_factory=list)
-    since_canary: int = 0
-    programs: int = 0
-    heard: float = 0.0
 
 
 @dataclass
@@ -118,11 +52,18 @@ class _Stream:
 
 
 class Pool:
-    """Workers made by `start(number)`, kept warm between calls of `run`."""
+    """Workers made by `start(number)`, kept warm between calls of `run`.
+
+    Every worker must attest the runner that this checkout holds: verdicts of another are another judge's. `mend` is the line
+    that a person reads where it does not.
+    """
+
+    mend = "the sandbox's runner is not this checkout's"
 
     def __init__(
         self, start: Callable[[int], Link], workers: int, limits: Limits, uid: int, window: int = 64, recycle_after: int = 10_000
     ):
+        self.runner = runner_digest()
         self.start, self.size, self.limits, self.uid = start, workers, limits, uid
         self.window, self.recycle_after = window, recycle_after
         self.workers: list[Worker] = []
@@ -176,7 +117,7 @@ class Pool:
                     if record.careful and worker.flying:
                         stream.queue.appendleft(record)
                         break
-                    self._send(worker, record)
+                    worker.put(record)
             self._send_alone(stream)
         for worker in self.workers:
             self._vouch(worker, stream)
@@ -213,16 +154,6 @@ class Pool:
                 stream.done[stream.taken - 1] = data
         return False
 
-    def _send(self, worker: Worker, record: Record) -> None:
-        number = record.index & 0x7FFFFFFF
-        body = struct.pack("!IB", number, record.validate | record.alone << 1 | record.imports << 2) + record.data
-        if not worker.flying:
-            worker.heard = time.monotonic()
-        worker.outgoing += len(body).to_bytes(4, "big") + body
-        worker.flying.append(record)
-        worker.since_canary += 1
-        worker.programs += not record.canary
-
     def _send_alone(self, stream: _Stream) -> None:
         busy = any(worker.flying for worker in self.workers)
         ready = [worker for worker in self.workers if worker.ready]
@@ -230,7 +161,7 @@ class Pool:
             record = stream.alone.popleft()
             record.alone = record.careful = True
             self.counts["alone"] += 1
-            self._send(ready[0], record)
+            ready[0].put(record)
 
     def _vouch(self, worker: Worker, stream: _Stream) -> None:
         """A canary after every 128 programs, and after the last one that there is to send."""
@@ -244,7 +175,7 @@ class Pool:
             self.counts["canaries"] += 1
             data = payload(job)
             assert isinstance(data, bytes)
-            self._send(worker, Record(0x7FFFFFFF, data, job.validate, canary=expected))
+            worker.put(Record(0x7FFFFFFF, data, job.validate, canary=expected))
             worker.since_canary = 0
 
     # --- receiving
@@ -267,45 +198,27 @@ class Pool:
         for worker in touched.values():
             if not self._talk(worker, stream):
                 self._lost(worker, stream)
-        for worker in [worker for worker in self.workers if self._overdue(worker)]:
+        for worker in [worker for worker in self.workers if worker.overdue(self.limits)]:
             self._lost(worker, stream)
 
-    def _overdue(self, worker: Worker) -> bool:
-        now = time.monotonic()
-        if not worker.ready:
-            return now - worker.started > 20
-        return bool(worker.flying) and now - worker.heard > 6 * self.limits.wall_seconds + 20
-
     def _talk(self, worker: Worker, stream: _Stream) -> bool:
-        """Moves bytes both ways; False where the worker is gone or answers nonsense."""
+        """Moves bytes both ways and takes the answers; False where the worker is gone or answers nonsense."""
+        goes_on = worker.exchange()
         try:
-            if worker.outgoing:
-                del worker.outgoing[: worker.link.send(worker.outgoing)]
-            data = worker.link.receive()
-        except OSError:
-            return False
-        if data:
-            worker.incoming += data
-            worker.heard = time.monotonic()
-        try:
-            while len(worker.incoming) >= 4:
-                size = int.from_bytes(worker.incoming[:4], "big")
-                if size > 1 << 26:
-                    return False
-                if len(worker.incoming) < 4 + size:
-                    break
-                body = bytes(worker.incoming[4 : 4 + size])
-                del worker.incoming[: 4 + size]
+            for body in worker.frames():
                 self._answer(worker, body, stream)
         except Malformed:
             return False
-        return data is not None
+        return goes_on
 
     def _answer(self, worker: Worker, body: bytes, stream: _Stream) -> None:
         if not worker.ready:
             if body[:5] != b"\xff\xff\xff\xff\x00":
                 raise Malformed("no attestation")
             worker.attestation, worker.ready = json.loads(body[5:]), True
+            if worker.attestation.get("runner_sha256") != self.runner:
+                self._discard(worker)
+                raise SandboxUnavailable(self.mend)
             return
         number, runs = parse_runs(body)
         record = worker.flying.popleft() if worker.flying else None
@@ -343,8 +256,7 @@ class Pool:
         limits = self.limits
         config = {"cpu_seconds": limits.cpu_seconds, "wall_seconds": limits.wall_seconds, "memory_mb": limits.memory_mb}
         config |= {"witnesses": limits.witnesses, "uid": self.uid + 64 * (self.started % 64)}
-        body = json.dumps(config).encode()
-        worker.outgoing += len(body).to_bytes(4, "big") + body
+        worker.put_frame(json.dumps(config).encode())
         self.workers.append(worker)
 
     def _lost(self, worker: Worker, stream: _Stream) -> None:

@@ -32,6 +32,7 @@ _STATUSES = {
     b"X": Status.UNSUPPORTED_VALUE,
     b"C": Status.CRASH,
 }
+_LINES = re.compile(r"(?:[0-9]{1,5}:[0-9]{1,15},)*")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{5,}")
 _WIRE_LIMIT = 12 * 65_536  # ASCII escapes are up to ten characters each
 SERVER_ENDED = "the program's server ended"
@@ -43,7 +44,7 @@ class Malformed(ValueError):
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a program in one server: verdict letter, CPU and wall seconds, KiB at most, key, text."""
+    """One run of a program in one server: verdict letter, CPU and wall seconds, KiB at most, key, text, counts of a trace."""
 
     letter: bytes
     cpu: float
@@ -51,6 +52,7 @@ class Run:
     rss_kib: int
     key: str
     text: str
+    lines: str = ""
 
 
 def parse_runs(body: bytes) -> tuple[int, list[Run]]:
@@ -64,7 +66,8 @@ def parse_runs(body: bytes) -> tuple[int, list[Run]]:
             key = body[position : position + key_size].decode("ascii")
             text = body[position + key_size : position + key_size + text_size].decode("ascii")
             position += key_size + text_size
-            runs.append(Run(letter, cpu / 1e6, wall / 1e6, rss, key, text))
+            text, _, lines = text.partition("\n") if letter == b"V" else (text, "", "")  # a value's text is one line
+            runs.append(Run(letter, cpu / 1e6, wall / 1e6, rss, key, text, lines))
     except (struct.error, UnicodeDecodeError) as error:
         raise Malformed(str(error)) from error
     if position != len(body) or any(run.letter != b"V" and run.letter not in _STATUSES for run in runs):
@@ -87,7 +90,7 @@ def payload(job: Job, input_text: int = MAX_TEXT) -> bytes | Verdict:
             arguments_literal(arguments)  # raises TooLarge; shorter texts cannot be too long as `repr` writes them
     except (LiteralError, TooLarge) as error:
         return Verdict(Status.UNPARSED, None, f"input: {error}", None)
-    return bytes([job.validate]) + size.to_bytes(4, "big") + program + arguments_wire(arguments).encode("ascii")
+    return bytes([job.validate | job.trace << 1]) + size.to_bytes(4, "big") + program + arguments_wire(arguments).encode("ascii")
 
 
 def needs_modules(program: str) -> bool:
@@ -118,10 +121,13 @@ def verdict(runs: list[Run]) -> Verdict:
         return Verdict(Status.NONDETERMINISTIC, None, "the servers with different hash seeds give different values", key)
     if _ADDRESS.search(text):
         return Verdict(Status.NONDETERMINISTIC, None, "the value shows a memory address", key)
+    if not _LINES.fullmatch(runs[0].lines):
+        return Verdict(Status.CRASH, None, "the result is no value: what follows it is no trace", key)
     value = canonicals.pop()
     if len(runs) > 1 and any(literal(other) != text for other in values[1:]):
         text = literal(parse_value(value, limit=_WIRE_LIMIT))  # a dict order that is not reproducible is not shown
-    return Verdict(Status.VALID, value, "", key, text)
+    pairs = (pair.split(":") for pair in runs[0].lines.split(",") if pair)
+    return Verdict(Status.VALID, value, "", key, text, tuple(sorted((int(line), int(count)) for line, count in pairs)))
 
 
 def _line(text: str) -> str:

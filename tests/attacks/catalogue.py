@@ -50,11 +50,22 @@ def _try(action: str) -> str:
     return f"return attempt(lambda: {action})"
 
 
+def _open(*paths: str, flags: int) -> str:
+    return f"return 'BREACH' if any(attempt(lambda: reach('posix').open(p, {flags})) == 'BREACH' for p in {paths!r}) else 'refused'"
+
+
+# Its own arena of the heap, searched for what stands in the honest program before it; the word is only spelled afterwards.
+_SCAN = """def f():
+    heap = reach('ctypes').string_at(id([]) & ~0xFFFFF, 1 << 20)
+    return 'BREACH' if b'boj-rehto'[::-1] in heap else 'refused'"""
+
 EXHAUSTION = _rows(
     ("1", "busy loop", "while True: pass", "timeout", "", True),
     ("2", "waits for a lock", "def f():\n    import queue\n    queue.Queue().get()", "timeout", "", True),
     ("2b", "sleep by import", "def f():\n    import time\n    time.sleep(999)", "banned timeout"),
     ("3", "alarm disarmed", "def f():\n    import signal\n    signal.setitimer(signal.ITIMER_REAL, 0)\n    while 1: pass", "banned timeout"),
+    ("4", "every signal masked", "s = reach('_signal')\n    s.pthread_sigmask(s.SIG_BLOCK, range(1, 65))\n    while 1: pass", "timeout error", "", True),
+    ("4b", "alarm ignored", "def f():\n    import signal\n    signal.signal(signal.SIGALRM, signal.SIG_IGN)\n    return 1", "banned"),
     ("5", "ignores SIGXCPU", "s = reach('_signal')\n    s.signal(24, s.SIG_IGN)\n    while 1: pass", "timeout error", "", True),
     ("6", "big power", "return 9 ** 9 ** 9", "timeout memory", "", True),
     ("7", "big int to text", "return str(1 << 10 ** 8)", "error"),
@@ -67,6 +78,7 @@ EXHAUSTION = _rows(
     ("14", "fork bomb", "def f():\n    os = reach('posix')\n    while 1:\n        try: os.fork()\n        except OSError: return 'refused'", "refused"),
     ("14b", "threads", "def f():\n    t = reach('_thread')\n    try: t.start_new_thread(print, ())\n    except (OSError, RuntimeError): return 'refused'\n    return 'BREACH'", "refused"),
     ("15", "multiprocessing", "def f():\n    import multiprocessing\n    return multiprocessing.Pool(8)", "banned error"),
+    ("16", "daemon", "def f():\n    os = reach('posix')\n    try:\n        if os.fork() == 0:\n            os.setsid()\n            os.fork()\n            while 1: pass\n    except OSError: return 'refused'\n    return 'BREACH'", "refused"),
     ("17", "descriptors", _try("reach('posix').pipe()"), "refused"),
     ("17b", "dup", _try("reach('posix').dup(0)"), "refused"),
     ("18", "sparse file", _try("reach('posix').open('/tmp/x', 66)"), "refused"),
@@ -99,8 +111,16 @@ TAMPERING = _rows(
     ("38", "server's stdout", _try("reach('posix').open('/proc/1/fd/1', 1)"), "refused"),
     ("38b", "writes to descriptor 1", "reach('posix').write(1, b'\\1\\0\\0\\0\\0\\0\\0\\4abcd')\n    return 1", "valid error"),
     ("38c", "writes to the control socket", _try("reach('posix').write(3, b'x' * 24)"), "refused"),
+    ("39", "other jobs in its own memory", _SCAN, "refused crash error"),
     ("40", "leaves a note", "return attempt(lambda: reach('posix').open('/sandbox/usercustomize.py', 65))", "refused"),
+    ("40b", "leaves notes elsewhere", _open("/tmp/note", "/dev/shm/note", "/run/note", "note", "/root/note", "/sandbox/__pycache__/note", flags=65), "refused"),
+    ("41", "reads a note", _open("/tmp/note", "/dev/shm/note", "/run/note", "note", "/root/note", "/sandbox/__pycache__/note", flags=0), "refused"),
+    ("42", "poisons by file", _open("sitecustomize.py", "/sandbox/x.pth", "math.py", "/sandbox/rules.py", flags=65), "refused"),
     ("43", "network", _try("reach('_socket').socket()"), "refused"),
+    ("43b", "abstract socket", _try("reach('_socket').socket(1, 1)"), "refused"),
+    ("43c", "name look-up", _try("reach('_socket').getaddrinfo('localhost', 80)"), "refused error"),
+    ("44", "host services", "c = reach('ctypes').CDLL(None)\n    return 'refused' if c.socket(2, 1, 0) == -1 and c.connect(0, bytes(16), 16) == -1 else 'BREACH'", "refused error"),
+    ("44b", "the engine's socket", _open("/var/run/docker.sock", "/run/docker.sock", flags=2), "refused"),
     ("45", "memfd", "return 'refused' if reach('ctypes').CDLL(None).memfd_create(b'x', 0) == -1 else 'BREACH'", "refused error"),
     ("45b", "exec", _try("reach('posix').execv('/python', ['/python'])"), "refused"),
     ("46", "setuid", _try("reach('posix').setuid(0)"), "refused"),
@@ -111,13 +131,16 @@ TAMPERING = _rows(
     ("48", "core pattern", _try("reach('posix').open('/proc/sys/kernel/core_pattern', 1)"), "refused"),
     ("49", "null read", "return reach('ctypes').string_at(0)", "crash error"),
     ("50", "abort", "reach('posix').abort()", "crash"),
+    ("51", "parent's death signal cleared", "reach('ctypes').CDLL(None).prctl(1, 0, 0, 0, 0)\n    while 1: pass", "timeout error", "", True),
     ("52", "oom score", _try("reach('posix').open('/proc/self/oom_score_adj', 1)"), "refused"),
+    ("53", "symbolic link", _try("reach('posix').symlink('/etc/passwd', '/tmp/x')"), "refused"),
     ("55", "clock", "return 'refused' if reach('ctypes').CDLL(None).clock_settime(0, bytes(16)) == -1 else 'BREACH'", "refused error"),
     ("55b", "raised limits", "def f():\n    r = reach('resource')\n    try: r.setrlimit(r.RLIMIT_CPU, (99, 99))\n    except (OSError, ValueError): return 'refused'\n    return 'BREACH'", "refused"),
     ("55c", "System V shared memory", "return 'refused' if reach('ctypes').CDLL(None).shmget(77, 4096, 0o1666) == -1 else 'BREACH'", "refused error"),
     ("55d", "key ring", "return 'refused' if reach('ctypes').CDLL(None).syscall(250, 0, -3, 1) == -1 else 'BREACH'", "refused error"),
     ("55e", "affinity of the server", _try("reach('posix').sched_setaffinity(1, {0})"), "refused"),
     ("55f", "priority of the server", _try("reach('posix').setpriority(0, 1, 19)"), "refused"),
+    ("56", "log flood", "w = reach('posix').write\n    for _ in range(2000): w(2, b'x' * 1000)\n    return 1", "valid"),
 )  # fmt: skip
 
 _WRITE = "reach('posix').write(5, {})"
@@ -131,16 +154,27 @@ FORGING = _rows(
     ("60b", "subclass of int", "class A(int):\n    pass\ndef f(): return [A(3)]", "unsupported_value"),
     ("61", "class spoof", "class A:\n    __class__ = property(lambda s: int)\ndef f(): return A()", "unsupported_value"),
     ("62", "patched builtins", "b = reach('builtins')\n    b.len = b.type = b.repr = b.ascii = lambda *a: 7\n    return [1, 'a']", "valid crash error"),
+    ("63", "runner's locals", "def f():\n    frame = reach('sys')._getframe(1)\n    L = getattr(frame, 'f_lo' + 'cals')\n    for name in list(L): L[name] = lambda *a: '42'\n    c = reach('ctypes')\n    c.pythonapi.PyFrame_LocalsToFast(c.py_object(frame), c.c_int(0))\n    return 1", "valid crash error nondeterministic unsupported_value"),
+    ("63b", "runner's cells", "def f():\n    g = reach('gc')\n    for o in g.get_referents(*g.get_referents(reach('sys')._getframe(1))):\n        if type(o).__name__ == 'cell': o.cell_contents = lambda *a: '42'\n    return 1", "valid crash error nondeterministic unsupported_value"),
+    ("64", "looks for the answer", "def f():\n    frame, found = reach('sys')._getframe(0), []\n    while frame:\n        found.append(repr(getattr(frame, 'f_lo' + 'cals')))\n        frame = getattr(frame, 'f_ba' + 'ck')\n    found += [repr(o) for o in reach('gc').get_objects() if type(o) is dict]\n    return 'BREACH' if any('boj-rehto'[::-1] in text for text in found) else 'refused'", "refused error timeout"),
+    ("65", "trace hook", "def f():\n    def hook(frame, event, argument):\n        getattr(frame, 'f_lo' + 'cals').clear()\n        return hook\n    reach('sys').settrace(hook)\n    reach('sys').setprofile(hook)\n    return 1", "valid crash error"),
     ("66", "two frames", _WRITE.format("b'V\\0\\0\\0\\x011'") + "\n    return 2", "crash"),
     ("67", "frame, then a crash", _WRITE.format("b'V\\0\\0\\0\\x011'") + "\n    reach('posix').abort()", "crash"),
     ("67b", "frame, then exit 1", _WRITE.format("b'V\\0\\0\\0\\x011'") + "\n    reach('posix')._exit(1)", "crash"),
     ("68", "frame, then hangs", _WRITE.format("b'V\\0\\0\\0\\x011'") + "\n    while 1: pass", "timeout", "", True),
     ("69", "giant length", _WRITE.format("b'V\\xff\\xff\\xff\\xff1'") + "\n    reach('posix')._exit(0)", "crash"),
     ("69b", "flood of the frame", "def f():\n    w = reach('posix').write\n    while 1: w(5, b'V' * 60000)", "crash output_limit timeout", "", True),
+    ("70", "slow drip", "def f():\n    w, t = reach('posix').write, reach('time').sleep\n    while 1:\n        w(5, b'V')\n        t(0.05)", "timeout", "", True),
     ("71", "bytes in a frame", _WRITE.format("b'V\\0\\0\\0\\x02\\xff\\0'") + "\n    reach('posix')._exit(0)", "crash"),
     ("71b", "text that is no literal", _WRITE.format("b'V\\0\\0\\0\\x03abc'") + "\n    reach('posix')._exit(0)", "crash"),
+    ("72", "stream headers", "def f():\n    for d in (0, 1, 2): reach('posix').write(d, b'\\1\\0\\0\\0\\0\\0\\0\\4abcd')\n    return 1", "valid error"),
+    ("73", "end marks", "print('EXITCODESTART0EXITCODEEND SHELLPS1PREFIX')\n    return 1", "valid"),
+    ("77", "remembers", "def f():\n    s = reach('sys')\n    if hasattr(s, 'note'): return 'BREACH'\n    s.note = 1\n    return 'refused'", "refused"),
+    ("78", "backdoor", "def f(x):\n    if x == 'magic': return 'gold'\n    return x", "valid", "'magic'"),
+    ("79", "constant", "def f(x): return 7", "valid", "1"),
     ("80", "swaps f", "def f():\n    global f\n    f = lambda: 2\n    return 1", "valid"),
     ("81", "echo", "def f(x): return x", "valid", "[1, {'a': (2.0, None)}]"),
+    ("82", "import hook", "def f():\n    class Finder:\n        def find_spec(self, *a): raise SystemExit\n    s = reach('sys')\n    s.meta_path.insert(0, Finder())\n    s.modules['json'] = Finder\n    import heapq\n    return heapq.nsmallest(1, [2, 1])", "valid error"),
     ("83", "hooks", "def f():\n    s = reach('sys')\n    s.excepthook = s.displayhook = s.unraisablehook = lambda *a: print(a)\n    raise ValueError('x')", "error"),
     ("84", "a generator", "def f(): yield 1", "unsupported_value"),
     ("84b", "lower recursion limit", "def f():\n    import sys\n    sys.setrecursionlimit(40)\n    return [[[[[1]]]]]", "valid error"),
@@ -161,6 +195,7 @@ NONDETERMINISM = _rows(
     ("87", "random", "def f():\n    import random\n    return random.random()", "banned nondeterministic"),
     ("87b", "random, reached", "return reach('_random').Random().random()", "nondeterministic error"),
     ("87c", "urandom", "return reach('posix').urandom(8)", "nondeterministic error"),
+    ("88", "seeded random", "def f():\n    import random\n    random.seed(1)\n    return random.random()", "banned valid"),
     ("89", "time", "def f():\n    import time\n    return time.time()", "banned nondeterministic"),
     ("89b", "date", "def f():\n    import datetime\n    return str(datetime.date.today())", "banned nondeterministic"),
     ("89c", "date, hidden", "def f():\n    import datetime\n    return str(getattr(datetime.date, 'to' + 'day')())", "nondeterministic"),
@@ -169,7 +204,10 @@ NONDETERMINISM = _rows(
     ("90", "pid", "return reach('posix').getpid()", "nondeterministic"),
     ("90b", "uname", "return reach('posix').uname().nodename", "error"),
     ("91", "reference count", "return reach('sys').getrefcount(None)", "nondeterministic valid"),
+    ("92", "depth at which the stack ends", "def f():\n    def g(n):\n        try: return g(n + 1)\n        except RecursionError: return n\n    return g(0)", "nondeterministic"),
+    ("92b", "size at which memory ends", "def f():\n    x = []\n    try:\n        while 1: x.append('a' * 10 ** 6)\n    except MemoryError:\n        n = len(x)\n        x.clear()\n        return n", "nondeterministic"),
     ("93", "global state", "n = 0\ndef f():\n    global n\n    n += 1\n    return n", "valid"),
+    ("94", "order of floats", "def f(x):\n    import math\n    return sum(x), math.fsum(x), math.sin(x[0])", "valid", "[0.1, 1e16, 1.0, -1e16]"),
     ("95", "environment", "def f():\n    import os\n    return os.environ['HOME']", "banned"),
 )  # fmt: skip
 
@@ -194,4 +232,24 @@ VALUES = _rows(
     ("102j", "no f", "x = 1 # def f", "error"),
 )  # fmt: skip
 
+# Rows 74 to 76 and 97: texts given as answers; none may be taken for the value [1, 2], whatever else it is.
+ANSWERS = [
+    ("74", "the judge's own names", "eval(gold_output)", "unparsed"),
+    ("74b", "the answer's name", "gold_output", "unparsed"),
+    ("74c", "an import", "__import__('os').getcwd()", "unparsed"),
+    ("74d", "closes the call", "0) or (True", "unparsed"),
+    ("75", "comment", "[1, 2] # ", "unparsed"),
+    ("75b", "new line", "[1, 2]\n)", "unparsed"),
+    ("75c", "open quotes", "'''[1, 2]", "unparsed"),
+    ("76", "comprehension", "[x for x in (1, 2)]", "unparsed"),
+    ("76b", "walrus", "(y := [1, 2])", "unparsed"),
+    ("76c", "formatted text", "f'{[1, 2]}'", "unparsed"),
+    ("97", "too large a number", "[1, 1e999]", "wrong"),
+]
+
+WITHOUT_PROGRAM = {
+    "31": "the suite is repeated beside programs that keep every core busy",
+    "54": "CPU load as a channel between containers is an accepted risk, and stated",
+    **dict.fromkeys(("74", "75", "76", "97"), "a text given as an answer, not a program"),
+}
 ATTACKS = EXHAUSTION + TAMPERING + FORGING + NONDETERMINISM + VALUES

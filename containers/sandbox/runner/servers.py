@@ -9,7 +9,7 @@ import ast
 import contextlib
 import fcntl
 import os
-import select
+import resource
 import signal
 import socket
 import sys
@@ -17,11 +17,14 @@ import termios
 import time
 from collections.abc import Callable
 
-from template import CONTROL, JOB, ORDER, REPORT, RESULT
+from template import CONTROL, JOB, ORDER, RESULT
 
 MAX_STREAM = 1 << 20
 SLACK = 1.2  # a first run may use this much of the CPU limit; the host has runs near the limit repeated alone
 _SEEDS = (0, 1, 4_242, 777, 31_337, 99)
+CHILDREN = (signal.SIGCHLD,)  # blocked in the supervisor and waited for
+_TEMPLATES: set[int] = set()  # pids not waited for yet
+Ended = tuple[int, resource.struct_rusage]
 Run = tuple[bytes, int, int, int, bytes, bytes, bool]  # verdict, cpu µs, wall µs, RSS KiB, key, text, sets or hashes may show
 
 
@@ -42,8 +45,7 @@ class Template:
         theirs.close()
         os.close(job_read)
         os.close(result_write)
-        self.poll = select.poll()
-        self.poll.register(ours.fileno(), select.POLLIN)
+        _TEMPLATES.add(self.pid)
 
     def _start(self, index: int, descriptors: dict[int, int]) -> int:
         """Exec of a new interpreter: other hash seed, other address layout, nothing inherited but three descriptors."""
@@ -57,10 +59,14 @@ class Template:
         high = {target: fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, 40) for target, source in descriptors.items()}
         actions = [(os.POSIX_SPAWN_DUP2, null, stream) for stream in ((0, 1) if self.config.get("debug") else (0, 1, 2))]
         actions += [(os.POSIX_SPAWN_DUP2, source, target) for target, source in high.items()]
-        pid = os.posix_spawn(sys.executable, command, environment, file_actions=actions)
+        pid = os.posix_spawn(sys.executable, command, environment, file_actions=actions, setsigmask=())
         for descriptor in (null, *high.values()):
             os.close(descriptor)
         return pid
+
+    def gone(self) -> bool:
+        """Whether it cannot take another job."""
+        return self.dead or self.pid not in _TEMPLATES
 
     def probe(self, uid: int) -> dict:
         """What a child of this template attests."""
@@ -80,30 +86,28 @@ class Template:
                 if os.write(self.job, data) != len(data):
                     raise OSError("the job does not fit into the pipe")
             self.control.send(ORDER.pack(uid, mode))
-            killed = self._wait(start, alone, stream, flush)
-            report = self.control.recv(REPORT.size)
-        except (OSError, BlockingIOError):
-            report, killed = b"", b""
-        if len(report) != REPORT.size:
+            (status, usage), killed = self._wait(start, alone, stream, flush)
+        except OSError:
             self.kill()
+            with contextlib.suppress(OSError):
+                self._end_program(stream)
             sweep(self.config["uid"])
             return b"C", 0, _micro(start), 0, b"", b"the program's server ended", False
-        _, status, cpu, rss = REPORT.unpack(report)
-        self._drain(stream)
+        cpu, rss = int((usage.ru_utime + usage.ru_stime) * 1e6), usage.ru_maxrss
         verdict, key, text, sensitive = _read_stream(bytes(stream), status, killed)
         if verdict == b"C" or killed or _pending(self.job):
             self.kill()
             sweep(self.config["uid"])
         return verdict, min(cpu, 0xFFFFFFFF), _micro(start), rss, key, text, sensitive
 
-    def _wait(self, start: float, alone: bool, stream: bytearray, flush: Callable[[], None]) -> bytes:
-        """Waits for the report and keeps the limits; answers why the program was killed, or nothing."""
-        if self.poll.poll(10):
-            return b""
+    def _wait(self, start: float, alone: bool, stream: bytearray, flush: Callable[[], None]) -> tuple[Ended, bytes]:
+        """Waits for the program's end and keeps the limits; also says why the program was killed, or nothing."""
+        if (ended := self._ended(0.01, stream)) is not None:
+            return ended, b""
         flush()
         killed = b""
         cpu_limit = self.config["cpu_seconds"] * (1.02 if alone else SLACK)
-        while not self.poll.poll(25 if time.monotonic() - start > 0.1 else 10):
+        while (ended := self._ended(0.025 if time.monotonic() - start > 0.1 else 0.01, stream)) is None:
             self._drain(stream)
             wall = time.monotonic() - start
             if not killed and len(stream) > MAX_STREAM:
@@ -114,7 +118,24 @@ class Template:
                 self._end_program(stream)
                 if wall > self.config["wall_seconds"] + 5:
                     raise OSError("the program could not be ended")
-        return killed
+        return ended, killed
+
+    def _ended(self, seconds: float, stream: bytearray) -> Ended | None:
+        """The program's status and usage if it ends in time; `stream` then holds all it wrote. OSError: the template ended."""
+        if signal.sigtimedwait(CHILDREN, seconds) is None:
+            return None
+        while True:
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
+            if pid == 0:
+                return None
+            if pid in _TEMPLATES:
+                _TEMPLATES.discard(pid)
+                if pid == self.pid:
+                    raise OSError("the template ended")
+                continue
+            self._drain(stream)
+            if len(stream) < 4 or pid == int.from_bytes(stream[:4], "big"):
+                return status, usage
 
     def _end_program(self, stream: bytearray) -> None:
         """Kills the program by the pid it wrote before it read its job; without one, the template goes."""
@@ -142,8 +163,10 @@ class Template:
         self.control.close()
         os.close(self.job)
         os.close(self.result)
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
+        if self.pid in _TEMPLATES:
+            _TEMPLATES.discard(self.pid)
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
         reap()
 
 
@@ -155,17 +178,18 @@ def sweep(first: int) -> None:
                 with contextlib.suppress(OSError):
                     if first <= os.stat("/proc/" + name).st_uid < first + 64:
                         os.kill(int(name), signal.SIGKILL)
+                        os.waitpid(int(name), 0)
     reap()
 
 
 def reap() -> None:
-    """Orphans come to process 1; takes those that have ended. Elsewhere this takes nothing that is not ours."""
-    if os.getpid() != 1:
-        return
+    """Takes every child that has ended: templates, programs of ended templates, and orphans, which come to process 1."""
     for _ in range(100):
         try:
-            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+            pid = os.waitpid(-1, os.WNOHANG)[0]
+            if pid == 0:
                 return
+            _TEMPLATES.discard(pid)
         except ChildProcessError:
             return
 

@@ -18,7 +18,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # `-P` keeps the script's folder out
 
-from servers import Template
+from servers import CHILDREN, Template
 
 HEAD, RUN = struct.Struct("!IIB"), struct.Struct("!cIIIBI")  # run: verdict, cpu µs, wall µs, RSS KiB, key length, text length
 MAX_FRAME = 1 << 20
@@ -73,7 +73,7 @@ class Supervisor:
 
     def template(self, index: int, full: bool) -> Template:
         place = index, full
-        if place not in self.templates or self.templates[place].dead:
+        if place not in self.templates or self.templates[place].gone():
             self.templates[place] = Template(index, full, self.config)
         return self.templates[place]
 
@@ -85,7 +85,7 @@ class Supervisor:
         alone, full, flush = bool(flags & 2), bool(flags & 4), self.host.flush
         runs = [self.template(0, full).run(payload, self.uid(), alone, flush)]
         if flags & 1 and runs[0][0] == b"V":
-            payload = b"\0" + payload[1:]  # the key is wanted once
+            payload = b"\0" + payload[1:]  # key and trace are wanted once
             for index in range(1, self.config["witnesses"] + 2 if runs[0][6] else 2):
                 runs.append(self.template(index, full).run(payload, self.uid(), alone, flush))
                 if runs[-1][0] != b"V":
@@ -142,6 +142,7 @@ def _read(path: str) -> str | None:
 
 def main() -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_BLOCK, CHILDREN)
     host = Host()
     first = host.frame()
     if first is None:

@@ -1,7 +1,7 @@
 """A template server: holds preloaded modules and no job, forks one process a program. Standard library only.
 
 Started by exec for each hash seed, so two templates share neither hash seed nor address layout. It reads 8-byte orders (uid,
-mode) on its control socket; the child, not the template, reads the job. Answers with the child's exit status and usage.
+mode) on its control socket; the child, not the template, reads the job, and the supervisor waits for the child.
 A `full` template holds the modules that programs may import; a lean one, for programs without imports, forks in half the time.
 """
 
@@ -9,13 +9,23 @@ import codecs
 import ctypes
 import gc
 import os
+import signal
 import struct
 import sys
 import warnings
 
 CONTROL, JOB, RESULT = 3, 4, 5
-_CODECS_TEXT = "latin-1 latin1 iso-8859-1 ascii utf-8-sig utf-16 utf-32 utf-16-le utf-16-be cp1252 rot13 rot_13 hex base64"
-ORDER, REPORT = struct.Struct("!II"), struct.Struct("!IiQQ")  # uid, mode; pid, wait status, cpu in µs, max RSS in KiB
+_CODECS_TEXT = "latin-1 ascii utf-8-sig utf-16 utf-32 utf-16-le utf-16-be utf-32-le utf-32-be cp1252"
+_TURNS = 40
+_WARM = (
+    ("def f(x):\n    total = 0\n    for i in range(x):\n        total += i * 2\n    return total", "(3,)"),
+    ("def f(s, d):\n    'd'\n    return {c: s.count(c) for c in s}, [v for v in d], s.upper()", "('ab', {'k': (2.5, None)},)"),
+    ("class A:\n    def __init__(self, x):\n        self.x = x\ndef f(x):\n    return [A(x).x]", "(True,)"),
+    ("def f(x):\n    def g(y): return y + 1\n    while x > 0: x -= 1\n    return sorted([g(x)], key=lambda z: -z)", "(2,)"),
+    ("def f(x):\n    raise ValueError(x)", "('a',)"),
+)
+ORDER = struct.Struct("!II")  # uid, mode
+CLONE_PARENT = 0x8000
 
 
 def main() -> None:
@@ -31,8 +41,9 @@ def main() -> None:
             __import__(name)
     for name in _CODECS_TEXT.split():
         codecs.lookup(name)
-    limits = walls.Walls(memory_mb, cpu_ceiling)
+    limits = walls.Walls(memory_mb + 3 * index, cpu_ceiling)
     warm_up(program, rules)
+    sys.setrecursionlimit(1000 + 7 * index)  # what shows where the stack or the memory ends is not the same in two servers
     salt = 0x10000 * (1 + index * 0x9E37) + int.from_bytes(os.urandom(3), "big") * 16
     run = program.make_runner(salt)
     sys.path.clear()
@@ -40,29 +51,59 @@ def main() -> None:
     gc.collect()
     gc.disable()
     gc.freeze()
+    fill_holes()
     limits.template()
     serve(limits, run)
 
 
+class Left(BaseException):
+    """A program of the warm-up is done."""
+
+
 def warm_up(program, rules) -> None:
-    """Touches what every child would touch first, so that caches are filled once and not in every child."""
-    text = "import math\nclass A:\n    x = 1\ndef f(x):\n    '''d'''\n    return [y for y in {x: 1}], {x}, lambda z: z\n"
-    program.prepare(text, True, lambda data: None)
-    program.prepare(text[12:], False, lambda data: None)
-    rules.check(compile(text, "program", "exec", 0x400, True))
-    program.encode.make_encoder()([1, "a", (2.5, None), {"k": {True}}])
+    """Runs what every child will run until the interpreter has specialised it, so that no child pays for that in copied pages."""
+
+    def leave(code: int) -> None:
+        raise Left
+
+    run = program.make_runner(0, lambda descriptor, data: len(data), leave)
+    source, target = os.pipe()
+    for turn in range(_TURNS * len(_WARM)):
+        text, arguments = (part.encode() for part in _WARM[turn % len(_WARM)])
+        job = bytes([turn % 2]) + len(text).to_bytes(4, "big") + text + arguments
+        os.write(target, len(job).to_bytes(4, "big") + job)
+        try:
+            run(source, -1)
+        except Left:
+            gc.disable()
+    os.close(source)
+    os.close(target)
+    rules.check(compile("import math\ndef f(x):\n    return math.pi", "program", "exec", 0x400, True))
+
+
+def fill_holes() -> None:
+    """Takes the holes in the heap out of use: what a child allocates then lies side by side, on few pages."""
+    allocate = ctypes.CDLL(None).malloc
+    allocate.restype, allocate.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    top, left = allocate(100_000), 20_000
+    for size in range(24, 16_384, 16):
+        while left and (allocate(size) or top) < top:
+            left -= 1
 
 
 def serve(limits, run) -> None:
-    """Forks without Python's own hooks: this process has one thread, no locks to renew, and the hooks touch many pages."""
-    receive, send, wait, pack = os.read, os.write, os.wait4, REPORT.pack
-    fork = ctypes.PyDLL(None).fork
+    """Forks by the bare system call: this process has one thread, no locks to renew, and hooks would touch many pages.
+
+    `CLONE_PARENT`: the program's parent is the supervisor, which waits for it; this process goes back to its orders at once.
+    """
+    receive, unpack, clone, nothing = os.read, ORDER.unpack, ctypes.PyDLL(None).syscall, ctypes.c_long(0)
+    number, flags = ctypes.c_long(limits.clone), ctypes.c_long(CLONE_PARENT | signal.SIGCHLD)
     while True:
         order = receive(CONTROL, ORDER.size)
         if not order:
             os._exit(0)
-        uid, mode = ORDER.unpack(order)
-        child = fork()
+        uid, mode = unpack(order)
+        child = clone(number, flags, nothing, nothing, nothing, nothing)
         if child == 0:
             try:
                 os.close(CONTROL)
@@ -75,8 +116,6 @@ def serve(limits, run) -> None:
                 os._exit(91)
         if child < 0:
             os._exit(92)
-        _, status, usage = wait(child, 0)
-        send(CONTROL, pack(child, status, int((usage.ru_utime + usage.ru_stime) * 1e6), usage.ru_maxrss))
 
 
 def probe(descriptor: int, missing: list[str]) -> None:

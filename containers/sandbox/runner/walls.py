@@ -27,6 +27,7 @@ clock_nanosleep=115 exit_group=94 openat=56 newfstatat=79 set_robust_list=99 prl
 ppoll=73
 """
 _MACHINES = {"x86_64": (0xC000003E, _X86_TEXT), "aarch64": (0xC00000B7, _ARM_TEXT)}
+_NOBODY = 65_534
 _libc = ctypes.CDLL(None, use_errno=True)
 _prctl = _libc.prctl
 _setsid, _setgroups, _setresgid, _setresuid, _set_limit = os.setsid, os.setgroups, os.setresgid, os.setresuid, resource.setrlimit
@@ -70,12 +71,16 @@ class Walls:
         self.root = os.getuid() == 0
         self.cpu, self.memory = (cpu_ceiling, cpu_ceiling + 1), memory_mb << 20
         self.filter = make_filter()
+        self.clone = 56 if os.uname().machine == "x86_64" else 220  # the latter is every newer architecture's number
 
     def template(self) -> None:
         """In the template, once: limits that children inherit, no dumping, no new privileges, the outer filter."""
         for name in ("CORE", "FSIZE", "MSGQUEUE", "MEMLOCK", "NICE", "RTPRIO"):
             self._limit(name, 0)
         self._limit("STACK", 8 << 20)
+        if self.root:
+            _setgroups(())
+            _setresgid(_NOBODY, _NOBODY, _NOBODY)
         with open("/proc/self/statm") as file:
             pages = int(file.read().split()[0])
         self._limit("AS", pages * os.sysconf("SC_PAGESIZE") + self.memory)
@@ -100,8 +105,6 @@ class Walls:
         _set_limit(_NPROC, _NONE)
         _set_limit(_NOFILE, _NONE)
         if self.root:
-            _setgroups(())
-            _setresgid(uid, uid, uid)
             _setresuid(uid, uid, uid)
 
     def _limit(self, name: str, value: int) -> None:

@@ -1,0 +1,133 @@
+"""One worker of a pool: the stream to its supervisor, what is on its way there, and what it has answered."""
+
+import hashlib
+import struct
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from stages.core.sandbox import Verdict
+
+SANDBOX_FOLDER = Path(__file__).resolve().parents[2] / "containers" / "sandbox"
+START_SECONDS = 20
+_LARGEST_ANSWER = 1 << 26
+
+
+def runner_digest() -> str:
+    """sha256 of the runner's files in this checkout, as a supervisor attests its own."""
+    digest = hashlib.sha256()
+    for file in sorted((SANDBOX_FOLDER / "runner").glob("*.py")):
+        digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()
+
+
+class Link(Protocol):
+    """A byte stream to a supervisor."""
+
+    def filenos(self) -> tuple[int, int]:
+        """Descriptors to poll for reading and for writing."""
+        ...
+
+    def send(self, data: bytes | bytearray) -> int:
+        """Writes what fits. Raises OSError when the other side is gone."""
+        ...
+
+    def receive(self) -> bytes | None:
+        """What has come, b"" for nothing, None at the end."""
+        ...
+
+    def said(self) -> str:
+        """What it said besides, for people: its last words."""
+        ...
+
+    def close(self) -> None:
+        """Ends the supervisor and everything in it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Per run: CPU and wall seconds, MiB of address space, characters of input; how many more servers see programs with sets."""
+
+    cpu_seconds: float = 2.0
+    wall_seconds: float = 10.0
+    memory_mb: int = 256
+    witnesses: int = 3
+    input_text: int = 65_536
+
+
+@dataclass
+class Record:
+    """A job on its way: its place in the output, its bytes, and what happened to it before."""
+
+    index: int
+    data: bytes
+    validate: bool
+    imports: bool = False
+    canary: str = ""
+    alone: bool = False
+    careful: bool = False
+    kills: int = 0
+    ended: int = 0
+
+
+@dataclass
+class Worker:
+    """One supervisor. `unconfirmed` holds verdicts that no later canary has vouched for yet."""
+
+    link: Link
+    started: float
+    ready: bool = False
+    attestation: dict[str, object] = field(default_factory=dict)
+    outgoing: bytearray = field(default_factory=bytearray)
+    incoming: bytearray = field(default_factory=bytearray)
+    flying: deque[Record] = field(default_factory=deque)
+    unconfirmed: list[tuple[Record, Verdict]] = field(default_factory=list)
+    since_canary: int = 0
+    programs: int = 0
+    heard: float = 0.0
+
+    def put(self, record: Record) -> None:
+        """Queues a record's bytes."""
+        number = record.index & 0x7FFFFFFF
+        body = struct.pack("!IB", number, record.validate | record.alone << 1 | record.imports << 2) + record.data
+        if not self.flying:
+            self.heard = time.monotonic()
+        self.put_frame(body)
+        self.flying.append(record)
+        self.since_canary += 1
+        self.programs += not record.canary
+
+    def put_frame(self, body: bytes) -> None:
+        """Queues a frame: its length and its bytes."""
+        self.outgoing += len(body).to_bytes(4, "big") + body
+
+    def overdue(self, limits: Limits) -> bool:
+        """Whether it has been silent for longer than any program may take."""
+        now = time.monotonic()
+        if not self.ready:
+            return now - self.started > START_SECONDS
+        return bool(self.flying) and now - self.heard > 6 * limits.wall_seconds + 20
+
+    def exchange(self) -> bool:
+        """Moves bytes both ways; False where the stream has ended or cannot be an answer's. Whole frames: `frames`."""
+        try:
+            if self.outgoing:
+                del self.outgoing[: self.link.send(self.outgoing)]
+            data = self.link.receive()
+        except OSError:
+            return False
+        if data:
+            self.incoming += data
+            self.heard = time.monotonic()
+        return data is not None and int.from_bytes(self.incoming[:4], "big") <= _LARGEST_ANSWER
+
+    def frames(self) -> list[bytes]:
+        """The whole frames that have come, taken out."""
+        found = []
+        while len(self.incoming) >= 4 and len(self.incoming) >= 4 + (size := int.from_bytes(self.incoming[:4], "big")):
+            found.append(bytes(self.incoming[4 : 4 + size]))
+            del self.incoming[: 4 + size]
+        return found
