@@ -20,6 +20,10 @@ WORKER_SETTINGS = {
 """Settings of every worker; the environment does not override them, because the automations count on them."""
 
 
+BUSY_SECONDS = 30.0
+"""How long a server that takes a connection may be busy before it counts as gone; one that is not there refuses at once."""
+
+
 class ServerUnreachable(Exception):
     """No Prefect server answers at the address; the message says how to start one."""
 
@@ -36,9 +40,9 @@ def numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
 
 
-def version_of(url: str) -> str | None:
+def version_of(url: str, patience: float = 5.0) -> str | None:
     """The version of the Prefect server whose API is at `url`; None when none answers there."""
-    text = _get(f"{url}/admin/version")
+    text = _get(f"{url}/admin/version", patience)
     return text.strip('"\n ') if text is not None and re.fullmatch(r'"?\d+\.\d+\.\d+\S*"?\s*', text) else None
 
 
@@ -49,7 +53,7 @@ def answers(url: str) -> bool:
 
 def require(url: str) -> None:
     """Raises ServerUnreachable or ConfigError unless a server of our version answers at `url`."""
-    found = version_of(url)
+    found = version_of(url, BUSY_SECONDS)
     if found is None:
         raise ServerUnreachable(f"no Prefect server answers at {url}; start one with populora serve, or set PREFECT_API_URL")
     if numbers(found)[:2] != numbers(installed_version())[:2]:
@@ -62,13 +66,13 @@ def authorization() -> dict[str, str]:
     return {"Authorization": f"Basic {b64encode(secret.encode()).decode()}"} if secret else {}
 
 
-def _get(url: str) -> str | None:
+def _get(url: str, patience: float = 5.0) -> str | None:
     request = urllib.request.Request(url)
     for name, value in authorization().items():
         request.add_header(name, value)
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(request, timeout=5) as answer:
+        with opener.open(request, timeout=patience) as answer:
             return answer.read(100_000).decode(errors="replace")
     except (OSError, urllib.error.URLError, ValueError):
         return None
