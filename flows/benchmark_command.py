@@ -16,6 +16,7 @@ from flows.manifest import Run
 from flows.storage import Store
 from flows.subjects import Subject
 from flows.suite_benchmark import Question, done_shards, folder_of, problems_of, score_suite, stored, words_of
+from flows.suite_contamination import contamination
 from flows.suite_data import suite_of, suites_folder
 from stages.core.suites.statistics import compare
 
@@ -24,6 +25,10 @@ def benchmark(arguments: Namespace, store: Store, run: Run | None) -> int:
     """Scores as tables on standard output; everything else is stored. Raises ConfigError for a request that fits nothing."""
     _check(arguments)
     for suite in arguments.suite:
+        if arguments.contamination:
+            assert run is not None
+            print(contamination(run, suite, Path(arguments.data) if arguments.data else suites_folder()).text())
+            continue
         if run is not None and suite in PROBE and not arguments.completions:
             _probe_of_run(arguments, run, suite)
             continue
@@ -45,6 +50,8 @@ def _check(arguments: Namespace) -> None:
         raise ConfigError("benchmark: give one of RUN, --model and --completions")
     if arguments.run and any("/" in name for name in arguments.adapter):
         raise ConfigError("benchmark: --adapter takes an id with RUN, a PEFT folder with --model")
+    if arguments.contamination and not arguments.run:
+        raise ConfigError("benchmark: --contamination goes with RUN, whose tasks and seed rows it compares")
     for suite in arguments.suite:
         if suite not in PROBE:
             suite_of(suite)

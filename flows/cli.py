@@ -123,6 +123,9 @@ def _add_benchmark_command(command: Add) -> None:
     bench.add_argument("--until", default="", metavar="DATE", help="LiveCodeBench: problems released until this day")
     bench.add_argument("--set", action="append", default=[], metavar="key=value", help="a setting with --model, e.g. threads=8")
     bench.add_argument("--dry-run", action="store_true", help="print what it would cost, and score nothing")
+    bench.add_argument(
+        "--contamination", action="store_true", help="with RUN: its tasks beside all problems; scores without matches"
+    )
     _store(bench, run=False)
 
 

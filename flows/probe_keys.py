@@ -1,4 +1,4 @@
-"""Program keys of the probe, by the sandbox's own code on this side: its programs come from our generator, not from a model."""
+"""Program keys of the probe and of public suites, by the sandbox's own code on this side: no model wrote these programs."""
 
 import json
 import subprocess
@@ -8,15 +8,29 @@ from collections.abc import Sequence
 from flows.config import PROJECT
 
 RUNNER = PROJECT / "containers" / "sandbox" / "runner"
-KEYS = (
-    "import ast, json, sys; from key import program_key; "
-    "print(json.dumps([program_key(ast.parse(program)) for program in json.load(sys.stdin)]))"
-)
+KEYS = """
+import ast, json, sys
+from key import program_key
+
+def key_of(program):
+    try:
+        return program_key(ast.parse(program))
+    except SyntaxError:
+        return None
+
+print(json.dumps([key_of(program) for program in json.load(sys.stdin)]))
+"""
 
 
 def probe_keys(programs: Sequence[str]) -> frozenset[str]:
-    """Keys of these programs, in a process of their own, since the runner's modules are no package."""
+    """Keys of these programs, as a set."""
+    return frozenset(key for key in program_keys(programs) if key)
+
+
+def program_keys(programs: Sequence[str]) -> list[str | None]:
+    """The key of each program, None where it does not parse; in a process of its own: the runner's modules are no package."""
     done = subprocess.run(
         [sys.executable, "-c", KEYS], input=json.dumps(programs), capture_output=True, text=True, check=True, cwd=RUNNER
     )
-    return frozenset(json.loads(done.stdout))
+    found: list[str | None] = json.loads(done.stdout)
+    return found

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from suite_answers import PHRASINGS, near_misses
 
 from flows.suite_data import SAMPLES, load
 from stages.core.suites import math_grader, prompts
 from stages.core.suites.math_answers import extract, last_boxed
 from stages.core.suites.math_grader import GraderUnavailable, MathGrader, Question
-from tests.suite_answers import PHRASINGS, near_misses
 
 FULL = Path(__file__).resolve().parents[2] / "shared" / "benchdata"
 
