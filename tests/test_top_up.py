@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -127,7 +126,7 @@ def topped_up(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.mark.docker
 @pytest.mark.timeout(300)
 def test_a_run_with_absolute_zeros_plan_fills_every_batch(topped_up: Run) -> None:
-    """A student's batch is its valid tasks and the replays, one trained attempt each; ratings and teachers see the former alone."""
+    """A student trains on its valid tasks and on replays, one attempt each; ratings and teachers see the former alone."""
     config = load("azr")
     assert config.solve.top_up and config.solve.trained_attempts == 1
     for generation in range(2):
