@@ -19,6 +19,7 @@ Row = dict[str, Any]
 Values = Mapping[tuple[str, str | None, str | None, str | None], float]
 PROGRAM, VALUE, ANSWERS, PAIRS = 2000, 200, 5, 3
 BARS = "▁▂▃▄▅▆▇█"
+PROGRAMS = ("lines", "depth", "cyclomatic", "variables")
 
 
 @dataclass(frozen=True)
@@ -166,6 +167,7 @@ def _numbers(told: Told) -> str:
         ),
         ("attempts correct", _percent(values.get(("solve.rate", None, None, None))), sparkline([one for _, one in told.earlier])),
         ("by kind", kinds or "–", ""),
+        ("cells of problem space", _cells(values), ""),
         ("mean reward", _by_role(values, "reward.mean", "{:+.3f}"), ""),
         ("groups without gradient", _over_members(values, "reward.zero_variance_share", 100, "{:.0f} %"), ""),
         ("valid program", _lines(values), ""),
@@ -176,14 +178,20 @@ def _numbers(told: Told) -> str:
 
 
 def _lines(values: Values) -> str:
-    lines = values.get(("propose.program_lines", None, None, None))
-    others = [
-        (name.rpartition(".")[2].replace("_", " "), value)
-        for (name, *who), value in values.items()
-        if name.startswith("complexity.") and who == [None] * 3
-    ]
-    shown = [*([("lines", lines)] if lines is not None else []), *others[:4]]
-    return ", ".join(f"{value:.1f} {name}" for name, value in shown) or "–"
+    """Complexity of valid programs as written, and stripped where that differs."""
+    shown = []
+    for name in PROGRAMS:
+        written, stripped = (values.get((f"program.{kind}{name}", None, None, None)) for kind in ("", "stripped_"))
+        if written is not None and written == written:
+            bare = f" ({stripped:.1f} stripped)" if stripped is not None and f"{stripped:.1f}" != f"{written:.1f}" else ""
+            shown.append(f"{name} {written:.1f}{bare}")
+    return ", ".join(shown) or "–"
+
+
+def _cells(values: Values) -> str:
+    """Coverage so far, and what is new."""
+    so_far, new = (values.get((f"coverage.{name}", None, None, None)) for name in ("cells", "new_cells"))
+    return "–" if so_far is None or new is None else f"{so_far:,.0f} so far, {new:.0f} of them new"
 
 
 def _by_role(values: Values, name: str, form: str) -> str:
