@@ -21,6 +21,7 @@ from flows.backend import PROBE, Backend
 from flows.chain import Ref
 from flows.config import RunConfig
 from flows.manifest import Manifest, Run
+from flows.settings import SandboxRule
 from flows.subjects import Subject
 from stages import suites as stage
 from stages.benchmark import chosen_problems
@@ -154,6 +155,17 @@ def _shard(work: "_Work", folder: str, problems: Sequence[Problem]) -> Ref:
     return replace(run.commit_as(uri, mine).output("answers.parquet"), stamp="")
 
 
+def benchmark_sandboxes(backend: Backend, rule: SandboxRule) -> Sandboxes:
+    """Two pools with a benchmark's limits, to be closed; neither starts a container before it has work."""
+    usual, patient = (
+        backend.sandbox_with(
+            cpu_seconds=seconds, wall_seconds=6 * seconds, memory_mb=max(rule.memory_mb, MEMORY_MB), input_text=INPUT_TEXT
+        )
+        for seconds in (max(CPU_SECONDS, rule.cpu_seconds), PATIENT_SECONDS)
+    )
+    return Sandboxes(usual, patient)
+
+
 class _Work:
     """What answering and judging needs, each part made when first asked for, and closed with the stack."""
 
@@ -187,17 +199,10 @@ class _Work:
 
     @cached_property
     def sandboxes(self) -> Sandboxes:
-        """Two pools with a benchmark's limits; neither starts a container before it has work."""
-        rule = self.subject.config.sandbox
-        usual, patient = (
-            self.backend.sandbox_with(
-                cpu_seconds=seconds, wall_seconds=6 * seconds, memory_mb=max(rule.memory_mb, MEMORY_MB), input_text=INPUT_TEXT
-            )
-            for seconds in (max(CPU_SECONDS, rule.cpu_seconds), PATIENT_SECONDS)
-        )
-        self.stack.callback(usual.close)
-        self.stack.callback(patient.close)
-        return Sandboxes(usual, patient)
+        made = benchmark_sandboxes(self.backend, self.subject.config.sandbox)
+        self.stack.callback(made.usual.close)
+        self.stack.callback(made.patient.close)
+        return made
 
     @cached_property
     def expected(self) -> Expected:

@@ -102,10 +102,10 @@ def _cached(suite: Suite, cache: Path) -> list[Path]:
         raise ConfigError(
             f"{lock}: revision {held['revision'][:12]}…, not {suite.revision[:12]}…; remove {folder} to fetch again"
         )
-    for name, sha256 in held["files"].items():
-        if not (folder / name).is_file() or _sha256(folder / name) != sha256:
+    for name, wanted in held["files"].items():
+        if not (folder / name).is_file() or sha256(folder / name) != wanted:
             raise ConfigError(
-                f"{folder / name}: its digest is not {sha256[:12]}…, as {lock} says; remove {folder} to fetch again"
+                f"{folder / name}: its digest is not {wanted[:12]}…, as {lock} says; remove {folder} to fetch again"
             )
     return [folder / name for name in held["files"]]
 
@@ -129,14 +129,15 @@ def _fetch(suite: Suite, folder: Path) -> None:
     except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, httpx.HTTPError, OSError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
         raise StoreUnavailable(f"{where}: {reason}; give a copy with --data DIR") from error
-    files = {name: _sha256(folder / name) for name in chosen}
+    files = {name: sha256(folder / name) for name in chosen}
     text = json.dumps({"repository": suite.repository, "revision": revision, "files": files}, indent=2)
     temporary = folder / f".lock-{os.getpid()}"
     temporary.write_text(text + "\n")
     temporary.replace(folder / "lock.json")
 
 
-def _sha256(file: Path) -> str:
+def sha256(file: Path) -> str:
+    """Of a file."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
