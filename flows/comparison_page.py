@@ -80,9 +80,12 @@ def _page(
     described: Experiment, found: Sequence[Compared], compared: pa.Table, registered: Registered, late: Sequence[str], file: Path
 ) -> str:
     rule = described.primary
-    arms = [arm.name for arm in described.arms]
-    points = [point for one in found for point in one.points if _is_endpoint(point, described)]
-    curves = [row for one in found for row in one.curves]
+    named = arms_by_model(found)
+    arms = list(dict.fromkeys(named[one.planned.run_id] for one in found))
+    points = [
+        {**point, "arm": named[one.planned.run_id]} for one in found for point in one.points if _is_endpoint(point, described)
+    ]
+    curves = [{**row, "arm": named[one.planned.run_id]} for one in found for row in one.curves]
     what = f"{rule.over} {rule.measure}, {rule.group} problems"
     rows = [row for row in compared.to_pylist() if _is_endpoint(row, described)]
     main = [row for row in rows if row["budget"] == rule.budget]
@@ -106,6 +109,17 @@ def _page(
         [lead(described, found, registered.commit, file.name), *([note("Not everything is here", missing)] if missing else [])]
     )
     return page(f"Experiment {described.name}", head, sections)
+
+
+def arms_by_model(found: Sequence[Compared]) -> dict[str, str]:
+    """The arm of each run as figures name it; an arm that ran on several base models is several, so that none are averaged."""
+    models: dict[str, set[str]] = {}
+    for one in found:
+        models.setdefault(one.planned.arm, set()).update({one.model} - {""})
+    return {
+        one.planned.run_id: one.planned.arm + (f" on {one.model[:8] or '?'}" if len(models[one.planned.arm]) > 1 else "")
+        for one in found
+    }
 
 
 def _is_endpoint(row: Mapping[str, Any], described: Experiment) -> bool:

@@ -176,7 +176,8 @@ def family_tree(ratings: pa.Table, offspring: pa.Table) -> Plate:
     crossovers = sum(birth["operator_kind"] == "crossover" for birth in births)
     caption = (
         "Each row is a slot of the population, teachers (orange) above students (blue). A child takes the slot of the member "
-        f"that it replaces; arrows come from its parents and carry the operator (M mutation, X crossover). "
+        "that it replaces; arrows come from its parents"
+        f"{'' if crowded else ' and carry the operator (M mutation, X crossover)'}. "
         f"n = {len(lives)} members, mutations: {len(births) - crossovers}, crossovers: {crossovers}. Nothing is sampled here."
     )
     return Plate(plate.name, plate.question, caption, plate.tables, figure)

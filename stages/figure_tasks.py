@@ -67,7 +67,7 @@ def reasons(tasks: pa.Table) -> Plate:
 
 def program_complexity(tasks: pa.Table) -> Plate:
     """Four measures of how complex valid programs are."""
-    plate = Plate("complexity", "Do teachers write more complex code?", "No program has been valid yet.", ("tasks",))
+    plate = Plate("complexity", "Do teachers write more complex code?", "No valid program has been measured yet.", ("tasks",))
     valid = tasks.filter(pc.is_valid(tasks["depth"]))
     if not valid.num_rows:
         return plate

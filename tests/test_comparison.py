@@ -6,6 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from flows.comparison import Compared, problems
+from flows.comparison_page import arms_by_model
+from flows.config import RunConfig
+from flows.experiment import Planned
 from stages.comparison import at_budget, differences
 from stages.core.paired import Estimate, detectable, over_seeds, p_flip, p_paired
 from stages.figure_comparison import CURVES, forest, scores, training
@@ -81,3 +85,18 @@ def test_figures_have_axes_units_and_n() -> None:
     empty = [scores([], ["a"], "seconds", "score", 0.05), *(training([], ["a"], name, 0.05) for name in CURVES)]
     assert all(plate.figure is None and plate.caption for plate in empty)
     assert forest(compared.slice(0, 0), 0.05).figure is None
+
+
+def ran(arm: str, seed: int, model: str) -> Compared:
+    planned = Planned(arm, seed, f"x-{arm}-s{seed}", RunConfig.model_validate({}))
+    return Compared(planned, "finished", 3, model, "start", {}, "head", {}, (), (), ())
+
+
+def test_runs_on_unlike_base_models_are_said_and_never_averaged() -> None:
+    found = [ran("a", 0, "1" * 64), ran("a", 1, "2" * 64), ran("b", 0, "1" * 64), ran("b", 1, "1" * 64)]
+    assert arms_by_model(found) == {"x-a-s0": "a on 11111111", "x-a-s1": "a on 22222222", "x-b-s0": "b", "x-b-s1": "b"}
+    assert problems(found) == [
+        "The runs have 2 different base models and are compared only within each. "
+        "11111111: x-a-s0, x-b-s0, x-b-s1; 22222222: x-a-s1"
+    ]
+    assert problems(found[2:]) == []
