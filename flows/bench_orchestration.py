@@ -1,7 +1,8 @@
 """`populora bench orchestration`: what Prefect costs, with stages that do nothing.
 
 The real flow of a generation runs against a server of its own, on SQLite or PostgreSQL, with 1, 8 and 64 adapters updated
-one by one. Client seconds are what a run waits; `drain` is how long the server is still busy with what it was told.
+one by one. Seconds are what a run waits; `cpu` is what of it does not depend on how busy the machine is; `drain` is how long the
+server is still busy with what it was told.
 
 `--days 20 --generations 100` shows growth: so many runs of so many generations, and after each everything that the server knows
 becomes a day older (PostgreSQL only), so that its vacuum, which keeps `--keep` days here, removes what is due.
@@ -92,18 +93,20 @@ def _days(adapters: int, generations: int, days: int, url: str, size: Any) -> It
         _ask(url, AGE)
         time.sleep(20)  # the vacuum's turn
         sizes = size() | {f"io.table.{name}": bytes_ / 1e6 for name, bytes_ in tables}
-        yield from (_figure(name, value, "MB") | {"day": day} for name, value in sizes.items())
+        yield from (_figure(name, value, "MB") | {"day": day} for name, value in sizes.items() if name != "cpu.server")
 
 
 def _measure(adapters: int, generations: int, size: Any) -> Iterator[dict[str, Any]]:
-    before = size()
+    before, client = size(), time.process_time()
     seconds = _generations(adapters, generations)
-    began = time.monotonic()
+    client, began = time.process_time() - client, time.monotonic()
     _settled(size)
     tasks = 11 + adapters
     mean = sum(seconds) / len(seconds)
     yield _figure("orchestration.generation", mean, "s") | {"tasks": tasks, "n": len(seconds), "worst": round(max(seconds), 3)}
     yield _figure("orchestration.task", 1000 * mean / tasks, "ms")
+    yield _figure("cpu.client_a_task", 1000 * client / (generations * tasks), "ms")
+    yield _figure("cpu.server_a_task", (size()["cpu.server"] - before["cpu.server"]) / (generations * tasks), "ms")
     yield _figure("orchestration.drain", time.monotonic() - began, "s")
     after = size()
     yield _figure("memory.server", after["memory.server"], "MB")
@@ -154,13 +157,15 @@ def _settled(size: Any, still: int = 3) -> None:
 
 
 def _size(server: children.Child, folder: Path, url: str) -> dict[str, float]:
-    """Megabytes of the server's memory and of its database."""
+    """Megabytes of the server's memory and of its database, and milliseconds of CPU that it has used."""
     status = Path(f"/proc/{server.process.pid}/status").read_text()
     memory = int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) / 1000
+    ticks = sum(int(field) for field in Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()[11:13])
+    found = {"memory.server": memory, "cpu.server": 1000.0 * ticks / os.sysconf("SC_CLK_TCK")}
     if url != "sqlite":
-        return {"memory.server": memory, "io.database": _ask(url, "select pg_database_size(current_database())")[0][0] / 1e6}
+        return found | {"io.database": _ask(url, "select pg_database_size(current_database())")[0][0] / 1e6}
     files = folder.glob("home/prefect.db*")
-    return {"memory.server": memory, "io.database": sum(file.stat().st_size for file in files) / 1e6}
+    return found | {"io.database": sum(file.stat().st_size for file in files) / 1e6}
 
 
 def _ask(url: str, statements: str) -> list[tuple]:
