@@ -1,16 +1,13 @@
 """Algebra of the evolution operators: against dense SVD, under change of gauge, at their identities, and at their edges."""
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from stages.core.delta import A_SUFFIX, B_SUFFIX, check_alike, compare, factors, modules, spectrum
-from stages.core.lora import OPERATORS, dare, on_weights, operators, rotation
-from stages.core.lora import compare as lora_compare
+from stages.core.delta import A_SUFFIX, B_SUFFIX, check_alike, factors, modules, spectrum
+from stages.core.lora import OPERATORS, on_weights, operators, rotation
 from stages.core.lora_algebra import grams, load, thin_svd
 from stages.core.lora_paper import PAPER_OPERATORS
 
@@ -269,132 +266,10 @@ def test_structured_noise_turns_without_stretching(seed, eps, rank):
         assert spectrum(A_RI, B_OR) == pytest.approx(np.sort(expected)[::-1], rel=1e-4)
 
 
-class Coins:
-    """A generator whose `random` gives these numbers."""
-
-    def __init__(self, tosses: list[np.ndarray]) -> None:
-        self.tosses = iter(tosses)
-
-    def random(self, shape: tuple[int, ...]) -> np.ndarray:
-        return np.broadcast_to(next(self.tosses), shape)
-
-
-def test_dare_gives_the_mean_of_the_parents_on_average():
-    """Over all equally likely outcomes, where truncation cannot bite: two parents of rank 2 in adapters of rank 4."""
-    parents = [adapter(1, 4), adapter(2, 4)]
-    for parent in parents:
-        for name in modules(parent):
-            parent[name + B_SUFFIX][:, 2:] = 0
-    total = [np.zeros(shape) for shape in SHAPES]
-    for tosses in itertools.product((0.0, 1.0), repeat=4):
-        coins = Coins([np.array([*tosses[:2], 1.0, 1.0]), np.array([*tosses[2:], 1.0, 1.0])])
-        operator = on_weights(lambda both, rng: dare(both, rng, p=0.5, keep_norm=False))
-        child = operator(parents, coins)[0]
-        if not any(tosses):  # every triplet dropped: an empty sum, for which the child takes the first parent
-            assert distance(child, parents[0]) == 0.0
-            continue
-        total = [sum_ + made / 16 for sum_, made in zip(total, deltas(child), strict=True)]
-    for made, one, two in zip(total, *map(deltas, parents), strict=True):
-        assert np.allclose(made, (one + two) / 2, atol=1e-5 * np.linalg.norm(one))
-
-
-def test_dare_keeps_the_norm_of_the_parents():
-    parents = [adapter(1, 4), adapter(2, 4)]
-    for made, one, two in zip(deltas(child_of("X1", parents, 3)), *map(deltas, parents), strict=True):
-        assert np.linalg.norm(made) == pytest.approx((np.linalg.norm(one) + np.linalg.norm(two)) / 2, rel=1e-4)
-
-
-@quick
-@given(seeds, st.floats(0.0, 5.0))
-def test_the_error_is_that_of_one_float32_product(seed, spread):
-    """However bad the gauge: within 4 sqrt(r) 2^-24 |B| |A| of the exact result."""
-    weights = in_other_gauge(adapter(seed, 4), seed, spread)
-    child = on_weights(lambda parents, rng: OPERATORS["M1"](parents, rng, eps=0.0))([weights], np.random.default_rng(0))[0]
-    for (_, A_RI, B_OR), made, dense in zip(factors(weights), deltas(child), deltas(weights), strict=True):
-        assert np.linalg.norm(made - dense) <= 4 * 2 * FLOAT32 * np.linalg.norm(A_RI) * np.linalg.norm(B_OR)
-
-
-@pytest.mark.parametrize(
-    ("name", "low", "high"), [("M1", 0.50, 0.54), ("M4", 0.20, 0.22), ("M2", 0.06, 0.10), ("M5", 0.09, 0.12)]
-)
-def test_strengths_at_rank_32(name, low, high):
-    """Relative changes of delta W at rank 32 (M2 touches a third of the matrices)."""
-    parent = adapter(0, 32, shapes=((512, 512),) * 3)
-    assert low < compare(child_of(name, [parent]), parent).relative < high
-
-
 # ---- measuring ----------------------------------------------------------------------------------------------------------------
 
 
-@quick
-@given(seeds, st.floats(1e-6, 10.0))
-def test_compare_measures_small_and_large_changes(seed, size):
-    parent, other = adapter(seed), adapter(seed + 1)
-    child = dict(parent)
-    for name in modules(parent):
-        child[name + B_SUFFIX] = (parent[name + B_SUFFIX] + size * other[name + B_SUFFIX]).astype(np.float32)
-    change = compare(child, parent)
-    assert change.relative == pytest.approx(distance(child, parent), rel=1e-3, abs=1e-7)
-    flat_child, flat_parent = (np.concatenate([dense.ravel() for dense in deltas(weights)]) for weights in (child, parent))
-    cosine = flat_child @ flat_parent / np.linalg.norm(flat_child) / np.linalg.norm(flat_parent)
-    assert change.cosine == pytest.approx(cosine, abs=1e-6)
-    other_way = lora_compare(child, parent)
-    assert (other_way.relative, other_way.cosine) == pytest.approx((change.relative, change.cosine), rel=1e-4, abs=1e-7)
-
-
-def test_compare_with_nothing():
-    assert compare(untrained(1), untrained(1)).relative == 0.0
-    assert compare(untrained(1), untrained(1)).cosine == 0.0
-
-
 # ---- the factor-space mode ----------------------------------------------------------------------------------------------------
-
-
-def test_factor_space_means_and_lerps_factors():
-    better, worse = adapter(1), adapter(2)
-    half = child_of("C2", [better, worse], 0, "paper")
-    child, parameters = SPACES["paper"]["X4"]([better, worse], np.random.default_rng(0))
-    for key in better:
-        assert np.allclose(half[key], (better[key] + worse[key]) / 2, atol=1e-6)
-        assert np.allclose(child[key], worse[key] + parameters["eta"] * (better[key] - worse[key]), atol=1e-5)
-    assert 1.0 <= parameters["eta"] <= 1.5
-
-
-def test_factor_space_depends_on_the_gauge():
-    """Why the default does not work there: the same two adapters in another basis have quite another midpoint."""
-    first, second = adapter(1), adapter(2)
-    turned = in_other_gauge(first, 3)
-    assert distance(child_of("C2", [turned, second], 0, "paper"), child_of("C2", [first, second], 0, "paper")) > 0.2
-    assert distance(child_of("C2", [turned, second]), child_of("C2", [first, second])) < 1e-4
-
-
-def test_factor_space_noise():
-    parent = adapter(0, 32, shapes=((512, 256),) * 3)
-    child = child_of("M5", [parent], 1, "paper")
-    gaussian = child_of("M4", [parent], 1, "paper")
-    touched = 0
-    some = child_of("M2", [parent], 1, "paper")
-    for name, A_RI, B_OR in factors(parent):
-        assert np.array_equal(child[name + B_SUFFIX], B_OR)
-        assert np.abs(child[name + A_SUFFIX] - A_RI).max() <= 10 / np.sqrt(A_RI.size) * (1 + 1e-5)
-        for suffix, values in ((A_SUFFIX, A_RI), (B_SUFFIX, B_OR)):
-            assert (gaussian[name + suffix] - values).std() == pytest.approx(0.15 * values.std(), rel=0.05)
-        touched += not np.array_equal(some[name + B_SUFFIX], B_OR)
-    assert touched == max(1, int(0.33 * 3))
-
-
-def test_factor_space_dare_drops_entries():
-    first, second = (adapter(seed, 32, shapes=((256, 256),)) for seed in (1, 2))
-    child = child_of("X1", [first, second], 0, "paper")
-    zeros = np.mean([np.mean(values == 0) for values in child.values()])
-    assert zeros == pytest.approx(0.49, abs=0.02)
-    error = np.concatenate([(child[key] - (first[key] + second[key]) / 2).ravel() for key in child])
-    assert abs(error.mean()) < 5 * error.std() / np.sqrt(error.size)
-
-
-def test_factor_space_masking_leaves_dead_components():
-    for _, A_RI, B_OR in factors(child_of("M3", [adapter(1, 4)], 0, "paper")):
-        assert (np.linalg.norm(A_RI, axis=1) == 0).sum() == (np.linalg.norm(B_OR, axis=0) == 0).sum() == 2
 
 
 # ---- bad input ----------------------------------------------------------------------------------------------------------------

@@ -8,9 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import example_run
@@ -182,15 +180,6 @@ with hold(store, "smoke") as epoch:
     assert len(store.list("again/")) == len(store.list("smoke/")) and whole.history.head() != ""
 
 
-# --- bad input ------------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("url", ["s3://", "s3:///x", "s3://b/../x", "s3://b/a b", "s3://b/x?y=1", "s3://b//x"])
-def test_urls_that_name_no_prefix_are_refused(url: str) -> None:
-    with pytest.raises(StoreRefused):
-        open_store(url)
-
-
 def test_a_missing_bucket_is_one_clear_line(endpoint: str) -> None:
     store = open_store("s3://no-such-bucket/x")
     for use in (lambda: store.create("r/a", b""), lambda: store.list("r/"), lambda: store.read("r/a")):
@@ -228,53 +217,6 @@ def test_no_credentials_at_all_is_one_clear_line(endpoint: str, monkeypatch: pyt
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(StoreRefused, match="no credentials; set AWS_ACCESS_KEY_ID"):
         open_store(f"s3://{BUCKET}/x").list("r/")
-
-
-def test_a_server_that_is_not_there_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in s3_servers.environment(f"http://127.0.0.1:{s3_servers.free_port()}").items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(StoreUnavailable, match=r"Could not connect .* \(7 attempts\)"):
-        open_store("s3://bucket/x").read("r/a")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "nonsense")
-    with pytest.raises(StoreRefused, match="Invalid endpoint: nonsense"):
-        open_store("s3://bucket/x")
-
-
-class Overwriting(BaseHTTPRequestHandler):
-    """A server that knows no conditions, as some do not."""
-
-    protocol_version = "HTTP/1.1"
-    objects: dict[str, bytes] = {}  # noqa: RUF012
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-    def do_PUT(self) -> None:
-        self.objects[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
-        self._answer(200)
-
-    def do_DELETE(self) -> None:
-        self.objects.pop(self.path, None)
-        self._answer(204)
-
-    def _answer(self, status: int) -> None:
-        self.send_response_only(status)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-
-def test_a_server_that_overwrites_is_declined(monkeypatch: pytest.MonkeyPatch) -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Overwriting) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        for name, value in s3_servers.environment(f"http://127.0.0.1:{server.server_address[1]}").items():
-            monkeypatch.setenv(name, value)
-        store = open_store("s3://bucket/x")
-        with pytest.raises(StoreRefused, match="this server overwrites objects although asked not to"):
-            store.create("smoke/run.json", b"{}")
-        assert Overwriting.objects == {}
-        (check,) = conformance("s3://bucket/x")
-        assert not check.good and "use another server" in check.detail
-        server.shutdown()
 
 
 # --- a network that fails -------------------------------------------------------------------------------------------------------

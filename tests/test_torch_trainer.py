@@ -7,7 +7,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from stages.core import tables
 from stages.core.adapter_files import weights_sha256
@@ -16,10 +15,9 @@ from stages.core.engine import Request
 from stages.core.grouped_lora import GroupedLoRA, attach
 from stages.core.hf_engine import HFEngine
 from stages.core.loss import Objective
-from stages.core.packing import lay_out, micro_batches, pack_rows
 from stages.core.torch_trainer import Settings, TorchTrainer
 from stages.core.trainer import Adapter
-from tests.test_grouped_lora import SIZES, TARGETS, random_weights, tiny
+from tests.test_grouped_lora import TARGETS, random_weights, tiny
 from tests.test_hf_engine import Letters
 
 PAD = 0
@@ -291,43 +289,3 @@ def test_the_same_update_twice_is_the_same_bit_for_bit(adapters: dict[str, Adapt
     for name in adapters:
         assert first[name].metrics == second[name].metrics
         assert weights_sha256(first[name].adapter.weights) == weights_sha256(second[name].adapter.weights)
-
-
-def test_packing_keeps_every_token_and_budget() -> None:
-    rng = np.random.default_rng(0)
-    prompts = [[5, 6, 7]] * 5 + [[8]] * 3
-    completions = [rng.integers(2, 30, rng.integers(1, 9)).tolist() for _ in prompts]
-    rows = pack_rows([0, 0, 1, 1, 1, 0, 0, 0], prompts, completions, row_tokens=16)
-    assert sorted(sample for row in rows for sample in row.samples) == list(range(8))
-    for batch in micro_batches(rows, tokens=48):
-        laid_out = lay_out(batch, prompts, completions, 2, PAD)
-        assert len(batch) == 1 or laid_out.ids_BL.size <= 48
-        assert [row.slot for row in batch] == sorted(row.slot for row in batch)
-        for sample in {sample for row in batch for sample in row.samples}:
-            mine = laid_out.samples_T == sample
-            assert laid_out.targets_T[mine].tolist() == completions[sample]
-            read = laid_out.ids_BL.reshape(-1)[laid_out.places_T[mine]].tolist()
-            assert read == [prompts[sample][-1], *completions[sample][:-1]]
-            positions = laid_out.positions_BL.reshape(-1)[laid_out.places_T[mine]]
-            assert positions.tolist() == [len(prompts[sample]) - 1 + k for k in range(len(completions[sample]))]
-
-
-class Scaled(LlamaForCausalLM):
-    """A model that changes its logits after the output head, as some families do."""
-
-    def forward(self, *args, **kwargs):  # type: ignore[no-untyped-def]
-        out = super().forward(*args, **kwargs)
-        out.logits = out.logits * 2
-        return out
-
-
-def test_models_that_the_loss_would_compute_wrongly_are_refused() -> None:
-    for made, message in [
-        (Scaled(LlamaConfig(**SIZES)), "after the output head"),
-        (LlamaForCausalLM(LlamaConfig(**SIZES, attention_dropout=0.1)), "dropout"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            TorchTrainer(attach(made, TARGETS, 2, 4, 1), PAD, SETTINGS)
-    sliding = Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=8, max_window_layers=1)
-    with pytest.raises(ValueError, match="sliding_attention"):
-        attach(Qwen2ForCausalLM(sliding), TARGETS, 2, 4, 1)
