@@ -202,7 +202,7 @@ def _server(folder: Path, database: str) -> Iterator[children.Child]:
     command = [sys.executable, "-m", "flows.ui_server", "--port", str(port)]
     server = children.start("server", command, os.environ, folder / "server.log")
     try:
-        deadline = time.monotonic() + 180
+        deadline = time.monotonic() + 400
         while not prefect_api.answers(own["PREFECT_API_URL"]):
             if not server.lives or time.monotonic() > deadline:
                 raise children.ChildFailed(f"the Prefect server did not start: {server.last_words()}")
