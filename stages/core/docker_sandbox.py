@@ -7,6 +7,7 @@ standard input: when this process dies, however it dies, the supervisor reads th
 import contextlib
 import os
 import socket
+import threading
 import uuid
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from stages.core.sandbox_worker import SANDBOX_FOLDER
 IMAGE = "populora-sandbox:local"
 LABEL = "populora.sandbox"
 _FAULTS = (docker.errors.DockerException, requests.exceptions.RequestException, OSError)
+_REMOVE_SECONDS = 5.0
 _CAPABILITIES = {"SETUID", "SETGID", "KILL"}
 
 
@@ -39,9 +41,12 @@ class DockerSandbox(Pool):
         recycle_after: int = 10_000,
     ):
         self.image, self.runtime, self.owner = image, runtime, uuid.uuid4().hex
+        self.removers: list[threading.Thread] = []
         self.mend = f"image {image} holds another runner than this checkout; {_mending(image)} builds it anew"
         try:
-            self.client = docker.from_env(timeout=8)
+            self.client = docker.from_env(timeout=60)  # to start a container takes long on a busy machine,
+            self.asker = docker.from_env(timeout=7)  # to say that one is there does not
+            self.asker.ping()
             self.info = self.client.info()
             self.image_id = str(self.client.images.get(image).id)
             self._sweep()
@@ -62,12 +67,25 @@ class DockerSandbox(Pool):
     def close(self) -> None:
         """Ends every container of this sandbox."""
         super().close()
+        for remover in self.removers:
+            if remover.ident is not None:
+                remover.join(_REMOVE_SECONDS)
         self.client.close()
+        self.asker.close()
+
+    def check(self) -> None:
+        """Raises SandboxUnavailable within seconds where the daemon does not answer."""
+        try:
+            self.asker.ping()
+        except _FAULTS as error:
+            raise SandboxUnavailable(f"Docker does not answer: {error}") from error
 
     def _start_container(self, number: int) -> "ContainerLink":
+        self.check()
         try:
-            container = self.client.containers.create(**self._arguments(number))
-            return ContainerLink(container)
+            link = ContainerLink(self.client.containers.create(**self._arguments(number)))
+            self.removers = [remover for remover in self.removers if remover.ident is None or remover.is_alive()] + [link.remover]
+            return link
         except _FAULTS as error:
             raise SandboxUnavailable(f"no sandbox container could be started: {error}") from error
 
@@ -151,6 +169,7 @@ class ContainerLink:
 
     def __init__(self, container: "docker.models.containers.Container"):
         self.container = container
+        self.remover = threading.Thread(target=self._remove, daemon=True)
         self.stream = container.attach_socket(params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1})
         self.socket: socket.socket = self.stream._sock
         try:
@@ -209,5 +228,9 @@ class ContainerLink:
         with contextlib.suppress(*_FAULTS):
             self.stream.close()
             self.socket.close()
+        # A daemon that hangs must not hold up the one who finds out; what is left then, the next sandbox sweeps.
+        self.remover.start()
+
+    def _remove(self) -> None:
         with contextlib.suppress(*_FAULTS):
             self.container.remove(force=True)

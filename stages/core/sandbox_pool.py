@@ -99,6 +99,9 @@ class Pool:
             list(self.run([_CANARIES[0][0]]))
         return next(worker.attestation for worker in self.workers if worker.ready)
 
+    def check(self) -> None:
+        """Raises SandboxUnavailable where what runs the workers is gone; asked when a worker has been silent for long."""
+
     def close(self) -> None:
         """Ends every worker."""
         for worker in list(self.workers):
@@ -198,6 +201,8 @@ class Pool:
         for worker in touched.values():
             if not self._talk(worker, stream):
                 self._lost(worker, stream)
+        if any(worker.silent() for worker in self.workers):
+            self.check()
         for worker in [worker for worker in self.workers if worker.overdue(self.limits)]:
             self._lost(worker, stream)
 

@@ -11,7 +11,7 @@ from typing import Protocol
 from stages.core.sandbox import Verdict
 
 SANDBOX_FOLDER = Path(__file__).resolve().parents[2] / "containers" / "sandbox"
-START_SECONDS = 20
+START_SECONDS, SILENT_SECONDS = 20, 2
 _LARGEST_ANSWER = 1 << 26
 
 
@@ -103,6 +103,11 @@ class Worker:
     def put_frame(self, body: bytes) -> None:
         """Queues a frame: its length and its bytes."""
         self.outgoing += len(body).to_bytes(4, "big") + body
+
+    def silent(self) -> bool:
+        """Whether it has said nothing for so long that somebody should look whether it still can."""
+        waiting = bool(self.flying) or not self.ready
+        return waiting and time.monotonic() - max(self.heard, self.started) > SILENT_SECONDS
 
     def overdue(self, limits: Limits) -> bool:
         """Whether it has been silent for longer than any program may take."""

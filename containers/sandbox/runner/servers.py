@@ -20,6 +20,7 @@ from collections.abc import Callable
 from template import CONTROL, JOB, ORDER, RESULT
 
 MAX_STREAM = 1 << 20
+SERVER_ENDED = b"the program's server ended"  # the host has such a job run again
 SLACK = 1.2  # a first run may use this much of the CPU limit; the host has runs near the limit repeated alone
 _SEEDS = (0, 1, 4_242, 777, 31_337, 99)
 CHILDREN = (signal.SIGCHLD,)  # blocked in the supervisor and waited for
@@ -32,7 +33,7 @@ class Template:
     """One template process with its control socket and its two pipes."""
 
     def __init__(self, index: int, full: bool, config: dict):
-        self.config, self.dead, self.full = config, False, full
+        self.config, self.dead, self.full, self.oom_kills = config, False, full, _oom_kills()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         job_read, self.job = os.pipe()
         self.result, result_write = os.pipe()
@@ -92,9 +93,12 @@ class Template:
             with contextlib.suppress(OSError):
                 self._end_program(stream)
             sweep(self.config["uid"])
-            return b"C", 0, _micro(start), 0, b"", b"the program's server ended", False
+            return b"C", 0, _micro(start), 0, b"", SERVER_ENDED, False
+        if status == signal.SIGKILL and not killed and _oom_kills() == self.oom_kills:
+            killed = b"?"  # neither we nor the memory limit: somebody outside
         cpu, rss = int((usage.ru_utime + usage.ru_stime) * 1e6), usage.ru_maxrss
         verdict, key, text, sensitive = _read_stream(bytes(stream), status, killed)
+        self.oom_kills = _oom_kills() if status == signal.SIGKILL else self.oom_kills
         if verdict == b"C" or killed or _pending(self.job):
             self.kill()
             sweep(self.config["uid"])
@@ -200,6 +204,10 @@ def _read_stream(stream: bytes, status: int, killed: bytes) -> tuple[bytes, byte
     if stream[4:5] == b"K" and len(stream) >= 7:
         size = stream[5]
         key, position, sensitive = stream[7 : 7 + size], 7 + size, bool(stream[6])
+    if killed == b"?":
+        return b"C", key, SERVER_ENDED, sensitive
+    if status == signal.SIGKILL and not killed:
+        return b"M", key, b"over the container's memory", sensitive
     if killed:
         reason = b"CPU or wall time is over the limit" if killed == b"T" else b"more output than a frame may have"
         return killed, key, reason, sensitive
@@ -226,6 +234,14 @@ def _cpu(stream: bytearray) -> float:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     except (OSError, IndexError):
         return 0.0
+
+
+def _oom_kills() -> int:
+    """Processes that the kernel has killed for this container's memory limit; 0 where nothing counts them."""
+    for path in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"):
+        with contextlib.suppress(OSError), open(path) as file:
+            return sum(int(line.split()[1]) for line in file if line.startswith("oom_kill "))
+    return 0
 
 
 def _pending(descriptor: int) -> int:
