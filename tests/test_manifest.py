@@ -276,3 +276,18 @@ def test_benchmarks_commit_without_the_lease(run: Run) -> None:
     assert Run(run.store, "smoke").commit_benchmark("probe/g0001", [], [ref], {"problems": 1}, {}, {"host": "b"}) == manifest
     assert nightly.read_table("benchmarks/probe/g0001/scores.parquet", "scores").num_rows == 0
     assert run.history.benchmarks() == [manifest]
+
+
+def test_what_a_newer_version_wrote_is_a_clear_error(run: Run) -> None:
+    run.store.create("smoke/run.json", b'{"schema": 2}')
+    run.store.create("smoke/generation=0000/match.json", b'{"schema": 2}')
+    run.store.create("smoke/generation=0000/solve.json", b'{"schema": 1}')
+    run.store.create("smoke/generation=0000/grade.json", b"[1")
+    with pytest.raises(StoreRefused, match="schema 2 is newer"):
+        run.history.description()
+    with pytest.raises(StoreRefused, match=r"generation=0000/match\.json: schema 2 is newer"):
+        run.manifest("match", 0)
+    with pytest.raises(Damaged, match="lacks or garbles 'run'"):
+        run.manifest("solve", 0)
+    with pytest.raises(Damaged, match="not a JSON object"):
+        run.manifest("grade", 0)
