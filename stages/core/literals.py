@@ -7,39 +7,14 @@ with every prefix and escape (not f-strings), implicit concatenation, containers
 digits are bounded.
 """
 
-import re
-import unicodedata
+from stages.core.literal_tokens import TOKEN, LiteralError, number, string
 
-MAX_TEXT, MAX_DEPTH, MAX_NODES, MAX_DIGITS = 65_536, 50, 10_000, 4_300
-_LARGEST = 10**MAX_DIGITS
+__all__ = ["MAX_DEPTH", "MAX_NODES", "MAX_TEXT", "LiteralError", "parse_arguments", "parse_value"]
 
-_NUMBER = (
-    r"0[xX](?:_?[0-9a-fA-F])+|0[oO](?:_?[0-7])+|0[bB](?:_?[01])+"
-    r"|(?:[0-9](?:_?[0-9])*\.(?:[0-9](?:_?[0-9])*)?|\.[0-9](?:_?[0-9])*|[0-9](?:_?[0-9])*(?=[eEjJ]))"
-    r"(?:[eE][-+]?[0-9](?:_?[0-9])*)?[jJ]?"
-    r"|(?:0(?:_?0)*|[1-9](?:_?[0-9])*)"
-)
-_STRING = (
-    r"(?P<prefix>[bB][rR]?|[rR][bB]?|[uU])?"
-    r'(?:"""(?P<q3>(?:[^\\"]|\\[\s\S]|"(?!""))*)"""'
-    r"|'''(?P<a3>(?:[^\\']|\\[\s\S]|'(?!''))*)'''"
-    r'|"(?P<q1>(?:[^\\"\n]|\\[\s\S])*)"'
-    r"|'(?P<a1>(?:[^\\'\n]|\\[\s\S])*)')"
-)
-_TOKEN = re.compile(
-    rf"[ \t\n\r\f]*(?:(?P<string>{_STRING})|(?P<number>(?:{_NUMBER})(?![0-9A-Za-z_.]))"
-    r"|(?P<name>[A-Za-z]+)(?![0-9A-Za-z_])|(?P<mark>[][(){},:+-])|(?P<end>\Z))"
-)
-_ESCAPE = re.compile(
-    r"\\(?:(\n)|([\\'\"abfnrtv])|([0-7]{1,3})|x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|N\{([^}\n]{1,90})\}|([\s\S]))"
-)
-_SIMPLE = {"\\": "\\", "'": "'", '"': '"', "a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+MAX_TEXT, MAX_DEPTH, MAX_NODES = 65_536, 50, 10_000
+
 _CONSTANTS = {"None": None, "True": True, "False": False, "nan": float("nan"), "inf": float("inf")}
 _WORDS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf"), "infinity": float("inf"), "+inf": float("inf")}
-
-
-class LiteralError(ValueError):
-    """The text is not one literal (or not an argument list) within the limits."""
 
 
 def parse_value(text: str, limit: int = MAX_TEXT) -> object:
@@ -74,7 +49,7 @@ class _Parser:
         self.advance()
 
     def advance(self) -> None:
-        found = _TOKEN.match(self.source, self.position)
+        found = TOKEN.match(self.source, self.position)
         if not found:
             raise LiteralError(f"not a literal at character {self.position + 1}")
         self.match, self.kind = found, found.lastgroup or ""
@@ -230,80 +205,15 @@ class _Parser:
         if kind != "number":
             raise self.fail()
         self.advance()
-        return _number(text.replace("_", ""))
+        return number(text.replace("_", ""))
 
     def strings(self) -> str | bytes:
         parts: list[str | bytes] = []
         while self.kind == "string":
-            parts.append(_string(self.match))
+            parts.append(string(self.match))
             self.advance()
         if len(parts) == 1:
             return parts[0]
         if len({type(part) for part in parts}) > 1:
             raise LiteralError("bytes and text side by side")
         return type(parts[0])().join(parts)  # type: ignore[arg-type]
-
-
-def _number(text: str) -> int | float | complex:
-    lowered = text.lower()
-    if lowered[:2] in ("0x", "0o", "0b"):
-        value = int(lowered, 0)
-        if value >= _LARGEST:
-            raise LiteralError(f"an integer over {MAX_DIGITS} digits")
-        return value
-    if lowered.endswith("j"):
-        return complex(0.0, float(lowered[:-1]))
-    if "." in lowered or "e" in lowered:
-        return float(lowered)
-    if len(text) > MAX_DIGITS:
-        raise LiteralError(f"an integer over {MAX_DIGITS} digits")
-    return int(text)
-
-
-def _string(found: re.Match[str]) -> str | bytes:
-    prefix = (found["prefix"] or "").lower()
-    body = next(found[name] for name in ("a1", "q1", "a3", "q3") if found[name] is not None)
-    try:
-        body.encode()
-    except UnicodeEncodeError as error:
-        raise LiteralError("a raw lone surrogate") from error
-    if "b" in prefix:
-        if not body.isascii():
-            raise LiteralError("bytes with a non-ASCII character")
-        text = body if "r" in prefix else _ESCAPE.sub(_byte_escape, body)
-        return text.encode("latin-1")
-    return body if "r" in prefix or "\\" not in body else _ESCAPE.sub(_text_escape, body)
-
-
-def _text_escape(found: re.Match[str]) -> str:
-    newline, simple, octal, byte, short, long, name, other = found.groups()
-    if newline:
-        return ""
-    if simple:
-        return _SIMPLE[simple]
-    if name:
-        try:
-            return unicodedata.lookup(name)
-        except KeyError as error:
-            raise LiteralError("an unknown character name") from error
-    if other:
-        if other in "xuUN":
-            raise LiteralError(f"a broken \\{other} escape")
-        return "\\" + other
-    code = int(octal, 8) if octal else int(byte or short or long, 16)
-    if code > 0x10FFFF:
-        raise LiteralError("a character beyond Unicode")
-    return chr(code)
-
-
-def _byte_escape(found: re.Match[str]) -> str:
-    newline, simple, octal, byte, *_ = found.groups()
-    if newline:
-        return ""
-    if simple:
-        return _SIMPLE[simple]
-    if octal or byte:
-        return chr(int(octal, 8) & 255 if octal else int(byte, 16))
-    if found[0][1] == "x":
-        raise LiteralError("a broken \\x escape")
-    return found[0]
