@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from flows.browser.addresses import Addresses
 from flows.chain import folder_of
@@ -47,7 +48,8 @@ class Teller:
         watch = self.watch.look()
         tasks, grades = self.tasks(generation), self.grades(generation)
         for earlier in watch.generations:
-            self._keep(earlier)
+            if earlier <= generation:
+                self._keep(earlier)
         return Told(
             run_id=self.run.run_id,
             generation=generation,
@@ -59,7 +61,7 @@ class Teller:
             alarms=[alarm for alarm in watch.alarms() if alarm.generation == generation],
             samples=[self._sample(generation, heading, task, own) for heading, task, own in choose(tasks, grades)],
             earlier=[_shares(lookup(watch.of(number, "metrics"))) for number in watch.generations if number <= generation],
-            pictures=self._pictures(),
+            pictures=self._pictures(generation),
             at=self.at,
         )
 
@@ -105,18 +107,20 @@ class Teller:
             numbered = [row | {"generation": generation} for row in values]
             self._points[name][generation] = pa.Table.from_pylist(numbered, _POINTS[name])
 
-    def _pictures(self) -> dict[str, str]:
-        """The curves so far as small pictures inside the note: shown wherever the note is, whether or not a browser runs."""
+    def _pictures(self, generation: int) -> dict[str, str]:
+        """The curves up to this generation, as small pictures in the note itself: they show without a browser of ours."""
         from stages import figure_population, figure_tasks, figures  # noqa: PLC0415 (matplotlib takes a second)
 
         grades, tasks = (
-            pa.concat_tables([_POINTS[name].empty_table(), *self._points[name].values()]).combine_chunks()
-            for name in ("grades", "tasks")
+            pa.concat_tables([_POINTS[name].empty_table(), *(kept for number, kept in points if number <= generation)])
+            for name, points in ((name, self._points[name].items()) for name in ("grades", "tasks"))
         )
+        ratings = self.watch.table("ratings")
+        ratings = ratings.filter(pc.less_equal(ratings["generation"], generation))
         plates = (
-            figures.solve_rate(grades),
-            figure_tasks.valid_share(tasks),
-            figure_population.rating_curves(self.watch.table("ratings")),
+            figures.solve_rate(grades.combine_chunks()),
+            figure_tasks.valid_share(tasks.combine_chunks()),
+            figure_population.rating_curves(ratings),
         )
         return {plate.question: _small(plate.figure) for plate in plates if plate.figure is not None}
 

@@ -19,6 +19,7 @@ Row = dict[str, Any]
 Values = Mapping[tuple[str, str | None, str | None, str | None], float]
 PROGRAM, VALUE, ANSWERS, PAIRS = 2000, 200, 5, 3
 BARS = "▁▂▃▄▅▆▇█"
+SPARKS = 24  # of the newest generations; the UI's column is no wider
 PROGRAMS = ("lines", "depth", "cyclomatic", "variables")
 
 
@@ -123,7 +124,7 @@ def match_rows(matches: Sequence[Row], tasks: Sequence[Row], grades: Sequence[Ro
 
 def sparkline(values: Sequence[float | None]) -> str:
     """Shares from 0 to 1 as a line of bars; a space where one is missing."""
-    return "".join(" " if one is None else BARS[min(len(BARS) - 1, max(0, int(one * len(BARS))))] for one in values[-40:])
+    return "".join(" " if one is None else BARS[min(len(BARS) - 1, max(0, int(one * len(BARS))))] for one in values[-SPARKS:])
 
 
 def fence(text: str, language: str = "") -> str:

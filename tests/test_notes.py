@@ -107,6 +107,12 @@ def test_pieces(store):
         Teller(Run(FileStore(store), "run"), 3, "javascript:alert(1)")
 
 
+def test_a_note_that_comes_late_knows_nothing_of_what_came_after(store, told):
+    late = Teller(Run(FileStore(store), "run"), 3, BASE)
+    late.told(2)
+    assert late.told(1).pictures == told.pictures
+
+
 def test_without_a_browser_there_are_no_links(store):
     note = generation_note(Teller(Run(FileStore(store), "run"), 3).told(0))
     assert "](http" not in note and "artifact browser" not in note
