@@ -83,7 +83,9 @@ class Reward(Group):
 
     rule: str = Field("populora", title="Rule", description="populora, azr (-0.5 at the extremes), or path/to/file.py:function.")
     gates: tuple[str, ...] = Field(
-        (), title="Gates", description="Task gates that are on: constant, identity, verbatim_output, quoted_input."
+        (),
+        title="Gates",
+        description="Task gates that are on: constant, identity, ignores_input, verbatim_output, quoted_input, telling_message.",
     )
 
 

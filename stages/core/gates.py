@@ -12,12 +12,23 @@ Gate = Callable[[Mapping[str, Any]], bool]
 """A row of TASKS with status valid -> whether the gate stops it."""
 
 _COMMENT = re.compile(r"#[^\n]*")
+_SIGNATURE = re.compile(r"^def f\((?P<parameters>[^()]*)\)[^:\n]*:", re.MULTILINE)
 _TEXT_BLOCK = re.compile(r'"""(?:.|\n)*?"""|' + r"'''(?:.|\n)*?'''")
 
 
 def constant(row: Mapping[str, Any]) -> bool:
     """An induction task whose outputs are all equal although its inputs are not."""
     return len(row["inputs"]) > 1 and len(set(row["values"])) == 1
+
+
+def ignores_input(row: Mapping[str, Any]) -> bool:
+    """No parameter of `f` is named again after its signature, comments and texts in triple quotes aside."""
+    program = _COMMENT.sub("", _TEXT_BLOCK.sub("", row["program"]))
+    found = _SIGNATURE.search(program)
+    if not found:
+        return False
+    names = re.findall(r"(?:^|,)\s*\**\s*([^\W\d]\w*)", found["parameters"])
+    return bool(names) and not any(re.search(rf"\b{re.escape(name)}\b", program[found.end() :]) for name in names)
 
 
 def identity(row: Mapping[str, Any]) -> bool:
@@ -55,6 +66,7 @@ def _squeeze(text: str) -> str:
 GATES: dict[str, Gate] = {
     "constant": constant,
     "identity": identity,
+    "ignores_input": ignores_input,
     "verbatim_output": verbatim_output,
     "quoted_input": quoted_input,
     "telling_message": telling_message,
