@@ -158,7 +158,7 @@ def test_a_daemon_that_restarts_costs_no_verdict(proxy: UnixProxy) -> None:
     assert names(owner) == []
 
 
-@pytest.mark.parametrize("how", ["gone", "hanging"])
+@pytest.mark.parametrize("how", ["gone", pytest.param("hanging", marks=pytest.mark.slow)])
 def test_a_daemon_that_dies_is_said_within_ten_seconds_and_is_no_verdict(proxy: UnixProxy, how: str) -> None:
     from stages.core.docker_sandbox import DockerSandbox
 
