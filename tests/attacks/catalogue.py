@@ -51,7 +51,9 @@ def _try(action: str) -> str:
 
 
 def _open(*paths: str, flags: int) -> str:
-    return f"return 'BREACH' if any(attempt(lambda: reach('posix').open(p, {flags})) == 'BREACH' for p in {paths!r}) else 'refused'"
+    return (
+        f"return 'BREACH' if any(attempt(lambda: reach('posix').open(p, {flags})) == 'BREACH' for p in {paths!r}) else 'refused'"
+    )
 
 
 # Its own arena of the heap, searched for what stands in the honest program before it; the word is only spelled afterwards.
