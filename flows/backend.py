@@ -223,7 +223,7 @@ class Backend:
         rule = self.config.sandbox
         return self.sandbox_with(cpu_seconds=rule.cpu_seconds, wall_seconds=rule.wall_seconds, memory_mb=rule.memory_mb)
 
-    def sandbox_with(self, **chosen: Any) -> Sandbox:
+    def sandbox_with(self, window: int = 64, **chosen: Any) -> Sandbox:
         """A pool of its own, with other limits than the configuration's; to be closed by whoever asked for it."""
         from stages.core.sandbox_pool import Limits
 
@@ -231,10 +231,10 @@ class Backend:
         if rule.kind == "local":
             from stages.core.local_sandbox import LocalSandbox
 
-            return LocalSandbox(rule.containers, limits, recycle_after=rule.recycle_after)
+            return LocalSandbox(rule.containers, limits, window, rule.recycle_after)
         from stages.core.docker_sandbox import DockerSandbox
 
-        return DockerSandbox(rule.image, rule.containers, limits, rule.runtime or None, recycle_after=rule.recycle_after)
+        return DockerSandbox(rule.image, rule.containers, limits, rule.runtime or None, window, rule.recycle_after)
 
     def sandbox(self) -> Sandbox:
         """The sandbox of the configuration, its pool warm."""
