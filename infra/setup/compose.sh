@@ -79,7 +79,7 @@ worker_namespaces() {
 sandboxes_of() {
     local namespace
     for namespace in "$@"; do
-        docker ps --all --quiet --no-trunc --filter label=populora.sandbox --format '{{.ID}} {{.Label "populora.sandbox.host"}}' |
+        docker ps --all --no-trunc --filter label=populora.sandbox --format '{{.ID}} {{.Label "populora.sandbox.host"}}' |
             awk -v wanted="$namespace" 'index($0, wanted) { print $1 }'
     done
 }
