@@ -67,7 +67,7 @@ class Lineage:
         if proposal is None:
             raise StoreRefused(f"run {self.run.run_id} has no task {task_id}")
         match = self.row(generation, "matches", "match_id", proposal["match_id"])
-        found = {
+        found: Json = {
             "task_id": task_id,
             "generation": generation,
             "task": task,
