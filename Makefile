@@ -8,6 +8,8 @@ SETUP := bash infra/setup/setup.sh
 BENCHMARKS := $(foreach name,sandbox update rollout evolve orchestration storage,$(if $(wildcard flows/bench_$(name).py),$(name)))
 NAME ?= $(BENCHMARKS)
 ARGS ?=
+# The environment is installed uncompiled: where Python may not keep what it compiles, every stage would compile torch anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
