@@ -31,6 +31,11 @@ def run_to_its_end(store: Path) -> subprocess.CompletedProcess[str]:
     return done
 
 
+def generation_lines(printed: str) -> list[str]:
+    """Which generations were told of; their alarms stand below them."""
+    return [line[:5] for line in printed.splitlines() if line.startswith("g0")]
+
+
 def tree(store: Path) -> dict[str, bytes]:
     """Every committed file of the run, clocks taken out of the JSON ones."""
     found = {}
@@ -54,7 +59,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 def test_the_run_prints_a_line_a_generation_and_where_everything_is(finished: tuple[Path, str]) -> None:
     store, printed = finished
     lines = printed.splitlines()
-    assert [line[:5] for line in lines[:2]] == ["g0000", "g0001"]
+    assert generation_lines(printed) == ["g0000", "g0001"]
     assert f"artifacts  {store}/r" in printed
     assert Path(printed.split("report     ")[1].splitlines()[0]).is_file()
     assert lines[-1].split() == ["head", Run(open_store(str(store)), "r").history.head()]
@@ -95,7 +100,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(finished: tuple[Path, str], tmp_
         os.killpg(running.pid, signal.SIGKILL)
         running.wait()
     again = run_to_its_end(tmp_path)
-    assert [line[:5] for line in again.stdout.splitlines()[:2]] == ["g0000", "g0001"]
+    assert generation_lines(again.stdout) == ["g0000", "g0001"]
     assert tree(tmp_path) == tree(finished[0])
 
 
