@@ -26,6 +26,7 @@ from stages.core.trainer import Weights
 _NEGLIGIBLE = 1e-14  # eigenvalues of a Gram matrix below this share of the largest are rounding
 _NOTHING = 1e-12  # singular values below this share of |B| |A| are rounding of the small algebra
 _DEAD = 1e-7  # singular values below this share of the largest are rounding of float32 factors
+_WHOLE = slice(None)
 
 
 @dataclass(frozen=True)
@@ -112,25 +113,31 @@ def oriented(thin: Thin, parent: Factors) -> Thin:
 
 
 def rebuild(
-    parents: Sequence[Factors], thin: Thin, noise: float = 0.0, source: torch.Generator | None = None, revive: bool = True
+    parents: Sequence[Factors],
+    thin: Thin,
+    noise: float = 0.0,
+    source: torch.Generator | None = None,
+    revive: bool = True,
+    span: slice = _WHOLE,
 ) -> Factors:
     """Balanced factors U sqrt(S) and sqrt(S) V^T, plus normal noise of `noise` times each factor's root mean square.
 
+    Of the components only those in `span`, which is much cheaper than to make all and drop some.
     A component whose singular value is 0 keeps its row of A beside a zero column of B, as LoRA starts: with both zero (as without
     `revive`) no gradient could ever bring it back. A matrix whose singular values are all 0 is copied from the first parent
     (before any training B = 0).
     """
     first = parents[0]
     sides_B_NR, sides_A_NR = _balanced(thin.values_NR, revive)
-    left_NPR = (thin.left_NPR * sides_B_NR[:, None, :]).float()
-    right_NRP = (sides_A_NR[..., None] * thin.right_NRP).float()
+    left_NPR = (thin.left_NPR * sides_B_NR[:, None, :])[..., span].float()
+    right_NRP = (sides_A_NR[..., None] * thin.right_NRP)[:, span].float()
     size_B, size_A = (noise * sides_NR.square().sum(1).sqrt() for sides_NR in (sides_B_NR, sides_A_NR))
     alive = (thin.values_NR > 0).any(1).tolist()
     A, B = [], []
     for index, (step_B, step_A) in enumerate(zip(size_B.tolist(), size_A.tolist(), strict=True)):
         if not alive[index]:
-            A.append(first.A[index].clone())
-            B.append(first.B[index].clone())
+            A.append(first.A[index][span].clone())
+            B.append(first.B[index][:, span].clone())
             continue
         B_OP, A_PI = torch.cat([parent.B[index] for parent in parents], 1), torch.cat([parent.A[index] for parent in parents])
         B.append(_product(B_OP, left_NPR[index], step_B / math.sqrt(first.B[index].numel()), source))

@@ -87,10 +87,10 @@ def svd_subspace(parents: Sequence[Factors], rng: np.random.Generator) -> Result
     k = int(rng.integers(1, max(rank, 2)))
     halves = []
     for parent, span in zip(parents, (slice(0, k), slice(k, rank)), strict=True):
-        own = rebuild([parent], thin_svd(grams([parent]), rank), revive=False)
-        halves.append([(A_RI[span], B_OR[:, span]) for A_RI, B_OR in zip(own.A, own.B, strict=True)])
-    A = tuple(torch.cat([first[0], second[0]]) for first, second in zip(*halves, strict=True))
-    B = tuple(torch.cat([first[1], second[1]], 1) for first, second in zip(*halves, strict=True))
+        halves.append(rebuild([parent], thin_svd(grams([parent]), rank), revive=False, span=span))
+    leading, trailing = halves
+    A = tuple(torch.cat(rows) for rows in zip(leading.A, trailing.A, strict=True))
+    B = tuple(torch.cat(columns, 1) for columns in zip(leading.B, trailing.B, strict=True))
     return Factors(parents[0].names, A, B), {"k": k}
 
 
