@@ -26,15 +26,13 @@ def run(arguments: Namespace) -> int:
     else:
         config = load(arguments.config, arguments.set)
     if arguments.dry_run:
-        print(json.dumps(dump(config), indent=2))
-        print(plan(config))
+        print(json.dumps(dump(config), indent=2), plan(config), sep="\n")
         return 0
-    store = _absolute(arguments.store)
-    _placement(arguments.place)
+    store, places = _absolute(arguments.store), _placement(arguments.place)
     if arguments.detach:
         from flows.submit import submit
 
-        print(submit(config, run_id, store, _placement(arguments.place)))
+        print(submit(config, run_id, store, places))
         return 0
     check_resumable(Run(open_store(store), run_id), config)
     _check_reachable(config)
@@ -44,9 +42,9 @@ def run(arguments: Namespace) -> int:
         from flows.report import report as write_report
         from flows.train import train
 
-        head = train(run_id, store, config, Placement(**_placement(arguments.place)))
-        page = write_report(_open(store, run_id), _report_path(store, run_id))
-    print(f"artifacts  {store}/{run_id}\nreport     {page}\nhead       {head}")
+        head = train(run_id, store, config, Placement(**places))
+        print(f"artifacts  {store}/{run_id}\nreport     {write_report(_open(store, run_id), _report_path(store, run_id))}")
+    print(f"head       {head}")
     return 0
 
 
