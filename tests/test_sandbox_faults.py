@@ -78,7 +78,7 @@ class TruncatedLink:
         data: bytes | None = self.link.receive()  # type: ignore[attr-defined]
         if not data:
             return data
-        kept, self.left = data[: self.left], self.left - len(data)
+        kept, self.left = data[: self.left], max(0, self.left - len(data))
         return kept or None
 
 
@@ -100,6 +100,27 @@ class SpoiledLink(TruncatedLink):
         data: bytes | None = self.link.receive()  # type: ignore[attr-defined]
         self.left -= 1
         return bytes([*data[:-1], data[-1] ^ 1]) if data and self.left < 0 else data
+
+
+class MisnumberedLink(TruncatedLink):
+    """Passes on a real link, but the first answer after the attestation bears another job's number."""
+
+    seen = b""
+
+    def receive(self) -> bytes | None:
+        data: bytes | None = self.link.receive()  # type: ignore[attr-defined]
+        whole = len(self.seen) >= 4 and len(self.seen) == 4 + int.from_bytes(self.seen[:4], "big")
+        self.seen += data or b""
+        return data[:7] + bytes([data[7] ^ 1]) + data[8:] if data and whole else data
+
+
+def test_an_answer_to_another_question_costs_no_verdict() -> None:
+    sandbox = LocalSandbox(1)
+    real = sandbox.start
+    sandbox.start = lambda number: MisnumberedLink(real(number), 0) if number == 1 else real(number)  # type: ignore[assignment, return-value]
+    with contextlib.closing(sandbox):
+        assert texts(sandbox.run(ADD[:100])) == SUMS[:100]
+        assert sandbox.counts["workers_lost"] == 1
 
 
 def test_nonsense_on_the_stream_costs_no_verdict() -> None:

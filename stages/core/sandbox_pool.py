@@ -220,23 +220,29 @@ class Pool:
         if not worker.ready:
             if body[:5] != b"\xff\xff\xff\xff\x00":
                 raise Malformed("no attestation")
-            worker.attestation, worker.ready = json.loads(body[5:]), True
+            try:
+                worker.attestation, worker.ready = json.loads(body[5:]), True
+            except ValueError as error:
+                raise Malformed("no attestation") from error
             if worker.attestation.get("runner_sha256") != self.runner:
                 self._discard(worker)
                 raise SandboxUnavailable(self.mend)
             return
         number, runs = parse_runs(body)
-        record = worker.flying.popleft() if worker.flying else None
+        record = worker.flying[0] if worker.flying else None
         if record is None or number != record.index & 0x7FFFFFFF or not runs:
             raise Malformed("an answer to no question")
+        found = verdict(over(runs, self.limits.cpu_seconds, self.limits.wall_seconds))
+        if record.canary and verdict(runs).text != record.canary:
+            raise Malformed("a wrong canary")
+        # only now, when nothing can raise any more: a worker that answers nonsense gives back everything that it was given
+        worker.flying.popleft()
         if record.canary:
-            if verdict(runs).text != record.canary:
-                raise Malformed("a wrong canary")
             self._confirm(worker, stream)
         else:
-            self._judge(worker, record, runs, stream)
+            self._judge(worker, record, runs, found, stream)
 
-    def _judge(self, worker: Worker, record: Record, runs: list[Run], stream: _Stream) -> None:
+    def _judge(self, worker: Worker, record: Record, runs: list[Run], found: Verdict, stream: _Stream) -> None:
         limits = self.limits
         if runs[-1].text == SERVER_ENDED and record.ended < 2:
             record.ended += 1
@@ -244,7 +250,7 @@ class Pool:
         elif not record.alone and near_limit(runs, limits.cpu_seconds, limits.wall_seconds):
             stream.alone.append(record)
         else:
-            worker.unconfirmed.append((record, verdict(over(runs, limits.cpu_seconds, limits.wall_seconds))))
+            worker.unconfirmed.append((record, found))
 
     def _confirm(self, worker: Worker, stream: _Stream) -> None:
         self.deaths = 0
