@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from stages.core.delta import Change, change
-from stages.core.lora_algebra import Factors, Grams, Thin, dump, grams, load, norms, oriented, part, rebuild, thin_svd
+from stages.core.lora_algebra import Factors, Grams, Thin, copies, dump, grams, load, norms, oriented, part, rebuild, thin_svd
 from stages.core.trainer import Weights
 
 Parameters = dict[str, Any]
@@ -112,8 +112,8 @@ def layer_modular(parents: Sequence[Factors], rng: np.random.Generator) -> Resul
     first, second = parents
     coins = rng.random(len(first.names)) < 0.5
     chosen = [first if coin else second for coin in coins]
-    A = tuple(parent.A[index].clone() for index, parent in enumerate(chosen))
-    B = tuple(parent.B[index].clone() for index, parent in enumerate(chosen))
+    A = copies([parent.A[index] for index, parent in enumerate(chosen)])
+    B = copies([parent.B[index] for index, parent in enumerate(chosen)])
     return Factors(first.names, A, B), {"first": int(coins.sum()), "second": int((~coins).sum())}
 
 
@@ -140,7 +140,7 @@ def extrapolative(parents: Sequence[Factors], rng: np.random.Generator, low: flo
 def copy_parent(parents: Sequence[Factors], rng: np.random.Generator) -> Result:
     """C1: the parent's weights as they are."""
     parent = parents[0]
-    return Factors(parent.names, tuple(A.clone() for A in parent.A), tuple(B.clone() for B in parent.B)), {}
+    return Factors(parent.names, copies(parent.A), copies(parent.B)), {}
 
 
 def midpoint(parents: Sequence[Factors], rng: np.random.Generator) -> Result:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from stages.core.lora import FactorOperator, Result, copy_parent, layer_modular, normal, torch_source
-from stages.core.lora_algebra import Factors, Thin, grams, oriented, rebuild, thin_svd
+from stages.core.lora_algebra import Factors, Thin, copies, grams, oriented, rebuild, room, thin_svd
 
 
 def svd_structured(parents: Sequence[Factors], rng: np.random.Generator, eps: float = 0.1) -> Result:
@@ -64,11 +64,12 @@ def neftune(parents: Sequence[Factors], rng: np.random.Generator, alpha: float =
     (parent,) = parents
     source = torch_source(rng, parent)
 
-    def noisy(A_RI: Tensor) -> Tensor:
+    def noisy(place_RI: Tensor, A_RI: Tensor) -> Tensor:
         bound = alpha / math.sqrt(A_RI.numel())
-        return torch.empty_like(A_RI).uniform_(-bound, bound, generator=source).add_(A_RI)
+        return place_RI.uniform_(-bound, bound, generator=source).add_(A_RI)
 
-    return Factors(parent.names, tuple(noisy(A_RI) for A_RI in parent.A), tuple(B.clone() for B in parent.B)), {"alpha": alpha}
+    A = tuple(noisy(*pair) for pair in zip(room(parent.A), parent.A, strict=True))
+    return Factors(parent.names, A, copies(parent.B)), {"alpha": alpha}
 
 
 def dare(parents: Sequence[Factors], rng: np.random.Generator, p: float = 0.7) -> Result:
@@ -97,12 +98,12 @@ def svd_subspace(parents: Sequence[Factors], rng: np.random.Generator) -> Result
 def extrapolative(parents: Sequence[Factors], rng: np.random.Generator, low: float = 1.0, high: float = 1.5) -> Result:
     """X4: worse + eta (better - worse) factor by factor, eta even over [low, high]."""
     eta = float(rng.uniform(low, high))
-    return _pairwise(parents, lambda better, worse: torch.lerp(worse, better, eta)), {"eta": eta}
+    return _between(parents, 1.0 - eta), {"eta": eta}
 
 
 def midpoint(parents: Sequence[Factors], rng: np.random.Generator) -> Result:
     """C2: the mean of the two, factor by factor."""
-    return _pairwise(parents, lambda first, second: torch.lerp(first, second, 0.5)), {"share": 0.5}
+    return _between(parents, 0.5), {"share": 0.5}
 
 
 PAPER_OPERATORS: dict[str, FactorOperator] = {
@@ -135,6 +136,17 @@ def _noisy(parent: Factors, rng: np.random.Generator, eps: float, chosen: set[in
 
     A = tuple(noisy(index, A_RI) for index, A_RI in enumerate(parent.A))
     return Factors(parent.names, A, tuple(noisy(index, B_OR) for index, B_OR in enumerate(parent.B)))
+
+
+def _between(parents: Sequence[Factors], share: float) -> Factors:
+    """first + share (second - first), factor by factor."""
+    first, second = parents
+
+    def sides(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        pairs = zip(room(ours), ours, theirs, strict=True)
+        return tuple(torch.lerp(own, other, share, out=place) for place, own, other in pairs)
+
+    return Factors(first.names, sides(first.A, second.A), sides(first.B, second.B))
 
 
 def _pairwise(parents: Sequence[Factors], mix: Callable[[Tensor, Tensor], Tensor]) -> Factors:
