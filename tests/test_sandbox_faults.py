@@ -2,11 +2,14 @@
 
 import contextlib
 import os
+import shutil
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
-from stages.core.local_sandbox import LocalSandbox
+from stages.core import local_sandbox, sandbox_worker
+from stages.core.local_sandbox import RUNNER, LocalSandbox
 from stages.core.sandbox import Job, SandboxUnavailable, Verdict
 from stages.core.sandbox_pool import Limits, Pool
 
@@ -138,6 +141,24 @@ def test_another_runner_is_refused_before_any_program_ran() -> None:
     with contextlib.closing(sandbox), pytest.raises(SandboxUnavailable, match="start it again") as raised:
         list(sandbox.run(ADD[:3]))
     assert "\n" not in str(raised.value) and not sandbox.workers
+
+
+def test_a_job_larger_than_its_pipe_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # as on a host where one user's pipes have used up fs.pipe-user-pages-soft: the kernel then gives a page or two
+    runner = shutil.copytree(RUNNER.parent, tmp_path / "runner", ignore=shutil.ignore_patterns("__pycache__"))
+    servers = runner / "servers.py"
+    enlarged = servers.read_text(encoding="utf-8")
+    assert "F_SETPIPE_SZ, 1 << 20" in enlarged
+    servers.write_text(enlarged.replace("F_SETPIPE_SZ, 1 << 20", "F_SETPIPE_SZ, 4096"), encoding="utf-8")
+    for folder in (runner, *tmp_path.parents[:2], tmp_path):
+        folder.chmod(0o755)
+    monkeypatch.setattr(local_sandbox, "RUNNER", runner / "supervisor.py")
+    monkeypatch.setattr(sandbox_worker, "SANDBOX_FOLDER", tmp_path)
+    sandbox = LocalSandbox(1)
+    large = Job(f"# {'x' * 15_000}\ndef f(s):\n    return len(s)", repr("y" * 30_000), True)
+    with contextlib.closing(sandbox):
+        assert texts(sandbox.run([ADD[0], large, ADD[1]])) == ["1", "30000", "2"]
+        assert sandbox.counts["workers_lost"] == 0
 
 
 def test_lines_are_counted_where_asked() -> None:

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import resource
+import select
 import signal
 import socket
 import sys
@@ -82,11 +83,10 @@ class Template:
         start = time.monotonic()
         stream = bytearray()
         try:
-            if not mode:
-                data = len(payload).to_bytes(4, "big") + payload
-                if os.write(self.job, data) != len(data):
-                    raise OSError("the job does not fit into the pipe")
+            rest = self._hand(memoryview(b"" if mode else len(payload).to_bytes(4, "big") + payload), 0.0)
             self.control.send(ORDER.pack(uid, mode))
+            if self._hand(rest, self.config["wall_seconds"]):
+                raise OSError("the program does not read its job")
             (status, usage), killed = self._wait(start, alone, stream, flush)
         except OSError:
             self.kill()
@@ -103,6 +103,12 @@ class Template:
             self.kill()
             sweep(self.config["uid"])
         return verdict, min(cpu, 0xFFFFFFFF), _micro(start), rss, key, text, sensitive
+
+    def _hand(self, data: memoryview, seconds: float) -> memoryview:
+        """Writes to the program's job; what is left once the pipe has been full for so long."""
+        while data and select.select([], [self.job], [], seconds)[1]:
+            data = data[os.write(self.job, data) :]
+        return data
 
     def _wait(self, start: float, alone: bool, stream: bytearray, flush: Callable[[], None]) -> tuple[Ended, bytes]:
         """Waits for the program's end and keeps the limits; also says why the program was killed, or nothing."""
@@ -250,7 +256,7 @@ def _pending(descriptor: int) -> int:
 
 
 def _enlarge(descriptor: int) -> None:
-    with contextlib.suppress(OSError):  # the host may cap it; a job that then does not fit is a crash, not a hang
+    with contextlib.suppress(OSError):  # the host may cap it; a larger job is then read while it is written
         fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, 1 << 20)
 
 
