@@ -82,6 +82,7 @@ class Template:
     def _run(self, payload: bytes, uid: int, alone: bool, flush: Callable[[], None], mode: int = 0) -> Run:
         start = time.monotonic()
         stream = bytearray()
+        self.starved = 0.0  # seconds for which the program wanted a core and had none: load must not decide
         try:
             rest = self._hand(memoryview(b"" if mode else len(payload).to_bytes(4, "big") + payload), 0.0)
             self.control.send(ORDER.pack(uid, mode))
@@ -102,7 +103,7 @@ class Template:
         if verdict == b"C" or killed or _pending(self.job):
             self.kill()
             sweep(self.config["uid"])
-        return verdict, min(cpu, 0xFFFFFFFF), _micro(start), rss, key, text, sensitive
+        return verdict, min(cpu, 0xFFFFFFFF), _micro(start + self.starved), rss, key, text, sensitive
 
     def _hand(self, data: memoryview, seconds: float) -> memoryview:
         """Writes to the program's job; what is left once the pipe has been full for so long."""
@@ -119,7 +120,8 @@ class Template:
         cpu_limit = self.config["cpu_seconds"] * (1.02 if alone else SLACK)
         while (ended := self._ended(0.025 if time.monotonic() - start > 0.1 else 0.01, stream)) is None:
             self._drain(stream)
-            wall = time.monotonic() - start
+            self.starved = max(self.starved, _starved(stream))
+            wall = time.monotonic() - start - self.starved
             if not killed and len(stream) > MAX_STREAM:
                 killed = b"O"
             elif not killed and (wall > self.config["wall_seconds"] or (wall > cpu_limit and _cpu(stream) > cpu_limit)):
@@ -242,6 +244,15 @@ def _cpu(stream: bytearray) -> float:
         return 0.0
 
 
+def _starved(stream: bytearray) -> float:
+    """Seconds that the running program has waited for a core, by the kernel's count; 0 where it keeps none."""
+    try:
+        with open(f"/proc/{int.from_bytes(stream[:4], 'big')}/schedstat", "rb") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
+
+
 def _oom_kills() -> int:
     """Processes that the kernel has killed for this container's memory limit; 0 where nothing counts them."""
     for path in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"):
@@ -261,4 +272,4 @@ def _enlarge(descriptor: int) -> None:
 
 
 def _micro(start: float) -> int:
-    return min(int((time.monotonic() - start) * 1e6), 0xFFFFFFFF)
+    return max(0, min(int((time.monotonic() - start) * 1e6), 0xFFFFFFFF))
