@@ -82,6 +82,8 @@ class TruncatedLink:
         if not data:
             return data
         kept, self.left = data[: self.left], max(0, self.left - len(data))
+        if not self.left:
+            self.link.process.kill()  # type: ignore[attr-defined]
         return kept or None
 
 
