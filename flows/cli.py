@@ -15,6 +15,7 @@ from stages.core.engine import EngineUnavailable
 from stages.core.sandbox import SandboxUnavailable
 
 USAGE, UNREACHABLE = 2, 3
+BENCHES = ("sandbox", "update", "rollout", "evolve", "orchestration", "population", "storage", "scoring")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -191,7 +192,7 @@ def _add_other_commands(command: Add) -> None:
     pretrain.add_argument("--seed", type=int, default=0)
     pretrain.add_argument("--threads", type=int, default=2)
     bench = command("bench", "Measure: one JSON object a line.", commands.bench)
-    bench.add_argument("name", choices=("sandbox", "update", "rollout", "evolve", "orchestration", "storage", "scoring"))
+    bench.add_argument("name", choices=BENCHES)
     bench.add_argument("options", nargs=argparse.REMAINDER)
     simulate = command("simulate", "Show the cull statistics of an evolution policy.", commands.simulate)
     simulate.add_argument("-c", "--config", default="paper")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from flows import bench_rollout, bench_update
+from flows import bench_population, bench_rollout, bench_update
 
 SMALL = [
     "--shape",
@@ -47,3 +47,13 @@ def test_lines_are_json_with_names_values_and_rivals(module, options: list[str],
     paired = [line for line in lines if "against" in line]
     assert {line["against"] for line in paired} == rivals and all(line["ratio"] > 0 for line in paired)
     assert all(line["name"].startswith("memory.") for line in lines if "against" not in line)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_population_is_measured_beside_a_single_agent_with_as_many_prompts() -> None:
+    options = ["--config", "chaos", "--generations", "1", "--rounds", "1", "--set", "sandbox.kind=local"]
+    *lines, last = bench_population.main(options)
+    found = {line["name"]: line["value"] for line in lines}
+    assert 0.5 < found["population.generated"] / found["single.generated"] < 2 and found["population.trained"] > 0
+    assert last["against"] == "single" and last["ratio"] > 0
