@@ -94,14 +94,20 @@ class Chaos:
                 code = process.wait(LIMIT if enough else self._rng.uniform(0.0, seconds / 2))
             except subprocess.TimeoutExpired:
                 assert not enough, f"a run hangs: {self._output.read_text()[-3000:]}"
-                victim = self._rng.choice(sorted(self.victims))
-                self.kills[victim] += self.victims[victim](process)
+                self._strike(process)
                 continue
             if code == 0:
                 return open_store(self._store_of(name))
             assert code in (-signal.SIGKILL, 1, 3), f"exit code {code}: {self._output.read_text()[-3000:]}"
             process = self.start(name)
         raise AssertionError(f"never done: {self._output.read_text()[-3000:]}")
+
+    def _strike(self, process: subprocess.Popen[bytes]) -> None:
+        """Kills the one that was killed least of those that live: a container lives for a part of the run only."""
+        for victim in sorted(self.victims, key=lambda name: (self.kills[name], self._rng.random())):
+            if self.victims[victim](process):
+                self.kills[victim] += 1
+                return
 
     def _everything(self, process: subprocess.Popen[bytes]) -> bool:
         """The flow, its workers and its sandbox at one instant, and the flow for good."""
