@@ -8,6 +8,8 @@ import argparse
 import multiprocessing
 import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -126,23 +128,37 @@ def _rate(sandbox: Pool, programs: int, validate: bool) -> float:
 # --- rivals
 
 
+_FORKS = """
+import os, sys
+print(flush=True)
+for _ in range(int(sys.stdin.readline())):
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+
 def _fork_exit(programs: int) -> float:
-    """Processes that fork children which exit at once, one a core: nothing of this kind can be faster."""
+    """Bare interpreters, one a core, that fork children which exit at once: nothing of this kind can be faster."""
     cores = len(os.sched_getaffinity(0))
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(cores) as pool:
-        pool.map(_forks, [20] * cores)
-        start = time.perf_counter()
-        pool.map(_forks, [programs // cores] * cores, chunksize=1)
-        return programs // cores * cores / (time.perf_counter() - start)
-
-
-def _forks(count: int) -> None:
-    for _ in range(count):
-        child = os.fork()
-        if child == 0:
-            os._exit(0)
-        os.waitpid(child, 0)
+    command = [sys.executable, "-I", "-S", "-c", _FORKS]
+    bare = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(cores)]
+    for process in bare:
+        assert process.stdout is not None
+        process.stdout.readline()  # it is ready
+    start = time.perf_counter()
+    for process in bare:
+        assert process.stdin is not None
+        process.stdin.write(f"{programs // cores}\n")
+        process.stdin.close()
+    for process in bare:
+        process.wait()
+    seconds = time.perf_counter() - start
+    for process in bare:
+        assert process.stdout is not None
+        process.stdout.close()
+    return programs // cores * cores / seconds
 
 
 def _azr(programs: int) -> float:
