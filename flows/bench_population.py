@@ -4,8 +4,8 @@
 
 Both are real runs on every real part. The single agent gets as many prompts as the four pairs together (`propose.groups` times
 four), so that both generate and train on about as many tokens; what is compared is seconds per thousand generated tokens, from
-the first stage's start to the last one's end, so whatever stands between stages counts. The first generation warms up and does
-not count. Runs alternate, so that load falls on both alike.
+the first stage's start to the end of the ratings, so whatever stands between stages counts. The first generation warms up and
+does not count. Runs alternate, so that load falls on both alike.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from flows.storage import open_store
 
 PAIRS = 4
 POPULATION = [f"population.teachers={PAIRS}", f"population.students={PAIRS}"]
+_LITTLE = ["evolution.every=0", "benchmark.every=0", "benchmark.limit=6", "benchmark.attempts=0"]
 SINGLE = ["mode=single", "population.teachers=1", "population.students=1"]
 
 
@@ -36,7 +37,7 @@ def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="KEY=VALUE", help="for both")
     chosen = parser.parse_args(options)
-    common = [f"generations={chosen.generations + 1}", "benchmark.every=0", "evolution.every=0", *chosen.settings]
+    common = [f"generations={chosen.generations + 1}", *_LITTLE, *chosen.settings]
     groups = load(chosen.config, common).propose.groups
     arms = {
         "population": [*common, *POPULATION],
@@ -78,8 +79,9 @@ def _played(config: str, settings: Sequence[str], store: str, run_id: str) -> Ru
 
 
 def _cost(run: Run, generation: int) -> dict[str, float]:
-    """Seconds of one generation from end to end, and tokens: all that were generated, and those that trained."""
-    clocks = [manifest.clock for manifest in run.history.of_generation(generation, parts=True)]
+    """Seconds of one generation to its ratings, and tokens: all that were generated, and those that trained."""
+    manifests = run.history.of_generation(generation, parts=True)
+    clocks = [manifest.clock for manifest in manifests if manifest.stage not in ("benchmark", "evolve")]
     seconds = max(one["started"] + one["seconds"] for one in clocks) - min(one["started"] for one in clocks)
     generated = 0
     for name in ("proposals", "rollouts"):
