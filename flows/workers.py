@@ -81,7 +81,8 @@ class Workers:
         return answer["done"]
 
     def _start(self, python: str) -> "subprocess.Popen[str]":
-        environment = os.environ | {"OMP_NUM_THREADS": str(self._threads), "TOKENIZERS_PARALLELISM": "false"}
+        quiet = {"VLLM_LOGGING_LEVEL": "ERROR"}  # two hundred lines at every start otherwise; yours goes first
+        environment = quiet | dict(os.environ) | {"OMP_NUM_THREADS": str(self._threads), "TOKENIZERS_PARALLELISM": "false"}
         return subprocess.Popen(
             [python, "-m", "flows.worker", "--warm"],
             stdin=subprocess.PIPE,
