@@ -19,7 +19,6 @@ from pathlib import Path
 import pytest
 import s3_servers
 
-from flows.config import PROJECT
 from flows.fsck import fsck
 from flows.manifest import Run, canonical_json
 from flows.storage import Store, open_store
@@ -82,7 +81,7 @@ class Chaos:
         command = [sys.executable, "-m", "flows.cli", "run", "-c", "chaos", "--run-id", "r", "--store", self._store_of(name)]
         with self._output.open("ab") as output:
             return subprocess.Popen(
-                command, cwd=PROJECT, env=self._environment, stdout=output, stderr=output, start_new_session=True
+                command, cwd=self._output.parent, env=self._environment, stdout=output, stderr=output, start_new_session=True
             )
 
     def until_done(self, name: str, kills: int, seconds: float) -> Store:
