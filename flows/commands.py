@@ -5,9 +5,10 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
+from flows import guard
 from flows.config import PROJECT, ConfigError, RunConfig, apply, dump, load, parse
 
 
@@ -83,16 +84,14 @@ def _check_reachable(config: RunConfig) -> None:
     """Fails before anything is written: a missing model, an unknown choice, a sandbox that does not answer."""
     from flows.backend import Backend
 
-    backend = Backend(config)
-    try:
+    with closing(Backend(config)) as backend:
         backend.check()
-    finally:
-        backend.close()
 
 
 @contextmanager
 def _prefect() -> Iterator[None]:
     """Prefect's settings for a run that the command line starts: quiet, private, and no heartbeats when nobody listens."""
+    guard.start()  # before Prefect starts its server, which must not outlive us
     os.environ.setdefault("DO_NOT_TRACK", "1")
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")  # what fails is said in our one line
@@ -257,8 +256,7 @@ def bench(arguments: Namespace) -> int:
     """`populora bench NAME`: JSON lines."""
     from importlib import import_module
 
-    module = import_module(f"flows.bench_{arguments.name}")
-    for line in module.main(arguments.options):
+    for line in import_module(f"flows.bench_{arguments.name}").main(arguments.options):
         print(json.dumps(line), flush=True)
     return 0
 

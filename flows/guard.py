@@ -17,8 +17,14 @@ from types import FrameType
 PERIOD_SECONDS = 0.5
 
 
+_guarded: set[int] = set()
+
+
 def start() -> None:
-    """Starts a guard for this process, outside of its process group."""
+    """Starts a guard for this process, outside of its process group; one is enough."""
+    if os.getpid() in _guarded:
+        return
+    _guarded.add(os.getpid())
     command = [sys.executable, "-I", "-S", str(Path(__file__).resolve()), str(os.getpid())]
     null = subprocess.DEVNULL
     subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True)

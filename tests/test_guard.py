@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from flows import guard
 from flows.config import PROJECT
 
 PARENT = """
@@ -36,6 +37,22 @@ def test_children_end_with_their_parent(number: signal.Signals) -> None:
     while _alive(child) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not _alive(child)
+
+
+@pytest.mark.timeout(240)
+def test_prefect_s_server_ends_with_a_run_that_was_killed_before_it_began(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "flows.cli", "run", "-c", "chaos", "--store", str(tmp_path), "--set", "sandbox.kind=local"]
+    parent = subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not (servers := guard.descendants(parent.pid, "uvicorn")):
+        assert parent.poll() is None
+        time.sleep(0.05)
+    time.sleep(1.0)
+    parent.kill()
+    parent.wait()
+    deadline = time.monotonic() + 20
+    while any(map(_alive, servers)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(map(_alive, servers))
 
 
 def _alive(pid: int) -> bool:
