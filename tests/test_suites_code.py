@@ -7,7 +7,7 @@ import pytest
 
 from flows.backend import Backend
 from flows.config import RunConfig
-from flows.suite_benchmark import INPUT_TEXT, MEMORY_MB
+from flows.suite_benchmark import INPUT_TEXT, MEMORY_MB, PATIENT_SECONDS
 from flows.suite_data import SAMPLES, load
 from stages.core.sandbox import Status, Verdict
 from stages.core.suites import evalplus_rules, harness, livecode_rules
@@ -25,8 +25,8 @@ def sandboxes() -> Iterator[Sandboxes]:
     """One container for all: the second pool starts only where a reference is slow."""
     backend = Backend(RunConfig())
     usual, patient = (
-        backend.sandbox_with(cpu_seconds=seconds, wall_seconds=60.0, memory_mb=MEMORY_MB, input_text=INPUT_TEXT)
-        for seconds in (CPU, 20.0)
+        backend.sandbox_with(cpu_seconds=seconds, wall_seconds=60.0 + 6 * seconds, memory_mb=MEMORY_MB, input_text=INPUT_TEXT)
+        for seconds in (CPU, PATIENT_SECONDS)
     )
     yield Sandboxes(usual, patient)
     for pool in (usual, patient):
