@@ -109,6 +109,8 @@ def _maker(operator: Callable[..., object], given: Sequence[Weights]) -> Callabl
 
 def _memory(name: str, make: Callable[[], object], device: str) -> Iterator[Line]:
     """Peak memory beyond the parents."""
+    from stages.core.lora_algebra import forget_spare
+
     if device.startswith("cuda"):
         import torch
 
@@ -117,7 +119,8 @@ def _memory(name: str, make: Callable[[], object], device: str) -> Iterator[Line
         yield line(f"memory.offspring.{name}", torch.cuda.max_memory_allocated() / 2**20, "MiB")
         return
     with suppress(OSError, AttributeError):  # elsewhere than on Linux with glibc
-        ctypes.CDLL(None).malloc_trim(0)  # memory that was freed must not hide what is taken now
+        forget_spare()  # memory that was freed must not hide what is taken now
+        ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak starts anew
         before = _resident("VmRSS")
         make()

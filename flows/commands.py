@@ -19,6 +19,7 @@ def run(arguments: Namespace) -> int:
     from flows.retention import check_room
     from flows.session import check_resumable
     from flows.storage import check_run_id, open_store
+    from flows.workers import early_worker
 
     run_id = arguments.resume or arguments.run_id or Path(arguments.config).stem
     check_run_id(run_id)
@@ -36,15 +37,16 @@ def run(arguments: Namespace) -> int:
         print(submit(config, run_id, store, places))
         return 0
     check_resumable(Run(open_store(store), run_id), config)
-    _check_reachable(config)
-    check_room(open_store(store), stored_bytes(config))
-    with _prefect():
-        from flows.remote import Placement
-        from flows.report import report as write_report
-        from flows.train import train
+    with early_worker(config.threads):
+        _check_reachable(config)
+        check_room(open_store(store), stored_bytes(config))
+        with _prefect():
+            from flows.remote import Placement
+            from flows.report import report as write_report
+            from flows.train import train
 
-        head = train(run_id, store, config, Placement(**places))
-        print(f"artifacts  {store}/{run_id}\nreport     {write_report(_open(store, run_id), _report_path(store, run_id))}")
+            head = train(run_id, store, config, Placement(**places))
+            print(f"artifacts  {store}/{run_id}\nreport     {write_report(_open(store, run_id), _report_path(store, run_id))}")
     print(f"head       {head}")
     return 0
 

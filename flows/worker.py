@@ -8,6 +8,7 @@ print goes to standard error. A warm worker keeps imports and the base model bet
 """
 
 import argparse
+import importlib
 import json
 import os
 import signal
@@ -35,11 +36,15 @@ def main() -> int:
     parser.add_argument("stage", nargs="?")
     parser.add_argument("--spec", type=Path, help="JSON file that names store, run, generation and part")
     parser.add_argument("--warm", action="store_true", help="serve steps from standard input")
+    parser.add_argument("--early", action="store_true", help="load the model libraries before the first step asks for them")
     arguments = parser.parse_args()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # a library that prints must not break the protocol
     if arguments.warm:
         _die_with_parent()
+        if arguments.early:
+            for module in ("stages.core.hf_engine", "stages.core.torch_trainer"):  # seconds each
+                importlib.import_module(module)
         return _serve(_lines(sys.stdin), answers)
     if arguments.spec is None or arguments.stage is None:
         parser.error("give STAGE --spec FILE, or --warm")

@@ -6,7 +6,8 @@ import re
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -29,6 +30,8 @@ class WorkerLost(EngineUnavailable):
     """The worker process died (killed, out of memory): the world's fault, the step is tried again in a new one."""
 
 
+Process = subprocess.Popen[str]
+_early: dict[tuple[str, int], Process] = {}  # by interpreter and threads: started, and not yet asked for
 ROLLOUT = ("propose", "solve", "benchmark", "start")
 
 
@@ -48,7 +51,7 @@ class Workers:
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
-        self._running: dict[str, subprocess.Popen[str]] = {}
+        self._running: dict[str, Process] = {}
 
     def __enter__(self) -> "Workers":
         return self
@@ -80,29 +83,51 @@ class Workers:
             raise _KNOWN.get(answer["error"], StageFailed)(answer["message"])
         return answer["done"]
 
-    def _start(self, python: str) -> "subprocess.Popen[str]":
-        quiet = {"VLLM_LOGGING_LEVEL": "ERROR"}  # two hundred lines at every start otherwise; yours goes first
-        environment = quiet | dict(os.environ) | {"OMP_NUM_THREADS": str(self._threads), "TOKENIZERS_PARALLELISM": "false"}
-        return subprocess.Popen(
-            [python, "-m", "flows.worker", "--warm"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=PROJECT,
-            env=environment,
-            start_new_session=True,
-        )
+    def _start(self, python: str) -> Process:
+        ready = _early.pop((python, self._threads), None)
+        return ready if ready is not None and ready.poll() is None else _launch(python, self._threads)
 
     def _end(self, python: str, patience: float = 5.0) -> None:
-        """Lets an idle worker close its sandbox, then makes sure that its whole group is gone; a busy one does not listen."""
         worker = self._running.pop(python, None)
-        if worker is None:
-            return
-        assert worker.stdin is not None and worker.stdout is not None
-        with suppress(OSError, subprocess.TimeoutExpired):  # it is killed below
-            worker.stdin.close()
-            worker.wait(timeout=patience)
-        with suppress(ProcessLookupError):  # it ended by itself
-            os.killpg(worker.pid, signal.SIGKILL)
-        worker.wait()
-        worker.stdout.close()
+        if worker is not None:
+            _let_go(worker, patience)
+
+
+@contextmanager
+def early_worker(threads: int) -> Iterator[None]:
+    """Starts a worker of this interpreter, which loads its libraries while the flow loads its own; the first that is needed is
+    this one."""
+    key = (sys.executable, threads)
+    _early[key] = _launch(*key, "--early")
+    try:
+        yield
+    finally:
+        unused = _early.pop(key, None)
+        if unused is not None:
+            _let_go(unused, patience=0.0)
+
+
+def _launch(python: str, threads: int, *more: str) -> Process:
+    quiet = {"VLLM_LOGGING_LEVEL": "ERROR"}  # two hundred lines at every start otherwise; yours goes first
+    environment = quiet | dict(os.environ) | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
+    return subprocess.Popen(
+        [python, "-m", "flows.worker", "--warm", *more],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=PROJECT,
+        env=environment,
+        start_new_session=True,
+    )
+
+
+def _let_go(worker: Process, patience: float) -> None:
+    """Lets an idle worker close its sandbox, then makes sure that its whole group is gone; a busy one does not listen."""
+    assert worker.stdin is not None and worker.stdout is not None
+    with suppress(OSError, subprocess.TimeoutExpired):  # it is killed below
+        worker.stdin.close()
+        worker.wait(timeout=patience)
+    with suppress(ProcessLookupError):  # it ended by itself
+        os.killpg(worker.pid, signal.SIGKILL)
+    worker.wait()
+    worker.stdout.close()

@@ -238,4 +238,5 @@ def test_every_reference_of_mbpp_plus_passes_and_what_refuses_fails(sandboxes: S
     found = score_programs([(one, one.reference) for one in problems], sandboxes, expected)
     assert len(found) == 378 and all(one.correct for one in found)
     refusing = [(one, next(text for kind, text in mutants(one.reference) if kind == "refused")) for one in problems]
-    assert not [one for one in score_programs(refusing, sandboxes, expected) if one.correct]
+    scores = zip(problems, score_programs(refusing, sandboxes, expected), strict=True)
+    assert [problem.problem_id for problem, score in scores if score.correct] == ["Mbpp/9"]  # no input reaches its last return

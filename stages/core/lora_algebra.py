@@ -13,6 +13,7 @@ Axes: N adapted matrices, R rank, P rank times parents, I inputs, O outputs.
 """
 
 import math
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,6 +28,7 @@ _NEGLIGIBLE = 1e-14  # eigenvalues of a Gram matrix below this share of the larg
 _NOTHING = 1e-12  # singular values below this share of |B| |A| are rounding of the small algebra
 _DEAD = 1e-7  # singular values below this share of the largest are rounding of float32 factors
 _WHOLE = slice(None)
+_spare: list[np.ndarray] = []  # memory of an adapter that nobody holds any more: one at most
 
 
 @dataclass(frozen=True)
@@ -74,16 +76,35 @@ def dump(factors: Factors) -> Weights:
 
 
 def room(like: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Uninitialised tensors of these shapes side by side in one allocation.
-
-    NumPy asks the kernel for huge pages where an allocation is large: a copy of fresh memory, page by page, takes twice as long.
-    """
+    """Uninitialised tensors of these shapes side by side in one allocation."""
     sizes = [values.numel() for values in like]
     if like[0].device.type == "cpu" and like[0].dtype == torch.float32:
-        flat = torch.from_numpy(np.empty(sum(sizes), np.float32))
+        flat = torch.from_numpy(_memory(sum(sizes)))
     else:
         flat = torch.empty(sum(sizes), dtype=like[0].dtype, device=like[0].device)
     return tuple(part.view(values.shape) for part, values in zip(flat.split(sizes), like, strict=True))
+
+
+def forget_spare() -> None:
+    """Gives back the memory that is kept for the next adapter."""
+    _spare.clear()
+
+
+def _memory(count: int) -> np.ndarray:
+    """Room for `count` float32 numbers; when nobody holds it any more, it is kept for the next call of that size.
+
+    Siblings are made one after another, and to touch fresh memory takes longer than to write to it, on a virtual machine many
+    times longer. NumPy asks the kernel for huge pages where an allocation is large.
+    """
+    kept = _spare.pop() if _spare else None
+    flat = kept if kept is not None and kept.size == count else np.empty(count, np.float32)
+    handed = flat[:]
+    weakref.finalize(handed, _keep, flat).atexit = False
+    return handed
+
+
+def _keep(flat: np.ndarray) -> None:
+    _spare[:] = [flat]
 
 
 def copies(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
