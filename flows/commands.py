@@ -37,16 +37,15 @@ def run(arguments: Namespace) -> int:
         print(submit(config, run_id, store, places))
         return 0
     check_resumable(Run(open_store(store), run_id), config)
-    with early_worker(config.threads):
-        _check_reachable(config)
-        check_room(open_store(store), stored_bytes(config))
-        with _prefect():
-            from flows.remote import Placement
-            from flows.report import report as write_report
-            from flows.train import train
+    check_room(open_store(store), stored_bytes(config))
+    with early_worker(config, prepare=not places) as check_reachable, _prefect():
+        from flows.remote import Placement
+        from flows.report import report as write_report
+        from flows.train import train
 
-            head = train(run_id, store, config, Placement(**places))
-            print(f"artifacts  {store}/{run_id}\nreport     {write_report(_open(store, run_id), _report_path(store, run_id))}")
+        check_reachable()
+        head = train(run_id, store, config, Placement(**places))
+        print(f"artifacts  {store}/{run_id}\nreport     {write_report(_open(store, run_id), _report_path(store, run_id))}")
     print(f"head       {head}")
     return 0
 

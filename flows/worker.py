@@ -8,7 +8,6 @@ print goes to standard error. A warm worker keeps imports and the base model bet
 """
 
 import argparse
-import importlib
 import json
 import os
 import signal
@@ -16,7 +15,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -36,20 +37,23 @@ def main() -> int:
     parser.add_argument("stage", nargs="?")
     parser.add_argument("--spec", type=Path, help="JSON file that names store, run, generation and part")
     parser.add_argument("--warm", action="store_true", help="serve steps from standard input")
-    parser.add_argument("--early", action="store_true", help="load the model libraries before the first step asks for them")
+    parser.add_argument(
+        "--early", action="store_true", help="the first line names a run's configuration: check it, then load its model"
+    )
     arguments = parser.parse_args()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # a library that prints must not break the protocol
     if arguments.warm:
         _die_with_parent()
+        backends: dict[RunConfig, Backend] = {}
+        specs = _lines(sys.stdin)
         if arguments.early:
-            for module in ("stages.core.hf_engine", "stages.core.torch_trainer"):  # seconds each
-                importlib.import_module(module)
-        return _serve(_lines(sys.stdin), answers)
+            _begin(next(specs), answers, backends)
+        return _serve(specs, answers, backends)
     if arguments.spec is None or arguments.stage is None:
         parser.error("give STAGE --spec FILE, or --warm")
     spec = json.loads(arguments.spec.read_text(encoding="utf-8")) | {"stage": arguments.stage}
-    return _serve(iter([spec]), answers)
+    return _serve(iter([spec]), answers, {})
 
 
 def _lines(stream: TextIO) -> Iterator[dict[str, Any]]:
@@ -57,13 +61,23 @@ def _lines(stream: TextIO) -> Iterator[dict[str, Any]]:
         yield json.loads(line)
 
 
-def _serve(specs: Iterator[dict[str, Any]], answers: TextIO) -> int:
+def _begin(order: dict[str, Any], answers: TextIO, backends: dict[RunConfig, Backend]) -> None:
+    """Says whether a run of this configuration can begin, and then makes ready what its first steps will want."""
+    config = parse(order["config"])
+    answer, code = _answer(partial(_check, config, backends))
+    print(json.dumps(answer), file=answers)
+    if code == 0 and order["prepare"] and config.engine.kind != "vllm":  # vLLM has an interpreter and a worker of its own
+        with suppress(Exception):  # the step that needs it will say it
+            backends[config].probe_keys()
+            backends[config].engine({})
+
+
+def _serve(specs: Iterator[dict[str, Any]], answers: TextIO, backends: dict[RunConfig, Backend]) -> int:
     """Answers each spec; the exit code of the last one. Backends are kept by configuration."""
-    backends: dict[RunConfig, Backend] = {}
     code = 0
     try:
         for values in specs:
-            answer, code = _answer(Spec(**values), backends)
+            answer, code = _answer(partial(_execute, Spec(**values), backends))
             print(json.dumps(answer), file=answers)
     finally:
         for backend in backends.values():
@@ -71,11 +85,19 @@ def _serve(specs: Iterator[dict[str, Any]], answers: TextIO) -> int:
     return code
 
 
-def _answer(spec: Spec, backends: dict[RunConfig, Backend]) -> tuple[dict[str, Any], int]:
-    """The step's reference, or what went wrong, as JSON values; with the exit code."""
+def _check(config: RunConfig, backends: dict[RunConfig, Backend]) -> dict[str, Any]:
+    _backend(config, backends).check()
+    return {}
+
+
+def _execute(spec: Spec, backends: dict[RunConfig, Backend]) -> dict[str, Any]:
+    return execute(spec, lambda values: _backend(parse(dict(values)), backends))
+
+
+def _answer(work: Callable[[], dict[str, Any]]) -> tuple[dict[str, Any], int]:
+    """What the work gives, or what went wrong, as JSON values; with the exit code."""
     try:
-        done = execute(spec, lambda values: _backend(parse(dict(values)), backends))
-        return {"done": done}, 0
+        return {"done": work()}, 0
     except ConfigError as error:
         return {"error": "ConfigError", "message": str(error)}, 2
     except UNREACHABLE as error:

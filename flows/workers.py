@@ -6,12 +6,12 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any
 
-from flows.config import PROJECT, ConfigError, RunConfig
+from flows.config import PROJECT, ConfigError, RunConfig, dump
 from flows.execute import Spec
 from flows.storage import StoreUnavailable
 from stages.core.engine import EngineUnavailable
@@ -66,22 +66,15 @@ class Workers:
         worker = self._running.get(python)
         if worker is None or worker.poll() is not None:
             worker = self._running[python] = self._start(python)
-        assert worker.stdin is not None and worker.stdout is not None
         try:
-            worker.stdin.write(json.dumps(asdict(spec)) + "\n")
-            worker.stdin.flush()
-            line = worker.stdout.readline()
+            _tell(worker, asdict(spec))
+            line = _listen(worker)
         except BaseException:  # a cancel, too: half a conversation cannot be gone on with
             self._end(python, patience=0.0)
             raise
         if not line:
-            code = worker.wait()
             self._end(python)
-            raise WorkerLost(f"the worker of stage {spec.stage} ended with exit code {code}")
-        answer = json.loads(line)
-        if "error" in answer:
-            raise _KNOWN.get(answer["error"], StageFailed)(answer["message"])
-        return answer["done"]
+        return _done(worker, line, f"stage {spec.stage}")
 
     def _start(self, python: str) -> Process:
         ready = _early.pop((python, self._threads), None)
@@ -94,17 +87,47 @@ class Workers:
 
 
 @contextmanager
-def early_worker(threads: int) -> Iterator[None]:
-    """Starts a worker of this interpreter, which loads its libraries while the flow loads its own; the first that is needed is
-    this one."""
-    key = (sys.executable, threads)
-    _early[key] = _launch(*key, "--early")
+def early_worker(config: RunConfig, prepare: bool) -> Iterator[Callable[[], None]]:
+    """Starts the worker that the run's first step will take; what it yields waits for its word that the run can begin.
+
+    Raises, when asked, ConfigError for a missing model or an unknown choice and SandboxUnavailable for a sandbox that does not
+    answer: before anything is written. `prepare`: it then loads the model, while the flow loads its own libraries.
+    """
+    key = (sys.executable, config.threads)
+    worker = _early[key] = _launch(*key, "--early")
     try:
-        yield
+        _tell(worker, {"config": dump(config), "prepare": prepare})
+        yield lambda: _check(worker)
     finally:
         unused = _early.pop(key, None)
         if unused is not None:
             _let_go(unused, patience=0.0)
+
+
+def _tell(worker: Process, what: dict[str, Any]) -> None:
+    assert worker.stdin is not None
+    worker.stdin.write(json.dumps(what) + "\n")
+    worker.stdin.flush()
+
+
+def _listen(worker: Process) -> str:
+    assert worker.stdout is not None
+    return worker.stdout.readline()
+
+
+def _done(worker: Process, line: str, asked: str) -> dict[str, Any]:
+    """What an answer says was done. Raises the error that it names, and WorkerLost where there is none."""
+    if not line:
+        raise WorkerLost(f"the worker of {asked} ended with exit code {worker.wait()}")
+    answer = json.loads(line)
+    if "error" in answer:
+        raise _KNOWN.get(answer["error"], StageFailed)(answer["message"])
+    done: dict[str, Any] = answer["done"]
+    return done
+
+
+def _check(worker: Process) -> None:
+    _done(worker, _listen(worker), "the check")
 
 
 def _launch(python: str, threads: int, *more: str) -> Process:
