@@ -1,7 +1,7 @@
 """Documents for pretraining: prompts as `compact_prompts` writes them, with their answers, packed into rows of equal length."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,7 +24,10 @@ _EOS_ID = seed_tokenizer.IDS[seed_tokenizer.EOS]
 
 @dataclass(frozen=True)
 class Mix:
-    """What documents are drawn and how their tokens weigh: one number a form, a level or a count of references."""
+    """What documents are drawn and how their tokens weigh: one number a form, a level or a count of references.
+
+    `goes_on` is the share of answers after which the document goes on with one more pair of the same program.
+    """
 
     forms: tuple[int, ...]
     answers: tuple[float, ...]
@@ -32,13 +35,16 @@ class Mix:
     levels: tuple[int, ...]
     references: tuple[int, ...]
     induction_levels: tuple[int, ...] = (46, 30, 15, 9)
+    goes_on: float = 0.0
 
 
 # First everything alike; then mostly what can be worked out, since inputs and new programs are matters of chance to a large part;
-# last more proposals again, which a run needs as many of as of answers.
+# more proposals again, which a run needs as many of as of answers; and last, as in text at large, documents that do not all end
+# where a question is answered: to stop there is left to reinforcement learning, as it is with base models of any size.
 BROAD = Mix((36, 18, 20, 18, 8), (1.0,) * 5, 0.1, (28, 28, 26, 18), (18, 22, 16, 12, 8, 6, 18))
 ANSWERS = Mix((44, 18, 18, 16, 4), (1.0, 0.7, 1.0, 0.25, 0.1), 0.05, (32, 30, 23, 15), (20, 24, 18, 12, 8, 5, 13))
 PROPOSALS = Mix((34, 14, 18, 28, 6), (1.0, 0.7, 1.0, 0.5, 0.3), 0.05, (32, 30, 23, 15), (20, 24, 18, 12, 8, 5, 13))
+LISTINGS = replace(PROPOSALS, goes_on=0.5)
 
 
 @dataclass(frozen=True)
@@ -83,14 +89,15 @@ class DocumentSource:
         """Prompt and answer."""
         if form == "propose":
             return self._proposal()
-        wanted = {"induction": NUM_INPUTS, "propose_inputs": PROPOSED_INPUTS}.get(form, 1)
+        wanted = {"induction": NUM_INPUTS, "propose_inputs": PROPOSED_INPUTS}.get(form, 2)
         drawn = self.program(self._mix.induction_levels if form == "induction" else self._mix.levels, wanted)
         if form == "propose_inputs":
             return self._style.propose_inputs(drawn.source, NUM_INPUTS), INPUT.join(drawn.inputs)
         kind = Kind(form)
         prompt = self._style.solve(kind, drawn.source, drawn.inputs[:SHOWN_PAIRS], drawn.outputs[:SHOWN_PAIRS], "")
         answers = {Kind.DEDUCTION: drawn.outputs[0], Kind.ABDUCTION: drawn.inputs[0], Kind.INDUCTION: drawn.source}
-        return prompt, answers[kind]
+        goes_on = self._mix.goes_on > 0 and self.draw.unit() < self._mix.goes_on
+        return prompt, answers[kind] + (_one_more(kind, drawn) if goes_on else "")
 
     def _proposal(self) -> tuple[str, str]:
         count = self.draw.weighted(self._mix.references)
@@ -108,6 +115,12 @@ class DocumentSource:
             if len(prompt_ids) + len(answer_ids) <= ROW:
                 weights = _prompt_weights(prompt_ids, self._mix.prompt, FORMS[chosen] == "propose")
                 return Document(prompt_ids + answer_ids, weights + [self._mix.answers[chosen]] * len(answer_ids))
+
+
+def _one_more(kind: Kind, drawn: Program) -> str:
+    """One more pair, in the order of the kind's prompt: the last one, which induction does not show."""
+    given, got = INPUT + drawn.inputs[-1], OUTPUT + drawn.outputs[-1]
+    return got + given if kind is Kind.ABDUCTION else given + got
 
 
 def _prompt_weights(ids: list[int], weight: float, references: bool) -> list[float]:
