@@ -3,6 +3,9 @@
 import contextlib
 import os
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -27,6 +30,28 @@ def test_order_duplicates_and_a_slow_one_in_front() -> None:
     with contextlib.closing(sandbox):
         assert texts(sandbox.run([slow, *ADD, ADD[0], ADD[0]])) == ["4499998500000", *SUMS, "1", "1"]
         assert texts(sandbox.run([])) == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel counts no waiting")
+def test_waiting_for_a_core_is_no_part_of_a_program_s_wall_time() -> None:
+    turns = 2 * 10**7
+    began = time.process_time()
+    sum(range(turns))
+    alone = time.process_time() - began
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    sandbox, hogs = LocalSandbox(1, Limits(cpu_seconds=20 * alone, wall_seconds=3 * alone)), []
+    try:
+        assert texts(sandbox.run(ADD[:1])) == SUMS[:1]
+        hogs += [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(8)]
+        (verdict,) = sandbox.run([Job(f"def f():\n    return sum(range({turns}))", "", False)])
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
+        sandbox.close()
+        os.sched_setaffinity(0, cores)
+    assert verdict.text == str(turns * (turns - 1) // 2), verdict
 
 
 def test_a_killed_worker_costs_no_verdict() -> None:

@@ -116,11 +116,14 @@ class Template:
         if (ended := self._ended(0.01, stream)) is not None:
             return ended, b""
         flush()
-        killed = b""
+        killed, begun = b"", start
         cpu_limit = self.config["cpu_seconds"] * (1.02 if alone else SLACK)
         while (ended := self._ended(0.025 if time.monotonic() - start > 0.1 else 0.01, stream)) is None:
             self._drain(stream)
-            self.starved = max(self.starved, _starved(stream))
+            if len(stream) < 4:  # the template has had no core yet to fork it; the host's patience ends that
+                begun = time.monotonic()
+                continue
+            self.starved = max(self.starved, begun - start + _starved(stream))
             wall = time.monotonic() - start - self.starved
             if not killed and len(stream) > MAX_STREAM:
                 killed = b"O"
