@@ -94,17 +94,18 @@ def run_generation(run_id: str, generation: int, population: Reference) -> Refer
         generation: Its number, from 0.
         population: Reference to the artifacts that hold the population before this generation.
     """
-    matches = step("match", generation, population)
-    proposals = step("propose", generation, matches)
-    tasks = step("verify", generation, proposals)
-    rollouts = step("solve", generation, matches, tasks)
-    grades = step("grade", generation, tasks, rollouts)
-    samples = step("reward", generation, proposals, tasks, rollouts, grades)
-    updated = step("update", generation, samples)
-    ratings = step("rate", generation, matches, grades, updated)
-    before_evolution = [ratings]
-    if benchmarks_at(session().config, generation):
-        before_evolution.append(step("benchmark", generation, updated))
-    evolved = step("evolve", generation, *before_evolution)
-    notes.publish_generation(generation)
+    with notes.untagged():
+        matches = step("match", generation, population)
+        proposals = step("propose", generation, matches)
+        tasks = step("verify", generation, proposals)
+        rollouts = step("solve", generation, matches, tasks)
+        grades = step("grade", generation, tasks, rollouts)
+        samples = step("reward", generation, proposals, tasks, rollouts, grades)
+        updated = step("update", generation, samples)
+        ratings = step("rate", generation, matches, grades, updated)
+        before_evolution = [ratings]
+        if benchmarks_at(session().config, generation):
+            before_evolution.append(step("benchmark", generation, updated))
+        evolved = step("evolve", generation, *before_evolution)
+        notes.publish_generation(generation)
     return evolved

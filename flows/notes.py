@@ -27,7 +27,7 @@ from uuid import UUID
 import prefect
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
-from prefect.context import FlowRunContext
+from prefect.context import FlowRunContext, TagsContext
 from prefect.events import emit_event
 
 from flows.chain import STAGES
@@ -63,10 +63,15 @@ def publishing(run: Run, config: RunConfig, browser: str = "") -> Iterator[None]
 
 @contextmanager
 def tagged(run_id: str, mode: str, generation: int | None = None) -> Iterator[None]:
-    """Tags for the flow and task runs that begin within: by run, mode and generation."""
+    """Tags for the flow runs that begin within: by run, mode and generation."""
     own = [f"run:{run_id}", f"mode:{mode}", *([] if generation is None else [f"gen:{generation}"])]
     with prefect.tags(*own):
         yield
+
+
+def untagged() -> TagsContext:
+    """Nothing that begins within bears tags: before a task with tags Prefect asks its server for slots, which can take long."""
+    return TagsContext(current_tags=set())
 
 
 def publish_generation(generation: int) -> None:

@@ -12,7 +12,7 @@ import pytest
 from packaging.version import Version
 from prefect.cache_policies import NO_CACHE
 
-from flows import bench_orchestration, generation, jobs, prefect_api, remote, session, train, ui_server
+from flows import bench_orchestration, generation, jobs, notes, prefect_api, remote, session, train, ui_server
 from flows.config import PROJECT, load
 from flows.workers import StageFailed
 
@@ -95,13 +95,14 @@ def test_no_task_starts_a_task() -> None:
 
 @pytest.mark.flow
 @pytest.mark.parametrize("adapters", [1, 8])
-def test_a_generation_costs_tens_of_tasks(adapters: int) -> None:
+def test_a_generation_costs_tens_of_tasks_without_tags(adapters: int) -> None:
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import TaskRunFilter, TaskRunFilterFlowRunId
 
     @prefect.flow(persist_result=False)
     def whole() -> None:
-        generation.run_generation(f"budget-{adapters}", 0, {})
+        with notes.tagged(f"budget-{adapters}", "population", 0):
+            generation.run_generation(f"budget-{adapters}", 0, {})
         ids.append(str(prefect.runtime.flow_run.id))
 
     ids: list[str] = []
@@ -115,10 +116,13 @@ def test_a_generation_costs_tens_of_tasks(adapters: int) -> None:
         inner = client.read_flow_runs(limit=200)
         found = next(run for run in inner if run.name == f"budget-{adapters}-g0000")
         wanted = TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=[found.id]))
-        names = [run.name for run in client.read_task_runs(task_run_filter=wanted, limit=200)]
+        tasks = client.read_task_runs(task_run_filter=wanted, limit=200)
+    names = [run.name for run in tasks]
     stages = [name for name in names if not name.startswith("update-g0000-")]
     assert sorted(stages) == sorted(f"{stage}-g0000" for stage in session.STAGES)
     assert len(names) == 10 + adapters
+    assert set(found.tags) == {f"run:budget-{adapters}", "mode:population", "gen:0"}
+    assert not any(run.tags for run in tasks)
 
 
 def test_every_trap_has_a_remedy_and_tests_that_exist() -> None:

@@ -28,7 +28,7 @@ _NEGLIGIBLE = 1e-14  # eigenvalues of a Gram matrix below this share of the larg
 _NOTHING = 1e-12  # singular values below this share of |B| |A| are rounding of the small algebra
 _DEAD = 1e-7  # singular values below this share of the largest are rounding of float32 factors
 _WHOLE = slice(None)
-_spare: list[np.ndarray] = []  # memory of an adapter that nobody holds any more: one at most
+_spare: dict[int, np.ndarray] = {}  # by size: memory that nobody holds any more, at most an adapter's, which is all A and all B
 
 
 @dataclass(frozen=True)
@@ -96,15 +96,17 @@ def _memory(count: int) -> np.ndarray:
     Siblings are made one after another, and to touch fresh memory takes longer than to write to it, on a virtual machine many
     times longer. NumPy asks the kernel for huge pages where an allocation is large.
     """
-    kept = _spare.pop() if _spare else None
-    flat = kept if kept is not None and kept.size == count else np.empty(count, np.float32)
+    kept = _spare.pop(count, None)
+    flat = np.empty(count, np.float32) if kept is None else kept
     handed = flat[:]
     weakref.finalize(handed, _keep, flat).atexit = False
     return handed
 
 
 def _keep(flat: np.ndarray) -> None:
-    _spare[:] = [flat]
+    _spare[flat.size] = flat
+    for size in list(_spare)[:-2]:
+        _spare.pop(size, None)
 
 
 def copies(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -172,23 +174,25 @@ def rebuild(
     right_NRP = (sides_A_NR[..., None] * thin.right_NRP)[:, span].float()
     size_B, size_A = (noise * sides_NR.square().sum(1).sqrt() for sides_NR in (sides_B_NR, sides_A_NR))
     alive = (thin.values_NR > 0).any(1).tolist()
-    A, B = [], []
+    A, B = room([A_RI[span] for A_RI in first.A]), room([B_OR[:, span] for B_OR in first.B])
     for index, (step_B, step_A) in enumerate(zip(size_B.tolist(), size_A.tolist(), strict=True)):
         if not alive[index]:
-            A.append(first.A[index][span].clone())
-            B.append(first.B[index][:, span].clone())
+            A[index].copy_(first.A[index][span])
+            B[index].copy_(first.B[index][:, span])
             continue
         B_OP, A_PI = torch.cat([parent.B[index] for parent in parents], 1), torch.cat([parent.A[index] for parent in parents])
-        B.append(_product(B_OP, left_NPR[index], step_B / math.sqrt(first.B[index].numel()), source))
-        A.append(_product(right_NRP[index], A_PI, step_A / math.sqrt(first.A[index].numel()), source))
-    return Factors(first.names, tuple(A), tuple(B))
+        _product(B_OP, left_NPR[index], step_B / math.sqrt(first.B[index].numel()), source, B[index])
+        _product(right_NRP[index], A_PI, step_A / math.sqrt(first.A[index].numel()), source, A[index])
+    return Factors(first.names, A, B)
 
 
-def _product(left: Tensor, right: Tensor, noise: float, source: torch.Generator | None) -> Tensor:
+def _product(left: Tensor, right: Tensor, noise: float, source: torch.Generator | None, out: Tensor) -> None:
+    """left @ right plus noise, into `out`."""
     if not noise:
-        return left @ right
+        torch.matmul(left, right, out=out)
+        return
     draws = torch.randn(left.shape[0], right.shape[1], generator=source, device=left.device)
-    return torch.addmm(draws, left, right, beta=noise)
+    torch.addmm(draws, left, right, beta=noise, out=out)
 
 
 def _balanced(values_NR: Tensor, revive: bool) -> tuple[Tensor, Tensor]:
