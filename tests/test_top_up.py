@@ -24,7 +24,7 @@ SETTINGS = (
     "model.rank=4",
     "seeding.rows=6",
     "propose.group_size=2",
-    "propose.max_new_tokens=24",
+    "propose.max_new_tokens=32",
     "solve.attempts=2",
     "sandbox.containers=1",
 )
