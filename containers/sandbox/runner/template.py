@@ -5,11 +5,11 @@ mode) on its control socket; the child, not the template, reads the job, and the
 A `full` template holds the modules that programs may import; a lean one, for programs without imports, forks in half the time.
 """
 
+import _signal  # `signal` brings `enum` and `collections`: two hundred pages more to fork
 import codecs
 import ctypes
 import gc
 import os
-import signal
 import struct
 import sys
 import warnings
@@ -34,7 +34,7 @@ def main() -> None:
     os.register_at_fork = lambda **hooks: None  # `random` would seed itself anew in every child, at a hundred pages a time
     clock = __import__("clock")
     clock.install(index)
-    program, rules, walls = (__import__(name) for name in ("program", "rules", "walls"))
+    memory, program, rules, walls = (__import__(name) for name in ("memory", "program", "rules", "walls"))
     warnings.simplefilter("ignore")
     if sys.argv[4] == "full":
         for name in rules.PRELOAD:
@@ -48,10 +48,7 @@ def main() -> None:
     run = program.make_runner(salt)
     sys.path.clear()
     sys.meta_path.clear()
-    gc.collect()
-    gc.disable()
-    gc.freeze()
-    fill_holes()
+    memory.settle()
     limits.template()
     serve(limits, run)
 
@@ -81,23 +78,13 @@ def warm_up(program, rules) -> None:
     rules.check(compile("import math\ndef f(x):\n    return math.pi", "program", "exec", 0x400, True))
 
 
-def fill_holes() -> None:
-    """Takes the holes in the heap out of use: what a child allocates then lies side by side, on few pages."""
-    allocate = ctypes.CDLL(None).malloc
-    allocate.restype, allocate.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
-    top, left = allocate(100_000), 20_000
-    for size in range(24, 16_384, 16):
-        while left and (allocate(size) or top) < top:
-            left -= 1
-
-
 def serve(limits, run) -> None:
     """Forks by the bare system call: this process has one thread, no locks to renew, and hooks would touch many pages.
 
     `CLONE_PARENT`: the program's parent is the supervisor, which waits for it; this process goes back to its orders at once.
     """
     receive, unpack, clone, nothing = os.read, ORDER.unpack, ctypes.PyDLL(None).syscall, ctypes.c_long(0)
-    number, flags = ctypes.c_long(limits.clone), ctypes.c_long(CLONE_PARENT | signal.SIGCHLD)
+    number, flags = ctypes.c_long(limits.clone), ctypes.c_long(CLONE_PARENT | _signal.SIGCHLD)
     while True:
         order = receive(CONTROL, ORDER.size)
         if not order:
