@@ -1,5 +1,7 @@
 """Scores of programs: EvalPlus's and LiveCodeBench's rules, the references of the samples, and solutions that try something."""
 
+import gzip
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -240,3 +242,34 @@ def test_every_reference_of_mbpp_plus_passes_and_what_refuses_fails(sandboxes: S
     refusing = [(one, next(text for kind, text in mutants(one.reference) if kind == "refused")) for one in problems]
     scores = zip(problems, score_programs(refusing, sandboxes, expected), strict=True)
     assert [problem.problem_id for problem, score in scores if score.correct] == ["Mbpp/9"]  # no input reaches its last return
+
+
+def _humaneval(folder: Path) -> dict[str, str]:
+    """HumanEval in EvalPlus's layout, of its early form (whose plus inputs break contracts) and OpenAI's; OpenAI's solutions."""
+    rows = [json.loads(line) for line in gzip.decompress((FULL.parent / "extra/HumanEval.jsonl.gz").read_bytes()).splitlines()]
+    early = [json.loads(line) for line in (FULL / "HumanEvalPlus_early.jsonl").read_text().splitlines()]
+    originals = {row["task_id"]: row["prompt"] + row["canonical_solution"] for row in rows}
+    for row, better in zip(rows, early, strict=True):
+        row |= {"base_input": better["base_input"], "plus_input": [], "atol": float(better["atol"])}
+        row |= {"canonical_solution": better["reference"]}
+    (folder / "HumanEvalPlus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return originals
+
+
+@pytest.mark.docker
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(not FULL.is_dir(), reason="no folder shared/benchdata beside the checkout")
+def test_every_solution_of_humaneval_passes_and_what_refuses_fails(sandboxes: Sandboxes, tmp_path: Path) -> None:
+    """EvalPlus's references and OpenAI's solutions: two authors, one verdict."""
+    originals = _humaneval(tmp_path)
+    problems = load("humaneval-plus", tmp_path)
+    assert len(problems) == 164
+    expected = expected_values(problems, sandboxes)
+    assert all(one.correct for one in score_programs([(one, one.reference) for one in problems], sandboxes, expected))
+    second = score_programs([(one, originals[one.problem_id]) for one in problems], sandboxes, expected)
+    assert [(one.problem_id, score) for one, score in zip(problems, second, strict=True) if not score.correct] == []
+    refusing = [(one, next(text for kind, text in mutants(one.reference) if kind == "refused")) for one in problems]
+    scores = zip(problems, score_programs(refusing, sandboxes, expected), strict=True)
+    helped = [problem.problem_id for problem, score in scores if score.correct]
+    assert helped == ["HumanEval/32", "HumanEval/38", "HumanEval/50"]  # their first return is a helper's, in the prompt

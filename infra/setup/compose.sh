@@ -60,7 +60,7 @@ ensure_image() {
 }
 
 ensure_images() {
-    ensure_base "${STACK_BASE[@]}"
+    ensure_base
     ensure_sandbox_image
     bash "$here/wheels.sh" "$BASE"
     ensure_image worker "containers/worker containers/sandbox flows stages infra/runs infra/models infra/benchmarks pyproject.toml constraints.txt" none .

@@ -1,20 +1,17 @@
-# The sandbox image, and the bases that images stand on. Sourced by setup.sh after lib.sh and docker.sh.
+# The sandbox image, and the base it stands on. Sourced by setup.sh after lib.sh and docker.sh.
 # shellcheck shell=bash
 
-# The sandbox's Python is 3.13 wherever it can be: forking it is a fifth cheaper than forking 3.11. The stack's images stand on
-# Debian 12, for which their packages were tried.
-SANDBOX_BASE=(python:3.13-slim-trixie populora-sandbox-base:local trixie)
-STACK_BASE=(python:3.11-slim-bookworm populora-base:local bookworm)
+PUBLIC_BASE="python:3.11-slim-bookworm"
 SANDBOX_FOLDER="containers/sandbox"
 
 image_id() { docker image inspect --format '{{.Id}}' "$1" 2>/dev/null; }
 
 apt_value() { apt-config shell V "$1" | sed -n "s/^V='\(.*\)'\$/\1/p"; }
 
-# base_suite RELEASE: Debian's archive holds every release; Ubuntu's holds Ubuntu's own.
+# Debian's release is fixed, so that the sandbox's Python is 3.11 everywhere; Ubuntu's archive holds only Ubuntu's.
 base_suite() {
     # shellcheck disable=SC1091
-    (. /etc/os-release && if [ "$ID" = debian ]; then echo "$1"; else echo "${VERSION_CODENAME:?}"; fi)
+    (. /etc/os-release && if [ "$ID" = debian ]; then echo bookworm; else echo "${VERSION_CODENAME:?}"; fi)
 }
 
 # The archive that apt already uses here: it is within reach, and near.
@@ -38,14 +35,14 @@ use_apt_network() {
     fi
 }
 
-# import_tree FOLDER IMAGE: without what no Python program reads.
+# import_tree FOLDER: without what no Python program reads.
 import_tree() {
     set -o pipefail
     rm -rf "$1"/var/cache/apt/* "$1"/var/lib/apt/lists/* "$1"/var/log/* "$1"/usr/share/doc "$1"/usr/share/man
     rm -rf "$1"/usr/share/locale
     tar -C "$1" --numeric-owner --one-file-system -c . |
         docker import --change 'ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' \
-            --change 'CMD ["python3"]' - "$2"
+            --change 'CMD ["python3"]' - "$BASE_IMAGE"
 }
 
 # Unpacking a hundred packages flushes every file to the disk: in memory it takes a third of the time.
@@ -54,43 +51,42 @@ in_memory() {
         mount -t tmpfs -o size=1g tmpfs "$1" 2>/dev/null
 }
 
-# debootstrap_base IMAGE RELEASE, in a subshell, so that the proxy settings and the trap stay inside.
+# In a subshell, so that the proxy settings and the trap stay inside.
 debootstrap_base() (
     mirror=$(base_mirror)
-    suite=$(base_suite "$2")
     [ -n "$mirror" ] || fail 1 "no Debian archive among apt's sources"
     use_apt_network
     tree=$(mktemp -d "${TMPDIR:-/var/tmp}/populora-base.XXXXXX")
     trap 'umount "$tree" 2>/dev/null; rm -rf "$tree"' EXIT
     in_memory "$tree" || true
-    say "Building the base image with debootstrap: $suite with python3, about a minute"
-    logged debootstrap debootstrap --variant=minbase --include=python3 "$suite" "$tree" "$mirror" &&
-        logged import import_tree "$tree" "$1"
+    say "Building the base image with debootstrap: $(base_suite) with python3, about a minute"
+    logged debootstrap debootstrap --variant=minbase --include=python3 "$(base_suite)" "$tree" "$mirror" &&
+        logged import import_tree "$tree"
 )
 
-# ensure_base PUBLIC LOCAL RELEASE: sets BASE to the public image, or else to one made here from that release's packages.
+# Sets BASE to an image with Python that is on this machine.
 ensure_base() {
-    for BASE in "$1" "$2"; do
+    for BASE in "$PUBLIC_BASE" "$BASE_IMAGE"; do
         [ -z "$(image_id "$BASE")" ] || return 0
     done
-    BASE=$1
+    BASE="$PUBLIC_BASE"
     say "Pulling $BASE"
     logged pull with_timeout 300 docker pull -q "$BASE" 2>/dev/null && return 0
-    BASE=$2
-    say "$1 could not be pulled; building a base image from packages instead"
+    BASE="$BASE_IMAGE"
+    say "$PUBLIC_BASE could not be pulled; building a base image from packages instead"
     if ! is_debian || ! is_root; then
         fail 3 "no registry within reach, and building a base image needs root on Debian or Ubuntu" \
-            "load one by hand: docker load < python.tar, tagged $1"
+            "load one by hand: docker load < python.tar, tagged $PUBLIC_BASE"
     fi
     have debootstrap || apt_install debootstrap || fail 1 "could not install debootstrap"
-    debootstrap_base "$2" "$3" || fail 1 "could not build the base image"
+    debootstrap_base || fail 1 "could not build the base image"
 }
 
 # The image carries the digest of what it was made from, so nothing has to be remembered beside Docker.
 ensure_sandbox_image() {
     local base_id files made_from want found
     [ -f "$ROOT/$SANDBOX_FOLDER/Dockerfile" ] || fail 1 "$SANDBOX_FOLDER/Dockerfile is missing"
-    ensure_base "${SANDBOX_BASE[@]}"
+    ensure_base
     base_id=$(image_id "$BASE")
     files=$(cd "$ROOT" && find "$SANDBOX_FOLDER" -type f ! -name '*.pyc' | LC_ALL=C sort)
     # shellcheck disable=SC2086  # a list of names without spaces

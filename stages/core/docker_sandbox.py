@@ -127,7 +127,7 @@ class DockerSandbox(Pool):
 
 def _mending(image: str) -> str:
     """The command that builds an image from this checkout."""
-    own = f"docker build --network none --build-arg BASE=populora-sandbox-base:local -t {image} containers/sandbox"
+    own = f"docker build --network none --build-arg BASE=populora-base:local -t {image} containers/sandbox"
     return "`make setup`" if image == IMAGE else f"`{own}`"
 
 

@@ -17,6 +17,7 @@ import warnings
 CONTROL, JOB, RESULT = 3, 4, 5
 _CODECS_TEXT = "latin-1 ascii utf-8-sig utf-16 utf-32 utf-16-le utf-16-be utf-32-le utf-32-be cp1252"
 _TURNS = 40
+_NONES: list[None] = []
 _WARM = (
     ("def f(x):\n    total = 0\n    for i in range(x):\n        total += i * 2\n    return total", "(3,)"),
     ("def f(s, d):\n    'd'\n    return {c: s.count(c) for c in s}, [v for v in d], s.upper()", "('ab', {'k': (2.5, None)},)"),
@@ -44,6 +45,7 @@ def main() -> None:
     limits = walls.Walls(memory_mb + 3 * index, cpu_ceiling)
     warm_up(program, rules)
     sys.setrecursionlimit(1000 + 7 * index)  # what shows where the stack or the memory ends is not the same in two servers
+    _NONES.extend([None] * 4_096 * index)  # nor is its count of references (from 3.12 on it has none)
     salt = 0x10000 * (1 + index * 0x9E37) + int.from_bytes(os.urandom(3), "big") * 16
     run = program.make_runner(salt)
     sys.path.clear()
