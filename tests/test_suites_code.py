@@ -271,5 +271,5 @@ def test_every_solution_of_humaneval_passes_and_what_refuses_fails(sandboxes: Sa
     assert [(one.problem_id, score) for one, score in zip(problems, second, strict=True) if not score.correct] == []
     refusing = [(one, next(text for kind, text in mutants(one.reference) if kind == "refused")) for one in problems]
     scores = zip(problems, score_programs(refusing, sandboxes, expected), strict=True)
-    helped = [problem.problem_id for problem, score in scores if score.correct]
-    assert helped == ["HumanEval/32", "HumanEval/38", "HumanEval/50"]  # their first return is a helper's, in the prompt
+    unseen = [problem.problem_id for problem, score in scores if score.correct]
+    assert unseen == ["HumanEval/38", "HumanEval/46", "HumanEval/50"]  # a helper's return is first, or no base test reaches it
