@@ -5,11 +5,11 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from flows import guard
-from flows.config import PROJECT, ConfigError, RunConfig, apply, dump, load, parse
+from flows.config import PROJECT, ConfigError, apply, dump, load, parse
 
 
 def run(arguments: Namespace) -> int:
@@ -79,14 +79,6 @@ def worker(arguments: Namespace) -> int:
     if arguments.limit is not None and arguments.limit < 1:
         raise ConfigError(f"--limit {arguments.limit}: at least 1")
     return work(arguments.pool, arguments.limit, arguments.name)
-
-
-def _check_reachable(config: RunConfig) -> None:
-    """Fails before anything is written: a missing model, an unknown choice, a sandbox that does not answer."""
-    from flows.backend import Backend
-
-    with closing(Backend(config)) as backend:
-        backend.check()
 
 
 @contextmanager

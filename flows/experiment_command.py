@@ -1,9 +1,11 @@
 """What `populora experiment FILE` does. Imports stand inside the function, as in `flows.commands`."""
 
 from argparse import Namespace
+from contextlib import closing
 from pathlib import Path
 
 from flows import commands
+from flows.config import RunConfig
 
 
 def experiment(arguments: Namespace) -> int:
@@ -18,7 +20,7 @@ def experiment(arguments: Namespace) -> int:
         print(plan_text(described, runs, open_store(store)))
         return 0
     if not arguments.only_compare:
-        check(runs, open_store(store), commands._check_reachable)
+        check(runs, open_store(store), _check_reachable)
     with commands._prefect():
         from flows.experiment_flow import experiment as conduct
 
@@ -26,3 +28,11 @@ def experiment(arguments: Namespace) -> int:
         written = conduct(str(arguments.file.absolute()), store, out, arguments.only_compare)
     print(f"comparison {written['page']}\ntables     {Path(written['page']).with_suffix('')}")
     return 0
+
+
+def _check_reachable(config: RunConfig) -> None:
+    """Fails before anything is written: a missing model, an unknown choice, a sandbox that does not answer."""
+    from flows.backend import Backend
+
+    with closing(Backend(config)) as backend:
+        backend.check()
