@@ -82,12 +82,11 @@ class Backend:
     @cached_property
     def _lora(self) -> Any:
         """The base model with grouped LoRA layers: engine and trainer share one copy of the frozen weights."""
-        import torch
-
+        from stages.core.cpu import use_cpu
         from stages.core.grouped_lora import attach
         from stages.core.hf_engine import load_model
 
-        torch.set_num_threads(self.config.threads)
+        use_cpu(self.config.threads)
         rule = self.config.model
         model = load_model(self.model_path, rule.device, rule.dtype)
         return attach(model, rule.targets, rule.rank, rule.alpha, 1)

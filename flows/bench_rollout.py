@@ -20,12 +20,12 @@ LENGTH = 32  # tokens of a completion
 
 def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
     """One JSON object a figure; `ratio` over 1: the mixed call is faster than one call an adapter, or than a single adapter's."""
-    import torch
+    from stages.core.cpu import use_cpu
 
     options_of_rollout = parser("rollout", "256,1024")
     options_of_rollout.add_argument("--engine", choices=("transformers", "vllm"), default="transformers")
     arguments = options_of_rollout.parse_args(options)
-    torch.set_num_threads(arguments.threads)
+    use_cpu(arguments.threads)
     bench = _Bench(arguments, max([*arguments.adapters, arguments.against]))
     plans = [("equal_total", num, arguments.total // num) for num in arguments.adapters]
     plans += [("equal_each", arguments.against, tokens) for tokens in arguments.tokens]

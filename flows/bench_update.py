@@ -27,10 +27,10 @@ ROW = 64  # tokens of a row
 
 def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
     """One JSON object a figure; `ratio` over 1 means that one pass is faster."""
-    import torch
+    from stages.core.cpu import use_cpu
 
     arguments = parser("update", "64,256,640,2560").parse_args(options)
-    torch.set_num_threads(arguments.threads)
+    use_cpu(arguments.threads)
     for num_adapters in arguments.adapters:
         yield from _paired(arguments, num_adapters, arguments.total // num_adapters, "equal_total")
     for tokens in arguments.tokens:

@@ -20,6 +20,7 @@ from transformers import GenerationConfig, LlamaForCausalLM
 
 from stages.core import pretraining, probe, seed_tokenizer
 from stages.core.compact_prompts import CompactPrompts
+from stages.core.cpu import use_cpu
 from stages.core.grouped_lora import attach
 from stages.core.hf_engine import HFEngine, load_model, load_tokenizer
 from stages.core.judge import TaskItem, judge_tasks
@@ -151,7 +152,7 @@ def train(
 
     A later phase starts from the checkpoint in `out`, so that one can also be run alone.
     """
-    torch.set_num_threads(threads)
+    use_cpu(threads)
     held_out = probe.probe_keys(*probe_halves(probe_folder).values())
     log(f"probe: {len(held_out.syntax)} programs and {len(held_out.behaviour)} behaviours are kept out")
     taken = []
