@@ -13,6 +13,7 @@ GPU_FILES = {
     f"stages/core/{name}.py"
     for name in (
         "grouped_lora",
+        "cpu",
         "hf_engine",
         "lora",
         "lora_algebra",
