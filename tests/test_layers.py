@@ -12,8 +12,8 @@ HEAVY = {"torch", "vllm", "transformers", "peft", "accelerate"}
 GPU_FILES = {
     f"stages/core/{name}.py"
     for name in (
-        "grouped_lora",
         "cpu",
+        "grouped_lora",
         "hf_engine",
         "lora",
         "lora_algebra",
