@@ -108,13 +108,13 @@ def _wait_for_server(plan: Plan, server: children.Child) -> None:
 
 
 def _print_addresses(plan: Plan) -> None:
-    _note(plan).write_text(json.dumps({"pid": os.getpid(), "url": plan.url, "store": plan.store}))
     print(f"Prefect UI  {plan.url}")
     print(f"browser     http://{plan.host}:{plan.browser_port}")
     print(f"store       {plan.store}")
     print("start runs  in the UI under Deployments, or with: populora run --detach")
     print(f"logs        {plan.home / 'logs'}")
     print("Ctrl-C ends all of it.", flush=True)
+    _note(plan).write_text(json.dumps({"pid": os.getpid(), "url": plan.url, "store": plan.store}))
 
 
 class _Told(Exception):
