@@ -20,7 +20,8 @@ from stages.core.docker_sandbox import LABEL
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 CANCEL = {"type": "CANCELLING", "name": "Cancelling"}
 RETRY = {"type": "SCHEDULED", "name": "AwaitingRetry"}
-"""What the UI sets when a person chooses Cancel or Retry."""
+PAUSE = {"type": "PAUSED", "name": "Suspended", "state_details": {"pause_reschedule": True}}
+"""What the UI sets when a person chooses Cancel, Retry or Pause (whose time limit is left out)."""
 
 
 class Service:
@@ -75,7 +76,7 @@ class Service:
         """Type of a run's state."""
         return str(self.ask(f"flow_runs/{flow_run}")["state"]["type"])
 
-    def set(self, flow_run: str, state: dict[str, str]) -> None:
+    def set(self, flow_run: str, state: dict[str, Any]) -> None:
         """What a click in the UI does."""
         assert self.ask(f"flow_runs/{flow_run}/set_state", {"state": state})["status"] == "ACCEPT"
 

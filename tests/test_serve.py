@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from service import CANCEL, RETRY, Service, alive, command, containers, family, kill, of_runs, until
+from service import CANCEL, PAUSE, RETRY, Service, alive, command, containers, family, kill, of_runs, until
 from stack import NO_GIT, tree
 
 from flows import ui_server
@@ -109,7 +109,7 @@ def test_a_killed_run_is_crashed_with_its_generation_and_can_be_retried(service:
 def test_a_suspended_run_lets_go_of_the_machine_and_goes_on_when_resumed(service: Service) -> None:
     run = service.submit("paused", *ONE)
     processes = at_work(service, run, "paused/generation=0000/match.json")
-    service.set(run, {"type": "PAUSED", "name": "Suspended"})
+    service.set(run, PAUSE)
     until(lambda: not alive(processes), 600, lambda: str(alive(processes)))
     assert service.state(run) == "PAUSED" and "RUNNING" not in service.of_parent(run)
     assert service.ask(f"flow_runs/{run}/resume", {})["status"] == "ACCEPT"
