@@ -1,4 +1,4 @@
-"""An experiment as a Prefect flow: its runs one after another, through the flow that `populora run` uses, then the comparison."""
+"""An experiment as a Prefect flow: its runs, through the flow that `populora run` uses, then the comparison of what there is."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +12,7 @@ from flows.benchmark import score_run
 from flows.comparison import FIRST
 from flows.comparison_page import write_comparison
 from flows.experiment import Planned, planned, read
+from flows.lease import LeaseHeld, hold
 from flows.manifest import Run
 from flows.session import check_resumable
 from flows.storage import Store, open_store
@@ -50,24 +51,36 @@ def experiment(
 
 
 def _run_all(runs: Sequence[Planned], opened: Store, store: str) -> list[str]:
-    """Why runs failed, a sentence each."""
+    """Why runs failed, a sentence each. A run that another process holds is left to it: several can share an experiment."""
     for one in runs:
         check_resumable(Run(opened, one.run_id), one.config)
-    failed, scored = [], set()
+    failed: list[str] = []
+    scored: set[tuple[object, ...]] = set()
     for one in runs:
-        run, rule = Run(opened, one.run_id), one.config.benchmark
-        if run.manifest("evolve", one.config.generations - 1) is None:
-            print(f"{one.run_id}: {one.config.generations} generations", flush=True)
-            try:
-                train(run_id=one.run_id, store=store, config=one.config)
-            except StageFailed as error:
-                failed.append(f"{one.run_id} failed ({str(error).splitlines()[0]})")
-                continue
-        question = (one.seed, one.config.model, rule.suite, rule.limit, rule.attempts)
-        if question not in scored:
-            score_base(one, store)
-            scored.add(question)
+        try:
+            _go_on(one, opened, store)
+            _score_start_once(one, opened, store, scored)
+        except StageFailed as error:
+            failed.append(f"{one.run_id} failed ({str(error).splitlines()[0]})")
+        except LeaseHeld:
+            print(f"{one.run_id}: another process is at work on it", flush=True)
     return failed
+
+
+def _go_on(one: Planned, opened: Store, store: str) -> None:
+    if Run(opened, one.run_id).manifest("evolve", one.config.generations - 1) is None:
+        print(f"{one.run_id}: {one.config.generations} generations", flush=True)
+        train(run_id=one.run_id, store=store, config=one.config)
+
+
+def _score_start_once(one: Planned, opened: Store, store: str, scored: set[tuple[object, ...]]) -> None:
+    """Scores what this run started from, unless a run before it put the same question."""
+    rule = one.config.benchmark
+    question = (one.seed, one.config.model, rule.suite, rule.limit, rule.attempts)
+    if question not in scored:
+        with hold(opened, one.run_id):
+            score_base(one, store)
+        scored.add(question)
 
 
 @prefect.task(task_run_name="base-{one.run_id}", cache_policy=NO_CACHE, persist_result=False)

@@ -226,7 +226,7 @@ def test_the_plan_takes_the_pace_of_runs_that_are_there(file: Path, tmp_path: Pa
 @pytest.mark.slow
 @pytest.mark.docker
 @pytest.mark.timeout(2400)
-def test_an_experiment_is_killed_and_goes_on(file: Path, tmp_path: Path) -> None:
+def test_an_experiment_is_killed_and_two_processes_go_on_with_it(file: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "flows.cli", "experiment", str(file), "--store", str(tmp_path / "runs")]
     process = subprocess.Popen(command, cwd=PROJECT, start_new_session=True)
     second = tmp_path / "runs" / "tiny-one-s0" / "generation=0000" / "propose.json"
@@ -236,8 +236,13 @@ def test_an_experiment_is_killed_and_goes_on(file: Path, tmp_path: Path) -> None
     first = (tmp_path / "runs" / "tiny-many-s0" / "generation=0001" / "evolve.json").stat().st_mtime_ns
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    said = [tmp_path / "0.txt", tmp_path / "1.txt"]
+    two = [
+        subprocess.Popen(command, cwd=PROJECT, env=os.environ | {"PREFECT_HOME": f"{out}.home"}, stdout=out.open("w"))
+        for out in said
+    ]
+    assert [one.wait() for one in two] == [0, 0]
+    assert "another process is at work on it" in said[0].read_text() + said[1].read_text()
     assert (tmp_path / "runs" / "tiny-many-s0" / "generation=0001" / "evolve.json").stat().st_mtime_ns == first
     page = (tmp_path / "runs" / "tiny-comparison.html").read_text()
     assert "5 of 5 runs are finished" in page
