@@ -57,10 +57,16 @@ def descendants(pid: int, named: str) -> list[int]:
     while open_ends:
         child = open_ends.pop()
         open_ends += sorted(_children(child))
-        with suppress(OSError):
-            if named.encode() in Path(f"/proc/{child}/cmdline").read_bytes():
-                found.append(child)
+        if lives(child, named):
+            found.append(child)
     return found
+
+
+def lives(pid: int, named: str) -> bool:
+    """Whether there is such a process, no zombie, whose command line has `named`."""
+    with suppress(OSError):
+        return named.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
 
 
 def watch(parent: int) -> None:

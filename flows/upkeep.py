@@ -1,10 +1,12 @@
 """What keeps Prefect's picture of our runs true: nothing stays Running that nobody works on.
 
 Prefect marks the run whose process died, not its subflows, and nothing at all when the worker or the machine died. So a run that
-ends otherwise than well ends its subflows too (`end_children`), an automation marks runs whose heartbeat stopped, and `sweep`
-clears up after both, at the start of a server and every minute beside a worker.
+ends otherwise than well ends its subflows too (`end_children`), an automation marks runs whose heartbeat stopped, a `Watch` beside
+each worker those that the automation forgot when its server started again, and `sweep` clears up after all of them, at the start
+of a server and every minute beside a worker.
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,12 +24,14 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.events.actions import ChangeFlowRunState
+from prefect.events.filters import EventFilter, EventNameFilter, EventResourceFilter
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 from prefect.exceptions import Pause
 from prefect.states import Cancelled, Cancelling, Crashed, Pending
 
 HEARTBEAT_SECONDS = 30
 LOST_AFTER_SECONDS = 3 * HEARTBEAT_SECONDS
+SILENT_SECONDS = 2 * LOST_AFTER_SECONDS
 LOST_RUNS = "Runs whose heartbeat stopped are crashed"
 _AT_WORK = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
 
@@ -72,6 +76,32 @@ def sweep(pools: list[str], nobody_works: bool = False) -> int:
     return marked
 
 
+class Watch:
+    """Runs of some pools that seem to be at work, and how long each has been silent, by our own clock.
+
+    What the server's automation counts is forgotten when the server starts again; a run lost about then is found here.
+    """
+
+    def __init__(self, pools: list[str]) -> None:
+        self._pools = pools
+        self._heard: dict[UUID, tuple[str, float]] = {}
+
+    def crash_the_silent(self, seconds: float = SILENT_SECONDS) -> int:
+        """How many runs have said nothing new for so long while this was called again and again; they are marked."""
+        now, marked = time.monotonic(), 0
+        with get_client(sync_client=True) as client:
+            runs = _runs(client, [StateType.RUNNING, StateType.CANCELLING], self._pools)
+            known, self._heard = self._heard, {}
+            for run in runs:
+                said = _newest_event(client, run.id)
+                before, since = known.get(run.id, (said, now))
+                self._heard[run.id] = (said, since if said == before else now)
+                if now - self._heard[run.id][1] >= seconds:
+                    _set(client, run, Crashed(message="Nothing was heard of it: its process or machine is gone."))
+                    marked += 1
+        return marked
+
+
 def lost_runs() -> AutomationCore:
     """The automation that marks a run as crashed when its process has sent no heartbeat for a while."""
     return AutomationCore(
@@ -88,6 +118,12 @@ def lost_runs() -> AutomationCore:
         ),
         actions=[ChangeFlowRunState(state=StateType.CRASHED, message="No heartbeat: its process or machine is gone.")],
     )
+
+
+def _newest_event(client: Any, flow_run_id: UUID) -> str:
+    resource = EventResourceFilter(id=[f"prefect.flow-run.{flow_run_id}"])
+    found = client.read_events(EventFilter(event=EventNameFilter(prefix=["prefect.flow-run."]), resource=resource), limit=1)
+    return str(found.events[0].id) if found.events else ""
 
 
 def _end_children(client: Any, flow_run: FlowRun, state: State) -> None:

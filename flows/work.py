@@ -18,6 +18,8 @@ from flows.s3_store import S3Store
 from flows.storage import open_store
 
 SWEEP_SECONDS = 60.0
+LAST_WORDS_SECONDS = 6.0
+ENGINE = "prefect.engine"
 
 
 def work(pool: str, limit: int | None, name: str | None) -> int:
@@ -41,10 +43,12 @@ def _watched(command: list[str], pool: str) -> int:
     """Runs Prefect's worker; on SIGTERM or SIGINT its flow runs get the signal too, which lets them close what they hold."""
     guard.start()
     worker: subprocess.Popen[bytes] | None = None
+    told: list[int] = []
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         if worker is not None and worker.poll() is None:
-            for pid in guard.descendants(worker.pid, "prefect.engine"):
+            for pid in guard.descendants(worker.pid, ENGINE):
+                told.append(pid)
                 os.kill(pid, signal.SIGTERM)
             # Prefect's worker takes the first signal as a wish and goes on; its runs need a moment to tell the server.
             threading.Timer(6.0, _insist, (worker,)).start()
@@ -55,7 +59,15 @@ def _watched(command: list[str], pool: str) -> int:
     worker = subprocess.Popen(command, start_new_session=True)
     threading.Thread(target=_sweep, args=(pool,), name="sweep", daemon=True).start()
     code = worker.wait()
+    _wait_for_end(told, LAST_WORDS_SECONDS)
     return 0 if code in (0, -signal.SIGTERM, 128 + signal.SIGTERM) else 1
+
+
+def _wait_for_end(processes: list[int], seconds: float) -> None:
+    """Runs that were told to end say so to the server, which a worker that ends at once would cut short: the guard kills them."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and any(guard.lives(pid, ENGINE) for pid in processes):
+        time.sleep(0.1)
 
 
 def _insist(worker: "subprocess.Popen[bytes]") -> None:
@@ -66,9 +78,11 @@ def _insist(worker: "subprocess.Popen[bytes]") -> None:
 def _sweep(pool: str) -> None:
     from flows import upkeep  # noqa: PLC0415  Prefect takes a second, and the worker shall not wait for it
 
+    watch = upkeep.Watch([pool])
     while True:
         time.sleep(SWEEP_SECONDS)
         try:
+            watch.crash_the_silent()
             upkeep.sweep([pool])
         except Exception as error:  # the server may be away for a while; the next turn tries again
             print(f"sweep: {type(error).__name__}: {error}", file=sys.stderr)
