@@ -1,9 +1,9 @@
 """What keeps Prefect's picture of our runs true: nothing stays Running that nobody works on.
 
-Prefect marks the run whose process died, not its subflows, and nothing at all when the worker or the machine died. So a run that
-ends otherwise than well ends its subflows too (`end_children`), an automation marks runs whose heartbeat stopped, a `Watch` beside
-each worker those that the automation forgot when its server started again, and `sweep` clears up after all of them, at the start
-of a server and every minute beside a worker.
+Prefect marks the run whose process died, not its subflows, and nothing at all when the worker or the machine died. So a run
+that ends otherwise than well ends its subflows too (`end_children`), an automation marks runs whose heartbeat stopped, a
+`Watch` beside each worker those that the automation forgot when its server started again, and `sweep` clears up after all of
+them, at the start of a server and every minute beside a worker.
 """
 
 import time
