@@ -46,7 +46,8 @@ def at_work(service: Service, run: str, manifest: str) -> list[int]:
 def test_it_says_where_it_is_and_its_page_asks_no_other_host(service: Service) -> None:
     printed = service.output.read_text()
     assert service.url in printed and f"http://127.0.0.1:{service.browser_port}" in printed
-    with urllib.request.urlopen(f"{service.url}/v2/dashboard") as page:
+    asked = urllib.request.Request(f"{service.url}/v2/dashboard", headers={"Accept": "text/html"})  # as a browser asks for a page
+    with urllib.request.urlopen(asked) as page:
         assert page.headers["content-security-policy"] == ui_server.POLICY
     with urllib.request.urlopen(f"{service.url}/ui-settings") as settings:
         assert b'"api_url":"/api"' in settings.read()
