@@ -90,7 +90,8 @@ def _bring_up(plan: Plan, running: list[children.Child]) -> None:
     (plan.home / "prefect-version").write_text(prefect_api.installed_version())
     setup = children.start("setup", [python, "-m", "flows.work", "setup", plan.store], variables, logs / "setup.log")
     if setup.process.wait(START_SECONDS):
-        raise children.ChildFailed(f"the deployments could not be made: {setup.last_words()}")
+        why = setup.last_words().rpartition("\n")[2]
+        raise children.ChildFailed(f"the deployments could not be made: {why}; see {setup.log}")
     for name, words in (("worker", ["worker", "cpu"]), ("browser", ["browse", "--port", str(plan.browser_port)])):
         more = ["--store", plan.store, "--host", plan.host] if name == "browser" else []
         command = [python, "-m", "flows.cli", *words, *more]

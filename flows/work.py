@@ -19,6 +19,7 @@ from flows.storage import open_store
 
 SWEEP_SECONDS = 60.0
 LAST_WORDS_SECONDS = 6.0
+WISH_SECONDS = 2.0
 ENGINE = "prefect.engine"
 
 
@@ -43,36 +44,31 @@ def _watched(command: list[str], pool: str) -> int:
     """Runs Prefect's worker; on SIGTERM or SIGINT its flow runs get the signal too, which lets them close what they hold."""
     guard.start()
     worker: subprocess.Popen[bytes] | None = None
-    told: list[int] = []
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         if worker is not None and worker.poll() is None:
-            for pid in guard.descendants(worker.pid, ENGINE):
-                told.append(pid)
+            runs = guard.descendants(worker.pid, ENGINE)
+            for pid in runs:
                 os.kill(pid, signal.SIGTERM)
-            # Prefect's worker takes the first signal as a wish and goes on; its runs need a moment to tell the server.
-            threading.Timer(6.0, _insist, (worker,)).start()
-            worker.send_signal(signal.SIGTERM)
+            threading.Thread(target=_end, args=(worker, runs), name="end", daemon=True).start()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     worker = subprocess.Popen(command, start_new_session=True)
     threading.Thread(target=_sweep, args=(pool,), name="sweep", daemon=True).start()
     code = worker.wait()
-    _wait_for_end(told, LAST_WORDS_SECONDS)
     return 0 if code in (0, -signal.SIGTERM, 128 + signal.SIGTERM) else 1
 
 
-def _wait_for_end(processes: list[int], seconds: float) -> None:
-    """Runs that were told to end say so to the server, which a worker that ends at once would cut short: the guard kills them."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and any(guard.lives(pid, ENGINE) for pid in processes):
+def _end(worker: "subprocess.Popen[bytes]", runs: list[int]) -> None:
+    """Ends Prefect's worker after its runs, which it would kill before they have told the server of their end."""
+    deadline = time.monotonic() + LAST_WORDS_SECONDS
+    while time.monotonic() < deadline and any(guard.lives(pid, ENGINE) for pid in runs):
         time.sleep(0.1)
-
-
-def _insist(worker: "subprocess.Popen[bytes]") -> None:
-    if worker.poll() is None:
-        worker.send_signal(signal.SIGTERM)
+    for _ in range(2):  # it takes the first signal as a wish
+        if worker.poll() is None:
+            worker.send_signal(signal.SIGTERM)
+            time.sleep(WISH_SECONDS)
 
 
 def _sweep(pool: str) -> None:
