@@ -72,7 +72,7 @@ def _training(store: str) -> list[RunnerDeployment]:
                     name,
                     TRAIN_QUEUE,
                     {"config": dump(load(preset)), "run_id": preset, "store": store},
-                    [f"preset:{preset}"],
+                    [f"preset:{preset}"] if name == preset else [],
                     description=f"Train a population. The form starts with the configuration `{preset}` of infra/runs/.\n\n"
                     "Another run id starts another run; the id of a run that exists goes on with it.",
                 )
