@@ -120,10 +120,18 @@ up() {
         say "browser     http://127.0.0.1:${BROWSER_PORT:-8750}")
 }
 
+# Any worker that runs will do: compose's own exec wants the first one, which may be the one that was lost.
+in_worker() {
+    local id
+    id=$(docker ps -q --filter "label=com.docker.compose.project=$PROJECT" --filter label=com.docker.compose.service=worker | head -n 1)
+    [ -n "$id" ] || fail 3 "no worker of the stack $PROJECT is running; start it: make up"
+    docker exec "$id" populora "$@"
+}
+
 case "${1:-}" in
 up) shift && up "$@" ;;
 down) shift && ensure_settings && down "$@" ;;
 logs) shift && ensure_settings && compose logs "$@" ;;
-populora) shift && ensure_settings && compose exec -T worker populora "$@" ;;
+populora) shift && in_worker "$@" ;;
 *) fail 2 "compose.sh up|down|logs|populora" ;;
 esac
