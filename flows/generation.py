@@ -1,5 +1,6 @@
 """One generation as a Prefect flow: every stage a task, every value a small reference to stored artifacts."""
 
+from functools import cache
 from typing import Any
 
 import prefect
@@ -60,17 +61,23 @@ def run_part_on_node(stage: str, generation: int, members: str, order: Reference
     return cluster.run_here(**order)
 
 
+@cache  # making a task reads its function's source, which takes Prefect longer than a stage's calls of the server
+def _named(task: Any, stage: str) -> Any:
+    """The task under the name that the run graph shows."""
+    return task.with_options(name=stage)
+
+
 def step(stage: str, generation: int, *after: Reference) -> Reference:
     """The stage as a task of its own name in the run graph, after its parts, or after the references that it reads."""
     notes.publish_progress(generation, stage)
     parts = _parts(stage, generation, *after)
-    return run_stage.with_options(name=stage)(stage, generation, *(parts or after))
+    return _named(run_stage, stage)(stage, generation, *(parts or after))
 
 
 def _parts(stage: str, generation: int, *after: Reference) -> list[Reference]:
     """The parts of a stage: one after the other on this machine, at the same time where there are others."""
     current, found = session(), session().parts(stage, generation)
-    here, there = run_part.with_options(name=stage), run_part_on_node.with_options(name=stage)
+    here, there = _named(run_part, stage), _named(run_part_on_node, stage)
     if not current.spreads(stage):
         return [here(stage, generation, members, part, *after) for part, members in found]
     if current.cluster:
