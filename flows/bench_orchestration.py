@@ -196,6 +196,7 @@ def _server(folder: Path, database: str) -> Iterator[children.Child]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     own = {"PREFECT_HOME": str(folder / "home"), "PREFECT_API_URL": f"http://127.0.0.1:{port}/api"}
+    own |= prefect_api.settings_without_tls(own["PREFECT_API_URL"], folder / "home")
     own |= {"PREFECT_SERVER_DATABASE_CONNECTION_URL": database} if database else {}
     quiet = {"PREFECT_LOGGING_LEVEL": "CRITICAL"}
     os.environ.update(prefect_api.WORKER_SETTINGS | own | quiet)

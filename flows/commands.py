@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from flows import guard
+from flows import guard, prefect_api
 from flows.config import PROJECT, ConfigError, apply, dump, load, parse
 
 
@@ -93,7 +93,9 @@ def _prefect() -> Iterator[None]:
     if "PREFECT_API_URL" in os.environ:
         yield
         return
-    os.environ.setdefault("PREFECT_HOME", str(PROJECT / ".cache" / "prefect"))
+    home = Path(os.environ.setdefault("PREFECT_HOME", str(PROJECT / ".cache" / "prefect")))
+    for name, value in prefect_api.settings_without_tls("http://127.0.0.1", home).items():  # Prefect starts a server for us
+        os.environ.setdefault(name, value)
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
     # A subflow's heartbeat thread costs a second each, and without a server beside us nothing reads the beats.

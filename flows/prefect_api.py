@@ -6,6 +6,9 @@ import urllib.error
 import urllib.request
 from base64 import b64encode
 from importlib.metadata import version
+from pathlib import Path
+
+import certifi
 
 from flows.config import ConfigError
 
@@ -58,6 +61,22 @@ def require(url: str) -> None:
         raise ServerUnreachable(f"no Prefect server answers at {url}; start one with populora serve, or set PREFECT_API_URL")
     if numbers(found)[:2] != numbers(installed_version())[:2]:
         raise ConfigError(f"the Prefect server at {url} is {found}, this project has {installed_version()}: make them the same")
+
+
+def settings_without_tls(url: str, home: Path) -> dict[str, str]:
+    """For clients of a server without TLS: one certificate, in a file in `home`. Nothing for a server with TLS.
+
+    Prefect reads 140 of them for every client that it makes, one a generation: a tenth of what its calls of the server take.
+    """
+    if not url.startswith("http://"):
+        return {}
+    file, end = home / "certificate.pem", "-----END CERTIFICATE-----\n"
+    if not file.exists():
+        home.mkdir(parents=True, exist_ok=True)
+        made = home / f"certificate-{os.getpid()}"
+        made.write_text(Path(certifi.where()).read_text(encoding="utf-8").partition(end)[0] + end, encoding="utf-8")
+        made.replace(file)
+    return {"PREFECT_API_SSL_CERT_FILE": str(file)}
 
 
 def authorization() -> dict[str, str]:

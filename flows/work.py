@@ -10,10 +10,11 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from types import FrameType
 
 from flows import guard, prefect_api
-from flows.config import ConfigError
+from flows.config import PROJECT, ConfigError
 from flows.s3_store import S3Store
 from flows.storage import open_store
 
@@ -33,7 +34,8 @@ def work(pool: str, limit: int | None, name: str | None) -> int:
         raise ConfigError("this machine shows no NVIDIA GPU (nvidia-smi -L): it cannot take work from the pool gpu")
     if pool == "gpu" and limit is None:
         limit = len(found)
-    os.environ.update(prefect_api.WORKER_SETTINGS | {"PREFECT_API_URL": url})
+    home = Path(os.environ.get("PREFECT_HOME", PROJECT / ".cache" / "prefect"))
+    os.environ.update(prefect_api.WORKER_SETTINGS | prefect_api.settings_without_tls(url, home) | {"PREFECT_API_URL": url})
     command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--type", "process"]
     command += ["--limit", str(limit)] if limit else []
     command += ["--name", name] if name else []

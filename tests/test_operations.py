@@ -4,6 +4,7 @@ import asyncio
 import fcntl
 import os
 import socket
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,15 @@ def test_a_server_of_another_version_is_refused(
 def without_gpu(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """A PATH on which no nvidia-smi is found."""
     monkeypatch.setenv("PATH", str(folder))
+
+
+def test_a_client_of_a_server_without_tls_reads_one_certificate(tmp_path: Path) -> None:
+    assert prefect_api.settings_without_tls("https://prefect.example/api", tmp_path) == {}
+    for _ in range(2):
+        ((name, file),) = prefect_api.settings_without_tls("http://127.0.0.1:4200/api", tmp_path / "home").items()
+        assert name == "PREFECT_API_SSL_CERT_FILE"
+        assert len(ssl.create_default_context(cafile=file).get_ca_certs()) == 1
+    assert [one.name for one in (tmp_path / "home").iterdir()] == ["certificate.pem"]
 
 
 def test_a_machine_without_gpu_takes_no_gpu_work(
