@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -237,10 +238,10 @@ def test_an_experiment_is_killed_and_two_processes_go_on_with_it(file: Path, tmp
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     said = [tmp_path / "0.txt", tmp_path / "1.txt"]
-    two = [
-        subprocess.Popen(command, cwd=PROJECT, env=os.environ | {"PREFECT_HOME": f"{out}.home"}, stdout=out.open("w"))
-        for out in said
-    ]
+    with ExitStack() as files:
+        outputs = [files.enter_context(out.open("w")) for out in said]
+        homes = [os.environ | {"PREFECT_HOME": f"{out}.home"} for out in said]
+        two = [subprocess.Popen(command, cwd=PROJECT, env=home, stdout=out) for home, out in zip(homes, outputs, strict=True)]
     assert [one.wait() for one in two] == [0, 0]
     assert "another process is at work on it" in said[0].read_text() + said[1].read_text()
     assert (tmp_path / "runs" / "tiny-many-s0" / "generation=0001" / "evolve.json").stat().st_mtime_ns == first
