@@ -119,7 +119,7 @@ def _generations(adapters: int, generations: int) -> list[float]:
     import prefect
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-    from flows import session
+    from flows import collector, session
     from flows.generation import run_generation
 
     seconds: list[float] = []
@@ -127,7 +127,7 @@ def _generations(adapters: int, generations: int) -> list[float]:
     @prefect.flow(name="bench", persist_result=False)
     def whole() -> None:
         population: Reference = {}
-        with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+        with collector.calm(), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
             for generation in range(generations):
                 began = time.monotonic()
                 population = run_generation("bench", generation, population)

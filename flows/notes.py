@@ -10,7 +10,8 @@
 Alarms and finished generations are also events, which automations can act on: `populora.alarm.{name}` and
 `populora.generation.completed`, both about the resource `populora.run.{run}`.
 
-Notes are written by a thread of their own, beside the next generation. They never fail or hold up a run: a fault is logged once.
+Notes are written by a process of their own and published by a thread, beside the next generation. They never fail or hold up a
+run: a fault is logged once.
 """
 
 import json
@@ -30,16 +31,12 @@ from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.context import FlowRunContext, TagsContext
 from prefect.events import emit_event
 
+from flows.browser.addresses import Addresses
 from flows.chain import STAGES
 from flows.config import ConfigError, RunConfig
-from flows.health import Alarm, summary
 from flows.manifest import Run
-from flows.note_data import Teller
-from flows.note_text import Told, generation_note, match_rows, rating_rows, run_note
-from stages.summary import generation_line
+from flows.note_writer import Writer, Written
 
-LARGEST = 400_000  # characters of a note; pictures go first, then the note is cut
-LINES = 20  # generations that the run's note lists
 PROGRESS_SECONDS = 5.0
 PATIENCE, PATIENCE_STOPPED = 30.0, 2.0  # seconds that the end of a run waits for its last notes
 
@@ -90,12 +87,8 @@ class Notes:
     """The publisher of one run; `close` it at the end."""
 
     def __init__(self, run: Run, config: RunConfig, browser: str = "") -> None:
-        self._run_id, self._planned, self._mode = run.run_id, config.generations, config.mode
-        try:
-            self._teller = Teller(Run(run.store, run.run_id), config.generations, browser)
-        except ConfigError as error:
-            _LOG.warning("%s; notes carry no links", error)
-            self._teller = Teller(Run(run.store, run.run_id), config.generations)
+        self._run_id, self._store, self._planned, self._mode = run.run_id, run.store.url, config.generations, config.mode
+        self._writer = Writer(run, config.generations, _checked(browser))
         self._owner = _flow_run()
         self._progress: UUID | None = None
         self._said = 0.0
@@ -123,6 +116,8 @@ class Notes:
         """Waits so long for what is queued."""
         self._work.put(None)
         self._thread.join(patience)
+        self._faulty = True  # a run that is stopped need not hear which notes it does not get
+        self._writer.close()
 
     # in the thread ------------------------------------------------------------------------------------------------------------
 
@@ -152,26 +147,13 @@ class Notes:
             self._client.update_flow_run(self._owner, tags=sorted(tags | {f"run:{self._run_id}", f"mode:{self._mode}"}))
 
     def _publish(self, generation: int, flow_run: UUID | None) -> None:
-        told = self._teller.told(generation)
-        self._emit(told)
-        tasks, grades = self._teller.tasks(generation), self._teller.grades(generation)
-        self._write("generation", "markdown", _fitting(told), f"Generation {generation}", flow_run)
-        self._write("ratings", "table", json.dumps(rating_rows(told.ratings)), f"Ratings after generation {generation}", flow_run)
-        matches = json.dumps(match_rows(self._teller.matches(generation), tasks, grades))
-        self._write("matches", "table", matches, f"Matches of generation {generation}", flow_run)
-        self._write("run", "markdown", self._rolling(), f"After generation {generation}", self._owner)
+        written = self._writer.write(generation)
+        self._emit(generation, written)
+        self._write("generation", "markdown", written.generation, f"Generation {generation}", flow_run)
+        self._write("ratings", "table", json.dumps(written.ratings), f"Ratings after generation {generation}", flow_run)
+        self._write("matches", "table", json.dumps(written.matches), f"Matches of generation {generation}", flow_run)
+        self._write("run", "markdown", written.run, f"After generation {generation}", self._owner)
         self._say_progress((generation + 1) / self._planned, f"{generation + 1} of {self._planned} generations")
-
-    def _rolling(self) -> str:
-        watch = self._teller.watch
-        newest = watch.generations[-LINES:]
-        lines = [
-            generation_line(
-                watch.of(one, "metrics"), watch.of(one, "ratings"), watch.of(one, "offspring"), watch.clock()[one], one
-            )
-            for one in newest
-        ]
-        return run_note(self._run_id, self._planned, lines, summary(watch.alarms()), self._teller.at)
 
     def _write(self, name: str, kind: str, data: Any, description: str, flow_run: UUID | None) -> UUID:
         note = ArtifactCreate(key=f"{self._run_id}-{name}", type=kind, data=data, description=description, flow_run_id=flow_run)
@@ -184,33 +166,31 @@ class Notes:
         else:
             self._client.update_artifact(self._progress, ArtifactUpdate(data=percent, description=what))
 
-    def _emit(self, told: Told) -> None:
+    def _emit(self, generation: int, written: Written) -> None:
+        """What an automation can act on, with what it can put into its message."""
         resource = {
             "prefect.resource.id": f"populora.run.{self._run_id}",
             "prefect.resource.name": self._run_id,
             "populora.mode": self._mode,
         }
-        for alarm in told.alarms:
-            emit_event(f"populora.alarm.{alarm.name}", resource, payload=self._payload(told, alarm))
-        emit_event("populora.generation.completed", resource, payload=self._payload(told, None))
-
-    def _payload(self, told: Told, alarm: Alarm | None) -> dict[str, Any]:
-        """What an automation can put into its message."""
-        link = told.at.generation(told.run_id, told.generation) if told.at else ""
-        payload = {"run": told.run_id, "generation": told.generation, "link": link, "store": self._teller.run.store.url}
-        if alarm is not None:
-            return payload | {"alarm": alarm.name, "subject": alarm.subject, "message": alarm.message}
-        return payload | {"planned": told.planned, "alarms": [str(one) for one in told.alarms]}
+        said = {"run": self._run_id, "generation": generation, "link": written.link, "store": self._store}
+        for alarm in written.alarms:
+            own = {"alarm": alarm.name, "subject": alarm.subject, "message": alarm.message}
+            emit_event(f"populora.alarm.{alarm.name}", resource, payload=said | own)
+        done = {"planned": self._planned, "alarms": [str(alarm) for alarm in written.alarms]}
+        emit_event("populora.generation.completed", resource, payload=said | done)
 
     _client: SyncPrefectClient
 
 
-def _fitting(told: Told) -> str:
-    """The note, small enough for Prefect's database: without pictures, and cut, if it must be."""
-    note = generation_note(told)
-    if len(note) > LARGEST:
-        note = generation_note(Told(**(told.__dict__ | {"pictures": {}})))
-    return note if len(note) <= LARGEST else note[:LARGEST] + "\n\n… (cut; the artifact browser has the rest)"
+def _checked(browser: str) -> str:
+    """The browser's address; empty, with a warning, for what is none."""
+    try:
+        Addresses(browser)
+    except ConfigError as error:
+        _LOG.warning("%s; notes carry no links", error)
+        return ""
+    return browser
 
 
 def _flow_run() -> UUID | None:

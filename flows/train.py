@@ -8,7 +8,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from pydantic import Field
 
-from flows import cluster, guard, machine, notes, upkeep
+from flows import cluster, collector, guard, machine, notes, upkeep
 from flows.config import RunConfig
 from flows.file_store import RUN_ID
 from flows.generation import run_generation
@@ -52,6 +52,7 @@ def train(
     browser = os.environ.get("POPULORA_BROWSER_URL", "")
     one_generation = run_generation.with_options(task_runner=cluster.runner(placement.ray)) if placement.ray else run_generation
     with (
+        collector.calm(),
         cluster.connected(placement.ray),
         open_session(config, run_id, store, placed(placement), bool(placement.ray)) as current,
         notes.publishing(current.run, config, browser),

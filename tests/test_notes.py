@@ -13,7 +13,7 @@ from flows.health import Alarm
 from flows.manifest import Run
 from flows.note_data import Teller
 from flows.note_text import fence, generation_note, match_rows, rating_rows, run_note, sparkline
-from flows.notes import LARGEST, _fitting
+from flows.note_writer import LARGEST, NotWritten, Writer, fitting, written
 from tests.report_run import HOSTILE, made
 
 BASE = "http://127.0.0.1:8750"
@@ -96,7 +96,7 @@ def test_alarms_are_escaped_and_a_note_stays_small(told):
     alarmed = type(told)(**(told.__dict__ | {"alarms": [Alarm(1, "slow", "solve", "<b>[x](http://e)</b> | `y`")]}))
     assert r"> **Alarm** g0001 slow: \<b\>\[x\](http://e)\</b\> \| \`y\`" in generation_note(alarmed)
     huge = type(told)(**(told.__dict__ | {"pictures": {"curve": "data:" + "x" * LARGEST}}))
-    assert len(_fitting(huge)) < LARGEST and "data:" not in _fitting(huge)
+    assert len(fitting(huge)) < LARGEST and "data:" not in fitting(huge)
 
 
 def test_pieces(store):
@@ -116,3 +116,16 @@ def test_a_note_that_comes_late_knows_nothing_of_what_came_after(store, told):
 def test_without_a_browser_there_are_no_links(store):
     note = generation_note(Teller(Run(FileStore(store), "run"), 3).told(0))
     assert "](http" not in note and "artifact browser" not in note
+
+
+def test_a_process_of_its_own_writes_the_same(store, teller):
+    writer = Writer(teller.run, 3, BASE)
+    try:
+        assert writer.write(1) == written(Teller(teller.run, 3, BASE), 1)
+        with pytest.raises(NotWritten, match="ValueError"):
+            writer.write("a fault")
+        assert writer.write(2).link == f"{BASE}/runs/run/generations/2"
+    finally:
+        writer.close()
+    with pytest.raises(NotWritten, match="has ended"):
+        writer.write(2)
