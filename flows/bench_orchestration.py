@@ -12,7 +12,6 @@ import argparse
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -24,6 +23,7 @@ from typing import Any
 from flows import children, prefect_api
 from flows.config import ConfigError, RunConfig, load
 from flows.execute import Reference
+from flows.own_server import free_port, own_server
 
 POSTGRES_USER = "postgres"
 TABLES = """select relname, pg_total_relation_size(oid) from pg_class
@@ -190,27 +190,11 @@ def _ask(url: str, statements: str) -> list[tuple]:
 @contextmanager
 def _server(folder: Path, database: str) -> Iterator[children.Child]:
     """A Prefect server of its own, and this process as its client."""
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    own = {"PREFECT_HOME": str(folder / "home"), "PREFECT_API_URL": f"http://127.0.0.1:{port}/api"}
-    own |= prefect_api.settings_without_tls(own["PREFECT_API_URL"], folder / "home")
-    own |= {"PREFECT_SERVER_DATABASE_CONNECTION_URL": database} if database else {}
     quiet = {"PREFECT_LOGGING_LEVEL": "CRITICAL"}
-    os.environ.update(prefect_api.WORKER_SETTINGS | own | quiet)
-    command = [sys.executable, "-m", "flows.ui_server", "--port", str(port)]
-    server = children.start("server", command, os.environ, folder / "server.log")
-    try:
-        deadline = time.monotonic() + 400
-        while not prefect_api.answers(own["PREFECT_API_URL"]):
-            if not server.lives or time.monotonic() > deadline:
-                raise children.ChildFailed(f"the Prefect server did not start: {server.last_words()}")
-            time.sleep(0.2)
+    more = prefect_api.WORKER_SETTINGS | quiet | ({"PREFECT_SERVER_DATABASE_CONNECTION_URL": database} if database else {})
+    with own_server(folder / "home", more) as (server, answers):
+        answers()
         yield server
-    finally:
-        server.end(10)
 
 
 @contextmanager
@@ -226,11 +210,7 @@ def postgres(folder: Path) -> Iterator[str]:
     if os.geteuid() == 0:  # PostgreSQL refuses to run as root
         shutil.chown(folder, POSTGRES_USER, POSTGRES_USER)
         as_user = ["runuser", "-u", POSTGRES_USER, "--"]
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     data, log = folder / "data", folder / "log"
 
     def run(*words: str) -> None:

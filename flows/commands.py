@@ -4,12 +4,13 @@ import json
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from flows import guard, prefect_api
+from flows import guard
 from flows.config import PROJECT, ConfigError, apply, dump, load, parse
+from flows.own_server import own_server
 
 
 def run(arguments: Namespace) -> int:
@@ -38,12 +39,13 @@ def run(arguments: Namespace) -> int:
         return 0
     check_resumable(Run(open_store(store), run_id), config)
     check_room(open_store(store), stored_bytes(config))
-    with early_worker(config, prepare=not places) as check_reachable, _prefect():
+    with early_worker(config, prepare=not places) as check_reachable, _prefect() as server_answers:
         from flows.remote import Placement
         from flows.report import report as write_report
         from flows.train import train
 
         check_reachable()
+        server_answers()
         head = train(run_id, store, config, Placement(**places))
         print(f"artifacts  {store}/{run_id}\nreport     {write_report(_open(store, run_id), _report_path(store, run_id))}")
     print(f"head       {head}")
@@ -82,25 +84,26 @@ def worker(arguments: Namespace) -> int:
 
 
 @contextmanager
-def _prefect() -> Iterator[None]:
-    """Prefect's settings for a run that the command line starts: quiet, private, and no heartbeats when nobody listens."""
-    guard.start()  # before Prefect starts its server, which must not outlive us
-    os.environ.setdefault("DO_NOT_TRACK", "1")
-    os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
-    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")  # what fails is said in our one line
-    os.environ.setdefault("PREFECT_SERVER_LOGGING_LEVEL", "CRITICAL")
-    os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "180")
-    if "PREFECT_API_URL" in os.environ:
-        yield
-        return
-    home = Path(os.environ.setdefault("PREFECT_HOME", str(PROJECT / ".cache" / "prefect")))
-    for name, value in prefect_api.settings_without_tls("http://127.0.0.1", home).items():  # Prefect starts a server for us
-        os.environ.setdefault(name, value)
-    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+def _prefect() -> Iterator[Callable[[], None]]:
+    """Prefect for a run that the command line starts: quiet, private, and no heartbeats when nobody listens.
 
-    # A subflow's heartbeat thread costs a second each, and without a server beside us nothing reads the beats.
-    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-        yield
+    Starts a server unless the environment names one; what it yields waits until that answers.
+    """
+    guard.start()  # before the server, which must not outlive us
+    quiet = ("PREFECT_LOGGING_LEVEL", "PREFECT_SERVER_LOGGING_LEVEL")  # what fails is said in our one line
+    settings = {"DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"} | dict.fromkeys(quiet, "CRITICAL")
+    for name, value in settings.items():
+        os.environ.setdefault(name, value)
+    if "PREFECT_API_URL" in os.environ:
+        yield lambda: None
+        return
+    home = Path(os.environ.get("PREFECT_HOME", PROJECT / ".cache" / "prefect"))
+    with own_server(home, {}, "--alone") as (_, answers):
+        from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+        # A heartbeat's thread costs a second at a flow's end, and without a worker beside us nothing reads the beats.
+        with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+            yield answers
 
 
 def fork(arguments: Namespace) -> int:

@@ -21,9 +21,10 @@ def experiment(arguments: Namespace) -> int:
         return 0
     if not arguments.only_compare:
         check(runs, open_store(store), _check_reachable)
-    with commands._prefect():
+    with commands._prefect() as server_answers:
         from flows.experiment_flow import experiment as conduct
 
+        server_answers()
         out = str(arguments.out.absolute()) if arguments.out else ""
         written = conduct(str(arguments.file.absolute()), store, out, arguments.only_compare)
     print(f"comparison {written['page']}\ntables     {Path(written['page']).with_suffix('')}")

@@ -1,6 +1,7 @@
 """The outer loop as a Prefect flow: start or resume a run, then one generation after another."""
 
 import os
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Annotated, Any
 
 import prefect
@@ -13,7 +14,7 @@ from flows.config import RunConfig
 from flows.file_store import RUN_ID
 from flows.generation import run_generation
 from flows.remote import HERE, Placement, Pools
-from flows.session import open_session, session
+from flows.session import Session, open_session, session
 
 
 @prefect.task(task_run_name="start", cache_policy=NO_CACHE, persist_result=False)
@@ -60,12 +61,24 @@ def train(
         population = start()
         # The heart of the run beats for its generations: one thread each would cost a second at the end of every one.
         with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), upkeep.children_wait_when_paused():
-            for generation in range(current.first_generation(), config.generations):
-                with notes.tagged(run_id, config.mode, generation):
-                    population = one_generation(run_id, generation, population)
-                current.report_generation(generation)
-                current.retire(generation)
+            _generations(current, one_generation, population)
         return current.finish()
+
+
+def _generations(current: Session, one_generation: Any, population: dict[str, Any]) -> None:
+    """Those that the run lacks. Each is reported on, in a thread, while the next is at work."""
+    config, run_id = current.config, current.run.run_id
+    with ThreadPoolExecutor(1, "report") as beside:
+        reported: Future[None] | None = None
+        for generation in range(current.first_generation(), config.generations):
+            with notes.tagged(run_id, config.mode, generation):
+                population = one_generation(run_id, generation, population)
+            if reported is not None:
+                reported.result()
+            current.retire(generation)
+            reported = beside.submit(current.report_generation, generation)
+        if reported is not None:
+            reported.result()
 
 
 def placed(placement: Placement) -> Pools | None:

@@ -1,7 +1,8 @@
-"""Prefect's server and UI with one addition: a content security policy, so that the page asks no host but this one.
+"""Prefect's server and UI with two additions: a content security policy, and transactions of SQLite that wait their turn.
 
 The UI of Prefect 3.8 requests an analytics host even when analytics are off, and logos from a content network. The policy makes
 the browser refuse both. `python -m flows.ui_server --host 127.0.0.1 --port 4200`; everything else is Prefect's own settings.
+`--alone` is the server of one command: no page, no schedules.
 """
 
 import argparse
@@ -9,6 +10,8 @@ import os
 from typing import Any
 
 import uvicorn
+
+from flows import collector
 
 POLICY = "; ".join(
     (
@@ -60,12 +63,31 @@ class Guarded:
         await self._app(scope, receive, sending)
 
 
+def take_turns() -> None:
+    """Makes Prefect's transactions take SQLite's lock as they begin, and wait for it.
+
+    They took it at their first write, and were refused if another had written since they read: every few generations the client
+    of a run was answered 503 and slept for two seconds.
+    """
+    from prefect.server.database.configurations import AioSqliteConfiguration  # noqa: PLC0415  settings first
+
+    begin = AioSqliteConfiguration.begin_transaction
+
+    def begin_immediately(self: Any, session: Any, with_for_update: bool = False) -> Any:
+        return begin(self, session, with_for_update=True)
+
+    AioSqliteConfiguration.begin_transaction = begin_immediately  # type: ignore[method-assign]
+
+
 def main() -> None:
     """Serves until SIGTERM or SIGINT."""
     parser = argparse.ArgumentParser(prog="python -m flows.ui_server")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=4200)
+    parser.add_argument("--alone", action="store_true", help="without the page and without schedules")
     arguments = parser.parse_args()
+    if arguments.alone:
+        os.environ["PREFECT_UI_ENABLED"] = "false"
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     os.environ.setdefault("PREFECT_UI_URL", f"http://{arguments.host}:{arguments.port}")
@@ -73,9 +95,11 @@ def main() -> None:
         os.environ.setdefault("PREFECT_UI_STATIC_DIRECTORY", os.path.join(home, "ui"))
     from prefect.server.api.server import create_app  # noqa: PLC0415  it reads the settings when it is imported
 
-    app = Guarded(create_app(final=True))
+    take_turns()
+    app = Guarded(create_app(final=True, ephemeral=arguments.alone))
     level = os.environ.get("PREFECT_SERVER_LOGGING_LEVEL", "warning").lower()
-    uvicorn.run(app, host=arguments.host, port=arguments.port, log_level=level, timeout_graceful_shutdown=3)
+    with collector.calm():
+        uvicorn.run(app, host=arguments.host, port=arguments.port, log_level=level, timeout_graceful_shutdown=3)
 
 
 if __name__ == "__main__":
