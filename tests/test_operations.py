@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import gc
 import os
 import socket
 import ssl
@@ -13,8 +14,9 @@ import pytest
 import s3_servers
 from prefect_double import server_of_version
 
-from flows import children, cli, cluster, deployments, machine, prefect_api, serve, ui_server, workers
+from flows import children, cli, cluster, collector, deployments, machine, prefect_api, serve, ui_server, workers
 from flows.config import ConfigError, load
+from flows.own_server import own_server
 from flows.remote import HERE, Placement
 from stages.core.engine import EngineUnavailable
 
@@ -208,3 +210,20 @@ def test_what_serve_gives_its_children(tmp_path: Path) -> None:
     assert variables["PREFECT_API_URL"] == "http://127.0.0.1:4321/api"
     assert variables["PREFECT_HOME"] == str(tmp_path / "prefect")
     assert variables["PREFECT_SERVER_ANALYTICS_ENABLED"] == "false" and variables["DO_NOT_TRACK"] == "1"
+
+
+def test_the_collector_is_calm_for_a_while() -> None:
+    before = gc.get_threshold()
+    with collector.calm():
+        assert gc.get_freeze_count() > 1000 and gc.get_threshold() == collector.THRESHOLDS
+    assert gc.get_freeze_count() == 0 and gc.get_threshold() == before
+
+
+def test_a_server_of_our_own_that_cannot_start_says_why(tmp_path: Path) -> None:
+    before = dict(os.environ)
+    wrong = {"PREFECT_SERVER_DATABASE_CONNECTION_URL": "no-database"}
+    with own_server(tmp_path, wrong, "--alone") as (server, answers):
+        with pytest.raises(children.ChildFailed, match="Could not parse SQLAlchemy URL"):
+            answers()
+        assert os.environ["PREFECT_API_URL"].startswith("http://127.0.0.1:")
+    assert not server.lives and dict(os.environ) == before
