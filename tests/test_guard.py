@@ -43,7 +43,7 @@ def test_children_end_with_their_parent(number: signal.Signals) -> None:
 def test_prefect_s_server_ends_with_a_run_that_was_killed_before_it_began(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "flows.cli", "run", "-c", "chaos", "--store", str(tmp_path), "--set", "sandbox.kind=local"]
     parent = subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while not (servers := guard.descendants(parent.pid, "uvicorn")):
+    while not (servers := guard.descendants(parent.pid, "ui_server")):
         assert parent.poll() is None
         time.sleep(0.05)
     time.sleep(1.0)
