@@ -38,6 +38,7 @@ from flows.manifest import Run
 from flows.note_writer import Writer, Written
 
 PROGRESS_SECONDS = 5.0
+ASIDE_SECONDS = 0.5  # what is said of a generation waits so long: the next one begins first
 PATIENCE, PATIENCE_STOPPED = 30.0, 2.0  # seconds that the end of a run waits for its last notes
 
 _LOG = logging.getLogger("populora.notes")
@@ -147,6 +148,8 @@ class Notes:
             self._client.update_flow_run(self._owner, tags=sorted(tags | {f"run:{self._run_id}", f"mode:{self._mode}"}))
 
     def _publish(self, generation: int, flow_run: UUID | None) -> None:
+        if generation + 1 < self._planned:
+            time.sleep(ASIDE_SECONDS)
         written = self._writer.write(generation)
         self._emit(generation, written)
         self._write("generation", "markdown", written.generation, f"Generation {generation}", flow_run)

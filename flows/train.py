@@ -1,6 +1,7 @@
 """The outer loop as a Prefect flow: start or resume a run, then one generation after another."""
 
 import os
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Annotated, Any
 
@@ -66,7 +67,7 @@ def train(
 
 
 def _generations(current: Session, one_generation: Any, population: dict[str, Any]) -> None:
-    """Those that the run lacks. Each is reported on, in a thread, while the next is at work."""
+    """Those that the run lacks. Each is reported on, in a thread, when the next is at work."""
     config, run_id = current.config, current.run.run_id
     with ThreadPoolExecutor(1, "report") as beside:
         reported: Future[None] | None = None
@@ -76,9 +77,15 @@ def _generations(current: Session, one_generation: Any, population: dict[str, An
             if reported is not None:
                 reported.result()
             current.retire(generation)
-            reported = beside.submit(current.report_generation, generation)
+            reported = beside.submit(_report, current, generation)
         if reported is not None:
             reported.result()
+
+
+def _report(current: Session, generation: int) -> None:
+    if generation + 1 < current.config.generations:
+        time.sleep(notes.ASIDE_SECONDS)
+    current.report_generation(generation)
 
 
 def placed(placement: Placement) -> Pools | None:

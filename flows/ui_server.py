@@ -44,6 +44,14 @@ SETTINGS = {
 }
 """Prefect's settings for our servers; the environment wins."""
 
+ALONE = {
+    "PREFECT_UI_ENABLED": "false",
+    "PREFECT_API_BLOCKS_REGISTER_ON_START": "false",  # a second of every start
+    "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
+    "PREFECT_SERVER_EVENTS_STREAM_OUT_ENABLED": "false",
+}
+"""What the server of one command does without: nobody looks at it, and it has no automations."""
+
 
 class Guarded:
     """An ASGI application whose every answer carries the policy."""
@@ -86,9 +94,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=4200)
     parser.add_argument("--alone", action="store_true", help="without the page and without schedules")
     arguments = parser.parse_args()
-    if arguments.alone:
-        os.environ["PREFECT_UI_ENABLED"] = "false"
-    for name, value in SETTINGS.items():
+    for name, value in (SETTINGS | (ALONE if arguments.alone else {})).items():
         os.environ.setdefault(name, value)
     os.environ.setdefault("PREFECT_UI_URL", f"http://{arguments.host}:{arguments.port}")
     if home := os.environ.get("PREFECT_HOME"):  # not into the package, as is the default: who serves may not be who installed

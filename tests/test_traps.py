@@ -74,7 +74,7 @@ def test_prefect_knows_every_setting_that_we_give_it() -> None:
                 walk(field.annotation)
 
     walk(Settings)
-    ours = set(ui_server.SETTINGS) | set(prefect_api.WORKER_SETTINGS)
+    ours = set(ui_server.SETTINGS) | set(ui_server.ALONE) | set(prefect_api.WORKER_SETTINGS)
     assert {name for name in ours if name.startswith("PREFECT_")} - known == set()
 
 
