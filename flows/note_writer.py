@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 
 from flows.config import PROJECT
@@ -51,20 +52,18 @@ class Writer:
         assert self._process.stdin is not None and self._process.stdout is not None
         try:
             print(generation, file=self._process.stdin, flush=True)
-        except BrokenPipeError:
+        except (BrokenPipeError, ValueError):  # it is gone, or closed
             raise NotWritten("the process that writes them has ended") from None
         line = self._process.stdout.readline()
-        if not line:
-            raise NotWritten("the process that writes them has ended")
-        answer = json.loads(line)
+        answer = json.loads(line) if line else {"fault": "the process that writes them has ended"}
         if "fault" in answer:
             raise NotWritten(answer["fault"])
         return Written(**(answer | {"alarms": [Alarm(**alarm) for alarm in answer["alarms"]]}))
 
     def close(self) -> None:
         """Ends the process, whatever it is at."""
-        self._process.kill()
-        self._process.wait()
+        with suppress(BrokenPipeError), self._process:  # which closes its pipes and waits
+            self._process.kill()
 
 
 def written(teller: Teller, generation: int) -> Written:
