@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from flows.config import PROJECT
 from flows.health import Alarm, summary
@@ -55,7 +56,7 @@ class Writer:
         except (BrokenPipeError, ValueError):  # it is gone, or closed
             raise NotWritten("the process that writes them has ended") from None
         line = self._process.stdout.readline()
-        answer = json.loads(line) if line else {"fault": "the process that writes them has ended"}
+        answer: dict[str, Any] = json.loads(line) if line else {"fault": "the process that writes them has ended"}
         if "fault" in answer:
             raise NotWritten(answer["fault"])
         return Written(**(answer | {"alarms": [Alarm(**alarm) for alarm in answer["alarms"]]}))
