@@ -4,6 +4,8 @@ The real flow of a generation runs against a server of its own, on SQLite or Pos
 one by one. Seconds are what a run waits; `cpu` is what of it does not depend on how busy the machine is; `drain` is how long the
 server is still busy with what it was told.
 
+`--stage-seconds 0.8` gives the server time between tasks, as a run does; without it tasks follow each other at once.
+
 `--days 20 --generations 100` shows growth: so many runs of so many generations, and after each everything that the server knows
 becomes a day older (PostgreSQL only), so that its vacuum, which keeps `--keep` days here, removes what is due.
 """
@@ -35,13 +37,14 @@ AGE = """update flow_run set start_time = start_time - interval '1 day', end_tim
 
 
 class NoStages:
-    """A session whose steps are done the moment they are asked for."""
+    """A session whose steps are done the moment they are asked for, or after so many seconds."""
 
-    def __init__(self, config: RunConfig, adapters: int) -> None:
-        self.config, self._adapters, self.cluster = config, adapters, False
+    def __init__(self, config: RunConfig, adapters: int, seconds: float = 0.0) -> None:
+        self.config, self._adapters, self.cluster, self._seconds = config, adapters, False, seconds
 
     def run_stage(self, stage: str, generation: int | None, part: str | None = None) -> Reference:
         """A reference like any other, of nothing."""
+        time.sleep(self._seconds)
         return {"stage": stage, "generation": generation, "manifest": f"{stage}-{generation}-{part}", "rows": {}}
 
     def parts(self, stage: str, generation: int) -> list[tuple[str, str]]:
@@ -59,6 +62,7 @@ def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
     parser.add_argument("--database", default="sqlite", help="sqlite, postgres (a throw-away one), or a SQLAlchemy URL")
     parser.add_argument("--adapters", default="1,8,64")
     parser.add_argument("--generations", type=int, default=5)
+    parser.add_argument("--stage-seconds", type=float, default=0.0, help="every stage sleeps so long, which does not count")
     parser.add_argument("--days", type=int, default=0, help="runs of so many generations, each followed by a day's ageing")
     parser.add_argument("--keep", type=int, default=5, help="days after which the server forgets a run, with --days")
     arguments = parser.parse_args(options)
@@ -79,7 +83,7 @@ def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
             if arguments.days:
                 measured = _days(adapters, arguments.generations, arguments.days, url, size)
             else:
-                measured = _measure(adapters, arguments.generations, size)
+                measured = _measure(adapters, arguments.generations, arguments.stage_seconds, size)
             yield from ({**line, "database": kind, "adapters": adapters} for line in measured)
 
 
@@ -96,9 +100,9 @@ def _days(adapters: int, generations: int, days: int, url: str, size: Any) -> It
         yield from (_figure(name, value, "MB") | {"day": day} for name, value in sizes.items() if name != "cpu.server")
 
 
-def _measure(adapters: int, generations: int, size: Any) -> Iterator[dict[str, Any]]:
+def _measure(adapters: int, generations: int, asleep: float, size: Any) -> Iterator[dict[str, Any]]:
     before, client = size(), time.process_time()
-    seconds = _generations(adapters, generations)
+    seconds = _generations(adapters, generations, asleep)
     client, began = time.process_time() - client, time.monotonic()
     _settled(size)
     tasks = 11 + adapters
@@ -114,8 +118,8 @@ def _measure(adapters: int, generations: int, size: Any) -> Iterator[dict[str, A
     yield _figure("io.database_a_task", grown, "kB")
 
 
-def _generations(adapters: int, generations: int) -> list[float]:
-    """Seconds of each generation of one run."""
+def _generations(adapters: int, generations: int, asleep: float = 0.0) -> list[float]:
+    """Seconds of each generation of one run, less those that its stages slept."""
     import prefect
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
@@ -131,10 +135,10 @@ def _generations(adapters: int, generations: int) -> list[float]:
             for generation in range(generations):
                 began = time.monotonic()
                 population = run_generation("bench", generation, population)
-                seconds.append(time.monotonic() - began)
+                seconds.append(time.monotonic() - began - (10 + adapters) * asleep)
 
     config = load("chaos", [f"generations={generations + 1}", "benchmark.every=1"])
-    token = session._CURRENT.set(NoStages(config, adapters))  # type: ignore[arg-type]
+    token = session._CURRENT.set(NoStages(config, adapters, asleep))  # type: ignore[arg-type]
     try:
         whole()
     finally:
