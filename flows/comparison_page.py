@@ -1,4 +1,4 @@
-"""The comparison of an experiment's runs: one self-contained HTML page, and its tables as CSV and Parquet beside it."""
+"""The comparison of an experiment's runs: one self-contained HTML page, with tables (CSV, Parquet) and figures beside it."""
 
 import io
 import subprocess
@@ -12,13 +12,13 @@ import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
 from flows.comparison import Compared, gather, problems
-from flows.comparison_text import arms_table, definitions, differences_table, lead, primary_tiles, runs_table
+from flows.comparison_text import arms_table, changes_table, definitions, differences_table, lead, primary_tiles, runs_table
 from flows.experiment import BUDGETS, Experiment, Planned
 from flows.report import _written as write_whole
 from flows.report_page import Html, details, escape, joined, note, page
 from flows.storage import Store
 from stages import figure_comparison as figures
-from stages.comparison import differences
+from stages.comparison import changes, differences
 from stages.core.plates import Plate, svg
 
 
@@ -30,16 +30,38 @@ class Registered:
     time: float
 
 
+@dataclass(frozen=True)
+class _Made:
+    """What a page is written from. Tables and figures name arms as `arms_by_model` does."""
+
+    described: Experiment
+    file: Path
+    found: Sequence[Compared]
+    registered: Registered
+    late: Sequence[str]
+    arms: Sequence[str]
+    compared: pa.Table
+    moved: pa.Table
+    plates: Mapping[str, Sequence[Plate]]  # by section
+
+
 def write_comparison(described: Experiment, file: Path, runs: Sequence[Planned], store: Store, out: Path) -> dict[str, Any]:
-    """Writes the page to `out` and the tables to the folder of its name; their paths."""
+    """Writes the page to `out`, the tables and the figures to the folder of its name; their paths."""
     found = gather(store, runs)
     rule, registered = described.primary, registration(file)
     late = _began_before(found, registered)
     points = [point for one in found if one.usable for point in one.points]
     compared = differences(points, described.compared(), BUDGETS, _primary(described, late), rule.alpha, rule.power)
-    text = _page(described, found, compared, registered, late, file)
+    named = arms_by_model(found)
+    curves = [{**row, "arm": named[one.planned.run_id], "usable": one.usable} for one in found for row in one.curves]
+    moved = changes([row for row in curves if row["usable"]], rule.alpha)
+    arms = list(dict.fromkeys(named[one.planned.run_id] for one in found))
+    plates = _drawn(described, found, named, arms, compared, curves)
+    text = _page(_Made(described, file, found, registered, late, arms, compared, moved, plates))
     written = write_whole(out, text.encode())
-    return {"page": str(written), "tables": _tables(found, compared, written.with_suffix(""))}
+    folder = written.with_suffix("")
+    tables = _tables(found, compared, moved, folder)
+    return {"page": str(written), "tables": tables, "figures": _figures(plates, folder)}
 
 
 def registration(file: Path) -> Registered:
@@ -76,38 +98,45 @@ def _primary(described: Experiment, late: Sequence[str]) -> dict[str, Any]:
     return scope | {"over": rule.over, "budget": rule.budget}
 
 
-def _page(
-    described: Experiment, found: Sequence[Compared], compared: pa.Table, registered: Registered, late: Sequence[str], file: Path
-) -> str:
+def _drawn(
+    described: Experiment,
+    found: Sequence[Compared],
+    named: Mapping[str, str],
+    arms: Sequence[str],
+    compared: pa.Table,
+    curves: Sequence[Mapping[str, Any]],
+) -> dict[str, list[Plate]]:
     rule = described.primary
-    named = arms_by_model(found)
-    arms = list(dict.fromkeys(named[one.planned.run_id] for one in found))
     points = [
         {**point, "arm": named[one.planned.run_id]} for one in found for point in one.points if _is_endpoint(point, described)
     ]
-    curves = [{**row, "arm": named[one.planned.run_id]} for one in found for row in one.curves]
     what = f"{rule.over} {rule.measure}, {rule.group} problems"
-    rows = [row for row in compared.to_pylist() if _is_endpoint(row, described)]
-    main = [row for row in rows if row["budget"] == rule.budget]
+    main = [row for row in compared.to_pylist() if _is_endpoint(row, described) and row["budget"] == rule.budget]
+    return {
+        "differences": [figures.forest(_table(main, compared), rule.alpha)],
+        "budgets": [figures.scores(points, arms, one, what, rule.alpha) for one in BUDGETS],
+        "training": [figures.training(curves, arms, name, rule.alpha) for name in figures.CURVES],
+    }
+
+
+def _page(made: _Made) -> str:
+    described, found = made.described, made.found
+    rows = [row for row in made.compared.to_pylist() if _is_endpoint(row, described)]
     sections = [
-        ("primary", "The primary comparison", primary_tiles(described, rows, late)),
-        ("differences", "All contrasts at the primary endpoint", _plates([figures.forest(_table(main, compared), rule.alpha)])),
-        (
-            "budgets",
-            "Scores against what they cost",
-            _plates([figures.scores(points, arms, one, what, rule.alpha) for one in BUDGETS]),
-        ),
+        ("primary", "The primary comparison", primary_tiles(described, rows, made.late)),
+        ("differences", "All contrasts at the primary endpoint", _plates(made.plates["differences"])),
+        ("budgets", "Scores against what they cost", _plates(made.plates["budgets"])),
         ("matched", "Contrasts at equal amounts of each budget", differences_table(rows)),
-        ("training", "Training", _plates([figures.training(curves, arms, name, rule.alpha) for name in figures.CURVES])),
-        ("exploratory", "Everything else", _everything(compared, rows)),
+        ("training", "Training", _plates(made.plates["training"])),
+        ("changes", "From the first third of a run to the last", _changes(made.moved, made.arms)),
+        ("exploratory", "Everything else", _everything(made.compared, rows)),
         ("runs", "Runs", runs_table(found)),
         ("arms", "Arms", arms_table(described, found)),
         ("definitions", "What is compared", definitions(described)),
     ]
     missing = problems(found)
-    head = joined(
-        [lead(described, found, registered.commit, file.name), *([note("Not everything is here", missing)] if missing else [])]
-    )
+    said = lead(described, found, made.registered.commit, made.file.name)
+    head = joined([said, *([note("Not everything is here", missing)] if missing else [])])
     return page(f"Experiment {described.name}", head, sections)
 
 
@@ -140,6 +169,13 @@ def _everything(compared: pa.Table, shown: Sequence[Mapping[str, Any]]) -> Html:
     return joined([Html(f"<p>{text}</p>"), *folds])
 
 
+def _changes(moved: pa.Table, arms: Sequence[str]) -> Html:
+    rows = sorted(moved.to_pylist(), key=lambda row: (row["measure"], arms.index(row["arm"])))
+    drawn = [row for row in rows if row["measure"] in figures.CURVES]
+    rest = [row for row in rows if row["measure"] not in figures.CURVES]
+    return joined([changes_table(drawn), details(f"{len(rest)} changes of other metrics", changes_table(rest))])
+
+
 def _plates(plates: Sequence[Plate]) -> Html:
     return Html(f'<div class="plates">{joined(_figure(plate) for plate in plates)}</div>')
 
@@ -152,12 +188,22 @@ def _figure(plate: Plate) -> Html:
     return Html(f'<figure class="card" id="{plate.name}">{picture}<figcaption>{caption}</figcaption></figure>')
 
 
+def _figures(plates: Mapping[str, Sequence[Plate]], folder: Path) -> list[str]:
+    """Writes every figure as SVG; the paths."""
+    return [
+        str(write_whole(folder / f"{plate.name}.svg", svg(plate.figure, plate.name).encode()))
+        for some in plates.values()
+        for plate in some
+        if plate.figure is not None
+    ]
+
+
 def _table(rows: Sequence[Mapping[str, Any]], like: pa.Table) -> pa.Table:
     return pa.Table.from_pylist([dict(row) for row in rows], schema=like.schema)
 
 
-def _tables(found: Sequence[Compared], compared: pa.Table, folder: Path) -> list[str]:
-    """Writes runs, scores, curves and differences as Parquet and CSV; the paths."""
+def _tables(found: Sequence[Compared], compared: pa.Table, moved: pa.Table, folder: Path) -> list[str]:
+    """Writes runs, scores, curves, differences and changes as Parquet and CSV; the paths."""
     runs = [
         {"run": one.planned.run_id, "arm": one.planned.arm, "seed": one.planned.seed, "state": one.state}
         | {"done": one.generations, "planned": one.planned.config.generations, "model": one.model, "head": one.head}
@@ -169,6 +215,7 @@ def _tables(found: Sequence[Compared], compared: pa.Table, folder: Path) -> list
         "scores": pa.Table.from_pylist([point for one in found for point in one.points if point["what"] == "score"]),
         "curves": pa.Table.from_pylist([row for one in found for row in one.curves]),
         "differences": compared,
+        "changes": moved,
     }
     written = []
     for name, table in kept.items():

@@ -101,6 +101,29 @@ def differences_table(rows: Sequence[Row]) -> Html:
     return table(header, cells, ["changed" if row["label"] == "confirmatory" else "" for row in rows])
 
 
+def changes_table(rows: Sequence[Row]) -> Html:
+    """What changes as an arm trains, with what it swings about its straight line."""
+    if not rows:
+        return Html('<p class="none">No run is finished yet.</p>')
+    header = ("arm", "metric", "first third", "last third", "change ± s.e.", "interval", "n", "p (t)", "swing", "sampling")
+    cells = [
+        [
+            escape(row["arm"]),
+            escape(row["measure"]),
+            escape(f"{row['early']:.4g}"),
+            escape(f"{row['late']:.4g}"),
+            escape(f"{row['change']:+.4g}" + (f" ± {row['stderr']:.4g}" if row["stderr"] is not None else "")),
+            escape("–" if row["low"] is None else f"{row['low']:+.4g} to {row['high']:+.4g}"),
+            escape(row["n"]),
+            escape("–" if row["p_t"] is None else f"{row['p_t']:.3f}"),
+            escape(f"{row['swing']:.3g}"),
+            escape("–" if row["noise"] is None else f"{row['noise']:.3g}"),
+        ]
+        for row in rows
+    ]
+    return table(header, cells)
+
+
 def runs_table(found: Sequence[Compared]) -> Html:
     """Every run with its state and its costs."""
     names = ("generated_tokens", "trained_tokens", "optimizer_steps", "seconds")
@@ -145,6 +168,9 @@ def definitions(described: Experiment) -> Html:
         "Tokens generated are those of proposals and answers; tokens trained on are the responses of samples whose adapter took "
         "its step; seconds are those of all stages but benchmarks, on a machine that may have had other work. Filling the "
         "buffers at the start and scoring count nothing.",
+        "First and last third are means over a finished run's generations. A metric's swing is the standard deviation of "
+        "generations about their straight line; sampling is what the tasks of a generation explain of it, the root mean square "
+        "of their standard errors: a swing much above it is the run's own.",
         "The unit is the seed. Runs of one seed share seed tasks, starting adapters and problems. Standard errors, intervals and "
         f"tests are over seeds; the smallest detectable difference is for power {rule.power:g} at the spread seen here. Problems "
         "are a fixed set: intervals speak about other seeds, not about other problems.",

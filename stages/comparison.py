@@ -1,4 +1,4 @@
-"""Comparison: do two arms differ, by how much, and what difference could this many seeds have shown?
+"""Comparison: do two arms differ, by how much, and what difference could this many seeds have shown? What changes in training?
 
 The unit is the seed: runs of one seed share seed tasks, starting adapters and problems, so differences are taken within seeds
 and only then averaged (`stages.core.paired`).
@@ -37,6 +37,24 @@ DIFFERENCES = pa.schema(
         ("p_t", _FLOAT),
         ("p_flip", _FLOAT),
         ("detectable", _FLOAT),
+    ]
+)
+CHANGES = pa.schema(
+    [
+        ("arm", _STR),
+        ("measure", _STR),
+        ("seeds", pa.list_(pa.int64())),
+        ("early", _FLOAT),  # mean of the first third of the generations
+        ("late", _FLOAT),  # of the last third
+        ("change", _FLOAT),
+        ("n", _INT),
+        ("stderr", _FLOAT),
+        ("low", _FLOAT),
+        ("high", _FLOAT),
+        ("p_t", _FLOAT),
+        ("p_flip", _FLOAT),
+        ("swing", _FLOAT),  # standard deviation of generations about their straight line
+        ("noise", _FLOAT),  # what of it the samples of a generation explain: root mean square of their standard errors
     ]
 )
 Point = Mapping[str, Any]
@@ -105,4 +123,55 @@ def _difference(
         "p_t": p_paired(found),
         "p_flip": p_flip(apart),
         "detectable": detectable(found.stderr, found.n, alpha, power),
+    }
+
+
+def changes(curves: Iterable[Point], alpha: float) -> pa.Table:
+    """CHANGES of every arm and metric from the first third of a run's generations to the last, over seeds.
+
+    A curve's row has arm, seed, name, trained (generations so far), value, and stderr where the generation gives one. A run that
+    has no value in one of the thirds is left out of the metric's row.
+    """
+    runs: dict[tuple[str, str], dict[int, list[Point]]] = {}
+    for row in curves:
+        runs.setdefault((row["arm"], row["name"]), {}).setdefault(row["seed"], []).append(row)
+    rows = []
+    for (arm, name), own in sorted(runs.items()):
+        thirds = {seed: ends for seed, points in sorted(own.items()) if (ends := _ends(points)) is not None}
+        if thirds:
+            rows.append({"arm": arm, "measure": name, "seeds": list(thirds)} | _change(list(thirds.values()), alpha))
+    return pa.Table.from_pylist(rows, schema=CHANGES)
+
+
+def _ends(points: Sequence[Point]) -> tuple[float, float, float, float | None] | None:
+    """(early mean, late mean, swing, noise) of one run's curve."""
+    last = max(point["trained"] for point in points)
+    third = max(1, last // 3)
+    early = [point["value"] for point in points if point["trained"] <= third]
+    late = [point["value"] for point in points if point["trained"] > last - third]
+    if not early or not late or last < 2:
+        return None
+    x, y = np.array([(point["trained"], point["value"]) for point in points]).T
+    rest = y - np.polynomial.Polynomial.fit(x, y, 1)(x)
+    errors = [point["stderr"] for point in points if point["stderr"] is not None]
+    noise = float(np.sqrt(np.mean(np.square(errors)))) if errors else None
+    return float(np.mean(early)), float(np.mean(late)), float(np.sqrt(np.sum(rest**2) / max(1, len(x) - 2))), noise
+
+
+def _change(runs: Sequence[tuple[float, float, float, float | None]], alpha: float) -> dict[str, Any]:
+    apart = [late - early for early, late, _, _ in runs]
+    found = over_seeds(apart, alpha)
+    noises = [noise for _, _, _, noise in runs if noise is not None]
+    return {
+        "early": float(np.mean([early for early, _, _, _ in runs])),
+        "late": float(np.mean([late for _, late, _, _ in runs])),
+        "change": found.mean,
+        "n": found.n,
+        "stderr": found.stderr,
+        "low": found.low,
+        "high": found.high,
+        "p_t": p_paired(found),
+        "p_flip": p_flip(apart),
+        "swing": float(np.mean([swing for _, _, swing, _ in runs])),
+        "noise": float(np.mean(noises)) if noises else None,
     }

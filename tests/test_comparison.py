@@ -10,7 +10,7 @@ from flows.comparison import Compared, problems
 from flows.comparison_page import arms_by_model
 from flows.config import RunConfig
 from flows.experiment import Planned
-from stages.comparison import at_budget, differences
+from stages.comparison import at_budget, changes, differences
 from stages.core.paired import Estimate, detectable, over_seeds, p_flip, p_paired
 from stages.figure_comparison import CURVES, forest, scores, training
 
@@ -69,6 +69,30 @@ def test_only_the_primary_row_is_confirmatory_and_unlike_models_are_no_pair() ->
     rows = differences(points, [("a", "b"), ("b", "a")], ["generations", "generated_tokens"], primary, 0.05, 0.8).to_pylist()
     assert [row["label"] for row in rows] == ["confirmatory", "exploratory", "exploratory", "exploratory"]
     assert all(row["seeds"] == [0, 1] and row["difference"] == 0 for row in rows)
+
+
+def curve(arm: str, seed: int, values: list[float], stderr: float | None = None) -> list[dict]:
+    scope = {"arm": arm, "seed": seed, "name": "solve.rate", "stderr": stderr}
+    return [scope | {"trained": at + 1, "value": value} for at, value in enumerate(values)]
+
+
+def test_changes_are_from_the_first_third_to_the_last_over_seeds() -> None:
+    rising, faster = curve("a", 0, [1, 2, 3, 4, 5, 6], 0.5), curve("a", 1, [1, 3, 5, 7, 9, 11], 0.5)
+    (row,) = changes([*rising, *faster], 0.05).to_pylist()
+    assert (row["early"], row["late"], row["change"], row["seeds"]) == (1.75, 7.75, 6.0, [0, 1])
+    assert row["p_t"] == pytest.approx(stats.ttest_1samp([4, 8], 0).pvalue)
+    assert (row["swing"], row["noise"]) == (pytest.approx(0, abs=1e-9), 0.5)
+
+
+def test_a_swing_is_about_the_line_and_runs_without_a_third_are_left_out() -> None:
+    zigzag = [0.0, 1.0, 0.0, 1.0, 0.0, 1.0]
+    rows = [*curve("a", 0, zigzag), *curve("a", 1, zigzag)[2:4], *curve("b", 0, zigzag)[:1]]
+    (row,) = changes(rows, 0.05).to_pylist()
+    fitted = stats.linregress(range(6), zigzag)
+    rest = np.array(zigzag) - fitted.intercept - fitted.slope * np.arange(6)
+    assert row["swing"] == pytest.approx(np.sqrt((rest**2).sum() / 4))
+    assert (row["arm"], row["seeds"], row["p_t"], row["noise"]) == ("a", [0], None, None)
+    assert changes([], 0.05).num_rows == 0
 
 
 def test_figures_have_axes_units_and_n() -> None:

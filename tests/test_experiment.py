@@ -161,6 +161,8 @@ def test_whole_runs_are_compared_at_equal_budgets(file: Path, tmp_path: Path) ->
     assert by_budget["seconds"]["at"] == 4.0  # benchmarks cost nothing
     totals = {row["run"]: row for row in pq.read_table(folder / "runs.parquet").to_pylist()}
     assert totals["tiny-one-s2"]["trained_tokens"] == 1600 and totals["tiny-one-s2"]["state"] == "finished"
+    moved = {(row["arm"], row["measure"]): row for row in pq.read_table(folder / "changes.parquet").to_pylist()}
+    assert {arm for arm, _ in moved} == {"many", "one"} and 'id="changes"' in text
     assert "&lt;b&gt;so" in text and "<b>so" not in text and "https:" not in text and "src=" not in text
     assert (folder / "curves.csv").read_text().startswith('"arm","seed","model","trained","name"')
     assert "5 of 5 runs are finished" in text and "Not everything is here" not in text
