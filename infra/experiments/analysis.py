@@ -1,0 +1,120 @@
+"""Exploratory tables of docs/evidence.md that no comparison page has. Reads a store of finished runs, writes nothing.
+
+    .venv/bin/python infra/experiments/analysis.py STORE EXPERIMENT ARM [ARM ...]
+
+`answers`: the share of the probe's answers that has the asked form, and the share of those that is right, by generations trained.
+`specialisation`: do students solve more of some teachers' tasks than their own strength and the teachers' difficulty explain?
+`children`: mean reward less what the parents earned in the generation before the birth (gain), and less what the role earns now
+(lead), by age, with the standard error over children.
+"""
+
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+from scipy import special
+
+WINDOW = 10  # generations between two evolution events of infra/runs/evidence.toml: the same members throughout
+FACTORS = ("teacher", "student", "teacher × student")
+AGES = ((1, 3), (4, 10), (11, 20), (21, 60))
+Task = tuple[str, str, str, float]  # kind, teacher, student, share of attempts that are correct
+
+
+def answers(runs: list[Path]) -> Iterator[str]:
+    """A line for each number of generations trained; means over runs."""
+    found = defaultdict(list)
+    for run in runs:
+        for file in sorted((run / "benchmarks/probe-test").glob("**/answers.parquet")):
+            trained = int(file.parent.name.partition("=")[2] or -1) + 1 if "generation=" in file.parent.name else 0
+            rows = pq.read_table(file, columns=["greedy", "status", "correct"]).to_pylist()
+            for greedy in (True, False):
+                own = [row for row in rows if row["greedy"] == greedy]
+                formed = [row["correct"] for row in own if row["status"] != "format"]
+                found[trained, greedy].append((len(formed) / len(own), np.mean(formed)))
+    for (trained, greedy), values in sorted(found.items()):
+        form, right = np.mean(values, axis=0)
+        how = "greedy " if greedy else "sampled"
+        said = f"formed {form:6.1%}  right of those {right:6.1%}  product {form * right:6.1%}  runs {len(values)}"
+        yield f"after {trained:2d}  {how}  {said}"
+
+
+def specialisation(runs: list[Path]) -> str:
+    """Mean F of each factor over windows, and the share of windows with p < 0.05. Tasks of one prompt are alike, so F of members
+    that do not differ lies above 1: the arm with learning rate 0 says how far."""
+    found = [_tests(list(_tasks(run, start))) for run in runs for start in _windows(run)]
+    said = [
+        f"{factor}: F {np.mean([one[place][0] for one in found]):.2f}, {np.mean([one[place][1] < 0.05 for one in found]):.0%}"
+        for place, factor in enumerate(FACTORS)
+    ]
+    return f"{len(found)} windows  " + "  ".join(said)
+
+
+def _windows(run: Path) -> range:
+    return range(0, len(list(run.glob("generation=*/rate.json"))) - WINDOW + 1, WINDOW)
+
+
+def _tasks(run: Path, start: int) -> Iterator[Task]:
+    for generation in range(start, start + WINDOW):
+        folder = run / f"generation={generation:04d}"
+        teachers = {row["match_id"]: row["teacher_id"] for row in pq.read_table(folder / "matches.parquet").to_pylist()}
+        shares = defaultdict(list)
+        for row in pq.read_table(folder / "grades.parquet").to_pylist():
+            if row["match_id"] in teachers:
+                shares[row["task_id"], row["kind"], teachers[row["match_id"]], row["student_id"]].append(row["correct"])
+        yield from ((kind, teacher, student, float(np.mean(own))) for (_, kind, teacher, student), own in shares.items())
+
+
+def _tests(tasks: list[Task]) -> list[tuple[float, float]]:
+    """(F, p) of each factor, added in order to a least-squares model that has the kind."""
+    share = np.array([task[3] for task in tasks])
+    design, found = _dummies(task[0] for task in tasks), []
+    for names in ([task[1] for task in tasks], [task[2] for task in tasks], [task[1] + task[2] for task in tasks]):
+        before, design = design, np.hstack([design, _dummies(names)])
+        ranks = [int(np.linalg.matrix_rank(one)) for one in (before, design)]
+        rests = [float(((share - one @ np.linalg.lstsq(one, share, rcond=None)[0]) ** 2).sum()) for one in (before, design)]
+        more, left = ranks[1] - ranks[0], len(share) - ranks[1]
+        f = (rests[0] - rests[1]) / more / (rests[1] / left)
+        found.append((f, float(special.fdtrc(more, left, f))))
+    return found
+
+
+def _dummies(names: Iterable[str]) -> np.ndarray:
+    column = np.array(list(names))
+    return (column[:, None] == np.unique(column)[None, :]).astype(float)
+
+
+def children(runs: list[Path]) -> Iterator[str]:
+    """A line for each role and range of ages."""
+    found = defaultdict(lambda: defaultdict(list))
+    for run in runs:
+        for file in run.glob("generation=*/metrics.parquet"):
+            rows = [row for row in pq.read_table(file).to_pylist() if row["name"].startswith("child.")]
+            ages = {row["member_id"]: row["value"] for row in rows if row["name"] == "child.age"}
+            for row in rows:
+                for low, high in AGES:
+                    if row["name"] != "child.age" and low <= ages[row["member_id"]] <= high:
+                        found[row["role"], low, high, row["name"]][run, row["member_id"]].append(row["value"])
+    for (role, low, high, name), own in sorted(found.items()):
+        means = [np.mean(values) for values in own.values()]
+        error = np.std(means, ddof=1) / len(means) ** 0.5 if len(means) > 1 else np.nan
+        yield f"{role}s aged {low:2d} to {high:2d}  {name}  {np.mean(means):+.3f} ± {error:.3f}  children {len(means)}"
+
+
+def main(store: str, experiment: str, *arms: str) -> None:
+    """Prints the tables of each arm."""
+    for arm in arms:
+        runs = sorted(Path(store).glob(f"{experiment}-{arm}-s*"))
+        print(f"{arm}: {len(runs)} runs")
+        for line in answers(runs):
+            print(f"  {line}")
+        if any(pq.read_table(run / "generation=0000/matches.parquet").num_rows > 1 for run in runs[:1]):
+            print(f"  {specialisation(runs)}")
+        for line in children(runs):
+            print(f"  {line}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
