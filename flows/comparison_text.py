@@ -91,8 +91,8 @@ def differences_table(rows: Sequence[Row]) -> Html:
             ),
             escape("–" if row["low"] is None else f"{_value(row, row['low'], '+')} to {_value(row, row['high'], '+')}"),
             escape(row["n"]),
-            escape("–" if row["p_t"] is None else f"{row['p_t']:.3f}"),
-            escape("–" if row["p_flip"] is None else f"{row['p_flip']:.3f}"),
+            escape(_p(row["p_t"])),
+            escape(_p(row["p_flip"])),
             escape("–" if row["detectable"] is None else _value(row, row["detectable"])),
             escape(row["label"]),
         ]
@@ -115,7 +115,7 @@ def changes_table(rows: Sequence[Row]) -> Html:
             escape(f"{row['change']:+.4g}" + (f" ± {row['stderr']:.4g}" if row["stderr"] is not None else "")),
             escape("–" if row["low"] is None else f"{row['low']:+.4g} to {row['high']:+.4g}"),
             escape(row["n"]),
-            escape("–" if row["p_t"] is None else f"{row['p_t']:.3f}"),
+            escape(_p(row["p_t"])),
             escape(f"{row['swing']:.3g}"),
             escape("–" if row["noise"] is None else f"{row['noise']:.3g}"),
         ]
@@ -187,6 +187,12 @@ def _at(values: Mapping[str, Any], key: str) -> Any:
 def _value(row: Row, value: float, sign: str = "") -> str:
     """Scores in percent or percentage points, metrics as they are."""
     return f"{100 * value:{sign}.2f}" if row["what"] == "score" else f"{value:{sign}.4g}"
+
+
+def _p(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.3f}" if value >= 0.001 else "< 0.001"
 
 
 def _percent(value: float) -> str:

@@ -3,6 +3,7 @@
 Lines are means over seeds, bands their t intervals; thin lines are single runs where there are few. One colour an arm throughout.
 """
 
+import textwrap
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -132,7 +133,7 @@ def training(curves: Sequence[Row], arms: Sequence[str], name: str, alpha: float
         ax.plot(x, mean, color=colour, linewidth=1.3, label=arm, marker="" if len(x) > 12 else "o", markersize=3)
         fewest, most = min(map(len, found.values())), max(map(len, found.values()))
         counts.append(f"{arm} {most}" if fewest == most else f"{arm} {fewest} to {most}")
-    label(ax, CURVES[name], "generations trained")
+    label(ax, textwrap.fill(CURVES[name], 30), "generations trained")
     legend(ax, 3)
     caption = f"Means over seeds; bands are ±1 standard error over seeds. n = seeds: {', '.join(counts)}."
     return Plate(plate.name, question, caption, plate.tables, figure)
