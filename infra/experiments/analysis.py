@@ -1,11 +1,13 @@
 """Exploratory tables of docs/evidence.md that no comparison page has. Reads a store of finished runs, writes nothing.
 
-    .venv/bin/python infra/experiments/analysis.py STORE EXPERIMENT ARM [ARM ...]
+    .venv/bin/python infra/experiments/analysis.py STORE EXPERIMENT ARM [ARM ...] [FIRST:SECOND ...]
 
 `answers`: the share of the probe's answers that has the asked form, and the share of those that is right, by generations trained.
 `specialisation`: do students solve more of some teachers' tasks than their own strength and the teachers' difficulty explain?
 `children`: mean reward less what the parents earned in the generation before the birth (gain), and less what the role earns now
 (lead), by age, with the standard error over children.
+`contrast`: FIRST minus SECOND at their last scored state in each seed, with the standard error over problems. It speaks of other
+problems of the kind, not of other seeds.
 """
 
 import sys
@@ -103,11 +105,42 @@ def children(runs: list[Path]) -> Iterator[str]:
         yield f"{role}s aged {low:2d} to {high:2d}  {name}  {np.mean(means):+.3f} ± {error:.3f}  children {len(means)}"
 
 
+def contrast(first: list[Path], second: list[Path]) -> Iterator[str]:
+    """A line for each seed that both have, and each way of sampling."""
+    others = {run.name.rpartition("-s")[2]: run for run in second}
+    for run in first:
+        seed = run.name.rpartition("-s")[2]
+        if seed not in others:
+            continue
+        for greedy, how in ((True, "greedy "), (False, "sampled")):
+            ours, theirs = _by_problem(run, greedy), _by_problem(others[seed], greedy)
+            apart = 100 * np.array([ours[problem] - theirs[problem] for problem in sorted(ours)])
+            error = apart.std(ddof=1) / len(apart) ** 0.5
+            means = [100 * np.mean(list(one.values())) for one in (ours, theirs)]
+            said = f"{means[0]:5.2f} - {means[1]:5.2f} = {apart.mean():+5.2f} ± {error:.2f} over {len(apart)} problems"
+            yield f"seed {seed}  {how}  {said}"
+
+
+def _by_problem(run: Path, greedy: bool) -> dict[str, float]:
+    """The share of correct answers to each problem, over all students and samples of the run's last scored state."""
+    last = max((run / "benchmarks/probe-test").glob("generation=*/answers.parquet"))
+    shares = defaultdict(list)
+    for row in pq.read_table(last, columns=["problem_id", "greedy", "correct"]).to_pylist():
+        if row["greedy"] == greedy:
+            shares[row["problem_id"]].append(row["correct"])
+    return {problem: float(np.mean(own)) for problem, own in shares.items()}
+
+
 def main(store: str, experiment: str, *arms: str) -> None:
     """Prints the tables of each arm."""
     for arm in arms:
-        runs = sorted(Path(store).glob(f"{experiment}-{arm}-s*"))
+        one, _, other = arm.partition(":")
+        runs = sorted(Path(store).glob(f"{experiment}-{one}-s*"))
         print(f"{arm}: {len(runs)} runs")
+        if other:
+            for line in contrast(runs, sorted(Path(store).glob(f"{experiment}-{other}-s*"))):
+                print(f"  {line}")
+            continue
         for line in answers(runs):
             print(f"  {line}")
         if any(pq.read_table(run / "generation=0000/matches.parquet").num_rows > 1 for run in runs[:1]):
