@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stages.core.paired import detectable, over_seeds, p_flip, p_paired
+from stages.core.paired import Estimate, detectable, over_seeds, p_flip, p_paired
 
 _STR, _INT, _FLOAT = pa.string(), pa.int64(), pa.float64()
+_SPREAD = [("n", _INT), ("stderr", _FLOAT), ("low", _FLOAT), ("high", _FLOAT), ("p_t", _FLOAT), ("p_flip", _FLOAT)]
 
 DIFFERENCES = pa.schema(
     [
@@ -30,12 +31,7 @@ DIFFERENCES = pa.schema(
         ("first_mean", _FLOAT),
         ("second_mean", _FLOAT),
         ("difference", _FLOAT),
-        ("n", _INT),
-        ("stderr", _FLOAT),
-        ("low", _FLOAT),
-        ("high", _FLOAT),
-        ("p_t", _FLOAT),
-        ("p_flip", _FLOAT),
+        *_SPREAD,
         ("detectable", _FLOAT),
     ]
 )
@@ -47,12 +43,7 @@ CHANGES = pa.schema(
         ("early", _FLOAT),  # mean of the first third of the generations
         ("late", _FLOAT),  # of the last third
         ("change", _FLOAT),
-        ("n", _INT),
-        ("stderr", _FLOAT),
-        ("low", _FLOAT),
-        ("high", _FLOAT),
-        ("p_t", _FLOAT),
-        ("p_flip", _FLOAT),
+        *_SPREAD,
         ("swing", _FLOAT),  # standard deviation of generations about their straight line
         ("noise", _FLOAT),  # what of it the samples of a generation explain: root mean square of their standard errors
     ]
@@ -116,14 +107,15 @@ def _difference(
         "first_mean": math.fsum(one for _, _, one, _ in pairs) / len(pairs),
         "second_mean": math.fsum(other for _, _, _, other in pairs) / len(pairs),
         "difference": found.mean,
-        "n": found.n,
-        "stderr": found.stderr,
-        "low": found.low,
-        "high": found.high,
-        "p_t": p_paired(found),
-        "p_flip": p_flip(apart),
+        **_spread(found, apart),
         "detectable": detectable(found.stderr, found.n, alpha, power),
     }
+
+
+def _spread(found: Estimate, apart: Sequence[float]) -> dict[str, Any]:
+    """The columns of _SPREAD."""
+    own = {"n": found.n, "stderr": found.stderr, "low": found.low, "high": found.high}
+    return own | {"p_t": p_paired(found), "p_flip": p_flip(apart)}
 
 
 def changes(curves: Iterable[Point], alpha: float) -> pa.Table:
@@ -166,12 +158,7 @@ def _change(runs: Sequence[tuple[float, float, float, float | None]], alpha: flo
         "early": float(np.mean([early for early, _, _, _ in runs])),
         "late": float(np.mean([late for _, late, _, _ in runs])),
         "change": found.mean,
-        "n": found.n,
-        "stderr": found.stderr,
-        "low": found.low,
-        "high": found.high,
-        "p_t": p_paired(found),
-        "p_flip": p_flip(apart),
+        **_spread(found, apart),
         "swing": float(np.mean([swing for _, _, swing, _ in runs])),
         "noise": float(np.mean(noises)) if noises else None,
     }

@@ -10,6 +10,7 @@
 problems of the kind, not of other seeds.
 """
 
+import json
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -52,6 +53,12 @@ def specialisation(runs: list[Path]) -> str:
         for place, factor in enumerate(FACTORS)
     ]
     return f"{len(found)} windows  " + "  ".join(said)
+
+
+def _steady(run: Path) -> bool:
+    """Whether there are pairs to tell apart, the same ones throughout a window."""
+    config = json.loads((run / "run.json").read_text())["config"]
+    return config["population"]["students"] > 1 and config["evolution"]["every"] in (0, WINDOW)
 
 
 def _windows(run: Path) -> range:
@@ -143,7 +150,7 @@ def main(store: str, experiment: str, *arms: str) -> None:
             continue
         for line in answers(runs):
             print(f"  {line}")
-        if any(pq.read_table(run / "generation=0000/matches.parquet").num_rows > 1 for run in runs[:1]):
+        if runs and _steady(runs[0]):
             print(f"  {specialisation(runs)}")
         for line in children(runs):
             print(f"  {line}")
