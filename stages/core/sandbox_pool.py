@@ -24,7 +24,7 @@ from stages.core.sandbox_verdicts import (
     payload,
     verdict,
 )
-from stages.core.sandbox_worker import Limits, Link, Record, Worker, runner_digest
+from stages.core.sandbox_worker import Limits, Link, Record, Worker, core_for, runner_digest
 
 __all__ = ["Limits", "Pool"]
 
@@ -263,10 +263,11 @@ class Pool:
     def _start_worker(self) -> None:
         self.started += 1
         self.counts["workers_started"] += 1
-        worker = Worker(self.start(self.started), time.monotonic())
+        core = core_for(self.size, [worker.core for worker in self.workers])
+        worker = Worker(self.start(self.started), time.monotonic(), core)
         limits = self.limits
         config = {"cpu_seconds": limits.cpu_seconds, "wall_seconds": limits.wall_seconds, "memory_mb": limits.memory_mb}
-        config |= {"witnesses": limits.witnesses, "uid": self.uid + 64 * (self.started % 64)}
+        config |= {"witnesses": limits.witnesses, "uid": self.uid + 64 * (self.started % 64), "core": core}
         worker.put_frame(json.dumps(config).encode())
         self.workers.append(worker)
 

@@ -1,9 +1,11 @@
 """One worker of a pool: the stream to its supervisor, what is on its way there, and what it has answered."""
 
 import hashlib
+import os
 import struct
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -21,6 +23,15 @@ def runner_digest() -> str:
     for file in sorted((SANDBOX_FOLDER / "runner").glob("*.py")):
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()
+
+
+def core_for(workers: int, taken: Sequence[int | None]) -> int | None:
+    """The core that one of so many workers keeps to: the least taken one. None, the kernel's choice, where cores are left over.
+
+    A program costs a tenth to a fifth less where its template and its supervisor run: what it copies is in that core's cache.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    return min(cores, key=taken.count) if workers >= len(cores) else None
 
 
 class Link(Protocol):
@@ -79,6 +90,7 @@ class Worker:
 
     link: Link
     started: float
+    core: int | None = None
     ready: bool = False
     attestation: dict[str, object] = field(default_factory=dict)
     outgoing: bytearray = field(default_factory=bytearray)

@@ -27,63 +27,65 @@ def make_encoder() -> Callable[[object], str]:
     t_list, t_tuple, t_dict, t_set, t_frozen, exception = list, tuple, dict, set, frozenset, TypeError
     max_text, max_nodes, max_depth = MAX_TEXT, MAX_NODES, MAX_DEPTH
 
+    nodes = size = 0
+    path: set[int] = t_set()
+
+    def grow(amount: int) -> None:
+        nonlocal size
+        size += amount
+        if size > max_text:
+            raise refused(b"O", "value text over 65536 characters")
+
+    def walk(x: object, depth: int) -> str:
+        nonlocal nodes
+        nodes += 1
+        kind = kind_of(x)
+        if kind is t_int:
+            if absolute(x) >= smallest_refused:
+                raise refused(b"X", "an integer over 4300 digits")
+            text = int_text(x)
+        elif kind is t_str or kind is t_bytes:
+            grow(length(x) + 2)
+            return text_of(x)
+        elif kind is t_bool or kind is none:
+            text = "None" if x is None else "True" if x is True else "False"
+        elif kind is t_float:
+            text = float_text(x)
+        elif kind is t_complex:
+            text = "complex(" + float_text(x.real) + ", " + float_text(x.imag) + ")"
+        else:
+            return container(x, kind, depth)
+        grow(length(text))
+        return text
+
+    def container(x: object, kind: type, depth: int) -> str:
+        if not (kind is t_list or kind is t_tuple or kind is t_dict or kind is t_set or kind is t_frozen):
+            raise refused(b"X", "a value of type " + name_of(kind))
+        if depth >= max_depth:
+            raise refused(b"X", "nested deeper than 50")
+        mark = identity(x)
+        if mark in path:
+            raise refused(b"X", "a value that contains itself")
+        path.add(mark)
+        grow(2 * length(x) + 2 if kind is not t_dict else 4 * length(x) + 2)
+        if kind is t_dict:
+            text = "{" + joined([walk(k, depth + 1) + ": " + walk(v, depth + 1) for k, v in pairs(x)]) + "}"
+        else:
+            inner = joined([walk(item, depth + 1) for item in x])
+            if kind is t_list:
+                text = "[" + inner + "]"
+            elif kind is t_tuple:
+                text = "(" + inner + (",)" if length(x) == 1 else ")")
+            elif kind is t_set:
+                text = "{" + inner + "}" if inner else "set()"
+            else:
+                text = "frozenset({" + inner + "})" if inner else "frozenset()"
+        path.discard(mark)
+        return text
+
     def encode(value: object) -> str:
+        nonlocal nodes, size
         nodes = size = 0
-        path: set[int] = t_set()
-
-        def grow(amount: int) -> None:
-            nonlocal size
-            size += amount
-            if size > max_text:
-                raise refused(b"O", "value text over 65536 characters")
-
-        def walk(x: object, depth: int) -> str:
-            nonlocal nodes
-            nodes += 1
-            kind = kind_of(x)
-            if kind is t_int:
-                if absolute(x) >= smallest_refused:
-                    raise refused(b"X", "an integer over 4300 digits")
-                text = int_text(x)
-            elif kind is t_str or kind is t_bytes:
-                grow(length(x) + 2)
-                return text_of(x)
-            elif kind is t_bool or kind is none:
-                text = "None" if x is None else "True" if x is True else "False"
-            elif kind is t_float:
-                text = float_text(x)
-            elif kind is t_complex:
-                text = "complex(" + float_text(x.real) + ", " + float_text(x.imag) + ")"
-            else:
-                return container(x, kind, depth)
-            grow(length(text))
-            return text
-
-        def container(x: object, kind: type, depth: int) -> str:
-            if not (kind is t_list or kind is t_tuple or kind is t_dict or kind is t_set or kind is t_frozen):
-                raise refused(b"X", "a value of type " + name_of(kind))
-            if depth >= max_depth:
-                raise refused(b"X", "nested deeper than 50")
-            mark = identity(x)
-            if mark in path:
-                raise refused(b"X", "a value that contains itself")
-            path.add(mark)
-            grow(2 * length(x) + 2 if kind is not t_dict else 4 * length(x) + 2)
-            if kind is t_dict:
-                text = "{" + joined([walk(k, depth + 1) + ": " + walk(v, depth + 1) for k, v in pairs(x)]) + "}"
-            else:
-                inner = joined([walk(item, depth + 1) for item in x])
-                if kind is t_list:
-                    text = "[" + inner + "]"
-                elif kind is t_tuple:
-                    text = "(" + inner + (",)" if length(x) == 1 else ")")
-                elif kind is t_set:
-                    text = "{" + inner + "}" if inner else "set()"
-                else:
-                    text = "frozenset({" + inner + "})" if inner else "frozenset()"
-            path.discard(mark)
-            return text
-
         try:
             text = walk(value, 0)
         except exception as error:  # only a tampered builtin can get here

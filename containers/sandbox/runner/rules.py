@@ -41,6 +41,7 @@ SENSITIVE = frozenset(["set", "frozenset", "hash", "id", "intersection", "union"
 _SET_CODES = bytes(opmap[name] for name in ("BUILD_SET", "SET_ADD", "SET_UPDATE") if name in opmap)
 
 
+_plain = (FLAGS | SENSITIVE).isdisjoint
 CodeType = type((lambda: 0).__code__)
 
 
@@ -69,22 +70,21 @@ class Banned(Exception):
     """The program imports or names what it may not; the text names the node and its line."""
 
 
-def suspicious(source: str, names: set[str]) -> bool:
-    """False where no rule can possibly match, so that the tree need not be walked."""
-    return "import" in source or not FLAGS.isdisjoint(names) or "__" in source
-
-
-def names_of(code: CodeType) -> tuple[set[str], bool]:
-    """Every global, attribute and import name of a code object and those inside it; whether it may make a set."""
-    names: set[str] = set()
-    stack, sets = [code], False
-    while stack:
-        code = stack.pop()
-        names.update(code.co_names)
+def scan(code: CodeType) -> tuple[bool, bool]:
+    """Whether a name of a code object or of those inside it is in FLAGS; whether it may make a set or show a hash."""
+    stack, flagged, sensitive = [code], False, False
+    for code in stack:
+        if not _plain(code.co_names):
+            flagged = flagged or not FLAGS.isdisjoint(code.co_names)
+            sensitive = sensitive or not SENSITIVE.isdisjoint(code.co_names)
         operations = code.co_code[::2]
-        sets = sets or any(operation in operations for operation in _SET_CODES)
-        stack += [constant for constant in code.co_consts if type(constant) is CodeType]
-    return names, sets or not SENSITIVE.isdisjoint(names)
+        for operation in _SET_CODES:
+            if operation in operations:
+                sensitive = True
+        for constant in code.co_consts:
+            if type(constant) is CodeType:
+                stack.append(constant)
+    return flagged, sensitive
 
 
 def check(tree: ast.Module) -> None:

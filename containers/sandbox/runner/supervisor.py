@@ -6,6 +6,7 @@ program's process. The first frame is the configuration. Supervisor to host: u32
 process has ended with status 0, and nothing else is in the pipe. Standard library only.
 """
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -147,7 +148,11 @@ def main() -> None:
     first = host.frame()
     if first is None:
         return
-    supervisor = Supervisor(host, json.loads(first))
+    config = json.loads(first)
+    if config["core"] is not None:
+        with contextlib.suppress(OSError):  # a daemon elsewhere may have fewer
+            os.sched_setaffinity(0, {config["core"]})
+    supervisor = Supervisor(host, config)
     host.answer(struct.pack("!IB", 0xFFFFFFFF, 0) + json.dumps(attest(supervisor)).encode())
     host.flush()
     supervisor.serve()

@@ -92,7 +92,7 @@ def serve(limits, run) -> None:
         if not order:
             os._exit(0)
         uid, mode = unpack(order)
-        child = clone(number, flags, nothing, nothing, nothing, nothing)
+        child = clone(number, flags, nothing)
         if child == 0:
             try:
                 os.close(CONTROL)
