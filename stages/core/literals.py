@@ -176,7 +176,7 @@ class _Parser:
         raise LiteralError(f"not a literal: {name}(…)")
 
     def number(self) -> object:
-        sign = self.sign()
+        sign = 1 if self.kind == "number" else self.sign()
         first = self.magnitude()
         if isinstance(first, complex):
             return complex(0.0, sign * first.imag)
@@ -199,6 +199,9 @@ class _Parser:
 
     def magnitude(self) -> int | float | complex:
         text, kind = self.text, self.kind
+        if kind == "number" and len(text) < 19 and text.isdigit():  # most of what there is
+            self.advance()
+            return int(text)
         if kind == "name" and text in ("nan", "inf", "nanj", "infj"):
             self.advance()
             return complex(0.0, float(text[:-1])) if text.endswith("j") else float(text)

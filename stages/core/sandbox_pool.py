@@ -113,11 +113,13 @@ class Pool:
         """Gives every worker with room jobs; a job that ran near a limit goes out when nothing else is on its way."""
         if not any(worker.flying and worker.flying[0].alone for worker in self.workers):
             for worker in self._open_workers(stream):
-                while len(worker.flying) < self.window and not any(record.careful for record in worker.flying):
+                careful = any(record.careful for record in worker.flying)
+                while len(worker.flying) < self.window and not careful:
                     record = self._next(stream)
                     if record is None:
                         break
-                    if record.careful and worker.flying:
+                    careful = record.careful
+                    if careful and worker.flying:
                         stream.queue.appendleft(record)
                         break
                     worker.put(record)

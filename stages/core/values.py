@@ -73,6 +73,8 @@ def canonical_arguments(text: str) -> str:
 def _emit(value: Any, text: Text, items: Items, call_complex: bool = True) -> str:
     """One text of a value: strings by `text`, dict entries in the order of `items`."""
     kind = type(value)
+    if kind is int or kind is bool or value is None:
+        return repr(value)
     if kind is str or kind is bytes:
         return text(value)
     if kind is list:

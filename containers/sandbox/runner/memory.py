@@ -11,7 +11,7 @@ import gc
 import os
 import sys
 
-_POOL, _SMALL, _HEADER = 16_384, range(48, 513, 16), b"".__sizeof__()  # pymalloc's pools and sizes
+_POOL, _POOL_HEADER, _SMALL, _HEADER = 16_384, 48, range(48, 513, 16), b"".__sizeof__()  # pymalloc's pools and sizes
 _HUGE, _ROLLUP = 2 << 20, "/proc/self/smaps_rollup"
 _READ, _WRITE, _EXECUTE, _PRIVATE_ANONYMOUS, _HUGE_PAGES, _MOVE_THERE = 1, 2, 4, 0x22, 14, 3
 _CODE = type((lambda: 0).__code__)
@@ -22,19 +22,17 @@ _libc.mmap.restype, _libc.mmap.argtypes = _place, [_place, _size, _number, _numb
 _libc.mremap.restype, _libc.mremap.argtypes = _place, [_place, _size, _size, _number, _place]
 _libc.madvise.argtypes = _libc.mprotect.argtypes = [_place, _size, _number]
 _libc.munmap.argtypes = [_place, _size]
-_taken: list[bytes] = []
+_taken: list[int | bytes] = []
 
 
 def settle() -> None:
-    """Called once, when the template holds all it will ever hold. Garbage collection is off afterwards."""
+    """Called when the template holds all it will hold for now. Garbage collection is off afterwards."""
     gc.collect()
     gc.disable()
     make_immortal()
     gc.freeze()
     fill_pools()
     fill_holes()
-    if os.access(_ROLLUP, os.R_OK):
-        move_text()
 
 
 def make_immortal() -> None:
@@ -54,13 +52,13 @@ def make_immortal() -> None:
 
 
 def fill_pools() -> None:
-    """Takes free blocks of Python's small-object pools, for every size until a pool that was empty is full."""
-    for size in _SMALL:
-        beside, last = 0, 0
-        while beside < _POOL // size - 2 and len(_taken) < 50_000:
-            _taken.append(bytes(size - _HEADER))
-            beside = beside + 1 if id(_taken[-1]) == last + size else 0
-            last = id(_taken[-1])
+    """Takes free blocks of Python's small-object pools, for every size until a pool has just been begun."""
+    makers = [(lambda number: number + 1_000_000), *[(lambda number, size=size: bytes(size - _HEADER)) for size in _SMALL]]
+    for make in makers:
+        for number in range(20_000):
+            _taken.append(make(number))
+            if id(_taken[-1]) % _POOL == _POOL_HEADER:
+                break
 
 
 def fill_holes() -> None:
@@ -76,6 +74,8 @@ def fill_holes() -> None:
 
 def move_text() -> None:
     """Copies the interpreter's text to huge pages and puts them in its place, where the kernel gives huge pages."""
+    if not os.access(_ROLLUP, os.R_OK):
+        return
     with open("/proc/self/maps") as file:
         areas = [line.split() for line in file]
     spans: list[list[int]] = []
@@ -90,6 +90,20 @@ def move_text() -> None:
         first, last = -(-first // _HUGE) * _HUGE, last // _HUGE * _HUGE
         if last > first:
             _move(first, last - first)
+
+
+def join_areas() -> None:
+    """Gives neighbouring areas of one file one protection, so that the kernel joins them: half as many to fork and to leave.
+
+    Constants beside code become executable, relocated tables beside data writable: no wall against a program, which may map both.
+    """
+    with open("/proc/self/maps") as file:
+        areas = [line.split() for line in file]
+    for words, after in zip(areas, areas[1:], strict=False):
+        if words[1] == "r--p" and len(words) > 5 and words[5].startswith("/"):
+            first, last = words[0].split("-")
+            data = after[1] == "rw-p" and after[0].startswith(last + "-")
+            _libc.mprotect(int(first, 16), int(last, 16) - int(first, 16), _READ | (_WRITE if data else _EXECUTE))
 
 
 def _move(start: int, size: int) -> None:

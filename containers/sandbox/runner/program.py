@@ -7,6 +7,7 @@ take any back. The process is short: nearly all it costs is the pages it touches
 
 import builtins
 import gc
+import marshal
 import os
 import sys
 from _collections_abc import Callable
@@ -66,6 +67,7 @@ def make_runner(
     table, set_recursion, collect = make_builtins(salt), sys.setrecursionlimit, gc.enable
     kind_of, name_of, arguments_of = type, type.__dict__["__name__"].__get__, BaseException.args.__get__
     memory_error, base_error, text_type, length, compiled, run_code = MemoryError, BaseException, str, len, compile, exec
+    load = marshal.loads
 
     def send(data: bytes) -> None:
         while data:
@@ -96,7 +98,8 @@ def make_runner(
         scope = {"__name__": "program", "__builtins__": table}
         collect()
         try:
-            arguments = eval(compiled(text, "input", "eval"), _CONSTANTS)  # written by the host from its own tree
+            # both forms are written by the host from its own tree
+            arguments = load(text) if flags & 4 else eval(compiled(text.decode(), "input", "eval"), _CONSTANTS)
             counts = count_lines() if flags & 2 else None
             run_code(code, scope)
             value = scope["f"](*arguments) if "f" in scope else missing()
@@ -140,13 +143,16 @@ def count_lines() -> Callable[[], str]:
     return stop
 
 
-def read_job(source: int) -> tuple[int, str, str]:
-    """The one job here: u32 size of the rest, u8 flags (1 key wanted, 2 trace), u32 size of the program, both texts."""
+def read_job(source: int) -> tuple[int, str, bytes]:
+    """The one job here: u32 size of the rest, u8 flags, u32 size of the program, the program, the arguments.
+
+    Flags: 1 the key is wanted, 2 a trace, 4 the arguments are marshalled (else they are text to evaluate).
+    """
     data = os.read(source, 8_192)  # a larger buffer would be a mapping of its own, made and dropped
     while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
         data += os.read(source, 1 << 20)
     end = 9 + int.from_bytes(data[5:9], "big")
-    return data[4], data[9:end].decode(), data[end:].decode()
+    return data[4], data[9:end].decode(), data[end:]
 
 
 def prepare(program: str, want_key: bool, send: Callable[[bytes], None]) -> object:

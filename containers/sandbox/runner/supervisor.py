@@ -54,7 +54,7 @@ class Host:
 
     def answer(self, body: bytes) -> None:
         self.answers.append(len(body).to_bytes(4, "big") + body)
-        if len(self.answers) >= 32 or time.monotonic() - self.flushed > 0.02:
+        if len(self.answers) >= 32 or time.monotonic() - self.flushed > 0.04:
             self.flush()
 
     def flush(self) -> None:
@@ -86,7 +86,7 @@ class Supervisor:
         alone, full, flush = bool(flags & 2), bool(flags & 4), self.host.flush
         runs = [self.template(0, full).run(payload, self.uid(), alone, flush)]
         if flags & 1 and runs[0][0] == b"V":
-            payload = b"\0" + payload[1:]  # key and trace are wanted once
+            payload = bytes([payload[0] & 4]) + payload[1:]  # key and trace are wanted once
             for index in range(1, self.config["witnesses"] + 2 if runs[0][6] else 2):
                 runs.append(self.template(index, full).run(payload, self.uid(), alone, flush))
                 if runs[-1][0] != b"V":

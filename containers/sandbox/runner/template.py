@@ -1,21 +1,19 @@
 """A template server: holds preloaded modules and no job, forks one process a program. Standard library only.
 
-Started by exec for each hash seed, so two templates share neither hash seed nor address layout. It reads 8-byte orders (uid,
-mode) on its control socket; the child, not the template, reads the job, and the supervisor waits for the child.
+Started by exec for each hash seed, so two templates share neither hash seed nor address layout.
 A `full` template holds the modules that programs may import; a lean one, for programs without imports, forks in half the time.
 """
 
-import _signal  # `signal` brings `enum` and `collections`: two hundred pages more to fork
 import codecs
-import ctypes
 import gc
+import marshal
 import os
-import struct
 import sys
 import warnings
+from types import ModuleType
 
-CONTROL, JOB, RESULT = 3, 4, 5
 _CODECS_TEXT = "latin-1 ascii utf-8-sig utf-16 utf-32 utf-16-le utf-16-be utf-32-le utf-32-be cp1252"
+_HOT = ("encode", "rules", "program", "walls", "serve")  # what runs in a program's process
 _TURNS = 40
 _NONES: list[None] = []
 _WARM = (
@@ -25,41 +23,46 @@ _WARM = (
     ("def f(x):\n    def g(y): return y + 1\n    while x > 0: x -= 1\n    return sorted([g(x)], key=lambda z: -z)", "(2,)"),
     ("def f(x):\n    raise ValueError(x)", "('a',)"),
 )
-ORDER = struct.Struct("!II")  # uid, mode
-CLONE_PARENT = 0x8000
 
 
 def main() -> None:
     index, memory_mb, cpu_ceiling = (int(text) for text in sys.argv[1:4])
     sys.path[:] = [os.path.dirname(os.path.abspath(__file__)), *sys.path]
     os.register_at_fork = lambda **hooks: None  # `random` would seed itself anew in every child, at a hundred pages a time
-    clock = __import__("clock")
-    clock.install(index)
-    memory, program, rules, walls = (__import__(name) for name in ("memory", "program", "rules", "walls"))
+    __import__("clock").install(index)
+    memory, rules = __import__("memory"), __import__("rules")
     warnings.simplefilter("ignore")
     if sys.argv[4] == "full":
         for name in rules.PRELOAD:
             __import__(name)
     for name in _CODECS_TEXT.split():
         codecs.lookup(name)
+    warm_up(__import__("program"), rules)
+    memory.settle()
+    memory.move_text()
+    memory.join_areas()
+    # A second time, now that nothing else is made between them: what every child touches lies on a few pages.
+    for name in _HOT:
+        sys.modules.pop(name, None)
+    _, rules, program, walls, server = (__import__(name) for name in _HOT)
     limits = walls.Walls(memory_mb + 3 * index, cpu_ceiling)
+    salt = 0x10000 * (1 + index * 0x9E37) + int.from_bytes(os.urandom(3), "big") * 16
+    run = program.make_runner(salt)
     warm_up(program, rules)
     sys.setrecursionlimit(1000 + 7 * index)  # what shows where the stack or the memory ends is not the same in two servers
     _NONES.extend([None] * 4_096 * index)  # nor is its count of references (from 3.12 on it has none)
-    salt = 0x10000 * (1 + index * 0x9E37) + int.from_bytes(os.urandom(3), "big") * 16
-    run = program.make_runner(salt)
     sys.path.clear()
     sys.meta_path.clear()
     memory.settle()
     limits.template()
-    serve(limits, run)
+    server.serve(limits, run)
 
 
 class Left(BaseException):
     """A program of the warm-up is done."""
 
 
-def warm_up(program, rules) -> None:
+def warm_up(program: ModuleType, rules: ModuleType) -> None:
     """Runs what every child will run until the interpreter has specialised it, so that no child pays for that in copied pages."""
 
     def leave(code: int) -> None:
@@ -69,7 +72,9 @@ def warm_up(program, rules) -> None:
     source, target = os.pipe()
     for turn in range(_TURNS * len(_WARM)):
         text, arguments = (part.encode() for part in _WARM[turn % len(_WARM)])
-        job = bytes([turn % 2]) + len(text).to_bytes(4, "big") + text + arguments
+        if turn & 4:
+            arguments = marshal.dumps(eval(arguments), 2)
+        job = bytes([turn & 1 | turn & 4]) + len(text).to_bytes(4, "big") + text + arguments
         os.write(target, len(job).to_bytes(4, "big") + job)
         try:
             run(source, -1)
@@ -78,55 +83,6 @@ def warm_up(program, rules) -> None:
     os.close(source)
     os.close(target)
     rules.check(compile("import math\ndef f(x):\n    return math.pi", "program", "exec", 0x400, True))
-
-
-def serve(limits, run) -> None:
-    """Forks by the bare system call: this process has one thread, no locks to renew, and hooks would touch many pages.
-
-    `CLONE_PARENT`: the program's parent is the supervisor, which waits for it; this process goes back to its orders at once.
-    """
-    receive, unpack, clone, nothing = os.read, ORDER.unpack, ctypes.PyDLL(None).syscall, ctypes.c_long(0)
-    number, flags = ctypes.c_long(limits.clone), ctypes.c_long(CLONE_PARENT | _signal.SIGCHLD)
-    while True:
-        order = receive(CONTROL, ORDER.size)
-        if not order:
-            os._exit(0)
-        uid, mode = unpack(order)
-        child = clone(number, flags, nothing)
-        if child == 0:
-            try:
-                os.close(CONTROL)
-                descriptor = os.open("/proc/self/status", os.O_RDONLY) if mode else -1
-                limits.child(uid)
-                if mode:
-                    probe(descriptor, limits.missing)
-                run(JOB, RESULT)
-            finally:
-                os._exit(91)
-        if child < 0:
-            os._exit(92)
-
-
-def probe(descriptor: int, missing: list[str]) -> None:
-    """The attestation of a child: what it can see and do from inside the walls."""
-    lines = dict(line.split(":\t", 1) for line in os.read(descriptor, 1 << 16).decode().splitlines() if ":\t" in line)
-    found = {name: lines.get(name, "?").split("\t")[0] for name in ("Uid", "Seccomp", "NoNewPrivs", "CapEff", "CapBnd")}
-    libc = ctypes.CDLL(None, use_errno=True)
-    tried = {
-        "fork": libc.fork,
-        "open": lambda: libc.open(b"/", 0),
-        "socket": lambda: libc.socket(1, 1, 0),
-        "kill": lambda: libc.kill(1, 0),
-        "setuid": lambda: libc.setresuid(0, 0, 0),
-    }
-    for name, action in tried.items():
-        answer = action()
-        if answer == 0 and name == "fork":
-            os._exit(0)
-        found[name] = f"refused ({ctypes.get_errno()})" if answer == -1 else "allowed"
-    text = repr({"child": found, "missing": missing, "python": sys.version.split()[0]}).encode()
-    os.write(RESULT, os.getpid().to_bytes(4, "big") + b"K\0\0V" + len(text).to_bytes(4, "big") + text)
-    os._exit(0)
 
 
 if __name__ == "__main__":
