@@ -6,22 +6,21 @@ on pages that need not be copied), and the interpreter's text moves to huge page
 faulting in hundreds of pages, and leaving them again). Standard library only.
 """
 
-import ctypes
 import gc
 import os
 import sys
+
+from native import Count, Number, Place, Word, function
 
 _POOL, _POOL_HEADER, _SMALL, _HEADER = 16_384, 48, range(48, 513, 16), b"".__sizeof__()  # pymalloc's pools and sizes
 _HUGE, _ROLLUP = 2 << 20, "/proc/self/smaps_rollup"
 _READ, _WRITE, _EXECUTE, _PRIVATE_ANONYMOUS, _HUGE_PAGES, _MOVE_THERE = 1, 2, 4, 0x22, 14, 3
 _CODE = type((lambda: 0).__code__)
-_libc = ctypes.CDLL(None, use_errno=True)
-_place, _size, _number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-_libc.malloc.restype, _libc.malloc.argtypes, _libc.free.argtypes = _place, [_size], [_place]
-_libc.mmap.restype, _libc.mmap.argtypes = _place, [_place, _size, _number, _number, _number, ctypes.c_long]
-_libc.mremap.restype, _libc.mremap.argtypes = _place, [_place, _size, _size, _number, _place]
-_libc.madvise.argtypes = _libc.mprotect.argtypes = [_place, _size, _number]
-_libc.munmap.argtypes = [_place, _size]
+_malloc, _free, _trim = function("malloc", Place, Word), function("free", Number, Place), function("malloc_trim", Number, Word)
+_mmap = function("mmap", Place, Place, Word, Number, Number, Number, Word)
+_mremap = function("mremap", Place, Place, Word, Word, Number, Place)
+_madvise, _mprotect = (function(name, Number, Place, Word, Number) for name in ("madvise", "mprotect"))
+_munmap, _copy = function("munmap", Number, Place, Word), function("memcpy", Place, Place, Place, Word)
 _taken: list[int | bytes] = []
 
 
@@ -39,7 +38,7 @@ def make_immortal() -> None:
     """Gives every object in reach the reference count of None, where that is the immortal one (PEP 683)."""
     if sys.version_info < (3, 12) or "t" in sys.abiflags or sys.byteorder != "little":
         return
-    count, address, referents = ctypes.c_uint32.from_address, id, gc.get_referents
+    count, address, referents = Count.from_address, id, gc.get_referents
     immortal, stack = count(address(None)).value, gc.get_objects()
     while stack:
         item = stack.pop()
@@ -63,33 +62,13 @@ def fill_pools() -> None:
 
 def fill_holes() -> None:
     """Takes the holes in the C heap, up to 16 KiB; whole free pages go back to the kernel."""
-    _libc.malloc_trim(0)
-    top, left = _libc.malloc(100_000), 20_000
+    _trim(0)
+    top, left = _malloc(100_000), 20_000
     for size in range(24, 16_384, 16):
-        while left and (block := _libc.malloc(size) or top) < top:
+        while left and (block := _malloc(size) or top) < top:
             left -= 1
         if block > top:
-            _libc.free(block)  # from beyond the last hole: kept, such blocks would be three more megabytes to fork
-
-
-def move_text() -> None:
-    """Copies the interpreter's text to huge pages and puts them in its place, where the kernel gives huge pages."""
-    if not os.access(_ROLLUP, os.R_OK):
-        return
-    with open("/proc/self/maps") as file:
-        areas = [line.split() for line in file]
-    spans: list[list[int]] = []
-    for words in areas:
-        if len(words) > 5 and "python" in words[5].rpartition("/")[2].partition(".")[0] and words[1].startswith("r-"):
-            first, last = (int(text, 16) for text in words[0].split("-"))
-            if spans and spans[-1][1] == first:
-                spans[-1][1] = last
-            else:
-                spans.append([first, last])
-    for first, last in spans:
-        first, last = -(-first // _HUGE) * _HUGE, last // _HUGE * _HUGE
-        if last > first:
-            _move(first, last - first)
+            _free(block)  # from beyond the last hole: kept, such blocks would be three more megabytes to fork
 
 
 def join_areas() -> None:
@@ -103,21 +82,38 @@ def join_areas() -> None:
         if words[1] == "r--p" and len(words) > 5 and words[5].startswith("/"):
             first, last = words[0].split("-")
             data = after[1] == "rw-p" and after[0].startswith(last + "-")
-            _libc.mprotect(int(first, 16), int(last, 16) - int(first, 16), _READ | (_WRITE if data else _EXECUTE))
+            _mprotect(int(first, 16), int(last, 16) - int(first, 16), _READ | (_WRITE if data else _EXECUTE))
+
+
+def move_text() -> None:
+    """Copies the text of the interpreter and the C library to huge pages and puts them in its place, where the kernel gives them.
+
+    A whole huge page is one entry to fork; of a part of one, the entries are copied and dropped as one batch. Both are mapped
+    in a child from the start, which would else fault in its text, in pieces, and drop it page by page.
+    """
+    if not os.access(_ROLLUP, os.R_OK):
+        return
+    with open("/proc/self/maps") as file:
+        areas = [line.split() for line in file]
+    for words in areas:
+        name = words[5].rpartition("/")[2] if len(words) > 5 else ""
+        if words[1] == "r-xp" and name.startswith(("python", "libpython", "libc.so")):
+            first, last = (int(text, 16) for text in words[0].split("-"))
+            _move(first, last - first)
 
 
 def _move(start: int, size: int) -> None:
-    """Replaces an aligned stretch of read-only text by its copy; the call that does it runs in the C library, not there."""
-    before = _huge_bytes()
-    area = _libc.mmap(None, size + _HUGE, _READ | _WRITE, _PRIVATE_ANONYMOUS, -1, 0)
-    if area in (None, _place(-1).value):
+    """Replaces a stretch of read-only text by its copy; the call that does it runs in the kernel, not there."""
+    before, room = _huge_bytes(), size + 2 * _HUGE
+    area = _mmap(None, room, _READ | _WRITE, _PRIVATE_ANONYMOUS, -1, 0)
+    if area in (None, 2**64 - 1):
         return
-    aligned = -(-area // _HUGE) * _HUGE
-    _libc.madvise(aligned, size, _HUGE_PAGES)
-    ctypes.memmove(aligned, start, size)
-    if _huge_bytes() - before >= size and _libc.mprotect(aligned, size, _READ | _EXECUTE) == 0:
-        _libc.mremap(aligned, size, size, _MOVE_THERE, start)
-    _libc.munmap(area, size + _HUGE)
+    copy = -(-area // _HUGE) * _HUGE + start % _HUGE  # where huge pages begin in the one, they begin in the other
+    _madvise(area, room, _HUGE_PAGES)
+    _copy(copy, start, size)
+    if _huge_bytes() - before >= size and _mprotect(copy, size, _READ | _EXECUTE) == 0:
+        _mremap(copy, size, size, _MOVE_THERE, start)
+    _munmap(area, room)
 
 
 def _huge_bytes() -> int:

@@ -56,14 +56,12 @@ def make_builtins(salt: int) -> dict[str, object]:
     return table | {"id": salted_id, "hash": salted_hash, "__import__": guarded_import}
 
 
-def make_runner(
-    salt: int, write: Callable[[int, bytes], int] = os.write, leave: Callable[[int], None] = os._exit
-) -> Callable[[int, int], None]:
+def make_runner(salt: int, leave: Callable[[int], None] = os._exit) -> Callable[[int, int], None]:
     """A closure that runs the job from one descriptor into another and never returns. Captures what it needs beforehand.
 
-    A template warms the code up with a `write` that writes nothing and a `leave` that raises.
+    A template warms the code up with a `leave` that raises.
     """
-    encoder, refused, getpid = encode.make_encoder(), encode.Refused, os.getpid
+    encoder, refused, getpid, write = encode.make_encoder(), encode.Refused, os.getpid, os.write
     table, set_recursion, collect = make_builtins(salt), sys.setrecursionlimit, gc.enable
     kind_of, name_of, arguments_of = type, type.__dict__["__name__"].__get__, BaseException.args.__get__
     memory_error, base_error, text_type, length, compiled, run_code = MemoryError, BaseException, str, len, compile, exec

@@ -45,25 +45,24 @@ _plain = (FLAGS | SENSITIVE).isdisjoint
 CodeType = type((lambda: 0).__code__)
 
 
-def children(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes directly below a node."""
-    for field in node._fields:
-        value = getattr(node, field, None)
-        if isinstance(value, ast.AST):
-            yield value
-        elif type(value) is list:
-            for item in value:
-                if isinstance(item, ast.AST):
-                    yield item
+def children(node: ast.AST) -> list[ast.AST]:
+    """The nodes directly below a node, in no order to rely on; contexts (load, store, delete) are left out."""
+    found: list[ast.AST] = []
+    for value in node.__dict__.values():
+        kind = type(value)
+        if kind is list:
+            found += [item for item in value if isinstance(item, ast.AST)]
+        elif kind is not int and kind is not str and kind is not ast.Load and isinstance(value, ast.AST):
+            found.append(value)
+    return found
 
 
-def walk(node: ast.AST) -> Iterator[ast.AST]:
+def walk(node: ast.AST) -> list[ast.AST]:
     """A node and everything below it, in no order to rely on."""
-    stack = [node]
-    while stack:
-        node = stack.pop()
-        yield node
-        stack += children(node)
+    nodes = [node]
+    for found in nodes:
+        nodes += children(found)
+    return nodes
 
 
 class Banned(Exception):

@@ -13,8 +13,8 @@ import warnings
 from types import ModuleType
 
 _CODECS_TEXT = "latin-1 ascii utf-8-sig utf-16 utf-32 utf-16-le utf-16-be utf-32-le utf-32-be cp1252"
-_HOT = ("encode", "rules", "program", "walls", "serve")  # what runs in a program's process
-_TURNS = 40
+_HOT = ("encode", "rules", "key", "program", "walls", "serve")  # what runs in a program's process
+_TURNS = 24
 _NONES: list[None] = []
 _WARM = (
     ("def f(x):\n    total = 0\n    for i in range(x):\n        total += i * 2\n    return total", "(3,)"),
@@ -37,49 +37,54 @@ def main() -> None:
             __import__(name)
     for name in _CODECS_TEXT.split():
         codecs.lookup(name)
-    warm_up(__import__("program"), rules)
+    warm_up(1, *(__import__(name) for name in ("program", "rules", "walls", "serve")))
     memory.settle()
-    memory.move_text()
     memory.join_areas()
+    memory.move_text()
     # A second time, now that nothing else is made between them: what every child touches lies on a few pages.
     for name in _HOT:
         sys.modules.pop(name, None)
-    _, rules, program, walls, server = (__import__(name) for name in _HOT)
+    _, rules, _, program, walls, server = (__import__(name) for name in _HOT)
     limits = walls.Walls(memory_mb + 3 * index, cpu_ceiling)
     salt = 0x10000 * (1 + index * 0x9E37) + int.from_bytes(os.urandom(3), "big") * 16
     run = program.make_runner(salt)
-    warm_up(program, rules)
+    warm_up(_TURNS, program, rules, walls, server)
     sys.setrecursionlimit(1000 + 7 * index)  # what shows where the stack or the memory ends is not the same in two servers
     _NONES.extend([None] * 4_096 * index)  # nor is its count of references (from 3.12 on it has none)
     sys.path.clear()
     sys.meta_path.clear()
     memory.settle()
     limits.template()
-    server.serve(limits, run)
+    server.serve(server.make_child(limits.drop, run, missing=tuple(limits.missing)), limits.clone)
 
 
 class Left(BaseException):
     """A program of the warm-up is done."""
 
 
-def warm_up(program: ModuleType, rules: ModuleType) -> None:
-    """Runs what every child will run until the interpreter has specialised it, so that no child pays for that in copied pages."""
+def warm_up(turns: int, program: ModuleType, rules: ModuleType, walls: ModuleType, server: ModuleType) -> None:
+    """Runs what every child will run until the interpreter has specialised it, so that no child pays for that in copied pages.
+
+    All is as in a child but for the rights, which stay, and the end, which is an exception; results go to the null device.
+    """
 
     def leave(code: int) -> None:
         raise Left
 
-    run = program.make_runner(0, lambda descriptor, data: len(data), leave)
     source, target = os.pipe()
-    for turn in range(_TURNS * len(_WARM)):
+    child = server.make_child(walls.make_idle_drop(), program.make_runner(0, leave), source, 1)
+    for turn in range(turns * len(_WARM)):
         text, arguments = (part.encode() for part in _WARM[turn % len(_WARM)])
         if turn & 4:
             arguments = marshal.dumps(eval(arguments), 2)
         job = bytes([turn & 1 | turn & 4]) + len(text).to_bytes(4, "big") + text + arguments
         os.write(target, len(job).to_bytes(4, "big") + job)
         try:
-            run(source, -1)
+            child(server.ORDER.pack(-1, 0), os.dup(source))
         except Left:
             gc.disable()
+        if turn % 8 == 7:
+            gc.collect()
     os.close(source)
     os.close(target)
     rules.check(compile("import math\ndef f(x):\n    return math.pi", "program", "exec", 0x400, True))

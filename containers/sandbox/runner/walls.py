@@ -4,10 +4,12 @@ The template installs the outer filter and the limits that children inherit; eac
 refuses is recorded by name, never ignored silently.
 """
 
-import ctypes
 import os
 import resource
 import struct
+from _collections_abc import Callable
+
+from native import Number, Place, Text, Word, function
 
 PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 4, 22, 38
 _X86_TEXT = """
@@ -28,23 +30,24 @@ ppoll=73
 """
 _MACHINES = {"x86_64": (0xC000003E, _X86_TEXT), "aarch64": (0xC00000B7, _ARM_TEXT)}
 _NOBODY = 65_534
-_libc = ctypes.CDLL(None, use_errno=True)
-_prctl = _libc.prctl
-_setgroups, _setresgid, _setresuid, _set_limit = os.setgroups, os.setresgid, os.setresuid, resource.setrlimit
-_CPU, _NPROC, _NOFILE, _NONE = resource.RLIMIT_CPU, resource.RLIMIT_NPROC, resource.RLIMIT_NOFILE, (0, 0)
-_prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong]
-
-
-class _Filter(ctypes.Structure):
-    _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_char_p)]
+Pair = tuple[int, int]
+_prctl = function("prctl", Number, Number, Word, Place, Word, Word)
+_malloc, _copy = function("malloc", Place, Word), function("memcpy", Place, Place, Text, Word)
 
 
 def prctl(option: int, value: int, pointer: int | None = None) -> int:
     return _prctl(option, value, pointer, 0, 0)
 
 
-def make_filter() -> tuple[_Filter, bytes] | None:
-    """The allow list, answering EPERM to the rest; None where the machine type is not known."""
+def lasting(data: bytes) -> int:
+    """The address of a copy that stays."""
+    place = _malloc(len(data))
+    _copy(place, data, len(data))
+    return place
+
+
+def make_filter() -> int | None:
+    """The address of the allow list, which answers EPERM to the rest; None where the machine type is not known."""
     if os.uname().machine not in _MACHINES:
         return None
     arch, text = _MACHINES[os.uname().machine]
@@ -56,20 +59,46 @@ def make_filter() -> tuple[_Filter, bytes] | None:
     code += [(0x15, len(wanted) - number, 0, call) for number, call in enumerate(wanted)]
     code += [(0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)]
     raw = b"".join(struct.pack("<HBBI", *line) for line in code)
-    return _Filter(len(code), raw), raw
+    return lasting(struct.pack("@HP", len(code), lasting(raw)))
 
 
-def install(program: tuple[_Filter, bytes] | None) -> bool:
-    return program is not None and prctl(PR_SET_SECCOMP, 2, ctypes.addressof(program[0])) == 0
+def install(program: int | None) -> bool:
+    return program is not None and prctl(PR_SET_SECCOMP, 2, program) == 0
+
+
+def make_drop(own_uid: bool, cpu: Pair, nproc: Pair = (0, 0), nofile: Pair = (0, 0)) -> Callable[[int], None]:
+    """What a child does before it reads its job. Anything that fails in it ends the child (the supervisor reports a crash).
+
+    The seccomp filter is the inherited one: what it allows beyond a program's needs is for the template, and is refused
+    here by other means: new processes and threads by NPROC 0, every new descriptor by NOFILE 0, another uid by the
+    missing capability.
+    """
+    set_limit, set_uid, limits = resource.setrlimit, os.setresuid, (resource.RLIMIT_CPU, resource.RLIMIT_NPROC, resource.RLIMIT_NOFILE)
+    cpu_limit, nproc_limit, nofile_limit = limits
+
+    def drop(uid: int) -> None:
+        set_limit(cpu_limit, cpu)
+        set_limit(nproc_limit, nproc)
+        set_limit(nofile_limit, nofile)
+        if own_uid:
+            set_uid(uid, uid, uid)
+
+    return drop
+
+
+def make_idle_drop() -> Callable[[int], None]:
+    """The same with the limits that stand already: called with uid -1 it changes nothing, and warms the code up."""
+    kinds = resource.RLIMIT_CPU, resource.RLIMIT_NPROC, resource.RLIMIT_NOFILE
+    return make_drop(True, *(resource.getrlimit(kind) for kind in kinds))
 
 
 class Walls:
-    """What a template sets once and what each of its children does, prepared so that a child does as little as possible."""
+    """What a template sets once, and by `drop` what each of its children does."""
 
     def __init__(self, memory_mb: int, cpu_ceiling: int):
         self.missing: list[str] = []
         self.root = os.getuid() == 0
-        self.cpu, self.memory = (cpu_ceiling, cpu_ceiling + 1), memory_mb << 20
+        self.drop, self.memory = make_drop(self.root, (cpu_ceiling, cpu_ceiling + 1)), memory_mb << 20
         self.filter = make_filter()
         self.clone = 56 if os.uname().machine == "x86_64" else 220  # the latter is every newer architecture's number
 
@@ -84,8 +113,8 @@ class Walls:
             self._limit(name, 0)
         self._limit("STACK", 8 << 20)
         if self.root:
-            _setgroups(())
-            _setresgid(_NOBODY, _NOBODY, _NOBODY)
+            os.setgroups(())
+            os.setresgid(_NOBODY, _NOBODY, _NOBODY)
         with open("/proc/self/statm") as file:
             pages = int(file.read().split()[0])
         self._limit("AS", pages * os.sysconf("SC_PAGESIZE") + self.memory)
@@ -97,19 +126,6 @@ class Walls:
         except OSError:
             pass  # the container already has a raised score; the limit on address space is the wall
         self._try("seccomp", install(self.filter))
-
-    def child(self, uid: int) -> None:
-        """In the child, before it reads its job. Anything that fails here ends the child (the supervisor reports a crash).
-
-        The seccomp filter is the inherited one: what it allows beyond a program's needs is for the template, and is refused
-        here by other means: new processes and threads by NPROC 0, every new descriptor by NOFILE 0, another uid by the
-        missing capability.
-        """
-        _set_limit(_CPU, self.cpu)
-        _set_limit(_NPROC, _NONE)
-        _set_limit(_NOFILE, _NONE)
-        if self.root:
-            _setresuid(uid, uid, uid)
 
     def _limit(self, name: str, value: int) -> None:
         kind = getattr(resource, "RLIMIT_" + name)
