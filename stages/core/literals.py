@@ -7,12 +7,15 @@ with every prefix and escape (not f-strings), implicit concatenation, containers
 digits are bounded.
 """
 
+import re
+
 from stages.core.literal_tokens import TOKEN, LiteralError, number, string
 
 __all__ = ["MAX_DEPTH", "MAX_NODES", "MAX_TEXT", "LiteralError", "parse_arguments", "parse_value"]
 
 MAX_TEXT, MAX_DEPTH, MAX_NODES = 65_536, 50, 10_000
 
+_INTEGERS = re.compile(r"(?:-?(?:0|[1-9][0-9]{0,17}), )+-?(?:0|[1-9][0-9]{0,17})(?=\])")
 _CONSTANTS = {"None": None, "True": True, "False": False, "nan": float("nan"), "inf": float("inf")}
 _WORDS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf"), "infinity": float("inf"), "+inf": float("inf")}
 
@@ -104,12 +107,25 @@ class _Parser:
         return value
 
     def items(self, close: str, depth: int) -> list[object]:
-        values: list[object] = []
-        if not (self.kind == "mark" and self.text == close):
+        values: list[object] = self.plain_integers(depth)
+        if not values and not (self.kind == "mark" and self.text == close):
             values.append(self.value(depth + 1))
             if self.text == "," and self.kind == "mark":
                 values += self.rest_of_list(close, depth + 1)
         self.expect(close)
+        return values
+
+    def plain_integers(self, depth: int) -> list[object]:
+        """All members of a list of short integers as `repr` writes it, read at once; none where it is anything else."""
+        found = _INTEGERS.match(self.source, self.match.start())
+        if not found or depth >= MAX_DEPTH:
+            return []
+        values: list[object] = [int(text) for text in found[0].split(", ")]
+        self.nodes += len(values)
+        if self.nodes > 3 * MAX_NODES:
+            raise LiteralError("too many values")
+        self.position = found.end()
+        self.advance()
         return values
 
     def rest_of_list(self, close: str, depth: int) -> list[object]:

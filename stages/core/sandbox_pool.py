@@ -268,8 +268,8 @@ class Pool:
         core = core_for(self.size, [worker.core for worker in self.workers])
         worker = Worker(self.start(self.started), time.monotonic(), core)
         limits = self.limits
-        config = {"cpu_seconds": limits.cpu_seconds, "wall_seconds": limits.wall_seconds, "memory_mb": limits.memory_mb}
-        config |= {"witnesses": limits.witnesses, "uid": self.uid + 64 * (self.started % 64), "core": core}
+        config: dict[str, object] = {"cpu_seconds": limits.cpu_seconds, "wall_seconds": limits.wall_seconds, "core": core}
+        config |= {"memory_mb": limits.memory_mb, "witnesses": limits.witnesses, "uid": self.uid + 64 * (self.started % 64)}
         worker.put_frame(json.dumps(config).encode())
         self.workers.append(worker)
 

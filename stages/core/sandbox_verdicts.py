@@ -91,8 +91,8 @@ def payload(job: Job, input_text: int = MAX_TEXT) -> bytes | Verdict:
             arguments_literal(arguments)  # raises TooLarge; shorter texts cannot be too long as `repr` writes them
     except (LiteralError, TooLarge) as error:
         return Verdict(Status.UNPARSED, None, f"input: {error}", None)
-    marshalled = "{" not in job.input and "set" not in job.input  # a set would be written in an order that changes with the process
-    data = marshal.dumps(arguments, 2) if marshalled else arguments_wire(arguments).encode("ascii")
+    marshalled = "{" not in job.input and "set" not in job.input  # a set would be written in this process's order
+    data = marshal.dumps(arguments, 2) if marshalled else arguments_wire(arguments).encode("ascii")  # type: ignore[arg-type]
     return bytes([job.validate | job.trace << 1 | marshalled << 2]) + size.to_bytes(4, "big") + program + data
 
 
@@ -113,7 +113,7 @@ def verdict(runs: list[Run]) -> Verdict:
         if run.letter != b"V":
             return Verdict(Status.NONDETERMINISTIC, None, f"a value in one server, in another {_line(run.text)}", key)
     try:
-        values = [parse_value(run.text, limit=_WIRE_LIMIT) for run in runs]
+        values = [parse_value(text, limit=_WIRE_LIMIT) for text in dict.fromkeys(run.text for run in runs)]
         text = literal(values[0])
     except TooLarge as error:
         return Verdict(Status.OUTPUT_LIMIT, None, str(error), key)
@@ -127,7 +127,7 @@ def verdict(runs: list[Run]) -> Verdict:
     if not _LINES.fullmatch(runs[0].lines):
         return Verdict(Status.CRASH, None, "the result is no value: what follows it is no trace", key)
     value = canonicals.pop()
-    if len(runs) > 1 and any(literal(other) != text for other in values[1:]):
+    if any(literal(other) != text for other in values[1:]):
         text = literal(parse_value(value, limit=_WIRE_LIMIT))  # a dict order that is not reproducible is not shown
     pairs = (pair.split(":") for pair in runs[0].lines.split(",") if pair)
     return Verdict(Status.VALID, value, "", key, text, tuple(sorted((int(line), int(count)) for line, count in pairs)))

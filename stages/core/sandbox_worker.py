@@ -26,12 +26,12 @@ def runner_digest() -> str:
 
 
 def core_for(workers: int, taken: Sequence[int | None]) -> int | None:
-    """The core that one of so many workers keeps to: the least taken one. None, the kernel's choice, where cores are left over.
+    """The core that one of so many workers keeps to: the least taken. None, the kernel's choice, unless all cores get as many.
 
     A program costs a tenth to a fifth less where its template and its supervisor run: what it copies is in that core's cache.
     """
     cores = sorted(os.sched_getaffinity(0))
-    return min(cores, key=taken.count) if workers >= len(cores) else None
+    return min(cores, key=taken.count) if workers % len(cores) == 0 else None
 
 
 class Link(Protocol):

@@ -30,6 +30,7 @@ __all__ = [
 
 Text = Callable[[object], str]
 Items = Callable[[dict[Any, Any]], Iterable[tuple[Any, Any]]]
+_PLAIN = frozenset([int, bool, float, type(None)])  # `repr` writes them, and lists and tuples of them, as we do
 _RANKS = {type(None): 0, bool: 1, int: 2, float: 3, complex: 4, str: 5, bytes: 6, tuple: 7, frozenset: 8}
 
 
@@ -77,6 +78,8 @@ def _emit(value: Any, text: Text, items: Items, call_complex: bool = True) -> st
         return repr(value)
     if kind is str or kind is bytes:
         return text(value)
+    if (kind is list or kind is tuple) and _PLAIN.issuperset(map(type, value)):
+        return repr(value)
     if kind is list:
         return "[" + ", ".join([_emit(item, text, items, call_complex) for item in value]) + "]"
     if kind is tuple:

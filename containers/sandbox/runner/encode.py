@@ -5,7 +5,9 @@ never calls `repr`, `str`, `==` or the iteration of an object that is not exactl
 text (complex as a call), dict order kept; the host sorts and compares.
 """
 
-from _collections_abc import Callable
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MAX_TEXT, MAX_DEPTH, MAX_NODES, MAX_DIGITS = 65_536, 50, 10_000, 4_300
 
@@ -17,7 +19,7 @@ class Refused(Exception):
         self.tag, self.reason = tag, reason
 
 
-def make_encoder() -> Callable[[object], str]:
+def make_encoder() -> "Callable[[object], str]":
     """The encoder as a closure over captured primitives."""
     kind_of, length, identity, text_of = type, len, id, ascii
     float_text, int_text = float.__repr__, int.__repr__

@@ -7,7 +7,7 @@ faulting in hundreds of pages, and leaving them again). Standard library only.
 """
 
 import gc
-import os
+import posix
 import sys
 
 from native import Count, Number, Place, Word, function
@@ -78,10 +78,10 @@ def join_areas() -> None:
     """
     with open("/proc/self/maps") as file:
         areas = [line.split() for line in file]
-    for words, after in zip(areas, areas[1:], strict=False):
+    for place, words in enumerate(areas[:-1]):
         if words[1] == "r--p" and len(words) > 5 and words[5].startswith("/"):
             first, last = words[0].split("-")
-            data = after[1] == "rw-p" and after[0].startswith(last + "-")
+            data = areas[place + 1][1] == "rw-p" and areas[place + 1][0].startswith(last + "-")
             _mprotect(int(first, 16), int(last, 16) - int(first, 16), _READ | (_WRITE if data else _EXECUTE))
 
 
@@ -91,7 +91,7 @@ def move_text() -> None:
     A whole huge page is one entry to fork; of a part of one, the entries are copied and dropped as one batch. Both are mapped
     in a child from the start, which would else fault in its text, in pieces, and drop it page by page.
     """
-    if not os.access(_ROLLUP, os.R_OK):
+    if not posix.access(_ROLLUP, posix.R_OK):
         return
     with open("/proc/self/maps") as file:
         areas = [line.split() for line in file]

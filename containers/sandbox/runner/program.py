@@ -8,13 +8,17 @@ take any back. The process is short: nearly all it costs is the pages it touches
 import builtins
 import gc
 import marshal
-import os
+import posix
+import struct
 import sys
-from _collections_abc import Callable
 
 import encode
 import key
 import rules
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _REMOVED = ("eval", "exec", "compile", "open", "input", "globals", "locals", "vars", "breakpoint", "help", "exit", "quit")
 _CONSTANTS = {
@@ -27,6 +31,10 @@ _CONSTANTS = {
 }
 _STATIC = (object.__hash__, type(None).__hash__, type.__hash__)
 _ONLY_AST = 0x400
+# u32 size of the rest, u8 flags (1 the key is wanted, 2 a trace, 4 the arguments are marshalled, else text), u32 size of the
+# program; the program and the arguments follow
+_JOB_HEAD = struct.Struct("!IBI")
+_PID, _FRAME_HEAD = struct.Struct("!I"), struct.Struct("!cI")
 
 
 def make_builtins(salt: int) -> dict[str, object]:
@@ -56,71 +64,79 @@ def make_builtins(salt: int) -> dict[str, object]:
     return table | {"id": salted_id, "hash": salted_hash, "__import__": guarded_import}
 
 
-def make_runner(salt: int, leave: Callable[[int], None] = os._exit) -> Callable[[int, int], None]:
+def make_runner(salt: int, leave: "Callable[[int], None]" = posix._exit) -> "Callable[[int, int], None]":
     """A closure that runs the job from one descriptor into another and never returns. Captures what it needs beforehand.
 
     A template warms the code up with a `leave` that raises.
     """
-    encoder, refused, getpid, write = encode.make_encoder(), encode.Refused, os.getpid, os.write
+    encoder, refused, getpid, read, write = encode.make_encoder(), encode.Refused, posix.getpid, posix.read, posix.write
     table, set_recursion, collect = make_builtins(salt), sys.setrecursionlimit, gc.enable
     kind_of, name_of, arguments_of = type, type.__dict__["__name__"].__get__, BaseException.args.__get__
     memory_error, base_error, text_type, length, compiled, run_code = MemoryError, BaseException, str, len, compile, exec
-    load = marshal.loads
+    load, head_of, pid_bytes, frame_head = marshal.loads, _JOB_HEAD.unpack_from, _PID.pack, _FRAME_HEAD.pack
 
-    def send(data: bytes) -> None:
-        while data:
-            data = data[write(out, data) :]
-
-    def frame(tag: bytes, text: str) -> None:
+    def frame(target: int, tag: bytes, text: str) -> None:
         data = text.encode("ascii", "backslashreplace")
-        send(tag + length(data).to_bytes(4, "big") + data)
+        data = frame_head(tag, length(data)) + data
+        while data:
+            data = data[write(target, data) :]
 
     def describe(error: BaseException) -> str:
         values = arguments_of(error)
         first = values[0] if values and kind_of(values[0]) is text_type else ""
         return name_of(kind_of(error)) + (": " + first[:200] if first else "")
 
-    def run(source: int, target: int) -> None:
-        nonlocal out
-        out = target
-        send(getpid().to_bytes(4, "big"))
-        flags, program, text = read_job(source)
+    def judge(target: int, program: str, want_key: bool) -> object:
         try:
-            code = prepare(program, bool(flags & 1), send)
+            code, head = prepare(program, want_key)
         except rules.Banned as error:
-            frame(b"B", text_type(error))
+            frame(target, b"B", text_type(error))
             leave(0)
         except Exception as error:  # SyntaxError mostly; nothing of the program has run yet
-            frame(b"U", describe(error) + f" (line {getattr(error, 'lineno', None) or 1})")
+            frame(target, b"U", describe(error) + f" (line {getattr(error, 'lineno', None) or 1})")
             leave(0)
+        write(target, head)  # a pipe takes so few bytes whole
+        return code
+
+    def run(source: int, target: int) -> None:
+        write(target, pid_bytes(getpid()))
+        data = read(source, 8_192)  # a larger buffer would be a mapping of its own, made and dropped
+        while length(data) < 9 or length(data) < 4 + head_of(data)[0]:
+            data += read(source, 1 << 20)
+        _, flags, size = head_of(data)
+        program, given = data[9 : 9 + size].decode(), data[9 + size :]
+        code = judge(target, program, bool(flags & 1))
         scope = {"__name__": "program", "__builtins__": table}
+        recursion = "recursion" in program
         collect()
         try:
             # both forms are written by the host from its own tree
-            arguments = load(text) if flags & 4 else eval(compiled(text.decode(), "input", "eval"), _CONSTANTS)
+            arguments = load(given) if flags & 4 else eval(compiled(given.decode(), "input", "eval"), _CONSTANTS)
             counts = count_lines() if flags & 2 else None
             run_code(code, scope)
             value = scope["f"](*arguments) if "f" in scope else missing()
-            set_recursion(1000)
-            lines = "\n" + counts() if counts else ""
-            frame(b"V", encoder(value) + lines)
+            if recursion:
+                set_recursion(1000)
+            text = encoder(value) if counts is None else encoder(value) + "\n" + counts()
+            data = frame_head(b"V", length(text)) + text.encode()
+            while (sent := write(target, data)) < length(data):
+                data = data[sent:]
         except refused as error:
-            frame(error.tag, error.reason)
+            frame(target, error.tag, error.reason)
         except memory_error:
-            frame(b"M", "MemoryError")
+            frame(target, b"M", "MemoryError")
         except base_error as error:
             set_recursion(1000)
-            frame(b"E", describe(error))
+            frame(target, b"E", describe(error))
         leave(0)
 
     def missing() -> None:
         raise NameError("name 'f' is not defined")
 
-    out = -1
     return run
 
 
-def count_lines() -> Callable[[], str]:
+def count_lines() -> "Callable[[], str]":
     """Counts from now on how often each line of the program runs; the function that stops it and writes `line:times,`."""
     times: dict[int, int] = {}
 
@@ -141,25 +157,12 @@ def count_lines() -> Callable[[], str]:
     return stop
 
 
-def read_job(source: int) -> tuple[int, str, bytes]:
-    """The one job here: u32 size of the rest, u8 flags, u32 size of the program, the program, the arguments.
-
-    Flags: 1 the key is wanted, 2 a trace, 4 the arguments are marshalled (else they are text to evaluate).
-    """
-    data = os.read(source, 8_192)  # a larger buffer would be a mapping of its own, made and dropped
-    while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
-        data += os.read(source, 1 << 20)
-    end = 9 + int.from_bytes(data[5:9], "big")
-    return data[4], data[9:end].decode(), data[end:]
-
-
-def prepare(program: str, want_key: bool, send: Callable[[bytes], None]) -> object:
-    """Compiles the program after judging its text; sends the head: `K`, length, whether sets or hashes may show, the key."""
+def prepare(program: str, want_key: bool) -> tuple[object, bytes]:
+    """Compiles the program after judging its text; also the head: `K`, length, whether sets or hashes may show, the key."""
     tree = compile(program, "program", "exec", _ONLY_AST, True) if want_key else None
     code = compile(program, "program", "exec", 0, True)
     flagged, sensitive = rules.scan(code)
     if flagged or "import" in program or "__" in program:  # elsewhere no rule can match, and the tree need not be walked
         rules.check(tree or compile(program, "program", "exec", _ONLY_AST, True))
     digest = key.program_key(tree).encode() if tree else b""
-    send(b"K" + bytes((len(digest), sensitive)) + digest)
-    return code
+    return code, b"K" + bytes((len(digest), sensitive)) + digest

@@ -6,8 +6,11 @@ clock, the process, the machine or memory addresses in a way that two runs need 
 
 import _ast as ast  # the module `ast` would load more than a program's process should carry
 import sys
-from _collections_abc import Iterator
 from opcode import opmap
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _ALLOWED_TEXT = """
 __future__ abc array ast base64 binascii bisect calendar cmath collections colorsys contextlib copy csv dataclasses datetime
@@ -100,7 +103,7 @@ def check(tree: ast.Module) -> None:
         raise Banned("line {}: {}".format(*min(found)))
 
 
-def _imports(node: ast.AST) -> Iterator[tuple[str, str]]:
+def _imports(node: ast.AST) -> "Iterator[tuple[str, str]]":
     """(bound name, module) of an import; raises Banned for modules and members outside the rules."""
     if type(node) is ast.Import:
         for alias in node.names:

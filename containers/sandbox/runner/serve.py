@@ -1,15 +1,18 @@
 """The loop of a template server and the first steps of a program's process. Standard library only.
 
-It reads 8-byte orders (uid, mode) on its control socket and forks one process for each; the child, not the template, reads the job.
+It reads 8-byte orders (uid, mode) on its control socket and forks a process for each; the child, not the template, reads the job.
 """
 
-import os
+import posix
 import struct
 import sys
-from _collections_abc import Callable
 from _signal import SIGCHLD  # `signal` brings `enum` and `collections`: two hundred pages more to fork
 
 from native import Number, Text, function, get_errno, system_call
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CONTROL, JOB, RESULT = 3, 4, 5
 ORDER = struct.Struct("!iI")  # uid, mode
@@ -17,10 +20,14 @@ CLONE_PARENT = 0x8000
 
 
 def make_child(
-    drop: Callable[[int], None], run: Callable[[int, int], None], job: int = JOB, result: int = RESULT, missing: tuple[str, ...] = ()
-) -> Callable[[bytes, int], None]:
+    drop: "Callable[[int], None]",
+    run: "Callable[[int, int], None]",
+    missing: tuple[str, ...] = (),
+    job: int = JOB,
+    result: int = RESULT,
+) -> "Callable[[bytes, int], None]":
     """What a child does with an order, once the control socket is closed; its job comes after it has dropped its rights."""
-    unpack, close = ORDER.unpack, os.close
+    unpack, close = ORDER.unpack, posix.close
 
     def child(order: bytes, control: int) -> None:
         uid, mode = unpack(order)
@@ -33,31 +40,31 @@ def make_child(
     return child
 
 
-def serve(child: Callable[[bytes, int], None], number: int) -> None:
+def serve(child: "Callable[[bytes, int], None]", number: int, control: int = CONTROL) -> None:
     """Forks by the bare system call of that number: one thread, no locks to renew, and hooks would touch many pages.
 
     `CLONE_PARENT`: the program's parent is the supervisor, which waits for it; this process goes back to its orders at once.
     """
-    receive, clone, flags = os.read, system_call(), CLONE_PARENT | SIGCHLD
+    receive, clone, flags, size = posix.read, system_call(), CLONE_PARENT | SIGCHLD, ORDER.size
     while True:
-        order = receive(CONTROL, ORDER.size)
+        order = receive(control, size)
         if not order:
-            os._exit(0)
+            posix._exit(0)
         pid = clone(number, flags, 0)
         if pid == 0:
             try:
-                child(order, CONTROL)
+                child(order, control)
             finally:
-                os._exit(91)
+                posix._exit(91)
         if pid < 0:
-            os._exit(92)
+            posix._exit(92)
 
 
-def probe(drop: Callable[[int], None], uid: int, missing: tuple[str, ...]) -> None:
+def probe(drop: "Callable[[int], None]", uid: int, missing: tuple[str, ...]) -> None:
     """The attestation of a child: what it can see and do from inside the walls."""
-    descriptor = os.open("/proc/self/status", os.O_RDONLY)
+    descriptor = posix.open("/proc/self/status", posix.O_RDONLY)
     drop(uid)
-    lines = dict(line.split(":\t", 1) for line in os.read(descriptor, 1 << 16).decode().splitlines() if ":\t" in line)
+    lines = dict(line.split(":\t", 1) for line in posix.read(descriptor, 1 << 16).decode().splitlines() if ":\t" in line)
     found = {name: lines.get(name, "?").split("\t")[0] for name in ("Uid", "Seccomp", "NoNewPrivs", "CapEff", "CapBnd")}
     opened = function("open", Number, Text, Number)
     tried = {
@@ -70,8 +77,8 @@ def probe(drop: Callable[[int], None], uid: int, missing: tuple[str, ...]) -> No
     for name, action in tried.items():
         answer = action()
         if answer == 0 and name == "fork":
-            os._exit(0)
+            posix._exit(0)
         found[name] = f"refused ({get_errno()})" if answer == -1 else "allowed"
     text = repr({"child": found, "missing": list(missing), "python": sys.version.split()[0]}).encode()
-    os.write(RESULT, os.getpid().to_bytes(4, "big") + b"K\0\0V" + len(text).to_bytes(4, "big") + text)
-    os._exit(0)
+    posix.write(RESULT, posix.getpid().to_bytes(4, "big") + b"K\0\0V" + len(text).to_bytes(4, "big") + text)
+    posix._exit(0)

@@ -14,7 +14,6 @@ import select
 import signal
 import socket
 import sys
-import termios
 import time
 from collections.abc import Callable
 
@@ -23,8 +22,13 @@ from serve import CONTROL, JOB, ORDER, RESULT
 MAX_STREAM = 1 << 20
 SERVER_ENDED = b"the program's server ended"  # the host has such a job run again
 SLACK = 1.2  # a first run may use this much of the CPU limit; the host has runs near the limit repeated alone
-# Without these two lists of free blocks, what a program frees and allocates lies closer together: fewer pages to copy.
-_TUNABLES = "glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0"
+_ENVIRONMENT = {
+    "LC_ALL": "C.UTF-8",
+    "TZ": "UTC",
+    "LD_BIND_NOW": "1",
+    # without these two lists of free blocks, what a program frees and allocates lies closer together: fewer pages to copy
+    "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0",
+}
 _SEEDS = (0, 1, 4_242, 777, 31_337, 99)
 CHILDREN = (signal.SIGCHLD,)  # blocked in the supervisor and waited for
 _TEMPLATES: set[int] = set()  # pids not waited for yet
@@ -58,7 +62,7 @@ class Template:
         flags = ["-s", "-S", "-P", "-B"] if sys.version_info >= (3, 11) else ["-s", "-S", "-B"]
         command = [sys.executable, *flags, path, str(index), str(self.config["memory_mb"]), str(ceiling)]
         command.append("full" if self.full else "lean")
-        environment = {"PYTHONHASHSEED": str(_SEEDS[index]), "LC_ALL": "C.UTF-8", "TZ": "UTC", "LD_BIND_NOW": "1", "GLIBC_TUNABLES": _TUNABLES}
+        environment = {"PYTHONHASHSEED": str(_SEEDS[index]), **_ENVIRONMENT}
         null = os.open("/dev/null", os.O_RDWR)
         high = {target: fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, 40) for target, source in descriptors.items()}
         actions = [(os.POSIX_SPAWN_DUP2, null, stream) for stream in ((0, 1) if self.config.get("debug") else (0, 1, 2))]
@@ -74,14 +78,11 @@ class Template:
 
     def probe(self, uid: int) -> dict:
         """What a child of this template attests."""
-        verdict, *_, text, _ = self._run(b"", uid, False, lambda: None, mode=1)
+        verdict, *_, text, _ = self.run(b"", uid, False, lambda: None, mode=1)
         return ast.literal_eval(text.decode()) if verdict == b"V" else {"failed": text.decode()}
 
-    def run(self, payload: bytes, uid: int, alone: bool, flush: Callable[[], None]) -> Run:
+    def run(self, payload: bytes, uid: int, alone: bool, flush: Callable[[], None], mode: int = 0) -> Run:
         """One program in one process, to its verdict."""
-        return self._run(payload, uid, alone, flush)
-
-    def _run(self, payload: bytes, uid: int, alone: bool, flush: Callable[[], None], mode: int = 0) -> Run:
         start = time.monotonic()
         stream = bytearray()
         self.starved = 0.0  # seconds for which the program wanted a core and had none: load must not decide
@@ -104,16 +105,18 @@ class Template:
         cpu, rss = int((usage.ru_utime + usage.ru_stime) * 1e6), usage.ru_maxrss
         verdict, key, text, sensitive = _read_stream(bytes(stream), status, killed)
         self.oom_kills = _oom_kills() if status == signal.SIGKILL else self.oom_kills
-        if verdict == b"C" or killed or _pending(self.job):
+        if verdict == b"C" or killed or status:  # one that wrote a whole result and left has read the whole job
             self.kill()
             sweep(self.config["uid"])
         return verdict, min(cpu, 0xFFFFFFFF), _micro(start + self.starved), rss, key, text, sensitive
 
     def _hand(self, data: bytes) -> bytes:
         """Writes to the program's job; what is left once the pipe is full."""
-        with contextlib.suppress(BlockingIOError):
+        try:
             while data:
                 data = data[os.write(self.job, data) :]
+        except BlockingIOError:
+            pass
         return data
 
     def _wait(self, start: float, alone: bool, stream: bytearray, flush: Callable[[], None]) -> tuple[Ended, bytes]:
@@ -267,11 +270,6 @@ def _oom_kills() -> int:
         with contextlib.suppress(OSError), open(path) as file:
             return sum(int(line.split()[1]) for line in file if line.startswith("oom_kill "))
     return 0
-
-
-def _pending(descriptor: int) -> int:
-    """Bytes left unread in a pipe."""
-    return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, b"\0\0\0\0"), sys.byteorder)
 
 
 def _enlarge(descriptor: int) -> None:

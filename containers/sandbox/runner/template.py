@@ -4,13 +4,16 @@ Started by exec for each hash seed, so two templates share neither hash seed nor
 A `full` template holds the modules that programs may import; a lean one, for programs without imports, forks in half the time.
 """
 
+import _warnings
 import codecs
 import gc
 import marshal
-import os
+import posix
 import sys
-import warnings
-from types import ModuleType
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
 
 _CODECS_TEXT = "latin-1 ascii utf-8-sig utf-16 utf-32 utf-16-le utf-16-be utf-32-le utf-32-be cp1252"
 _HOT = ("encode", "rules", "key", "program", "walls", "serve")  # what runs in a program's process
@@ -27,11 +30,11 @@ _WARM = (
 
 def main() -> None:
     index, memory_mb, cpu_ceiling = (int(text) for text in sys.argv[1:4])
-    sys.path[:] = [os.path.dirname(os.path.abspath(__file__)), *sys.path]
-    os.register_at_fork = lambda **hooks: None  # `random` would seed itself anew in every child, at a hundred pages a time
+    sys.path[:] = [__file__.rpartition("/")[0], *sys.path]
+    posix.register_at_fork = lambda **hooks: None  # `random` would seed itself anew in every child, at a hundred pages a time
     __import__("clock").install(index)
     memory, rules = __import__("memory"), __import__("rules")
-    warnings.simplefilter("ignore")
+    _warnings.filters.insert(0, ("ignore", None, Warning, None, 0))
     if sys.argv[4] == "full":
         for name in rules.PRELOAD:
             __import__(name)
@@ -46,7 +49,7 @@ def main() -> None:
         sys.modules.pop(name, None)
     _, rules, _, program, walls, server = (__import__(name) for name in _HOT)
     limits = walls.Walls(memory_mb + 3 * index, cpu_ceiling)
-    salt = 0x10000 * (1 + index * 0x9E37) + int.from_bytes(os.urandom(3), "big") * 16
+    salt = 0x10000 * (1 + index * 0x9E37) + int.from_bytes(posix.urandom(3), "big") * 16
     run = program.make_runner(salt)
     warm_up(_TURNS, program, rules, walls, server)
     sys.setrecursionlimit(1000 + 7 * index)  # what shows where the stack or the memory ends is not the same in two servers
@@ -55,14 +58,14 @@ def main() -> None:
     sys.meta_path.clear()
     memory.settle()
     limits.template()
-    server.serve(server.make_child(limits.drop, run, missing=tuple(limits.missing)), limits.clone)
+    server.serve(server.make_child(limits.drop, run, tuple(limits.missing)), limits.clone)
 
 
 class Left(BaseException):
     """A program of the warm-up is done."""
 
 
-def warm_up(turns: int, program: ModuleType, rules: ModuleType, walls: ModuleType, server: ModuleType) -> None:
+def warm_up(turns: int, program: "ModuleType", rules: "ModuleType", walls: "ModuleType", server: "ModuleType") -> None:
     """Runs what every child will run until the interpreter has specialised it, so that no child pays for that in copied pages.
 
     All is as in a child but for the rights, which stay, and the end, which is an exception; results go to the null device.
@@ -71,22 +74,22 @@ def warm_up(turns: int, program: ModuleType, rules: ModuleType, walls: ModuleTyp
     def leave(code: int) -> None:
         raise Left
 
-    source, target = os.pipe()
-    child = server.make_child(walls.make_idle_drop(), program.make_runner(0, leave), source, 1)
+    source, target = posix.pipe()
+    child = server.make_child(walls.make_idle_drop(), program.make_runner(0, leave), job=source, result=1)
     for turn in range(turns * len(_WARM)):
         text, arguments = (part.encode() for part in _WARM[turn % len(_WARM)])
         if turn & 4:
             arguments = marshal.dumps(eval(arguments), 2)
         job = bytes([turn & 1 | turn & 4]) + len(text).to_bytes(4, "big") + text + arguments
-        os.write(target, len(job).to_bytes(4, "big") + job)
+        posix.write(target, len(job).to_bytes(4, "big") + job)
         try:
-            child(server.ORDER.pack(-1, 0), os.dup(source))
+            child(server.ORDER.pack(-1, 0), posix.dup(source))
         except Left:
             gc.disable()
         if turn % 8 == 7:
             gc.collect()
-    os.close(source)
-    os.close(target)
+    posix.close(source)
+    posix.close(target)
     rules.check(compile("import math\ndef f(x):\n    return math.pi", "program", "exec", 0x400, True))
 
 

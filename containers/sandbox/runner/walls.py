@@ -4,12 +4,15 @@ The template installs the outer filter and the limits that children inherit; eac
 refuses is recorded by name, never ignored silently.
 """
 
-import os
+import posix  # `os` with what it brings would be sixty pages more to fork
 import resource
 import struct
-from _collections_abc import Callable
 
 from native import Number, Place, Text, Word, function
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 4, 22, 38
 _X86_TEXT = """
@@ -30,6 +33,7 @@ ppoll=73
 """
 _MACHINES = {"x86_64": (0xC000003E, _X86_TEXT), "aarch64": (0xC00000B7, _ARM_TEXT)}
 _NOBODY = 65_534
+_LIMITED = resource.RLIMIT_CPU, resource.RLIMIT_NPROC, resource.RLIMIT_NOFILE
 Pair = tuple[int, int]
 _prctl = function("prctl", Number, Number, Word, Place, Word, Word)
 _malloc, _copy = function("malloc", Place, Word), function("memcpy", Place, Place, Text, Word)
@@ -48,9 +52,9 @@ def lasting(data: bytes) -> int:
 
 def make_filter() -> int | None:
     """The address of the allow list, which answers EPERM to the rest; None where the machine type is not known."""
-    if os.uname().machine not in _MACHINES:
+    if posix.uname().machine not in _MACHINES:
         return None
-    arch, text = _MACHINES[os.uname().machine]
+    arch, text = _MACHINES[posix.uname().machine]
     table = {name: int(number) for name, _, number in (entry.partition("=") for entry in text.split())}
     wanted = list(table.values())
     # load arch; other arch: kill. load number; x32 numbers: refuse. then one comparison a call
@@ -66,15 +70,15 @@ def install(program: int | None) -> bool:
     return program is not None and prctl(PR_SET_SECCOMP, 2, program) == 0
 
 
-def make_drop(own_uid: bool, cpu: Pair, nproc: Pair = (0, 0), nofile: Pair = (0, 0)) -> Callable[[int], None]:
+def make_drop(own_uid: bool, cpu: Pair, nproc: Pair = (0, 0), nofile: Pair = (0, 0)) -> "Callable[[int], None]":
     """What a child does before it reads its job. Anything that fails in it ends the child (the supervisor reports a crash).
 
     The seccomp filter is the inherited one: what it allows beyond a program's needs is for the template, and is refused
     here by other means: new processes and threads by NPROC 0, every new descriptor by NOFILE 0, another uid by the
     missing capability.
     """
-    set_limit, set_uid, limits = resource.setrlimit, os.setresuid, (resource.RLIMIT_CPU, resource.RLIMIT_NPROC, resource.RLIMIT_NOFILE)
-    cpu_limit, nproc_limit, nofile_limit = limits
+    set_limit, set_uid = resource.setrlimit, posix.setresuid
+    cpu_limit, nproc_limit, nofile_limit = _LIMITED
 
     def drop(uid: int) -> None:
         set_limit(cpu_limit, cpu)
@@ -86,10 +90,9 @@ def make_drop(own_uid: bool, cpu: Pair, nproc: Pair = (0, 0), nofile: Pair = (0,
     return drop
 
 
-def make_idle_drop() -> Callable[[int], None]:
+def make_idle_drop() -> "Callable[[int], None]":
     """The same with the limits that stand already: called with uid -1 it changes nothing, and warms the code up."""
-    kinds = resource.RLIMIT_CPU, resource.RLIMIT_NPROC, resource.RLIMIT_NOFILE
-    return make_drop(True, *(resource.getrlimit(kind) for kind in kinds))
+    return make_drop(True, *(resource.getrlimit(kind) for kind in _LIMITED))
 
 
 class Walls:
@@ -97,10 +100,10 @@ class Walls:
 
     def __init__(self, memory_mb: int, cpu_ceiling: int):
         self.missing: list[str] = []
-        self.root = os.getuid() == 0
+        self.root = posix.getuid() == 0
         self.drop, self.memory = make_drop(self.root, (cpu_ceiling, cpu_ceiling + 1)), memory_mb << 20
         self.filter = make_filter()
-        self.clone = 56 if os.uname().machine == "x86_64" else 220  # the latter is every newer architecture's number
+        self.clone = 56 if posix.uname().machine == "x86_64" else 220  # the latter is every newer architecture's number
 
     def template(self) -> None:
         """In the template, once: limits that children inherit, no dumping, no new privileges, the outer filter.
@@ -108,16 +111,16 @@ class Walls:
         One session a template: a session a child would have the kernel make a scheduling group for each (a twelfth of its cost),
         and guards nothing that the filter does not, which allows no signals.
         """
-        os.setsid()
+        posix.setsid()
         for name in ("CORE", "FSIZE", "MSGQUEUE", "MEMLOCK", "NICE", "RTPRIO"):
             self._limit(name, 0)
         self._limit("STACK", 8 << 20)
         if self.root:
-            os.setgroups(())
-            os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+            posix.setgroups(())
+            posix.setresgid(_NOBODY, _NOBODY, _NOBODY)
         with open("/proc/self/statm") as file:
             pages = int(file.read().split()[0])
-        self._limit("AS", pages * os.sysconf("SC_PAGESIZE") + self.memory)
+        self._limit("AS", pages * posix.sysconf("SC_PAGESIZE") + self.memory)
         self._try("dumpable", prctl(PR_SET_DUMPABLE, 0) == 0)
         self._try("no_new_privs", prctl(PR_SET_NO_NEW_PRIVS, 1) == 0)
         try:
