@@ -28,13 +28,13 @@ from stages.core.sandbox_worker import Limits, Link, Record, Worker, core_for, r
 
 __all__ = ["Limits", "Pool"]
 
-_CANARIES = (
-    (
-        Job("def f(a, b):\n    return sorted({a: b, b: a}.items()), (a + b) / 2, str(a)", "3, 5", False),
-        "([(3, 5), (5, 3)], 4.0, '3')",
-    ),
-    (Job("def f(s):\n    return [s.upper(), len(s), s == 'x', None, {s}]", "'ab'", True), "['AB', 2, False, None, {'ab'}]"),
+_ONCE = (
+    Job("def f(a, b):\n    return sorted({a: b, b: a}.items()), (a + b) / 2, str(a)", "3, 5", False),
+    "([(3, 5), (5, 3)], 4.0, '3')",
 )
+_TWICE = Job("def f(s):\n    return [s.upper(), len(s), s == 'x', None]", "'ab'", True), "['AB', 2, False, None]"
+_WITNESSED = Job("def f(s):\n    return {s, s * 2}", "'ab'", True), "{'ab', 'abab'}"  # sets: five servers
+_CANARIES = (_ONCE, _TWICE) * 8 + (_WITNESSED,)
 
 
 @dataclass
