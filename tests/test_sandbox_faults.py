@@ -15,6 +15,7 @@ from stages.core import local_sandbox, sandbox_worker
 from stages.core.local_sandbox import RUNNER, LocalSandbox
 from stages.core.sandbox import Job, SandboxUnavailable, Verdict
 from stages.core.sandbox_pool import Limits, Pool
+from stages.core.values import canonical, parse_arguments
 
 ADD = [Job(f"def f(x):\n    return x + {number}", "1", number % 3 == 0) for number in range(300)]
 SUMS = [str(1 + number) for number in range(300)]
@@ -206,6 +207,34 @@ def test_lines_are_counted_where_asked() -> None:
     assert dict(traced.lines)[3] == 4 and dict(traced.lines)[5] == 1
     assert traced.lines == again.lines == validated.lines and plain.lines == failed.lines == ()
     assert (failed.status, forged.text, forged.lines) == ("error", "'1\\n2:3,'", ((1, 1), (2, 1)))
+
+
+GIVEN = [
+    "1, -2, True, None, 0.5, -0.0, nan, -inf, 1e+16",
+    "'ab', 'it\\'s', '\\ud800', 'ü', b'\\x00\\xff', ''",
+    "[1, [2, (3,), ()]], (1, 'a'), [], 123456789012345678901234567890",
+    "{'b': 1, 'a': [2]}, {3, 1, 2}, frozenset({1}), set(), {}",
+    "complex(-0.0, 2.0), complex(1.5, -0.0)",
+    "'set', '{', [{'x': (1, {2})}]",
+]
+
+
+@pytest.mark.parametrize("validate", [False, True])
+def test_arguments_arrive_as_they_were_written(validate: bool) -> None:
+    sandbox = LocalSandbox(1)
+    with contextlib.closing(sandbox):
+        verdicts = list(sandbox.run([Job("def f(*given):\n    return given", text, validate) for text in GIVEN]))
+    for text, verdict in zip(GIVEN, verdicts, strict=True):
+        assert (verdict.status, verdict.value) == ("valid", canonical(parse_arguments(text))), text
+
+
+def test_workers_keep_to_a_core_each_where_all_cores_get_as_many() -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    taken: list[int | None] = []
+    for _ in range(2 * len(cores)):
+        taken.append(sandbox_worker.core_for(2 * len(cores), taken))
+    assert sorted(taken) == sorted(2 * cores)
+    assert sandbox_worker.core_for(len(cores) + 1, []) == (None if len(cores) > 1 else cores[0])
 
 
 def test_no_worker_at_all_is_no_verdict() -> None:

@@ -46,6 +46,8 @@ def shared():
 for _ in range(50):
     before = work()
 first = faults()
+memory.join_areas()
+memory.move_text()
 memory.settle()
 held = None, shared, shared.__code__, PROGRAM, work.__code__.co_consts
 counts = [ctypes.c_uint32.from_address(id(item)).value for item in held]
@@ -79,3 +81,15 @@ def test_a_fork_copies_and_maps_fewer_pages(found: dict) -> None:
 
 def test_no_text_is_writable_afterwards(found: dict) -> None:
     assert not [line for line in found["areas"].splitlines() if "wx" in line.split()[1]]
+
+
+def test_a_library_takes_two_areas_at_most(found: dict) -> None:
+    named = [line.split()[5] for line in found["areas"].splitlines() if len(line.split()) > 5 and ".so" in line.split()[5]]
+    assert named and max(named.count(name) for name in named) <= 2, found["areas"]
+
+
+def test_text_lies_on_huge_pages_where_the_kernel_gives_them(found: dict) -> None:
+    if found["huge"]:
+        assert not [
+            line for line in found["areas"].splitlines() if "r-xp" in line and line.rpartition("/")[2].startswith("libc.so")
+        ]

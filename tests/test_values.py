@@ -38,6 +38,25 @@ def test_texts_read_back_as_the_value(value: object) -> None:
     assert canonical(eval(arguments_wire((value,)), names)[0]) == canonical(value)
 
 
+@given(
+    st.lists(st.integers() | st.integers(-9, 9), min_size=1, max_size=6),
+    st.sampled_from(["{}", "({},)", "[{}, 'a']", "{{1: {}}}"]),
+)
+def test_lists_of_integers_are_read_like_any_other(value: list[int], around: str) -> None:
+    text = around.format(value)
+    read = parse_value(text)
+    assert read == ast.literal_eval(text) and repr(read) == literal(read) == text
+    assert parse_value(text.replace(", ", " ,\n")) == read
+
+
+def test_lists_of_integers_keep_the_limits() -> None:
+    inside = "1, 2"
+    assert parse_value("[" * 50 + inside + "]" * 50)
+    for text in ("[" * 51 + inside + "]" * 51, f"[{', '.join(['1'] * 30_001)}]", "[1, 02]", "[1, 2j-]", "[1, 2"):
+        with pytest.raises(LiteralError):
+            parse_value(text, limit=200_000)
+
+
 @given(st.text(alphabet="0123456789+-.eEjJ_xXabrf'\"\\(){}[],: \nTrueNoneinfst", max_size=24))
 def test_agrees_with_the_language_wherever_both_accept(text: str) -> None:
     try:
