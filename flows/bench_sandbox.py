@@ -31,7 +31,7 @@ _SOURCES = (
     "    return sorted(table.items())",
 )
 _LIMIT = 10
-_WARM = 3_000  # by then every worker has had a canary with sets and started the servers that it takes
+_WARM = 5_000  # by then every worker has had a canary with sets and started the servers that it takes
 
 
 def bench_sandbox(

@@ -110,19 +110,20 @@ class Pool:
     # --- sending
 
     def _fill(self, stream: _Stream) -> None:
-        """Gives every worker with room jobs; a job that ran near a limit goes out when nothing else is on its way."""
+        """Gives workers with room jobs, the least busy first; one that ran near a limit goes out when nothing else is out."""
         if not any(worker.flying and worker.flying[0].alone for worker in self.workers):
-            for worker in self._open_workers(stream):
-                careful = any(record.careful for record in worker.flying)
-                while len(worker.flying) < self.window and not careful:
-                    record = self._next(stream)
-                    if record is None:
-                        break
-                    careful = record.careful
-                    if careful and worker.flying:
-                        stream.queue.appendleft(record)
-                        break
-                    worker.put(record)
+            ready = [worker for worker in self._open_workers(stream) if not any(record.careful for record in worker.flying)]
+            while ready:
+                worker = min(ready, key=lambda worker: len(worker.flying))
+                record = self._next(stream) if len(worker.flying) < self.window else None
+                if record is None:
+                    break
+                if record.careful and worker.flying:
+                    stream.queue.appendleft(record)
+                    break
+                worker.put(record)
+                if record.careful:
+                    ready.remove(worker)
             self._send_alone(stream)
         for worker in self.workers:
             self._vouch(worker, stream)
@@ -136,8 +137,7 @@ class Pool:
         if waiting:
             while len(self.workers) < self.size:
                 self._start_worker()
-        ready = [worker for worker in self.workers if worker.ready and worker.programs < self.recycle_after]
-        return sorted(ready, key=lambda worker: len(worker.flying))
+        return [worker for worker in self.workers if worker.ready and worker.programs < self.recycle_after]
 
     def _next(self, stream: _Stream) -> Record | None:
         return stream.queue.popleft() if stream.queue or self._refill(stream) else None

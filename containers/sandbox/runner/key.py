@@ -9,7 +9,12 @@ from _blake2 import blake2b
 
 from rules import children, walk
 
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_DEFINITIONS = frozenset([ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef])
+_COMPREHENSIONS = frozenset([ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp])
+_FUNCTIONS = frozenset([ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda])
+_SCOPES = _FUNCTIONS | _COMPREHENSIONS
+_OUTER, _NAMING = frozenset([ast.Global, ast.Nonlocal]), frozenset([ast.ExceptHandler, ast.MatchAs, ast.MatchStar])
+_BINDING = _DEFINITIONS | _SCOPES | _OUTER | _NAMING | {ast.alias}
 _SKIPPED = frozenset(["ctx", "type_comment", "kind", "type_ignores", "returns", "annotation", "type_params"])
 
 
@@ -41,24 +46,26 @@ def _bound(nodes: list) -> set[str]:
     names: set[str] = set()
     outer: set[str] = set()
     stack = list(nodes)
-    while stack:
-        node = stack.pop()
+    name_kind, load = ast.Name, ast.Load
+    for node in stack:
         kind = type(node)
-        if kind is ast.Name:
-            if type(node.ctx) is not ast.Load:
+        if kind is name_kind:
+            if type(node.ctx) is not load:
                 names.add(node.id)
-        elif kind in (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef):
-            names.add(node.name)
             continue
-        elif kind in (ast.Global, ast.Nonlocal):
-            outer.update(node.names)
-        elif kind is ast.alias:
-            names.add(node.asname or node.name.split(".")[0])
-        elif kind in (ast.ExceptHandler, ast.MatchAs, ast.MatchStar) and node.name:
-            names.add(node.name)
-        elif kind in _SCOPES:
-            continue
-        stack.extend(children(node))
+        if kind in _BINDING:
+            if kind in _DEFINITIONS:
+                names.add(node.name)
+                continue
+            if kind in _OUTER:
+                outer.update(node.names)
+            elif kind is ast.alias:
+                names.add(node.asname or node.name.split(".")[0])
+            elif kind in _NAMING and node.name:
+                names.add(node.name)
+            elif kind in _SCOPES:
+                continue
+        stack += children(node)
     return names - outer
 
 
@@ -78,28 +85,30 @@ def _name(name: str, scopes: list) -> str:
 def _walk(node: ast.AST, scopes: list, words: list) -> None:
     kind = type(node)
     words.append(kind.__name__)
-    if kind is ast.Name:
-        words.append(_name(node.id, scopes))
-        return
-    if kind is ast.Constant:
-        words.append(f"{type(node.value).__name__}:{node.value!r}")
-        return
-    if kind in (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda):
-        _walk_function(node, scopes, words)
-        return
-    if kind is ast.ClassDef:
-        words.append(_name(node.name, scopes))  # in the scope around the body
-        for child in [*node.bases, *node.keywords, *node.decorator_list]:
-            _walk(child, scopes, words)
-        names = [*scopes, _Names(_bound(node.body))]
-        for statement in _without_docstring(node.body):
-            _walk(statement, names, words)
-        words.append(")")
-        return
-    if kind in _SCOPES:
-        targets = [generator.target for generator in node.generators]
-        scopes = [*scopes, _Scope(_bound(targets), len(scopes), scopes[0].kept)]
-    _walk_fields(node, scopes, words)
+    _WALKS.get(kind, _walk_fields)(node, scopes, words)
+
+
+def _walk_name(node: ast.Name, scopes: list, words: list) -> None:
+    words.append(_name(node.id, scopes))
+
+
+def _walk_constant(node: ast.Constant, scopes: list, words: list) -> None:
+    words.append(f"{type(node.value).__name__}:{node.value!r}")
+
+
+def _walk_class(node: ast.ClassDef, scopes: list, words: list) -> None:
+    words.append(_name(node.name, scopes))  # in the scope around the body
+    for child in [*node.bases, *node.keywords, *node.decorator_list]:
+        _walk(child, scopes, words)
+    names = [*scopes, _Names(_bound(node.body))]
+    for statement in _without_docstring(node.body):
+        _walk(statement, names, words)
+    words.append(")")
+
+
+def _walk_comprehension(node: ast.AST, scopes: list, words: list) -> None:
+    targets = [generator.target for generator in node.generators]
+    _walk_fields(node, [*scopes, _Scope(_bound(targets), len(scopes), scopes[0].kept)], words)
 
 
 class _Names(_Scope):
@@ -136,24 +145,26 @@ def _walk_function(node: ast.AST, scopes: list, words: list) -> None:
 
 
 def _walk_fields(node: ast.AST, scopes: list, words: list) -> None:
+    values, tree = node.__dict__, ast.AST
     for field in node._fields:
         if field in _SKIPPED:
             continue
-        value = getattr(node, field, None)
-        if type(value) is list:
+        value = values.get(field)
+        if value is None:
+            words.append("-")
+        elif type(value) is list:
             words.append("[")
             for item in value:
-                if isinstance(item, ast.AST):
+                if isinstance(item, tree):
                     _walk(item, scopes, words)
-                elif type(item) is str and type(node) in (ast.Global, ast.Nonlocal):
-                    words.append(_name(item, scopes))
                 else:
-                    words.append(repr(item))
+                    words.append(_name(item, scopes) if type(node) in _OUTER and type(item) is str else repr(item))
             words.append("]")
-        elif isinstance(value, ast.AST):
+        elif isinstance(value, tree):
             _walk(value, scopes, words)
-        elif value is not None:
-            renamed = field == "name" and type(node) in (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)
-            words.append(_name(value, scopes) if renamed else repr(value))
         else:
-            words.append("-")
+            words.append(_name(value, scopes) if field == "name" and type(node) in _NAMING else repr(value))
+
+
+_WALKS = {ast.Name: _walk_name, ast.Constant: _walk_constant, ast.ClassDef: _walk_class}
+_WALKS |= dict.fromkeys(_FUNCTIONS, _walk_function) | dict.fromkeys(_COMPREHENSIONS, _walk_comprehension)
