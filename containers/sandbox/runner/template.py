@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _CODECS_TEXT = "latin-1 ascii utf-8-sig utf-16 utf-32 utf-16-le utf-16-be utf-32-le utf-32-be cp1252"
-_HOT = ("encode", "rules", "key", "program", "walls", "serve")  # what runs in a program's process
+# What runs in a program's process, loaded last and alone: what every child touches lies on a few pages. It needs the others.
+_HOT = ("encode", "rules", "key", "program", "walls", "serve")
+_NEEDED = ("_ast", "_blake2", "opcode", "resource", "struct")
 _TURNS = 24
 _NONES: list[None] = []
 _WARM = (
@@ -33,25 +35,27 @@ def main() -> None:
     sys.path[:] = [__file__.rpartition("/")[0], *sys.path]
     posix.register_at_fork = lambda **hooks: None  # `random` would seed itself anew in every child, at a hundred pages a time
     __import__("clock").install(index)
-    memory, rules = __import__("memory"), __import__("rules")
+    memory = __import__("memory")
     _warnings.filters.insert(0, ("ignore", None, Warning, None, 0))
     if sys.argv[4] == "full":
-        for name in rules.PRELOAD:
+        for name in __import__("rules").PRELOAD:
             __import__(name)
+        del sys.modules["rules"]
     for name in _CODECS_TEXT.split():
         codecs.lookup(name)
-    warm_up(1, *(__import__(name) for name in ("program", "rules", "walls", "serve")))
+    for name in _NEEDED:
+        __import__(name)
+    for text, arguments in _WARM:
+        compile(text, "program", "exec", 0x400, True)
+        eval(arguments)
     memory.settle()
     memory.join_areas()
     memory.move_text()
-    # A second time, now that nothing else is made between them: what every child touches lies on a few pages.
-    for name in _HOT:
-        sys.modules.pop(name, None)
     _, rules, _, program, walls, server = (__import__(name) for name in _HOT)
     limits = walls.Walls(memory_mb + 3 * index, cpu_ceiling)
     salt = 0x10000 * (1 + index * 0x9E37) + int.from_bytes(posix.urandom(3), "big") * 16
     run = program.make_runner(salt)
-    warm_up(_TURNS, program, rules, walls, server)
+    warm_up(program, rules, walls, server)
     sys.setrecursionlimit(1000 + 7 * index)  # what shows where the stack or the memory ends is not the same in two servers
     _NONES.extend([None] * 4_096 * index)  # nor is its count of references (from 3.12 on it has none)
     sys.path.clear()
@@ -65,7 +69,7 @@ class Left(BaseException):
     """A program of the warm-up is done."""
 
 
-def warm_up(turns: int, program: "ModuleType", rules: "ModuleType", walls: "ModuleType", server: "ModuleType") -> None:
+def warm_up(program: "ModuleType", rules: "ModuleType", walls: "ModuleType", server: "ModuleType") -> None:
     """Runs what every child will run until the interpreter has specialised it, so that no child pays for that in copied pages.
 
     All is as in a child but for the rights, which stay, and the end, which is an exception; results go to the null device.
@@ -76,7 +80,7 @@ def warm_up(turns: int, program: "ModuleType", rules: "ModuleType", walls: "Modu
 
     source, target = posix.pipe()
     child = server.make_child(walls.make_idle_drop(), program.make_runner(0, leave), job=source, result=1)
-    for turn in range(turns * len(_WARM)):
+    for turn in range(_TURNS * len(_WARM)):
         text, arguments = (part.encode() for part in _WARM[turn % len(_WARM)])
         if turn & 4:
             arguments = marshal.dumps(eval(arguments), 2)
