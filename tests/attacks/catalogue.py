@@ -90,7 +90,7 @@ EXHAUSTION = _rows(
     ("22", "error flood", "raise ValueError('x' * 10 ** 7)", "error"),
     ("23", "infinite iterator", "def f():\n    import itertools\n    return itertools.count()", "unsupported_value"),
     ("24", "deep recursion", "def f(n=0): return f(n + 1)", "error"),
-    ("25", "raised recursion limit", "def f():\n    import sys\n    sys.setrecursionlimit(10 ** 9)\n    def g(n): return g(n + 1)\n    return g(0)", "error memory crash timeout"),
+    ("25", "raised recursion limit", "def f():\n    import sys\n    sys.setrecursionlimit(10 ** 9)\n    def g(n):\n        held = bytes(10_000)\n        return g(n + 1)\n    return g(0)", "error memory crash"),
     ("26", "deep value", "x = []\n    for _ in range(10 ** 5): x = [x]\n    return x", "unsupported_value crash"),
     ("27", "source bomb", "#" + "a" * 20_000 + "\ndef f(): return 1", "unparsed"),
     ("27b", "parentheses", "return " + "(" * 5000 + "1" + ")" * 5000, "unparsed"),
