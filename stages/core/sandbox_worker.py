@@ -30,6 +30,8 @@ def core_for(workers: int, taken: Sequence[int | None]) -> int | None:
 
     A program costs a tenth to a fifth less where its template and its supervisor run: what it copies is in that core's cache.
     """
+    if not hasattr(os, "sched_getaffinity"):  # macOS, where the containers run in a virtual machine of their own
+        return None
     cores = sorted(os.sched_getaffinity(0))
     return min(cores, key=taken.count) if workers % len(cores) == 0 else None
 
