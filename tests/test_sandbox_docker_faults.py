@@ -43,11 +43,11 @@ def names(owner: str) -> list[str]:
 
 def test_a_killed_container_costs_no_verdict(docker_sandbox: Pool) -> None:
     found = []
-    for number, verdict in enumerate(docker_sandbox.run(ADD)):
+    for number, verdict in enumerate(docker_sandbox.run(ADD * 4)):
         found.append(verdict.text)
         if number == 30:
             docker_sandbox.workers[0].link.container.kill()  # type: ignore[attr-defined]
-    assert found == SUMS
+    assert found == SUMS * 4 and docker_sandbox.counts["workers_lost"] >= 1
 
 
 def test_a_container_is_as_asked(docker_sandbox: Pool) -> None:
@@ -144,12 +144,12 @@ def test_a_daemon_that_restarts_costs_no_verdict(proxy: UnixProxy) -> None:
     sandbox = DockerSandbox(containers=2)
     with contextlib.closing(sandbox):
         found = []
-        for number, verdict in enumerate(sandbox.run(ADD)):
+        for number, verdict in enumerate(sandbox.run(ADD * 4)):
             found.append(verdict.text)
             if number == 60:
                 proxy.stop()
                 proxy.start()
-        assert found == SUMS and sandbox.counts["workers_lost"] >= 1
+        assert found == SUMS * 4 and sandbox.counts["workers_lost"] >= 1
     owner = sandbox.owner
     for _ in range(100):
         if not names(owner):
