@@ -14,6 +14,7 @@ from stages.core.values import (
     TooLarge,
     arguments_wire,
     canonical,
+    is_settled,
     literal,
     parse_arguments,
     parse_value,
@@ -55,6 +56,28 @@ def test_lists_of_integers_keep_the_limits() -> None:
     for text in ("[" * 51 + inside + "]" * 51, f"[{', '.join(['1'] * 30_001)}]", "[1, 02]", "[1, 2j-]", "[1, 2"):
         with pytest.raises(LiteralError):
             parse_value(text, limit=200_000)
+
+
+pieces = st.sampled_from([*"0()[], \n", "-0", "-12", "07", "True", "'a'", "''", "'\"'", "'\\n'", "'é'", '"a"', "1.5", "{}", ", "])
+
+
+@given(values.map(canonical) | st.lists(pieces, max_size=12).map("".join))
+def test_a_settled_text_is_both_texts_of_its_value(text: str) -> None:
+    if is_settled(text):
+        value = parse_value(text)
+        assert canonical(value) == literal(value) == repr(value) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "settled"),
+    [
+        ("[]", True), ("(1,)", True), ("[(1, 'a'), []]", True), ("'it is'", True), ("-7", True), ("(None, [True])", True),
+        ("(1)", False), ("[1,]", False), ("[1, ]", False), ("[1 , 2]", False), ("-0", False), ("[[[1]]]", False), ("1\n", False),
+        ("'\\x41'", False), ("1.0", False), ("{1}", False), ("", False), ("9" * 4_000, False), ("'\x7f'", False), ("1, 2", False),
+    ],
+)  # fmt: skip
+def test_what_is_settled(text: str, settled: bool) -> None:
+    assert is_settled(text) is settled
 
 
 @given(st.text(alphabet="0123456789+-.eEjJ_xXabrf'\"\\(){}[],: \nTrueNoneinfst", max_size=24))

@@ -6,7 +6,7 @@ A value is parsed on the host by the bounded parser, so what the sandbox calls v
 import marshal
 import re
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from stages.core.literals import MAX_TEXT
 from stages.core.sandbox import Job, Status, Verdict
@@ -16,6 +16,7 @@ from stages.core.values import (
     arguments_literal,
     arguments_wire,
     canonical,
+    is_settled,
     literal,
     parse_arguments,
     parse_value,
@@ -43,8 +44,7 @@ class Malformed(ValueError):
     """The supervisor's answer is not one: the container is not to be trusted."""
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """One run of a program in one server: verdict letter, CPU and wall seconds, KiB at most, key, text, counts of a trace."""
 
     letter: bytes
@@ -93,7 +93,7 @@ def payload(job: Job, input_text: int = MAX_TEXT) -> bytes | Verdict:
         return Verdict(Status.UNPARSED, None, f"input: {error}", None)
     marshalled = "{" not in job.input and "set" not in job.input  # a set would be written in this process's order
     data = marshal.dumps(arguments, 2) if marshalled else arguments_wire(arguments).encode("ascii")  # type: ignore[arg-type]
-    return bytes([job.validate | job.trace << 1 | marshalled << 2]) + size.to_bytes(4, "big") + program + data
+    return bytes([job.trace | marshalled << 1]) + size.to_bytes(4, "big") + program + data
 
 
 def needs_modules(program: str) -> bool:
@@ -113,24 +113,36 @@ def verdict(runs: list[Run]) -> Verdict:
         if run.letter != b"V":
             return Verdict(Status.NONDETERMINISTIC, None, f"a value in one server, in another {_line(run.text)}", key)
     try:
-        values = [parse_value(text, limit=_WIRE_LIMIT) for text in dict.fromkeys(run.text for run in runs)]
-        text = literal(values[0])
+        value, text = _texts(list(dict.fromkeys([run.text for run in runs])))
     except TooLarge as error:
         return Verdict(Status.OUTPUT_LIMIT, None, str(error), key)
     except LiteralError as error:  # the process wrote a frame of its own
         return Verdict(Status.CRASH, None, f"the result is no value: {error}", key)
-    canonicals = {canonical(value) for value in values}
-    if len(canonicals) > 1:
+    if value is None:
         return Verdict(Status.NONDETERMINISTIC, None, "the servers with different hash seeds give different values", key)
     if _ADDRESS.search(text):
         return Verdict(Status.NONDETERMINISTIC, None, "the value shows a memory address", key)
+    if not runs[0].lines:
+        return Verdict(Status.VALID, value, "", key, text)
     if not _LINES.fullmatch(runs[0].lines):
         return Verdict(Status.CRASH, None, "the result is no value: what follows it is no trace", key)
-    value = canonicals.pop()
-    if any(literal(other) != text for other in values[1:]):
-        text = literal(parse_value(value, limit=_WIRE_LIMIT))  # a dict order that is not reproducible is not shown
     pairs = (pair.split(":") for pair in runs[0].lines.split(",") if pair)
     return Verdict(Status.VALID, value, "", key, text, tuple(sorted((int(line), int(count)) for line, count in pairs)))
+
+
+def _texts(results: list[str]) -> tuple[str | None, str]:
+    """Canonical text, None where the results are of different values, and literal. Raises TooLarge, LiteralError."""
+    if len(results) == 1 and is_settled(results[0]):
+        return results[0], results[0]
+    values = [parse_value(result, limit=_WIRE_LIMIT) for result in results]
+    text = literal(values[0])
+    canonicals = {canonical(value) for value in values}
+    value = canonicals.pop()
+    if canonicals:
+        return None, text
+    if any(literal(other) != text for other in values[1:]):
+        text = literal(parse_value(value, limit=_WIRE_LIMIT))  # a dict order that is not reproducible is not shown
+    return value, text
 
 
 def _line(text: str) -> str:

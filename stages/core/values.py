@@ -10,6 +10,7 @@ only, so everything here may use plain Python on it. Three texts of a value:
 """
 
 import math
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -22,6 +23,7 @@ __all__ = [
     "arguments_wire",
     "canonical",
     "canonical_arguments",
+    "is_settled",
     "literal",
     "parse_arguments",
     "parse_value",
@@ -31,11 +33,29 @@ __all__ = [
 Text = Callable[[object], str]
 Items = Callable[[dict[Any, Any]], Iterable[tuple[Any, Any]]]
 _PLAIN = frozenset([int, bool, float, type(None)])  # `repr` writes them, and lists and tuples of them, as we do
+_ATOM = r"(?:0|-?[1-9][0-9]*+|True|False|None|'[ -&(-\[\]-~]*+')"
+_SHORT = 4_000  # characters: fewer nodes, levels and digits than any limit
+
+
+def _sequence(item: str) -> str:
+    return rf"\[(?:{item}(?:, {item})*+)?\]|\((?:{item},|{item}(?:, {item})++)?\)"
+
+
+_FLAT = f"(?:{_ATOM}|{_sequence(_ATOM)})"
+_SETTLED = re.compile(f"{_ATOM}|{_sequence(_FLAT)}")
 _RANKS = {type(None): 0, bool: 1, int: 2, float: 3, complex: 4, str: 5, bytes: 6, tuple: 7, frozenset: 8}
 
 
 class TooLarge(ValueError):
     """The value's text is over the size limit."""
+
+
+def is_settled(text: str) -> bool:
+    """Whether a text is easily seen to be both the canonical text and the literal of a value: most are, and need no parsing.
+
+    Atoms without escapes, and lists and tuples of them of up to two levels, as `repr` writes them; of the rest it says False.
+    """
+    return len(text) < _SHORT and _SETTLED.fullmatch(text) is not None
 
 
 def canonical(value: object) -> str:

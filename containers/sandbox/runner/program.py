@@ -1,7 +1,7 @@
 """What happens in the process of one program: read the job, judge the text, run, encode, leave. Standard library only.
 
-The stream to the supervisor is append-only: pid, then the trusted head (the verdict on the text and the key, made before any of
-the program ran), then one frame. Model code can add bytes, which makes the stream malformed and the verdict `crash`; it cannot
+The stream to the supervisor is append-only: pid, then the trusted head (that the text passed, written before any of the program
+ran), then one frame. Model code can add bytes, which makes the stream malformed and the verdict `crash`; it cannot
 take any back. The process is short: nearly all it costs is the pages it touches, so little is imported and little is called.
 """
 
@@ -13,7 +13,6 @@ import struct
 import sys
 
 import encode
-import key
 import rules
 
 TYPE_CHECKING = False
@@ -31,8 +30,8 @@ _CONSTANTS = {
 }
 _STATIC = (object.__hash__, type(None).__hash__, type.__hash__)
 _ONLY_AST = 0x400
-# u32 size of the rest, u8 flags (1 the key is wanted, 2 a trace, 4 the arguments are marshalled, else text), u32 size of the
-# program; the program and the arguments follow
+# u32 size of the rest, u8 flags (1 a trace is wanted, 2 the arguments are marshalled, else text), u32 size of the program; the
+# program and the arguments follow
 _JOB_HEAD = struct.Struct("!IBI")
 _PID, _FRAME_HEAD = struct.Struct("!I"), struct.Struct("!cI")
 
@@ -86,9 +85,9 @@ def make_runner(salt: int, leave: "Callable[[int], None]" = posix._exit) -> "Cal
         first = values[0] if values and kind_of(values[0]) is text_type else ""
         return name_of(kind_of(error)) + (": " + first[:200] if first else "")
 
-    def judge(target: int, program: str, want_key: bool) -> object:
+    def judge(target: int, program: str) -> object:
         try:
-            code, head = prepare(program, want_key)
+            code, head = prepare(program)
         except rules.Banned as error:
             frame(target, b"B", text_type(error))
             leave(0)
@@ -105,14 +104,14 @@ def make_runner(salt: int, leave: "Callable[[int], None]" = posix._exit) -> "Cal
             data += read(source, 1 << 20)
         _, flags, size = head_of(data)
         program, given = data[9 : 9 + size].decode(), data[9 + size :]
-        code = judge(target, program, bool(flags & 1))
+        code = judge(target, program)
         scope = {"__name__": "program", "__builtins__": table}
         recursion = "recursion" in program
         collect()
         try:
             # both forms are written by the host from its own tree
-            arguments = load(given) if flags & 4 else eval(compiled(given.decode(), "input", "eval"), _CONSTANTS)
-            counts = count_lines() if flags & 2 else None
+            arguments = load(given) if flags & 2 else eval(compiled(given.decode(), "input", "eval"), _CONSTANTS)
+            counts = count_lines() if flags & 1 else None
             run_code(code, scope)
             value = scope["f"](*arguments) if "f" in scope else missing()
             if recursion:
@@ -157,12 +156,10 @@ def count_lines() -> "Callable[[], str]":
     return stop
 
 
-def prepare(program: str, want_key: bool) -> tuple[object, bytes]:
-    """Compiles the program after judging its text; also the head: `K`, length, whether sets or hashes may show, the key."""
-    tree = compile(program, "program", "exec", _ONLY_AST, True) if want_key else None
+def prepare(program: str) -> tuple[object, bytes]:
+    """Compiles the program after judging its text; also the head: `K`, whether sets or hashes may show."""
     code = compile(program, "program", "exec", 0, True)
     flagged, sensitive = rules.scan(code)
-    if flagged or "import" in program or "__" in program:  # elsewhere no rule can match, and the tree need not be walked
-        rules.check(tree or compile(program, "program", "exec", _ONLY_AST, True))
-    digest = key.program_key(tree).encode() if tree else b""
-    return code, b"K" + bytes((len(digest), sensitive)) + digest
+    if flagged or "import" in program or "__" in program:  # elsewhere no rule can match, and no tree need be made and walked
+        rules.check(compile(program, "program", "exec", _ONLY_AST, True))
+    return code, b"K" + bytes((sensitive,))

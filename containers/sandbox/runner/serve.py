@@ -33,7 +33,9 @@ def make_child(
         uid, mode = unpack(order)
         close(control)
         if mode:
-            probe(drop, uid, missing)
+            text = look_around(drop, uid, missing)
+            posix.write(RESULT, posix.getpid().to_bytes(4, "big") + b"K\0V" + len(text).to_bytes(4, "big") + text)
+            posix._exit(0)
         drop(uid)
         run(job, result)
 
@@ -60,8 +62,8 @@ def serve(child: "Callable[[bytes, int], None]", number: int, control: int = CON
             posix._exit(92)
 
 
-def probe(drop: "Callable[[int], None]", uid: int, missing: tuple[str, ...]) -> None:
-    """The attestation of a child: what it can see and do from inside the walls."""
+def look_around(drop: "Callable[[int], None]", uid: int, missing: tuple[str, ...]) -> bytes:
+    """The attestation of a process, a literal: what it can see and do from inside the walls, which it raises by `drop`."""
     descriptor = posix.open("/proc/self/status", posix.O_RDONLY)
     drop(uid)
     lines = dict(line.split(":\t", 1) for line in posix.read(descriptor, 1 << 16).decode().splitlines() if ":\t" in line)
@@ -79,6 +81,4 @@ def probe(drop: "Callable[[int], None]", uid: int, missing: tuple[str, ...]) -> 
         if answer == 0 and name == "fork":
             posix._exit(0)
         found[name] = f"refused ({get_errno()})" if answer == -1 else "allowed"
-    text = repr({"child": found, "missing": list(missing), "python": sys.version.split()[0]}).encode()
-    posix.write(RESULT, posix.getpid().to_bytes(4, "big") + b"K\0\0V" + len(text).to_bytes(4, "big") + text)
-    posix._exit(0)
+    return repr({"child": found, "missing": list(missing), "python": sys.version.split()[0]}).encode()

@@ -31,9 +31,10 @@ _ENVIRONMENT = {
 }
 _SEEDS = (0, 1, 4_242, 777, 31_337, 99)
 CHILDREN = (signal.SIGCHLD,)  # blocked in the supervisor and waited for
-_TEMPLATES: set[int] = set()  # pids not waited for yet
+SERVERS: set[int] = set()  # pids of templates and key servers, not waited for yet
+PROGRAM_UIDS = 63  # of the 64 that a supervisor has; the last is its key server's
 Ended = tuple[int, resource.struct_rusage]
-Run = tuple[bytes, int, int, int, bytes, bytes, bool]  # verdict, cpu µs, wall µs, RSS KiB, key, text, sets or hashes may show
+Run = tuple[bytes, int, int, int, bytes, bool, bool]  # verdict, cpu µs, wall µs, RSS KiB, text, passed, sets or hashes may show
 
 
 class Template:
@@ -49,36 +50,20 @@ class Template:
         os.set_blocking(self.result, False)
         os.set_blocking(self.job, False)
         self.control = ours
-        self.pid = self._start(index, {CONTROL: theirs.fileno(), JOB: job_read, RESULT: result_write})
+        arguments = [str(index), str(config["memory_mb"]), str(cpu_ceiling(config)), "full" if full else "lean"]
+        descriptors = {CONTROL: theirs.fileno(), JOB: job_read, RESULT: result_write}
+        self.pid = spawn("template.py", arguments, _SEEDS[index], descriptors, config)
         theirs.close()
         os.close(job_read)
         os.close(result_write)
-        _TEMPLATES.add(self.pid)
-
-    def _start(self, index: int, descriptors: dict[int, int]) -> int:
-        """Exec of a new interpreter: other hash seed, other address layout, nothing inherited but three descriptors."""
-        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "template.py")
-        ceiling = int(self.config["cpu_seconds"] * SLACK) + 1
-        flags = ["-s", "-S", "-P", "-B"] if sys.version_info >= (3, 11) else ["-s", "-S", "-B"]
-        command = [sys.executable, *flags, path, str(index), str(self.config["memory_mb"]), str(ceiling)]
-        command.append("full" if self.full else "lean")
-        environment = {"PYTHONHASHSEED": str(_SEEDS[index]), **_ENVIRONMENT}
-        null = os.open("/dev/null", os.O_RDWR)
-        high = {target: fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, 40) for target, source in descriptors.items()}
-        actions = [(os.POSIX_SPAWN_DUP2, null, stream) for stream in ((0, 1) if self.config.get("debug") else (0, 1, 2))]
-        actions += [(os.POSIX_SPAWN_DUP2, source, target) for target, source in high.items()]
-        pid = os.posix_spawn(sys.executable, command, environment, file_actions=actions, setsigmask=())
-        for descriptor in (null, *high.values()):
-            os.close(descriptor)
-        return pid
 
     def gone(self) -> bool:
         """Whether it cannot take another job."""
-        return self.dead or self.pid not in _TEMPLATES
+        return self.dead or self.pid not in SERVERS
 
     def probe(self, uid: int) -> dict:
         """What a child of this template attests."""
-        verdict, *_, text, _ = self.run(b"", uid, False, lambda: None, mode=1)
+        verdict, _, _, _, text, *_ = self.run(b"", uid, False, lambda: None, mode=1)
         return ast.literal_eval(text.decode()) if verdict == b"V" else {"failed": text.decode()}
 
     def run(self, payload: bytes, uid: int, alone: bool, flush: Callable[[], None], mode: int = 0) -> Run:
@@ -99,16 +84,16 @@ class Template:
             with contextlib.suppress(OSError):
                 self._end_program(stream)
             sweep(self.config["uid"])
-            return b"C", 0, _micro(start), 0, b"", SERVER_ENDED, False
+            return b"C", 0, _micro(start), 0, SERVER_ENDED, False, False
         if status == signal.SIGKILL and not killed and _oom_kills() == self.oom_kills:
             killed = b"?"  # neither we nor the memory limit: somebody outside
         cpu, rss = int((usage.ru_utime + usage.ru_stime) * 1e6), usage.ru_maxrss
-        verdict, key, text, sensitive = _read_stream(bytes(stream), status, killed)
+        verdict, text, passed, sensitive = _read_stream(bytes(stream), status, killed)
         self.oom_kills = _oom_kills() if status == signal.SIGKILL else self.oom_kills
         if verdict == b"C" or killed or status:  # one that wrote a whole result and left has read the whole job
             self.kill()
             sweep(self.config["uid"])
-        return verdict, min(cpu, 0xFFFFFFFF), _micro(start + self.starved), rss, key, text, sensitive
+        return verdict, min(cpu, 0xFFFFFFFF), _micro(start + self.starved), rss, text, passed, sensitive
 
     def _hand(self, data: bytes) -> bytes:
         """Writes to the program's job; what is left once the pipe is full."""
@@ -151,8 +136,8 @@ class Template:
             pid, status, usage = os.wait4(-1, os.WNOHANG)
             if pid == 0:
                 return None
-            if pid in _TEMPLATES:
-                _TEMPLATES.discard(pid)
+            if pid in SERVERS:
+                SERVERS.discard(pid)
                 if pid == self.pid:
                     raise OSError("the template ended")
                 continue
@@ -186,11 +171,38 @@ class Template:
         self.control.close()
         os.close(self.job)
         os.close(self.result)
-        if self.pid in _TEMPLATES:
-            _TEMPLATES.discard(self.pid)
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
+        end_server(self.pid)
         reap()
+
+
+def cpu_ceiling(config: dict) -> int:
+    """Whole CPU seconds after which the kernel ends a process."""
+    return int(config["cpu_seconds"] * SLACK) + 1
+
+
+def spawn(script: str, arguments: list[str], seed: int, descriptors: dict[int, int], config: dict) -> int:
+    """Exec of a new interpreter: other hash seed, other address layout, nothing inherited but these descriptors. Its pid."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), script)
+    flags = ["-s", "-S", "-P", "-B"] if sys.version_info >= (3, 11) else ["-s", "-S", "-B"]
+    environment = {"PYTHONHASHSEED": str(seed), **_ENVIRONMENT}
+    null = os.open("/dev/null", os.O_RDWR)
+    high = {target: fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, 40) for target, source in descriptors.items()}
+    actions = [(os.POSIX_SPAWN_DUP2, null, stream) for stream in ((0, 1) if config.get("debug") else (0, 1, 2))]
+    actions += [(os.POSIX_SPAWN_DUP2, source, target) for target, source in high.items()]
+    command = [sys.executable, *flags, path, *arguments]
+    pid = os.posix_spawn(sys.executable, command, environment, file_actions=actions, setsigmask=())
+    for descriptor in (null, *high.values()):
+        os.close(descriptor)
+    SERVERS.add(pid)
+    return pid
+
+
+def end_server(pid: int) -> None:
+    """Kills a template or key server, if it has not ended, and waits for it."""
+    if pid in SERVERS:
+        SERVERS.discard(pid)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 def sweep(first: int) -> None:
@@ -199,7 +211,7 @@ def sweep(first: int) -> None:
         for name in os.listdir("/proc"):
             if name.isdigit():
                 with contextlib.suppress(OSError):
-                    if first <= os.stat("/proc/" + name).st_uid < first + 64:
+                    if first <= os.stat("/proc/" + name).st_uid < first + PROGRAM_UIDS:
                         os.kill(int(name), signal.SIGKILL)
                         os.waitpid(int(name), 0)
     reap()
@@ -212,37 +224,36 @@ def reap() -> None:
             pid = os.waitpid(-1, os.WNOHANG)[0]
             if pid == 0:
                 return
-            _TEMPLATES.discard(pid)
+            SERVERS.discard(pid)
         except ChildProcessError:
             return
 
 
-def _read_stream(stream: bytes, status: int, killed: bytes) -> tuple[bytes, bytes, bytes, bool]:
-    """Verdict, key, text, sensitivity: strict, and a value only with exactly one frame and exit status 0."""
-    key, position, sensitive = b"", 4, False
-    if stream[4:5] == b"K" and len(stream) >= 7:
-        size = stream[5]
-        key, position, sensitive = stream[7 : 7 + size], 7 + size, bool(stream[6])
+def _read_stream(stream: bytes, status: int, killed: bytes) -> tuple[bytes, bytes, bool, bool]:
+    """Verdict, text, whether the program's text passed, sensitivity: strict, and a value only with one frame and status 0."""
+    passed = stream[4:5] == b"K" and len(stream) >= 6
+    position, sensitive = (6, bool(stream[5])) if passed else (4, False)
     if killed == b"?":
-        return b"C", key, SERVER_ENDED, sensitive
+        return b"C", SERVER_ENDED, passed, sensitive
     if status == signal.SIGKILL and not killed:
-        return b"M", key, b"over the container's memory", sensitive
+        return b"M", b"over the container's memory", passed, sensitive
     if killed:
         reason = b"CPU or wall time is over the limit" if killed == b"T" else b"more output than a frame may have"
-        return killed, key, reason, sensitive
+        return killed, reason, passed, sensitive
     if status != 0:
         code = os.waitstatus_to_exitcode(status)
         if code == -signal.SIGXCPU:
-            return b"T", key, b"CPU time is over the limit", sensitive
-        return b"C", key, (f"ended by signal {-code}" if code < 0 else f"ended with status {code}").encode(), sensitive
+            return b"T", b"CPU time is over the limit", passed, sensitive
+        reason = f"ended by signal {-code}" if code < 0 else f"ended with status {code}"
+        return b"C", reason.encode(), passed, sensitive
     tag, size = stream[position : position + 1], int.from_bytes(stream[position + 1 : position + 5], "big")
     text = stream[position + 5 :]
     whole = (
         len(stream) >= position + 5 and len(text) == size and tag in (b"V", b"E", b"M", b"O", b"X", b"U", b"B") and text.isascii()
     )
-    if not whole or (tag not in (b"U", b"B") and position == 4):
-        return b"C", key, b"ended without one whole result", sensitive
-    return tag, key, text, sensitive
+    if not whole or (tag not in (b"U", b"B") and not passed):
+        return b"C", b"ended without one whole result", passed, sensitive
+    return tag, text, passed, sensitive
 
 
 def _cpu(stream: bytearray) -> float:

@@ -19,18 +19,20 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # `-P` keeps the script's folder out
 
-from servers import CHILDREN, Template
+from keys import KeyServer
+from servers import CHILDREN, PROGRAM_UIDS, SERVER_ENDED, Run, Template
 
-HEAD, RUN = struct.Struct("!IIB"), struct.Struct("!cIIIBI")  # run: verdict, cpu µs, wall µs, RSS KiB, key length, text length
+RUN = struct.Struct("!cIIIBI")  # verdict, cpu µs, wall µs, RSS KiB, length of the key (a first run may have one), of the text
 MAX_FRAME = 1 << 20
 IDLE_SECONDS = 900  # a container whose host went silent ends itself
 
 
 class Host:
-    """The stream to the host: frames in, answers out in batches."""
+    """The stream to the host: frames in, answers out in batches, with the keys that they want."""
 
     def __init__(self):
         self.buffer, self.answers, self.flushed = bytearray(), [], time.monotonic()
+        self.keys: KeyServer | None = None
 
     def frame(self) -> bytes | None:
         """The next frame, or None at the end of the stream. Answers are flushed before waiting."""
@@ -52,17 +54,37 @@ class Host:
                 return None
             self.buffer += data
 
-    def answer(self, body: bytes) -> None:
-        self.answers.append(len(body).to_bytes(4, "big") + body)
+    def answer(self, number: int, runs: list[Run], program: bytes = b"") -> None:
+        """Queues the answer to a job; `program` is the text whose key is wanted."""
+        self.answers.append((number, runs, program))
         if len(self.answers) >= 32 or time.monotonic() - self.flushed > 0.04:
             self.flush()
 
     def flush(self) -> None:
-        data = b"".join(self.answers)
-        self.answers.clear()
+        """Sends what is queued."""
+        answers, self.answers = self.answers, []
+        wanted = [program for _, _, program in answers if program]
+        keys = iter(self.keys.answers(wanted) if wanted else [])
+        self.send(*[pack(number, runs, next(keys) if program else b"K") for number, runs, program in answers])
         self.flushed = time.monotonic()
+
+    def send(self, *bodies: bytes) -> None:
+        """Writes frames."""
+        data = b"".join([len(body).to_bytes(4, "big") + body for body in bodies])
         while data:
             data = data[os.write(1, data) :]
+
+
+def pack(number: int, runs: list[Run], key: bytes) -> bytes:
+    """An answer's bytes: its runs, the first with the key; a tree too large for a key is an unparsed program's."""
+    if key[:1] == b"U":
+        runs, key = [(b"U", *runs[0][1:4], key[1:], False, False)], b""
+    key = key[1:]
+    body = [struct.pack("!IB", number, len(runs))]
+    for verdict, cpu, wall, rss, text, *_ in runs:
+        body += [RUN.pack(verdict, cpu, wall, rss, len(key), len(text)), key, text]
+        key = b""
+    return b"".join(body)
 
 
 class Supervisor:
@@ -71,6 +93,7 @@ class Supervisor:
     def __init__(self, host: Host, config: dict):
         self.host, self.config, self.count = host, config, 0
         self.templates: dict[tuple[int, bool], Template] = {}
+        host.keys = self.keys = KeyServer(config)
 
     def template(self, index: int, full: bool) -> Template:
         place = index, full
@@ -80,21 +103,20 @@ class Supervisor:
 
     def uid(self) -> int:
         self.count += 1
-        return self.config["uid"] + self.count % 64
+        return self.config["uid"] + self.count % PROGRAM_UIDS
 
-    def job(self, number: int, flags: int, payload: bytes) -> bytes:
+    def job(self, number: int, flags: int, payload: bytes) -> None:
         alone, full, flush = bool(flags & 2), bool(flags & 4), self.host.flush
         runs = [self.template(0, full).run(payload, self.uid(), alone, flush)]
+        wants_key = flags & 1 and runs[0][5] and runs[0][4] != SERVER_ENDED
+        program = payload[5 : 5 + int.from_bytes(payload[1:5], "big")] if wants_key else b""
         if flags & 1 and runs[0][0] == b"V":
-            payload = bytes([payload[0] & 4]) + payload[1:]  # key and trace are wanted once
+            payload = bytes([payload[0] & 2]) + payload[1:]  # a trace is wanted once
             for index in range(1, self.config["witnesses"] + 2 if runs[0][6] else 2):
                 runs.append(self.template(index, full).run(payload, self.uid(), alone, flush))
                 if runs[-1][0] != b"V":
                     break
-        body = [struct.pack("!IB", number, len(runs))]
-        for verdict, cpu, wall, rss, key, text, _ in runs:
-            body += [RUN.pack(verdict, cpu, wall, rss, len(key), len(text)), key, text]
-        return b"".join(body)
+        self.host.answer(number, runs, program)
 
     def serve(self) -> None:
         while True:
@@ -102,7 +124,7 @@ class Supervisor:
             if frame is None:
                 return
             number, flags = struct.unpack_from("!IB", frame)
-            self.host.answer(self.job(number, flags, frame[5:]))
+            self.job(number, flags, frame[5:])
 
 
 def attest(supervisor: Supervisor) -> dict:
@@ -129,6 +151,7 @@ def attest(supervisor: Supervisor) -> dict:
         "memory_limit": _read("/sys/fs/cgroup/memory/memory.limit_in_bytes") or _read("/sys/fs/cgroup/memory.max"),
         "pids_limit": _read("/sys/fs/cgroup/pids/pids.max") or _read("/sys/fs/cgroup/pids.max"),
         "pid": os.getpid(),
+        "key_server": supervisor.keys.probe(),
         "program": [supervisor.template(index, False).probe(supervisor.uid()) for index in (0, 1)],
     }
 
@@ -153,11 +176,11 @@ def main() -> None:
         with contextlib.suppress(OSError):  # a daemon elsewhere may have fewer
             os.sched_setaffinity(0, {config["core"]})
     supervisor = Supervisor(host, config)
-    host.answer(struct.pack("!IB", 0xFFFFFFFF, 0) + json.dumps(attest(supervisor)).encode())
-    host.flush()
+    host.send(struct.pack("!IB", 0xFFFFFFFF, 0) + json.dumps(attest(supervisor)).encode())
     supervisor.serve()
     for template in supervisor.templates.values():
         template.kill()
+    supervisor.keys.kill()
 
 
 if __name__ == "__main__":

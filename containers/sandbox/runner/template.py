@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 _CODECS_TEXT = "latin-1 ascii utf-8-sig utf-16 utf-32 utf-16-le utf-16-be utf-32-le utf-32-be cp1252"
 # What runs in a program's process, loaded last and alone: what every child touches lies on a few pages. It needs the others.
-_HOT = ("encode", "rules", "key", "program", "walls", "serve")
-_NEEDED = ("_ast", "_blake2", "opcode", "resource", "struct")
+_HOT = ("encode", "rules", "program", "walls", "serve")
+_NEEDED = ("_ast", "opcode", "resource", "struct")
 _TURNS = 24
 _NONES: list[None] = []
 _WARM = (
@@ -51,7 +51,7 @@ def main() -> None:
     memory.settle()
     memory.join_areas()
     memory.move_text()
-    _, rules, _, program, walls, server = (__import__(name) for name in _HOT)
+    _, rules, program, walls, server = (__import__(name) for name in _HOT)
     limits = walls.Walls(memory_mb + 3 * index, cpu_ceiling)
     salt = 0x10000 * (1 + index * 0x9E37) + int.from_bytes(posix.urandom(3), "big") * 16
     run = program.make_runner(salt)
@@ -82,9 +82,9 @@ def warm_up(program: "ModuleType", rules: "ModuleType", walls: "ModuleType", ser
     child = server.make_child(walls.make_idle_drop(), program.make_runner(0, leave), job=source, result=1)
     for turn in range(_TURNS * len(_WARM)):
         text, arguments = (part.encode() for part in _WARM[turn % len(_WARM)])
-        if turn & 4:
+        if turn & 2:
             arguments = marshal.dumps(eval(arguments), 2)
-        job = bytes([turn & 1 | turn & 4]) + len(text).to_bytes(4, "big") + text + arguments
+        job = bytes([turn & 2]) + len(text).to_bytes(4, "big") + text + arguments
         posix.write(target, len(job).to_bytes(4, "big") + job)
         try:
             child(server.ORDER.pack(-1, 0), posix.dup(source))
