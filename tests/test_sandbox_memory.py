@@ -60,9 +60,14 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def found() -> dict:
-    command = ["docker", "run", "--rm", "--network", "none", "-v", f"{RUNNER}:/runner:ro", "--entrypoint", "/python", IMAGE]
+    command = ["docker", "run", "--rm", "--network", "none", "-v", f"{RUNNER}:/runner:ro", "-e", "PYTHONMALLOC=malloc"]
     return json.loads(
-        subprocess.run([*command, "-s", "-S", "-B", "-c", SCRIPT], capture_output=True, text=True, check=True).stdout
+        subprocess.run(
+            [*command, "--entrypoint", "/python", IMAGE, "-s", "-S", "-B", "-c", SCRIPT],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
     )
 
 

@@ -5,9 +5,11 @@ stays, so they cost it nothing. It has a program's walls and an own uid, gets on
 process, and leaves after a second of CPU time: a text that needs more meets the limit that a program meets.
 """
 
+import _warnings
 import os
 import posix
 import sys
+import unicodedata  # noqa: F401 (the parser asks for it where a name is not ASCII, and nothing can be loaded then)
 from time import process_time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # `-P` keeps the script's folder out
@@ -22,6 +24,7 @@ _ENOUGH = 1.0  # CPU seconds
 
 def main() -> None:
     memory_mb, ceiling, uid = (int(text) for text in sys.argv[1:4])
+    _warnings.filters.insert(0, ("ignore", None, Warning, None, 0))
     limits = Walls(memory_mb, ceiling)
     limits.template()
     posix.write(CONTROL, look_around(limits.drop, uid, tuple(limits.missing)))

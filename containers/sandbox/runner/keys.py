@@ -18,7 +18,7 @@ class KeyServer:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control.settimeout(self.config["wall_seconds"])
         numbers = self.config["memory_mb"], cpu_ceiling(self.config), self.config["uid"] + PROGRAM_UIDS
-        self.pid = spawn("key_server.py", [str(number) for number in numbers], 0, {CONTROL: theirs.fileno()}, self.config)
+        self.pid = spawn("key_server.py", [str(number) for number in numbers], {}, {CONTROL: theirs.fileno()}, self.config)
         theirs.close()
         self.attestation = self._receive()
 

@@ -1,7 +1,7 @@
 """Prepares a template's memory so that forking it is cheap: a program's process costs little but the pages it maps and copies.
 
 Four measures, each harmless where it does not apply: objects of the template become immortal (CPython 3.12 and newer: naming one
-then writes no reference count into its page), holes in both heaps are taken out of use (what a child allocates lies side by side,
+then writes no reference count into its page), holes in the heap are taken out of use (what a child allocates lies side by side,
 on pages that need not be copied), and the interpreter's text moves to huge pages (a fork copies two entries instead of a child
 faulting in hundreds of pages, and leaving them again). Standard library only.
 """
@@ -12,7 +12,6 @@ import sys
 
 from native import Count, Number, Place, Word, function
 
-_POOL, _POOL_HEADER, _SMALL, _HEADER = 16_384, 48, range(48, 513, 16), b"".__sizeof__()  # pymalloc's pools and sizes
 _HUGE, _ROLLUP = 2 << 20, "/proc/self/smaps_rollup"
 _READ, _WRITE, _EXECUTE, _PRIVATE_ANONYMOUS, _HUGE_PAGES, _MOVE_THERE = 1, 2, 4, 0x22, 14, 3
 _CODE = type((lambda: 0).__code__)
@@ -21,7 +20,6 @@ _mmap = function("mmap", Place, Place, Word, Number, Number, Number, Word)
 _mremap = function("mremap", Place, Place, Word, Word, Number, Place)
 _madvise, _mprotect = (function(name, Number, Place, Word, Number) for name in ("madvise", "mprotect"))
 _munmap, _copy = function("munmap", Number, Place, Word), function("memcpy", Place, Place, Place, Word)
-_taken: list[int | bytes] = []
 
 
 def settle() -> None:
@@ -30,7 +28,6 @@ def settle() -> None:
     gc.disable()
     make_immortal()
     gc.freeze()
-    fill_pools()
     fill_holes()
 
 
@@ -50,21 +47,11 @@ def make_immortal() -> None:
                 stack += item.co_consts, item.co_names
 
 
-def fill_pools() -> None:
-    """Takes free blocks of Python's small-object pools, for every size until a pool has just been begun."""
-    makers = [(lambda number: number + 1_000_000), *[(lambda number, size=size: bytes(size - _HEADER)) for size in _SMALL]]
-    for make in makers:
-        for number in range(20_000):
-            _taken.append(make(number))
-            if id(_taken[-1]) % _POOL == _POOL_HEADER:
-                break
-
-
 def fill_holes() -> None:
     """Takes the holes in the C heap, up to 16 KiB; whole free pages go back to the kernel."""
     _trim(0)
     top, left = _malloc(100_000), 20_000
-    for size in range(24, 16_384, 16):
+    for size in range(16_376, 16, -16):  # large ones first: fewer blocks
         while left and (block := _malloc(size) or top) < top:
             left -= 1
         if block > top:
