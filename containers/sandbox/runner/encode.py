@@ -5,6 +5,8 @@ never calls `repr`, `str`, `==` or the iteration of an object that is not exactl
 text (complex as a call), dict order kept; the host sorts and compares.
 """
 
+from _functools import partial as held  # see program.py
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,15 +24,16 @@ class Refused(Exception):
 def make_encoder() -> "Callable[[object], str]":
     """The encoder as a closure over captured primitives."""
     kind_of, length, identity, text_of = type, len, id, ascii
-    float_text, int_text = float.__repr__, int.__repr__
-    pairs, absolute, joined = dict.items, int.__abs__, ", ".join
-    smallest_refused, none, refused, name_of = 10**MAX_DIGITS, type(None), Refused, type.__dict__["__name__"].__get__
+    float_text, int_text, pairs, joined = held(float.__repr__), held(int.__repr__), dict.items, ", ".join
+    too_large, none, refused, name_of = 10**MAX_DIGITS, type(None), Refused, type.__dict__["__name__"].__get__
+    too_small = -too_large
     t_bool, t_int, t_float, t_complex, t_str, t_bytes = bool, int, float, complex, str, bytes
     t_list, t_tuple, t_dict, t_set, t_frozen, exception = list, tuple, dict, set, frozenset, TypeError
     max_text, max_nodes, max_depth = MAX_TEXT, MAX_NODES, MAX_DEPTH
 
     nodes = size = 0
     path: set[int] = t_set()
+    enter, leave = path.add, path.discard
 
     def grow(amount: int) -> None:
         nonlocal size
@@ -43,7 +46,7 @@ def make_encoder() -> "Callable[[object], str]":
         nodes += 1
         kind = kind_of(x)
         if kind is t_int:
-            if absolute(x) >= smallest_refused:
+            if not too_small < x < too_large:
                 raise refused(b"X", "an integer over 4300 digits")
             text = int_text(x)
         elif kind is t_str or kind is t_bytes:
@@ -68,7 +71,7 @@ def make_encoder() -> "Callable[[object], str]":
         mark = identity(x)
         if mark in path:
             raise refused(b"X", "a value that contains itself")
-        path.add(mark)
+        enter(mark)
         grow(2 * length(x) + 2 if kind is not t_dict else 4 * length(x) + 2)
         if kind is t_dict:
             text = "{" + joined([walk(k, depth + 1) + ": " + walk(v, depth + 1) for k, v in pairs(x)]) + "}"
@@ -82,7 +85,7 @@ def make_encoder() -> "Callable[[object], str]":
                 text = "{" + inner + "}" if inner else "set()"
             else:
                 text = "frozenset({" + inner + "})" if inner else "frozenset()"
-        path.discard(mark)
+        leave(mark)
         return text
 
     def encode(value: object) -> str:

@@ -11,9 +11,11 @@ import marshal
 import posix
 import struct
 import sys
+from _functools import partial as held  # naming an object writes its count into its page; a partial of it lies here instead
 
 import encode
 import rules
+from scan import scan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ _CONSTANTS = {
 }
 _STATIC = (object.__hash__, type(None).__hash__, type.__hash__)
 _ONLY_AST = 0x400
+_compile = held(compile)
 # u32 size of the rest, u8 flags (1 a trace is wanted, 2 the arguments are marshalled, else text), u32 size of the program; the
 # program and the arguments follow
 _JOB_HEAD = struct.Struct("!IBI")
@@ -68,11 +71,13 @@ def make_runner(salt: int, leave: "Callable[[int], None]" = posix._exit) -> "Cal
 
     A template warms the code up with a `leave` that raises.
     """
-    encoder, refused, getpid, read, write = encode.make_encoder(), encode.Refused, posix.getpid, posix.read, posix.write
-    table, set_recursion, collect = make_builtins(salt), sys.setrecursionlimit, gc.enable
+    encoder, refused = encode.make_encoder(), encode.Refused
+    getpid, read, write = held(posix.getpid), held(posix.read), held(posix.write)
+    table, set_recursion, collect = make_builtins(salt), sys.setrecursionlimit, held(gc.enable)
     kind_of, name_of, arguments_of = type, type.__dict__["__name__"].__get__, BaseException.args.__get__
-    memory_error, base_error, text_type, length, compiled, run_code = MemoryError, BaseException, str, len, compile, exec
-    load, head_of, pid_bytes, frame_head = marshal.loads, _JOB_HEAD.unpack_from, _PID.pack, _FRAME_HEAD.pack
+    memory_error, base_error, text_type, length, compiled, run_code = MemoryError, BaseException, str, len, compile, held(exec)
+    load, head_of, pid_bytes, frame_head = held(marshal.loads), _JOB_HEAD.unpack_from, _PID.pack, _FRAME_HEAD.pack
+    decoded, encoded, leave = held(bytes.decode), held(str.encode), held(leave)
 
     def frame(target: int, tag: bytes, text: str) -> None:
         data = text.encode("ascii", "backslashreplace")
@@ -103,7 +108,7 @@ def make_runner(salt: int, leave: "Callable[[int], None]" = posix._exit) -> "Cal
         while length(data) < 9 or length(data) < 4 + head_of(data)[0]:
             data += read(source, 1 << 20)
         _, flags, size = head_of(data)
-        program, given = data[9 : 9 + size].decode(), data[9 + size :]
+        program, given = decoded(data[9 : 9 + size]), data[9 + size :]
         code = judge(target, program)
         scope = {"__name__": "program", "__builtins__": table}
         recursion = "recursion" in program
@@ -117,7 +122,7 @@ def make_runner(salt: int, leave: "Callable[[int], None]" = posix._exit) -> "Cal
             if recursion:
                 set_recursion(1000)
             text = encoder(value) if counts is None else encoder(value) + "\n" + counts()
-            data = frame_head(b"V", length(text)) + text.encode()
+            data = frame_head(b"V", length(text)) + encoded(text)
             while (sent := write(target, data)) < length(data):
                 data = data[sent:]
         except refused as error:
@@ -158,8 +163,8 @@ def count_lines() -> "Callable[[], str]":
 
 def prepare(program: str) -> tuple[object, bytes]:
     """Compiles the program after judging its text; also the head: `K`, whether sets or hashes may show."""
-    code = compile(program, "program", "exec", 0, True)
-    flagged, sensitive = rules.scan(code)
+    code = _compile(program, "program", "exec", 0, True)
+    flagged, sensitive = scan(code)
     if flagged or "import" in program or "__" in program:  # elsewhere no rule can match, and no tree need be made and walked
         rules.check(compile(program, "program", "exec", _ONLY_AST, True))
     return code, b"K" + bytes((sensitive,))

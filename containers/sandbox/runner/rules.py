@@ -6,7 +6,6 @@ clock, the process, the machine or memory addresses in a way that two runs need 
 
 import _ast as ast  # the module `ast` would load more than a program's process should carry
 import sys
-from opcode import opmap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,11 +40,6 @@ IO_BANNED = frozenset(["open", "open_code", "FileIO", "text_encoding"])
 FLAGS = NAMES | ATTRIBUTES
 # Names whose presence means that an order, an identity or a hash may show: such programs are run in the witness servers as well.
 SENSITIVE = frozenset(["set", "frozenset", "hash", "id", "intersection", "union", "difference", "symmetric_difference"])
-_SET_CODES = bytes(opmap[name] for name in ("BUILD_SET", "SET_ADD", "SET_UPDATE") if name in opmap)
-
-
-_plain = (FLAGS | SENSITIVE).isdisjoint
-CodeType = type((lambda: 0).__code__)
 
 
 def children(node: ast.AST) -> list[ast.AST]:
@@ -70,23 +64,6 @@ def walk(node: ast.AST) -> list[ast.AST]:
 
 class Banned(Exception):
     """The program imports or names what it may not; the text names the node and its line."""
-
-
-def scan(code: CodeType) -> tuple[bool, bool]:
-    """Whether a name of a code object or of those inside it is in FLAGS; whether it may make a set or show a hash."""
-    stack, flagged, sensitive = [code], False, False
-    for code in stack:
-        if not _plain(code.co_names):
-            flagged = flagged or not FLAGS.isdisjoint(code.co_names)
-            sensitive = sensitive or not SENSITIVE.isdisjoint(code.co_names)
-        operations = code.co_code[::2]
-        for operation in _SET_CODES:
-            if operation in operations:
-                sensitive = True
-        for constant in code.co_consts:
-            if type(constant) is CodeType:
-                stack.append(constant)
-    return flagged, sensitive
 
 
 def check(tree: ast.Module) -> None:

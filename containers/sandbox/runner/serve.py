@@ -6,6 +6,7 @@ It reads 8-byte orders (uid, mode) on its control socket and forks a process for
 import posix
 import struct
 import sys
+from _functools import partial as held  # see program.py
 from _signal import SIGCHLD  # `signal` brings `enum` and `collections`: two hundred pages more to fork
 
 from native import Number, Text, function, get_errno, system_call
@@ -27,7 +28,7 @@ def make_child(
     result: int = RESULT,
 ) -> "Callable[[bytes, int], None]":
     """What a child does with an order, once the control socket is closed; its job comes after it has dropped its rights."""
-    unpack, close = ORDER.unpack, posix.close
+    unpack, close = ORDER.unpack, held(posix.close)
 
     def child(order: bytes, control: int) -> None:
         uid, mode = unpack(order)
@@ -47,7 +48,7 @@ def serve(child: "Callable[[bytes, int], None]", number: int, control: int = CON
 
     `CLONE_PARENT`: the program's parent is the supervisor, which waits for it; this process goes back to its orders at once.
     """
-    receive, clone, flags, size = posix.read, system_call(), CLONE_PARENT | SIGCHLD, ORDER.size
+    receive, clone, flags, size = held(posix.read), system_call(), CLONE_PARENT | SIGCHLD, ORDER.size
     while True:
         order = receive(control, size)
         if not order:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 _CODECS_TEXT = "latin-1 ascii utf-8-sig utf-16 utf-32 utf-16-le utf-16-be utf-32-le utf-32-be cp1252"
 # What runs in a program's process, loaded last and alone: what every child touches lies on a few pages. It needs the others.
-_HOT = ("encode", "rules", "program", "walls", "serve")
-_NEEDED = ("_ast", "opcode", "resource", "struct")
+_HOT = ("encode", "scan", "drop", "program", "serve")
+_NEEDED = ("_ast", "_functools", "opcode", "resource", "struct", "native", "rules")
 _TURNS = 24
 _NONES: list[None] = []
 _WARM = (
@@ -51,11 +51,12 @@ def main() -> None:
     memory.settle()
     memory.join_areas()
     memory.move_text()
-    _, rules, program, walls, server = (__import__(name) for name in _HOT)
+    _, _, drop, program, server = (__import__(name) for name in _HOT)
+    walls = __import__("walls")
     limits = walls.Walls(memory_mb + 3 * index, cpu_ceiling)
     salt = 0x10000 * (1 + index * 0x9E37) + int.from_bytes(posix.urandom(3), "big") * 16
     run = program.make_runner(salt)
-    warm_up(program, rules, walls, server)
+    warm_up(program, drop, server)
     sys.setrecursionlimit(1000 + 7 * index)  # what shows where the stack or the memory ends is not the same in two servers
     _NONES.extend([None] * 4_096 * index)  # nor is its count of references (from 3.12 on it has none)
     sys.path.clear()
@@ -69,7 +70,7 @@ class Left(BaseException):
     """A program of the warm-up is done."""
 
 
-def warm_up(program: "ModuleType", rules: "ModuleType", walls: "ModuleType", server: "ModuleType") -> None:
+def warm_up(program: "ModuleType", drop: "ModuleType", server: "ModuleType") -> None:
     """Runs what every child will run until the interpreter has specialised it, so that no child pays for that in copied pages.
 
     All is as in a child but for the rights, which stay, and the end, which is an exception; results go to the null device.
@@ -79,7 +80,7 @@ def warm_up(program: "ModuleType", rules: "ModuleType", walls: "ModuleType", ser
         raise Left
 
     source, target = posix.pipe()
-    child = server.make_child(walls.make_idle_drop(), program.make_runner(0, leave), job=source, result=1)
+    child = server.make_child(drop.make_idle_drop(), program.make_runner(0, leave), job=source, result=1)
     for turn in range(_TURNS * len(_WARM)):
         text, arguments = (part.encode() for part in _WARM[turn % len(_WARM)])
         if turn & 2:
@@ -94,7 +95,7 @@ def warm_up(program: "ModuleType", rules: "ModuleType", walls: "ModuleType", ser
             gc.collect()
     posix.close(source)
     posix.close(target)
-    rules.check(compile("import math\ndef f(x):\n    return math.pi", "program", "exec", 0x400, True))
+    sys.modules["rules"].check(compile("import math\ndef f(x):\n    return math.pi", "program", "exec", 0x400, True))
 
 
 if __name__ == "__main__":

@@ -8,11 +8,8 @@ import posix  # `os` with what it brings would be sixty pages more to fork
 import resource
 import struct
 
+from drop import make_drop
 from native import Number, Place, Text, Word, function
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 4, 22, 38
 _X86_TEXT = """
@@ -33,8 +30,6 @@ ppoll=73
 """
 _MACHINES = {"x86_64": (0xC000003E, _X86_TEXT), "aarch64": (0xC00000B7, _ARM_TEXT)}
 _NOBODY = 65_534
-_LIMITED = resource.RLIMIT_CPU, resource.RLIMIT_NPROC, resource.RLIMIT_NOFILE
-Pair = tuple[int, int]
 _prctl = function("prctl", Number, Number, Word, Place, Word, Word)
 _malloc, _copy = function("malloc", Place, Word), function("memcpy", Place, Place, Text, Word)
 
@@ -68,31 +63,6 @@ def make_filter() -> int | None:
 
 def install(program: int | None) -> bool:
     return program is not None and prctl(PR_SET_SECCOMP, 2, program) == 0
-
-
-def make_drop(own_uid: bool, cpu: Pair, nproc: Pair = (0, 0), nofile: Pair = (0, 0)) -> "Callable[[int], None]":
-    """What a child does before it reads its job. Anything that fails in it ends the child (the supervisor reports a crash).
-
-    The seccomp filter is the inherited one: what it allows beyond a program's needs is for the template, and is refused
-    here by other means: new processes and threads by NPROC 0, every new descriptor by NOFILE 0, another uid by the
-    missing capability.
-    """
-    set_limit, set_uid = resource.setrlimit, posix.setresuid
-    cpu_limit, nproc_limit, nofile_limit = _LIMITED
-
-    def drop(uid: int) -> None:
-        set_limit(cpu_limit, cpu)
-        set_limit(nproc_limit, nproc)
-        set_limit(nofile_limit, nofile)
-        if own_uid:
-            set_uid(uid, uid, uid)
-
-    return drop
-
-
-def make_idle_drop() -> "Callable[[int], None]":
-    """The same with the limits that stand already: called with uid -1 it changes nothing, and warms the code up."""
-    return make_drop(True, *(resource.getrlimit(kind) for kind in _LIMITED))
 
 
 class Walls:
