@@ -31,7 +31,7 @@ _SOURCES = (
     "    return sorted(table.items())",
 )
 _LIMIT, _PAUSE = 10, 1.0  # seconds; the daemon goes on removing a rival's containers for as long as the latter
-_WARM = 5_000  # by then every worker has had a canary with sets and started the servers that it takes
+_WITNESSED = Job("def f(x):\n    return {x, x + 1}", "1", True)  # starts every server that a worker may have
 
 
 def bench_sandbox(
@@ -41,7 +41,7 @@ def bench_sandbox(
     count = containers or os.cpu_count() or 1
     sandbox: Pool = LocalSandbox(count) if kind == "local" else DockerSandbox(containers=count)
     try:
-        _rate(sandbox, _WARM, False)
+        _warm(sandbox, count)
         yield from _paired(sandbox, programs, repeats, kind)
         yield from _latency(sandbox, min(programs, 400))
     finally:
@@ -84,6 +84,12 @@ def _paired(sandbox: Pool, programs: int, repeats: int, kind: str) -> Iterator[d
             yield _line(name, middle[name], "1/s") | _against(rival, middle[rival], statistics.median(ratios))
 
 
+def _warm(sandbox: Pool, containers: int) -> None:
+    """Until every container has started its servers, and has run some programs in them."""
+    list(sandbox.run([_WITNESSED] * 200 * containers))
+    _rate(sandbox, 500 * containers, False)
+
+
 def _latency(sandbox: Pool, programs: int) -> Iterator[dict[str, Any]]:
     """One program at a time: from the call to the verdict."""
     seconds = []
@@ -101,7 +107,7 @@ def _by_containers(kind: str, programs: int, most: int) -> Iterator[dict[str, An
     for count in sorted({1, most, most + 1}):
         sandbox: Pool = LocalSandbox(count) if kind == "local" else DockerSandbox(containers=count)
         try:
-            _rate(sandbox, 100 * count, False)
+            _warm(sandbox, count)
             yield _line(f"programs_per_s_with_{count}_containers", _rate(sandbox, programs, False), "1/s")
         finally:
             sandbox.close()

@@ -108,11 +108,12 @@ class Supervisor:
     def job(self, number: int, flags: int, payload: bytes) -> None:
         alone, full, flush = bool(flags & 2), bool(flags & 4), self.host.flush
         runs = [self.template(0, full).run(payload, self.uid(), alone, flush)]
-        wants_key = flags & 1 and runs[0][5] and runs[0][4] != SERVER_ENDED
+        verdict, _, _, _, text, passed, sensitive = runs[0]
+        wants_key = flags & 1 and passed and text != SERVER_ENDED
         program = payload[5 : 5 + int.from_bytes(payload[1:5], "big")] if wants_key else b""
-        if flags & 1 and runs[0][0] == b"V":
+        if flags & 1 and verdict == b"V":
             payload = bytes([payload[0] & 2]) + payload[1:]  # a trace is wanted once
-            for index in range(1, self.config["witnesses"] + 2 if runs[0][6] else 2):
+            for index in range(1, self.config["witnesses"] + 2 if sensitive else 2):
                 runs.append(self.template(index, full).run(payload, self.uid(), alone, flush))
                 if runs[-1][0] != b"V":
                     break
