@@ -33,8 +33,8 @@ _CONSTANTS = {
 _STATIC = (object.__hash__, type(None).__hash__, type.__hash__)
 _ONLY_AST = 0x400
 _compile = held(compile)
-# u32 size of the rest, u8 flags (1 a trace is wanted, 2 the arguments are marshalled, else text), u32 size of the program; the
-# program and the arguments follow
+# u32 size of the rest, u8 flags (1 a trace is wanted, 2 the arguments are marshalled, else text, 4 the program has passed in
+# another server), u32 size of the program; the program and the arguments follow
 _JOB_HEAD = struct.Struct("!IBI")
 _PID, _FRAME_HEAD = struct.Struct("!I"), struct.Struct("!cI")
 
@@ -90,9 +90,9 @@ def make_runner(salt: int, leave: "Callable[[int], None]" = posix._exit) -> "Cal
         first = values[0] if values and kind_of(values[0]) is text_type else ""
         return name_of(kind_of(error)) + (": " + first[:200] if first else "")
 
-    def judge(target: int, program: str) -> object:
+    def judge(target: int, program: str, passed: bool) -> object:
         try:
-            code, head = prepare(program)
+            code, head = prepare(program, passed)
         except rules.Banned as error:
             frame(target, b"B", text_type(error))
             leave(0)
@@ -109,7 +109,7 @@ def make_runner(salt: int, leave: "Callable[[int], None]" = posix._exit) -> "Cal
             data += read(source, 1 << 20)
         _, flags, size = head_of(data)
         program, given = decoded(data[9 : 9 + size]), data[9 + size :]
-        code = judge(target, program)
+        code = judge(target, program, flags & 4 != 0)
         scope = {"__name__": "program", "__builtins__": table}
         recursion = "recursion" in program
         collect()
@@ -161,9 +161,11 @@ def count_lines() -> "Callable[[], str]":
     return stop
 
 
-def prepare(program: str) -> tuple[object, bytes]:
-    """Compiles the program after judging its text; also the head: `K`, whether sets or hashes may show."""
+def prepare(program: str, passed: bool) -> tuple[object, bytes]:
+    """Compiles the program after judging its text, once; also the head: `K`, whether sets or hashes may show."""
     code = _compile(program, "program", "exec", 0, True)
+    if passed:
+        return code, b"K\0"
     flagged, sensitive = scan(code)
     if flagged or "import" in program or "__" in program:  # elsewhere no rule can match, and no tree need be made and walked
         rules.check(compile(program, "program", "exec", _ONLY_AST, True))

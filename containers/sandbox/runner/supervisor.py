@@ -112,7 +112,7 @@ class Supervisor:
         wants_key = flags & 1 and passed and text != SERVER_ENDED
         program = payload[5 : 5 + int.from_bytes(payload[1:5], "big")] if wants_key else b""
         if flags & 1 and verdict == b"V":
-            payload = bytes([payload[0] & 2]) + payload[1:]  # a trace is wanted once
+            payload = bytes([payload[0] & 2 | 4]) + payload[1:]  # it has passed, and a trace is wanted once
             for index in range(1, self.config["witnesses"] + 2 if sensitive else 2):
                 runs.append(self.template(index, full).run(payload, self.uid(), alone, flush))
                 if runs[-1][0] != b"V":

@@ -85,7 +85,7 @@ def warm_up(program: "ModuleType", drop: "ModuleType", server: "ModuleType") -> 
         text, arguments = (part.encode() for part in _WARM[turn % len(_WARM)])
         if turn & 2:
             arguments = marshal.dumps(eval(arguments), 2)
-        job = bytes([turn & 2]) + len(text).to_bytes(4, "big") + text + arguments
+        job = bytes([turn & 6]) + len(text).to_bytes(4, "big") + text + arguments
         posix.write(target, len(job).to_bytes(4, "big") + job)
         try:
             child(server.ORDER.pack(-1, 0), posix.dup(source))
