@@ -45,7 +45,8 @@ class KeyServer:
                 self._start()
                 if ended == len(found):
                     found.append(b"Uthe syntax tree takes more than the limits allow")
-                ended = len(found)
+                else:
+                    ended = len(found)
         return found
 
     def _receive(self) -> bytes:
