@@ -11,6 +11,7 @@ from pathlib import Path
 
 from stages.core.local_sandbox import RUNNER, LocalSandbox
 from stages.core.sandbox import Job
+from stages.core.sandbox_worker import missing_walls
 
 PROGRAMS = [
     "def f(größe):\n    return größe",
@@ -46,6 +47,15 @@ def answered(folder: Path, rounds: list[list[str]]) -> list[tuple[list[str], boo
     text = json.dumps(rounds)
     done = subprocess.run([sys.executable, "-c", SCRIPT, str(folder)], input=text, capture_output=True, text=True, check=True)
     return [(answers, other) for answers, other in json.loads(done.stdout)]
+
+
+def edited(tmp_path: Path, old: str, new: str) -> Path:
+    """A copy of the runner whose key server differs in one place."""
+    folder = Path(shutil.copytree(RUNNER.parent, tmp_path / "runner", ignore=shutil.ignore_patterns("__pycache__")))
+    file = folder / "key_server.py"
+    assert file.read_text().count(old) == 1
+    file.write_text(file.read_text().replace(old, new))
+    return folder
 
 
 def test_keys_are_those_that_the_host_would_compute() -> None:
@@ -98,20 +108,21 @@ def test_a_text_without_a_key_says_why_and_the_next_has_one() -> None:
 
 
 def test_a_text_at_which_two_servers_end_has_no_key(tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(RUNNER.parent, tmp_path / "runner", ignore=shutil.ignore_patterns("__pycache__")))
-    file = folder / "key_server.py"
-    file.write_text(file.read_text().replace("    try:\n", "    if 'poison' in program:\n        posix._exit(1)\n    try:\n", 1))
-    folders = (folder, *tmp_path.parents[:2], tmp_path)
-    for place in folders:  # a key server loads all it needs before it has another uid, but must find it
-        place.chmod(place.stat().st_mode | 0o055)
+    folder = edited(tmp_path, "    try:\n", "    if 'poison' in program:\n        posix._exit(1)\n    try:\n")
     good, bad = "def f(x):\n    return x", "def f(x):\n    return 'poison'"
     (answers, other), (again, _) = answered(folder, [[good, bad, good, bad, bad, good], [good]])
     key, none = "K" + program_keys([good])[0], "Uthe syntax tree takes more than the limits allow"
     assert answers == [key, none, key, none, none, key] and other and again == [key]
 
 
-def test_it_leaves_after_a_second_of_its_time() -> None:
+def test_it_leaves_when_it_has_had_enough_time(tmp_path: Path) -> None:
     text = "def f(x):\n    return [" + "x, " * 5_000 + "]"
-    rounds = answered(RUNNER.parent, [[text] * 30] * 5)
+    rounds = answered(edited(tmp_path, "_ENOUGH = 1.0", "_ENOUGH = 0.2"), [[text]] * 60)
     assert {answer for answers, _ in rounds for answer in answers} == {"K" + program_keys([text])[0]}
-    assert 1 <= sum(other for _, other in rounds) < 5
+    assert 1 <= sum(other for _, other in rounds) < 60
+
+
+def test_a_wall_that_the_key_server_lacks_is_named() -> None:
+    whole = {"program": [{"missing": []}, {"missing": ["dumpable"]}], "key_server": {"missing": ["seccomp", "dumpable"]}}
+    assert missing_walls(whole) == ["dumpable", "seccomp"]
+    assert missing_walls({"program": [{"missing": []}]}) == missing_walls({"key_server": {"missing": []}}) == ["program_walls"]

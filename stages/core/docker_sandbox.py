@@ -19,7 +19,7 @@ import requests
 
 from stages.core.sandbox import SandboxUnavailable
 from stages.core.sandbox_pool import Limits, Pool
-from stages.core.sandbox_worker import SANDBOX_FOLDER
+from stages.core.sandbox_worker import SANDBOX_FOLDER, missing_walls
 
 IMAGE = "populora-sandbox:local"
 LABEL = "populora.sandbox"
@@ -142,7 +142,6 @@ def _missing(found: dict[str, object], info: dict[str, object]) -> list[str]:
     """Names of walls that were asked for and are not seen from inside."""
     supervisor = found.get("supervisor")
     status = supervisor if isinstance(supervisor, dict) else {}
-    programs = found.get("program")
     checks = {
         "network_namespace": found.get("interfaces") == ["lo"],
         "read_only": found.get("writable_mounts") == [],
@@ -155,9 +154,7 @@ def _missing(found: dict[str, object], info: dict[str, object]) -> list[str]:
         ),
     }
     missing = [name for name, stands in checks.items() if not stands]
-    for program in _list(programs):
-        missing += [name for name in program.get("missing", ["program_walls"]) if name not in missing]
-    return missing
+    return missing + [name for name in missing_walls(found) if name not in missing]
 
 
 def _list(value: object) -> list[Any]:

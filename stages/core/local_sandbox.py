@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 from stages.core.sandbox_pool import Limits, Pool
-from stages.core.sandbox_worker import SANDBOX_FOLDER
+from stages.core.sandbox_worker import SANDBOX_FOLDER, missing_walls
 
 RUNNER = SANDBOX_FOLDER / "runner" / "supervisor.py"
 _NAMESPACES = ["--net", "--ipc", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -39,10 +39,7 @@ class LocalSandbox(Pool):
         missing = ["container", "own_filesystem", "memory_cgroup", "pids_cgroup"]
         missing += [] if self.prefix else ["network_namespace", "pid_namespace", "ipc_namespace"]
         missing += [] if os.getuid() == 0 else ["own_uid"]
-        programs = found.get("program")
-        for program in programs if isinstance(programs, list) else []:
-            missing += [name for name in program.get("missing", []) if name not in missing]
-        return {"kind": "local", "image": None, "missing": missing, **found}
+        return {"kind": "local", "image": None, "missing": missing + missing_walls(found), **found}
 
 
 def _namespace_command() -> list[str]:

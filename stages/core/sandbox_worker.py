@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from stages.core.sandbox import Verdict
 
@@ -34,6 +34,12 @@ def core_for(workers: int, taken: Sequence[int | None]) -> int | None:
         return None
     cores = sorted(os.sched_getaffinity(0))
     return min(cores, key=taken.count) if workers % len(cores) == 0 else None
+
+
+def missing_walls(attestation: dict[str, Any]) -> list[str]:
+    """By name, the walls that programs' processes and the key server have looked for around themselves and not found."""
+    processes = [*attestation.get("program", [{}]), attestation.get("key_server", {})]
+    return sorted({name for process in processes for name in process.get("missing", ["program_walls"])})
 
 
 class Link(Protocol):
