@@ -95,7 +95,8 @@ def _key_servers(above: int) -> list[int]:
     """The processes of that kind below another one."""
     found = []
     for child in Path(f"/proc/{above}/task/{above}/children").read_text().split():
-        found += [int(child)] if b"key_server.py" in Path(f"/proc/{child}/cmdline").read_bytes() else _key_servers(int(child))
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # programs come and go
+            found += [int(child)] if b"key_server.py" in Path(f"/proc/{child}/cmdline").read_bytes() else _key_servers(int(child))
     return found
 
 
