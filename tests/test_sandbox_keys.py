@@ -111,9 +111,12 @@ def test_a_text_without_a_key_says_why_and_the_next_has_one() -> None:
 def test_a_text_at_which_two_servers_end_has_no_key(tmp_path: Path) -> None:
     folder = edited(tmp_path, "    try:\n", "    if 'poison' in program:\n        posix._exit(1)\n    try:\n")
     good, bad = "def f(x):\n    return x", "def f(x):\n    return 'poison'"
-    (answers, other), (again, _) = answered(folder, [[good, bad, good, bad, bad, good], [good]])
+    (answers, other), (again, _), (many, _) = answered(
+        folder, [[good, bad, good, bad, bad, good], [good], [good] * 15 + [bad] + [good] * 16]
+    )
     key, none = "K" + program_keys([good])[0], "Uthe syntax tree takes more than the limits allow"
     assert answers == [key, none, key, none, none, key] and other and again == [key]
+    assert many == [key] * 15 + [none] + [key] * 16
 
 
 def test_it_leaves_when_it_has_had_enough_time(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The supervisor's side of the key server. Standard library only."""
 
 import ast
+import contextlib
 import socket
 
 from serve import CONTROL
@@ -41,7 +42,9 @@ class KeyServer:
                 while len(found) < len(programs):
                     found.append(self._receive())
             except OSError:
-                self.kill()
+                end_server(self.pid)
+                found += self._left()
+                self.control.close()
                 self._start()
                 if ended == len(found):
                     found.append(b"Uthe syntax tree takes more than the limits allow")
@@ -53,6 +56,15 @@ class KeyServer:
         found = self.control.recv(1 << 16)
         if not found:
             raise OSError("the key server has ended")
+        return found
+
+    def _left(self) -> list[bytes]:
+        """What a server that has ended had answered; before that, its socket says once that texts lie unread at the other end."""
+        found = []
+        for _ in range(2):
+            with contextlib.suppress(OSError):
+                while answer := self.control.recv(1 << 16):
+                    found.append(answer)
         return found
 
     def kill(self) -> None:
