@@ -81,7 +81,7 @@ def _played(config: str, settings: Sequence[str], store: str, run_id: str) -> Ru
 def _cost(run: Run, generation: int) -> dict[str, float]:
     """Seconds of one generation to its ratings, and tokens: all that were generated, and those that trained."""
     manifests = run.history.of_generation(generation, parts=True)
-    clocks = [manifest.clock for manifest in manifests if manifest.stage not in ("benchmark", "evolve")]
+    clocks = [manifest.clock for manifest in manifests if manifest.whole_stage not in ("benchmark", "evolve")]
     seconds = max(one["started"] + one["seconds"] for one in clocks) - min(one["started"] for one in clocks)
     generated = 0
     for name in ("proposals", "rollouts"):

@@ -78,6 +78,11 @@ class Manifest:
     clock: Json = field(default_factory=dict)
     schema: int = SCHEMA
 
+    @property
+    def whole_stage(self) -> str:
+        """The stage, also of a part: `update` for `update.parts/t0`."""
+        return self.stage.partition(".parts/")[0]
+
     def to_json(self) -> Json:
         """Plain values, exactly the documented keys."""
         return {

@@ -1,12 +1,15 @@
-"""Named choices of a configuration: a name that the project knows, or `path/to/file.py:function` of the user's."""
+"""Named choices of a configuration: a name that the project knows, or `path/to/file.py:function` of the user's.
+
+A relative path starts at the project's folder, as a model's does: workers and other machines then find the same file.
+"""
 
 import hashlib
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from flows.config import ConfigError, RunConfig
+from flows.config import PROJECT, ConfigError, RunConfig
 
 
 def choose(key: str, name: str, known: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
@@ -15,10 +18,8 @@ def choose(key: str, name: str, known: Mapping[str, Callable[..., Any]]) -> Call
         return known[name]
     if ".py:" not in name:
         raise ConfigError(f"{key}: {name!r} is none of {', '.join(sorted(known))}, nor path/to/file.py:function")
-    path, _, function = name.rpartition(":")
-    if not Path(path).is_file():
-        raise ConfigError(f"{key}: there is no file {path}")
-    spec = importlib.util.spec_from_file_location(f"choice_{Path(path).stem}", path)
+    path, function = _file(key, name), name.rpartition(":")[2]
+    spec = importlib.util.spec_from_file_location(f"choice_{path.stem}", path)
     assert spec is not None and spec.loader is not None, path
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -29,20 +30,36 @@ def choose(key: str, name: str, known: Mapping[str, Callable[..., Any]]) -> Call
 
 
 def sources(config: RunConfig) -> dict[str, str]:
-    """sha256 of every user file that the configuration names, by `file.py:function`, for run.json."""
-    evolution = config.evolution
-    names = [
-        config.population.matchmaker,
-        config.reward.rule,
-        *config.reward.gates,
-        config.learning.estimator,
-        *evolution.mutations,
-        *evolution.crossovers,
+    """sha256 of every user file that the configuration names, by `file.py:function`, for run.json. Raises ConfigError."""
+    return {name: hashlib.sha256(_file(key, name).read_bytes()).hexdigest() for key, name in _named(config)}
+
+
+def check_sources(config: RunConfig, versions: Mapping[str, Any], run_id: str) -> None:
+    """Raises ConfigError when a user file is no longer the one that the run began with; `versions` are those of run.json."""
+    recorded, found = versions.get("choices", {}), sources(config)
+    for key, name in _named(config):
+        if recorded.get(name, found[name]) != found[name]:
+            path = name.rpartition(":")[0]
+            raise ConfigError(f"{key}: {path} has changed since run {run_id} began; restore the file, or choose another --run-id")
+
+
+def _named(config: RunConfig) -> Iterator[tuple[str, str]]:
+    """Every choice of the configuration that is a user's file, with its key."""
+    evolution, reward = config.evolution, config.reward
+    choices = [
+        ("population.matchmaker", config.population.matchmaker),
+        ("reward.rule", reward.rule),
+        *(("reward.gates", name) for name in reward.gates),
+        ("learning.estimator", config.learning.estimator),
+        *(("evolution.mutations", name) for name in evolution.mutations),
+        *(("evolution.crossovers", name) for name in evolution.crossovers),
     ]
-    return {name: _sha256(Path(name.rpartition(":")[0])) for name in names if ".py:" in name}
+    return ((key, name) for key, name in choices if ".py:" in name)
 
 
-def _sha256(path: Path) -> str:
+def _file(key: str, name: str) -> Path:
+    """The file of a choice. Raises ConfigError naming the place that was looked at."""
+    path = PROJECT / name.rpartition(":")[0]  # an absolute path stays what it is
     if not path.is_file():
-        raise ConfigError(f"there is no file {path}")
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+        raise ConfigError(f"{key}: there is no file {path}; a relative path starts at the project's folder")
+    return path

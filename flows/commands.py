@@ -109,12 +109,10 @@ def _prefect() -> Iterator[Callable[[], None]]:
 def fork(arguments: Namespace) -> int:
     """`populora fork`: makes the run; `populora run --run-id` with its configuration goes on with it."""
     from flows.fork import fork as make
-    from flows.session import clock, versions
+    from flows.session import clock, code_versions
 
     parent = _open(arguments.store, arguments.run)
-    description = parent.history.description()
-    settings = versions(parse(description["config"]))
-    made = make(parent, arguments.run_id, arguments.generation, arguments.set, settings, clock())
+    made = make(parent, arguments.run_id, arguments.generation, arguments.set, code_versions(), clock())
     print(f"run {made.run_id} stands at generation {arguments.generation} of {parent.run_id}")
     print(f"go on with: populora run --store {arguments.store} --resume {made.run_id}")
     return 0

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from flows.chain import Json
-from flows.config import RunConfig, differences, dump
+from flows.config import RunConfig, differences, dump, with_defaults
 from flows.experiment import Planned
 from flows.manifest import Run
 from flows.storage import Damaged, NotStored, Store
@@ -81,7 +81,7 @@ def _gather(run: Run, planned: Planned) -> Compared:
     if description is None:
         return replace(nothing, missing=("not started.",))
     known = replace(nothing, description=description)
-    unlike = [key for key in differences(description["config"], dump(planned.config)) if key != "generations"]
+    unlike = [key for key in differences(with_defaults(description["config"]), dump(planned.config)) if key != "generations"]
     if unlike:
         text = f"left out: the store holds a run of this name with another configuration ({', '.join(unlike)})."
         return replace(known, state="unlike", missing=(text,))
@@ -132,7 +132,7 @@ def _history(run: Run, config: RunConfig, done: Sequence[int]) -> tuple[list[Row
             if row["name"].startswith("cost.") and name in spent:
                 spent[name] += row["value"]
         manifests = run.history.of_generation(generation, parts=True)
-        spent["seconds"] += sum(float(one.clock.get("seconds", 0)) for one in manifests if one.stage != "benchmark")
+        spent["seconds"] += sum(float(one.clock.get("seconds", 0)) for one in manifests if one.whole_stage != "benchmark")
         costs[generation + 1] = _budgets(spent, generation + 1, adapters)
         curves += [{"trained": generation + 1} | row for row in rows]
         curves += [{"trained": generation + 1} | row for row in _unlikeness(run, generation)]

@@ -130,6 +130,14 @@ def parse(values: dict[str, Any]) -> RunConfig:
         raise ConfigError(f"{key}: {first['msg'].removeprefix('Value error, ')}") from error
 
 
+def with_defaults(values: dict[str, Any]) -> dict[str, Any]:
+    """A stored configuration with what has become a setting since then, at its default: an upgrade strands no run."""
+    try:
+        return dump(parse(values))
+    except ConfigError:
+        return values  # of a version that knew settings which are gone; whoever compares names them
+
+
 def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
     """Dotted keys whose values differ between two dumped configurations."""
     found = []

@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 PROJECT = Path(__file__).resolve().parent.parent
 DISTRIBUTION = "populora-pipeline"
@@ -233,7 +234,7 @@ def _store(store_url: str | None) -> Iterator[Finding]:
     if "://" in url and not url.startswith("file://"):
         yield from _remote_store(url)
         return
-    folder = Path(url.removeprefix("file://")).absolute()
+    folder = Path(unquote(urlsplit(url).path) if "://" in url else url).absolute()
     place = next(parent for parent in (folder, *folder.parents) if parent.exists())
     try:
         with tempfile.TemporaryFile(dir=place) as file:

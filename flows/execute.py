@@ -11,7 +11,8 @@ from typing import Any
 
 from flows.backend import Backend
 from flows.chain import digest
-from flows.config import RunConfig
+from flows.choices import check_sources
+from flows.config import RunConfig, parse
 from flows.gpu_memory import forget_gpu_memory, gpu_memory
 from flows.manifest import Manifest, Run
 from flows.parts import step_of
@@ -43,6 +44,7 @@ def execute(spec: Spec, backend_of: Callable[[Mapping[str, Any]], Backend]) -> R
         return reference(finished)
     description = run.history.description()
     assert description is not None, f"run {spec.run_id} has no run.json"
+    check_sources(parse(description["config"]), description["versions"], spec.run_id)
     backend = backend_of(description["config"] | {"generations": spec.generations})
     return reference(perform(run, spec, backend.config, backend))
 

@@ -12,6 +12,7 @@ from flows.benchmark import score_run
 from flows.comparison import FIRST
 from flows.comparison_page import write_comparison
 from flows.experiment import Planned, planned, read
+from flows.generation import worlds_fault
 from flows.lease import LeaseHeld, hold
 from flows.manifest import Run
 from flows.session import check_resumable
@@ -83,7 +84,14 @@ def _score_start_once(one: Planned, opened: Store, store: str, scored: set[tuple
         scored.add(question)
 
 
-@prefect.task(task_run_name="base-{one.run_id}", cache_policy=NO_CACHE, persist_result=False)
+@prefect.task(
+    task_run_name="base-{one.run_id}",
+    cache_policy=NO_CACHE,
+    persist_result=False,
+    retries=3,
+    retry_delay_seconds=[5, 30, 120],
+    retry_condition_fn=worlds_fault,
+)
 def score_base(one: Planned, store: str) -> None:
     """Scores the base model, as the adapter that every member starts with, on the run's own problems; once is enough."""
     rule = one.config.benchmark

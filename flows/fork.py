@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from flows.chain import Manifest, Ref, digest, manifest_uri
-from flows.config import ConfigError, RunConfig, _apply, differences, dump, parse
+from flows.choices import sources
+from flows.config import ConfigError, RunConfig, _apply, differences, dump, parse, with_defaults
 from flows.lease import hold
 from flows.manifest import ADAPTER_FILES, Run
 from flows.storage import Store, StoreRefused, check_run_id
@@ -40,8 +41,8 @@ def fork(
     origin = {"run": parent.run_id, "generation": generation, "head": _head_at(parent, generation)}
     with hold(store, run_id) as epoch:
         made = Run(store, run_id, epoch)
-        found = made.describe(dump(config), dict(versions) | {"forked_from": origin}, dict(clock))
-        if found["versions"].get("forked_from") != origin or found["config"] != dump(config):
+        found = made.describe(dump(config), dict(versions) | {"choices": sources(config), "forked_from": origin}, dict(clock))
+        if found["versions"].get("forked_from") != origin or with_defaults(found["config"]) != dump(config):
             raise StoreRefused(f"run {run_id} exists already in {store.url}; choose another id for the fork")
         _pin(store, run_id, adapters, parent.run_id)
         for manifest in _up_to(parent, generation):

@@ -18,8 +18,9 @@ from flows.chain import (
     folder_of,
     read_json,
 )
-from flows.choices import choose
+from flows.choices import check_sources, choose
 from flows.config import ConfigError, RunConfig, parse
+from flows.fsck_advice import advice
 from flows.invariants import Given, problems
 from flows.manifest import SCHEMAS, Retired, Run
 from flows.replay_check import replay_problems, stored_columns
@@ -47,7 +48,7 @@ class Finding:
     def __str__(self) -> str:
         more = f" and {len(self.dependents) - 3} more" if len(self.dependents) > 3 else ""
         used = f"; used by {', '.join(self.dependents[:3])}{more}" if self.dependents else ""
-        return f"{self.uri}: {self.problem}{used}" + (f"; mend it with: {self.command}" if self.command else "")
+        return f"{self.uri}: {self.problem}{used}" + (f"; fix it with: {self.command}" if self.command else "")
 
 
 def fsck(run: Run) -> list[Finding]:
@@ -60,8 +61,8 @@ def fsck(run: Run) -> list[Finding]:
     borrowed = {ref.uri: ref.origin for manifest in survey.manifests.values() for ref in manifest.outputs if ref.origin}
     mark_damaged(run, [uri for uri, _, bytes_wrong in survey.wrong if bytes_wrong and uri not in borrowed])
     return [
-        Finding(uri, problem, dependents(survey, uri), _command(run, uri, borrowed.get(uri, ""), mend))
-        for uri, problem, mend in survey.wrong
+        Finding(uri, problem, dependents(survey, uri), advice(survey, uri, borrowed.get(uri, ""), bytes_wrong))
+        for uri, problem, bytes_wrong in survey.wrong
     ]
 
 
@@ -118,6 +119,7 @@ def _functions(survey: Survey, description: Json) -> tuple[RunConfig, Rule, Esti
     """Configuration, reward rule and estimator of the run; None (and a problem) when they cannot be had here."""
     try:
         config = parse(description["config"])
+        check_sources(config, description["versions"], description["run"])
         return config, choose("reward.rule", config.reward.rule, RULES), Backend(config).estimator()
     except KeyError:
         return None
@@ -177,18 +179,3 @@ def _digests(survey: Survey) -> dict[str, str]:
     return {
         ref.uri.split("/")[1]: ref.sha256 for ref in refs if ref.uri.startswith("adapters/") and ref.uri.endswith(WEIGHTS_FILE)
     }
-
-
-def _command(run: Run, uri: str, holder: str, bytes_wrong: bool) -> str:
-    """What mends it: running again makes lost or damaged bytes anew; nothing but a fork gets rid of wrong contents."""
-    store = f"--store {run.store.url}"
-    if uri == "run.json":
-        return ""
-    if holder:
-        return f"populora fsck {holder} {store}"
-    if uri.startswith("benchmarks/"):
-        return f"populora benchmark {run.run_id} --suite {uri.split('/')[1]} {store}"
-    if bytes_wrong:
-        return f"populora run --run-id {run.run_id} {store}"
-    generation = int(uri.partition("/")[0].removeprefix("generation=")) if uri.startswith("generation=") else 0
-    return f"populora fork {run.run_id} --generation {generation - 1} {store}" if generation else ""

@@ -16,8 +16,8 @@ from stages.core.sandbox import SandboxUnavailable
 Reference = dict[str, Any]
 
 
-def _worlds_fault(task: Any, task_run: Any, state: Any) -> bool:
-    """Retry what the world broke (Docker, storage, a lost worker), never what the code did."""
+def worlds_fault(task: Any, task_run: Any, state: Any) -> bool:
+    """Condition of every task's retries: retry what the world broke (Docker, storage, a lost worker), never what the code did."""
     error = state.result(raise_on_failure=False)
     return isinstance(error, StoreUnavailable | EngineUnavailable | SandboxUnavailable)
 
@@ -28,7 +28,7 @@ def _worlds_fault(task: Any, task_run: Any, state: Any) -> bool:
     persist_result=False,
     retries=3,
     retry_delay_seconds=[5, 30, 120],
-    retry_condition_fn=_worlds_fault,
+    retry_condition_fn=worlds_fault,
 )
 def run_stage(stage: str, generation: int, *after: Reference) -> Reference:
     """Runs a stage unless its manifest says that it is done."""
@@ -41,7 +41,7 @@ def run_stage(stage: str, generation: int, *after: Reference) -> Reference:
     persist_result=False,
     retries=3,
     retry_delay_seconds=[5, 30, 120],
-    retry_condition_fn=_worlds_fault,
+    retry_condition_fn=worlds_fault,
 )
 def run_part(stage: str, generation: int, members: str, part: str, *after: Reference) -> Reference:
     """A stage's share for some members, unless its manifest says that it is done: a group's update, a shard of a rollout."""
@@ -54,7 +54,7 @@ def run_part(stage: str, generation: int, members: str, part: str, *after: Refer
     persist_result=False,
     retries=3,
     retry_delay_seconds=[5, 30, 120],
-    retry_condition_fn=_worlds_fault,
+    retry_condition_fn=worlds_fault,
 )
 def run_part_on_node(stage: str, generation: int, members: str, order: Reference, *after: Reference) -> Reference:
     """The same on a node of a Ray cluster, which knows no session: all that it needs is in the order."""

@@ -12,12 +12,13 @@ from prefect.logging import get_run_logger
 from pydantic import Field
 
 from flows.benchmark_store import run_ids, score_store
-from flows.config import ConfigError, parse
-from flows.file_store import RUN_ID
+from flows.config import ConfigError
+from flows.file_store import RUN_ID, FileStore
 from flows.fork import fork as make_fork
+from flows.generation import worlds_fault
 from flows.manifest import Run
 from flows.report import report as write_report
-from flows.session import clock, versions
+from flows.session import clock, code_versions
 from flows.storage import open_store
 
 RunId = Annotated[str, Field(pattern=f"^{RUN_ID.pattern}$")]
@@ -25,7 +26,14 @@ Count = Annotated[int, Field(ge=0)]
 TRAIN = "train/train"
 
 
-@prefect.task(task_run_name="score-{run_id}", cache_policy=NO_CACHE, persist_result=False)
+@prefect.task(
+    task_run_name="score-{run_id}",
+    cache_policy=NO_CACHE,
+    persist_result=False,
+    retries=3,
+    retry_delay_seconds=[5, 30, 120],
+    retry_condition_fn=worlds_fault,
+)
 def score(store: str, run_id: str, suites: list[str], members: str, limit: int, attempts: int) -> tuple[str, int]:
     """Scores one run's newest generation: the table for people, and how many suites of it could not be scored."""
     found = score_store(store, suites, members, [run_id], limit, attempts)
@@ -96,9 +104,7 @@ def fork(
         go_on: Train the new run at once.
     """
     parent = existing(store, run_id)
-    description = parent.history.description()
-    assert description is not None
-    made = make_fork(parent, new_run_id, generation, settings, versions(parse(description["config"])), clock())
+    made = make_fork(parent, new_run_id, generation, settings, code_versions(), clock())
     if go_on:
         changed = made.history.description()
         assert changed is not None
@@ -117,10 +123,9 @@ def existing(store: str, run_id: str) -> Run:
 
 def write_report_of(run: Run) -> str:
     """Writes the page beside the run, or into the store as a dotted object that a newer page replaces; returns its place."""
-    url = run.store.url
-    if url.startswith("file://"):
-        return str(write_report(run, Path(url.removeprefix("file://")) / f"{run.run_id}.html"))
+    if isinstance(run.store, FileStore):
+        return str(write_report(run, run.store.root / f"{run.run_id}.html"))
     with tempfile.TemporaryDirectory() as folder:
         page = write_report(run, Path(folder) / "report.html").read_bytes()
     run.store.replace(f"{run.run_id}/.report.html", page)
-    return f"{url}/{run.run_id}/.report.html"
+    return f"{run.store.url}/{run.run_id}/.report.html"

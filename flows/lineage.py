@@ -164,7 +164,7 @@ class Lineage:
     def _made(self, adapter_id: str) -> Json:
         """One step: which stage of which generation made these weights, from which others, and from what."""
         manifest = self._maker(adapter_id)
-        stage = manifest.stage.partition(".parts/")[0]
+        stage = manifest.whole_stage
         made: Json = {"adapter_id": adapter_id, "made_by": stage, "generation": manifest.generation, "parents": []}
         if stage == "evolve":
             row = self.row(manifest.generation, "offspring", "adapter_id", adapter_id) or {}

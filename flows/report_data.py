@@ -1,7 +1,7 @@
 """What a report is made of: a run's tables, condensed and joined over its generations, and what of it is missing."""
 
 import re
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -77,10 +77,9 @@ def gather(run: Run, kept: MutableMapping[tuple[int, str], Tables] | None = None
     finished = [key for key, done in manifests.items() if key is not None and any(one.stage == "evolve" for one in done)]
     planned = int(description["config"].get("generations", 0))
     missing = _gaps(manifests, planned) + missing
-    scores = _scores(run, manifests, missing)
-    return Gathered(
-        run, description, run.history.head(), finished, manifests, joined(parts) | {"scores": scores}, clock(run), missing
-    )
+    whole = joined(parts)
+    whole["scores"] = _scores(run, manifests, whole["offspring"], missing)
+    return Gathered(run, description, run.history.head(), finished, manifests, whole, clock(run), missing)
 
 
 def clock_table(found: Clock) -> pa.Table:
@@ -131,8 +130,9 @@ def _gaps(manifests: dict[int | None, list[Manifest]], planned: int) -> list[str
     return said
 
 
-def _scores(run: Run, manifests: dict[int | None, list[Manifest]], missing: list[str]) -> pa.Table:
+def _scores(run: Run, manifests: dict[int | None, list[Manifest]], offspring: pa.Table, missing: list[str]) -> pa.Table:
     """SCORES of all benchmarks with `generation` (of the benchmark, -1 outside the chain) and `trained` (generations so far)."""
+    born = dict(zip(offspring["adapter_id"].to_pylist(), offspring["generation"].to_pylist(), strict=True))
     committed = [manifest for done in manifests.values() for manifest in done if manifest.stage == "benchmark"]
     fields = [pa.field("generation", pa.int64()), *tables.SCORES, pa.field("trained", pa.int64()), pa.field("uri", pa.string())]
     parts = [pa.schema(fields).empty_table()]
@@ -147,14 +147,18 @@ def _scores(run: Run, manifests: dict[int | None, list[Manifest]], missing: list
             except (NotStored, Damaged) as error:
                 missing.append(f"{ref.uri} is left out: {error}")
                 continue
-            trained = [_trained(adapter) for adapter in scores["adapter_id"].to_pylist()]
+            trained = [_trained(adapter, born) for adapter in scores["adapter_id"].to_pylist()]
             part = numbered(scores, -1 if manifest.generation is None else manifest.generation)
             part = part.append_column("trained", pa.array(trained, pa.int64()))
             parts.append(part.append_column("uri", pa.array([ref.uri] * part.num_rows, pa.string())).cast(pa.schema(fields)))
     return pa.concat_tables(parts).combine_chunks()
 
 
-def _trained(adapter_id: str) -> int:
-    """Generations that an adapter has behind it: `s1-g0004` has 5, one that starts has 0."""
+def _trained(adapter_id: str, born: Mapping[str, int]) -> int:
+    """Generations that an adapter has behind it, its ancestors' included.
+
+    `s1-g0004` has 5; a newborn has its parents', so that `s4-start` made after generation 9 has 10; a founder's start has 0.
+    """
     found = _TRAINED.search(adapter_id)
-    return int(found[1]) + 1 if found else 0
+    newest = int(found[1]) if found else born.get(adapter_id)
+    return 0 if newest is None else newest + 1

@@ -78,4 +78,4 @@ def _lacks(manifest: Manifest, present: set[str], damaged: set[str]) -> bool:
 
 
 def _is_manifest(uri: str) -> bool:
-    return uri.endswith(".json") and uri.startswith(("start/", "generation="))
+    return uri.endswith(".json") and uri.startswith(("start/", "generation=", "benchmarks/"))

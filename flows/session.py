@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict
 from importlib.metadata import version
-from typing import Any, Protocol
+from typing import Protocol
 
 from flows import guard, lease, retention
 from flows.backend import Backend
-from flows.choices import sources
-from flows.config import PROJECT, ConfigError, RunConfig, differences, dump, parse
+from flows.choices import check_sources, sources
+from flows.config import PROJECT, ConfigError, RunConfig, differences, dump, with_defaults
 from flows.execute import Reference, Spec, reference
 from flows.manifest import Run
 from flows.parts import named_parts
@@ -131,10 +131,10 @@ def open_session(
     Raises ConfigError when the store holds another run under this id, naming the keys that differ.
     """
     store = open_store(store_url)
-    check_resumable(Run(store, run_id), config)
     guard.start()
     with lease.hold(store, run_id) as epoch, Workers(config.threads) as workers:
         run = Run(store, run_id, epoch)
+        check_resumable(run, config)  # under the lease: until then another process may still make or change the run
         run.describe(dump(config), versions(config), clock())
         token = _CURRENT.set(Session(config, run, workers, elsewhere, cluster))
         try:
@@ -151,12 +151,13 @@ def session() -> Session:
 def check_resumable(run: Run, config: RunConfig) -> None:
     """Raises ConfigError unless the store has no run of this id, or one that this configuration and model can go on with.
 
-    `generations` may grow; every other key, and the bytes of the base model, must be those that the run began with.
+    `generations` may grow; every other key, the bytes of the base model, and the user's files that the configuration names must
+    be those that the run began with.
     """
     description = run.history.description()
     if description is None:
         return
-    old, new = _with_defaults(description["config"]), dump(config)
+    old, new = with_defaults(description["config"]), dump(config)
     differing = [key for key in differences(old, new) if key != "generations"]
     if differing:
         raise ConfigError(
@@ -165,6 +166,7 @@ def check_resumable(run: Run, config: RunConfig) -> None:
     done = sum(1 for number in run.history.generations() if run.manifest("evolve", number) is not None)
     if config.generations < done:
         raise ConfigError(f"run {run.run_id} has {done} generations already: generations can only be raised")
+    check_sources(config, description["versions"], run.run_id)
     start = run.manifest("start")
     if start is not None and start.versions["base_model"] != Backend(config).model_digest():
         raise ConfigError(
@@ -172,22 +174,18 @@ def check_resumable(run: Run, config: RunConfig) -> None:
         )
 
 
-def _with_defaults(values: dict[str, Any]) -> dict[str, Any]:
-    """A stored configuration with what has become a setting since then, at its default: an upgrade strands no run."""
-    try:
-        return dump(parse(values))
-    except ConfigError:
-        return values  # of a version that knew settings which are gone; the caller names them
-
-
 def versions(config: RunConfig) -> dict[str, object]:
-    """Code and packages: equal for equal runs on one machine; recorded, never compared on resume."""
+    """Code, packages and the user's files: equal for equal runs on one machine. On resume only the user's files are compared."""
+    return code_versions() | {"choices": sources(config)}
+
+
+def code_versions() -> dict[str, object]:
+    """Code and packages, without the files that a configuration names."""
     return {
         "packages": {name: version(name) for name in PACKAGES},
         "python": platform.python_version(),
         "code": _git("rev-parse", "HEAD") or version("populora-pipeline"),
         "diff": _git("diff", "HEAD", "--", "flows", "stages", "containers", "infra/runs"),
-        "choices": sources(config),
     }
 
 

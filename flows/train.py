@@ -13,12 +13,19 @@ from pydantic import Field
 from flows import cluster, collector, guard, machine, notes, upkeep
 from flows.config import RunConfig
 from flows.file_store import RUN_ID
-from flows.generation import run_generation
+from flows.generation import run_generation, worlds_fault
 from flows.remote import HERE, Placement, Pools
 from flows.session import Session, open_session, session
 
 
-@prefect.task(task_run_name="start", cache_policy=NO_CACHE, persist_result=False)
+@prefect.task(
+    task_run_name="start",
+    cache_policy=NO_CACHE,
+    persist_result=False,
+    retries=3,
+    retry_delay_seconds=[5, 30, 120],
+    retry_condition_fn=worlds_fault,
+)
 def start() -> dict[str, Any]:
     """Starting adapters, ratings and seed tasks."""
     return session().run_stage("start", None)

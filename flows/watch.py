@@ -95,7 +95,7 @@ def seconds_of(manifests: list[Manifest]) -> dict[str, float]:
     """Seconds of each stage of a generation in chain order, its parts added."""
     spent = {manifest.stage: 0.0 for manifest in manifests if ".parts/" not in manifest.stage}
     for manifest in manifests:
-        stage = manifest.stage.partition(".parts/")[0]
+        stage = manifest.whole_stage
         spent[stage] = spent.get(stage, 0.0) + float(manifest.clock.get("seconds", 0.0))
     return spent
 

@@ -52,6 +52,12 @@ def test_a_store_that_cannot_be_written_is_named(store):
     assert not found.good and found.mend and not found.optional
 
 
+def test_a_store_with_a_space_in_its_name_is_the_folder_itself(tmp_path):
+    (tmp_path / "my runs").write_text("a file, in which no run can be")
+    found = {finding.name: finding for finding in doctor.examine((tmp_path / "my runs").as_uri())}["store"]
+    assert not found.good and "my runs" in found.detail
+
+
 def test_a_store_that_is_not_there_yet_is_fine_and_stays_so(tmp_path):
     found = {finding.name: finding for finding in doctor.examine(str(tmp_path / "deep" / "runs"))}["store"]
     assert found.good and "GB free" in found.detail

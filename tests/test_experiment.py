@@ -194,6 +194,29 @@ def test_a_run_of_another_configuration_is_left_out(file: Path, tmp_path: Path) 
     ]
 
 
+def test_seconds_of_a_benchmark_s_shards_are_no_training(file: Path, tmp_path: Path) -> None:
+    store, (one, *_) = str(tmp_path / "runs"), planned(read(file))
+    write(store, one)
+    (before,) = gather(open_store(store), [one])
+    with hold(open_store(store), one.run_id) as epoch:
+        run = Run(open_store(store), one.run_id, epoch)
+        for stage in ("benchmark", "solve"):
+            run.commit(stage, 0, [], [], clock={"seconds": 100.0}, part="00")
+    (after,) = gather(open_store(store), [one])
+    assert (before.totals["seconds"], after.totals["seconds"]) == (4.0, 104.0)
+
+
+def test_a_run_from_before_a_setting_existed_is_compared(file: Path, tmp_path: Path) -> None:
+    store, (one, *_) = str(tmp_path / "runs"), planned(read(file))
+    write(store, one)
+    path = tmp_path / "runs" / one.run_id / "run.json"
+    description = json.loads(path.read_text())
+    del description["config"]["learning"]["warmup"], description["config"]["engine"]
+    path.write_text(json.dumps(description))
+    (found,) = gather(open_store(store), [one])
+    assert found.state == "finished" and problems([found]) == []
+
+
 def test_nothing_at_all_gives_a_page_that_says_so(file: Path, tmp_path: Path) -> None:
     text, folder = compared(file, str(tmp_path / "runs"))
     assert text.count("not started.") == 5 and (folder / "runs.csv").is_file()

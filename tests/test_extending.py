@@ -2,6 +2,7 @@
 
 import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ TRIALS = [text for name, text in BLOCKS if name == "try"]
 
 @pytest.fixture(autouse=True)
 def examples(tmp_path, monkeypatch):
-    """The examples as files below the working folder, as a reader would have them."""
+    """The examples as files below a folder of the reader's, on which the trials' imports start."""
     for name, text in EXAMPLES.items():
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
@@ -50,8 +51,9 @@ def test_an_example_does_what_the_page_says(trial):
 
 
 def named(key):
-    """The choice that the page gives for a configuration key: `file.py:function`."""
-    return next(name for name in re.findall(rf"{re.escape(key)}=(?:\[[^\n]*?\"(?=examples))?([\w./]+\.py:\w+)", DOC))
+    """The choice that the page gives for a configuration key, as `/the/readers/folder/file.py:function`."""
+    found = next(name for name in re.findall(rf"{re.escape(key)}=(?:\[[^\n]*?\"(?=examples))?([\w./]+\.py:\w+)", DOC))
+    return str(Path.cwd() / found)
 
 
 def configured():
@@ -72,7 +74,8 @@ def test_a_configuration_can_name_all_of_them_and_run_json_keeps_their_digests()
     assert backend.estimator().__name__ == "rloo"
     assert backend.operators()[named("evolution.mutations")].__name__ == "shrink"
     kept = sources(config)
-    assert {name.partition(":")[0] for name in kept} == set(EXAMPLES) - {"examples/arithmetic.py", "examples/letters.py"}
+    files = {name.partition(":")[0].removeprefix(f"{Path.cwd()}/") for name in kept}
+    assert files == set(EXAMPLES) - {"examples/arithmetic.py", "examples/letters.py"}
     assert all(len(digest) == 64 for digest in kept.values())
 
 

@@ -23,6 +23,7 @@ from stages.core.population import population_after
 from stages.core.rewards import populora
 
 LAST = 2
+NIGHTLY = "probe-dev/asked/generation=0002-n6-k0"
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +35,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         made = example_run.build(Run(store, "smoke", epoch), LAST + 1)
         part = made.write_table(LAST, "metrics", tables.METRICS.empty_table(), stage="update", part="00")
         made.commit("update", LAST, [], [part], part="00")
-        scores = made.write_table_at("benchmarks/probe/nightly/scores.parquet", tables.SCORES.empty_table(), tables.SCORES)
-        made.commit_benchmark("probe/nightly", [], [scores], {}, {}, {})
+        scores = made.write_table_at(f"benchmarks/{NIGHTLY}/scores.parquet", tables.SCORES.empty_table(), tables.SCORES)
+        made.commit_benchmark(NIGHTLY, [], [scores], {}, {}, {})
     return folder
 
 
@@ -67,7 +68,7 @@ ARTIFACTS = [
     "adapters/t0-g0001/adapter_model.safetensors",
     "adapters/s0-g0001/optimizer.safetensors",
     f"generation=000{LAST}/update.parts/00.parquet",
-    "benchmarks/probe/nightly/scores.parquet",
+    f"benchmarks/{NIGHTLY}/scores.parquet",
 ]
 
 
@@ -93,7 +94,7 @@ def test_a_finding_names_what_depends_on_the_artifact_and_the_command(run: Run, 
     assert finding.dependents == tuple(f"generation=0002/{stage}" for stage in whole)
     assert str(finding) == (
         f"generation=0002/grades.parquet: {finding.problem}; used by generation=0002/reward, generation=0002/update, "
-        f"generation=0002/rate and 1 more; mend it with: populora run --run-id smoke --store {run.store.url}"
+        f"generation=0002/rate and 1 more; fix it with: populora run --resume smoke --store {run.store.url}"
     )
 
 
@@ -291,5 +292,6 @@ def test_broken_contents_under_a_sound_chain_are_found_by_fsck(tmp_path: Path) -
     with hold(store, "smoke") as epoch:
         example_run.build(Run(store, "smoke", epoch), 1, odd)
     (finding,) = fsck(Run(store, "smoke"))
-    assert (finding.uri, finding.command) == ("generation=0000/rollouts.parquet", "")
+    fix = f"populora fork smoke --generation -1 --run-id smoke-fixed --store {store.url}"
+    assert (finding.uri, finding.command) == ("generation=0000/rollouts.parquet", fix)
     assert finding.problem.startswith("not attempted 3 times: ")

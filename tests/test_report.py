@@ -8,11 +8,14 @@ from urllib.parse import unquote
 import pytest
 
 from flows.file_store import FileStore
+from flows.jobs import write_report_of
 from flows.manifest import Run
 from flows.report import export_figures, report
+from flows.report_data import gather
 from flows.report_page import Links, escape
 from flows.status import status
 from flows.storage import NotStored, StoreRefused
+from stages.core import tables
 from stages.core.highlight import python_html, visible
 from tests.report_run import HOSTILE, made
 
@@ -158,6 +161,34 @@ def test_a_run_never_started_is_refused(tmp_path):
     with pytest.raises(NotStored, match="no run nothing"):
         status(Run(FileStore(tmp_path), "nothing"))
     assert not (tmp_path / "report.html").exists()
+
+
+def test_the_flow_s_report_lies_beside_the_run_whatever_the_folder_is_called(tmp_path):
+    with made(tmp_path / "my runs", "run", 1, until="match") as run:
+        place = Path(write_report_of(run))
+    assert place == tmp_path / "my runs" / "run.html" and place.is_file()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["my runs"]
+
+
+def test_newborns_have_the_generations_of_their_parents_behind_them(tmp_path):
+    with made(tmp_path, "run", 4) as run:
+        newborn = next(row for row in run.read_table(1, "offspring").to_pylist())
+        parent = newborn["parents"][0]
+        adapters = ["s0-start", newborn["adapter_id"], f"{parent}-g0001", f"{newborn['member_id']}-g0002"]
+        rows = [_scored(adapter) for adapter in adapters]
+        place = "benchmarks/probe-dev/asked/births-n0-k0"
+        ref = run.write_table_at(f"{place}/scores.parquet", tables.table(rows, tables.SCORES), tables.SCORES)
+        run.commit_benchmark(place.removeprefix("benchmarks/"), [], [ref], {}, {}, {})
+        found = gather(Run(run.store, "run")).tables["scores"]
+    assert newborn["adapter_id"].endswith("-start")
+    trained = dict(zip(found["adapter_id"].to_pylist(), found["trained"].to_pylist(), strict=True))
+    assert [trained[adapter] for adapter in adapters] == [0, 2, 2, 3]
+
+
+def _scored(adapter: str) -> dict[str, object]:
+    row = {"suite": "probe-dev", "member_id": adapter.partition("-")[0], "role": "student", "adapter_id": adapter}
+    row |= {"adapter_sha256": "0" * 64, "group": "all", "measure": "pass@1 greedy"}
+    return row | {"score": 0.5, "problems": 4, "attempts": 1, "stderr": None}
 
 
 def test_a_place_that_cannot_be_written_is_named(half, tmp_path):
