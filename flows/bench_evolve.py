@@ -1,10 +1,12 @@
 """`populora bench evolve`: seconds and memory for one offspring by every operator, at the shapes of Qwen2.5-7B.
 
     populora bench evolve [--device cuda] [--threads 2] [--layers 28] [--shrink 1] [--repeats 3] [--rival-python PATH]
+                          [--mutation path/to/file.py:function] [--crossover path/to/file.py:function]
 
 Two random adapters of rank 32 on the seven projections of 28 layers (80.7 M parameters, float32) in memory; an offspring is ready
 when its weights are. Reading and writing files is stated apart (`io.`), as are the checks and the measurements that a row of the
-offspring table needs. Ours runs on one thread whatever `--threads` says, which goes for the rivals:
+offspring table needs. `--mutation` and `--crossover` also time operators of yours. Ours runs on one thread whatever `--threads`
+says, which goes for the rivals:
 
 - PEFT's `add_weighted_adapter`: `linear` and `dare_linear` on factors against our factor-space C2 and X1, on one layer and scaled
   by the number of layers; `svd`, the same mathematics as our C2, on the narrowest matrix and scaled by m n min(m, n).
@@ -17,7 +19,7 @@ offspring table needs. Ours runs on one thread whatever `--threads` says, which 
 import argparse
 import ctypes
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,9 +41,13 @@ from flows.bench_evolve_rivals import (
     shapes_of,
     timed,
 )
+from flows.choices import choose
 from stages.core.adapter_files import initial_adapter, weights_bytes, weights_sha256
 from stages.core.delta import check_alike
 from stages.core.trainer import Weights
+
+USERS = {"mutation": 1, "crossover": 2}
+"""Options that name a user's operators, with the number of parents."""
 
 
 def main(options: Sequence[str]) -> Iterator[Line]:
@@ -53,11 +59,26 @@ def main(options: Sequence[str]) -> Iterator[Line]:
     parser.add_argument("--shrink", type=int, default=1, help="divide every side of the matrices by this, for a quick look")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rival-python", help="an interpreter that can import torch and the populora package")
+    for role in USERS:
+        parser.add_argument(f"--{role}", action="append", default=[], metavar="FILE:FUNCTION", help="time an operator of yours")
     chosen = parser.parse_args(options)
     import torch
 
     torch.set_num_threads(chosen.threads)
+    shapes, named = shapes_of(chosen.shrink), {role: getattr(chosen, role) for role in USERS}
+    own = {(role, name): choose(f"--{role}", name, {}) for role in USERS for name in named[role]}  # a mistake is said at once
     yield from bench(chosen.device, chosen.threads, chosen.layers, chosen.repeats, chosen.rival_python, chosen.shrink)
+    yield from users_operators(own, shapes, chosen.layers, chosen.repeats)
+
+
+def users_operators(
+    own: Mapping[tuple[str, str], Callable[..., object]], shapes: Shapes, layers: int, repeats: int
+) -> Iterator[Line]:
+    """Seconds of operators that are not the project's, by role and name, on parents of the same shapes."""
+    parents = [random_adapter(seed, shapes, layers) for seed in (1, 2)] if own else []
+    for (role, name), operator in own.items():
+        taken = middle(_maker(operator, parents[: USERS[role]]), repeats)
+        yield line(f"offspring.{name}", taken.seconds, "s") | {"cpu_s": round(taken.cpu, 3)}
 
 
 def bench(device: str, threads: int, layers: int, repeats: int, rival_python: str | None, shrink: int) -> Iterator[Line]:

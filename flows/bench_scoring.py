@@ -1,6 +1,6 @@
 """`populora bench scoring`: MBPP+ solutions a minute, all base and plus tests, against EvalPlus's own evaluator; and agreement.
 
-    populora bench scoring --data DIR [--rival PYTHON] [--mutants 2] [--limit 0] [--turns 4]
+    populora bench scoring [--data DIR] [--rival PYTHON] [--mutants 2] [--limit 0] [--turns 4]
 
 Every problem's reference, and so many mutants of each (stages.core.suites.mutants), are scored by both. What the references
 return is worked out before the clock starts, on both sides. `--rival` is an interpreter with evalplus (0.3.1); without it only
@@ -55,7 +55,9 @@ for line in sys.stdin:
 def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
     """One JSON object a figure; `ratio` over 1: ours is faster."""
     parser = argparse.ArgumentParser(prog="populora bench scoring")
-    parser.add_argument("--data", required=True, help="folder with MbppPlus.jsonl")
+    parser.add_argument(
+        "--data", default=str(suite_data.SAMPLES), help="folder with MbppPlus.jsonl (default: the committed sample)"
+    )
     parser.add_argument("--rival", help="a Python interpreter with evalplus")
     parser.add_argument("--mutants", type=int, default=0, help="mutants of each problem beside its reference")
     parser.add_argument("--limit", type=int, default=0, help="problems (0: all)")

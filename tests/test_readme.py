@@ -2,8 +2,9 @@
 
 import re
 import shlex
+import subprocess
 
-from flows.cli import _parser
+from flows.cli import BENCHES, _parser
 from flows.config import PROJECT, RUNS
 from stages.core.tables import GENERATION_TABLES
 
@@ -32,6 +33,12 @@ def test_the_commands_parse() -> None:
     assert len(lines) >= 5
     for line in lines:
         _parser().parse_args(shlex.split(line.partition("#")[0])[1:])
+
+
+def test_make_bench_runs_every_measurement() -> None:
+    done = subprocess.run(["make", "--dry-run", "bench"], cwd=PROJECT, capture_output=True, text=True, check=True)
+    loop = re.search(r"for name in ([a-z ]+);", done.stdout)
+    assert loop is not None and sorted(loop[1].split()) == sorted(BENCHES)
 
 
 def test_the_make_targets_exist() -> None:

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from flows import bench_evolve
 from flows.bench_evolve import bench
-from flows.config import load
+from flows.config import ConfigError, load
 from flows.simulate import World, history, neighbours, simulate, world_of
 
 
@@ -67,3 +68,27 @@ def test_bench_evolve_measures_every_operator_and_its_rivals():
     assert {"io.read_adapter", "io.write_adapter", "io.digest", "check.parents", "measure.change", "rival.dense_svd"} <= names
     assert [line["against"] for line in lines if "against" in line] == ["peft-linear", "peft-dare_linear", "peft-svd"]
     assert all(line["value"] >= 0 and line["unit"] in ("s", "MiB") for line in lines)
+
+
+OPERATORS = """
+def halve(parents, rng):
+    (parent,) = parents
+    return {name: values / 2 for name, values in parent.items()}, {}
+
+
+def midpoint(parents, rng):
+    better, worse = parents
+    return {name: (values + worse[name]) / 2 for name, values in better.items()}, {}
+"""
+
+
+@pytest.mark.timeout(300)
+def test_bench_evolve_times_operators_of_the_user(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(OPERATORS)
+    quick = ["--layers", "1", "--shrink", "64", "--repeats", "1", "--threads", "1"]
+    lines = list(bench_evolve.main([*quick, "--mutation", f"{file}:halve", "--crossover", f"{file}:midpoint"]))
+    assert [line["name"] for line in lines[-2:]] == [f"offspring.{file}:halve", f"offspring.{file}:midpoint"]
+    assert all(set(line) == {"name", "value", "unit", "cpu_s"} and line["value"] >= 0 for line in lines[-2:])
+    with pytest.raises(ConfigError, match=r"--mutation: .*mine.py has no function gone"):
+        next(bench_evolve.main(["--mutation", f"{file}:gone"]))
