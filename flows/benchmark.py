@@ -38,11 +38,18 @@ def score_run(
     if suite not in PROBE:
         subject = subjects.of_run(run, players, folder_of_run(run, adapter_ids, generation, members))
         return score_suite(subject, asked(suite, config, suites_folder(), limit=limit, attempts=attempts))
-    folder = f"{suite}/asked/{folder_of_run(run, adapter_ids, generation, members)}-n{limit}-k{attempts}"
+    folder = probe_folder(run, suite, adapter_ids, generation, limit, attempts, members)
     done = run.history.manifest(f"benchmarks/{folder}/benchmark.json")
     if done is not None and run.holds(done):
         return run.read_table(done.output("scores.parquet"), "scores")
     return _score(run, config, suite, players, folder, limit, attempts)
+
+
+def probe_folder(
+    run: Run, suite: str, adapter_ids: list[str], generation: int | None, limit: int, attempts: int, members: str
+) -> str:
+    """Where under `benchmarks/` the probe's answers and scores of these adapters are."""
+    return f"{suite}/asked/{folder_of_run(run, adapter_ids, generation, members)}-n{limit}-k{attempts}"
 
 
 def _score(
@@ -78,6 +85,17 @@ def scores_text(scores: pa.Table) -> str:
         error = "" if row["stderr"] is None else f"{100 * row['stderr']:.2f}"
         score = f"{100 * row['score']:.2f}"
         lines.append(f"{row['adapter_id']:16} {row['group']:10} {row['measure']:14} {score:>7} {error:>8} {row['problems']:>6}")
+    return "\n".join(lines)
+
+
+def forms_text(answers: pa.Table) -> str:
+    """How many answers have the asked form, and how many of those are right, as aligned lines."""
+    lines = [f"{'adapter':16} {'answers':8} {'formed':>7} {'± s.e.':>8} {'right of formed':>15} {'± s.e.':>8} {'n':>6}"]
+    for one in stage.forms(answers):
+        formed, right = (f"{100 * share:.2f}" for share in (one.formed, one.right))
+        errors = ["" if error is None else f"{100 * error:.2f}" for error in (one.formed_stderr, one.right_stderr)]
+        how = "greedy" if one.greedy else "sampled"
+        lines.append(f"{one.adapter_id:16} {how:8} {formed:>7} {errors[0]:>8} {right:>15} {errors[1]:>8} {one.problems:>6}")
     return "\n".join(lines)
 
 

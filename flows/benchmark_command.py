@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from flows import subjects
 from flows.backend import PROBE
-from flows.benchmark import asked, folder_of_run, players_of, score_run, scores_text
+from flows.benchmark import asked, folder_of_run, forms_text, players_of, probe_folder, score_run, scores_text
 from flows.config import ConfigError, RunConfig
 from flows.manifest import Run
 from flows.storage import Store
@@ -69,7 +69,9 @@ def _probe_of_run(arguments: Namespace, run: Run, suite: str) -> None:
             f"{(1 + arguments.attempts) * len(players) * len(count)} answers"
         )
         return
-    print(f"{suite}\n{scores_text(score_run(run, suite, *where))}")
+    scores = score_run(run, suite, *where)
+    answers = run.read_table(f"benchmarks/{probe_folder(run, suite, *where)}/answers.parquet", "answers")
+    print(f"{suite}\n{scores_text(scores)}\n\n{forms_text(answers)}")
 
 
 def _subject(arguments: Namespace, store: Store, run: Run | None, suite: str) -> tuple[Subject, Question]:

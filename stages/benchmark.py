@@ -140,6 +140,48 @@ def score(answers: pa.Table, players: Sequence[Player]) -> pa.Table:
     return tables.table(rows, tables.SCORES)
 
 
+@dataclass(frozen=True)
+class Form:
+    """One adapter's greedy or sampled answers: the share that has the asked form, and how many of those are correct.
+
+    Standard errors are over problems, all attempts at one of them a cluster; `right` is a ratio of sums, linearized.
+    """
+
+    adapter_id: str
+    greedy: bool
+    formed: float
+    formed_stderr: float | None
+    right: float
+    right_stderr: float | None
+    problems: int
+
+
+def forms(answers: pa.Table) -> list[Form]:
+    """The form of every adapter's answers, greedy before sampled."""
+    found: dict[tuple[str, bool], dict[str, list[tuple[bool, bool]]]] = {}
+    for row in answers.select(["adapter_id", "greedy", "problem_id", "status", "correct"]).to_pylist():
+        own = found.setdefault((row["adapter_id"], row["greedy"]), {})
+        own.setdefault(row["problem_id"], []).append((row["status"] != "format", row["correct"]))
+    return [_form(adapter, greedy, list(own.values())) for (adapter, greedy), own in found.items()]
+
+
+def _form(adapter_id: str, greedy: bool, problems: list[list[tuple[bool, bool]]]) -> Form:
+    counts = [(len(own), sum(formed for formed, _ in own), sum(right for _, right in own)) for own in problems]
+    formed, formed_stderr = _ratio([(one[1], one[0]) for one in counts])
+    right, right_stderr = _ratio([(one[2], one[1]) for one in counts])
+    return Form(adapter_id, greedy, formed, formed_stderr, right, right_stderr, len(problems))
+
+
+def _ratio(clusters: list[tuple[int, int]]) -> tuple[float, float | None]:
+    """A ratio of sums over clusters with its standard error; not a number where the lower sum is 0."""
+    over, under, n = sum(top for top, _ in clusters), sum(bottom for _, bottom in clusters), len(clusters)
+    if not under:
+        return math.nan, None
+    ratio = over / under
+    spread = math.fsum((top - ratio * bottom) ** 2 for top, bottom in clusters)
+    return ratio, math.sqrt(spread * n / (n - 1)) / under if n > 1 else None
+
+
 def _measures(rows: list[dict]) -> Iterator[tuple[str, list[float], int]]:
     yield "pass@1 greedy", [float(row["correct"]) for row in rows if row["greedy"]], 1
     sampled: dict[str, list[bool]] = {}
