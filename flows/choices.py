@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from flows import allowed
 from flows.config import ConfigError, RunConfig
 
 
@@ -16,6 +17,7 @@ def choose(key: str, name: str, known: Mapping[str, Callable[..., Any]]) -> Call
     if ".py:" not in name:
         raise ConfigError(f"{key}: {name!r} is none of {', '.join(sorted(known))}, nor path/to/file.py:function")
     path, _, function = name.rpartition(":")
+    allowed.check_function(key, path)
     if not Path(path).is_file():
         raise ConfigError(f"{key}: there is no file {path}")
     spec = importlib.util.spec_from_file_location(f"choice_{Path(path).stem}", path)
@@ -43,6 +45,7 @@ def sources(config: RunConfig) -> dict[str, str]:
 
 
 def _sha256(path: Path) -> str:
+    allowed.check_function("the configuration", str(path))
     if not path.is_file():
         raise ConfigError(f"there is no file {path}")
     return hashlib.sha256(path.read_bytes()).hexdigest()

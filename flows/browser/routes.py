@@ -76,9 +76,7 @@ def _add_run(app: FastAPI, library: Library, show: Show, drawings: Drawings) -> 
 
     @app.get("/runs/{run_id}/figures/{name}.png")
     def figure(run_id: str, name: str) -> Response:
-        # Notes in the Prefect UI, which is another origin, show these pictures.
-        headers = {"Cross-Origin-Resource-Policy": "cross-origin"}
-        return Response(drawings.png(library.run(run_id), name), media_type="image/png", headers=headers)
+        return Response(drawings.png(library.run(run_id), name), media_type="image/png")
 
     @app.get("/runs/{run_id}/generations/{generation}")
     def generation(run_id: str, generation: str) -> HTMLResponse:
