@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import uvicorn
 
 from flows.browser.app import make_app
+from flows.browser.limits import config
 from flows.config import ConfigError
 from flows.gate import LOOPBACK, names_of
 
@@ -23,7 +24,7 @@ def serve(store_url: str, host: str = LOOPBACK[0], port: int = 8750, names: Sequ
     print(f"browser    http://{name}:{listening.getsockname()[1]}/  (Ctrl-C ends it)", flush=True)
     if not local:
         print("populora: anybody who reaches this address reads every run of the store", file=sys.stderr)
-    uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)).run(sockets=[listening])
+    uvicorn.Server(config(app)).run(sockets=[listening])
     return 0
 
 
