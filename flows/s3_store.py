@@ -189,7 +189,7 @@ class S3Store:
 
     def _spool(self, uri: str) -> IO[bytes]:
         answer = self._client.get_object(Bucket=self.bucket, Key=self._key(uri))
-        file = tempfile.TemporaryFile()
+        file = tempfile.TemporaryFile()  # noqa: SIM115  the caller closes it
         try:
             for piece in answer["Body"].iter_chunks(SPOOLED):
                 file.write(piece)

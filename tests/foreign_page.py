@@ -1,7 +1,7 @@
-"""A page of somebody else: it tries every way that a web page has into servers on its visitor's machine, and says what came of it.
+"""A page of somebody else: it tries every way that a web page has into servers on its visitor's machine, and says what it got.
 
-`serving` gives it an origin of its own. `rebinding` gives it the very origin of our server: the first answers come from the page's
-owner, later connections end at ours, which is what a name does that is rebound to 127.0.0.1.
+`serving` gives it an origin of its own. `rebinding` gives it the very origin of our server: the first answers come from the
+page's owner, later connections end at ours, which is what a name does that is rebound to 127.0.0.1.
 """
 
 import json
@@ -9,73 +9,16 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-PAGE = """<!doctype html><meta charset="utf-8"><title>Somebody else's page</title>
-<style>body{font:15px sans-serif;margin:2em} td,th{padding:.2em .8em;text-align:left;border-bottom:1px solid #ccc}
-.shut{color:#070}.open{color:#fff;background:#b00}</style>
-<h1>Somebody else's page at <span id="origin"></span></h1><table id="said"><tr><th>what it tried</th><th>what it got</th></tr></table>
-<script>
-document.getElementById("origin").textContent = location.origin;
-const late = (promise, seconds = 20) => Promise.race([promise, new Promise(done => setTimeout(() => done("no answer"), seconds * 1000))]);
-const tries = {
-  async fetch(one) {
-    const asked = {method: one.method || "GET", mode: one.mode || "cors", credentials: "include", cache: "no-store"};
-    if (one.type) asked.headers = {"Content-Type": one.type};
-    if (one.body) asked.body = one.body;
-    const answer = await fetch(one.url, asked);
-    if (answer.type === "opaque") return "sent, cannot read the answer";
-    return answer.status + " " + (await answer.text()).slice(0, 80);
-  },
-  form(one) {
-    return new Promise(done => {
-      const frame = document.createElement("iframe"); frame.name = "f" + Math.random(); document.body.append(frame);
-      const form = document.createElement("form");
-      Object.assign(form, {action: one.url, method: "POST", enctype: "text/plain", target: frame.name});
-      const input = document.createElement("input"); input.name = one.body; input.value = ""; form.append(input);
-      document.body.append(form); frame.onload = () => done("sent, cannot read the answer"); form.submit();
-    });
-  },
-  element(one) {
-    return new Promise(done => {
-      const made = document.createElement(one.tag);
-      made.onload = () => done(one.tag === "iframe" ? inside(made) : "loaded"); made.onerror = () => done("refused");
-      made.src = one.url; document.body.append(made);
-    });
-  },
-  socket(one) {
-    return new Promise(done => {
-      const made = new WebSocket(one.url, "prefect");
-      made.onopen = () => made.send(JSON.stringify({type: "auth", token: null}));
-      made.onmessage = message => done("message " + message.data); made.onerror = () => done("refused"); made.onclose = () => done("refused");
-    });
-  },
-};
-const inside = frame => {  // readable where the page has our server's own origin
-  let text;
-  try { text = frame.contentDocument.body.innerText; } catch { return "refused"; }
-  return (/does not go by that name/.test(text) ? "refused: " : "loaded ") + text.slice(0, 60);
-};
-async function attack(list) {
-  const results = [];
-  for (const one of list) {
-    let got;
-    try { got = await late(tries[one.how](one)); } catch (error) { got = "refused: " + error.message; }
-    const open = /^(2|loaded|message)/.test(got);
-    const row = document.getElementById("said").insertRow();
-    row.insertCell().textContent = one.name; const cell = row.insertCell(); cell.textContent = got;
-    cell.className = open ? "open" : "shut"; results.push([one.name, got, open]);
-  }
-  document.querySelectorAll("iframe, form, img").forEach(one => one.remove());
-  return results;
-}
-</script>"""
+PAGE = Path(__file__).with_suffix(".html").read_bytes()
 
 
 class _Owner(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        body = PAGE.encode()
+        body = PAGE
         self.send_response(200)
         self.send_header("Content-Type", "text/html; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))

@@ -1,4 +1,4 @@
-"""How long anything may take, and how much at once: a slow reader, a slow store or too many of either must not hold the browser up.
+"""How long anything may take, and how much at once: a slow reader, a slow store or a crowd must not hold the browser up.
 
 The first byte of an answer comes within a deadline, or 503 does in its place; each piece is taken within another, or the
 connection ends. What a thread has begun for an answer that nobody awaits is left to end by itself, with its own timeouts.

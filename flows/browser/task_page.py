@@ -74,7 +74,7 @@ def _seed(library: Library, run: Run, task_id: str) -> Json:
 
 
 def _later(library: Library, run: Run, task_id: str, generation: int, later: int) -> Json:
-    """The later prompts that showed this task to a teacher, and the later batches that it filled: SEARCHED generations of them."""
+    """The later prompts that showed this task to a teacher, and the later batches that it filled; SEARCHED generations."""
     begun = [number for number in run.history.generations() if number > generation]
     pages = max(1, -(-len(begun) // SEARCHED))
     if later > pages:
