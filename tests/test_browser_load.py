@@ -23,7 +23,7 @@ from flows.config import PROJECT
 from flows.file_store import FileStore
 from flows.lease import hold
 from flows.manifest import Run
-from flows.storage import Damaged
+from flows.storage import Damaged, encode_table
 from flows.verified import PIECE, Reader, open_verified
 from tests import example_run
 
@@ -162,33 +162,35 @@ def test_a_connection_that_asks_nothing_is_ended():
 
 
 def large(root):
-    """The run's adapters as 10 GB of (sparse) files, and a million rollouts."""
-    uri = "adapters/{}/{}"
+    """Makes the run's adapters 10 GB of (sparse) files, and its rollouts a million; returns names of adapters."""
     size, zeros = 512 << 20, hashlib.sha256()
     for _ in range(512):
         zeros.update(bytes(PIECE))
-    for adapter in sorted((root / "big" / "adapters").iterdir())[:20]:
-        for name in ("adapter_model.safetensors",):
-            place = adapter / name
-            place.unlink()
-            with place.open("wb") as file:
-                file.truncate(size)
-            swap(root, "big", uri.format(adapter.name, name), zeros.hexdigest())
+    adapters = sorted(folder.name for folder in (root / "big" / "adapters").iterdir())[:20]
+    for adapter in adapters:
+        uri = f"adapters/{adapter}/adapter_model.safetensors"
+        (root / "big" / uri).unlink()
+        with (root / "big" / uri).open("wb") as file:
+            file.truncate(size)
+        swap(root, "big", uri, zeros.hexdigest())
     place = root / "big" / ROLLOUTS
-    table = pq.read_table(place)
-    some = table.take(pa.array([at % table.num_rows for at in range(50_000)]))
+    few = pq.read_table(place)
+    data = encode_table(pa.concat_tables([many(few, part) for part in range(20)]))
     place.unlink()
-    with pq.ParquetWriter(place, table.schema) as writer:
-        for part in range(20):
-            texts = pa.array([f"{part} {at} " + "words " * 30 for at in range(some.num_rows)])
-            ids = pa.array([f"g0000-m00-p000-r{part * some.num_rows + at:02d}" for at in range(some.num_rows)])
-            tokens = pa.array(
-                [list(range(at, at + 64)) for at in range(some.num_rows)], table.schema.field("completion_ids").type
-            )
-            for name, column in (("text", texts), ("rollout_id", ids), ("completion_ids", tokens)):
-                some = some.set_column(some.schema.get_field_index(name), table.schema.field(name), column)
-            writer.write_table(some)
-    swap(root, "big", ROLLOUTS, hashlib.file_digest(place.open("rb"), "sha256").hexdigest(), 1_000_000)
+    place.write_bytes(data)
+    swap(root, "big", ROLLOUTS, hashlib.sha256(data).hexdigest(), 1_000_000)
+    return adapters
+
+
+def many(few, part):
+    """50,000 rollouts with texts and tokens of their own."""
+    rows = few.take(pa.array([at % few.num_rows for at in range(50_000)]))
+    texts = pa.array([f"{part} {at} " + "words " * 30 for at in range(rows.num_rows)])
+    ids = pa.array([f"g0000-m00-p000-r{part * rows.num_rows + at:02d}" for at in range(rows.num_rows)])
+    tokens = pa.array([list(range(at, at + 64)) for at in range(rows.num_rows)], few.schema.field("completion_ids").type)
+    for name, column in (("text", texts), ("rollout_id", ids), ("completion_ids", tokens)):
+        rows = rows.set_column(rows.schema.get_field_index(name), few.schema.field(name), column)
+    return rows
 
 
 def peak(pid):
@@ -202,36 +204,24 @@ def peak(pid):
 def test_ten_gigabytes_of_adapters_and_a_million_rows_fit_into_300_mb(tmp_path):
     with hold(FileStore(tmp_path), "big") as epoch:
         example_run.build(Run(FileStore(tmp_path), "big", epoch), 10)
-    large(tmp_path)
+    adapters = large(tmp_path)
     port = s3_servers.free_port()
     command = [sys.executable, "-m", "flows.cli", "browse", "--store", str(tmp_path), "--port", str(port)]
+    table = f"/tables/{ROLLOUTS}"
+    asked = ["", "/adapters", f"/adapters/{adapters[5]}", "/figures", table, f"{table}?page=20000", f"/rows/999999/{ROLLOUTS}"]
+    asked += [f"{table}?column=seed&value=1", f"{table}?sort=seed", f"{table}?column=text&value=none", "/generations/0"]
+    asked += ["/tasks/g0001-m00-p000"]
     with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE) as process:
         try:
+            assert process.stdout is not None
             process.stdout.readline()
-            table = f"tables/{ROLLOUTS}"
-            asked = [
-                "",
-                "/adapters",
-                "/adapters/t0-g0000",
-                "/figures",
-                f"/{table}",
-                f"/{table}?page=20000",
-                f"/rows/999999/{ROLLOUTS}",
-            ]
-            asked += [
-                f"/{table}?column=seed&value=1",
-                f"/{table}?sort=seed",
-                f"/{table}?column=text&value=none",
-                "/generations/0",
-            ]
-            asked += ["/tasks/g0001-m00-p000"]
             for address in asked:
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}/runs/big{address}", timeout=600) as page:
                     page.read()
                 print(f"{peak(process.pid) >> 20} MB after {address or '/'}")
             with pytest.raises(urllib.error.HTTPError, match="400"):
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/runs/big/{table}?sort=text", timeout=600)
-            for adapter in ("t0-g0000", "s0-g0000"):
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/runs/big{table}?sort=text", timeout=600)
+            for adapter in (adapters[5], adapters[12]):
                 url = f"http://127.0.0.1:{port}/runs/big/files/adapters/{adapter}/adapter_model.safetensors"
                 with urllib.request.urlopen(url, timeout=600) as download:
                     assert sum(len(piece) for piece in iter(lambda: download.read(PIECE), b"")) == 512 << 20
