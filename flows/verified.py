@@ -3,7 +3,7 @@
 import hashlib
 import io
 import os
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from flows.chain import Ref
 from flows.history import History
@@ -66,9 +66,9 @@ class Reader(io.RawIOBase):
         self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.size}[whence]
         return self._at
 
-    def readinto(self, buffer: object) -> int:
+    def readinto(self, buffer: Any) -> int:
         """Reads what fits."""
-        view = memoryview(buffer).cast("B")  # type: ignore[call-overload]
+        view = memoryview(buffer).cast("B")
         data = os.pread(self._file.fileno(), len(view), self._at)
         view[: len(data)] = data
         self._at += len(data)

@@ -160,7 +160,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]
     """Address and password of the server that `populora run` starts beside itself."""
     with own_server(tmp_path_factory.mktemp("own"), {"PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL"}, "--alone") as (_, answers):
         answers()
-        yield os.environ["PREFECT_API_URL"], os.environ[prefect_api.PASSWORD]
+        there = os.environ.pop("PREFECT_API_URL"), os.environ.pop(prefect_api.PASSWORD)
+        os.environ.pop(ui_server.PASSWORD)  # the other tests of this file are no clients of this server
+        yield there
 
 
 def status_of(url: str, method: str = "GET", body: bytes | None = None, **headers: str) -> tuple[int, str | None]:
@@ -200,6 +202,7 @@ def test_the_server_of_a_run_has_the_same_walls(server: tuple[str, str]) -> None
 def test_a_wrong_password_is_told_from_a_server_that_is_not_there(
     server: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv(prefect_api.PASSWORD, server[1])
     prefect_api.require(server[0])
     monkeypatch.setenv(prefect_api.PASSWORD, "populora:wrong")
     with pytest.raises(ConfigError, match="refuses the password: set PREFECT_API_AUTH_STRING"):
@@ -267,6 +270,7 @@ def test_a_worker_without_a_password_is_told_of_it(monkeypatch: pytest.MonkeyPat
 # --- what a run may bring -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.flow
 def test_a_worker_takes_nothing_that_a_run_brings() -> None:
     from prefect.workers.process import ProcessJobConfiguration
 

@@ -65,13 +65,14 @@ class Impatient(H11Protocol):
 
     patience = 15.0
 
-    def connection_made(self, transport: Any) -> None:  # type: ignore[override]
+    def connection_made(self, transport: Any) -> None:
         """Starts the clock."""
         super().connection_made(transport)
         asyncio.get_running_loop().call_later(self.patience, self._end_if_silent)
 
     def _end_if_silent(self) -> None:
-        if self.cycle is None and not self.transport.is_closing():
+        begun: Any = self.cycle  # None until a request's head is whole, whatever uvicorn's annotation says
+        if begun is None and not self.transport.is_closing():
             self.transport.close()
 
 
