@@ -2,7 +2,7 @@
 # Pass more to a command with ARGS: make run ARGS="--set generations=8", make test ARGS="-k reward".
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all check bench vllm up down stack logs images
+.PHONY: help setup run test test-all check bench vllm up down stack logs link images
 VENV := .venv/bin
 SETUP := bash infra/setup/setup.sh
 BENCHMARKS := $(foreach name,sandbox update rollout evolve population orchestration storage scoring,$(if $(wildcard flows/bench_$(name).py),$(name)))
@@ -51,6 +51,9 @@ stack: ## a command of populora inside the stack: make stack ARGS="run --detach"
 
 logs: ## what the stack's services print; ARGS="--follow worker"
 	@bash infra/setup/compose.sh logs $(ARGS)
+
+link: ## an address that opens the stack's UI once, without its password
+	@bash infra/setup/compose.sh link
 
 images: ## every image under containers/
 	@$(SETUP) image

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from flows import allowed
 from flows.config import PROJECT, ConfigError, RunConfig
 
 
@@ -60,6 +61,7 @@ def _named(config: RunConfig) -> Iterator[tuple[str, str]]:
 def _file(key: str, name: str) -> Path:
     """The file of a choice. Raises ConfigError naming the place that was looked at."""
     path = PROJECT / name.rpartition(":")[0]  # an absolute path stays what it is
+    allowed.check_function(key, str(path))
     if not path.is_file():
         raise ConfigError(f"{key}: there is no file {path}; a relative path starts at the project's folder")
     return path

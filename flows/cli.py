@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from flows import commands, experiment_command, guard, tracking_command
+from flows import commands, experiment_command, guard, service_commands, tracking_command
 from flows.config import ConfigError
 from flows.storage import Damaged, NotStored, StoreRefused, StoreUnavailable
 from stages.core.engine import EngineUnavailable
@@ -136,15 +136,23 @@ def _add_benchmark_command(command: Add) -> None:
 
 
 def _add_service_commands(command: Add) -> None:
-    serve = command("serve", "Prefect server and UI, a worker, the deployments and the artifact browser.", commands.serve)
+    serve = command("serve", "Prefect server and UI, a worker, the deployments and the artifact browser.", service_commands.serve)
     serve.add_argument("--port", type=int, default=4200, help="of the Prefect UI (default: 4200)")
     serve.add_argument("--browser-port", type=int, default=8750, help="of the artifact browser (default: 8750)")
     serve.add_argument("--home", type=Path, help="folder of the server's database and logs (default: .cache/serve)")
+    serve.add_argument("--link", action="store_true", help="print a new link to the UI of the server that is running, and return")
+    _functions(serve)
     _store(serve, run=False)
-    worker = command("worker", "Take runs from a work pool of the server at PREFECT_API_URL.", commands.worker)
+    worker = command("worker", "Take runs from a work pool of the server at PREFECT_API_URL.", service_commands.worker)
     worker.add_argument("pool", choices=("cpu", "gpu"), help="cpu: whole runs, and stages that need Docker; gpu: stages on a GPU")
     worker.add_argument("--limit", type=int, help="runs at work at once (default: no limit; gpu: one a GPU)")
     worker.add_argument("--name", help="shown in the UI (default: made up)")
+    _functions(worker)
+
+
+def _functions(parser: argparse.ArgumentParser) -> None:
+    says = "folder whose functions (file.py:function) runs may name (repeatable; default: none)"
+    parser.add_argument("--functions", action="append", default=[], type=Path, metavar="FOLDER", help=says)
 
 
 def _add_reading_commands(command: Add) -> None:
@@ -163,11 +171,13 @@ def _add_reading_commands(command: Add) -> None:
     track.add_argument("--to", required=True, metavar="WHERE", help="tensorboard:FOLDER, mlflow:URI or wandb:FOLDER")
     track.add_argument("--follow", action="store_true", help="go on until the run is whole")
     _store(track)
-    browse = command("browse", "Serve read-only pages of every run in a store.", commands.browse)
+    browse = command("browse", "Serve read-only pages of every run in a store.", service_commands.browse)
     browse.add_argument("--port", type=int, default=8750)
     browse.add_argument(
         "--host", default="127.0.0.1", help="address to listen on; beyond this machine, put a proxy with a log-in before it"
     )
+    says = "a further name under which it answers, such as that of the proxy before it (repeatable)"
+    browse.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=says)
     _store(browse, run=False)
     _store(command("fsck", "Hash every artifact again and check every reference.", commands.fsck))
 

@@ -31,7 +31,7 @@ def run(arguments: Namespace) -> int:
     if arguments.dry_run:
         print(json.dumps(dump(config), indent=2), plan(config), sep="\n")
         return 0
-    store, places = _absolute(arguments.store), _placement(arguments.place)
+    store, places = absolute(arguments.store), _placement(arguments.place)
     if arguments.detach:
         from flows.submit import submit
 
@@ -63,26 +63,6 @@ def _placement(places: list[str]) -> dict[str, str]:
     return found
 
 
-def serve(arguments: Namespace) -> int:
-    """`populora serve`: until it is stopped."""
-    from flows import serve as service
-    from flows.storage import open_store
-
-    home = arguments.home.absolute() if arguments.home else service.HOME
-    store = _absolute(arguments.store)
-    open_store(store)  # an address that is none is said at once
-    return service.serve(service.Plan(store, port=arguments.port, browser_port=arguments.browser_port, home=home))
-
-
-def worker(arguments: Namespace) -> int:
-    """`populora worker`: until it is stopped."""
-    from flows.work import work
-
-    if arguments.limit is not None and arguments.limit < 1:
-        raise ConfigError(f"--limit {arguments.limit}: at least 1")
-    return work(arguments.pool, arguments.limit, arguments.name)
-
-
 @contextmanager
 def _prefect() -> Iterator[Callable[[], None]]:
     """Prefect for a run that the command line starts: quiet, private, and no heartbeats when nobody listens.
@@ -95,6 +75,9 @@ def _prefect() -> Iterator[Callable[[], None]]:
     for name, value in settings.items():
         os.environ.setdefault(name, value)
     if "PREFECT_API_URL" in os.environ:
+        from flows import serve as service
+
+        service.sign_in(os.environ["PREFECT_API_URL"])
         yield lambda: None
         return
     home = Path(os.environ.get("PREFECT_HOME", PROJECT / ".cache" / "prefect"))
@@ -174,13 +157,6 @@ def report(arguments: Namespace) -> int:
     for figure in export_figures(found, arguments.figures) if arguments.figures else ():
         print(figure)
     return 0
-
-
-def browse(arguments: Namespace) -> int:
-    """`populora browse`: until it is stopped."""
-    from flows.browser.serve import serve
-
-    return serve(arguments.store, arguments.host, arguments.port)
 
 
 def fsck(arguments: Namespace) -> int:
@@ -283,7 +259,7 @@ def _open(store: str, run_id: str):  # type: ignore[no-untyped-def]
     return found
 
 
-def _absolute(store: str) -> str:
+def absolute(store: str) -> str:
     """A plain folder as an absolute one: the worker runs elsewhere."""
     return store if "://" in store else str(Path(store).absolute())
 

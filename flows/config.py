@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
+from flows import allowed
 from flows.settings import (
     BenchmarkRule,
     EngineRule,
@@ -88,6 +89,8 @@ class RunConfig(Group):
             raise ValueError("solve.trained_attempts is more than solve.attempts")
         if self.engine.kind == "vllm" and not self.engine.python:
             raise ValueError("engine.kind vllm needs engine.python, the interpreter that `make vllm` made")
+        allowed.check_interpreter(self.engine.python)
+        allowed.check_sandbox(self.sandbox.kind)
         return self
 
     @property

@@ -7,12 +7,11 @@ import os
 from typing import Any
 
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 from prefect.deployments.runner import RunnerDeployment
 from prefect.exceptions import ObjectNotFound
 from prefect.flows import EntrypointType  # type: ignore[attr-defined]
 from prefect.schedules import Cron
-from prefect.workers.process import ProcessWorker
 
 from flows import jobs, upkeep
 from flows.config import RUNS, dump, load
@@ -25,6 +24,20 @@ QUEUES = {TRAIN_QUEUE: 1, JOB_QUEUE: 2, STAGE_QUEUE: None}
 """How many runs of a queue are at work at once, over all machines of its pool."""
 STAGE_TYPES = ("process", "docker", "kubernetes")
 """Pools that somebody else made of these types take stages too: a placement may name them."""
+TEMPLATE: dict[str, Any] = {
+    # The interpreter is found on the PATH of whichever machine takes the run; without a command Prefect resolves a workspace.
+    "job_configuration": {
+        "command": "python -m prefect.engine",
+        "labels": {},
+        "name": None,
+        "stream_output": True,
+        "working_dir": None,
+    },
+    "variables": {"type": "object", "properties": {}, "additionalProperties": False},
+}
+"""How our pools start a run. Prefect's own template lets every run bring its command, environment and folder; ours has no
+variables, so the server refuses a run that brings any, and a worker has nowhere to put them (not even `env`: a dictionary there
+would be joined with the run's)."""
 NIGHTLY = "0 3 * * *"
 DEFAULT_PRESET = "smoke"
 
@@ -108,13 +121,11 @@ def _deployment(
 
 
 def _pool(client: Any, name: str, description: str) -> None:
-    template = ProcessWorker.get_default_base_job_template()
-    # Found on the PATH of whichever machine takes the run; without a command Prefect resolves a workspace for every run.
-    template["variables"]["properties"]["command"]["default"] = "python -m prefect.engine"
     try:
         client.read_work_pool(name)
+        client.update_work_pool(name, WorkPoolUpdate(description=description, base_job_template=TEMPLATE))
     except ObjectNotFound:
-        client.create_work_pool(WorkPoolCreate(name=name, type="process", description=description, base_job_template=template))
+        client.create_work_pool(WorkPoolCreate(name=name, type="process", description=description, base_job_template=TEMPLATE))
     for queue, limit in QUEUES.items():
         try:
             client.read_work_queue_by_name(queue, work_pool_name=name)

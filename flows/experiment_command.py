@@ -15,7 +15,7 @@ def experiment(arguments: Namespace) -> int:
     from flows.storage import open_store
 
     described = read(arguments.file)
-    runs, store = planned(described), commands._absolute(arguments.store)
+    runs, store = planned(described), commands.absolute(arguments.store)
     if arguments.dry_run:
         print(plan_text(described, runs, open_store(store)))
         return 0

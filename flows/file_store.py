@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 Uris = list[str]
 
@@ -78,6 +79,11 @@ class FileStore:
         """The whole artifact. Raises NotStored."""
         with _explained(uri):
             return self._path(uri).read_bytes()
+
+    def open(self, uri: str) -> BinaryIO:
+        """The artifact as a file, to read piece by piece. Raises NotStored."""
+        with _explained(uri):
+            return self._path(uri).open("rb", buffering=0)
 
     def create(self, uri: str, data: bytes) -> str | None:
         """Writes the artifact unless one is there already and returns its stamp; None: somebody else did, theirs is untouched."""

@@ -1,6 +1,7 @@
-"""A Prefect server of this process's own: started beside it, gone with it."""
+"""A Prefect server of this process's own: started beside it, gone with it, with a password that nobody else learns."""
 
 import os
+import secrets
 import socket
 import sys
 import time
@@ -23,6 +24,8 @@ def own_server(home: Path, more: Mapping[str, str], *options: str) -> Iterator[t
     port = free_port()
     url = f"http://127.0.0.1:{port}/api"
     own = {"PREFECT_HOME": str(home), "PREFECT_API_URL": url, "PREFECT_CLIENT_CSRF_SUPPORT_ENABLED": "false"}
+    password = f"populora:{secrets.token_urlsafe(24)}"
+    own |= {"PREFECT_API_AUTH_STRING": password, "PREFECT_SERVER_API_AUTH_STRING": password}
     own |= prefect_api.settings_without_tls(url, home) | dict(more)
     before = {name: os.environ.get(name) for name in own}
     os.environ.update(own)

@@ -23,6 +23,7 @@ WORKER_SETTINGS = {
 """Settings of every worker; the environment does not override them, because the automations count on them."""
 
 
+PASSWORD = "PREFECT_API_AUTH_STRING"
 BUSY_SECONDS = 30.0
 """How long a server that takes a connection may be busy before it counts as gone; one that is not there refuses at once."""
 
@@ -57,6 +58,8 @@ def answers(url: str) -> bool:
 def require(url: str) -> None:
     """Raises ServerUnreachable or ConfigError unless a server of our version answers at `url`."""
     found = version_of(url, BUSY_SECONDS)
+    if found is None and answers(url):
+        raise ConfigError(f"the Prefect server at {url} refuses the password: set {PASSWORD} to its user:password")
     if found is None:
         raise ServerUnreachable(f"no Prefect server answers at {url}; start one with populora serve, or set PREFECT_API_URL")
     if numbers(found)[:2] != numbers(installed_version())[:2]:
@@ -81,7 +84,7 @@ def settings_without_tls(url: str, home: Path) -> dict[str, str]:
 
 def authorization() -> dict[str, str]:
     """The header that a server with a password asks for; empty where the environment holds none."""
-    secret = os.environ.get("PREFECT_API_AUTH_STRING")
+    secret = os.environ.get(PASSWORD)
     return {"Authorization": f"Basic {b64encode(secret.encode()).decode()}"} if secret else {}
 
 

@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, BinaryIO, cast
 from urllib.parse import urlsplit
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -33,6 +33,7 @@ READS = 3  # of an object whose ETag does not fit the bytes that came
 TIMEOUT = 30.0
 PART = 32 << 20
 CHECKED = 8 << 20  # up to this size MD5 is worth its time
+SPOOLED = 1 << 20  # of an object that goes to a file, at once
 SINGLE = 5 << 30  # the most that one PUT takes
 THREADS = 8
 
@@ -69,6 +70,10 @@ class S3Store:
                 break
             pause(attempt)
         return bytes(data)  # if it never fits, the server itself has other bytes than it was given: the reader's digest tells
+
+    def open(self, uri: str) -> BinaryIO:
+        """The artifact as a file without a name in the temporary folder, to read piece by piece. Raises NotStored."""
+        return cast(BinaryIO, settled(self.url, uri, lambda: self._spool(uri)))
 
     def create(self, uri: str, data: bytes) -> str | None:
         """Writes the artifact unless one is there already and returns its stamp; None: somebody else did, theirs is untouched."""
@@ -181,6 +186,18 @@ class S3Store:
     def _get(self, uri: str) -> tuple[bytes, dict[str, Any]]:
         answer = self._client.get_object(Bucket=self.bucket, Key=self._key(uri))
         return answer["Body"].read(), answer
+
+    def _spool(self, uri: str) -> IO[bytes]:
+        answer = self._client.get_object(Bucket=self.bucket, Key=self._key(uri))
+        file = tempfile.TemporaryFile()  # noqa: SIM115  the caller closes it
+        try:
+            for piece in answer["Body"].iter_chunks(SPOOLED):
+                file.write(piece)
+            file.flush()
+        except BaseException:
+            file.close()
+            raise
+        return file
 
     def _head(self, uri: str) -> dict[str, Any] | None:
         key = self._key(uri)

@@ -1,12 +1,14 @@
 """`populora serve`: Prefect's server and UI, a worker, the deployments and the artifact browser, from one command until Ctrl-C.
 
-The server keeps a SQLite database in the home folder and listens on this machine only. Children end in the opposite order of
-their start: the worker first, so that the runs it ends can still tell the server, and the server last.
+The server keeps a SQLite database and its password in the home folder, which only its owner may read, and listens on this machine
+only. Children end in the opposite order of their start: the worker first, so that the runs it ends can still tell the server, and
+the server last.
 """
 
 import fcntl
 import json
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -18,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from flows import children, guard, prefect_api
+from flows import allowed, children, entrance, guard, prefect_api
 from flows.config import PROJECT, ConfigError
 
 HOME = PROJECT / ".cache" / "serve"
@@ -36,6 +38,8 @@ class Plan:
     port: int = 4200
     browser_port: int = 8750
     home: Path = HOME
+    functions: tuple[Path, ...] = ()
+    """Folders whose functions runs may name."""
 
     @property
     def url(self) -> str:
@@ -46,6 +50,7 @@ class Plan:
 def serve(plan: Plan) -> int:
     """Serves until SIGINT or SIGTERM; the exit code. Raises ConfigError for a port in use, another version, a second start."""
     plan.home.mkdir(parents=True, exist_ok=True)
+    plan.home.chmod(0o700)
     with _only_one(plan), _until_told():
         _check_database_version(plan.home)
         _check_ports(plan)
@@ -70,7 +75,11 @@ def serve(plan: Plan) -> int:
 
 def environment(plan: Plan) -> dict[str, str]:
     """What the children see: a Prefect home of their own, the server's address, and this Python first on the path."""
+    secret = password(plan.home)
     own = {
+        prefect_api.PASSWORD: secret,
+        "PREFECT_SERVER_API_AUTH_STRING": secret,
+        allowed.FOLDERS: os.pathsep.join(str(folder.resolve()) for folder in plan.functions),
         "PREFECT_HOME": str(plan.home / "prefect"),
         "PREFECT_API_URL": f"{plan.url}/api",
         "PREFECT_UI_URL": plan.url,
@@ -109,7 +118,8 @@ def _wait_for_server(plan: Plan, server: children.Child) -> None:
 
 
 def _print_addresses(plan: Plan) -> None:
-    print(f"Prefect UI  {plan.url}")
+    print(f"Prefect UI  {entrance.link(plan.url, password(plan.home))}")
+    print("            (opens once, within an hour; for another link: populora serve --link)")
     print(f"browser     http://{plan.host}:{plan.browser_port}")
     print(f"store       {plan.store}")
     print("start runs  in the UI under Deployments, or with: populora run --detach")
@@ -162,6 +172,35 @@ def address(home: Path = HOME) -> dict[str, str] | None:
         return dict(json.loads((home / "serving.json").read_text()))
     except (OSError, ValueError):
         return None
+
+
+def password(home: Path = HOME) -> str:
+    """What this home's server asks for, `user:password`: made once, readable by its owner only."""
+    file = home / "password"
+    try:
+        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return file.read_text().strip()
+    with open(handle, "w") as made:
+        made.write(f"populora:{secrets.token_urlsafe(32)}\n")
+    return file.read_text().strip()
+
+
+def link(home: Path = HOME) -> str:
+    """A new link to the UI of this home's server. Raises ServerUnreachable when none is up."""
+    there = address(home)
+    if there is None:
+        raise prefect_api.ServerUnreachable(f"no populora serve is running on {home}; start it: populora serve")
+    return entrance.link(there["url"], password(home))
+
+
+def sign_in(url: str, home: Path = HOME) -> None:
+    """Gives this process the password of this home's server, if that is the one at `url`; a password that is set stays."""
+    there = address(home)
+    if prefect_api.PASSWORD in os.environ or there is None or f"{there['url']}/api" != url:
+        return
+    if Path(f"/proc/{there['pid']}").exists() or not Path("/proc/self").exists():  # else somebody has taken a dead server's port
+        os.environ[prefect_api.PASSWORD] = password(home)
 
 
 def _note(plan: Plan) -> Path:

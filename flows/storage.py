@@ -5,7 +5,7 @@ Names of artifacts are relative to the store's root: `{run_id}/generation=0000/t
 
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -48,6 +48,10 @@ class Store(Protocol):
 
     def read(self, uri: str) -> bytes:
         """The whole artifact. Raises NotStored."""
+        ...
+
+    def open(self, uri: str) -> BinaryIO:
+        """The artifact as a file on this machine, to read piece by piece; it stays what it is now. Raises NotStored."""
         ...
 
     def create(self, uri: str, data: bytes) -> str | None:

@@ -16,6 +16,7 @@ POOL = "cpu"
 def submit(config: RunConfig, run_id: str, store: str, placement: dict[str, str]) -> str:
     """Starts the deployment with this configuration; what to tell the person. Raises ServerUnreachable or ConfigError."""
     url = os.environ.get("PREFECT_API_URL") or f"{(serve.address() or {}).get('url', 'http://127.0.0.1:4200')}/api"
+    serve.sign_in(url)
     prefect_api.require(url)
     check_resumable(Run(open_store(store), run_id), config)
     os.environ.update({"PREFECT_API_URL": url, "DO_NOT_TRACK": "1"})

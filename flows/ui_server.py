@@ -1,4 +1,5 @@
-"""Prefect's server and UI with two additions: a content security policy, and transactions of SQLite that wait their turn.
+"""Prefect's server and UI behind a door (flows/gate.py), with a password, a link that opens the UI (flows/entrance.py), a content
+security policy, and transactions of SQLite that wait their turn.
 
 The UI of Prefect 3.8 requests an analytics host even when analytics are off, and logos from a content network. The policy makes
 the browser refuse both. `python -m flows.ui_server --host 127.0.0.1 --port 4200`; everything else is Prefect's own settings.
@@ -7,11 +8,14 @@ the browser refuse both. `python -m flows.ui_server --host 127.0.0.1 --port 4200
 
 import argparse
 import os
+import sys
 from typing import Any
 
 import uvicorn
 
 from flows import collector
+from flows.entrance import Entrance
+from flows.gate import Gate, names_of
 
 POLICY = "; ".join(
     (
@@ -53,6 +57,9 @@ ALONE = {
 """What the server of one command does without: nobody looks at it, and it has no automations."""
 
 
+PASSWORD = "PREFECT_SERVER_API_AUTH_STRING"
+
+
 class Guarded:
     """An ASGI application whose every answer carries the policy."""
 
@@ -87,6 +94,11 @@ def take_turns() -> None:
     AioSqliteConfiguration.begin_transaction = begin_immediately  # type: ignore[method-assign]
 
 
+def walled(app: Any, host: str, password: str) -> Any:
+    """Prefect's application behind everything that keeps others out."""
+    return Gate(Entrance(Guarded(app), password), names_of(host), closed=("/api", "/docs", "/openapi.json"))
+
+
 def main() -> None:
     """Serves until SIGTERM or SIGINT."""
     parser = argparse.ArgumentParser(prog="python -m flows.ui_server")
@@ -97,12 +109,16 @@ def main() -> None:
     for name, value in (SETTINGS | (ALONE if arguments.alone else {})).items():
         os.environ.setdefault(name, value)
     os.environ.setdefault("PREFECT_UI_URL", f"http://{arguments.host}:{arguments.port}")
+    os.environ["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"] = os.environ["PREFECT_UI_URL"]  # by default it lets every page read answers
+    password = os.environ.get(PASSWORD, "")
+    if ":" not in password:
+        sys.exit(f"{PASSWORD} is not set: whoever reaches this server could start programs; give it user:password")
     if home := os.environ.get("PREFECT_HOME"):  # not into the package, as is the default: who serves may not be who installed
         os.environ.setdefault("PREFECT_UI_STATIC_DIRECTORY", os.path.join(home, "ui"))
     from prefect.server.api.server import create_app  # noqa: PLC0415  it reads the settings when it is imported
 
     take_turns()
-    app = Guarded(create_app(final=True, ephemeral=arguments.alone))
+    app = walled(create_app(final=True, ephemeral=arguments.alone), arguments.host, password)
     level = os.environ.get("PREFECT_SERVER_LOGGING_LEVEL", "warning").lower()
     with collector.calm():
         uvicorn.run(app, host=arguments.host, port=arguments.port, log_level=level, timeout_graceful_shutdown=3)

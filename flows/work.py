@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from flows import guard, prefect_api
+from flows import allowed, guard, prefect_api, serve
 from flows.config import PROJECT, ConfigError
 from flows.s3_store import S3Store
 from flows.storage import open_store
@@ -29,6 +29,7 @@ def work(pool: str, limit: int | None, name: str | None) -> int:
     from flows import machine  # noqa: PLC0415  flows.work is also what makes deployments
 
     url = os.environ.get("PREFECT_API_URL", "http://127.0.0.1:4200/api")
+    serve.sign_in(url)
     prefect_api.require(url)
     if pool == "gpu" and not (found := machine.gpus()):
         raise ConfigError("this machine shows no NVIDIA GPU (nvidia-smi -L): it cannot take work from the pool gpu")
@@ -36,6 +37,7 @@ def work(pool: str, limit: int | None, name: str | None) -> int:
         limit = len(found)
     home = Path(os.environ.get("PREFECT_HOME", PROJECT / ".cache" / "prefect"))
     os.environ.update(prefect_api.WORKER_SETTINGS | prefect_api.settings_without_tls(url, home) | {"PREFECT_API_URL": url})
+    os.environ.update(allowed.worker_settings())
     command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--type", "process"]
     command += ["--limit", str(limit)] if limit else []
     command += ["--name", name] if name else []

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,11 @@ class Service:
             )
         until(lambda: (self.home / "serving.json").exists(), 400, lambda: self.output.read_text())
 
+    @property
+    def password(self) -> str:
+        """What the server asks for."""
+        return (self.home / "password").read_text().strip()
+
     def stop(self) -> int:
         """SIGTERM, and its exit code."""
         assert self.process is not None
@@ -58,7 +64,7 @@ class Service:
     def submit(self, run_id: str, *options: str) -> str:
         """`populora run --detach`; the id of the flow run."""
         words = ["run", "--detach", "-c", "chaos", "--run-id", run_id, "--store", str(self.store), *options]
-        environment = os.environ | {"PREFECT_API_URL": f"{self.url}/api"}
+        environment = os.environ | {"PREFECT_API_URL": f"{self.url}/api", "PREFECT_API_AUTH_STRING": self.password}
         done = subprocess.run(
             [sys.executable, "-m", "flows.cli", *words], cwd=PROJECT, env=environment, capture_output=True, text=True
         )
@@ -68,7 +74,8 @@ class Service:
     def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
         """The API's answer."""
         data = json.dumps(body).encode() if body is not None else None
-        request = urllib.request.Request(f"{self.url}/api/{path}", data, {"Content-Type": "application/json"})
+        headers = {"Content-Type": "application/json", "Authorization": f"Basic {b64encode(self.password.encode()).decode()}"}
+        request = urllib.request.Request(f"{self.url}/api/{path}", data, headers)
         with urllib.request.urlopen(request, timeout=60) as answer:
             return json.loads(answer.read() or b"null")
 

@@ -30,7 +30,8 @@ class Stack:
         self.port, self.browser_port = s3_servers.free_port(), s3_servers.free_port()
         ports = {"PREFECT_PORT": str(self.port), "BROWSER_PORT": str(self.browser_port)}
         own = {"COMPOSE_PROJECT_NAME": name, "POPULORA_COMPOSE_SETTINGS": str(self.settings)}
-        self._environment = os.environ | own | ports
+        trust = {"POPULORA_TRUST_UI_WITH_HOST_ROOT": "1"}  # the tests' daemon is the host's, and so are they
+        self._environment = os.environ | own | ports | trust
 
     def make(self, target: str, arguments: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
         """`make TARGET ARGS=...` in the project; returns its output."""

@@ -221,7 +221,14 @@ def test_a_damaged_run_still_has_its_other_pages(pages):
 def test_only_reading_and_only_under_its_own_names(pages):
     assert pages.post("/").status_code == 405
     assert pages.delete("/runs/whole").status_code == 405
-    assert pages.get("/", headers={"host": "attacker.example"}).status_code == 400
+    assert pages.get("/", headers={"host": "attacker.example"}).status_code == 421
+    assert pages.get("/", headers={"origin": "http://attacker.example"}).status_code == 403
+    assert pages.get("/", headers={"origin": "http://127.0.0.1:9"}).status_code == 403
+    assert pages.get("/", headers={"origin": "http://127.0.0.1"}).status_code == 200
+    embedded = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}
+    assert pages.get("/runs/whole/figures/solve-rate.png", headers=embedded).status_code == 403
+    linked = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    assert pages.get("/", headers=linked).status_code == 200
     headers = pages.get("/").headers
     policy = headers["content-security-policy"]
     assert policy.startswith("default-src 'none'; ") and "script" not in policy and "http" not in policy

@@ -3,8 +3,9 @@
 import pyarrow as pa
 import pytest
 
+from flows.browser.errors import BadQuestion
 from flows.browser.table_view import Asked, row, view
-from flows.slices import parquet_file
+from flows.slices import batches, parquet_file
 from flows.storage import NotStored, encode_table
 
 
@@ -60,17 +61,37 @@ def test_a_column_that_was_not_asked_for_is_not_decoded():
     class Counting:
         metadata, schema_arrow = file.metadata, file.schema_arrow
 
-        def read(self, columns):
-            reads.append(columns)
-            return file.read(columns)
-
         def iter_batches(self, size, columns=None):
             for batch in file.iter_batches(size, columns=columns):
-                reads.append(batch.num_rows)
+                reads.append((columns, batch.num_rows))
                 yield batch
 
-    view(Counting(), Asked("group", "3", "name"))
-    assert reads == [["group"], ["name"], 2048]
+    view(Counting(), Asked("group", "3", "score"))
+    assert reads[0] == (["group", "score"], 5000)
+    assert len(reads) > 1 and {columns for columns, _ in reads[1:]} == {None} and {rows for _, rows in reads[1:]} == {512}
+
+
+def test_rows_are_not_sorted_by_more_than_fits():
+    schema = pa.schema([("text", pa.string()), ("at", pa.int64())])
+    rows = {"text": [f"{at:09d}" * 1000 for at in range(5000)], "at": list(range(5000))}
+    file = parquet_file(encode_table(pa.Table.from_pydict(rows, schema)), "texts")
+    with pytest.raises(BadQuestion, match="too large to sort all these rows by it; filter them first"):
+        view(file, Asked(sort="text"))
+    assert view(file, Asked("at", "7", "text")).found == 1
+    assert names_of(view(file, Asked(sort="at", descending=True)))[0] == 4999
+
+
+def names_of(found):
+    return [values["at"] for _, values in found.rows]
+
+
+def test_what_a_batch_holds_is_found_by_value_by_list_and_by_part():
+    _, file = numbers()
+    assert sum(batch.num_rows for batch in batches(file, ["name"], None, name=["n0001", "n0007"])) == 2
+    assert sum(batch.num_rows for batch in batches(file, ["name"], {"name": "n000"})) == 10
+    assert sum(batch.num_rows for batch in batches(file, ["name"], {"ids": "i2"}, group=3)) == sum(
+        at % 3 == 2 and at % 7 == 3 for at in range(5000)
+    )
 
 
 def test_a_page_says_not_stored_for_a_row_that_is_none():

@@ -1,6 +1,7 @@
 """The compose stack from nothing to a finished run on PostgreSQL and a real S3 server, and away again without a trace."""
 
 import json
+import os
 import subprocess
 import time
 import urllib.request
@@ -17,8 +18,21 @@ from flows.fsck import fsck
 from flows.manifest import Run
 from flows.storage import Store
 
+TRUST = "POPULORA_TRUST_UI_WITH_HOST_ROOT"
 COMPOSE = yaml.safe_load((PROJECT / "infra" / "compose.yaml").read_text())
 SERVICES = COMPOSE["services"]
+SECRETS = ("POSTGRES_PASSWORD", "PREFECT_AUTH", "S3_ACCESS_KEY", "S3_SECRET_KEY", "S3_READ_ACCESS_KEY", "S3_READ_SECRET_KEY")
+WRITING, READING = {"S3_ACCESS_KEY", "S3_SECRET_KEY"}, {"S3_READ_ACCESS_KEY", "S3_READ_SECRET_KEY"}
+NEEDED = {
+    "postgres": {"POSTGRES_PASSWORD"},
+    "prefect": {"POSTGRES_PASSWORD", "PREFECT_AUTH"},
+    "s3": WRITING | READING,
+    "setup": {"PREFECT_AUTH"} | WRITING,
+    "worker": {"PREFECT_AUTH"} | WRITING,
+    "gpu-worker": {"PREFECT_AUTH"} | WRITING,
+    "browser": READING,
+}
+"""Which secrets a service needs; `docker inspect` shows those that it has."""
 
 
 def test_nothing_is_published_beyond_this_machine_by_default() -> None:
@@ -29,9 +43,44 @@ def test_nothing_is_published_beyond_this_machine_by_default() -> None:
 
 def test_no_password_has_a_default() -> None:
     text = (PROJECT / "infra" / "compose.yaml").read_text()
-    for name in ("POSTGRES_PASSWORD", "PREFECT_AUTH", "S3_ACCESS_KEY", "S3_SECRET_KEY"):
+    for name in SECRETS:
         assert f"${{{name}:?" in text and f"${{{name}:-" not in text
     assert SERVICES["prefect"]["environment"]["PREFECT_SERVER_API_AUTH_STRING"] == "${PREFECT_AUTH}"
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_a_service_has_the_secrets_that_it_needs_and_no_other(name: str) -> None:
+    text = json.dumps(SERVICES[name])
+    assert {secret for secret in SECRETS if f"${{{secret}" in text} == NEEDED[name]
+
+
+def test_the_browser_knows_nothing_of_prefect_and_answers_to_its_own_names() -> None:
+    environment = SERVICES["browser"]["environment"]
+    assert not [key for key in environment if "PREFECT" in key] and environment["POPULORA_HOSTS"].startswith("browser,")
+    assert SERVICES["prefect"]["environment"]["POPULORA_HOSTS"].startswith("prefect,")
+    assert not SERVICES["browser"].get("volumes") and not SERVICES["prefect"].get("group_add")
+
+
+def test_only_workers_reach_a_docker_daemon() -> None:
+    holders = {name for name, service in SERVICES.items() if "docker.sock" in json.dumps(service)}
+    assert holders == {"worker", "gpu-worker"} and not any(service.get("privileged") for service in SERVICES.values())
+
+
+@pytest.mark.docker
+def test_the_hosts_daemon_is_given_away_only_by_name(tmp_path: Path) -> None:
+    """With an ordinary daemon `make up` ends in one line before anything is built or started."""
+    own = {"COMPOSE_PROJECT_NAME": "populora-none", "POPULORA_COMPOSE_SETTINGS": str(tmp_path / "env")}
+    script = ["bash", str(PROJECT / "infra" / "setup" / "compose.sh"), "up"]
+    variables = {key: value for key, value in os.environ.items() if key not in (TRUST, "DOCKER_SOCKET")} | own
+    done = subprocess.run(script, env=variables, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and TRUST in done.stderr and "rootless" in done.stderr
+    written = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines())
+    assert set(SECRETS) <= set(written) and len(set(written.values())) == len(written)
+    assert (tmp_path / "env").stat().st_mode & 0o077 == 0
+    (tmp_path / "env").write_text("PREFECT_AUTH=admin:mine\n")  # that of an older stack: what is missing is added
+    subprocess.run(script, env=variables, capture_output=True)
+    written = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines())
+    assert written["PREFECT_AUTH"] == "admin:mine" and set(SECRETS) <= set(written)
 
 
 @pytest.mark.parametrize("name", sorted(set(SERVICES) - {"setup"}))
@@ -69,6 +118,9 @@ def test_from_nothing_to_a_finished_run_and_away_again(stack: Stack) -> None:
     assert f"http://127.0.0.1:{stack.port}" in printed and stack.secrets["PREFECT_AUTH"] not in printed
     assert stack.settings.stat().st_mode & 0o077 == 0
 
+    assert "/enter#" in printed
+    check_secrets(stack)
+
     assert stack.ask("deployments/filter", {}, secret=False) == 401
     assert {"train", "benchmark", "report", "fork"} <= {one["name"] for one in stack.ask("deployments/filter", {})}
     run = stack.submit("first", "--set", "generations=1")
@@ -86,6 +138,17 @@ def test_from_nothing_to_a_finished_run_and_away_again(stack: Stack) -> None:
     assert len(list(stack.store("first").list("r/"))) > 20
     stack.make("down", "--volumes")
     assert stack.left() == [] and not stack.settings.exists()
+
+
+def check_secrets(stack: Stack) -> None:
+    """`docker inspect` of each service shows the secrets that it needs, and nobody logs any."""
+    hidden = {name: value for name, value in stack.secrets.items() if name in SECRETS and len(value) > 16}
+    for service in sorted(set(SERVICES) - {"gpu-worker"}):
+        (container,) = stack.containers(service, everything=True)
+        shown = subprocess.run(["docker", "inspect", container], capture_output=True, text=True, check=True).stdout
+        assert {name for name, value in hidden.items() if value in shown} == NEEDED[service] & set(hidden), service
+        said = subprocess.run(["docker", "logs", container], capture_output=True, text=True, check=True)
+        assert not [name for name, value in hidden.items() if value in said.stdout + said.stderr], service
 
 
 @pytest.mark.docker

@@ -1,5 +1,6 @@
 #!/bin/sh
-# First start: makes the cluster and the one user (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY). Every start: monitor, OSD, gateway.
+# First start: makes the cluster and the one user (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY), and for those who only look a second
+# key that may only read (READ_ACCESS_KEY, READ_SECRET_KEY). Every start: monitor, OSD, gateway.
 # The container ends when one of the three does.
 set -eu
 D=/data
@@ -60,6 +61,11 @@ if [ ! -f "$D/user" ]; then
     timeout 120 radosgw-admin -n client.admin user create --uid populora --display-name populora \
         --access-key "$AWS_ACCESS_KEY_ID" --secret-key "$AWS_SECRET_ACCESS_KEY" >/dev/null
     touch "$D/user"
+fi
+if [ ! -f "$D/reader" ] && [ -n "${READ_ACCESS_KEY:-}" ]; then
+    timeout 120 radosgw-admin -n client.admin subuser create --uid populora --subuser reader --key-type s3 --access read \
+        --access-key "$READ_ACCESS_KEY" --secret-key "${READ_SECRET_KEY:?}" >/dev/null
+    touch "$D/reader"
 fi
 while kill -0 "$mon" 2>/dev/null && kill -0 "$osd" 2>/dev/null && kill -0 "$rgw" 2>/dev/null; do sleep 2; done
 kill "$rgw" "$osd" "$mon" 2>/dev/null || true

@@ -1,20 +1,19 @@
 """The artifact browser as a web application: read-only pages of any store. See docs/browser.md."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
 from starlette.exceptions import HTTPException
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from flows.browser.errors import KINDS, Fault, explain
 from flows.browser.library import Library
 from flows.browser.render import environment, style_sheet
 from flows.browser.routes import add_routes
+from flows.gate import LOOPBACK, Gate
 
-LOOPBACK = ("127.0.0.1", "localhost")
 HEADERS = {
     # No script at all, and nothing from elsewhere: whatever a model wrote, a page can only be looked at. Figures are SVG with
     # style attributes, which is all that is allowed beside our style sheet.
@@ -26,15 +25,13 @@ HEADERS = {
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
 
 
-def make_app(store_url: str, hosts: Sequence[str] = LOOPBACK) -> FastAPI:
-    """The browser of the store at `store_url`. Raises StoreRefused for an address that is none.
-
-    `hosts` are the names under which it answers: beyond this machine give yours, or `*` behind a proxy that checks them.
-    """
+def make_app(store_url: str, names: Iterable[str] = LOOPBACK) -> FastAPI:
+    """The browser of the store at `store_url`, which answers under these `names`. Raises StoreRefused for a wrong address."""
     app = FastAPI(title="populora artifacts", docs_url=None, redoc_url=None, openapi_url=None)
     library, pages = Library(store_url), environment()
 
@@ -57,5 +54,5 @@ def make_app(store_url: str, hosts: Sequence[str] = LOOPBACK) -> FastAPI:
 
     for kind in (*KINDS, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, fault)
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
+    app.add_middleware(Gate, names=names)
     return app

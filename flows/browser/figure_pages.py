@@ -16,6 +16,7 @@ from stages.core.condensed import Tables
 from stages.core.highlight import visible
 
 RUNS = 4  # of which tables are kept
+LARGEST = 200_000  # rows of one table, up to which figures are drawn for a page: they need the table in memory
 FIGURES = 200
 FEW = ("solve-rate", "ratings", "valid-share", "family")
 
@@ -30,13 +31,15 @@ class Drawings:
         self._lock = threading.Lock()
 
     def few(self, run: Run) -> list[Json]:
-        """Those that a run's own page shows."""
-        return [self._figure(run, name) for name in FEW]
+        """Those that a run's own page shows; none of a run that is too large."""
+        return [] if too_large(run) else [self._figure(run, name) for name in FEW]
 
     def groups(self, run: Run) -> Json:
         """All of them under their headings, and what is missing."""
         from flows.report_figures import GROUPS  # noqa: PLC0415 (matplotlib)
 
+        if large := too_large(run):
+            return {"run": run.run_id, "groups": [], "missing": [large]}
         found = [(heading, [self._figure(run, name) for name in draws]) for heading, draws in GROUPS.items()]
         return {"run": run.run_id, "groups": found, "missing": self._gather(run).missing}
 
@@ -49,14 +52,16 @@ class Drawings:
             return None
         return self._kept((run.history.head(), str(rows[0]["member_id"])), lambda: _shown(member_curve(rows), picture))
 
-    def ratings(self, run: Run) -> Json:
-        """The rating curves of all members."""
-        return self._figure(run, "ratings")
+    def ratings(self, run: Run) -> Json | None:
+        """The rating curves of all members; None for a run that is too large."""
+        return None if too_large(run) else self._figure(run, "ratings")
 
     def png(self, run: Run, name: str) -> bytes:
         """One figure as a picture on white. Raises NotStored for an unknown name or one that cannot be drawn yet."""
         from flows.report_figures import EVERY  # noqa: PLC0415 (matplotlib)
 
+        if large := too_large(run):
+            raise NotStored(large)
         plate = EVERY[name](self._gather(run)) if name in EVERY else None
         if plate is None or plate.figure is None:
             raise NotStored(f"Run {run.run_id} has no figure {name[:60]}; there are {', '.join(EVERY)}.")
@@ -95,6 +100,16 @@ class Drawings:
                 gone, _ = self._gathered.popitem(last=False)
                 self._parts.pop(gone, None)
         return gathered
+
+
+def too_large(run: Run) -> str:
+    """Why no page draws this run's figures; empty where they are drawn."""
+    for generation in run.history.generations():
+        for ref in (ref for manifest in run.history.of_generation(generation) for ref in manifest.outputs):
+            if (ref.rows or 0) > LARGEST:
+                name = f"{ref.uri} of run {run.run_id} has {ref.rows:,} rows"
+                return f"{name}: figures of more than {LARGEST:,} are drawn by populora report {run.run_id} only."
+    return ""
 
 
 def _shown(plate: Any, picture: Callable[[Any], str]) -> Json:

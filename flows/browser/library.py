@@ -1,8 +1,10 @@
 """What the pages read: runs of one store, and slices of their tables, verified against the manifests' digests."""
 
+import os
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import BinaryIO
 
 import pyarrow.parquet as pq
 
@@ -11,20 +13,22 @@ from flows.file_store import RUN_ID
 from flows.manifest import Run
 from flows.slices import batches, parquet_file
 from flows.storage import NotStored, open_store
+from flows.verified import Reader, open_verified
 from flows.watch import Watch
 
-KEPT_BYTES = 256 << 20
+KEPT_FILES = 64
+KEPT_BYTES = 4 << 30  # on disk, where the store is a bucket; never in memory
 KEPT_RUNS = 64
 
 
 class Library:
-    """Runs of a store. Verified bytes of tables are kept (up to KEPT_BYTES): artifacts never change."""
+    """Runs of a store. Verified files are kept open: artifacts never change, and their bytes stay out of memory."""
 
     def __init__(self, store_url: str) -> None:
         self.store = open_store(store_url)
         self._runs: OrderedDict[str, Run] = OrderedDict()
         self._watches: dict[str, Watch] = {}
-        self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._kept: OrderedDict[str, BinaryIO] = OrderedDict()
         self._lock = threading.Lock()
 
     def run_ids(self) -> list[str]:
@@ -57,26 +61,36 @@ class Library:
 
     def parquet(self, run: Run, ref: Ref) -> pq.ParquetFile:
         """The table's file, its digest verified; rows are decoded when they are asked for."""
-        return parquet_file(self._bytes(run, ref), f"{run.run_id}/{ref.uri}")
+        return parquet_file(self.file(run, ref), f"{run.run_id}/{ref.uri}")
 
     def rows(self, run: Run, uri: str, columns: Sequence[str] | None = None, **equal: object) -> list[dict]:
-        """Rows in which each column of `equal` has that value, with these columns; none where no stage has written any."""
+        """Rows in which each column of `equal` has that value (or one of a list); none where no stage has written any."""
+        return list(self.each(run, uri, columns, None, **equal))
+
+    def each(
+        self, run: Run, uri: str, columns: Sequence[str] | None, contains: Mapping[str, str] | None = None, **equal: object
+    ) -> Iterator[dict]:
+        """The same one after the other; `contains` as in `flows.slices.batches`."""
         try:
             ref = run.history.find(uri)
         except NotStored:
-            return []
-        return [row for batch in batches(self.parquet(run, ref), columns, **equal) for row in batch.to_pylist()]
+            return
+        for batch in batches(self.parquet(run, ref), columns, contains, **equal):
+            yield from batch.to_pylist()
 
-    def _bytes(self, run: Run, ref: Ref) -> bytes:
-        """The artifact's bytes; those kept serve as long as the store's object is the one that was verified."""
+    def file(self, run: Run, ref: Ref) -> Reader:
+        """The verified artifact; one kept open serves as long as the store's object is the one that was verified."""
         key = f"{self.store.stamp(run.history.place(ref.uri, ref.origin))} {run.run_id}/{ref.uri} {ref.sha256}"
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
-                return self._kept[key]
-        data = run.read_blob(ref)
+                return Reader(self._kept[key])
+        file = open_verified(run, ref)
         with self._lock:
-            self._kept[key] = data
-            while sum(map(len, self._kept.values())) > KEPT_BYTES and len(self._kept) > 1:
-                self._kept.popitem(last=False)
-        return data
+            self._kept[key] = file
+            while len(self._kept) > 1 and (len(self._kept) > KEPT_FILES or self._bytes() > KEPT_BYTES):
+                self._kept.popitem(last=False)  # closed when its last reader is gone
+        return Reader(file)
+
+    def _bytes(self) -> int:
+        return sum(os.fstat(file.fileno()).st_size for file in self._kept.values())

@@ -3,7 +3,7 @@
 from typing import Annotated, Protocol
 
 from fastapi import FastAPI, Query, Response
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from flows.browser.adapter_page import adapter_page, adapters_page
@@ -16,6 +16,7 @@ from flows.browser.task_page import task_page
 from flows.lineage import Json
 from flows.storage import NotStored
 from flows.telemetry import StoreMetrics
+from flows.verified import PIECE
 
 Text = Annotated[str, Query(max_length=65_536)]
 Count = Annotated[int, Query(ge=1, le=10**9)]
@@ -76,9 +77,7 @@ def _add_run(app: FastAPI, library: Library, show: Show, drawings: Drawings) -> 
 
     @app.get("/runs/{run_id}/figures/{name}.png")
     def figure(run_id: str, name: str) -> Response:
-        # Notes in the Prefect UI, which is another origin, show these pictures.
-        headers = {"Cross-Origin-Resource-Policy": "cross-origin"}
-        return Response(drawings.png(library.run(run_id), name), media_type="image/png", headers=headers)
+        return Response(drawings.png(library.run(run_id), name), media_type="image/png")
 
     @app.get("/runs/{run_id}/generations/{generation}")
     def generation(run_id: str, generation: str) -> HTMLResponse:
@@ -107,15 +106,16 @@ def _add_tables(app: FastAPI, library: Library, show: Show) -> None:
     def file(run_id: str, uri: str) -> Response:
         found = library.run(run_id)
         name = f"{run_id}-{uri}".replace("/", "-")
-        data = found.read_blob(artifact_ref(found, uri))
-        headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-        return Response(data, media_type="application/octet-stream", headers=headers)
+        data = library.file(found, artifact_ref(found, uri))
+        headers = {"Content-Disposition": f'attachment; filename="{name}"', "Content-Length": str(data.size)}
+        pieces = iter(lambda: data.read(PIECE), b"")
+        return StreamingResponse(pieces, media_type="application/octet-stream", headers=headers)
 
 
 def _add_lineage(app: FastAPI, library: Library, show: Show, drawings: Drawings) -> None:
     @app.get("/runs/{run_id}/tasks/{task_id}")
-    def task(run_id: str, task_id: str, everywhere: bool = False) -> HTMLResponse:
-        return show("task.html", **task_page(library, run_id, task_id, everywhere))
+    def task(run_id: str, task_id: str, later: Count = 1) -> HTMLResponse:
+        return show("task.html", **task_page(library, run_id, task_id, later))
 
     @app.get("/runs/{run_id}/adapters")
     def adapters(run_id: str) -> HTMLResponse:

@@ -2,23 +2,29 @@
 
 import socket
 import sys
+from collections.abc import Sequence
 
 import uvicorn
 
-from flows.browser.app import LOOPBACK, make_app
+from flows.browser.app import make_app
+from flows.browser.limits import config
 from flows.config import ConfigError
+from flows.gate import LOOPBACK, names_of
 
 
-def serve(store_url: str, host: str = LOOPBACK[0], port: int = 8750) -> int:
-    """Serves the store's pages until it is stopped; the exit code. Raises ConfigError where it cannot listen."""
+def serve(store_url: str, host: str = LOOPBACK[0], port: int = 8750, names: Sequence[str] = ()) -> int:
+    """Serves the store's pages until it is stopped; the exit code. Raises ConfigError where it cannot listen.
+
+    It answers under this machine's own names, `host`, and `names`.
+    """
     listening = listen(host, port)
-    local = host in (*LOOPBACK, "::1")
-    app = make_app(store_url, LOOPBACK if local else ("*",))
+    local = host in LOOPBACK
+    app = make_app(store_url, names_of(host, names))
     name = f"[{host}]" if ":" in host else host
     print(f"browser    http://{name}:{listening.getsockname()[1]}/  (Ctrl-C ends it)", flush=True)
     if not local:
         print("populora: anybody who reaches this address reads every run of the store", file=sys.stderr)
-    uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)).run(sockets=[listening])
+    uvicorn.Server(config(app)).run(sockets=[listening])
     return 0
 
 

@@ -10,10 +10,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from flows.browser.errors import BadQuestion
+from flows.slices import batch_rows, holds
 from flows.storage import NotStored
 
 ROWS = 50
-BATCH = 2048
+SORTED_BYTES = 32 << 20  # of the column by which rows are sorted
 TOKENS = ("prompt_ids", "completion_ids", "logprobs")
 NULL = "–"
 
@@ -78,7 +79,7 @@ def _batches(file: pq.ParquetFile, columns: list[str] | None, stop: int) -> Iter
     start = 0
     if stop == 0:
         return
-    for batch in file.iter_batches(BATCH, columns=columns):
+    for batch in file.iter_batches(batch_rows(file.schema_arrow, columns), columns=columns):
         yield start, batch
         start += batch.num_rows
         if start >= stop:
@@ -99,26 +100,34 @@ def _order(file: pq.ParquetFile, schema: pa.Schema, asked: Asked) -> np.ndarray:
             raise BadQuestion(f"The table has no column {name[:60]!r}; it has {', '.join(schema.names)}.")
     if asked.sort and asked.sort not in _sortable(schema):
         raise BadQuestion(f"Column {asked.sort} holds lists: rows cannot be sorted by it.")
-    order = np.arange(file.metadata.num_rows)
-    if asked.column:
-        order = order[_fits(file.read([asked.column])[asked.column], asked)]
+    total = file.metadata.num_rows
+    if not asked.column and not asked.sort:
+        return np.arange(total)
+    found, keys, size = [np.arange(0)], [], 0
+    for start, batch in _batches(file, list(dict.fromkeys(filter(None, (asked.column, asked.sort)))), total):
+        fits = np.flatnonzero(_fits(batch.column(asked.column), asked)) if asked.column else np.arange(batch.num_rows)
+        found.append(start + fits)
+        if asked.sort:
+            keys.append(batch.column(asked.sort).take(pa.array(fits)))
+            size += keys[-1].nbytes
+        if size > SORTED_BYTES:
+            raise BadQuestion(f"Column {asked.sort} is too large to sort all these rows by it; filter them first.")
+    order = np.concatenate(found)
     if asked.sort and len(order):
-        key = file.read([asked.sort])[asked.sort].take(pa.array(order))
         # Not sort_indices: equal keys must keep their order whichever way they are sorted.
-        ranks = pc.rank(key, "descending" if asked.descending else "ascending", tiebreaker="min")
+        ranks = pc.rank(pa.chunked_array(keys), "descending" if asked.descending else "ascending", tiebreaker="min")
         order = order[np.argsort(ranks.to_numpy(), kind="stable")]
     return order
 
 
-def _fits(column: pa.ChunkedArray, asked: Asked) -> np.ndarray:
+def _fits(column: pa.Array, asked: Asked) -> np.ndarray:
     """Which rows have the value; of a list, which contain it."""
     if asked.value == NULL:
-        return np.asarray(pc.is_null(column).to_numpy())
+        return np.asarray(pc.is_null(column).to_numpy(zero_copy_only=False))
     if pa.types.is_list(column.type):
-        value = _read(asked, column.type.value_type)
-        return np.array([value in (one or ()) for one in column.to_pylist()], dtype=bool)
+        return np.asarray(holds(column, _read(asked, column.type.value_type)).to_numpy(zero_copy_only=False))
     equal = pc.fill_null(pc.equal(column, pa.scalar(_read(asked, column.type), column.type)), False)
-    return np.asarray(equal.to_numpy())
+    return np.asarray(equal.to_numpy(zero_copy_only=False))
 
 
 def _read(asked: Asked, kind: pa.DataType) -> Any:

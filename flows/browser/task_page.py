@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from flows.browser.errors import BadQuestion
 from flows.browser.library import Library
 from flows.browser.pedigree import Node, Pedigree
 from flows.browser.prompt_text import prompt_text
@@ -13,7 +14,7 @@ from flows.storage import NotStored
 from stages.core.prompts import Kind
 from stages.core.top_up import task_of
 
-SEARCHED = 20  # later generations that are searched for prompts with this task, unless all are asked for
+SEARCHED = 20  # later generations that one page searches for prompts with this task
 ANCESTORS = 6  # adapters of the teacher's line that the page names
 _PROPOSAL = ("proposal_id", "group_id", "kind", "teacher_id", "status", "detail", "adapter_id", "adapter_sha256", "reference_ids")
 _SAMPLE = ("sample_id", "member_id", "group_id", "reward", "baseline", "centred", "advantage", "adapter_id")
@@ -25,14 +26,14 @@ ASKED = {
 }
 
 
-def task_page(library: Library, run_id: str, task_id: str, everywhere: bool = False) -> Json:
-    """A task (or the task of an attempt). Raises NotStored when the run has none of that id."""
+def task_page(library: Library, run_id: str, task_id: str, later: int = 1) -> Json:
+    """A task (or the task of an attempt); `later` is the page of later generations. Raises NotStored, or BadQuestion."""
     run = library.run(run_id)
     task_id = task_of(task_id)
     generation = generation_of(task_id)
-    page: Json = {"run": run_id, "task_id": task_id, "generation": generation, "everywhere": everywhere, "asked": ASKED}
+    page: Json = {"run": run_id, "task_id": task_id, "generation": generation, "asked": ASKED}
     if generation is None:
-        return page | _seed(library, run, task_id) | _later(library, run, task_id, -1, everywhere)
+        return page | _seed(library, run, task_id) | _later(library, run, task_id, -1, later)
     where = _Generation(library, run, generation)
     proposal = where.one("proposals", proposal_id=task_id)
     if proposal is None:
@@ -54,7 +55,7 @@ def task_page(library: Library, run_id: str, task_id: str, everywhere: bool = Fa
             "line": _line(pedigree, proposal["adapter_id"]),
             "moved": where.moved(samples.values()),
         }
-        | _later(library, run, task_id, generation, everywhere)
+        | _later(library, run, task_id, generation, later)
     )
 
 
@@ -72,18 +73,20 @@ def _seed(library: Library, run: Run, task_id: str) -> Json:
     return {"task": found[0], "proposal": None, "attempts": []}
 
 
-def _later(library: Library, run: Run, task_id: str, generation: int, everywhere: bool) -> Json:
-    """The later prompts that showed this task to a teacher, and the later batches that it filled."""
+def _later(library: Library, run: Run, task_id: str, generation: int, later: int) -> Json:
+    """The later prompts that showed this task to a teacher, and the later batches that it filled; SEARCHED generations."""
     begun = [number for number in run.history.generations() if number > generation]
-    searched = begun if everywhere else begun[:SEARCHED]
+    pages = max(1, -(-len(begun) // SEARCHED))
+    if later > pages:
+        raise BadQuestion(f"There is no page {later} of later generations: they fill {pages}.")
+    searched = begun[(later - 1) * SEARCHED : later * SEARCHED]
     shown = []
     for number in searched:
-        columns = ("proposal_id", "teacher_id", "adapter_id", "status", "reference_ids")
-        for row in library.rows(run, f"{folder_of(number)}/proposals.parquet", columns):
-            if task_id in row["reference_ids"]:
-                shown.append(row | {"generation": number})
+        columns = ("proposal_id", "teacher_id", "adapter_id", "status")
+        place, wanted = f"{folder_of(number)}/proposals.parquet", {"reference_ids": task_id}
+        shown += [row | {"generation": number} for row in library.each(run, place, columns, wanted)]
     replays = list(_replays(library, run, task_id, searched)) if tops_up(run) else []
-    return {"shown": shown, "replays": replays, "searched": len(searched), "unsearched": len(begun) - len(searched)}
+    return {"shown": shown, "replays": replays, "searched": searched, "later": later, "pages": pages}
 
 
 def _replays(library: Library, run: Run, task_id: str, generations: Iterable[int]) -> Iterator[Json]:
@@ -109,7 +112,7 @@ class _Generation:
 
     def samples(self, task_id: str) -> dict[str, Json]:
         """The samples about a task, the teacher's and the students', by their ids."""
-        rows = self._rows("samples", _SAMPLE)
+        rows = self._library.each(self._run, f"{self._folder}/samples.parquet", _SAMPLE, {"sample_id": task_id})
         return {row["sample_id"]: row for row in rows if task_of(row["sample_id"]) == task_id}
 
     def attempts(self, task_id: str, samples: dict[str, Json]) -> list[Json]:
@@ -135,9 +138,10 @@ class _Generation:
 
     def group(self, proposal: Json) -> list[Json]:
         """The proposals that share the prompt, and so the baseline, with what each earned."""
-        samples = {row["sample_id"]: row for row in self._rows("samples", _SAMPLE)}
         rows = self._rows("proposals", _PROPOSAL, group_id=proposal["group_id"])
-        tasks = {row["task_id"]: row for row in self._rows("tasks", ("task_id", "status"))}
+        ids = [row["proposal_id"] for row in rows]
+        samples = {row["sample_id"]: row for row in self._rows("samples", _SAMPLE, sample_id=ids)}
+        tasks = {row["task_id"]: row for row in self._rows("tasks", ("task_id", "status"), task_id=ids)}
         return [
             row | {"sample": samples.get(row["proposal_id"]), "status": tasks.get(row["proposal_id"], row)["status"]}
             for row in rows

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# compose.sh up|down|logs|populora [ARGUMENT...]: the stack of infra/compose.yaml. `up` makes passwords once, builds the images that
-# are missing or older than their sources, starts everything and waits until it is healthy; `down` stops it, with --volumes the data
-# and passwords go too; `populora` is that command inside the worker. Settings: .cache/compose/env, made on the first call.
+# compose.sh up|down|logs|link|populora [ARGUMENT...]: the stack of infra/compose.yaml. `up` makes passwords once, builds the images
+# that are missing or older than their sources, starts everything and waits until it is healthy; `down` stops it, with --volumes the
+# data and passwords go too; `link` prints an address that opens the UI once without its password; `populora` is that command inside
+# the worker. Settings: .cache/compose/env, made on the first call.
 # COMPOSE_PROJECT_NAME and POPULORA_COMPOSE_SETTINGS make a second stack beside the first.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -31,20 +32,43 @@ compose() {
 
 secret() { od -An -N18 -tx1 /dev/urandom | tr -d ' \n'; }
 
+# Writes those settings that are missing: an older stack's file gets what is new.
 ensure_settings() {
-    [ -f "$SETTINGS" ] && return 0
+    local setting
     mkdir -p "$(dirname "$SETTINGS")"
     (
         umask 077
-        cat >"$SETTINGS" <<S
-POSTGRES_PASSWORD=$(secret)
-PREFECT_AUTH=admin:$(secret)
-S3_ACCESS_KEY=populora
-S3_SECRET_KEY=$(secret)
-DOCKER_GROUP=$(stat -c %g /var/run/docker.sock 2>/dev/null || echo 0)
-S
+        touch "$SETTINGS"
+        for setting in POSTGRES_PASSWORD="$(secret)" PREFECT_AUTH="admin:$(secret)" S3_ACCESS_KEY=populora S3_SECRET_KEY="$(secret)" \
+            S3_READ_ACCESS_KEY=populora-reader S3_READ_SECRET_KEY="$(secret)" DOCKER_GROUP="$(docker_group)"; do
+            grep -q "^${setting%%=*}=" "$SETTINGS" || printf '%s\n' "$setting" >>"$SETTINGS"
+        done
     )
-    say "Passwords made: $SETTINGS (the UI asks for PREFECT_AUTH)"
+}
+
+# The value of a setting: of the environment, else of the file.
+setting() {
+    local value=${!1:-}
+    [ -n "$value" ] || value=$(sed -n "s/^$1=//p" "$SETTINGS" 2>/dev/null | tail -n 1)
+    printf '%s' "$value"
+}
+
+docker_socket() {
+    local socket
+    socket=$(setting DOCKER_SOCKET)
+    printf '%s' "${socket:-/var/run/docker.sock}"
+}
+
+docker_group() { stat -c %g "$(docker_socket)" 2>/dev/null || echo 0; }
+
+# Whoever has the UI's password can run code in the worker, and the worker may talk to this daemon: with an ordinary one that is root
+# on this machine. Only a rootless daemon gives no more than its own user; a remapped one can be told to start as root.
+check_daemon() {
+    local socket way="or set POPULORA_TRUST_UI_WITH_HOST_ROOT=1 (docs/security.md)"
+    socket=$(docker_socket)
+    [ "$(setting POPULORA_TRUST_UI_WITH_HOST_ROOT)" != 1 ] || return 0
+    with_timeout 20 docker --host "unix://$socket" info --format '{{.SecurityOptions}}' 2>/dev/null | grep -q 'name=rootless' ||
+        fail 2 "$socket makes whoever has the UI's password root here: set DOCKER_SOCKET to a rootless daemon's, $way"
 }
 
 # ensure_image NAME FILES NETWORK: built when its sources or base changed.
@@ -107,6 +131,7 @@ unwell() {
 up() {
     ensure_docker
     ensure_settings
+    check_daemon
     ensure_images
     compose up --detach --remove-orphans "$@"
     local second
@@ -115,9 +140,22 @@ up() {
         sleep 1
     done
     [ -z "$(unwell)" ] || fail 1 "not healthy after $second seconds: $(unwell | tr '\n' ' '); see: make logs"
-    # shellcheck disable=SC1090
-    (. "$SETTINGS" && say "Prefect UI  http://127.0.0.1:${PREFECT_PORT:-4200}   (log in with PREFECT_AUTH of $SETTINGS)" &&
-        say "browser     http://127.0.0.1:${BROWSER_PORT:-8750}")
+    say "Prefect UI  $(link)"
+    say "            (opens once, within an hour; for another link: make link)"
+    say "browser     http://127.0.0.1:$(setting_or BROWSER_PORT 8750)"
+}
+
+setting_or() {
+    local value
+    value=$(setting "$1")
+    printf '%s' "${value:-$2}"
+}
+
+link() {
+    local id
+    id=$(docker ps -q --filter "label=com.docker.compose.project=$PROJECT" --filter label=com.docker.compose.service=prefect | head -n 1)
+    [ -n "$id" ] || fail 3 "the server of the stack $PROJECT is not running; start it: make up"
+    docker exec "$id" python -m flows.entrance "http://127.0.0.1:$(setting_or PREFECT_PORT 4200)"
 }
 
 # Any worker that runs will do: compose's own exec wants the first one, which may be the one that was lost.
@@ -132,6 +170,7 @@ case "${1:-}" in
 up) shift && up "$@" ;;
 down) shift && ensure_settings && down "$@" ;;
 logs) shift && ensure_settings && compose logs "$@" ;;
+link) ensure_settings && link ;;
 populora) shift && in_worker "$@" ;;
-*) fail 2 "compose.sh up|down|logs|populora" ;;
+*) fail 2 "compose.sh up|down|logs|link|populora" ;;
 esac

@@ -1,0 +1,91 @@
+"""How long anything may take, and how much at once: a slow reader, a slow store or a crowd must not hold the browser up.
+
+The first byte of an answer comes within a deadline, or 503 does in its place; each piece is taken within another, or the
+connection ends. What a thread has begun for an answer that nobody awaits is left to end by itself, with its own timeouts.
+"""
+
+import asyncio
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+ANSWER_SECONDS = 60.0
+DOWNLOAD_SECONDS = 1800.0  # a file of many gigabytes is hashed whole before its first byte
+PIECE_SECONDS = 60.0
+CONNECTIONS = 64
+BODY = b"503 Service Unavailable: no answer in time, or too many at once. Try again.\n"
+
+
+class Limited:
+    """An ASGI application with deadlines around another one."""
+
+    def __init__(self, app: Any, answer: float = ANSWER_SECONDS, piece: float = PIECE_SECONDS) -> None:
+        self._app, self._answer, self._piece = app, answer, piece
+        self._left: set[asyncio.Task[None]] = set()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started, given_up = asyncio.Event(), False
+
+        async def sending(message: Any) -> None:
+            if given_up:
+                raise ConnectionError("nobody awaits this answer any more")
+            started.set()
+            await asyncio.wait_for(send(message), self._piece)
+
+        task = asyncio.create_task(self._app(scope, receive, sending))
+        beginning = asyncio.create_task(started.wait())
+        deadline = max(self._answer, DOWNLOAD_SECONDS) if "/files/" in scope["path"] else self._answer
+        try:
+            await asyncio.wait({task, beginning}, timeout=deadline, return_when=asyncio.FIRST_COMPLETED)
+            if started.is_set() or task.done():
+                await task
+                return
+        finally:
+            beginning.cancel()
+        given_up = True
+        self._left.add(task)
+        task.add_done_callback(self._forget)
+        headers = [(b"content-type", b"text/plain"), (b"content-length", str(len(BODY)).encode()), (b"retry-after", b"10")]
+        await send({"type": "http.response.start", "status": 503, "headers": headers})
+        await send({"type": "http.response.body", "body": BODY})
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._left.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen: it could not send, as it was told
+
+
+class Impatient(H11Protocol):
+    """uvicorn's HTTP/1.1 with a deadline for the first request's head, which uvicorn itself awaits for ever."""
+
+    patience = 15.0
+
+    def connection_made(self, transport: Any) -> None:
+        """Starts the clock."""
+        super().connection_made(transport)
+        asyncio.get_running_loop().call_later(self.patience, self._end_if_silent)
+
+    def _end_if_silent(self) -> None:
+        begun: Any = self.cycle  # None until a request's head is whole, whatever uvicorn's annotation says
+        if begun is None and not self.transport.is_closing():
+            self.transport.close()
+
+
+def config(app: Any) -> uvicorn.Config:
+    """The browser's server settings."""
+    return uvicorn.Config(
+        Limited(app),
+        http=Impatient,
+        ws="none",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        limit_concurrency=CONNECTIONS,
+        timeout_keep_alive=15,
+        timeout_graceful_shutdown=3,
+    )

@@ -1,0 +1,99 @@
+"""The door of a server on this machine: which requests get in. Stands before Prefect's server and before the artifact browser.
+
+Three questions, asked before the application sees anything. Is the server addressed by one of its own names (a page whose name
+was rebound to this machine still sends its own name as Host)? Does the request come from a page of this server (browsers say so
+in Origin, which no page can forge, and in Sec-Fetch-Site)? Or does a person follow a link to a page? No answer carries headers
+that would let a foreign page read it. Passwords are asked for behind the door, by Prefect itself.
+"""
+
+import os
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import urlsplit
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+ANY = ("0.0.0.0", "::", "")
+HOSTS = "POPULORA_HOSTS"
+"""Further names of our servers, separated by commas, such as that of the proxy before them."""
+
+
+class Refused(Exception):
+    """The request stays outside; `status` and the message are the answer."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def names_of(host: str, more: Iterable[str] = ()) -> frozenset[str]:
+    """The names under which a server that listens on `host` answers: this machine's, the address itself, and those listed."""
+    listed = [*more, *os.environ.get(HOSTS, "").split(",")]
+    own = [] if host in ANY else [host]
+    return frozenset(name.strip().strip("[]").lower() for name in [*LOOPBACK, *own, *listed] if name.strip())
+
+
+class Gate:
+    """An ASGI application that lets requests through to another one. `closed` are paths that no link from elsewhere opens."""
+
+    def __init__(self, app: Any, names: Iterable[str], closed: tuple[str, ...] = ()) -> None:
+        self._app, self._names, self._closed = app, frozenset(names), closed
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """One request or websocket; a refused one never reaches the application."""
+        if scope["type"] in ("http", "websocket"):
+            try:
+                self.check(scope)
+            except Refused as refused:
+                await _refuse(scope, receive, send, refused)
+                return
+        await self._app(scope, receive, send)
+
+    def check(self, scope: Any) -> None:
+        """Raises Refused."""
+        host = _only(scope, b"host")
+        if host is None or _name(host) not in self._names:
+            raise Refused(421, f"This server does not go by that name. If it is one of yours, add it to {HOSTS}.")
+        if _count(scope, b"origin"):
+            origin = _only(scope, b"origin")
+            if origin is None or origin.lower() not in (f"http://{host}".lower(), f"https://{host}".lower()):
+                raise Refused(403, "A page of another origin asked. Only this server's own pages may.")
+        if self._from_elsewhere(scope):
+            raise Refused(403, "A page of another site asked. Only this server's own pages may.")
+
+    def _from_elsewhere(self, scope: Any) -> bool:
+        """Whether a foreign page made the browser ask for anything but a page that its user sees in the address bar."""
+        if (_only(scope, b"sec-fetch-site") or "none") in ("none", "same-origin"):
+            return False
+        followed = (_only(scope, b"sec-fetch-mode"), _only(scope, b"sec-fetch-dest")) == ("navigate", "document")
+        return not followed or scope.get("method") != "GET" or scope["path"].startswith(self._closed)
+
+
+def _count(scope: Any, name: bytes) -> int:
+    return sum(key == name for key, _ in scope["headers"])
+
+
+def _only(scope: Any, name: bytes) -> str | None:
+    """A header's value; None where it is absent or given more than once."""
+    values = [value for key, value in scope["headers"] if key == name]
+    return values[0].decode("latin-1").strip() if len(values) == 1 else None
+
+
+def _name(host: str) -> str | None:
+    """The name in a Host header, without its port; None for what is no host."""
+    try:
+        parts = urlsplit(f"//{host}")
+        return parts.hostname if parts.port is None or parts.port >= 0 else None
+    except ValueError:
+        return None
+
+
+async def _refuse(scope: Any, receive: Any, send: Any, refused: Refused) -> None:
+    if scope["type"] == "websocket":
+        await receive()  # websocket.connect
+        await send({"type": "websocket.close", "code": 1008})
+        return
+    body = f"{refused}\n".encode()
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
+    headers += [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": refused.status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
