@@ -21,6 +21,7 @@ from flows.suite_data import check_suites
 from stages import evolve as evolution
 from stages.core.engine import Engine
 from stages.core.gates import GATES
+from stages.core.progress import Progress, silent
 from stages.core.prompts import PromptStyle
 from stages.core.rating import Rating
 from stages.core.rewards import RULES
@@ -36,8 +37,8 @@ PROBE = ("probe-dev", "probe-test")
 class Backend:
     """What one configuration needs from the outside world; each part is made once, when first asked for."""
 
-    def __init__(self, config: RunConfig) -> None:
-        self.config = config
+    def __init__(self, config: RunConfig, progress: Progress = silent) -> None:
+        self.config, self.progress = config, progress
         self._agreed: set[str] = set()
 
     def check(self) -> None:
@@ -97,7 +98,7 @@ class Backend:
             return self._vllm_engine()
         from stages.core.hf_engine import HFEngine
 
-        return HFEngine(self._lora, self._tokenizer, {}, self.config.engine.batch_tokens)
+        return HFEngine(self._lora, self._tokenizer, {}, self.config.engine.batch_tokens, self.progress)
 
     def _vllm_engine(self) -> Any:
         from stages.core.vllm_engine import Limits, VLLMEngine
@@ -105,7 +106,7 @@ class Backend:
         rule, model, members = self.config.engine, self.config.model, self.config.population
         limits = Limits(model.rank, model.alpha, members.teachers + members.students, self.window, dtype=model.dtype)
         limits = replace(limits, batch_tokens=max(8192, self.window), memory_share=rule.memory_share, compile=rule.compile)
-        return VLLMEngine(self.model_path, limits, {})
+        return VLLMEngine(self.model_path, limits, {}, self.progress)
 
     @cached_property
     def window(self) -> int:
@@ -181,7 +182,7 @@ class Backend:
             micro_batch_tokens=rule.micro_batch_tokens,
             gradient_checkpointing=rule.gradient_checkpointing,
         )
-        return TorchTrainer(self._lora, self._tokenizer.pad_token_id or 0, settings)
+        return TorchTrainer(self._lora, self._tokenizer.pad_token_id or 0, settings, progress=self.progress)
 
     def initial_adapter(self) -> Adapter:
         """A fresh adapter for this model: A from the run's seed, B zero; every member starts with it."""

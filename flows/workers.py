@@ -13,6 +13,7 @@ from typing import Any
 
 from flows.config import PROJECT, ConfigError, RunConfig, dump
 from flows.execute import Spec
+from flows.meter import Reading
 from flows.storage import StoreUnavailable
 from stages.core.engine import EngineUnavailable
 from stages.core.sandbox import SandboxUnavailable
@@ -31,6 +32,7 @@ class WorkerLost(EngineUnavailable):
 
 
 Process = subprocess.Popen[str]
+Told = Callable[[Reading], None]
 _early: dict[tuple[str, int], Process] = {}  # by interpreter and threads: started, and not yet asked for
 ROLLOUT = ("propose", "solve", "benchmark", "start")
 
@@ -60,15 +62,15 @@ class Workers:
         for python in list(self._running):
             self._end(python)
 
-    def run(self, spec: Spec, python: str = "") -> dict[str, Any]:
-        """Runs one step in the worker of that interpreter and returns its small reference."""
+    def run(self, spec: Spec, python: str = "", told: Told = lambda reading: None) -> dict[str, Any]:
+        """Runs one step in the worker of that interpreter and returns its small reference; `told` gets its progress."""
         python = python or sys.executable
         worker = self._running.get(python)
         if worker is None or worker.poll() is not None:
             worker = self._running[python] = self._start(python)
         try:
             _tell(worker, asdict(spec))
-            line = _listen(worker)
+            line = _listen(worker, told)
         except BaseException:  # a cancel, too: half a conversation cannot be gone on with
             self._end(python, patience=0.0)
             raise
@@ -110,9 +112,14 @@ def _tell(worker: Process, what: dict[str, Any]) -> None:
     worker.stdin.flush()
 
 
-def _listen(worker: Process) -> str:
+def _listen(worker: Process, told: Told = lambda reading: None) -> str:
+    """The answer; empty when the worker ended without one. Readings of its progress come before."""
     assert worker.stdout is not None
-    return worker.stdout.readline()
+    for line in worker.stdout:
+        if "progress" not in (said := json.loads(line)):
+            return line
+        told(Reading(**said["progress"]))
+    return ""
 
 
 def _done(worker: Process, line: str, asked: str) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from stages.core.packing import (
     micro_batches,
     pack_rows,
 )
+from stages.core.progress import Progress, silent
 from stages.core.trainer import Adapter, Update, Weights
 
 
@@ -73,10 +74,15 @@ class TorchTrainer:
     """Implements `Trainer` on grouped LoRA layers, on whatever device the model is on."""
 
     def __init__(
-        self, lora: GroupedLoRA, pad_id: int, settings: Settings, learning_rates: Mapping[str, float] | None = None
+        self,
+        lora: GroupedLoRA,
+        pad_id: int,
+        settings: Settings,
+        learning_rates: Mapping[str, float] | None = None,
+        progress: Progress = silent,
     ) -> None:
         """`learning_rates` by adapter id override the one of the settings. Raises ValueError for a model that does not fit."""
-        self._lora, self._pad_id, self._settings = lora, pad_id, settings
+        self._lora, self._pad_id, self._settings, self._progress = lora, pad_id, settings, progress
         self._learning_rates = dict(learning_rates or {})
         model: Any = lora.model
         self._model, self._head = model, model.get_output_embeddings()
@@ -137,12 +143,16 @@ class TorchTrainer:
         tokens = _Tokens()
         rows = pack_rows([int(slot) for slot in samples.slots_S], samples.prompts, samples.completions, self._settings.row_tokens)
         self._lora.checkpoint(self._settings.gradient_checkpointing)
+        done, total = 0, sum(len(completion) for completion in samples.completions)
+        self._progress("trained tokens", 0, total)
         try:
             for batch in micro_batches(rows, budget):
                 laid_out = lay_out(batch, samples.prompts, samples.completions, len(samples.names), self._pad_id)
                 loss = self._loss(laid_out, samples, tokens)
                 if loss.requires_grad:
                     loss.backward()
+                done += len(laid_out.targets_T)
+                self._progress("trained tokens", done, total, done)
         finally:
             self._lora.checkpoint(False)
         return tokens
