@@ -19,6 +19,7 @@ from flows.config import PROJECT, ConfigError, RunConfig
 from flows.probe_keys import probe_keys
 from flows.suite_data import check_suites
 from stages import evolve as evolution
+from stages.core.agreement import BOUNDS, Drift, check_agreement
 from stages.core.engine import Engine
 from stages.core.gates import GATES
 from stages.core.progress import Progress, silent
@@ -132,15 +133,17 @@ class Backend:
     def check_agreement(self, stage: str, adapters: Mapping[str, Adapter]) -> None:
         """At a stage's first turn: engine and trainer give the same log-probabilities for its adapters. Raises Disagreement.
 
-        For an engine that shares a process with the trainer; vLLM's completions are compared in the update.
+        For an engine that shares a process with the trainer; for vLLM see flows.agreement.
         """
-        from stages.core.agreement import check_agreement
-
         if stage in self._agreed or self.config.engine.kind == "vllm":
             return
-        rule = self.config.engine
-        check_agreement(self.engine(adapters), self._trainer, adapters, rule.temperature, rule.max_drift)
+        check_agreement(self.engine(adapters), self._trainer, adapters, self.config.engine.temperature, self.drift_bounds())
         self._agreed.add(stage)
+
+    def drift_bounds(self) -> Drift:
+        """How far engine and trainer may be apart: as configured, else what the arithmetic explains."""
+        rule, usual = self.config.engine, BOUNDS[self.config.model.dtype]
+        return Drift(rule.max_drift or usual.mean, rule.max_token_drift or usual.largest)
 
     def engine_version(self) -> dict[str, str]:
         """What made the completions, for manifests."""

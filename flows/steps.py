@@ -168,7 +168,7 @@ def update_part(io: StageIO, config: RunConfig, backend: Backend) -> None:
     members = {member.adapter_id: (member.member_id, member.role) for member in io.population() if member.adapter_id in chosen}
     adapters = io.adapters(chosen, moments=True)
     stepped, metrics = updating.update(adapters, members, _trained(io, config), backend.trainer())
-    check_drift(metrics, config.engine.max_drift)
+    check_drift(metrics, backend.drift_bounds().mean)
     for member_id, adapter in stepped.items():
         io.write_adapter(f"{member_id}-g{io.generation:04d}", adapter)
     io.write_part(metrics, tables.METRICS)

@@ -3,9 +3,10 @@
     python -m flows.worker STAGE --spec FILE      one step, then exit
     python -m flows.worker --warm                 steps from standard input, a JSON object a line, until it closes
 
-A spec is {"store", "run_id", "generation", "stage", "part", "epoch"}. Answers are JSON lines on standard output; readings of the
+A step is {"store", "run_id", "generation", "stage", "part", "epoch"}. Answers are JSON lines on standard output; readings of the
 step's progress, {"progress": ...}, come before its answer. What stages print goes to standard error. A warm worker keeps imports
-and the base model between steps. Exit codes are the command line's.
+and the base model between steps, and takes either side of the check before them (flows.agreement). Exit codes are those of the
+command line.
 """
 
 import argparse
@@ -16,13 +17,14 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
+from flows.agreement import compared, probed
 from flows.backend import Backend
 from flows.config import ConfigError, RunConfig, parse
 from flows.execute import Spec, execute
@@ -77,14 +79,21 @@ class _Backends:
             self._made[config] = Backend(config, self._meter)
         return self._made[config]
 
-    def execute(self, spec: Spec) -> dict[str, Any]:
-        """Runs a step, telling its progress."""
+    def work(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Runs a step, or one side of the check before it, telling its progress."""
         self._meter.begin()
         self._running = True
         try:
-            return execute(spec, lambda values: self.of(parse(dict(values))))
+            if "probe" in order:
+                return probed(Spec(**order["probe"]), self._stored)
+            if "compare" in order:
+                return compared(Spec(**order["compare"]), order["samples"], self._stored)
+            return execute(Spec(**order), self._stored)
         finally:
             self._running = False
+
+    def _stored(self, values: Mapping[str, Any]) -> Backend:
+        return self.of(parse(dict(values)))
 
     def close(self) -> None:
         """Ends what the backends hold."""
@@ -112,7 +121,7 @@ def _serve(specs: Iterator[dict[str, Any]], answers: TextIO, backends: _Backends
     code = 0
     try:
         for values in specs:
-            answer, code = _answer(partial(backends.execute, Spec(**values)))
+            answer, code = _answer(partial(backends.work, values))
             print(json.dumps(answer), file=answers)
     finally:
         backends.close()

@@ -130,14 +130,14 @@ def test_the_progress_note_says_the_same() -> None:
 
 def test_progress_crosses_the_border_of_the_worker(tmp_path: Path) -> None:
     """A worker that reports twice before it answers, and one step of which nothing is told."""
-    lines = [json.dumps({"progress": asdict(READING)})] * 2 + [json.dumps({"done": {"stage": "solve"}})]
+    lines = [json.dumps({"progress": asdict(READING)})] * 2 + [json.dumps({"done": {"stage": "grade"}})]
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\nread spec\n" + "".join(f"echo '{line}'\n" for line in lines) + "read end\n")
     python.chmod(0o755)
     told: list[Reading] = []
-    spec = Spec("file:///nowhere", "run", "solve", 0, None, 0, 1)
+    spec = Spec("file:///nowhere", "run", "grade", 0, None, 0, 1)
     with Workers(1) as workers:
-        assert workers.run(spec, str(python), told.append) == {"stage": "solve"}
+        assert workers.run(spec, str(python), told.append) == {"stage": "grade"}
     assert [reading.share for reading in told] == [READING.share] * 2 and str(told[0]) == str(READING)
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 import torch
 from torch import nn
 
+from stages.core.agreement import Drift
 from stages.core.grouped_lora import GroupedLoRA, unflatten
 from stages.core.loss import Objective, importance_weights, sequence_mask, token_logprobs, token_losses
 from stages.core.packing import (
@@ -103,14 +104,15 @@ class TorchTrainer:
             updates |= self._run([adapters[name] for name in names], columns(names, samples), counts)
         return {adapter_id: updates[adapter_id] for adapter_id in adapters}
 
-    def drift(self, adapters: Mapping[str, Adapter], samples: pa.Table) -> dict[str, float]:
-        """Largest |log-probability here minus the engine's| of each adapter's samples, in nats; no step is taken."""
+    def drift(self, adapters: Mapping[str, Adapter], samples: pa.Table) -> dict[str, Drift]:
+        """|log-probability here minus the engine's| over each adapter's samples; no step is taken."""
         check_samples(adapters, samples)
         rows = columns(tuple(adapters), samples)
         self._lora.load([adapter.weights for adapter in adapters.values()])
         with torch.no_grad():
             tokens = self._accumulate(rows, self._settings.micro_batch_tokens)
-        return {name: float(np.abs(tokens.of(slot)["drift"]).max(initial=0.0)) for slot, name in enumerate(adapters)}
+        apart = {name: np.abs(tokens.of(slot)["drift"]) for slot, name in enumerate(adapters)}
+        return {name: Drift(float(own.mean()), float(own.max())) for name, own in apart.items() if len(own)}
 
     def _run(self, adapters: list[Adapter], samples: Samples, counts: Mapping[str, dict[str, float]]) -> dict[str, Update]:
         self._lora.load([adapter.weights for adapter in adapters])
