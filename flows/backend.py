@@ -19,8 +19,10 @@ from flows.config import PROJECT, ConfigError, RunConfig
 from flows.probe_keys import probe_keys
 from flows.suite_data import check_suites
 from stages import evolve as evolution
+from stages.core.agreement import BOUNDS, Drift, check_agreement
 from stages.core.engine import Engine
 from stages.core.gates import GATES
+from stages.core.progress import Progress, silent
 from stages.core.prompts import PromptStyle
 from stages.core.rating import Rating
 from stages.core.rewards import RULES
@@ -36,8 +38,8 @@ PROBE = ("probe-dev", "probe-test")
 class Backend:
     """What one configuration needs from the outside world; each part is made once, when first asked for."""
 
-    def __init__(self, config: RunConfig) -> None:
-        self.config = config
+    def __init__(self, config: RunConfig, progress: Progress = silent) -> None:
+        self.config, self.progress = config, progress
         self._agreed: set[str] = set()
 
     def check(self) -> None:
@@ -97,7 +99,7 @@ class Backend:
             return self._vllm_engine()
         from stages.core.hf_engine import HFEngine
 
-        return HFEngine(self._lora, self._tokenizer, {}, self.config.engine.batch_tokens)
+        return HFEngine(self._lora, self._tokenizer, {}, self.config.engine.batch_tokens, self.progress)
 
     def _vllm_engine(self) -> Any:
         from stages.core.vllm_engine import Limits, VLLMEngine
@@ -105,7 +107,7 @@ class Backend:
         rule, model, members = self.config.engine, self.config.model, self.config.population
         limits = Limits(model.rank, model.alpha, members.teachers + members.students, self.window, dtype=model.dtype)
         limits = replace(limits, batch_tokens=max(8192, self.window), memory_share=rule.memory_share, compile=rule.compile)
-        return VLLMEngine(self.model_path, limits, {})
+        return VLLMEngine(self.model_path, limits, {}, self.progress)
 
     @cached_property
     def window(self) -> int:
@@ -131,15 +133,17 @@ class Backend:
     def check_agreement(self, stage: str, adapters: Mapping[str, Adapter]) -> None:
         """At a stage's first turn: engine and trainer give the same log-probabilities for its adapters. Raises Disagreement.
 
-        For an engine that shares a process with the trainer; vLLM's completions are compared in the update.
+        For an engine that shares a process with the trainer; for vLLM see flows.agreement.
         """
-        from stages.core.agreement import check_agreement
-
         if stage in self._agreed or self.config.engine.kind == "vllm":
             return
-        rule = self.config.engine
-        check_agreement(self.engine(adapters), self._trainer, adapters, rule.temperature, rule.max_drift)
+        check_agreement(self.engine(adapters), self._trainer, adapters, self.config.engine.temperature, self.drift_bounds())
         self._agreed.add(stage)
+
+    def drift_bounds(self) -> Drift:
+        """How far engine and trainer may be apart: as configured, else what the arithmetic explains."""
+        rule, usual = self.config.engine, BOUNDS[self.config.model.dtype]
+        return Drift(rule.max_drift or usual.mean, rule.max_token_drift or usual.largest)
 
     def engine_version(self) -> dict[str, str]:
         """What made the completions, for manifests."""
@@ -181,7 +185,7 @@ class Backend:
             micro_batch_tokens=rule.micro_batch_tokens,
             gradient_checkpointing=rule.gradient_checkpointing,
         )
-        return TorchTrainer(self._lora, self._tokenizer.pad_token_id or 0, settings)
+        return TorchTrainer(self._lora, self._tokenizer.pad_token_id or 0, settings, progress=self.progress)
 
     def initial_adapter(self) -> Adapter:
         """A fresh adapter for this model: A from the run's seed, B zero; every member starts with it."""

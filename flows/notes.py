@@ -5,7 +5,7 @@
 | `{run}-generation` | Markdown | the generation's | numbers, curves so far, ratings, times, three tasks with answers |
 | `{run}-ratings`, `{run}-matches` | table | the generation's | one row a member, one a match |
 | `{run}-run` | Markdown | the run's | the line of each generation, and the alarms |
-| `{run}-progress` | progress | the run's | share of all stages done; one note that is updated |
+| `{run}-progress` | progress | the run's | share of all stages done, and what is running: one note that is updated |
 
 Alarms and finished generations are also events, which automations can act on: `populora.alarm.{name}` and
 `populora.generation.completed`, both about the resource `populora.run.{run}`.
@@ -35,6 +35,7 @@ from flows.browser.addresses import Addresses
 from flows.chain import STAGES
 from flows.config import ConfigError, RunConfig
 from flows.manifest import Run
+from flows.meter import Reading
 from flows.note_writer import Writer, Written
 
 PROGRESS_SECONDS = 5.0
@@ -78,10 +79,10 @@ def publish_generation(generation: int) -> None:
         notes.generation_done(generation, _flow_run())
 
 
-def publish_progress(generation: int, stage: str) -> None:
-    """Says how far the run is: `stage` of `generation` begins."""
+def publish_progress(generation: int | None, stage: str, reading: Reading | None = None) -> None:
+    """Says how far the run is: `stage` of `generation` (None: the start) begins, or is as far as the reading says."""
     if (notes := _CURRENT.get()) is not None:
-        notes.stage_begins(generation, stage)
+        notes.stage_runs(generation, stage, reading)
 
 
 class Notes:
@@ -105,13 +106,13 @@ class Notes:
         context = copy_context()  # events name the flow run that they belong to
         self._work.put(lambda: context.run(self._publish, generation, flow_run))
 
-    def stage_begins(self, generation: int, stage: str) -> None:
+    def stage_runs(self, generation: int | None, stage: str, reading: Reading | None) -> None:
         """Queues a step of the progress note, unless one was just written."""
         now = time.monotonic()
         if now - self._said >= PROGRESS_SECONDS:
             self._said = now
-            share = (generation + STAGES.index(stage) / len(STAGES)) / self._planned
-            self._work.put(lambda: self._say_progress(share, f"{stage} of generation {generation} of {self._planned}"))
+            share, what = progress_of(generation, stage, reading, self._planned)
+            self._work.put(lambda: self._say_progress(share, what))
 
     def close(self, patience: float) -> None:
         """Waits so long for what is queued."""
@@ -184,6 +185,15 @@ class Notes:
         emit_event("populora.generation.completed", resource, payload=said | done)
 
     _client: SyncPrefectClient
+
+
+def progress_of(generation: int | None, stage: str, reading: Reading | None, planned: int) -> tuple[float, str]:
+    """The progress note while a stage runs: the share of all stages that is done, and what is running."""
+    within = "" if reading is None else f": {reading}"
+    if generation is None:
+        return 0.0, f"{stage}{within}"
+    stages = STAGES.index(stage) + (0.0 if reading is None else reading.share)
+    return (generation + stages / len(STAGES)) / planned, f"{stage} of generation {generation} of {planned}{within}"
 
 
 def _checked(browser: str) -> str:

@@ -15,6 +15,7 @@ import prefect
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.deployments import run_deployment
+from prefect.logging import get_run_logger
 from prefect.states import Cancelling
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -23,6 +24,7 @@ from flows.chain import manifest_uri
 from flows.config import parse
 from flows.execute import Reference, Spec, reference
 from flows.manifest import Run
+from flows.progress import Display
 from flows.storage import open_store
 from flows.workers import StageFailed, WorkerLost, Workers, interpreter, known_error
 
@@ -81,8 +83,8 @@ def stage(store: str, run_id: str, stage: str, generation: int | None, part: str
     assert description is not None, f"run {run_id} has no run.json"
     config = parse(description["config"])
     spec = Spec(store, run_id, stage, generation, part, epoch, generations)
-    with Workers(config.threads) as workers:
-        workers.run(spec, interpreter(config, stage))
+    with Workers(config.threads) as workers, Display(get_run_logger().info) as display, display.step(stage) as told:
+        workers.run(spec, interpreter(config, stage), told)
 
 
 class Pools:

@@ -5,20 +5,22 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict
 from importlib.metadata import version
 from typing import Protocol
 
-from flows import guard, lease, retention
+from flows import guard, lease, notes, retention
 from flows.backend import Backend
 from flows.choices import check_sources, sources
 from flows.config import PROJECT, ConfigError, RunConfig, differences, dump, with_defaults
 from flows.execute import Reference, Spec, reference
 from flows.manifest import Run
+from flows.meter import Reading
 from flows.parts import named_parts
+from flows.progress import Display, to_stderr
 from flows.resume import first_generation
 from flows.stage_io import StageIO
 from flows.storage import open_store
@@ -50,10 +52,16 @@ class Session:
     """What the tasks of a flow share; see `open_session`."""
 
     def __init__(
-        self, config: RunConfig, run: Run, workers: Workers, elsewhere: Elsewhere | None = None, cluster: bool = False
+        self,
+        config: RunConfig,
+        run: Run,
+        workers: Workers,
+        display: Display,
+        elsewhere: Elsewhere | None = None,
+        cluster: bool = False,
     ) -> None:
         self.config, self.run, self.cluster, self.elsewhere = config, run, cluster, elsewhere
-        self._workers = workers
+        self._workers, self._display = workers, display
         self._began = time.monotonic()
         self._watch = Watch(run)
 
@@ -62,11 +70,21 @@ class Session:
         if finished := self.done(stage, generation, part):
             return finished
         spec = self.spec(stage, generation, part)
-        if sys.stderr.isatty():
-            where = "start" if generation is None else f"generation {generation + 1}/{self.config.generations}"
-            print(f"\r\033[K{_bar(generation, stage, self.config)} {where} · {stage}", end="", file=sys.stderr, flush=True)
-        done = self.elsewhere(spec) if self.elsewhere is not None else None
-        return done or self._workers.run(spec, interpreter(self.config, stage))
+        with self._display.step(self._name(spec), share_before(generation, stage, self.config)) as shown:
+
+            def told(reading: Reading) -> None:
+                shown(reading)
+                notes.publish_progress(generation, stage, reading)
+
+            done = self.elsewhere(spec) if self.elsewhere is not None else None
+            return done or self._workers.run(spec, interpreter(self.config, stage), told)
+
+    def _name(self, spec: Spec) -> str:
+        """A step, as the person watching knows it."""
+        if spec.generation is None:
+            return spec.stage
+        part = "" if spec.part is None else f" {spec.part}"
+        return f"generation {spec.generation + 1}/{self.config.generations} · {spec.stage}{part}"
 
     def spec(self, stage: str, generation: int | None, part: str | None = None) -> Spec:
         """What tells another process which step to run."""
@@ -105,10 +123,10 @@ class Session:
         watch = self._watch.look()
         metrics, ratings, offspring = (watch.of(generation, name) for name in ("metrics", "ratings", "offspring"))
         line = generation_line(metrics, ratings, offspring, watch.clock().get(generation, {}), generation)
-        print(("\r\033[K" if sys.stderr.isatty() else "") + line, flush=True)
+        self._display.print(line)
         for alarm in watch.alarms():
             if alarm.generation == generation:
-                print(f"       alarm: {alarm.name}: {alarm.message}", flush=True)
+                self._display.print(f"       alarm: {alarm.name}: {alarm.message}")
 
     def retire(self, generation: int) -> None:
         """Removes what the retention rule lets go, now that the generation is done; each removal leaves a tombstone."""
@@ -124,19 +142,26 @@ class Session:
 
 @contextmanager
 def open_session(
-    config: RunConfig, run_id: str, store_url: str, elsewhere: Elsewhere | None = None, cluster: bool = False
+    config: RunConfig,
+    run_id: str,
+    store_url: str,
+    elsewhere: Elsewhere | None = None,
+    cluster: bool = False,
+    say: Callable[[str], None] = to_stderr,
 ) -> Iterator[Session]:
     """Holds the run's lease, writes run.json or checks that it says the same, and starts no worker before one is needed.
+
+    `say` takes lines about long steps where there is no terminal.
 
     Raises ConfigError when the store holds another run under this id, naming the keys that differ.
     """
     store = open_store(store_url)
     guard.start()
-    with lease.hold(store, run_id) as epoch, Workers(config.threads) as workers:
+    with lease.hold(store, run_id) as epoch, Display(say) as display, Workers(config.threads) as workers:
         run = Run(store, run_id, epoch)
         check_resumable(run, config)  # under the lease: until then another process may still make or change the run
         run.describe(dump(config), versions(config), clock())
-        token = _CURRENT.set(Session(config, run, workers, elsewhere, cluster))
+        token = _CURRENT.set(Session(config, run, workers, display, elsewhere, cluster))
         try:
             yield _CURRENT.get()
         finally:
@@ -203,8 +228,6 @@ def _git(*arguments: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def _bar(generation: int | None, stage: str, config: RunConfig, width: int = 24) -> str:
-    """A progress bar over all stages of the run."""
-    within = 0.0 if generation is None else generation + STAGES.index(stage) / len(STAGES)
-    filled = int(width * within / config.generations)
-    return "█" * filled + "░" * (width - filled)
+def share_before(generation: int | None, stage: str, config: RunConfig) -> float:
+    """What share of all stages of the run is done when this one begins."""
+    return 0.0 if generation is None else (generation + STAGES.index(stage) / len(STAGES)) / config.generations

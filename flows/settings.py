@@ -180,8 +180,15 @@ class EngineRule(Group):
     window: Count = Field(0, title="Window", description="Tokens of a prompt and its completion; 0 takes the model's own.")
     memory_share: Share = Field(0.6, title="Share of the GPU", description="What vLLM sets aside on it.")
     compile: bool = Field(True, title="Compile", description="vLLM: off starts faster and decodes slower.")
-    max_drift: Above0 = Field(
-        0.2, title="Largest drift", description="Mean difference of engine and trainer, in nats a token, above which a run stops."
+    max_drift: Amount = Field(
+        0.0,
+        title="Largest mean drift",
+        description="Mean difference of engine and trainer, in nats a token, above which a run stops; 0: by the arithmetic.",
+    )
+    max_token_drift: Amount = Field(
+        0.0,
+        title="Largest drift of a token",
+        description="The same for a single token, where the engine is checked before it generates; 0: by the arithmetic.",
     )
 
 

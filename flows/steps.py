@@ -61,6 +61,7 @@ def start(io: StageIO, config: RunConfig, backend: Backend) -> None:
         config.seed,
         backend.probe_keys(),
         backend.fits(config.solve.max_new_tokens),
+        backend.progress,
     )
     io.write_table("seeds", seeds)
     io.count(seeds=seeds.num_rows, **counts)
@@ -108,6 +109,7 @@ def verify(io: StageIO, config: RunConfig, backend: Backend) -> None:
         backend.probe_keys(),
         config.reward.gates,
         backend.fits(config.solve.max_new_tokens),
+        backend.progress,
     )
     io.write_table("tasks", tasks)
     io.version(sandbox=backend.walls())
@@ -134,7 +136,7 @@ def grade(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """The sandbox and the host decide which answers hold."""
     tasks, rollouts = io.table("tasks"), io.table("rollouts")
     replayed = _replayed(io, rollouts, tasks) if config.solve.top_up else []
-    grades = grading.grade(tasks, rollouts, backend.sandbox(), replayed)
+    grades = grading.grade(tasks, rollouts, backend.sandbox(), replayed, backend.progress)
     io.write_table("grades", grades)
     io.version(sandbox=backend.walls())
 
@@ -166,7 +168,7 @@ def update_part(io: StageIO, config: RunConfig, backend: Backend) -> None:
     members = {member.adapter_id: (member.member_id, member.role) for member in io.population() if member.adapter_id in chosen}
     adapters = io.adapters(chosen, moments=True)
     stepped, metrics = updating.update(adapters, members, _trained(io, config), backend.trainer())
-    check_drift(metrics, config.engine.max_drift)
+    check_drift(metrics, backend.drift_bounds().mean)
     for member_id, adapter in stepped.items():
         io.write_adapter(f"{member_id}-g{io.generation:04d}", adapter)
     io.write_part(metrics, tables.METRICS)
@@ -207,7 +209,8 @@ def benchmark(io: StageIO, config: RunConfig, backend: Backend) -> None:
     problems = benchmarks.chosen_problems(backend.problems(rule.suite), rule.limit)
     plan = benchmarks.Plan(rule.suite, rule.attempts, rule.max_new_tokens, config.engine.temperature)
     answers = [
-        benchmarks.answer(panel.players, problems, engine, backend.style(), sandbox, plan, config.seed) for panel in chosen
+        benchmarks.answer(panel.players, problems, engine, backend.style(), sandbox, plan, config.seed, backend.progress)
+        for panel in chosen
     ]
     if io.part is None:
         write_panels(io, chosen, answers)

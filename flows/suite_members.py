@@ -5,6 +5,7 @@ on where it was and the scheduled benchmark finds nothing left to do. The stage'
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 from flows import subjects
 from flows.backend import Backend
@@ -23,7 +24,7 @@ def score_members(io: StageIO, config: RunConfig, backend: Backend, players: Seq
     for suite in rule.suites:
         subject = subjects.of_run(io.run, players, folder_of_generation(io.generation, rule.members))
         question = asked(suite, config, suites_folder(), limit=rule.limit, attempts=rule.attempts)
-        score_suite(subject, question, backend=backend)
+        score_suite(subject, question, partial(backend.progress, f"shards of {suite}"), backend)
         place = f"benchmarks/{folder_of(subject, question)}"
         done = io.run.history.manifest(f"{place}/benchmark.json")
         assert done is not None, place

@@ -2,11 +2,13 @@
 
 import os
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Annotated, Any
 
 import prefect
 from prefect.cache_policies import NO_CACHE
+from prefect.logging import get_run_logger
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from pydantic import Field
 
@@ -14,6 +16,7 @@ from flows import cluster, collector, guard, machine, notes, upkeep
 from flows.config import RunConfig
 from flows.file_store import RUN_ID
 from flows.generation import run_generation, worlds_fault
+from flows.progress import to_stderr
 from flows.remote import HERE, Placement, Pools
 from flows.session import Session, open_session, session
 
@@ -63,7 +66,7 @@ def train(
     with (
         collector.calm(),
         cluster.connected(placement.ray),
-        open_session(config, run_id, store, placed(placement), bool(placement.ray)) as current,
+        open_session(config, run_id, store, placed(placement), bool(placement.ray), log_line()) as current,
         notes.publishing(current.run, config, browser),
     ):
         population = start()
@@ -93,6 +96,11 @@ def _report(current: Session, generation: int) -> None:
     if generation + 1 < current.config.generations:
         time.sleep(notes.ASIDE_SECONDS)
     current.report_generation(generation)
+
+
+def log_line() -> Callable[[str], None]:
+    """Where lines about a long stage go: into the flow run's log where a Prefect worker started it, else to standard error."""
+    return get_run_logger().info if os.environ.get("PREFECT__FLOW_RUN_ID") else to_stderr
 
 
 def placed(placement: Placement) -> Pools | None:

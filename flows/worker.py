@@ -3,8 +3,10 @@
     python -m flows.worker STAGE --spec FILE      one step, then exit
     python -m flows.worker --warm                 steps from standard input, a JSON object a line, until it closes
 
-A spec is {"store", "run_id", "generation", "stage", "part", "epoch"}. Answers are JSON lines on standard output; what stages
-print goes to standard error. A warm worker keeps imports and the base model between steps. Exit codes are the command line's.
+A step is {"store", "run_id", "generation", "stage", "part", "epoch"}. Answers are JSON lines on standard output; readings of the
+step's progress, {"progress": ...}, come before its answer. What stages print goes to standard error. A warm worker keeps imports
+and the base model between steps, and takes either side of the check before them (flows.agreement). Exit codes are those of the
+command line.
 """
 
 import argparse
@@ -15,15 +17,18 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
+from flows.agreement import compared, probed
 from flows.backend import Backend
 from flows.config import ConfigError, RunConfig, parse
 from flows.execute import Spec, execute
+from flows.meter import Meter, Reading
 from flows.storage import StoreUnavailable
 from stages.core.engine import EngineUnavailable
 from stages.core.sandbox import SandboxUnavailable
@@ -45,7 +50,7 @@ def main() -> int:
     os.dup2(2, 1)  # a library that prints must not break the protocol
     if arguments.warm:
         _die_with_parent()
-        backends: dict[RunConfig, Backend] = {}
+        backends = _Backends(answers)
         specs = _lines(sys.stdin)
         if arguments.early:
             _begin(next(specs), answers, backends)
@@ -53,7 +58,7 @@ def main() -> int:
     if arguments.spec is None or arguments.stage is None:
         parser.error("give STAGE --spec FILE, or --warm")
     spec = json.loads(arguments.spec.read_text(encoding="utf-8")) | {"stage": arguments.stage}
-    return _serve(iter([spec]), answers, {})
+    return _serve(iter([spec]), answers, _Backends(answers))
 
 
 def _lines(stream: TextIO) -> Iterator[dict[str, Any]]:
@@ -61,37 +66,71 @@ def _lines(stream: TextIO) -> Iterator[dict[str, Any]]:
         yield json.loads(line)
 
 
-def _begin(order: dict[str, Any], answers: TextIO, backends: dict[RunConfig, Backend]) -> None:
+class _Backends:
+    """The backends of this process, one a configuration; their progress becomes lines among the answers while a step runs."""
+
+    def __init__(self, answers: TextIO) -> None:
+        self._answers, self._made, self._running = answers, dict[RunConfig, Backend](), False
+        self._meter = Meter(self._hand_on)
+
+    def of(self, config: RunConfig) -> Backend:
+        """The backend of a configuration, made when first asked for."""
+        if config not in self._made:
+            self._made[config] = Backend(config, self._meter)
+        return self._made[config]
+
+    def work(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Runs a step, or one side of the check before it, telling its progress."""
+        self._meter.begin()
+        self._running = True
+        try:
+            if "probe" in order:
+                return probed(Spec(**order["probe"]), self._stored)
+            if "compare" in order:
+                return compared(Spec(**order["compare"]), order["samples"], self._stored)
+            return execute(Spec(**order), self._stored)
+        finally:
+            self._running = False
+
+    def _stored(self, values: Mapping[str, Any]) -> Backend:
+        return self.of(parse(dict(values)))
+
+    def close(self) -> None:
+        """Ends what the backends hold."""
+        for backend in self._made.values():
+            backend.close()
+
+    def _hand_on(self, reading: Reading) -> None:
+        if self._running:  # nobody listens before a step
+            print(json.dumps({"progress": asdict(reading)}), file=self._answers)
+
+
+def _begin(order: dict[str, Any], answers: TextIO, backends: _Backends) -> None:
     """Says whether a run of this configuration can begin, and then makes ready what its first steps will want."""
     config = parse(order["config"])
     answer, code = _answer(partial(_check, config, backends))
     print(json.dumps(answer), file=answers)
     if code == 0 and order["prepare"] and config.engine.kind != "vllm":  # vLLM has an interpreter and a worker of its own
         with suppress(Exception):  # the step that needs it will say it
-            backends[config].probe_keys()
-            backends[config].engine({})
+            backends.of(config).probe_keys()
+            backends.of(config).engine({})
 
 
-def _serve(specs: Iterator[dict[str, Any]], answers: TextIO, backends: dict[RunConfig, Backend]) -> int:
+def _serve(specs: Iterator[dict[str, Any]], answers: TextIO, backends: _Backends) -> int:
     """Answers each spec; the exit code of the last one. Backends are kept by configuration."""
     code = 0
     try:
         for values in specs:
-            answer, code = _answer(partial(_execute, Spec(**values), backends))
+            answer, code = _answer(partial(backends.work, values))
             print(json.dumps(answer), file=answers)
     finally:
-        for backend in backends.values():
-            backend.close()
+        backends.close()
     return code
 
 
-def _check(config: RunConfig, backends: dict[RunConfig, Backend]) -> dict[str, Any]:
-    _backend(config, backends).check()
+def _check(config: RunConfig, backends: _Backends) -> dict[str, Any]:
+    backends.of(config).check()
     return {}
-
-
-def _execute(spec: Spec, backends: dict[RunConfig, Backend]) -> dict[str, Any]:
-    return execute(spec, lambda values: _backend(parse(dict(values)), backends))
 
 
 def _answer(work: Callable[[], dict[str, Any]]) -> tuple[dict[str, Any], int]:
@@ -105,12 +144,6 @@ def _answer(work: Callable[[], dict[str, Any]]) -> tuple[dict[str, Any], int]:
     except Exception as error:
         traceback.print_exc()
         return {"error": type(error).__name__, "message": str(error)}, 1
-
-
-def _backend(config: RunConfig, backends: dict[RunConfig, Backend]) -> Backend:
-    if config not in backends:
-        backends[config] = Backend(config)
-    return backends[config]
 
 
 def _die_with_parent() -> None:

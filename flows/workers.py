@@ -11,8 +11,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any
 
+from flows.agreement import CHECKED
 from flows.config import PROJECT, ConfigError, RunConfig, dump
 from flows.execute import Spec
+from flows.meter import Reading
 from flows.storage import StoreUnavailable
 from stages.core.engine import EngineUnavailable
 from stages.core.sandbox import SandboxUnavailable
@@ -31,6 +33,7 @@ class WorkerLost(EngineUnavailable):
 
 
 Process = subprocess.Popen[str]
+Told = Callable[[Reading], None]
 _early: dict[tuple[str, int], Process] = {}  # by interpreter and threads: started, and not yet asked for
 ROLLOUT = ("propose", "solve", "benchmark", "start")
 
@@ -60,21 +63,30 @@ class Workers:
         for python in list(self._running):
             self._end(python)
 
-    def run(self, spec: Spec, python: str = "") -> dict[str, Any]:
-        """Runs one step in the worker of that interpreter and returns its small reference."""
-        python = python or sys.executable
+    def run(self, spec: Spec, python: str = "", told: Told = lambda reading: None) -> dict[str, Any]:
+        """Runs one step in the worker of that interpreter and returns its small reference; `told` gets its progress.
+
+        An engine of another interpreter is first compared with the trainer of this one, see flows.agreement.
+        """
+        step = asdict(spec)
+        if python not in ("", sys.executable) and spec.stage in CHECKED:
+            samples = self._ask(python, {"probe": step}, f"the probe before {spec.stage}", told)["samples"]
+            self._ask(sys.executable, {"compare": step, "samples": samples}, f"the check before {spec.stage}", told)
+        return self._ask(python or sys.executable, step, f"stage {spec.stage}", told)
+
+    def _ask(self, python: str, order: dict[str, Any], what: str, told: Told) -> dict[str, Any]:
         worker = self._running.get(python)
         if worker is None or worker.poll() is not None:
             worker = self._running[python] = self._start(python)
         try:
-            _tell(worker, asdict(spec))
-            line = _listen(worker)
+            _tell(worker, order)
+            line = _listen(worker, told)
         except BaseException:  # a cancel, too: half a conversation cannot be gone on with
             self._end(python, patience=0.0)
             raise
         if not line:
             self._end(python)
-        return _done(worker, line, f"stage {spec.stage}")
+        return _done(worker, line, what)
 
     def _start(self, python: str) -> Process:
         ready = _early.pop((python, self._threads), None)
@@ -110,9 +122,14 @@ def _tell(worker: Process, what: dict[str, Any]) -> None:
     worker.stdin.flush()
 
 
-def _listen(worker: Process) -> str:
+def _listen(worker: Process, told: Told = lambda reading: None) -> str:
+    """The answer; empty when the worker ended without one. Readings of its progress come before."""
     assert worker.stdout is not None
-    return worker.stdout.readline()
+    for line in worker.stdout:
+        if "progress" not in (said := json.loads(line)):
+            return line
+        told(Reading(**said["progress"]))
+    return ""
 
 
 def _done(worker: Process, line: str, asked: str) -> dict[str, Any]:

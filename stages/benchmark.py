@@ -10,6 +10,7 @@ from stages.core import tables
 from stages.core.draws import completion_seed
 from stages.core.engine import Engine, Request
 from stages.core.judge import AnswerItem, judge_answers
+from stages.core.progress import Progress, counted, silent
 from stages.core.prompts import Kind, PromptStyle, Unparsed, solver_prompt
 from stages.core.sandbox import Sandbox
 from stages.core.values import canonical, parse_value
@@ -48,7 +49,14 @@ def chosen_problems(problems: pa.Table, limit: int) -> pa.Table:
 
 
 def answer(
-    players: Sequence[Player], problems: pa.Table, engine: Engine, style: PromptStyle, sandbox: Sandbox, plan: Plan, seed: int
+    players: Sequence[Player],
+    problems: pa.Table,
+    engine: Engine,
+    style: PromptStyle,
+    sandbox: Sandbox,
+    plan: Plan,
+    seed: int,
+    progress: Progress = silent,
 ) -> pa.Table:
     """ANSWERS: every player's greedy and sampled completions on every problem, judged as the run judges."""
     listed = problems.to_pylist()
@@ -71,7 +79,8 @@ def answer(
                     plan.suite, player, listed[number], attempt, engine.decode(completion.token_ids), completion.truncated, style
                 )
             )
-    return tables.table(_judged(rows, {row["problem_id"]: row for row in listed}, sandbox), tables.ANSWERS)
+    judged = _judged(rows, {row["problem_id"]: row for row in listed}, sandbox)
+    return tables.table(counted(judged, "answers", len(rows), progress), tables.ANSWERS)
 
 
 def _prompt(style: PromptStyle, problem: dict) -> str:

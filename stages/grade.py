@@ -7,11 +7,18 @@ import pyarrow as pa
 
 from stages.core import tables
 from stages.core.judge import AnswerItem, judge_answers
+from stages.core.progress import Progress, counted, silent
 from stages.core.prompts import Kind
 from stages.core.sandbox import Sandbox
 
 
-def grade(tasks: pa.Table, rollouts: pa.Table, sandbox: Sandbox, replayed: Iterable[Mapping[str, Any]] = ()) -> pa.Table:
+def grade(
+    tasks: pa.Table,
+    rollouts: pa.Table,
+    sandbox: Sandbox,
+    replayed: Iterable[Mapping[str, Any]] = (),
+    progress: Progress = silent,
+) -> pa.Table:
     """GRADES: one row a rollout, in order; `replayed` are the stored tasks (rows of SEEDS) among those attempted.
 
     A missing answer is `format`. Deduction compares values on the host; abduction runs the task's program on the answer, and
@@ -22,7 +29,8 @@ def grade(tasks: pa.Table, rollouts: pa.Table, sandbox: Sandbox, replayed: Itera
     listed = rollouts.select(["rollout_id", "task_id", "match_id", "student_id", "kind", "answer"]).to_pylist()
     items = (_item(task_of[row["task_id"]], row["answer"]) for row in listed)
     rows = []
-    for rollout, judgement in zip(listed, judge_answers(sandbox, items), strict=True):
+    judged = counted(judge_answers(sandbox, items), "answers", len(listed), progress)
+    for rollout, judgement in zip(listed, judged, strict=True):
         row = {name: rollout[name] for name in ("rollout_id", "task_id", "match_id", "student_id", "kind")}
         rows.append(row | {"status": judgement.status, "correct": judgement.correct, "detail": judgement.detail})
     return tables.table(rows, tables.GRADES)

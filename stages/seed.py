@@ -16,6 +16,7 @@ from stages.core.draws import completion_seed, generator
 from stages.core.engine import Engine, Request
 from stages.core.judge import TaskItem, judge_tasks
 from stages.core.population import Member
+from stages.core.progress import Progress, silent
 from stages.core.prompts import Kind, PromptStyle, Proposed, solver_prompt
 from stages.core.proposing import Plan, draw_prompt, read_proposal
 from stages.core.sandbox import Sandbox
@@ -34,19 +35,20 @@ def seed(
     run_seed: int,
     probe_keys: frozenset[str],
     fits: Callable[[str], bool],
+    progress: Progress = silent,
 ) -> tuple[pa.Table, dict[str, int]]:
     """SEEDS with `rows` deduction, the same abduction and `rows` induction tasks, and what was counted on the way.
 
     Raises ValueError when `max_rounds` rounds did not fill the buffers: such a model cannot start self-play.
     """
     counts = {"seed_proposals": 0, "seed_probe_overlap": 0, "seed_duplicates": 0}
-    programs = _programs(engine, sandbox, style, plan, rows, max_rounds, run_seed, probe_keys, counts)
+    programs = _programs(engine, sandbox, style, plan, rows, max_rounds, run_seed, probe_keys, counts, progress)
     pairs = [
         row | {"kind": kind, "task_id": f"seed-{kind[0]}{row['task_id']}"}
         for kind in (Kind.DEDUCTION, Kind.ABDUCTION)
         for row in programs
     ]
-    inductions = _inductions(engine, sandbox, style, plan, rows, max_rounds, run_seed, programs, counts, fits)
+    inductions = _inductions(engine, sandbox, style, plan, rows, max_rounds, run_seed, programs, counts, fits, progress)
     return tables.table(pairs + inductions, tables.SEEDS), counts
 
 
@@ -60,11 +62,13 @@ def _programs(
     run_seed: int,
     probe_keys: frozenset[str],
     counts: dict[str, int],
+    progress: Progress,
 ) -> list[dict]:
     """Distinct valid programs with one input, the identity first."""
     stored = _judged(sandbox, [(Kind.DEDUCTION, IDENTITY)])
     seen = {_key(row) for row in stored}
     for number in range(max_rounds):
+        progress("seed programs", min(len(stored), rows), rows)
         if len(stored) >= rows:
             return [row | {"task_id": f"{index:04d}"} for index, row in enumerate(stored[:rows])]
         kind = (Kind.DEDUCTION, Kind.ABDUCTION)[number % 2]
@@ -92,11 +96,13 @@ def _inductions(
     programs: list[dict],
     counts: dict[str, int],
     fits: Callable[[str], bool],
+    progress: Progress,
 ) -> list[dict]:
     """Seed programs with `num_inputs` inputs each, drawn over the programs until there are enough."""
     stored: list[dict] = []
     seen = set()
     for number in range(max_rounds):
+        progress("seed inductions", len(stored), rows)
         buffers = {Kind.DEDUCTION: programs, Kind.ABDUCTION: [], Kind.INDUCTION: []}
         read = _round(engine, style, plan, Kind.INDUCTION, buffers, run_seed, f"inputs{number}", counts)
         for row in _judged(sandbox, [(Kind.INDUCTION, proposed) for proposed in read]):

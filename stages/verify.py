@@ -14,6 +14,7 @@ from stages.core import tables
 from stages.core.buffer import task_key
 from stages.core.gates import GATES
 from stages.core.judge import TaskItem, TaskVerdict, judge_tasks
+from stages.core.progress import Progress, counted, silent
 from stages.core.prompts import Kind, PromptStyle, solver_prompt
 from stages.core.sandbox import Sandbox
 from stages.core.shapes import shapes, value_types
@@ -37,6 +38,7 @@ def verify(
     probe_keys: Collection[str],
     gates: Sequence[str],
     fits: Callable[[str], bool],
+    progress: Progress = silent,
 ) -> pa.Table:
     """TASKS: one row a proposal, in order.
 
@@ -46,7 +48,8 @@ def verify(
     listed = proposals.to_pylist()
     readable = [row for row in listed if row["status"] == "parsed"]
     items = [TaskItem(row["program"], tuple(row["inputs"])) for row in readable]
-    verdicts = dict(zip((row["proposal_id"] for row in readable), judge_tasks(sandbox, items), strict=True))
+    judged = counted(judge_tasks(sandbox, items), "proposals", len(items), progress)
+    verdicts = dict(zip((row["proposal_id"] for row in readable), judged, strict=True))
     seen = set(known)
     rows = []
     for proposal in listed:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from stages.core.adapter_files import (
@@ -15,7 +16,7 @@ from stages.core.adapter_files import (
     parameter_shapes,
 )
 from stages.core.grouped_lora import GroupedLoRA, attach, read_row
-from stages.core.lora_backends import Backend, lora_bmm, lora_grouped_mm, lora_loop
+from stages.core.lora_backends import Backend, choose_backend, lora_bmm, lora_grouped_mm, lora_loop
 from stages.core.trainer import Adapter, Weights
 
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -155,6 +156,79 @@ def test_grouped_products_equal_the_loop_in_bfloat16(tokens: list[int]) -> None:
     gradients = [torch.autograd.grad(out.float().square().sum(), (x_TI, A_NRI, B_NOR)) for out in (found, expected)]
     for mine, theirs in zip(*gradients, strict=True):
         assert (mine - theirs).norm() <= 0.02 * theirs.norm()
+
+
+EMPTY = [[0, 5, 19], [5, 0, 19], [5, 19, 0], [0, 24, 0], [24, 0, 0], [0, 0, 24]]
+
+
+@pytest.mark.parametrize("backend", [lora_loop, lora_bmm, lora_grouped_mm])
+@pytest.mark.parametrize("tokens", EMPTY)
+def test_an_empty_group_has_a_gradient_of_exactly_zero(backend: Backend, tokens: list[int]) -> None:
+    rng = np.random.default_rng(3)
+    x_TI, A_NRI, B_NOR = (
+        torch.from_numpy(rng.normal(size=shape)).bfloat16().requires_grad_() for shape in [(24, 16), (3, 8, 16), (3, 24, 8)]
+    )
+    found, expected = (one(x_TI, A_NRI, B_NOR, tokens) for one in (backend, lora_loop))
+    torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
+    mine, theirs = (torch.autograd.grad(out.float().square().sum(), (x_TI, A_NRI, B_NOR)) for out in (found, expected))
+    for one, other in zip(mine, theirs, strict=True):
+        assert (one - other).norm() <= 0.02 * other.norm()
+    for n, count in enumerate(tokens):
+        assert all(bool(grad_N[n].any()) == (count > 0) for grad_N in mine[1:])
+
+
+class Offsets(TorchDispatchMode):
+    """Notes the segment ends of every grouped product, backward passes included."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[list[int]] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if "grouped_mm" in str(func):
+            ends = kwargs.get("offs", args[2] if len(args) > 2 else None)
+            self.seen.append(ends.tolist())
+        return func(*args, **kwargs)
+
+
+@pytest.mark.parametrize("tokens", EMPTY)
+def test_a_grouped_product_never_sees_an_empty_group(tokens: list[int]) -> None:
+    """Kernels of some GPUs leave the gradient of an empty group uninitialized."""
+    x_TI, A_NRI, B_NOR = (
+        torch.ones(shape, dtype=torch.bfloat16, requires_grad=True) for shape in [(24, 16), (3, 8, 16), (3, 24, 8)]
+    )
+    with Offsets() as offsets:
+        lora_grouped_mm(x_TI, A_NRI, B_NOR, tokens).float().sum().backward()
+    assert len(offsets.seen) >= 2
+    for ends in offsets.seen:
+        assert (np.diff([0, *ends]) > 0).all() and ends[-1] == 24
+
+
+@pytest.mark.parametrize(
+    ("capability", "grouped"),
+    [((9, 0), True), ((10, 0), False), ((10, 3), False), ((12, 0), False), ((8, 0), False), ((8, 9), False)],
+)
+def test_grouped_products_are_chosen_where_torch_has_a_right_kernel(capability: tuple[int, int], grouped: bool) -> None:
+    x_TI, A_NRI, B_NOR = (torch.ones(shape, dtype=torch.bfloat16) for shape in [(24, 16), (3, 8, 16), (3, 24, 8)])
+    for tokens in ([8, 8, 8], [1, 20, 3], [5, 0, 19]):
+        assert (choose_backend(x_TI, A_NRI, B_NOR, tokens, capability) is lora_grouped_mm) == grouped
+        assert choose_backend(x_TI.float(), A_NRI, B_NOR, tokens, capability) is not lora_grouped_mm
+        assert choose_backend(x_TI[:, :12], A_NRI[:, :, :12], B_NOR, tokens, capability) is not lora_grouped_mm
+        assert choose_backend(x_TI, A_NRI, B_NOR, tokens) is not lora_grouped_mm  # a processor
+
+
+@pytest.mark.parametrize("backend", [lora_bmm, lora_grouped_mm])
+def test_what_decoding_has_cached_can_be_trained_on(backend: Backend) -> None:
+    """The same group sizes first in inference mode, then with gradients."""
+    tokens = [3, 0, 4, 6]
+    x_TI, A_NRI, B_NOR = (
+        torch.ones(shape, dtype=torch.bfloat16, requires_grad=True) for shape in [(13, 16), (4, 8, 16), (4, 24, 8)]
+    )
+    with torch.inference_mode():
+        backend(x_TI, A_NRI, B_NOR, tokens)
+    backend(x_TI, A_NRI, B_NOR, tokens).float().sum().backward()
+    assert A_NRI.grad is not None and A_NRI.grad[0].any() and not A_NRI.grad[1].any()
 
 
 @pytest.mark.parametrize("family", ["qwen2", "llama"])

@@ -73,6 +73,27 @@ def test_equals_the_naive_decoder(engine: HFEngine, lora: GroupedLoRA, temperatu
         np.testing.assert_allclose(completion.logprobs, expected.logprobs, atol=2e-5)
 
 
+def test_memory_is_bounded_however_many_prompts_there_are(lora: GroupedLoRA) -> None:
+    """Prompts are read, and distributions drawn from, some at a time; the head gets contiguous rows, which it need not copy."""
+    weights = {"s0": random_weights(lora, 0), "s1": random_weights(lora, 1)}
+    asked = [Request((2 + n % 5, *range(2, 9)), f"s{n % 2}", n, 6) for n in range(40)]
+    whole = HFEngine(lora, Letters(), weights).generate(asked, 1.0)
+    bound = 8 * 4 * 40 * 3  # three prompts of eight tokens, 40 wide, in float32
+    widest, rows, contiguous = [], [], []
+    head, layer = lora.model.get_output_embeddings(), lora.model.get_submodule("model.layers.0.mlp.down_proj")
+    hooks = [
+        layer.register_forward_pre_hook(lambda _, given: widest.append(given[0].numel() * 4)),
+        head.register_forward_pre_hook(lambda _, given: rows.append(len(given[0]))),
+        head.register_forward_pre_hook(lambda _, given: contiguous.append(given[0].is_contiguous())),
+    ]
+    bounded = HFEngine(lora, Letters(), weights, pass_bytes=bound).generate(asked, 1.0)
+    for hook in hooks:
+        hook.remove()
+    assert [one.token_ids for one in bounded] == [one.token_ids for one in whole]
+    assert max(rows[:4]) == 3 and len(rows) > 5 and max(widest[:4]) <= bound
+    assert all(contiguous)
+
+
 def test_repeats_bit_for_bit_and_leaves_the_global_generator_alone(engine: HFEngine) -> None:
     before = torch.random.get_rng_state()
     first = engine.generate(requests(), 1.0)

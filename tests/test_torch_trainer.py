@@ -10,7 +10,7 @@ import torch
 
 from stages.core import tables
 from stages.core.adapter_files import weights_sha256
-from stages.core.agreement import Disagreement, check_agreement
+from stages.core.agreement import BOUNDS, Disagreement, check_agreement
 from stages.core.engine import Request
 from stages.core.grouped_lora import GroupedLoRA, attach
 from stages.core.hf_engine import HFEngine
@@ -237,13 +237,18 @@ def test_engine_and_trainer_agree_and_stale_weights_are_refused(adapters: dict[s
 
 
 def test_the_start_up_check_catches_a_stale_adapter(adapters: dict[str, Adapter]) -> None:
-    lora = lora_of(torch.float32)
+    """One adapter has taken a step, which the engine has not heard of."""
+    lora, bounds = lora_of(torch.float32), BOUNDS["float32"]
     engine = HFEngine(lora, Letters(), {name: adapter.weights for name, adapter in adapters.items()})
     trainer = TorchTrainer(lora, PAD, SETTINGS)
-    assert max(check_agreement(engine, trainer, adapters, 0.8, threshold=1e-4).values()) > 0
-    stale = dict(adapters, s1=Adapter(random_weights(lora, 9), {}, 3))
-    with pytest.raises(Disagreement, match=r"\{'s1': \d"):
-        check_agreement(engine, trainer, stale, 0.8, threshold=1e-4)
+    found = check_agreement(engine, trainer, adapters, 0.8, bounds)
+    assert all(0 < drift.mean <= drift.largest for drift in found.values())
+    stepped = trainer.update({"s1": adapters["s1"]}, sample_rows({"s1": adapters["s1"]}))["s1"].adapter
+    with pytest.raises(Disagreement, match=r"\{'s1': 'mean 0\.\d+, largest 0\.\d+'\}"):
+        check_agreement(engine, trainer, adapters | {"s1": stepped}, 0.8, bounds)
+    fresh = {name: adapter.weights for name, adapter in (adapters | {"s1": stepped}).items()}
+    engine.set_adapters(fresh)
+    check_agreement(engine, trainer, adapters | {"s1": stepped}, 0.8, bounds)
 
 
 def test_rows_that_no_loss_can_use_are_refused(adapters: dict[str, Adapter]) -> None:

@@ -21,8 +21,11 @@ from transformers.utils import logging
 from stages.core.adapter_files import parameter_shapes
 from stages.core.engine import Completion, EngineUnavailable, Request
 from stages.core.grouped_lora import GroupedLoRA
+from stages.core.progress import Progress, silent
 from stages.core.trainer import Weights
 
+PASS_BYTES = 2**29  # of the widest activations while prompts are read, and of the distributions that are drawn from at once
+_DRAW_BYTES = 32  # an entry of a distribution: two float32 and three float64 at the peak
 _COMPACT_BELOW = 0.8  # finished rows are dropped when fewer than this share are alive: moving the cache costs about a step
 
 
@@ -63,19 +66,39 @@ class _Draft:
     logprobs: list[float] = field(default_factory=list)
 
 
+@dataclass
+class _Tally:
+    """Completions that are written, an unfinished one by the share of its limit, and their tokens."""
+
+    completions: float = 0.0
+    tokens: int = 0
+
+    def add(self, draft: _Draft, finished: bool) -> None:
+        """The draft has one more token."""
+        written = len(draft.token_ids)
+        self.completions += 1 - (written - 1) / draft.limit if finished else 1 / draft.limit
+        self.tokens += 1
+
+
 class _RowCache:
     """Keys and values of every layer in buffers made once, [B, heads, K, width]; `length` positions are filled."""
 
-    def __init__(self, prompt: DynamicCache, rows_B: torch.Tensor, positions: int) -> None:
-        self.length = prompt.layers[0].keys.shape[2]
-        self.buffers = [
-            tuple(self._expanded(states, rows_B, positions) for states in (layer.keys, layer.values)) for layer in prompt.layers
-        ]
+    def __init__(self, rows: int, positions: int) -> None:
+        self.rows, self.positions, self.length = rows, positions, 0
+        self.buffers: list[tuple[torch.Tensor, ...]] = []
 
-    def _expanded(self, states: torch.Tensor, rows_B: torch.Tensor, positions: int) -> torch.Tensor:
-        buffer = states.new_empty(len(rows_B), states.shape[1], positions, states.shape[3])
-        buffer[:, :, : self.length] = states.index_select(0, rows_B)
-        return buffer
+    def fill(self, prompts: DynamicCache, start: int, prompts_B: torch.Tensor) -> None:
+        """The rows from `start` on begin with the prompts that `prompts_B` names."""
+        self.length = prompts.layers[0].keys.shape[2]
+        self.buffers = self.buffers or [
+            tuple(self._empty(states) for states in (layer.keys, layer.values)) for layer in prompts.layers
+        ]
+        for pair, layer in zip(self.buffers, prompts.layers, strict=True):
+            for buffer, states in zip(pair, (layer.keys, layer.values), strict=True):
+                buffer[start : start + len(prompts_B), :, : self.length] = states.index_select(0, prompts_B)
+
+    def _empty(self, states: torch.Tensor) -> torch.Tensor:
+        return states.new_empty(self.rows, states.shape[1], self.positions, states.shape[3])
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer: int, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Append one position; called by the model's attention. Returns all filled positions."""
@@ -96,10 +119,20 @@ class _RowCache:
 class HFEngine:
     """Implements `Engine` on grouped LoRA layers; the model stays, adapters come and go by `set_adapters`."""
 
-    def __init__(self, lora: GroupedLoRA, tokenizer: Any, adapters: Mapping[str, Weights], batch_tokens: int = 65536) -> None:
-        self._lora, self._tokenizer, self._batch_tokens = lora, tokenizer, batch_tokens
+    def __init__(
+        self,
+        lora: GroupedLoRA,
+        tokenizer: Any,
+        adapters: Mapping[str, Weights],
+        batch_tokens: int = 65536,
+        progress: Progress = silent,
+        pass_bytes: int = PASS_BYTES,
+    ) -> None:
+        self._lora, self._tokenizer, self._batch_tokens, self._pass_bytes = lora, tokenizer, batch_tokens, pass_bytes
+        self._progress = progress
         model: Any = lora.model
         self._model, self._device = model, next(model.parameters()).device
+        self._width = int(getattr(model.config, "intermediate_size", 4 * model.config.hidden_size))
         ends = getattr(model.generation_config, "eos_token_id", None)
         self._ends = frozenset(ends if isinstance(ends, list) else [ends]) | {tokenizer.eos_token_id}
         shapes = parameter_shapes(lora.shapes(), lora.rank)
@@ -133,7 +166,8 @@ class HFEngine:
         """
         if not requests:
             return []
-        drafts = [self._draft(request) for request in requests]
+        drafts, self._tally = [self._draft(request) for request in requests], _Tally()
+        self._progress("completions", 0, len(drafts))
         stack = [*self._adapters.values()]
         if any(request.adapter_id is None for request in requests):
             stack.append(self._base)  # the last row is the base model alone
@@ -142,8 +176,10 @@ class HFEngine:
             with torch.inference_mode():
                 for batch in self._batches(requests, drafts):
                     self._complete(batch, drafts, temperature)
-        except torch.OutOfMemoryError as error:
-            raise EngineUnavailable(f"out of device memory; lower engine.batch_tokens ({self._batch_tokens})") from error
+        except RuntimeError as error:
+            if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in str(error):  # as a processor says it
+                raise
+            raise EngineUnavailable(f"out of memory; lower engine.batch_tokens ({self._batch_tokens})") from error
         return [
             Completion(tuple(draft.token_ids), tuple(draft.logprobs), draft.token_ids[-1] not in self._ends) for draft in drafts
         ]
@@ -186,14 +222,12 @@ class HFEngine:
 
     def _complete(self, batch: list[_Group], drafts: list[_Draft], temperature: float) -> None:
         """Write the completions of one batch into their drafts."""
-        logits_UV, prompt = self._prefill(batch)
         rows_B = np.repeat(np.arange(len(batch)), [len(group.places) for group in batch])
         slots_B, places_B = np.array([batch[row].slot for row in rows_B]), np.concatenate([group.places for group in batch])
         lengths_B = self._tensor([len(batch[row].prompt_ids) for row in rows_B])
-        expand_B = self._tensor(rows_B)
         longest = max(drafts[place].limit for place in places_B)
-        cache = _RowCache(prompt, expand_B, prompt.get_seq_length() + longest)
-        padding_B, logits_BV = cache.length - lengths_B, logits_UV.index_select(0, expand_B)
+        logits_UV, cache = self._prefill(batch, rows_B, longest)
+        padding_B, logits_BV = cache.length - lengths_B, logits_UV.index_select(0, self._tensor(rows_B))
         for _ in range(longest):
             tokens_B = self._sample(logits_BV, places_B, drafts, temperature)
             alive_B = np.array([not self._finished(drafts[place]) for place in places_B])
@@ -207,23 +241,40 @@ class HFEngine:
                 slots_B, places_B = slots_B[keep], places_B[keep]
             logits_BV = self._step(tokens_B, slots_B, padding_B, cache)
 
-    def _prefill(self, batch: list[_Group]) -> tuple[torch.Tensor, DynamicCache]:
-        """Logits after each prompt, and the prompts' cache; prompts are padded on the left to the longest."""
+    def _prefill(self, batch: list[_Group], rows_B: np.ndarray, room: int) -> tuple[torch.Tensor, _RowCache]:
+        """Logits after each prompt, and every row's cache with `room` positions more than the longest prompt.
+
+        Prompts are read some at a time: the activations of all of them can be larger than the machine.
+        """
         longest = max(len(group.prompt_ids) for group in batch)
-        ids, mask = np.zeros((len(batch), longest), np.int64), np.zeros((len(batch), longest), np.int64)
-        for row, group in enumerate(batch):
-            ids[row, longest - len(group.prompt_ids) :] = group.prompt_ids
-            mask[row, longest - len(group.prompt_ids) :] = 1
+        cache = _RowCache(len(rows_B), longest + room)
+        size = max(1, self._pass_bytes // (longest * self._width * self._model.dtype.itemsize))
+        logits = []
+        for start in range(0, len(batch), size):
+            part = batch[start : start + size]
+            part_logits_UV, prompts = self._read(part, longest)
+            own = np.flatnonzero((rows_B >= start) & (rows_B < start + len(part)))
+            cache.fill(prompts, int(own[0]), self._tensor(rows_B[own] - start))
+            logits.append(part_logits_UV)
+        return torch.cat(logits), cache
+
+    def _read(self, groups: list[_Group], length: int) -> tuple[torch.Tensor, DynamicCache]:
+        """Logits after each prompt, and the prompts' cache; prompts are padded on the left to `length`."""
+        ids, mask = np.zeros((len(groups), length), np.int64), np.zeros((len(groups), length), np.int64)
+        for row, group in enumerate(groups):
+            ids[row, length - len(group.prompt_ids) :] = group.prompt_ids
+            mask[row, length - len(group.prompt_ids) :] = 1
         positions = np.maximum(mask.cumsum(1) - 1, 0)
         cache = DynamicCache()
-        with self._lora.routed(self._counts(np.array([group.slot for group in batch]))):
+        with self._lora.routed(self._counts(np.array([group.slot for group in groups]))):
             out = self._model(
                 self._tensor(ids),
                 attention_mask=self._tensor(mask),
                 position_ids=self._tensor(positions),
                 past_key_values=cache,
                 use_cache=True,
-                logits_to_keep=1,
+                # an index copies the last positions; from a slice torch makes a batched product with a copy of the head a row
+                logits_to_keep=self._tensor([length - 1]),
             )
         return out.logits[:, -1], cache
 
@@ -245,21 +296,17 @@ class HFEngine:
         return logits
 
     def _sample(self, logits_BV: torch.Tensor, places_B: np.ndarray, drafts: list[_Draft], temperature: float) -> torch.Tensor:
-        """One token a row, written to the drafts that go on: the first whose cumulative probability exceeds the uniform."""
-        logprobs_BV = (logits_BV.float() / (temperature or 1.0)).log_softmax(-1)
-        if temperature == 0:
-            tokens_B = logprobs_BV.argmax(-1)
-        else:
-            uniforms = [drafts[place].uniforms[min(len(drafts[place].token_ids), drafts[place].limit - 1)] for place in places_B]
-            cumulative_BV = logprobs_BV.double().exp().cumsum(-1)
-            targets_B = torch.tensor(uniforms, dtype=torch.float64, device=self._device) * cumulative_BV[:, -1]
-            # right=True skips tokens of probability zero
-            tokens_B = torch.searchsorted(cumulative_BV, targets_B[:, None], right=True)[:, 0].clamp(max=logits_BV.shape[1] - 1)
-        chosen = logprobs_BV.gather(1, tokens_B[:, None])[:, 0].tolist()
-        for place, token, logprob in zip(places_B, tokens_B.tolist(), chosen, strict=True):
+        """One token a row, written to the drafts that are not finished."""
+        uniforms_B = self._tensor([drafts[at].uniforms[min(len(drafts[at].token_ids), drafts[at].limit - 1)] for at in places_B])
+        size = max(1, self._pass_bytes // (logits_BV.shape[1] * _DRAW_BYTES))
+        pieces = [_draw(*pair, temperature) for pair in zip(logits_BV.split(size), uniforms_B.split(size), strict=True)]
+        tokens_B, logprobs_B = (torch.cat(parts) for parts in zip(*pieces, strict=True))
+        for place, token, logprob in zip(places_B, tokens_B.tolist(), logprobs_B.tolist(), strict=True):
             if not self._finished(drafts[place]):
                 drafts[place].token_ids.append(token)
                 drafts[place].logprobs.append(logprob)
+                self._tally.add(drafts[place], self._finished(drafts[place]))
+        self._progress("completions", self._tally.completions, len(drafts), self._tally.tokens)
         return tokens_B
 
     def _finished(self, draft: _Draft) -> bool:
@@ -270,3 +317,16 @@ class HFEngine:
 
     def _tensor(self, values: Any) -> torch.Tensor:
         return torch.as_tensor(np.asarray(values), device=self._device)
+
+
+def _draw(logits_BV: torch.Tensor, uniforms_B: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """A token a row with its log-probability: the first whose cumulative probability exceeds the uniform."""
+    logprobs_BV = (logits_BV.float() / (temperature or 1.0)).log_softmax(-1)
+    if temperature == 0:
+        tokens_B = logprobs_BV.argmax(-1)
+    else:
+        cumulative_BV = logprobs_BV.double().exp().cumsum(-1)
+        targets_B = uniforms_B * cumulative_BV[:, -1]
+        # right=True skips tokens of probability zero
+        tokens_B = torch.searchsorted(cumulative_BV, targets_B[:, None], right=True)[:, 0].clamp(max=logits_BV.shape[1] - 1)
+    return tokens_B, logprobs_BV.gather(1, tokens_B[:, None])[:, 0]

@@ -6,6 +6,7 @@ rounding. Which is fastest depends on device and group sizes: `choose_backend` h
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -40,15 +41,35 @@ def lora_bmm(x_TI: torch.Tensor, A_NRI: torch.Tensor, B_NOR: torch.Tensor, token
 def _padded_rows(tokens_N: tuple[int, ...], device: torch.device) -> torch.Tensor:
     """Where each token stands when every group is padded to the longest."""
     longest = max(tokens_N)
-    places = [torch.arange(n * longest, n * longest + count) for n, count in enumerate(tokens_N)]
-    return torch.cat(places).to(device)
+    places = [n * longest + place for n, count in enumerate(tokens_N) for place in range(count)]
+    return _kept(places, torch.int64, device)
 
 
 def lora_grouped_mm(x_TI: torch.Tensor, A_NRI: torch.Tensor, B_NOR: torch.Tensor, tokens_N: Sequence[int]) -> torch.Tensor:
-    """B A x as two grouped matrix products over segment ends (CUDA, bfloat16, axes divisible by 8). Returns [T, O]."""
-    ends_N = torch.tensor(tokens_N, device=x_TI.device).cumsum(0).to(torch.int32)
+    """B A x as two grouped matrix products over segment ends (CUDA, bfloat16, axes divisible by 8). Returns [T, O].
+
+    The products never see an empty group: some kernels leave its gradient uninitialized (pytorch issue 172439). Selecting the
+    others gives it a gradient of exactly zero.
+    """
+    active = tuple(n for n, count in enumerate(tokens_N) if count)
+    if len(active) < len(tokens_N):
+        rows_N = _indices(active, x_TI.device)
+        A_NRI, B_NOR = A_NRI.index_select(0, rows_N), B_NOR.index_select(0, rows_N)
+    ends_N = _indices(tuple(accumulate(tokens_N[n] for n in active)), x_TI.device)
     hidden = F.grouped_mm(x_TI, A_NRI.transpose(1, 2), offs=ends_N)
     return F.grouped_mm(hidden, B_NOR.transpose(1, 2), offs=ends_N)
+
+
+@lru_cache(maxsize=64)
+def _indices(values: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    """Small integers on the device: copied there once, not once a layer."""
+    return _kept(values, torch.int32, device)
+
+
+def _kept(values: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A tensor that a backward pass may save, though decoding asks for it first: the caches outlive inference mode."""
+    with torch.inference_mode(False):
+        return torch.tensor(values, dtype=dtype, device=device)
 
 
 class EqualGroups(torch.autograd.Function):
@@ -81,12 +102,37 @@ class EqualGroups(torch.autograd.Function):
         return grad_x, None, None, grad_A, grad_B, None
 
 
-def choose_backend(x_TI: torch.Tensor, A_NRI: torch.Tensor, B_NOR: torch.Tensor, tokens_N: Sequence[int]) -> Backend:
-    """The fastest backend that fits: grouped products on CUDA, batched ones for (nearly) equal groups, else the loop."""
+def choose_backend(
+    x_TI: torch.Tensor,
+    A_NRI: torch.Tensor,
+    B_NOR: torch.Tensor,
+    tokens_N: Sequence[int],
+    capability: tuple[int, int] | None = None,
+) -> Backend:
+    """The fastest backend that fits: grouped products on Hopper, batched ones for (nearly) equal groups, else the loop.
+
+    `capability` is that of the GPU, None for the one that holds `x_TI`.
+    """
+    if capability is None and x_TI.is_cuda:
+        capability = _capability(x_TI.device)
     axes = (x_TI.shape[1], A_NRI.shape[1], B_NOR.shape[1])
-    if x_TI.is_cuda and x_TI.dtype == torch.bfloat16 and hasattr(F, "grouped_mm") and all(axis % 8 == 0 for axis in axes):
+    if capability is not None and groups_natively(capability) and x_TI.dtype == torch.bfloat16 and all(n % 8 == 0 for n in axes):
         return lora_grouped_mm
     longest, total, num_adapters = max(tokens_N), sum(tokens_N), len(tokens_N)
     if min(tokens_N) == longest or (longest * num_adapters <= 2 * total and total <= _PADDED_TOKENS * num_adapters):
         return lora_bmm
     return lora_loop
+
+
+def groups_natively(capability: tuple[int, int]) -> bool:
+    """Whether torch's grouped product is one right kernel on a GPU of this compute capability: Hopper (sm_90) only.
+
+    Blackwell's backward pass is wrong (pytorch issues 172439 and 193633); on other GPUs torch loops over the groups and waits
+    for the device in every call, which our own loop does not.
+    """
+    return hasattr(F, "grouped_mm") and capability == (9, 0)
+
+
+@lru_cache(maxsize=8)
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)

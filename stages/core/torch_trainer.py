@@ -17,6 +17,7 @@ import pyarrow as pa
 import torch
 from torch import nn
 
+from stages.core.agreement import Drift
 from stages.core.grouped_lora import GroupedLoRA, unflatten
 from stages.core.loss import Objective, importance_weights, sequence_mask, token_logprobs, token_losses
 from stages.core.packing import (
@@ -30,6 +31,7 @@ from stages.core.packing import (
     micro_batches,
     pack_rows,
 )
+from stages.core.progress import Progress, silent
 from stages.core.trainer import Adapter, Update, Weights
 
 
@@ -73,10 +75,15 @@ class TorchTrainer:
     """Implements `Trainer` on grouped LoRA layers, on whatever device the model is on."""
 
     def __init__(
-        self, lora: GroupedLoRA, pad_id: int, settings: Settings, learning_rates: Mapping[str, float] | None = None
+        self,
+        lora: GroupedLoRA,
+        pad_id: int,
+        settings: Settings,
+        learning_rates: Mapping[str, float] | None = None,
+        progress: Progress = silent,
     ) -> None:
         """`learning_rates` by adapter id override the one of the settings. Raises ValueError for a model that does not fit."""
-        self._lora, self._pad_id, self._settings = lora, pad_id, settings
+        self._lora, self._pad_id, self._settings, self._progress = lora, pad_id, settings, progress
         self._learning_rates = dict(learning_rates or {})
         model: Any = lora.model
         self._model, self._head = model, model.get_output_embeddings()
@@ -97,14 +104,15 @@ class TorchTrainer:
             updates |= self._run([adapters[name] for name in names], columns(names, samples), counts)
         return {adapter_id: updates[adapter_id] for adapter_id in adapters}
 
-    def drift(self, adapters: Mapping[str, Adapter], samples: pa.Table) -> dict[str, float]:
-        """Largest |log-probability here minus the engine's| of each adapter's samples, in nats; no step is taken."""
+    def drift(self, adapters: Mapping[str, Adapter], samples: pa.Table) -> dict[str, Drift]:
+        """|log-probability here minus the engine's| over each adapter's samples; no step is taken."""
         check_samples(adapters, samples)
         rows = columns(tuple(adapters), samples)
         self._lora.load([adapter.weights for adapter in adapters.values()])
         with torch.no_grad():
             tokens = self._accumulate(rows, self._settings.micro_batch_tokens)
-        return {name: float(np.abs(tokens.of(slot)["drift"]).max(initial=0.0)) for slot, name in enumerate(adapters)}
+        apart = {name: np.abs(tokens.of(slot)["drift"]) for slot, name in enumerate(adapters)}
+        return {name: Drift(float(own.mean()), float(own.max())) for name, own in apart.items() if len(own)}
 
     def _run(self, adapters: list[Adapter], samples: Samples, counts: Mapping[str, dict[str, float]]) -> dict[str, Update]:
         self._lora.load([adapter.weights for adapter in adapters])
@@ -137,12 +145,16 @@ class TorchTrainer:
         tokens = _Tokens()
         rows = pack_rows([int(slot) for slot in samples.slots_S], samples.prompts, samples.completions, self._settings.row_tokens)
         self._lora.checkpoint(self._settings.gradient_checkpointing)
+        done, total = 0, sum(len(completion) for completion in samples.completions)
+        self._progress("trained tokens", 0, total)
         try:
             for batch in micro_batches(rows, budget):
                 laid_out = lay_out(batch, samples.prompts, samples.completions, len(samples.names), self._pad_id)
                 loss = self._loss(laid_out, samples, tokens)
                 if loss.requires_grad:
                     loss.backward()
+                done += len(laid_out.targets_T)
+                self._progress("trained tokens", done, total, done)
         finally:
             self._lora.checkpoint(False)
         return tokens

@@ -7,13 +7,17 @@ off) from each request's own seed. Unlike the transformers engine's, its arithme
 draws up to rounding, log-probabilities differ from the trainer's (see `agreement`), and importance correction belongs on.
 """
 
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
 from transformers import AutoTokenizer
 from vllm import LLM, SamplingParams  # type: ignore[import-not-found,unused-ignore]
 from vllm.lora.request import LoRARequest  # type: ignore[import-not-found,unused-ignore]
@@ -22,6 +26,7 @@ from vllm.v1.engine.exceptions import EngineDeadError  # type: ignore[import-not
 
 from stages.core.adapter_files import CONFIG_FILE, WEIGHTS_FILE, config_bytes, weights_bytes, weights_sha256
 from stages.core.engine import Completion, EngineUnavailable, Request
+from stages.core.progress import Progress, silent
 from stages.core.trainer import Weights
 
 MEMORY_FOLDER = Path("/dev/shm")  # a Linux file system in memory; elsewhere the temporary folder is used
@@ -46,8 +51,8 @@ class Limits:
 class VLLMEngine:
     """Implements `Engine`; the model stays loaded, adapters come and go by `set_adapters`."""
 
-    def __init__(self, model: str, limits: Limits, adapters: Mapping[str, Weights]) -> None:
-        self._limits = limits
+    def __init__(self, model: str, limits: Limits, adapters: Mapping[str, Weights], progress: Progress = silent) -> None:
+        self._limits, self._progress = limits, progress
         self._tokenizer: Any = AutoTokenizer.from_pretrained(model)
         self._llm: Any = LLM(
             model,
@@ -125,7 +130,7 @@ class VLLMEngine:
         samplings = [self._sampling(request, temperature) for request in requests]
         adapters = [None if request.adapter_id is None else self._served[request.adapter_id] for request in requests]
         try:
-            outputs = self._llm.generate(prompts, samplings, lora_request=adapters, use_tqdm=False)
+            outputs = self._llm.generate(prompts, samplings, lora_request=adapters, use_tqdm=partial(_Bar, self._progress))
         except EngineDeadError as error:
             raise EngineUnavailable(f"vLLM has died: {error}") from error
         return [self._completion(output.outputs[0]) for output in outputs]
@@ -172,3 +177,22 @@ class VLLMEngine:
 
 def _on_cuda() -> bool:
     return bool(current_platform.is_cuda())
+
+
+class _Bar(tqdm):  # type: ignore[misc,type-arg,unused-ignore]
+    """The bar that vLLM moves while it generates: it draws nothing and reports."""
+
+    def __init__(self, progress: Progress, total: int, **_: Any) -> None:
+        self._progress = progress
+        super().__init__(total=total, file=StringIO(), mininterval=float("inf"))
+
+    @property
+    def format_dict(self) -> dict[str, Any]:
+        """vLLM writes its rates into `postfix`, divided by this `elapsed`: after one second they are what was counted."""
+        return {**super().format_dict, "elapsed": 1.0}
+
+    def update(self, n: float | None = 1) -> None:
+        """That many completions more are whole."""
+        super().update(n)
+        written = re.search(r"output: ([\d.]+)", str(self.postfix))
+        self._progress("completions", self.n, self.total, int(float(written[1])) if written else 0)

@@ -1,0 +1,97 @@
+"""What a step's progress looks like from outside: readings, taken twice a second in the process that computes. No Prefect."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+PERIOD = 0.5  # seconds between two readings
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A moment of a step: (what, done, total) of what is counted, outermost first, its tokens, their rate, and seconds left."""
+
+    counts: tuple[tuple[str, float, float], ...]
+    tokens: int
+    tokens_a_second: float | None
+    seconds_left: float | None
+
+    @property
+    def share(self) -> float:
+        """How much of the outermost count is done, from 0 to 1."""
+        _, done, total = self.counts[0]
+        return done / total if total else 1.0
+
+    def __str__(self) -> str:
+        left = [] if self.seconds_left is None else [f"{duration(self.seconds_left)} left"]
+        rate = [] if self.tokens_a_second is None else [f"{self.tokens_a_second:,.0f} tokens/s"]
+        counts = [f"{what} {int(done):,}/{int(total):,}" for what, done, total in self.counts]
+        tokens = [] if self.tokens_a_second is None else [f"{self.tokens:,} tokens"]
+        return " · ".join(left + rate + counts + tokens)  # what matters most first: a narrow terminal cuts the end
+
+
+@dataclass
+class _Count:
+    """One thing that is counted: where it began and where it stands."""
+
+    began: float
+    first: float
+    done: float
+    total: float
+    tokens: int = 0
+
+    def seconds_left(self, now: float) -> float | None:
+        if self.done <= self.first:
+            return None
+        return (now - self.began) * (self.total - self.done) / (self.done - self.first)
+
+
+class Meter:
+    """A `Progress` that makes readings of what it is told and hands them on, at most one a period."""
+
+    def __init__(self, hand_on: Callable[[Reading], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._hand_on, self._clock = hand_on, clock
+        self.begin()
+
+    def begin(self) -> None:
+        """Another step: what was counted before is over."""
+        self._counts: dict[str, _Count] = {}
+        self._earlier_tokens = 0
+        self._said = self._clock()
+
+    def __call__(self, what: str, done: float, total: float, tokens: int = 0) -> None:
+        """See `Progress`. A count that falls back, or has another total, begins anew."""
+        now, count = self._clock(), self._counts.get(what)
+        if count is None or done < count.done or total != count.total:
+            self._earlier_tokens += 0 if count is None else count.tokens
+            self._counts.pop(what, None)
+            count = self._counts[what] = _Count(now, done, done, total)
+        count.done, count.tokens = done, tokens
+        if now - self._said >= PERIOD:
+            self._said = now
+            self._hand_on(self.reading(now))
+
+    def reading(self, now: float) -> Reading:
+        """The moment `now`: the outermost count that is not finished, and the newest within it."""
+        newest = list(self._counts)[-1]
+        outer = next((what for what, count in self._counts.items() if count.done < count.total), newest)
+        chosen = dict.fromkeys((outer, newest))
+        counted = [count for what, count in self._counts.items() if what in chosen]
+        writing = [count for count in reversed(self._counts.values()) if count.tokens]
+        elapsed = now - writing[0].began if writing else 0.0
+        lefts = [left for count in counted if (left := count.seconds_left(now)) is not None]
+        return Reading(
+            tuple((what, self._counts[what].done, self._counts[what].total) for what in chosen),
+            self._earlier_tokens + sum(count.tokens for count in self._counts.values()),
+            writing[0].tokens / elapsed if elapsed > 0 else None,
+            lefts[0] if lefts else None,
+        )
+
+
+def duration(seconds: float) -> str:
+    """A length of time for people: 45 s, 12 min, 3 h 20 min."""
+    whole = round(seconds)
+    if whole < 100:
+        return f"{whole} s"
+    minutes = round(whole / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d} min"
