@@ -1,8 +1,8 @@
 """The walls around the grader of mathematical answers: what its process gives up before it reads what a model wrote.
 
-Linux on x86_64 and aarch64: a filter of system calls that also binds root. The process can compute, read its standard input, write
-to its standard output and end; it opens no file and no socket, makes no process, sends no signal and changes no limit. Elsewhere,
-macOS included, the limits alone hold, and the grader says on standard error that its walls are weaker.
+Linux on x86_64 and aarch64: a filter of system calls that also binds root. The process can compute, read its standard input,
+write to its standard output and end; it opens no file and no socket, makes no process, sends no signal and changes no limit.
+Elsewhere, macOS included, the limits alone hold, and the grader says on standard error that its walls are weaker.
 """
 
 import ctypes
