@@ -1,14 +1,19 @@
 """Mathematical answers: where a completion gives its answer, when two are equal, and what the grader does with the rest."""
 
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from suite_answers import PHRASINGS, near_misses
 
+from flows.config import PROJECT
 from flows.suite_data import SAMPLES, load
 from stages.core.suites import math_grader, prompts
-from stages.core.suites.math_answers import extract, last_boxed
+from stages.core.suites.math_answers import extract, last_boxed, normal
 from stages.core.suites.math_grader import GraderUnavailable, MathGrader, Question
 
 FULL = Path(__file__).resolve().parents[2] / "shared" / "benchdata"
@@ -102,6 +107,35 @@ def test_equal_and_unequal_answers(grader: MathGrader) -> None:
     assert [reply.status for reply in replies] == ["correct"] * len(EQUAL) + ["wrong"] * len(APART)
 
 
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ("1 2", "1 2"),
+        ("2 1/2", "2 1/2"),
+        ("2\\ 1/2", "2 1/2"),
+        ("3 \\quad 4", "3 4"),
+        ("10^2 3", "10^2 3"),
+        ("$1$ $2$", "1 2"),
+        ("21/2", "21/2"),
+        ("70\\,000", "70000"),
+        ("1,234,567", "1234567"),
+        ("1, 2", "1,2"),
+        ("x 2", "x2"),
+        ("2 x", "2x"),
+        ("( 3 , 4 )", "(3,4)"),
+        ("New York", "newyork"),
+        ("\\$ 18", "18"),
+    ],
+)
+def test_space_counts_between_digits_only(text: str, form: str) -> None:
+    assert normal(text) == form
+
+
+def test_space_between_digits_is_another_answer(grader: MathGrader) -> None:
+    asked = [Question(("12",), "1 2"), Question(("21/2",), "2 1/2"), Question(("\\frac12",), "\\frac 1 2")]
+    assert [one.status for one in grader.grade(asked)] == ["wrong", "wrong", "correct"]
+
+
 def test_any_of_several_gold_answers_counts(grader: MathGrader) -> None:
     assert [one.status for one in grader.grade([Question(("5", "7"), "7"), Question(("5", "7"), "6")])] == ["correct", "wrong"]
 
@@ -124,6 +158,72 @@ def test_an_answer_that_hangs_is_its_own_timeout_and_the_rest_is_graded(grader: 
     statuses = [one.status for one in grader.grade([hanging, Question(("2",), "\\frac{4}{2}"), Question(("2",), "\\frac{4}{3}")])]
     grader.seconds = usual
     assert statuses == ["timeout", "correct", "wrong"]
+
+
+def test_waiting_for_a_processor_is_no_timeout(grader: MathGrader) -> None:
+    """A process that is stopped for twice its limit has used none of it."""
+    grader.grade([Question(("20",), "\\frac{40}{2}")])
+    usual, grader.seconds = grader.seconds, 0.5
+    grader.workers[0].process.send_signal(signal.SIGSTOP)
+    timer = threading.Timer(1.0, grader.workers[0].process.send_signal, [signal.SIGCONT])
+    timer.start()
+    statuses = [one.status for one in grader.grade([Question(("30",), "\\frac{60}{2}")])]
+    timer.join()
+    grader.seconds = usual
+    assert statuses == ["correct"]
+
+
+def test_silence_is_no_verdict_and_weaker_walls_are_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(math_grader, "WORKER", "tests.silent_grader")
+    monkeypatch.setattr(math_grader, "_warned", [])
+    silent = MathGrader(workers=1, seconds=0.01)
+    with pytest.raises(GraderUnavailable, match="got no answer in 1 s"):
+        silent.grade([Question(("1",), "2")])
+    silent.close()
+    assert capsys.readouterr().err.count("weaker walls here: no limit as, system call filter") == 1
+
+
+def test_what_sympy_loads_late_is_loaded_and_the_question_asked_again(grader: MathGrader) -> None:
+    cups = Question(("[1,2]\\cup[3,4]",), "[1,2]\\cup[3,4)"), Question(("[1,2]\\cup[3,4]",), "[3,4]\\cup[1,2]")
+    assert [one.status for one in grader.grade(cups)] == ["wrong", "correct"]
+    assert grader.modules == [] if grader.missing else "sympy.sets.handlers.issubset" in grader.modules
+
+
+BEHIND = """
+import os, resource, socket, threading
+from stages.core.suites.math_walls import raise_walls
+missing = raise_walls()
+tries = {
+    "read": lambda: open("/etc/hostname"), "write": lambda: open("/tmp/math-walls", "w"), "list": lambda: os.listdir("/"),
+    "look": lambda: os.stat("/etc/hostname"), "remove": lambda: os.unlink("/tmp"), "internet": lambda: socket.socket(),
+    "local": lambda: socket.socketpair(), "fork": os.fork, "exec": lambda: os.execv("/bin/true", ["true"]),
+    "signal": lambda: os.kill(os.getppid(), 0), "root": lambda: os.setuid(0), "thread": threading.Thread(target=int).start,
+    "limit": lambda: resource.setrlimit(resource.RLIMIT_NPROC, (99, 99)),
+}
+for name, attempt in tries.items():
+    try:
+        attempt()
+        print(name)
+    except (OSError, RuntimeError, ValueError):
+        pass
+print("missing", missing)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="these walls are Linux's; elsewhere the grader says that it has none")
+def test_nothing_is_in_reach_behind_the_walls() -> None:
+    done = subprocess.run([sys.executable, "-c", BEHIND], cwd=PROJECT, capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("missing []\n", 0), done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="read from /proc")
+def test_the_grader_stands_behind_the_walls(grader: MathGrader) -> None:
+    grader.grade([Question(("40",), "\\frac{80}{2}")])
+    shown = Path(f"/proc/{grader.workers[0].process.pid}/status").read_text()
+    assert "NoNewPrivs:\t1" in shown and "Seccomp:\t2" in shown and "Uid:\t0" not in shown
+    assert grader.missing == ()
 
 
 def test_a_grader_that_was_killed_is_replaced(grader: MathGrader) -> None:

@@ -4,6 +4,7 @@ import base64
 import gzip
 import json
 import pickle
+import tracemalloc
 import zlib
 from pathlib import Path
 
@@ -140,6 +141,34 @@ def test_private_tests_that_hold_anything_but_text_are_refused() -> None:
     evil = base64.b64encode(zlib.compress(pickle.dumps(Path("x")))).decode()
     with pytest.raises(BadSuite, match="row 1: private_test_cases hold pathlib"):
         readers.read(readers.livecodebench, [good | {"private_test_cases": evil}])
+
+
+@pytest.mark.parametrize(
+    ("packed", "reason"),
+    [
+        (zlib.compress(pickle.dumps("[]"))[:-6], "cut off"),
+        (zlib.compress(b"\x80\x04\x95"), "row 1"),
+        (zlib.compress(b""), "Ran out of input"),
+        (zlib.compress(pickle.dumps(7)), "hold a int, not text"),
+        (zlib.compress(pickle.dumps("[" * 100_000)), "recursion"),
+        (b"no zlib", "incorrect header"),
+    ],
+)
+def test_private_tests_that_cannot_be_read_name_their_row(packed: bytes, reason: str) -> None:
+    good = json.loads((SAMPLES / "livecodebench.jsonl").read_text().splitlines()[1])
+    with pytest.raises(BadSuite, match=rf"row 1: .*{reason}|{reason}"):
+        readers.read(readers.livecodebench, [good | {"private_test_cases": base64.b64encode(packed).decode()}])
+
+
+def test_packed_tests_unpack_to_so_much_and_no_more() -> None:
+    bomb = zlib.compress(bytes(10_000_000))
+    assert readers.unpacked(zlib.compress(b"x" * 1_000), limit=2_000) == b"x" * 1_000
+    tracemalloc.start()
+    with pytest.raises(BadSuite, match="more than 100000 bytes"):
+        readers.unpacked(bomb, limit=100_000)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 400_000
 
 
 def test_chosen_problems_are_spread_and_dated() -> None:

@@ -4,13 +4,19 @@
 
 import ast
 import math
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import count
 
 import pytest
+from counted import lines_run
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.core.values import (
     LiteralError,
+    OverLimit,
     TooLarge,
     arguments_wire,
     canonical,
@@ -138,3 +144,80 @@ def test_arguments() -> None:
     for text in ("1 2", "a=1", ",", "1,,2"):
         with pytest.raises(LiteralError):
             parse_arguments(text)
+
+
+TOO_LARGE = "1" + "0" * 400
+
+
+@pytest.mark.parametrize("text", [f"complex({TOO_LARGE}, 1)", f"complex(1, -{TOO_LARGE})", f"{TOO_LARGE}+1j", f"-{TOO_LARGE}-2j"])
+def test_a_part_of_a_complex_number_beyond_floats_is_refused(text: str) -> None:
+    with pytest.raises(LiteralError, match="beyond floats"):
+        parse_value(f"[{text}]")
+
+
+def nested(levels: int, inside: str = "1, 2", outside: str = "3") -> str:
+    for _ in range(levels):
+        inside = f"frozenset({{{inside}, {outside}}})"
+    return inside
+
+
+@pytest.mark.parametrize("write", [canonical, literal, lambda value: arguments_wire((value,))])
+def test_a_level_of_frozensets_costs_its_text(write: Callable[[object], str]) -> None:
+    """Every text of a value writes each of its parts once a level at most: lines that run grow with the depth, and not by powers."""
+    lines = {levels: lines_run(lambda levels=levels: write(parse_value(nested(levels)))) for levels in (6, 12, 24)}
+    assert lines[24] < 6 * lines[12] < 36 * lines[6]
+
+
+@given(values.map(lambda value: frozenset([canonical(value), 1])) | st.frozensets(st.frozensets(st.tuples(scalars, scalars))))
+def test_nested_frozensets_read_back(value: object) -> None:
+    assert canonical(parse_value(literal(value), limit=1 << 20)) == canonical(value) == canonical(parse_value(canonical(value)))
+
+
+PRIME = 2**61 - 1
+
+
+def same_hashes(levels: int, number: Iterator[int]) -> str:
+    """A frozenset that is unlike any other and has the hash of all: two such in each, numbers at the bottom."""
+    if not levels:
+        return str(next(number) * PRIME)
+    return f"frozenset({{{same_hashes(levels - 1, number)}, {same_hashes(levels - 1, number)}}})"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{" + ", ".join(str(number * PRIME) for number in range(3_000)) + "}",
+        "{" + ", ".join(f"{number * PRIME}: 0" for number in range(3_000)) + "}",
+        "frozenset([" + ", ".join(str(number * PRIME) for number in range(3_000)) + "])",
+        "{" + same_hashes(9, counted := count(1)) + ", " + same_hashes(9, counted) + "}",
+        "{" + ", ".join(str(tuple(-1 - (number >> bit & 1) for bit in range(11))) for number in range(1 << 11)) + "}",
+    ],
+)
+def test_members_with_one_hash_are_refused_before_they_cost(text: str) -> None:
+    with pytest.raises(OverLimit, match="one hash"):
+        parse_value(text, limit=1 << 20)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {(x, y) for x in range(-30, 30) for y in range(-30, 30)},
+        {frozenset({-1}), frozenset({-2}), frozenset({(0, -1), (0, -2)})},
+        {-1: "a", -2: "b", (-1, -2): "c", (-2, -1): "d"},
+        {number * PRIME for number in range(100)},
+    ],
+)
+def test_honest_members_with_one_hash_are_read(value: object) -> None:
+    assert parse_value(literal(value)) == value
+    assert parse_value("{" + "0, " * 9_000 + "}") == {0}
+
+
+@pytest.mark.parametrize("unit", ["'a' ", "''", "\\n", "é", "\\'", '"', "1, ", "-", "1_", "[", "\\x41", "'''"])
+def test_a_text_costs_a_few_bytes_a_character(unit: str) -> None:
+    for text in (unit * (200_000 // len(unit)), "'''" + unit * (200_000 // len(unit)) + "'''"):
+        tracemalloc.start()
+        with suppress(LiteralError):
+            parse_value(text, limit=1 << 24)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 16 * len(text) + 100_000, (unit, peak / len(text))

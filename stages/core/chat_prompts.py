@@ -15,10 +15,9 @@ Completions are read with regular expressions only: nothing that a model wrote i
 """
 
 import re
-import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from stages.core.fences import Fence, blanked, closed_fences
 from stages.core.prompts import Kind, Proposed, Triplet, Unparsed
 
 MAX_MESSAGE = 1000
@@ -122,12 +121,12 @@ class ChatPrompts:
 
     def read_proposal(self, kind: Kind, completion: str) -> Proposed:
         """The last program that defines `f`, and the last input."""
-        fences = _fences(_answer(completion))
+        fences = closed_fences(_answer(completion))
         return Proposed(_program(fences), (_value(fences, "input"),))
 
     def read_inputs(self, completion: str, program: str, num_inputs: int) -> Proposed:
         """The last `num_inputs` inputs and the last message."""
-        fences = _fences(_answer(completion))
+        fences = closed_fences(_answer(completion))
         inputs = [fence.text for fence in fences if fence.label == "input"]
         if len(inputs) < num_inputs:
             raise Unparsed(f"wanted {num_inputs} ```input fences, found {len(inputs)}")
@@ -137,7 +136,7 @@ class ChatPrompts:
 
     def read_answer(self, kind: Kind, completion: str) -> str:
         """What the last output, input or program fence holds."""
-        fences = _fences(_answer(completion))
+        fences = closed_fences(_answer(completion))
         if kind is Kind.INDUCTION:
             return _program(fences)
         return _value(fences, "output" if kind is Kind.DEDUCTION else "input")
@@ -169,41 +168,24 @@ def _induction(inputs: tuple[str, ...], outputs: tuple[str, ...], message: str) 
     ]
 
 
-@dataclass(frozen=True)
-class _Fence:
-    """A fenced block: its label in lower case, its text, and where it lies."""
-
-    label: str
-    text: str
-    start: int
-    end: int
-
-
-_LABELS = {"python": "python", "py": "python", "python3": "python", "input": "input", "output": "output", "message": "message"}
-# An opening fence stands alone on its line; after a label that we know, the content may start on the same line.
-_OPENING = re.compile(
-    r"^[ \t]*```[ \t]*(?:(?P<known>python3?|py|input|output|message)\b:?[ \t]*\n?|(?P<other>[^\s`]*)[ \t]*\n)", re.M | re.I
-)
-_CLOSING = re.compile(r"(?P<close>```)[ \t]*$", re.M)
-# Strings and comments are skipped over, so that backticks inside them close nothing.
-_STRINGS = (r'"""(?:\\.|[^\\])*?"""', r"'''(?:\\.|[^\\])*?'''", r'"(?:\\.|[^"\\\n])*"', r"'(?:\\.|[^'\\\n])*'")
-_CLOSING_CODE = re.compile("|".join((r"#[^\n]*", *_STRINGS, _CLOSING.pattern)), re.M | re.S)
-_DEFINES_F = re.compile(r"^def[ \t]+f[ \t]*\(", re.M)
-_TURN_OVER = re.compile(r"</answer>\s*?\n?[ \t]*User:")
+_DEFINES_F = re.compile(r"^def[ \t]++f[ \t]*+\(", re.M)
+_TELLS_F = re.compile(r"\bdef\s++f\s*+\(")
+_THOUGHT_OVER = re.compile(r"</think>\s*+(?=<answer>)")
+_TURN_OVER = re.compile(r"</answer>\s*+User:")
 _TAG = re.compile(r"</?(?:think|answer)>")
 
 
 def _answer(completion: str) -> str:
     """What stands inside the last answer tags. Raises Unparsed unless the form is `thought</think><answer>…</answer>`."""
     text = completion.replace("\r\n", "\n").replace("\r", "\n")
-    start = re.search(r"</think>\s*(?=<answer>)", text)
+    start = _THOUGHT_OVER.search(text)
     if start is None:
         for tag in ("</think>", "<answer>"):
             if tag not in text:
                 raise Unparsed(f"no {tag}")
         raise Unparsed("<answer> does not follow directly on </think>")
     text = text[start.end() :]
-    outside = _blanked(text)
+    outside = blanked(text)
     if over := _TURN_OVER.search(outside):
         outside = outside[: over.end()]
     opening = outside.rfind("<answer>")
@@ -213,32 +195,7 @@ def _answer(completion: str) -> str:
     return text[opening + len("<answer>") : closing]
 
 
-def _blanked(text: str) -> str:
-    """The text with what stands in fences replaced by spaces, every place unmoved."""
-    for fence in _fences(text):
-        text = text[: fence.start] + " " * (fence.end - fence.start) + text[fence.end :]
-    return text
-
-
-def _fences(text: str) -> list[_Fence]:
-    """The closed fences, in order."""
-    found, at = [], 0
-    while opening := _OPENING.search(text, at):
-        label = _LABELS.get((opening["known"] or "").lower(), (opening["other"] or "").lower())
-        closings = _CLOSING if label == "message" else _CLOSING_CODE
-        closing = next((each for each in closings.finditer(text, opening.end()) if each["close"]), None)
-        if closing is None:
-            if not _CLOSING.search(text, opening.end()):
-                break  # nothing closes any more: no need to try every later opening
-            at = opening.end()
-            continue
-        content = textwrap.dedent(text[opening.end() : closing.start()]).strip("\n")
-        found.append(_Fence(label, content.rstrip() if label == "python" else content.strip(), opening.start(), closing.end()))
-        at = closing.end()
-    return found
-
-
-def _program(fences: Sequence[_Fence]) -> str:
+def _program(fences: Sequence[Fence]) -> str:
     """The last program that defines `f`; a fence without a label may hold it where none is labelled."""
     labelled = [fence.text for fence in fences if fence.label == "python"]
     programs = labelled or [fence.text for fence in fences if fence.label == ""]
@@ -250,7 +207,7 @@ def _program(fences: Sequence[_Fence]) -> str:
     raise Unparsed("the program does not define f: no line starts with def f(")
 
 
-def _value(fences: Sequence[_Fence], label: str) -> str:
+def _value(fences: Sequence[Fence], label: str) -> str:
     """The last value with this label; a fence without a label may hold it where it is the only one."""
     labelled = [fence.text for fence in fences if fence.label == label]
     plain = [fence.text for fence in fences if fence.label == "" and not _DEFINES_F.search(fence.text)]
@@ -262,7 +219,7 @@ def _value(fences: Sequence[_Fence], label: str) -> str:
     return values[-1]
 
 
-def _message(fences: Sequence[_Fence]) -> str:
+def _message(fences: Sequence[Fence]) -> str:
     """The last message. The student sees it, so it may neither give the program away nor speak in the prompt's own marks."""
     messages = [fence.text for fence in fences if fence.label == "message"]
     if not messages or not messages[-1]:
@@ -270,7 +227,7 @@ def _message(fences: Sequence[_Fence]) -> str:
     message = messages[-1]
     if len(message) > MAX_MESSAGE:
         raise Unparsed(f"the message has {len(message)} characters, more than {MAX_MESSAGE}")
-    if re.search(r"\bdef\s+f\s*\(", message):
+    if _TELLS_F.search(message):
         raise Unparsed("the message defines f")
     if "```" in message or _TAG.search(message):
         raise Unparsed("the message holds a fence or a tag")

@@ -12,8 +12,11 @@ Gate = Callable[[Mapping[str, Any]], bool]
 """A row of TASKS with status valid -> whether the gate stops it."""
 
 _COMMENT = re.compile(r"#[^\n]*")
-_SIGNATURE = re.compile(r"^def f\((?P<parameters>[^()]*)\)[^:\n]*:", re.MULTILINE)
-_TEXT_BLOCK = re.compile(r'"""(?:.|\n)*?"""|' + r"'''(?:.|\n)*?'''")
+_SIGNATURE = re.compile(r"^def f\((?P<parameters>[^()]*+)\)[^:\n]*+:", re.MULTILINE)
+_TEXT_BLOCK = re.compile(r'"""[\s\S]*?"""|' + r"'''[\s\S]*?'''")
+_PARAMETER = re.compile(r"(?:^|,)\s*+\**+\s*+([^\W\d]\w*+)")
+_WORD = re.compile(r"\w++")
+_SPACE = re.compile(r"\s++")
 
 
 def constant(row: Mapping[str, Any]) -> bool:
@@ -27,8 +30,8 @@ def ignores_input(row: Mapping[str, Any]) -> bool:
     found = _SIGNATURE.search(program)
     if not found:
         return False
-    names = re.findall(r"(?:^|,)\s*\**\s*([^\W\d]\w*)", found["parameters"])
-    return bool(names) and not any(re.search(rf"\b{re.escape(name)}\b", program[found.end() :]) for name in names)
+    names = _PARAMETER.findall(found["parameters"])
+    return bool(names) and not set(names).intersection(_WORD.findall(program, found.end()))
 
 
 def identity(row: Mapping[str, Any]) -> bool:
@@ -39,15 +42,15 @@ def identity(row: Mapping[str, Any]) -> bool:
 def verbatim_output(row: Mapping[str, Any]) -> bool:
     """An output of three characters or more stands in the program as it is."""
     program = _squeeze(row["program"])
-    return any(len(_squeeze(output)) >= 3 and _squeeze(output) in program for output in row["outputs"])
+    return any(len(output) >= 3 and output in program for output in map(_squeeze, row["outputs"]))
 
 
 def quoted_input(row: Mapping[str, Any]) -> bool:
     """A deduction or abduction input stands in a comment or docstring of the program."""
     if row["kind"] == "induction":
         return False
-    asides = " ".join(_COMMENT.findall(row["program"]) + _TEXT_BLOCK.findall(row["program"]))
-    return any(_squeeze(given) in _squeeze(asides) for given in row["inputs"])
+    asides = _squeeze(" ".join(_COMMENT.findall(row["program"]) + _TEXT_BLOCK.findall(row["program"])))
+    return any(_squeeze(given) in asides for given in row["inputs"])
 
 
 def telling_message(row: Mapping[str, Any]) -> bool:
@@ -60,7 +63,7 @@ def telling_message(row: Mapping[str, Any]) -> bool:
 
 def _squeeze(text: str) -> str:
     """The text without white space, and with one kind of quotes."""
-    return re.sub(r"\s+", "", text).replace('"', "'")
+    return _SPACE.sub("", text).replace('"', "'")
 
 
 GATES: dict[str, Gate] = {

@@ -6,22 +6,24 @@ import unicodedata
 MAX_DIGITS = 4_300
 _LARGEST = 10**MAX_DIGITS
 
+# Every repetition is possessive: what it has taken it never gives back, so that a text costs one pass and no memory.
+_DIGITS = r"[0-9]++(?:_[0-9]++)*+"
 _NUMBER = (
-    r"0[xX](?:_?[0-9a-fA-F])+|0[oO](?:_?[0-7])+|0[bB](?:_?[01])+"
-    r"|(?:[0-9](?:_?[0-9])*\.(?:[0-9](?:_?[0-9])*)?|\.[0-9](?:_?[0-9])*|[0-9](?:_?[0-9])*(?=[eEjJ]))"
-    r"(?:[eE][-+]?[0-9](?:_?[0-9])*)?[jJ]?"
-    r"|(?:0(?:_?0)*|[1-9](?:_?[0-9])*)"
+    r"0[xX](?:_?[0-9a-fA-F])++|0[oO](?:_?[0-7])++|0[bB](?:_?[01])++"
+    rf"|(?:{_DIGITS}\.(?:{_DIGITS})?+|\.{_DIGITS}|{_DIGITS}(?=[eEjJ]))"
+    rf"(?:[eE][-+]?{_DIGITS})?[jJ]?"
+    r"|(?:0++(?:_0++)*+|[1-9][0-9]*+(?:_[0-9]++)*+)"
 )
 _STRING = (
     r"(?P<prefix>[bB][rR]?|[rR][bB]?|[uU])?"
-    r'(?:"""(?P<q3>(?:[^\\"]|\\[\s\S]|"(?!""))*)"""'
-    r"|'''(?P<a3>(?:[^\\']|\\[\s\S]|'(?!''))*)'''"
-    r'|"(?P<q1>(?:[^\\"\n]|\\[\s\S])*)"'
-    r"|'(?P<a1>(?:[^\\'\n]|\\[\s\S])*)')"
+    r'(?:"""(?P<q3>(?:[^\\"]++|\\[\s\S]|"(?!""))*+)"""'
+    r"|'''(?P<a3>(?:[^\\']++|\\[\s\S]|'(?!''))*+)'''"
+    r'|"(?P<q1>(?:[^\\"\n]++|\\[\s\S])*+)"'
+    r"|'(?P<a1>(?:[^\\'\n]++|\\[\s\S])*+)')"
 )
 TOKEN = re.compile(
-    rf"[ \t\n\r\f]*(?:(?P<string>{_STRING})|(?P<number>(?:{_NUMBER})(?![0-9A-Za-z_.]))"
-    r"|(?P<name>[A-Za-z]+)(?![0-9A-Za-z_])|(?P<mark>[][(){},:+-])|(?P<end>\Z))"
+    rf"[ \t\n\r\f]*+(?:(?P<string>{_STRING})|(?P<number>(?:{_NUMBER})(?![0-9A-Za-z_.]))"
+    r"|(?P<name>[A-Za-z]++)(?![0-9A-Za-z_])|(?P<mark>[][(){},:+-])|(?P<end>\Z))"
 )
 _ESCAPE = re.compile(
     r"\\(?:(\n)|([\\'\"abfnrtv])|([0-7]{1,3})|x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|N\{([^}\n]{1,90})\}|([\s\S]))"
@@ -31,6 +33,10 @@ _SIMPLE = {"\\": "\\", "'": "'", '"': '"', "a": "\a", "b": "\b", "f": "\f", "n":
 
 class LiteralError(ValueError):
     """The text is not one literal (or not an argument list) within the limits."""
+
+
+class OverLimit(LiteralError):
+    """It is a literal, but nested too deep, of too many values, or too costly to make."""
 
 
 def number(text: str) -> int | float | complex:

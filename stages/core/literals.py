@@ -3,19 +3,22 @@
 Accepts what `repr` writes for the builtin value types and what people write in a call: numbers in every notation, strings
 with every prefix and escape (not f-strings), implicit concatenation, containers, `set()`, `frozenset({…})`, `nan`, `inf`,
 `float('inf')`, `complex(…)`. No comments, names, operators, comprehensions or calls otherwise. A complex number is read as
-`repr` wrote it (`-2j` has real part +0.0), so that text and value are one to one. Work is linear in the text; depth, nodes and
-digits are bounded.
+`repr` wrote it (`-2j` has real part +0.0), so that text and value are one to one. Whatever the text, there is a value or a
+LiteralError, the work is linear in the text and the memory a few bytes a character; depth, nodes, digits and comparisons of set
+members are bounded.
 """
 
 import re
+from typing import Any
 
-from stages.core.literal_tokens import TOKEN, LiteralError, number, string
+from stages.core.literal_sets import Hashing
+from stages.core.literal_tokens import TOKEN, LiteralError, OverLimit, number, string
 
-__all__ = ["MAX_DEPTH", "MAX_NODES", "MAX_TEXT", "LiteralError", "parse_arguments", "parse_value"]
+__all__ = ["MAX_DEPTH", "MAX_NODES", "MAX_TEXT", "LiteralError", "OverLimit", "parse_arguments", "parse_value"]
 
 MAX_TEXT, MAX_DEPTH, MAX_NODES = 65_536, 50, 10_000
 
-_INTEGERS = re.compile(r"(?:-?(?:0|[1-9][0-9]{0,17}), )+-?(?:0|[1-9][0-9]{0,17})(?=\])")
+_INTEGERS = re.compile(r"(?:-?(?:0|[1-9][0-9]{0,17}), )++-?(?:0|[1-9][0-9]{0,17})(?=\])")
 _CONSTANTS = {"None": None, "True": True, "False": False, "nan": float("nan"), "inf": float("inf")}
 _WORDS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf"), "infinity": float("inf"), "+inf": float("inf")}
 
@@ -49,6 +52,7 @@ class _Parser:
         if len(text) > limit:
             raise LiteralError(f"text of {len(text)} characters, over {limit}")
         self.source, self.position, self.nodes = text, 0, 0
+        self.hashing = Hashing()
         self.advance()
 
     def advance(self) -> None:
@@ -76,7 +80,7 @@ class _Parser:
     def value(self, depth: int) -> object:
         self.nodes += 1
         if depth > MAX_DEPTH or self.nodes > 3 * MAX_NODES:
-            raise LiteralError("nested too deep" if depth > MAX_DEPTH else "too many values")
+            raise OverLimit("nested too deep" if depth > MAX_DEPTH else "too many values")
         if self.kind == "string":
             return self.strings()
         if self.kind == "number" or self.text in ("+", "-"):
@@ -123,7 +127,7 @@ class _Parser:
         values: list[object] = [int(text) for text in found[0].split(", ")]
         self.nodes += len(values)
         if self.nodes > 3 * MAX_NODES:
-            raise LiteralError("too many values")
+            raise OverLimit("too many values")
         self.position = found.end()
         self.advance()
         return values
@@ -147,16 +151,19 @@ class _Parser:
             if not (self.kind == "mark" and self.text == ":"):
                 rest = self.rest_of_list("}", depth + 1)
                 self.expect("}")
-                return {first, *rest}
+                return self.hashing.members([first, *rest])
             return self.pairs(first, depth)
         except TypeError as error:
             raise LiteralError("an unhashable key or member") from error
 
     def pairs(self, key: object, depth: int) -> dict[object, object]:
         result: dict[object, object] = {}
+        met: dict[int, tuple[int, int]] = {}
         while True:
             self.expect(":")
-            result[key] = self.value(depth + 1)
+            value = self.value(depth + 1)
+            self.hashing.meet(key, result, met)
+            result[key] = value
             if self.kind == "mark" and self.text == ",":
                 self.advance()
                 if self.text != "}" or self.kind != "mark":
@@ -182,13 +189,14 @@ class _Parser:
             return set() if name == "set" else frozenset()
         if name == "frozenset" and len(arguments) == 1 and type(arguments[0]) in (set, list, tuple, frozenset):
             try:
-                return frozenset(arguments[0])  # type: ignore[call-overload]
+                return self.hashing.frozen(arguments[0])  # type: ignore[arg-type]
             except TypeError as error:
                 raise LiteralError("an unhashable member") from error
         if name == "float" and len(arguments) == 1 and isinstance(arguments[0], str) and arguments[0].lower() in _WORDS:
             return _WORDS[arguments[0].lower()]
         if name == "complex" and len(arguments) == 2 and all(type(part) in (int, float) for part in arguments):
-            return complex(*arguments)  # type: ignore[call-overload]
+            real, imaginary = map(_real, arguments)
+            return complex(real, imaginary)
         raise LiteralError(f"not a literal: {name}(…)")
 
     def number(self) -> object:
@@ -202,7 +210,7 @@ class _Parser:
             second = self.magnitude()
             if not isinstance(second, complex):
                 raise self.fail()
-            return complex(sign * float(first), imaginary_sign * second.imag)
+            return complex(sign * _real(first), imaginary_sign * second.imag)
         return sign * first if isinstance(first, float) or first else first
 
     def sign(self) -> int:
@@ -236,3 +244,11 @@ class _Parser:
         if len({type(part) for part in parts}) > 1:
             raise LiteralError("bytes and text side by side")
         return type(parts[0])().join(parts)  # type: ignore[arg-type]
+
+
+def _real(number: Any) -> float:
+    """A part of a complex number."""
+    try:
+        return float(number)
+    except OverflowError as error:
+        raise LiteralError("a complex number with a part beyond floats") from error

@@ -12,6 +12,7 @@ from stages.core.literals import MAX_TEXT
 from stages.core.sandbox import Job, Status, Verdict
 from stages.core.values import (
     LiteralError,
+    OverLimit,
     TooLarge,
     arguments_literal,
     arguments_wire,
@@ -34,7 +35,7 @@ _STATUSES = {
     b"X": Status.UNSUPPORTED_VALUE,
     b"C": Status.CRASH,
 }
-_LINES = re.compile(r"(?:[0-9]{1,5}:[0-9]{1,15},)*")
+_LINES = re.compile(r"(?:[0-9]{1,5}:[0-9]{1,15},)*+")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{5,}")
 _WIRE_LIMIT = 12 * 65_536  # ASCII escapes are up to ten characters each
 SERVER_ENDED = "the program's server ended"
@@ -116,6 +117,8 @@ def verdict(runs: list[Run]) -> Verdict:
         value, text = _texts(list(dict.fromkeys([run.text for run in runs])))
     except TooLarge as error:
         return Verdict(Status.OUTPUT_LIMIT, None, str(error), key)
+    except OverLimit as error:  # a set in a frozenset counts as two levels here and as one in the sandbox
+        return Verdict(Status.UNSUPPORTED_VALUE, None, f"the value cannot be compared: {error}", key)
     except LiteralError as error:  # the process wrote a frame of its own
         return Verdict(Status.CRASH, None, f"the result is no value: {error}", key)
     if value is None:
@@ -147,7 +150,7 @@ def _texts(results: list[str]) -> tuple[str | None, str]:
 
 def _line(text: str) -> str:
     """One line for people: what the program wrote may hold anything."""
-    return " ".join(text.split())[:300]
+    return " ".join(text[:3_000].split())[:300]
 
 
 def over(runs: list[Run], cpu_limit: float, wall_limit: float) -> list[Run]:

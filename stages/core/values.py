@@ -12,12 +12,14 @@ only, so everything here may use plain Python on it. Three texts of a value:
 import math
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from stages.core.literals import MAX_NODES, MAX_TEXT, LiteralError, parse_arguments, parse_value
+from stages.core.literals import MAX_NODES, MAX_TEXT, LiteralError, OverLimit, parse_arguments, parse_value
 
 __all__ = [
     "LiteralError",
+    "OverLimit",
     "TooLarge",
     "arguments_literal",
     "arguments_wire",
@@ -30,9 +32,8 @@ __all__ = [
     "to_literal",
 ]
 
-Text = Callable[[object], str]
-Items = Callable[[dict[Any, Any]], Iterable[tuple[Any, Any]]]
 _PLAIN = frozenset([int, bool, float, type(None)])  # `repr` writes them, and lists and tuples of them, as we do
+_NATURAL = frozenset([int, bool, float, str, bytes])  # what a set's order compares as it is
 _ATOM = r"(?:0|-?[1-9][0-9]*+|True|False|None|'[ -&(-\[\]-~]*+')"
 _SHORT = 4_000  # characters: fewer nodes, levels and digits than any limit
 
@@ -44,6 +45,18 @@ def _sequence(item: str) -> str:
 _FLAT = f"(?:{_ATOM}|{_sequence(_ATOM)})"
 _SETTLED = re.compile(f"{_ATOM}|{_sequence(_FLAT)}")
 _RANKS = {type(None): 0, bool: 1, int: 2, float: 3, complex: 4, str: 5, bytes: 6, tuple: 7, frozenset: 8}
+
+
+@dataclass(frozen=True, eq=False)
+class _Style:
+    """How a text is written: strings, whether dicts are sorted by key, complex numbers."""
+
+    text: Callable[[object], str]
+    sort_dicts: bool
+    call_complex: bool
+
+
+_CANONICAL, _WIRE, _LITERAL = _Style(ascii, True, True), _Style(ascii, False, True), _Style(repr, False, False)
 
 
 class TooLarge(ValueError):
@@ -60,12 +73,12 @@ def is_settled(text: str) -> bool:
 
 def canonical(value: object) -> str:
     """The canonical typed text of a value of exact builtin types."""
-    return _emit(value, ascii, _sorted_items)
+    return _emit(value, _CANONICAL)
 
 
 def literal(value: object) -> str:
     """The value as `repr` writes it, sets sorted. Raises TooLarge over 64 KiB."""
-    text = _emit(value, repr, dict.items, call_complex=False)
+    text = _emit(value, _LITERAL)
     if len(text) > MAX_TEXT:
         raise TooLarge(f"the value's text has {len(text)} characters, over {MAX_TEXT}")
     return text
@@ -78,7 +91,7 @@ def to_literal(text: str) -> str:
 
 def arguments_wire(arguments: tuple[object, ...]) -> str:
     """The text that the sandbox evaluates to the tuple of arguments, dict order kept."""
-    return _emit(arguments, ascii, dict.items)
+    return _emit(arguments, _WIRE)
 
 
 def arguments_literal(arguments: tuple[object, ...]) -> str:
@@ -91,48 +104,50 @@ def canonical_arguments(text: str) -> str:
     return canonical(parse_arguments(text))
 
 
-def _emit(value: Any, text: Text, items: Items, call_complex: bool = True) -> str:
-    """One text of a value: strings by `text`, dict entries in the order of `items`."""
+def _emit(value: Any, style: _Style) -> str:
+    """One text of a value. Every part is written once, so that the work is linear in the text (members of sets included)."""
     kind = type(value)
     if kind is int or kind is bool or value is None:
         return repr(value)
     if kind is str or kind is bytes:
-        return text(value)
+        return style.text(value)
     if (kind is list or kind is tuple) and _PLAIN.issuperset(map(type, value)):
         return repr(value)
     if kind is list:
-        return "[" + ", ".join([_emit(item, text, items, call_complex) for item in value]) + "]"
+        return "[" + ", ".join([_emit(item, style) for item in value]) + "]"
     if kind is tuple:
-        inner = ", ".join([_emit(item, text, items, call_complex) for item in value])
+        inner = ", ".join([_emit(item, style) for item in value])
         return f"({inner},)" if len(value) == 1 else f"({inner})"
     if kind is dict:
-        pairs = [
-            _emit(key, text, items, call_complex) + ": " + _emit(item, text, items, call_complex) for key, item in items(value)
-        ]
-        return "{" + ", ".join(pairs) + "}"
+        keys = _sorted(value, style) if style.sort_dicts else [(_emit(key, style), key) for key in value]
+        return "{" + ", ".join([text + ": " + _emit(value[key], style) for text, key in keys]) + "}"
     if kind is set or kind is frozenset:
-        inner = ", ".join([_emit(item, text, items, call_complex) for item in sorted(value, key=_order)])
+        inner = ", ".join([text for text, _ in _sorted(value, style)])
         if kind is set:
             return "{" + inner + "}" if value else "set()"
         return "frozenset({" + inner + "})" if value else "frozenset()"
-    if kind is complex and call_complex:
+    if kind is complex and style.call_complex:
         return f"complex({value.real!r}, {value.imag!r})"
     return repr(value)
 
 
-def _sorted_items(value: dict[Any, Any]) -> list[tuple[Any, Any]]:
-    return sorted(value.items(), key=lambda item: _order(item[0]))
+def _sorted(members: Iterable[Any], style: _Style) -> list[tuple[str, Any]]:
+    """(text, member) in the order of canonical texts."""
+    written = [(_emit(member, style), member) for member in members]
+    if style is _LITERAL:  # each level of sets writes its members' canonical texts too, and levels are few
+        return sorted(written, key=lambda pair: _order(pair[1], "" if type(pair[1]) in _NATURAL else canonical(pair[1])))
+    return sorted(written, key=lambda pair: _order(pair[1], pair[0]))
 
 
-def _order(value: object) -> tuple[Any, ...]:
-    """A total order over hashable values: by type, numbers and strings naturally, the rest by canonical text."""
+def _order(value: object, text: str) -> tuple[Any, ...]:
+    """A total order over hashable values: by type, numbers and strings naturally, the rest by their canonical text."""
     kind = type(value)
     if kind is float:
         assert isinstance(value, float)
         return (3, math.isnan(value), 0.0 if math.isnan(value) else value)
     if kind in (int, bool, str, bytes):
         return (_RANKS[kind], False, value)
-    return (_RANKS[kind], False, canonical(value))
+    return (_RANKS[kind], False, text)
 
 
 assert MAX_NODES == 10_000  # the sandbox's encoder holds the same number

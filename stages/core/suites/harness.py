@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from stages.core.sandbox import Job, Status, Verdict
 from stages.core.values import LiteralError, parse_value
 
-MAX_RETURNED = 1 << 24
+MAX_RETURNED, MAX_LINES = 1 << 24, 1 << 16
 MAX_SOLUTION = 50_000
 
 # The text avoids the names that the sandbox's rules look for; it is ours, so this hides nothing from anybody.
@@ -273,6 +273,8 @@ def _lines(text: object) -> list[Returned]:
     data = inflate.decompress(base64.b64decode(text, validate=True), MAX_RETURNED)
     if inflate.unconsumed_tail or not inflate.eof:
         raise ValueError(f"more than {MAX_RETURNED} bytes")
+    if data.count(b"\n") >= MAX_LINES:
+        raise ValueError(f"more than {MAX_LINES} lines")
     return [_returned(line) for line in data.decode("ascii").split("\n")] if data else []
 
 

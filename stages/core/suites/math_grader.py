@@ -1,16 +1,20 @@
-"""The grader of mathematical answers: math-verify in processes of its own that are killed when they take too long.
+"""The grader of mathematical answers: math-verify in processes of its own, behind walls, that end when they take too long.
 
 A dead or hanging grader is a status of that one answer (`timeout`, `crash`), never a hang and never a wrong verdict on another:
-each question waits for its own reply, and the process that failed is replaced. Equal questions are asked once.
+each question waits for its own reply, and the process that failed is replaced. Equal questions are asked once. What counts is the
+processor time of a question, so a busy machine makes no `timeout`; one that gives a process none for very long is unavailable.
 """
 
 import contextlib
 import json
 import os
+import re
 import select
+import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +26,15 @@ ROOT = Path(__file__).resolve().parents[3]
 WORKER = "stages.core.suites.math_worker"
 
 
+PATIENCE = 60  # seconds of waiting for a second of processor time
+MAX_RELOADS = 8
+_LIBRARIES = frozenset(["antlr4", "latex2sympy2_extended", "math_verify", "mpmath", "sympy"])
+_MODULE = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*")
+_warned: list[str] = []
+
+
 class GraderUnavailable(RuntimeError):
-    """The grader does not start: the world's fault, never a verdict."""
+    """The grader does not start, or gets no processor time: the world's fault, never a verdict."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +54,14 @@ class Reply:
 
 
 class MathGrader:
-    """Grades in `workers` processes; to be closed."""
+    """Grades in `workers` processes, with so many seconds of processor time a question; to be closed."""
 
     def __init__(self, workers: int = 2, seconds: float = 10.0, starting: float = 120.0) -> None:
         self.size, self.seconds, self.starting = workers, seconds, starting
         self.workers: list[_Worker] = []
         self.known: dict[Question, Reply] = {}
+        self.modules: list[str] = []  # what the libraries wanted to load once they stood behind the walls
+        self.missing: tuple[str, ...] = ()  # walls that this machine does not have
 
     def grade(self, questions: Sequence[Question]) -> list[Reply]:
         """A reply a question, in order. Raises GraderUnavailable."""
@@ -79,30 +92,50 @@ class MathGrader:
 
     def _ask(self, questions: list[Question]) -> Iterator[tuple[Question, Reply]]:
         """Every worker has one question at a time."""
-        waiting = list(reversed(questions))
+        waiting, asked = list(reversed(questions)), Counter[tuple[Question, str]]()
         while waiting or any(worker.question for worker in self.workers):
-            made = [_Worker() for _ in range(min(self.size, len(waiting)) - len(self.workers))]
-            self.workers += made
-            for worker in made:  # they load side by side
-                worker.wait(self.starting)
+            self._start(min(self.size, len(waiting)) - len(self.workers))
             for worker in self.workers:
                 if not worker.question and waiting:
                     worker.ask(waiting.pop(), self.seconds)
             for worker in _ready(self.workers):
-                question, reply = worker.take()
-                if reply.status in ("timeout", "crash"):
+                question, reply, needs = worker.take()
+                asked[question, reply.status] += 1
+                if reply.status not in ("correct", "wrong") or needs:
                     worker.end()
                     self.workers.remove(worker)
-                yield question, reply
+                if needs and asked[question, reply.status] < MAX_RELOADS:
+                    self.modules += [name for name in dict.fromkeys(needs) if name not in self.modules]
+                    waiting.append(question)
+                elif reply.status == "stuck" and asked[question, "stuck"] < 2:
+                    waiting.append(question)
+                elif reply.status == "stuck":
+                    raise GraderUnavailable(
+                        f"the grader of mathematical answers got no answer in {PATIENCE * self.seconds:.0f} s"
+                    )
+                else:
+                    yield question, reply
+
+    def _start(self, count: int) -> None:
+        """Starts processes, which load side by side. Raises GraderUnavailable."""
+        made = [_Worker(self.modules) for _ in range(count)]
+        self.workers += made
+        for worker in made:
+            self.missing = worker.wait(self.starting)
+        if self.missing and not _warned:
+            _warned.append("said")
+            lacking = ", ".join(name.replace("_", " ") for name in self.missing)
+            print(f"\033[31mThe grader of mathematical answers has weaker walls here: no {lacking}.\033[0m", file=sys.stderr)
 
 
 class _Worker:
     """One process and the question that it has."""
 
-    def __init__(self) -> None:
+    def __init__(self, modules: Sequence[str]) -> None:
         environment = {"PATH": os.defpath, "LC_ALL": "C.UTF-8", "OMP_NUM_THREADS": "1"}
+        loadable = [name for name in modules if _MODULE.fullmatch(name) and name.partition(".")[0] in _LIBRARIES]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", WORKER],
+            [sys.executable, "-m", WORKER, *loadable],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -112,33 +145,44 @@ class _Worker:
         assert self.process.stdin is not None and self.process.stdout is not None
         self.input, self.output = self.process.stdin, self.process.stdout
         self.question: Question | None = None
+        self.modules = set(modules)
         self.deadline, self.buffer = 0.0, b""
 
-    def wait(self, starting: float) -> None:
-        """Until it has loaded its libraries. Raises GraderUnavailable."""
+    def wait(self, starting: float) -> tuple[str, ...]:
+        """Until it has loaded its libraries; the walls that it lacks. Raises GraderUnavailable."""
         first = self._line(time.monotonic() + starting)
-        if not first or json.loads(first) != {"ready": True}:
+        if not first:
             self.end()
             raise GraderUnavailable("the grader of mathematical answers does not start: is the package math-verify installed?")
+        return tuple(json.loads(first)["missing"])
 
     def ask(self, question: Question, seconds: float) -> None:
         """Sends a question."""
-        self.question, self.deadline = question, time.monotonic() + seconds
-        data = json.dumps({"gold": question.gold, "answer": question.answer}).encode() + b"\n"
+        self.question, self.deadline = question, time.monotonic() + PATIENCE * seconds
+        data = json.dumps({"gold": question.gold, "answer": question.answer, "seconds": seconds}).encode() + b"\n"
         with contextlib.suppress(BrokenPipeError):  # it has died; `take` says so
             self.input.write(data)
             self.input.flush()
 
-    def take(self) -> tuple[Question, Reply]:
-        """The question and what came of it."""
+    def take(self) -> tuple[Question, Reply, list[str]]:
+        """The question, what came of it, and the modules without which that may be another answer's."""
         assert self.question is not None
         question, line = self.question, self._line(self.deadline)
         self.question = None
         if line is None:
-            late = time.monotonic() >= self.deadline
-            return question, Reply("timeout", "the comparison took too long") if late else Reply("crash", "the grader ended")
+            return question, self._ended(), []
         found: dict[str, Any] = json.loads(line)
-        return question, Reply("correct" if found["correct"] else "wrong", found["error"])
+        needs = [name for name in found["needs"] if name not in self.modules]
+        return question, Reply("correct" if found["correct"] else "wrong", found["error"]), needs
+
+    def _ended(self) -> Reply:
+        """Why there is no reply; `stuck`: it lives and has used little of its processor time."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(1.0 if time.monotonic() < self.deadline else 0.0)
+        if self.process.returncode is None:
+            return Reply("stuck")
+        late = self.process.returncode == -signal.SIGPROF
+        return Reply("timeout", "the comparison took too long") if late else Reply("crash", "the grader ended")
 
     def _line(self, deadline: float) -> bytes | None:
         """The next line; None at the deadline or when the process has ended."""

@@ -69,7 +69,7 @@ def _question(problem: Problem) -> str:
     return _TASK.format(entry=problem.entry_point, question=problem.question)
 
 
-_FENCE = re.compile(r"^[ \t]*```[ \t]*(?P<label>[\w+-]*)[^\n]*\n(?P<text>.*?)(?:^[ \t]*```|\Z)", re.M | re.S)
+_FENCE = re.compile(r"^[ \t]*+```[ \t]*+(?P<label>[\w+-]*+)[^\n]*+\n(?P<text>.*?)(?:^[ \t]*+```|\Z)", re.M | re.S)
 _TAG = re.compile(r"<answer>(?P<inside>.*?)(?:</answer>|\Z)", re.S)
 _PROGRAM_LABELS = ("", "python", "python3", "py")
 

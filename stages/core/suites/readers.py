@@ -16,6 +16,11 @@ from stages.core.suites.problems import BadSuite, Form, Problem, checked, field
 from stages.core.values import arguments_wire
 
 Row = dict[str, Any]
+MAX_TESTS = 1 << 29  # bytes that the tests of one problem may unpack to
+_UNREADABLE = (
+    *(BadSuite, KeyError, TypeError, ValueError, IndexError, AttributeError, EOFError, OverflowError, SyntaxError),
+    *(RecursionError, MemoryError, pickle.UnpicklingError, zlib.error),
+)
 
 
 def read(reader: Callable[[Row, int], Sequence[Problem]], rows: Iterable[Row]) -> list[Problem]:
@@ -24,8 +29,8 @@ def read(reader: Callable[[Row, int], Sequence[Problem]], rows: Iterable[Row]) -
     for number, row in enumerate(rows, 1):
         try:
             problems += reader(row, number)
-        except (BadSuite, KeyError, TypeError, ValueError, IndexError, AttributeError, zlib.error) as error:
-            raise BadSuite(f"row {number}: {error}") from error
+        except _UNREADABLE as error:
+            raise BadSuite(f"row {number}: {error or type(error).__name__}") from error
     return checked(problems)
 
 
@@ -123,10 +128,21 @@ def _tests(packed: Any) -> list[Row]:
     try:
         found = json.loads(packed)
     except ValueError:
-        text = _TextOnly(io.BytesIO(zlib.decompress(base64.b64decode(packed)))).load()
+        text = _TextOnly(io.BytesIO(unpacked(base64.b64decode(packed)))).load()
+        if not isinstance(text, str):
+            raise BadSuite(f"private_test_cases hold a {type(text).__name__}, not text") from None
         found = json.loads(text)
     if not isinstance(found, list):
         raise BadSuite("tests are no list")
+    return found
+
+
+def unpacked(data: bytes, limit: int = MAX_TESTS) -> bytes:
+    """What zlib packed. Raises BadSuite where it is more than `limit` bytes, or where its end is missing."""
+    inflate = zlib.decompressobj()
+    found = inflate.decompress(data, limit)
+    if not inflate.eof:
+        raise BadSuite(f"packed tests are cut off, or unpack to more than {limit} bytes")
     return found
 
 
