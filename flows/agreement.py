@@ -7,6 +7,7 @@ and every solve: after every start and every wake. An engine that shares the tra
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from flows.backend import Backend
@@ -32,10 +33,10 @@ def probed(spec: Spec, backend_of: BackendOf) -> dict[str, Any]:
 
 
 def compared(spec: Spec, samples: list[dict[str, Any]], backend_of: BackendOf) -> dict[str, Any]:
-    """In the trainer's process: nothing, when it agrees. Raises Disagreement."""
+    """In the trainer's process: the drift of each adapter, when it agrees. Raises Disagreement."""
     backend, adapters = _read(spec, backend_of)
-    compare(backend.trainer(), adapters, tables.table(samples, tables.SAMPLES), backend.drift_bounds())
-    return {}
+    found = compare(backend.trainer(), adapters, tables.table(samples, tables.SAMPLES), backend.drift_bounds())
+    return {"drift": {adapter_id: asdict(drift) for adapter_id, drift in found.items()}}
 
 
 def _read(spec: Spec, backend_of: BackendOf) -> tuple[Backend, dict[str, Adapter]]:

@@ -180,11 +180,11 @@ def _on_cuda() -> bool:
 
 
 class _Bar(tqdm):  # type: ignore[misc,type-arg,unused-ignore]
-    """The bar that vLLM moves while it generates: it draws nothing and reports."""
+    """The bar that vLLM moves while it takes prompts (`items`) and while it generates: it draws nothing and reports the latter."""
 
-    def __init__(self, progress: Progress, total: int, **_: Any) -> None:
+    def __init__(self, progress: Progress, *items: Any, total: int | None = None, **_: Any) -> None:
         self._progress = progress
-        super().__init__(total=total, file=StringIO(), mininterval=float("inf"))
+        super().__init__(*items, total=total, file=StringIO(), mininterval=float("inf"))
 
     @property
     def format_dict(self) -> dict[str, Any]:
