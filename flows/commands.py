@@ -112,9 +112,7 @@ def fork(arguments: Namespace) -> int:
     from flows.session import clock, versions
 
     parent = _open(arguments.store, arguments.run)
-    description = parent.history.description()
-    settings = versions(parse(description["config"]))
-    made = make(parent, arguments.run_id, arguments.generation, arguments.set, settings, clock())
+    made = make(parent, arguments.run_id, arguments.generation, arguments.set, versions, clock())
     print(f"run {made.run_id} stands at generation {arguments.generation} of {parent.run_id}")
     print(f"go on with: populora run --store {arguments.store} --resume {made.run_id}")
     return 0

@@ -12,7 +12,7 @@ from prefect.logging import get_run_logger
 from pydantic import Field
 
 from flows.benchmark_store import run_ids, score_store
-from flows.config import ConfigError, parse
+from flows.config import ConfigError
 from flows.file_store import RUN_ID
 from flows.fork import fork as make_fork
 from flows.manifest import Run
@@ -95,10 +95,7 @@ def fork(
         settings: What the new run does otherwise, each as key=value, such as learning.learning_rate=3e-5.
         go_on: Train the new run at once.
     """
-    parent = existing(store, run_id)
-    description = parent.history.description()
-    assert description is not None
-    made = make_fork(parent, new_run_id, generation, settings, versions(parse(description["config"])), clock())
+    made = make_fork(existing(store, run_id), new_run_id, generation, settings, versions, clock())
     if go_on:
         changed = made.history.description()
         assert changed is not None

@@ -25,7 +25,7 @@ from flows.storage import Store
 
 BEAT_SECONDS = 2.0
 STALE_SECONDS = float(os.environ.get("POPULORA_STALE_SECONDS") or 180.0)
-"""How long a heartbeat must stand still; long enough that a store may be away for two minutes. Equal on all machines of a store."""
+"""How long a heartbeat must stand still: longer than a store may be away. The same on all machines that use a store."""
 GIVE_UP = 5 / 6
 """The share of it after which a holder stops: the rest is for ending what it has started."""
 PATIENCE_SECONDS = 10.0

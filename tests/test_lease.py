@@ -236,13 +236,18 @@ def test_a_holder_that_cannot_renew_its_lease_stops_while_it_is_still_its_own(st
     """Whatever the main thread waits for; and it leaves the lease as it is, because the store would not answer that either."""
     flaky: Any = Flaky(store)
     said = "run smoke: no heartbeat for 1 s .* stopped before another process takes the run over; the same command resumes it"
-    with pytest.raises(LeaseLost, match=said), hold(flaky, "smoke", beat_seconds=0.05, stale_seconds=1.2):
-        if hangs:
-            flaky.hangs.clear()
-            threading.Timer(3.0, flaky.hangs.set).start()
-        else:
-            flaky.fault = OSError(errno.ENOLCK, "No locks available")
-        subprocess.run(["sleep", "60"], check=True)
+
+    def held() -> None:
+        with hold(flaky, "smoke", beat_seconds=0.05, stale_seconds=1.2):
+            if hangs:
+                flaky.hangs.clear()
+                threading.Timer(3.0, flaky.hangs.set).start()
+            else:
+                flaky.fault = OSError(errno.ENOLCK, "No locks available")
+            subprocess.run(["sleep", "60"], check=True)
+
+    with pytest.raises(LeaseLost, match=said):
+        held()
     assert LeaseLost.exit_code == 3 and lease(store)["pid"] == os.getpid()
     assert newest_epoch(store, "smoke") == 1, "nobody else had it"
 
