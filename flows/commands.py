@@ -92,10 +92,10 @@ def _prefect() -> Iterator[Callable[[], None]]:
 def fork(arguments: Namespace) -> int:
     """`populora fork`: makes the run; `populora run --run-id` with its configuration goes on with it."""
     from flows.fork import fork as make
-    from flows.session import clock, code_versions
+    from flows.session import clock, versions
 
     parent = _open(arguments.store, arguments.run)
-    made = make(parent, arguments.run_id, arguments.generation, arguments.set, code_versions(), clock())
+    made = make(parent, arguments.run_id, arguments.generation, arguments.set, versions, clock())
     print(f"run {made.run_id} stands at generation {arguments.generation} of {parent.run_id}")
     print(f"go on with: populora run --store {arguments.store} --resume {made.run_id}")
     return 0

@@ -106,7 +106,11 @@ class FileStore:
         assert path.name.startswith("."), uri
         with _explained(uri, writing=True):
             _make_folder(path.parent)
-            os.replace(_write_temporary(path.parent, data)[0], path)
+            temporary, _ = _write_temporary(path.parent, data)
+            try:
+                os.replace(temporary, path)
+            finally:
+                temporary.unlink(missing_ok=True)
 
     def exists(self, uri: str) -> bool:
         """Whether the artifact is there."""
@@ -190,14 +194,17 @@ class FileStore:
 @contextmanager
 def locked(path: Path, run_id: str) -> Iterator[None]:
     """Holds the lock file `path` against all else on this machine. Raises StoreUnavailable when its holder is stuck."""
-    with _explained(f"{run_id}/.lock", writing=True):
+    uri = f"{run_id}/.lock"
+    with _explained(uri, writing=True):
         _make_folder(path.parent)
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
-        _wait_for_lock(handle, run_id)
+        with _explained(uri, writing=True):
+            _wait_for_lock(handle, run_id)
         yield
     finally:
-        os.close(handle)
+        with suppress(OSError):  # EIO, ENOSPC and others of a network's file system: the lock is gone either way
+            os.close(handle)
 
 
 def _wait_for_lock(handle: int, run_id: str) -> None:
@@ -205,7 +212,8 @@ def _wait_for_lock(handle: int, run_id: str) -> None:
     while True:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.pwrite(handle, f"{os.getpid():10d}".encode(), 0)  # for people only
+            with suppress(OSError):  # for people only: a full disk does not keep anybody from locking
+                os.pwrite(handle, f"{os.getpid():10d}".encode(), 0)
             return
         except BlockingIOError:
             if time.monotonic() > deadline:
@@ -279,4 +287,4 @@ def _explained(uri: str, writing: bool = False) -> Iterator[None]:
         raise NotStored(f"{uri}: no such artifact") from error
     except OSError as error:
         kind: Callable[[str], Exception] = StoreRefused if error.errno in _USERS_FAULT else StoreUnavailable
-        raise kind(f"{uri}: {error.strerror}") from error
+        raise kind(f"{uri}: {error.strerror or error}") from error

@@ -1,33 +1,33 @@
 """Fork: a new run that goes on from an old generation with other settings, and copies nothing but manifests.
 
 The new run's manifests say `"from": parent` where the parent (or its own parent) holds the artifact. The parent gets a dotted
-note of the adapters that the fork stands on, which its retention keeps.
+note of the adapters that the fork stands on, which its retention keeps; flows.retention says why neither can miss the other.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from flows.chain import Manifest, Ref, digest, manifest_uri
-from flows.choices import sources
 from flows.config import ConfigError, RunConfig, _apply, differences, dump, parse, with_defaults
+from flows.history import History
 from flows.lease import hold
 from flows.manifest import ADAPTER_FILES, Run
-from flows.storage import Store, StoreRefused, check_run_id
+from flows.retention import NOTE, pin
+from flows.storage import StoreRefused, check_run_id
 from stages.core.population import population_after
 
 FIXED = ("mode", "model.", "population.teachers", "population.students", "seeding.")
 """Settings that the shared artifacts were made with and that later generations rely on."""
 
-NOTE = ".fork-"
+Versions = Callable[[RunConfig], Mapping[str, Any]]
 
 
-def fork(
-    parent: Run, run_id: str, generation: int, settings: Iterable[str], versions: Mapping[str, Any], clock: Mapping[str, Any]
-) -> Run:
+def fork(parent: Run, run_id: str, generation: int, settings: Iterable[str], versions: Versions, clock: Mapping[str, Any]) -> Run:
     """Makes run `run_id`, equal to `parent` up to and with `generation` (-1: its start), with `settings` changed from there on.
 
-    Going on with it is `populora run`. Calling this again after a crash finishes the job. Raises StoreRefused or ConfigError.
+    `versions` gives what run.json records for the fork's own configuration. `populora run` trains the fork further. Calling this
+    again after a crash finishes the job. Raises StoreRefused or ConfigError.
     """
     store = parent.store
     check_run_id(run_id)
@@ -37,17 +37,23 @@ def fork(
     if run_id == parent.run_id:
         raise StoreRefused(f"a fork of run {run_id} needs an id of its own")
     config = _changed(parse(description["config"]), settings, generation)
-    adapters = _standing_on(parent, generation)
+    _check_base(parent, generation)  # before anything is written
     origin = {"run": parent.run_id, "generation": generation, "head": _head_at(parent, generation)}
     with hold(store, run_id) as epoch:
         made = Run(store, run_id, epoch)
-        found = made.describe(dump(config), dict(versions) | {"choices": sources(config), "forked_from": origin}, dict(clock))
-        if found["versions"].get("forked_from") != origin or with_defaults(found["config"]) != dump(config):
-            raise StoreRefused(f"run {run_id} exists already in {store.url}; choose another id for the fork")
-        _pin(store, run_id, adapters, parent.run_id)
+        _check_free(made, origin, config)
+        _pin(parent, run_id, generation)
+        made.describe(dump(config), dict(versions(config)) | {"forked_from": origin}, dict(clock))
         for manifest in _up_to(parent, generation):
             _copy(made, manifest, parent.run_id)
     return made
+
+
+def _check_free(made: Run, origin: Mapping[str, Any], config: RunConfig) -> None:
+    """Raises StoreRefused when the id belongs to another run; the same fork may be finished."""
+    found = made.history.description()
+    if found is not None and (found["versions"].get("forked_from") != origin or with_defaults(found["config"]) != dump(config)):
+        raise StoreRefused(f"run {made.run_id} exists already in {made.store.url}; choose another id for the fork")
 
 
 def _changed(config: RunConfig, settings: Iterable[str], generation: int) -> RunConfig:
@@ -64,21 +70,19 @@ def _changed(config: RunConfig, settings: Iterable[str], generation: int) -> Run
     return changed
 
 
-def _standing_on(parent: Run, generation: int) -> list[Ref]:
-    """The adapter files of the population that the fork goes on with. Raises StoreRefused naming the nearest usable point."""
+def _check_base(parent: Run, generation: int) -> None:
+    """Raises StoreRefused, naming the nearest usable point, unless the population after `generation` is there and stays."""
     if generation < -1 or (generation >= 0 and parent.manifest("evolve", generation) is None) or parent.manifest("start") is None:
         raise StoreRefused(f"run {parent.run_id} has not finished generation {generation}")
-    missing = _unusable(parent, generation)
+    retired: dict[str, set[str]] = {}
+    missing = _unusable(parent, generation, retired)
     if missing:
         points = [-1, *(number for number in parent.history.generations() if parent.manifest("evolve", number))]
         usable = sorted(
-            (number for number in points if not _unusable(parent, number)), key=lambda number: abs(number - generation)
+            (number for number in points if not _unusable(parent, number, retired)), key=lambda number: abs(number - generation)
         )
         nearest = f"the nearest usable generation is {usable[0]}" if usable else "no generation of it is usable any more"
-        raise StoreRefused(
-            f"run {parent.run_id} cannot be gone on with from generation {generation}: {missing} was retired; {nearest}"
-        )
-    return _adapter_refs(parent, generation)
+        raise StoreRefused(f"run {parent.run_id} cannot be forked from generation {generation}: {missing} was retired; {nearest}")
 
 
 def _adapter_refs(parent: Run, generation: int) -> list[Ref]:
@@ -90,10 +94,16 @@ def _adapter_refs(parent: Run, generation: int) -> list[Ref]:
     return [parent.history.find(f"adapters/{member.adapter_id}/{name}") for member in members for name in ADAPTER_FILES]
 
 
-def _unusable(parent: Run, generation: int) -> str:
-    """The first file that going on from here would need and that is gone; empty when all are there."""
+def _unusable(parent: Run, generation: int, retired: dict[str, set[str]]) -> str:
+    """The first file that the fork would need and that is gone or about to go; empty when all are there.
+
+    `retired` keeps the tombstones of each run that holds some of them.
+    """
     for ref in _adapter_refs(parent, generation):
-        if not parent.store.exists(parent.history.place(ref.uri, ref.origin)):
+        holder = ref.origin or parent.run_id
+        if holder not in retired:
+            retired[holder] = set(History(parent.store, holder).retired())
+        if ref.uri in retired[holder] or not parent.store.exists(parent.history.place(ref.uri, ref.origin)):
             return ref.uri
     return ""
 
@@ -127,8 +137,16 @@ def _head_at(parent: Run, generation: int) -> str:
     return digest(parent.history.of_generation(generation if generation >= 0 else None)[-1])
 
 
-def _pin(store: Store, run_id: str, refs: list[Ref], parent_id: str) -> None:
-    """Leaves a note of what the fork stands on in every run that holds some of it."""
-    for holder in {ref.origin or parent_id for ref in refs}:
-        adapters = sorted({ref.uri.split("/")[1] for ref in refs if (ref.origin or parent_id) == holder})
-        store.create(f"{holder}/{NOTE}{run_id}", "\n".join(adapters).encode())
+def _pin(parent: Run, run_id: str, generation: int) -> None:
+    """Leaves a note of what the fork stands on in every run that holds some of it, then checks again that all of it is there."""
+    refs, store = _adapter_refs(parent, generation), parent.store
+    holders = sorted({ref.origin or parent.run_id for ref in refs})
+    new = [holder for holder in holders if not store.exists(f"{holder}/{NOTE}{run_id}")]
+    for holder in holders:
+        pin(store, holder, run_id, (ref.uri.split("/")[1] for ref in refs if (ref.origin or parent.run_id) == holder))
+    try:
+        _check_base(parent, generation)
+    except StoreRefused:
+        for holder in new:
+            store.delete(f"{holder}/{NOTE}{run_id}")
+        raise

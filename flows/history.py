@@ -112,10 +112,13 @@ class History:
         return any(STAGES.index(one.stage) >= after for one in self.of_generation(manifest.generation))
 
     def retired(self) -> dict[str, Json]:
-        """Tombstones by uri: what retention removed, with digest and reason."""
+        """Tombstones by uri: what retention removed, with digest and reason; without those that a later file takes back."""
         found: dict[str, Json] = {}
         for place in self.store.list(self.place("gc/")):
-            found |= {entry["uri"]: entry for entry in chain.read_json(self.store.read(place), place)["retired"]}
+            values = chain.read_json(self.store.read(place), place)
+            found |= {entry["uri"]: entry for entry in values["retired"]}
+            for uri in values.get("kept", ()):
+                found.pop(uri, None)
         return found
 
     def _candidates(self, uri: str) -> Iterator[Manifest]:

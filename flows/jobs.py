@@ -18,7 +18,7 @@ from flows.fork import fork as make_fork
 from flows.generation import worlds_fault
 from flows.manifest import Run
 from flows.report import report as write_report
-from flows.session import clock, code_versions
+from flows.session import clock, versions
 from flows.storage import open_store
 
 RunId = Annotated[str, Field(pattern=f"^{RUN_ID.pattern}$")]
@@ -103,8 +103,7 @@ def fork(
         settings: What the new run does otherwise, each as key=value, such as learning.learning_rate=3e-5.
         go_on: Train the new run at once.
     """
-    parent = existing(store, run_id)
-    made = make_fork(parent, new_run_id, generation, settings, code_versions(), clock())
+    made = make_fork(existing(store, run_id), new_run_id, generation, settings, versions, clock())
     if go_on:
         changed = made.history.description()
         assert changed is not None

@@ -2,26 +2,33 @@
 
 `.lease` names its holder and carries a heartbeat. A holder that is dead on this host is taken over at once; any other is
 watched by our own monotonic clock until its heartbeat has stood still for STALE_SECONDS. Clocks of two machines are never
-compared. `.epoch-000001`, ... are created conditionally, one at each start; only the owner of the newest may commit, so a holder
-that was frozen and wakes up too late finds itself fenced off.
+compared. A holder that cannot renew its lease stops before that time is over (flows.heartbeat). `.epoch-000001`, ... are created
+conditionally, one at each start; only the owner of the newest may commit, so a holder that was frozen and wakes up too late finds
+itself fenced off.
 """
 
 import json
 import os
 import secrets
 import socket
-import threading
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from flows.file_store import NotStored, StoreRefused, StoreUnavailable, check_run_id
+from flows.heartbeat import Heartbeat
 from flows.storage import Store
 
 BEAT_SECONDS = 2.0
-STALE_SECONDS = 30.0
+STALE_SECONDS = float(os.environ.get("POPULORA_STALE_SECONDS") or 180.0)
+"""How long a heartbeat must stand still: longer than a store may be away. The same on all machines that use a store."""
+GIVE_UP = 5 / 6
+"""The share of it after which a holder stops: the rest is for ending what it has started."""
+PATIENCE_SECONDS = 10.0
 
 Json = dict[str, Any]
 
@@ -30,6 +37,10 @@ class LeaseHeld(Exception):
     """Another process is working on this run; the message says which."""
 
     exit_code = 1
+
+
+class LeaseLost(StoreUnavailable):
+    """The lease could not be renewed: the run was stopped while it was still ours."""
 
 
 class Fenced(Exception):
@@ -54,23 +65,26 @@ def check_epoch(store: Store, run_id: str, epoch: int) -> None:
 
 @contextmanager
 def hold(store: Store, run_id: str, beat_seconds: float = BEAT_SECONDS, stale_seconds: float = STALE_SECONDS) -> Iterator[int]:
-    """Holds the run's lease while the block runs and yields our epoch. Raises LeaseHeld if somebody else is at work."""
+    """Holds the run's lease while the block runs and yields our epoch.
+
+    Raises LeaseHeld if another process works on the run, and LeaseLost, in the main thread, when the lease cannot be renewed.
+    """
     check_run_id(run_id)
     identity = _identity()
     epoch = _acquire(store, run_id, identity, beat_seconds, stale_seconds)
-    stop = threading.Event()
-    beating = threading.Thread(
-        target=_beat, args=(store, run_id, identity, beat_seconds, stop), name=f"lease-{run_id}", daemon=True
-    )
-    beating.start()
+    heart = Heartbeat(run_id, partial(_renew, store, run_id, identity), beat_seconds, GIVE_UP * stale_seconds)
+    heart.start()
     try:
         for folder in ("start/", "generation=", "adapters/"):  # not benchmarks: they may be written without the lease
             store.sweep(f"{run_id}/{folder}")
         yield epoch
+    except BaseException as error:
+        if heart.lost:
+            raise LeaseLost(heart.lost) from error
+        raise
     finally:
-        stop.set()
-        beating.join()
-        _release(store, run_id, identity)
+        if heart.stop() and not heart.lost:
+            _release(store, run_id, identity)
 
 
 def _identity() -> Json:
@@ -81,6 +95,7 @@ def _identity() -> Json:
         "host": socket.gethostname(),
         "boot": _first_line("/proc/sys/kernel/random/boot_id"),
         "namespace": _link("/proc/self/ns/pid"),
+        "clock": _link("/proc/self/ns/time"),  # in another time namespace a process seems to have started at another time
         "pid": pid,
         "started": _started(pid),
         "token": secrets.token_hex(8),
@@ -105,7 +120,16 @@ def _acquire(store: Store, run_id: str, identity: Json, beat_seconds: float, sta
 def _wait_until_stale(store: Store, run_id: str, holder: Json, beat_seconds: float, stale_seconds: float) -> None:
     """Returns when the holder's heartbeat has stood still long enough or its lease is gone. Raises LeaseHeld when it beats."""
     began = time.monotonic()
+    told = False
     while time.monotonic() - began < stale_seconds:
+        if not told and time.monotonic() - began > PATIENCE_SECONDS:
+            told = True
+            print(
+                f"run {run_id}: {_who(holder)} left its lease; taking over when its heartbeat has stood still for "
+                f"{stale_seconds:.0f} s",
+                file=sys.stderr,
+                flush=True,
+            )
         time.sleep(min(beat_seconds, stale_seconds) / 2)
         now = _read(store, _lease_uri(run_id))
         if now is None:
@@ -114,16 +138,16 @@ def _wait_until_stale(store: Store, run_id: str, holder: Json, beat_seconds: flo
             raise LeaseHeld(f"run {run_id} is being worked on by {_who(now)}; stop that process first, or wait for it")
 
 
-def _beat(store: Store, run_id: str, identity: Json, beat_seconds: float, stop: threading.Event) -> None:
-    """Renews the lease until told to stop or until it is somebody else's. A store that fails is tried again."""
-    beat = 0
-    while not stop.wait(beat_seconds):
-        beat += 1
-        with suppress(StoreUnavailable, StoreRefused), store.lock(run_id):
-            holder = _read(store, _lease_uri(run_id))
-            if holder is None or holder.get("token") != identity["token"]:
-                return
-            store.replace(_lease_uri(run_id), _bytes(identity | {"beat": beat}))
+def _renew(store: Store, run_id: str, identity: Json, beat: int) -> str:
+    """Writes the next heartbeat; returns who has the lease now if it is no longer ours, and writes nothing then."""
+    with store.lock(run_id):
+        holder = _read(store, _lease_uri(run_id))
+        if holder is None:
+            return "its lease was removed"
+        if holder.get("token") != identity["token"]:
+            return f"its lease was taken over by {_who(holder)}"
+        store.replace(_lease_uri(run_id), _bytes(identity | {"beat": beat}))
+    return ""
 
 
 def _release(store: Store, run_id: str, identity: Json) -> None:
@@ -140,6 +164,8 @@ def _dead_here(holder: Json, identity: Json) -> bool:
     Anything less certain (another boot id may be another machine of the same name) is left to the heartbeat.
     """
     if any(holder.get(key) != identity[key] for key in ("host", "boot", "namespace")):
+        return False
+    if holder.get("clock", identity["clock"]) != identity["clock"]:
         return False
     return _started(int(holder.get("pid", 0))) != holder.get("started")
 

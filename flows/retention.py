@@ -3,9 +3,13 @@
 8 members at 7B shapes write about 10 GB a generation. Kept are the optimizer states of the newest generations and of every 20th,
 the weights of every 5th, of births, deaths and benchmarks, and whatever a fork stands on; tables are always kept. A tombstone
 (`gc/0001.json`) is written before anything is removed, so that fsck, lineage and resume read *retired*, never *missing*.
+
+A fork may begin at any moment, without this run's lease. It pins what it stands on, and only then looks whether it is there and
+has no tombstone; retention writes the tombstone, and only then looks for pins, before each removal. So one sees the other.
+What was pinned in between stays, and a later `gc/` file takes its tombstone back (`kept`).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +21,7 @@ from stages.core.adapter_files import CONFIG_FILE, OPTIMIZER_FILE
 from stages.core.population import population_after
 
 GIGABYTE = 1e9
+NOTE = ".fork-"  # a dotted note per fork in the run that it borrows from
 
 
 @dataclass(frozen=True)
@@ -39,16 +44,16 @@ class Retirement:
 
 def retire(run: Run, policy: Policy, clock: Mapping[str, Any], generation: int | None = None) -> list[Retirement]:
     """Notes and removes what the policy lets go once `generation` (default: the newest whole one) is done. Needs the lease."""
-    for uri in run.history.retired():  # the rest of an attempt that was killed after its tombstone
-        if run.store.exists(run.history.place(uri)):
-            run.remove(uri)
+    present = set(run.store.list(run.history.place("adapters/")))
+    rest = [uri for uri in run.history.retired() if run.history.place(uri) in present]
+    _remove_unpinned(run, rest, clock)  # of an attempt that was killed after its tombstone
     going = plan(run, policy, generation)
-    if going:
-        entries = [{"uri": one.ref.uri, "sha256": one.ref.sha256, "reason": one.reason} for one in going]
-        _entomb(run, {"schema": SCHEMA, "retired": entries, "clock": dict(clock)})
-        for one in going:
-            run.remove(one.ref.uri)
-    return going
+    if not going:
+        return []
+    entries = [{"uri": one.ref.uri, "sha256": one.ref.sha256, "reason": one.reason} for one in going]
+    _entomb(run, {"schema": SCHEMA, "retired": entries, "clock": dict(clock)})
+    kept = _remove_unpinned(run, [one.ref.uri for one in going], clock)
+    return [one for one in going if one.ref.uri not in kept]
 
 
 def plan(run: Run, policy: Policy, generation: int | None = None) -> list[Retirement]:
@@ -58,7 +63,7 @@ def plan(run: Run, policy: Policy, generation: int | None = None) -> list[Retire
         whole = [number for number in whole if number <= generation]
     if not whole:
         return []
-    needed = _pinned(run).union(*(_population(run, number) for number in whole[-policy.newest :]))
+    needed = pinned(run).union(*(_population(run, number) for number in whole[-policy.newest :]))
     telling = _births_and_deaths(run, whole) | _benchmarked(run)
     gone = run.history.retired()
     going = []
@@ -146,10 +151,38 @@ def _benchmarked(run: Run) -> set[str]:
     return {ref.uri.split("/")[1] for one in manifests for ref in one.inputs if ref.uri.startswith("adapters/")}
 
 
-def _pinned(run: Run) -> set[str]:
-    """Adapters that forks of this run go on from (flows.fork leaves a dotted note in the run it borrows from)."""
-    notes = run.store.list(run.history.place(".fork-"), hidden=True)
-    return {line for note in notes for line in run.store.read(note).decode().split()}
+def _remove_unpinned(run: Run, uris: list[str], clock: Mapping[str, Any]) -> list[str]:
+    """Removes adapter files that have a tombstone; those that a fork pinned meanwhile are kept, and returned."""
+    kept = []
+    for uri in uris:
+        if uri.split("/")[1] in pinned(run):
+            kept.append(uri)
+        else:
+            run.remove(uri)
+    if kept:
+        _entomb(run, {"schema": SCHEMA, "retired": [], "kept": kept, "clock": dict(clock)})
+    return kept
+
+
+def pin(store: Store, holder: str, fork_id: str, adapters: Iterable[str]) -> None:
+    """Notes in run `holder` that a fork stands on these adapters, besides those that it has pinned there already."""
+    before = _note(store, f"{holder}/{NOTE}{fork_id}")
+    wanted = before | set(adapters)
+    if wanted != before:
+        store.replace(f"{holder}/{NOTE}{fork_id}", "\n".join(sorted(wanted)).encode())
+
+
+def pinned(run: Run) -> set[str]:
+    """Adapters of this run that forks stand on."""
+    notes = run.store.list(run.history.place(NOTE), hidden=True)
+    return set().union(*(_note(run.store, note) for note in notes))
+
+
+def _note(store: Store, uri: str) -> set[str]:
+    try:
+        return set(store.read(uri).decode().split())
+    except NotStored:
+        return set()
 
 
 def _size(run: Run, ref: Ref) -> int:

@@ -13,6 +13,7 @@ import hashlib
 import os
 import re
 import secrets
+import stat
 import tempfile
 import threading
 from base64 import b64encode
@@ -138,7 +139,7 @@ class S3Store:
     def lock(self, run_id: str) -> Iterator[None]:
         """One writer at a time on this machine; S3 has no locks, so across machines writers check again (flows.manifest)."""
         name = hashlib.sha256(f"{self._client.meta.endpoint_url} {self.url} {check_run_id(run_id)}".encode()).hexdigest()[:16]
-        with locked(Path(tempfile.gettempdir()) / f"populora-locks-{os.getuid()}" / name, run_id):
+        with locked(_own_folder(Path(tempfile.gettempdir()) / f"populora-locks-{os.getuid()}") / name, run_id):
             yield
 
     def probe(self) -> None:
@@ -256,6 +257,24 @@ class S3Store:
     def _abort(self, key: str, upload_id: str) -> None:
         with suppress(ClientError, BotoCoreError):  # it is gone, or stays for the next sweep; no artifact depends on it
             self._client.abort_multipart_upload(Bucket=self.bucket, Key=key, UploadId=upload_id)
+
+
+def _own_folder(folder: Path) -> Path:
+    """A folder that only this user can enter, made if missing. Raises StoreRefused for one that somebody else put there.
+
+    Everybody may write in the temporary folder: a link or a folder of another user's could send our lock files anywhere.
+    """
+    try:
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            raise StoreRefused(f"{folder} is not a folder of this user's; remove it, or set TMPDIR to another folder")
+        if found.st_mode & 0o077:  # as older versions made it
+            folder.chmod(0o700)
+    except OSError as error:
+        raise StoreUnavailable(f"{folder}: {error.strerror or error}") from error
+    return folder
 
 
 def _is_hidden(uri: str) -> bool:

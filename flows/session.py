@@ -201,16 +201,12 @@ def check_resumable(run: Run, config: RunConfig) -> None:
 
 def versions(config: RunConfig) -> dict[str, object]:
     """Code, packages and the user's files: equal for equal runs on one machine. On resume only the user's files are compared."""
-    return code_versions() | {"choices": sources(config)}
-
-
-def code_versions() -> dict[str, object]:
-    """Code and packages, without the files that a configuration names."""
     return {
         "packages": {name: version(name) for name in PACKAGES},
         "python": platform.python_version(),
         "code": _git("rev-parse", "HEAD") or version("populora-pipeline"),
         "diff": _git("diff", "HEAD", "--", "flows", "stages", "containers", "infra/runs"),
+        "choices": sources(config),
     }
 
 

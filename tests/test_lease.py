@@ -1,20 +1,22 @@
 """The lease decides who starts, the epoch who commits; judged by the observer's own clock."""
 
+import errno
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flows.lease import Fenced, LeaseHeld, check_epoch, hold, newest_epoch
+from flows.lease import Fenced, LeaseHeld, LeaseLost, check_epoch, hold, newest_epoch
 from flows.manifest import Run
-from flows.storage import NotStored, Store, StoreUnavailable, open_store
+from flows.storage import NotStored, Store, StoreRefused, StoreUnavailable, open_store
 
 ROOT = Path(__file__).parent.parent
 HOLDER = """
@@ -198,24 +200,87 @@ def test_check_epoch_names_the_new_owner(store: Store) -> None:
 
 
 class Flaky:
-    """A store that fails for a while."""
+    """A store that fails for a while, with whatever error, or does not answer."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.down = False
+        self.fault: Exception | None = None
+        self.hangs = threading.Event()
+        self.hangs.set()
 
     def __getattr__(self, name: str) -> Any:
-        if self.down:
-            raise StoreUnavailable("down for a moment")
+        self.hangs.wait()
+        if self.fault is not None:
+            raise self.fault
         return getattr(self._store, name)
 
 
-def test_a_store_that_fails_for_a_while_does_not_end_the_heartbeat(store: Store) -> None:
+FAULTS = [StoreUnavailable("down for a moment"), MemoryError(), KeyError("beat")]
+FAULTS += [OSError(number, os.strerror(number)) for number in (errno.ENOSPC, errno.ENOLCK, errno.ESTALE, errno.EIO)]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=repr)
+def test_no_error_ends_the_heartbeat(store: Store, fault: Exception, capsys: pytest.CaptureFixture[str]) -> None:
     flaky: Any = Flaky(store)
     with hold(flaky, "smoke", beat_seconds=0.05):
-        flaky.down = True
-        time.sleep(0.3)
-        flaky.down = False
+        flaky.fault = fault
+        wait_for(lambda: "run smoke: the heartbeat failed (" in capsys.readouterr().err)
+        flaky.fault = None
         beat = lease(store)["beat"]
-        time.sleep(0.3)
-        assert lease(store)["beat"] > beat
+        wait_for(lambda: lease(store)["beat"] > beat + 1)
+    assert "run smoke: the heartbeat succeeds again\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_holder_that_cannot_renew_its_lease_stops_while_it_is_still_its_own(store: Store, hangs: bool) -> None:
+    """Whatever the main thread waits for; and it leaves the lease as it is, because the store would not answer that either."""
+    flaky: Any = Flaky(store)
+    said = "run smoke: no heartbeat for 1 s .* stopped before another process takes the run over; the same command resumes it"
+
+    def held() -> None:
+        with hold(flaky, "smoke", beat_seconds=0.05, stale_seconds=1.2):
+            if hangs:
+                flaky.hangs.clear()
+                threading.Timer(3.0, flaky.hangs.set).start()
+            else:
+                flaky.fault = OSError(errno.ENOLCK, "No locks available")
+            subprocess.run(["sleep", "60"], check=True)
+
+    with pytest.raises(LeaseLost, match=said):
+        held()
+    assert LeaseLost.exit_code == 3 and lease(store)["pid"] == os.getpid()
+    assert newest_epoch(store, "smoke") == 1, "nobody else had it"
+
+
+def test_a_process_that_was_frozen_for_long_renews_its_lease_and_works_on(store: Store) -> None:
+    first = holder(store, stale_seconds=1.0)
+    first.send_signal(signal.SIGSTOP)
+    time.sleep(2.0)
+    first.send_signal(signal.SIGCONT)
+    beat = lease(store)["beat"]
+    wait_for(lambda: lease(store)["beat"] > beat)
+    assert first.communicate("go\n") == ("committed\n", "")
+
+
+def test_a_lease_that_was_taken_away_is_said(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    with hold(store, "smoke", beat_seconds=0.05):
+        store.replace("smoke/.lease", json.dumps({"pid": 7, "host": "far", "token": "theirs"}).encode())
+        said = "run smoke: its lease was taken over by process 7 on host far; this process commits nothing more\n"
+        wait_for(lambda: said == capsys.readouterr().err)
+    assert lease(store)["pid"] == 7
+
+
+def wait_for(happened: Any) -> None:
+    """Returns when it has; pytest's own limit ends a wait that is in vain."""
+    while not happened():
+        time.sleep(0.02)
+
+
+def test_a_lock_that_the_file_system_refuses_is_the_store_s_own_error(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    (tmp_path / "smoke" / ".lock").mkdir(parents=True)
+    with pytest.raises(StoreRefused, match=r"smoke/\.lock: Is a directory"), store.lock("smoke"):
+        pass
+    with pytest.raises(OSError, match="of the block's own") as caught, store.lock("other"):
+        raise OSError(errno.EIO, "of the block's own")
+    assert caught.value.errno == errno.EIO

@@ -17,7 +17,8 @@ from flows.inspect import inspect
 from flows.lease import hold
 from flows.manifest import Retired, Run
 from flows.resume import first_generation
-from flows.retention import Policy, check_room, expected_bytes, plan, retire, unnamed
+from flows.retention import Policy, check_room, expected_bytes, pinned, plan, retire, unnamed
+from flows.session import versions
 from flows.storage import StoreRefused, open_store
 from flows.survey import survey_of
 
@@ -134,7 +135,7 @@ def test_what_no_manifest_names_is_listed(run: Run) -> None:
 
 
 def test_a_fork_shares_the_past_and_has_its_own_future(run: Run) -> None:
-    made = fork(run, "other", 1, ["learning.learning_rate=0.5", "seed=9"], {"code": "x"}, CLOCK)
+    made = fork(run, "other", 1, ["learning.learning_rate=0.5", "seed=9"], lambda config: {"code": "x"}, CLOCK)
     fresh = Run(run.store, "other")
     description = fresh.history.description()
     assert description is not None
@@ -157,38 +158,67 @@ def test_a_fork_shares_the_past_and_has_its_own_future(run: Run) -> None:
 
 
 def test_a_fork_of_a_fork_and_one_of_the_start(run: Run) -> None:
-    fork(run, "other", 1, [], {}, CLOCK)
-    made = fork(Run(run.store, "other"), "third", 0, [], {}, CLOCK)
+    fork(run, "other", 1, [], versions, CLOCK)
+    made = fork(Run(run.store, "other"), "third", 0, [], versions, CLOCK)
     manifest = Run(run.store, "third").manifest("solve", 0)
     assert manifest is not None and {ref.origin for ref in manifest.outputs} == {"smoke"}
     assert fsck(made) == [] and first_generation(made) == 1
-    assert first_generation(fork(run, "fourth", -1, [], {}, CLOCK)) == 0
+    assert first_generation(fork(run, "fourth", -1, [], versions, CLOCK)) == 0
 
 
 def test_what_a_fork_stands_on_is_not_retired(run: Run) -> None:
-    fork(run, "other", 0, [], {}, CLOCK)
+    fork(run, "other", 0, [], versions, CLOCK)
     retire(run, POLICY, CLOCK)
     assert {"t0-g0000", "t1-g0000", "s0-g0000"} <= files(run, "optimizer.safetensors")
     assert fsck(Run(run.store, "other")) == []
 
 
+def test_a_fork_that_is_made_again_pins_what_it_stood_on_before_too(run: Run) -> None:
+    fork(run, "other", 0, [], versions, CLOCK)
+    shutil.rmtree(Path(run.store.url.removeprefix("file://")) / "other")
+    fork(run, "other", 2, [], versions, CLOCK)
+    assert {f"{member}-g{number:04d}" for member in ("t0", "t1", "s0") for number in (0, 2)} <= pinned(run)
+    retire(run, POLICY, CLOCK)
+    assert {"t0-g0000", "t0-g0002"} <= files(run, "optimizer.safetensors") and fsck(Run(run.store, "other")) == []
+
+
+def test_a_fork_records_its_own_choices_not_its_parent_s(run: Run, tmp_path: Path) -> None:
+    rule = tmp_path / "rule.py"
+    rule.write_text("def f(*rates):\n    return 0.0\n")
+    fork(run, "other", 1, [f"reward.rule={rule}:f"], versions, CLOCK)
+    description = Run(run.store, "other").history.description()
+    assert description is not None and list(description["versions"]["choices"]) == [f"{rule}:f"]
+
+
+def test_a_file_that_was_pinned_after_its_tombstone_stays(run: Run) -> None:
+    """The rest of a killed attempt: its tombstone is taken back, and the file can be forked from again."""
+    entries = [{"uri": one.ref.uri, "sha256": one.ref.sha256, "reason": one.reason} for one in plan(run, POLICY)]
+    run.store.create("smoke/.fork-other", b"t0-g0002")
+    run.store.create("smoke/gc/0001.json", json.dumps({"schema": 1, "retired": entries, "clock": {}}).encode())
+    retire(run, POLICY, CLOCK)
+    kept = [f"adapters/t0-g0002/{name}.safetensors" for name in ("adapter_model", "optimizer")]
+    assert json.loads(run.store.read("smoke/gc/0002.json")) == {"schema": 1, "retired": [], "kept": kept, "clock": CLOCK}
+    assert not run.history.retired().keys() & set(kept) and "t0-g0002" in files(run, "optimizer.safetensors")
+    assert fsck(run) == []
+
+
 def test_a_retired_point_names_the_nearest_usable_one(run: Run) -> None:
     retire(run, POLICY, CLOCK)
-    said = r"cannot be gone on with from generation 2: adapters/t0-g0002/.* was retired; the nearest usable generation is 3"
+    said = r"cannot be forked from generation 2: adapters/t0-g0002/.* was retired; the nearest usable generation is 3"
     with pytest.raises(StoreRefused, match=said):
-        fork(run, "other", 2, [], {}, CLOCK)
+        fork(run, "other", 2, [], versions, CLOCK)
     with pytest.raises(StoreRefused, match="the nearest usable generation is -1"):
-        fork(run, "other", 0, [], {}, CLOCK)
+        fork(run, "other", 0, [], versions, CLOCK)
     assert run.store.list("other/", hidden=True) == []
 
 
 def test_a_fork_killed_half_way_is_finished_by_the_same_command(run: Run) -> None:
-    fork(run, "other", 1, [], {}, CLOCK)
+    fork(run, "other", 1, [], versions, CLOCK)
     for stage in ("evolve", "rate", "update"):
         run.store.delete(f"other/generation=0001/{stage}.json")
     with hold(run.store, "other") as epoch, pytest.raises(StoreRefused, match="a fork that was not finished"):
         first_generation(Run(run.store, "other", epoch))
-    made = fork(run, "other", 1, [], {}, CLOCK)
+    made = fork(run, "other", 1, [], versions, CLOCK)
     assert fsck(made) == [] and first_generation(made) == 2
 
 
@@ -200,7 +230,7 @@ def test_forks_that_make_no_sense_are_refused(run: Run) -> None:
         (["nonsense=1"], "nonsense"),
     ):
         with pytest.raises(ConfigError, match=error):
-            fork(run, "other", 1, settings, {}, CLOCK)
+            fork(run, "other", 1, settings, versions, CLOCK)
     for run_id, generation, error in (
         ("smoke", 1, "needs an id of its own"),
         ("other", 7, "has not finished generation 7"),
@@ -208,16 +238,16 @@ def test_forks_that_make_no_sense_are_refused(run: Run) -> None:
         ("../x", 1, "lower-case letters"),
     ):
         with pytest.raises(StoreRefused, match=error):
-            fork(run, run_id, generation, [], {}, CLOCK)
-    fork(run, "other", 1, [], {}, CLOCK)
+            fork(run, run_id, generation, [], versions, CLOCK)
+    fork(run, "other", 1, [], versions, CLOCK)
     with pytest.raises(StoreRefused, match="run other exists already"):
-        fork(run, "other", 0, [], {}, CLOCK)
+        fork(run, "other", 0, [], versions, CLOCK)
     with pytest.raises(StoreRefused, match="there is no run nobody"):
-        fork(Run(run.store, "nobody"), "new", 0, [], {}, CLOCK)
+        fork(Run(run.store, "nobody"), "new", 0, [], versions, CLOCK)
 
 
 def test_damage_in_the_parent_is_found_in_the_fork_and_mended_in_the_parent(run: Run, tmp_path: Path) -> None:
-    made = fork(run, "other", 1, [], {}, CLOCK)
+    made = fork(run, "other", 1, [], versions, CLOCK)
     (tmp_path / "smoke/generation=0001/grades.parquet").write_bytes(b"?")
     (finding,) = fsck(made)
     assert finding.command == f"populora fsck smoke --store {run.store.url}"

@@ -1,0 +1,97 @@
+"""The heartbeat of a lease: renews it, survives any error, and stops the run before the lease could be lost.
+
+Two threads. One renews the lease, and may hang in a store that does not answer for minutes. The other counts how long ago the
+newest renewal began and, when that is too long, interrupts the main thread. It counts its own waits instead of reading a clock,
+so that a process that was frozen (Ctrl-Z, SIGSTOP) gets a chance to renew first.
+"""
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+JOIN_SECONDS = 5.0
+
+
+class Heartbeat:
+    """Calls `renew` every `beat_seconds`; it returns a reason once the lease is somebody else's, and then beating ends.
+
+    When no renewal succeeds for `give_up_seconds`, `lost` says why and the main thread gets SIGTERM (SIGINT where nothing handles
+    SIGTERM), which ends whatever it waits for.
+    """
+
+    def __init__(self, run_id: str, renew: Callable[[int], str], beat_seconds: float, give_up_seconds: float) -> None:
+        self.lost = ""
+        self._run_id, self._renew = run_id, renew
+        self._beat_seconds, self._give_up_seconds = beat_seconds, give_up_seconds
+        self._awake, self._newest = 0.0, 0.0  # seconds that the watch has counted: in all, and when the newest renewal began
+        self._fault = ""
+        self._stop = threading.Event()
+        self._beating = threading.Thread(target=self._beat, name=f"lease-{run_id}", daemon=True)
+        self._watching = threading.Thread(target=self._watch, name=f"lease-watch-{run_id}", daemon=True)
+
+    def start(self) -> None:
+        """Starts beating."""
+        self._beating.start()
+        self._watching.start()
+
+    def stop(self) -> bool:
+        """Stops beating; whether the newest renewal has ended. After a loss it may hang in the store for minutes."""
+        self._stop.set()
+        self._watching.join()
+        self._beating.join(JOIN_SECONDS if self.lost else None)
+        return not self._beating.is_alive()
+
+    def _beat(self) -> None:
+        beat = 0
+        while not self._stop.wait(self._beat_seconds):
+            beat += 1
+            began = self._awake  # an observer may have seen the new beat from here on
+            try:
+                taken = self._renew(beat)
+            except Exception as error:  # whatever it is, it may pass; the watch decides when it has lasted too long
+                self._say_fault(error)
+                continue
+            if taken:
+                self._say(f"{taken}; this process commits nothing more")
+                self._stop.set()
+                return
+            self._newest = began
+            if self._fault:
+                self._say("the heartbeat succeeds again")
+                self._fault = ""
+
+    def _say_fault(self, error: Exception) -> None:
+        first = not self._fault
+        self._fault = (str(error) or type(error).__name__).splitlines()[0]
+        if first:
+            limit = f"{self._give_up_seconds:.0f} s"
+            self._say(f"the heartbeat failed ({self._fault}); retrying, and stopping the run after {limit} without one")
+
+    def _watch(self) -> None:
+        tick = min(self._beat_seconds, self._give_up_seconds / 10)
+        before = time.monotonic()
+        while not self._stop.wait(tick):
+            now = time.monotonic()
+            self._awake += min(now - before, 2 * tick)
+            before = now
+            if self._awake - self._newest > self._give_up_seconds:
+                why = self._fault or "the store does not answer"
+                self.lost = (
+                    f"run {self._run_id}: no heartbeat for {self._give_up_seconds:.0f} s ({why}); stopped before another process "
+                    "takes the run over; the same command resumes it"
+                )
+                _interrupt_main_thread()
+                return
+
+    def _say(self, what: str) -> None:
+        print(f"run {self._run_id}: {what}", file=sys.stderr, flush=True)
+
+
+def _interrupt_main_thread() -> None:
+    """Wakes the main thread from whatever it waits for, by the signal that it turns into an exception."""
+    main = threading.main_thread().ident
+    number = next((one for one in (signal.SIGTERM, signal.SIGINT) if callable(signal.getsignal(one))), None)
+    if main is not None and number is not None:  # otherwise the fence stops it at its next commit
+        signal.pthread_kill(main, number)

@@ -1,0 +1,122 @@
+"""A stage's worker killed in every phase of it: the step is run again, and the artifacts are those of a run never killed."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows.config import dump, load
+from flows.execute import Spec
+from flows.fsck import fsck
+from flows.lease import hold
+from flows.manifest import Run
+from flows.session import clock, versions
+from flows.storage import Store, open_store
+from flows.workers import WorkerLost, Workers
+from tests.test_manifest import tree
+
+PHASES = ("began", "read", "half-written", "written", "committed")
+STAGES = ("match", "propose", "verify", "solve", "grade", "reward", "update", "rate", "evolve")
+# Loaded by the worker's Python: it kills itself once at a phase of a stage, and a file remembers that it has.
+HOOK = """
+import importlib.abc, importlib.util, os, signal, sys
+from pathlib import Path
+
+def die(stage, phase):
+    seen = Path(os.environ["KILLED"]) / f"{stage}-{phase}"
+    wanted = os.environ["KILL_STAGES"].split(",")
+    if stage in wanted and not seen.exists():
+        seen.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def watch(module):
+    perform = module.perform
+
+    def watched(run, spec, *more):
+        store, stage = run.store, spec.stage
+        read, create = store.read, store.create
+        die(stage, "began")
+
+        def reading(uri):
+            data = read(uri)
+            die(stage, "read")
+            return data
+
+        def creating(uri, data):
+            if uri.endswith(".json") and "/adapters/" not in uri:
+                die(stage, "written")
+                return create(uri, data)
+            temporary = store.root / uri.rpartition("/")[0] / ".tmp-half"
+            if not (Path(os.environ["KILLED"]) / f"{stage}-half-written").exists():
+                temporary.parent.mkdir(parents=True, exist_ok=True)
+                temporary.write_bytes(data[: len(data) // 2])
+            die(stage, "half-written")
+            return create(uri, data)
+
+        store.read, store.create = reading, creating
+        done = perform(run, spec, *more)
+        die(stage, "committed")
+        return done
+
+    module.perform = watched
+
+class Watch(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != "flows.execute":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        load = spec.loader.exec_module
+        spec.loader.exec_module = lambda module: (load(module), watch(module))
+        return spec
+
+sys.meta_path.insert(0, Watch())
+"""
+
+
+def build(store: Store) -> int:
+    """One generation by the workers of stages, and how often one of them was lost."""
+    config, lost = load("chaos", ["generations=1"]), 0
+    with hold(store, "smoke") as epoch, Workers(config.threads) as workers:
+        run = Run(store, "smoke", epoch)
+        run.describe(dump(config), versions(config), clock())
+        for stage, generation in (("start", None), *((stage, 0) for stage in STAGES)):
+            for _ in range(len(PHASES) + 1):
+                try:
+                    workers.run(Spec(store.url, "smoke", stage, generation, None, epoch, 1))
+                    break
+                except WorkerLost:
+                    lost += 1
+            else:
+                pytest.fail(f"{stage} was never done")
+    return lost
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize(
+    "killed",
+    [
+        pytest.param(("match", "reward", "rate"), id="three"),
+        pytest.param(("start", *STAGES), id="all", marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
+    ],
+)
+def test_a_worker_killed_in_every_phase_of_a_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: tuple[str, ...]
+) -> None:
+    for folder in ("hook", "killed", "whole-killed"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "hook" / "sitecustomize.py").write_text(HOOK)
+    whole, store = open_store(str(tmp_path / "whole")), open_store(str(tmp_path / "store"))
+    assert build(whole) == 0
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "hook"))
+    monkeypatch.setenv("KILLED", str(tmp_path / "killed"))
+    monkeypatch.setenv("KILL_STAGES", ",".join(killed))
+    lost = build(store)
+    phases = {path.name for path in (tmp_path / "killed").iterdir()}
+    print(f"{lost} workers were killed, in {len(phases)} phases")
+    assert lost == len(phases) and phases >= {f"{stage}-{phase}" for stage in killed for phase in PHASES if stage != "start"}
+    assert tree(store) == tree(whole) and fsck(Run(store, "smoke")) == []
+    with hold(store, "smoke"):
+        assert [uri for uri in store.list("smoke/", hidden=True) if ".tmp-" in uri] == []
