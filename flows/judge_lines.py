@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
+from flows.line_ids import IdReader, line_id
 from stages.core.judge import AnswerItem, TaskItem
 from stages.core.values import LiteralError, canonical, parse_value
 
@@ -30,25 +31,26 @@ class Line:
 
 def lines(stdin: BinaryIO, read: Callable[[dict[str, Any]], Any]) -> Iterator[Line | None]:
     """Every line of the input in order, never holding more than one; None while there is nothing to read."""
-    for number, data in enumerate_lines(stdin):
+    for number, data, identity in enumerate_lines(stdin):
         if data is None:
             yield None
         elif data.strip():
-            yield _line(number, data, read)
+            yield _line(number, data, identity, read)
 
 
-def _line(number: int, data: bytes, read: Callable[[dict[str, Any]], Any]) -> Line:
-    identity = None
+def _line(number: int, data: bytes, identity: str | int | None, read: Callable[[dict[str, Any]], Any]) -> Line:
+    """The line's item, or what is wrong with it; `identity` is that of a line of which `data` is only the start."""
     try:
         if len(data) > MAX_LINE:
             raise BadLine(f"longer than {MAX_LINE} bytes")
         row = _parse(data)
-        identity = row.get("id") if isinstance(row.get("id"), str | int) else None
         if "id" not in row:
             raise BadLine("field id is missing")
+        if isinstance(row["id"], list | dict):
+            raise BadLine("field id is neither a text nor a number")
         return Line(row["id"], read(row))
     except BadLine as error:
-        return Line(identity, None, f"line {number}: {error}")
+        return Line(line_id(data) if identity is None else identity, None, f"line {number}: {error}")
 
 
 def _parse(data: bytes) -> dict[str, Any]:
@@ -65,41 +67,66 @@ def _parse(data: bytes) -> dict[str, Any]:
     return row
 
 
-def enumerate_lines(stdin: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
-    """(number, line), lines over the limit cut to one byte more than it; (number, None) when nothing has come for 20 ms."""
+def enumerate_lines(stdin: BinaryIO) -> Iterator[tuple[int, bytes | None, str | int | None]]:
+    """(number, line, None); of a line over the limit its start, one byte more than the limit, and its id.
+
+    (number, None, None) when nothing has come for 20 ms.
+    """
     try:
         descriptor = stdin.fileno()
     except (OSError, AttributeError, ValueError):
         for number, line in enumerate(stdin, 1):
-            yield number, line[: MAX_LINE + 1]
+            yield number, line[: MAX_LINE + 1], line_id(line) if len(line) > MAX_LINE else None
         return
-    number, rest, skipping = 1, bytearray(), False
+    number, held = 1, _Held()
     while True:
         while not select.select([descriptor], [], [], 0.02)[0]:
-            yield number, None
+            yield number, None, None
         data = os.read(descriptor, 1 << 16)
         if not data:
             break
         first, *others = data.split(b"\n")
-        if not skipping:
-            rest += first
+        held.add(first)
         for part in others:
-            yield number, bytes(rest[: MAX_LINE + 1])
-            number, rest, skipping = number + 1, bytearray(part), False
-        if len(rest) > MAX_LINE:
-            skipping = True
-            del rest[MAX_LINE + 1 :]
-    if rest:
-        yield number, bytes(rest[: MAX_LINE + 1])
+            yield number, held.start(), held.identity()
+            number, held = number + 1, _Held()
+            held.add(part)
+    if held.data:
+        yield number, held.start(), held.identity()
+
+
+class _Held:
+    """What is held of a line that is being read: all of it up to the limit, then its start and what its id may be."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.ids: IdReader | None = None
+
+    def add(self, data: bytes) -> None:
+        """The next bytes of the line."""
+        if self.ids is not None:
+            self.ids.feed(data)
+        else:
+            self.data += data
+        if self.ids is None and len(self.data) > MAX_LINE:
+            self.ids = IdReader()
+            self.ids.feed(bytes(self.data))
+            del self.data[MAX_LINE + 1 :]
+
+    def start(self) -> bytes:
+        return bytes(self.data)
+
+    def identity(self) -> str | int | None:
+        return None if self.ids is None else self.ids.identity
 
 
 def checked(stdin: BinaryIO, read: Callable[[dict[str, Any]], Any]) -> Iterator[Line | None]:
     """With `strict`: the input through a temporary file, checked as a whole first. Raises BadLine with the first error."""
     copy = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the lines)
     try:
-        for number, data in enumerate_lines(stdin):
+        for number, data, identity in enumerate_lines(stdin):
             if data is not None and data.strip():
-                line = _line(number, data, read)
+                line = _line(number, data, identity, read)
                 if line.error:
                     raise BadLine(line.error)
                 copy.write(data + b"\n")

@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flows import judge
 from flows.config import PROJECT
+from flows.line_ids import IdReader
 from stages.core.local_sandbox import LocalSandbox
 from stages.core.sandbox import Job, Sandbox, Verdict
 
@@ -91,6 +94,47 @@ def test_bad_lines_are_named_and_the_rest_is_judged(name: str, sandbox: Sandbox,
     for number, (row, (_, reason)) in enumerate(zip(rows[::2], bad, strict=True)):
         assert row["detail"].startswith(f"line {2 * number + 1}: ") and reason in row["detail"], row
     assert {row["id"] for row in rows[1::2]} == {"good"}
+
+
+LONG = "#" * 3_000_000
+NAMED = [
+    (json.dumps({"id": "long", "program": LONG, "input": "1"}), "long"),
+    (json.dumps({"program": LONG, "input": "1", "id": 7}), 7),
+    (json.dumps({"program": "\\" * 1_200_000 + '"', "deep": {"id": 1, "x": [{"id": 2}]}, "id": 'a"b\\é'}), 'a"b\\é'),
+    (json.dumps({"id": 1, "answer": LONG, "id ": 2, "ID": 3}), 1),
+    (json.dumps({"id": [1], "answer": LONG}), None),
+    (json.dumps({"answer": LONG}), None),
+    (json.dumps({"id": LONG}), None),
+    ('{"id": 5, "program": "' + LONG, 5),
+    ('{"program": "' + LONG + '", "id": 5', None),
+    (json.dumps([{"id": 1}, LONG]), None),
+    ('{"id": "broken", "program": "def f(): return 1\x00", "input": ""}', "broken"),
+    ('{"id": 12, "program": "cut off', 12),
+    ('{"id": 1}{"id": 2}', 2),
+    ('{"id": ' + "9" * 5000 + "}", None),
+    ('{"id": 3, "program": ' + "[" * 100_000, 3),
+    ('{"\\u0069d": 4, "program": 5}', 4),
+    ('{"id": {"a": 1}, "program": "", "input": "", "kind": "deduction", "output": "1", "answer": "1"}', None),
+    ("," * 1_100_000 + '{"id":1}', None),
+]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_line_that_cannot_be_judged_keeps_its_id_wherever_it_can_be_read(name: str, tmp_path: Path) -> None:
+    for line, identity in NAMED:
+        code, (row,) = judged(COMMANDS[name][0], NoSandbox(), line.encode() + b"\n", tmp_path)
+        assert (code, row["id"], row["status"]) == (0, identity, "unparsed"), (line[:60], row)
+
+
+@given(
+    st.dictionaries(st.text(max_size=3) | st.just("id"), st.integers() | st.text(max_size=5) | st.just([{"id": 0}])), st.data()
+)
+def test_an_id_is_read_wherever_the_bytes_are_cut(row: dict[str, Any], data: st.DataObject) -> None:
+    line, reader = json.dumps(row, ensure_ascii=data.draw(st.booleans())).encode("utf-8", "surrogatepass"), IdReader()
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(line)), max_size=4)))
+    for start, end in zip([0, *cuts], [*cuts, len(line)], strict=True):
+        reader.feed(line[start:end])
+    assert reader.identity == (None if isinstance(row.get("id"), list) else row.get("id"))
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -1,0 +1,95 @@
+"""The `id` of a line that is no JSON object for us (too long, cut off, broken): read in one pass, in constant memory.
+
+A line's top-level keys are followed through its bytes, chunk by chunk; nothing of the rest is kept or checked.
+"""
+
+import json
+import re
+
+_LONGEST, _MARKS = 1_000, 200_000  # bytes of a key or an id; marks after which a line is followed no further
+_NEXT = re.compile(rb'["{}\[\],:]')
+_IN_TEXT = re.compile(rb'(?:[^"\\]++|\\[\s\S])*+')
+
+
+class IdReader:
+    """Follows one line: `feed` its chunks, then ask for `identity`."""
+
+    def __init__(self) -> None:
+        self.identity: str | int | None = None
+        self._depth, self._inside, self._escaped = 0, False, False
+        self._kept: bytearray | None = bytearray()  # the token being read at the top level, None once it is too long
+        self._key: bytes | None = None
+        self._marks = 0
+
+    def feed(self, data: bytes) -> None:
+        """The next bytes of the line."""
+        at = 0
+        while at < len(data) and self._marks < _MARKS:
+            self._marks += 1
+            at = self._text(data, at) if self._inside else self._outside(data, at)
+
+    def _outside(self, data: bytes, at: int) -> int:
+        """Reads up to the next mark."""
+        found = _NEXT.search(data, at)
+        end = found.start() if found else len(data)
+        self._keep(data, at, end)
+        if found is None:
+            return end
+        mark = found[0]
+        if mark == b'"':
+            self._keep(data, end, end + 1)
+            self._inside = True
+        elif mark in b"{[":
+            self._depth += 1
+            self._kept = bytearray() if self._depth == 1 else None
+        elif self._depth == 1 and mark == b":":
+            self._key, self._kept = self._token(), bytearray()
+        elif self._depth == 1:  # a comma, or the end of the object
+            self._take()
+        if mark in b"}]":
+            self._depth -= 1
+            self._kept = None
+        return end + 1
+
+    def _text(self, data: bytes, at: int) -> int:
+        """Reads a string up to its end, or to the end of the chunk, which may cut an escape in two."""
+        found = _IN_TEXT.match(data, at + self._escaped)
+        assert found is not None, "the pattern matches the empty text too"
+        end = found.end()
+        self._escaped, self._inside = data[end : end + 1] == b"\\", data[end : end + 1] != b'"'
+        self._keep(data, at, end + 1)
+        return end + 1
+
+    def _keep(self, data: bytes, at: int, end: int) -> None:
+        """Adds to the token, if it is one of the top level and not too long to be an id."""
+        if self._depth == 1 and self._kept is not None:
+            if len(self._kept) + end - at > _LONGEST:
+                self._kept = None
+            else:
+                self._kept += data[at:end]
+
+    def _take(self) -> None:
+        """A value of the top level has ended."""
+        value = self._token()
+        self._kept = bytearray()
+        if self._key is not None and value is not None and _scalar(self._key) == "id":
+            found = _scalar(value)
+            self.identity = found if isinstance(found, str | int) and not isinstance(found, bool) else None
+        self._key = None
+
+    def _token(self) -> bytes | None:
+        return None if self._kept is None else bytes(self._kept)
+
+
+def _scalar(token: bytes) -> object:
+    try:
+        return json.loads(token)
+    except ValueError:
+        return None
+
+
+def line_id(data: bytes) -> str | int | None:
+    """The id in a whole line, None where none can be read."""
+    reader = IdReader()
+    reader.feed(data)
+    return reader.identity
