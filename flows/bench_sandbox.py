@@ -17,9 +17,9 @@ from typing import Any
 
 import docker
 
-from stages.core.docker_sandbox import IMAGE, DockerSandbox
+from stages.core.docker_sandbox import DockerSandbox
 from stages.core.local_sandbox import LocalSandbox
-from stages.core.sandbox import Job
+from stages.core.sandbox import IMAGE, Job
 from stages.core.sandbox_pool import Pool
 
 _SOURCES = (

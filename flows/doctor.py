@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from stages.core.sandbox import IMAGE as SANDBOX_IMAGE
+
 PROJECT = Path(__file__).resolve().parent.parent
 DISTRIBUTION = "populora-pipeline"
-SANDBOX_IMAGE = "populora-sandbox:local"
 SANDBOX_FOLDER = "containers/sandbox"
 SEED_MODEL = ("config.json", "model.safetensors", "tokenizer.json")
 LEAST_PYTHON = (3, 11)

@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from stages.core.sandbox import IMAGE
+
 Positive = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -158,7 +160,7 @@ class SandboxRule(Group):
     """Where model-written programs run, and within which limits."""
 
     kind: Literal["docker", "local"] = Field("docker", title="Kind")
-    image: str = Field("populora-sandbox:local", title="Image")
+    image: str = Field(IMAGE, title="Image")
     runtime: str = Field("", title="Runtime", description="Container runtime, such as runsc; empty takes Docker's default.")
     containers: Positive = Field(2, title="Containers")
     cpu_seconds: Above0 = Field(2.0, title="CPU seconds a call")

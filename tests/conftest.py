@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from stages.core.sandbox import IMAGE as SANDBOX_IMAGE
+
 _PREFECT_HOME = Path(tempfile.mkdtemp(prefix="populora-tests-"))
 atexit.register(shutil.rmtree, _PREFECT_HOME, ignore_errors=True)
 os.environ.update(
@@ -23,8 +25,6 @@ os.environ.update(
     MPLBACKEND="Agg",
 )
 os.environ.pop("PREFECT_API_URL", None)  # never talk to the developer's own server
-
-SANDBOX_IMAGE = "populora-sandbox:local"
 
 
 def _under_ci() -> bool:

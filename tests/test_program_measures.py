@@ -80,7 +80,7 @@ def test_the_sandbox_measures_as_this_interpreter_does() -> None:
         "x" * 16_000,
     ]
     programs = [SHORT, PADDED, *odd, *(f"{SHORT} + {number}" for number in range(30))]
-    sandbox = DockerSandbox("populora-sandbox:local", 1)
+    sandbox = DockerSandbox(containers=1)
     try:
         found = shapes(sandbox, programs)
     finally:

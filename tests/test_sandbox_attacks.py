@@ -128,6 +128,43 @@ def test_honest_programs_are_valid(sandbox: Sandbox) -> None:
     assert found == []
 
 
+def test_no_value_is_a_crash_for_its_depth(sandbox: Sandbox) -> None:
+    """What the runner writes the host can read, at every depth: `complex` and `frozenset` are calls, and nest deeper."""
+    leaves = [
+        "1",
+        "-1.5",
+        "nan",
+        "-inf",
+        "1j",
+        "complex(nan,-inf)",
+        "None",
+        "''",
+        "b'a'",
+        "[]",
+        "()",
+        "{}",
+        "{1:2}",
+        "{1}",
+        "set()",
+        "frozenset()",
+        "frozenset([1])",
+    ]
+    program = (
+        "def f(kind, depth):\n"
+        "    nan, inf = float('nan'), float('inf')\n"
+        "    x = [{}][kind]\n"
+        "    for _ in range(depth): x = [x]\n"
+        "    return x"
+    )
+    program = program.format(", ".join(leaves))
+    runs = [(leaf, depth) for leaf in range(len(leaves)) for depth in range(45, 52)]
+    verdicts = list(sandbox.run([Job(program, f"{leaf}, {depth}", False) for leaf, depth in runs]))
+    words = {run: str(verdict.status) for run, verdict in zip(runs, verdicts, strict=True)}
+    assert set(words.values()) == {"valid", "unsupported_value"}
+    assert {word for (_, depth), word in words.items() if depth == 45} == {"valid"}
+    assert {word for (_, depth), word in words.items() if depth == 51} == {"unsupported_value"}
+
+
 @needs_data
 def test_cruxeval_gold_pairs(sandbox: Sandbox) -> None:
     """All 400 are valid with the stated output, gold answers right. The six inputs that are expressions join the program."""

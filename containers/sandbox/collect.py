@@ -30,6 +30,8 @@ ESSENTIAL = (
     "libc.so",
     "libm.so",
     "libz.so",
+    "libbz2.so",
+    "libmpdec.so",
     "libffi.so",
     "libpython",
     "ld-linux",

@@ -4,7 +4,7 @@
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 CACHE="$ROOT/.cache/setup"
 VENV="$ROOT/.venv"
-SANDBOX_IMAGE="populora-sandbox:local"
+SANDBOX_IMAGE="${POPULORA_SANDBOX_IMAGE:-populora-sandbox:local}"
 BASE_IMAGE="populora-base:local"
 mkdir -p "$CACHE"
 

@@ -17,11 +17,10 @@ import docker.errors
 import docker.types
 import requests
 
-from stages.core.sandbox import SandboxUnavailable
+from stages.core.sandbox import IMAGE, SandboxUnavailable
 from stages.core.sandbox_pool import Limits, Pool
 from stages.core.sandbox_worker import SANDBOX_FOLDER, missing_walls
 
-IMAGE = "populora-sandbox:local"
 LABEL = "populora.sandbox"
 _FAULTS = (docker.errors.DockerException, requests.exceptions.RequestException, OSError)
 _REMOVE_SECONDS = 5.0

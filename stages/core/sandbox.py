@@ -4,10 +4,14 @@ The line between the model's fault and the world's runs through this file. Whate
 sandbox that cannot answer raises `SandboxUnavailable`. A dead sandbox must never look like a wrong answer.
 """
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
+
+# Checkouts that share a Docker daemon need an image each: a pool refuses one that holds another checkout's runner.
+IMAGE = os.environ.get("POPULORA_SANDBOX_IMAGE") or "populora-sandbox:local"
 
 
 class Status(StrEnum):

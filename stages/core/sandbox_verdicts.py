@@ -36,6 +36,7 @@ _STATUSES = {
     b"C": Status.CRASH,
 }
 _LINES = re.compile(r"(?:[0-9]{1,5}:[0-9]{1,15},)*+")
+_UNUSUAL_CODEC = re.compile(r"code\((?!\)|['\"](?:utf-?8|ascii|latin-?1)['\"][,)])", re.IGNORECASE)
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{5,}")
 _WIRE_LIMIT = 12 * 65_536  # ASCII escapes are up to ten characters each
 SERVER_ENDED = "the program's server ended"
@@ -98,8 +99,11 @@ def payload(job: Job, input_text: int = MAX_TEXT) -> bytes | Verdict:
 
 
 def needs_modules(program: str) -> bool:
-    """Whether a server with modules must run it: imports, and what makes the compiler itself import `unicodedata`."""
-    return "import" in program or "\\N" in program or not program.isascii()
+    """Whether a server with modules is to run it: imports, unusual codecs, and what makes the compiler import `unicodedata`.
+
+    A program that comes to a module unforeseen is run again in such a server, which costs a run.
+    """
+    return "import" in program or "\\N" in program or not program.isascii() or _UNUSUAL_CODEC.search(program) is not None
 
 
 def verdict(runs: list[Run]) -> Verdict:

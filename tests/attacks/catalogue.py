@@ -231,6 +231,7 @@ VALUES = _rows(
     ("102g", "named tuple", "def f():\n    from collections import namedtuple\n    return namedtuple('P', 'x')(1)", "unsupported_value"),
     ("102h", "range", "return range(3)", "unsupported_value"),
     ("102i", "bytearray", "return bytearray(b'a')", "unsupported_value"),
+    ("102k", "nested frozensets", "x = frozenset()\n    for _ in range(40): x = frozenset([x])\n    return x", "unsupported_value"),
     ("102j", "no f", "x = 1 # def f", "error"),
 )  # fmt: skip
 

@@ -29,7 +29,7 @@ def make_encoder() -> "Callable[[object], str]":
     too_small = -too_large
     t_bool, t_int, t_float, t_complex, t_str, t_bytes = bool, int, float, complex, str, bytes
     t_list, t_tuple, t_dict, t_set, t_frozen, exception = list, tuple, dict, set, frozenset, TypeError
-    max_text, max_nodes, max_depth = MAX_TEXT, MAX_NODES, MAX_DEPTH
+    max_text, max_nodes, max_depth, too_deep = MAX_TEXT, MAX_NODES, MAX_DEPTH, "nested deeper than 50"
 
     nodes = size = 0
     path: set[int] = t_set()
@@ -57,6 +57,8 @@ def make_encoder() -> "Callable[[object], str]":
         elif kind is t_float:
             text = float_text(x)
         elif kind is t_complex:
+            if depth >= max_depth:  # a call: its arguments stand one deeper
+                raise refused(b"X", too_deep)
             text = "complex(" + float_text(x.real) + ", " + float_text(x.imag) + ")"
         else:
             return container(x, kind, depth)
@@ -66,25 +68,26 @@ def make_encoder() -> "Callable[[object], str]":
     def container(x: object, kind: type, depth: int) -> str:
         if not (kind is t_list or kind is t_tuple or kind is t_dict or kind is t_set or kind is t_frozen):
             raise refused(b"X", "a value of type " + name_of(kind))
-        if depth >= max_depth:
-            raise refused(b"X", "nested deeper than 50")
+        inside = depth + 2 if kind is t_frozen else depth + 1  # a frozenset is written as a call with a set in it
+        if inside > max_depth:
+            raise refused(b"X", too_deep)
         mark = identity(x)
         if mark in path:
             raise refused(b"X", "a value that contains itself")
         enter(mark)
         grow(2 * length(x) + 2 if kind is not t_dict else 4 * length(x) + 2)
         if kind is t_dict:
-            text = "{" + joined([walk(k, depth + 1) + ": " + walk(v, depth + 1) for k, v in pairs(x)]) + "}"
+            text = "{" + joined([walk(k, inside) + ": " + walk(v, inside) for k, v in pairs(x)]) + "}"
         else:
-            inner = joined([walk(item, depth + 1) for item in x])
+            members = joined([walk(item, inside) for item in x])
             if kind is t_list:
-                text = "[" + inner + "]"
+                text = "[" + members + "]"
             elif kind is t_tuple:
-                text = "(" + inner + (",)" if length(x) == 1 else ")")
+                text = "(" + members + (",)" if length(x) == 1 else ")")
             elif kind is t_set:
-                text = "{" + inner + "}" if inner else "set()"
+                text = "{" + members + "}" if members else "set()"
             else:
-                text = "frozenset({" + inner + "})" if inner else "frozenset()"
+                text = "frozenset({" + members + "})" if members else "frozenset()"
         leave(mark)
         return text
 

@@ -56,6 +56,10 @@ def make_builtins(salt: int) -> dict[str, object]:
         return value ^ salt if type(obj).__hash__ in static else value
 
     def guarded_import(name: str, globals=None, locals=None, fromlist=(), level: int = 0):
+        if (
+            type(fromlist) is list
+        ):  # a function written in C asks (`datetime.strftime` for `time`); a statement gives a tuple or None
+            return real_import(name, globals, locals, fromlist, level)
         if level == 0 and name in modules and name.partition(".")[0] in allowed:
             return real_import(name, globals, locals, fromlist, level)
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)

@@ -120,8 +120,17 @@ def _member(module: str, name: str) -> str:
     return ""
 
 
-_OWN = {"datetime": ("datetime",), "copy": ("copy",), "pprint": ("pprint",), "array": ("array",), "bisect": ("bisect",)}
-_OWN |= {"string": (), "calendar": ("calendar",), "types": (), "operator": ("operator",), "collections": (), "html": ("html",)}
+_OWN = {"datetime": ("datetime", "time"), "copy": ("copy",), "pprint": ("pprint",), "array": ("array",), "bisect": ("bisect",)}
+_OWN |= {
+    "unicodedata": ("decimal",),
+    "ast": ("keyword", "operator"),
+    "string": (),
+    "calendar": ("calendar",),
+    "types": (),
+    "operator": ("operator",),
+    "collections": (),
+    "html": ("html",),
+}
 
 
 def _reason(node: ast.AST, bound: set[str], modules: dict[str, str]) -> str:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 CONTROL, JOB, RESULT = 3, 4, 5
+ELSEWHERE = 93  # the status of a program that came to a module which only a full server holds
 ORDER = struct.Struct("!iI")  # uid, mode
 CLONE_PARENT = 0x8000
 

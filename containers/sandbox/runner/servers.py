@@ -17,10 +17,11 @@ import sys
 import time
 from collections.abc import Callable
 
-from serve import CONTROL, JOB, ORDER, RESULT
+from serve import CONTROL, ELSEWHERE, JOB, ORDER, RESULT
 
 MAX_STREAM = 1 << 20
 SERVER_ENDED = b"the program's server ended"  # the host has such a job run again
+WANTS_MODULES = b"for a server with modules"  # the supervisor has such a job run in one
 SLACK = 1.2  # a first run may use this much of the CPU limit; the host has runs near the limit repeated alone
 _ENVIRONMENT = {
     "LC_ALL": "C.UTF-8",
@@ -92,7 +93,9 @@ class Template:
         cpu, rss = int((usage.ru_utime + usage.ru_stime) * 1e6), usage.ru_maxrss
         verdict, text, passed, sensitive = _read_stream(bytes(stream), status, killed)
         self.oom_kills = _oom_kills() if status == signal.SIGKILL else self.oom_kills
-        if verdict == b"C" or killed or status:  # one that wrote a whole result and left has read the whole job
+        if not self.full and len(stream) == 6 and os.waitstatus_to_exitcode(status) == ELSEWHERE and not killed:
+            text = WANTS_MODULES
+        elif verdict == b"C" or killed or status:  # one that wrote a whole result and left has read the whole job
             self.kill()
             sweep(self.config["uid"])
         return verdict, min(cpu, 0xFFFFFFFF), _micro(start + self.starved), rss, text, passed, sensitive

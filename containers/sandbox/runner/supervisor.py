@@ -20,7 +20,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # `-P` keeps the script's folder out
 
 from keys import KeyServer
-from servers import CHILDREN, PROGRAM_UIDS, SERVER_ENDED, Run, Template
+from servers import CHILDREN, PROGRAM_UIDS, SERVER_ENDED, WANTS_MODULES, Run, Template
 
 RUN = struct.Struct("!cIIIBI")  # verdict, cpu µs, wall µs, RSS KiB, length of the key (a first run may have one), of the text
 MAX_FRAME = 1 << 20
@@ -106,18 +106,26 @@ class Supervisor:
         return self.config["uid"] + self.count % PROGRAM_UIDS
 
     def job(self, number: int, flags: int, payload: bytes) -> None:
-        alone, full, flush = bool(flags & 2), bool(flags & 4), self.host.flush
-        runs = [self.template(0, full).run(payload, self.uid(), alone, flush)]
-        verdict, _, _, _, text, passed, sensitive = runs[0]
+        runs = self.runs(flags, payload, bool(flags & 4))
+        if any(run[4] == WANTS_MODULES for run in runs):
+            runs = self.runs(flags, payload, True)
+        text, passed = runs[0][4:6]
         wants_key = flags & 1 and passed and text != SERVER_ENDED
         program = payload[5 : 5 + int.from_bytes(payload[1:5], "big")] if wants_key else b""
-        if flags & 1 and verdict == b"V":
+        self.host.answer(number, runs, program)
+
+    def runs(self, flags: int, payload: bytes, full: bool) -> list[Run]:
+        """A job's runs in servers of one size; after the first that gives no value there is none."""
+        alone, flush = bool(flags & 2), self.host.flush
+        runs = [self.template(0, full).run(payload, self.uid(), alone, flush)]
+        if flags & 1 and runs[0][0] == b"V":
+            sensitive = runs[0][6]
             payload = bytes([payload[0] & 2 | 4]) + payload[1:]  # it has passed, and a trace is wanted once
             for index in range(1, self.config["witnesses"] + 2 if sensitive else 2):
                 runs.append(self.template(index, full).run(payload, self.uid(), alone, flush))
                 if runs[-1][0] != b"V":
                     break
-        self.host.answer(number, runs, program)
+        return runs
 
     def serve(self) -> None:
         while True:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _CODECS_TEXT = "latin-1 ascii utf-8-sig utf-16 utf-32 utf-16-le utf-16-be utf-32-le utf-32-be cp1252"
 # What runs in a program's process, loaded last and alone: what every child touches lies on a few pages. It needs the others.
 _HOT = ("encode", "scan", "drop", "program", "serve")
+_WHEN_USED = ("_strptime", "atexit", "copyreg", "traceback")  # imported by functions of modules on the list
+_OF_WINDOWS = ("mbcs", "oem")
 _NEEDED = ("_ast", "_functools", "opcode", "resource", "struct", "native", "rules")
 _TURNS = 24
 _NONES: list[None] = []
@@ -38,9 +40,7 @@ def main() -> None:
     memory = __import__("memory")
     _warnings.filters.insert(0, ("ignore", None, Warning, None, 0))
     if sys.argv[4] == "full":
-        for name in __import__("rules").PRELOAD:
-            __import__(name)
-        del sys.modules["rules"]
+        load_all()
     for name in _CODECS_TEXT.split():
         codecs.lookup(name)
     for name in _NEEDED:
@@ -60,14 +60,36 @@ def main() -> None:
     sys.setrecursionlimit(1000 + 7 * index)  # what shows where the stack or the memory ends is not the same in two servers
     _NONES.extend([None] * 4_096 * index)  # nor is its count of references (from 3.12 on it has none)
     sys.path.clear()
-    sys.meta_path.clear()
+    sys.meta_path[:] = [] if sys.argv[4] == "full" else [Elsewhere]
     memory.settle()
     limits.template()
     server.serve(server.make_child(limits.drop, run, tuple(limits.missing)), limits.clone)
 
 
+class Elsewhere:
+    """What a lean server finds for every module that it does not hold (an unusual codec, say): the job is for a full one."""
+
+    @staticmethod
+    def find_spec(*sought: object) -> None:
+        """Ends the program's process."""
+        posix._exit(sys.modules["serve"].ELSEWHERE)
+
+
 class Left(BaseException):
     """A program of the warm-up is done."""
+
+
+def load_all() -> None:
+    """Everything that a program may come to: the modules on the list, those that they import when first used, every codec."""
+    for name in (*__import__("rules").PRELOAD, *_WHEN_USED):
+        __import__(name)
+    del sys.modules["rules"]
+    sys.modules["clock"].install_in_datetime()
+    del sys.modules["hashlib"].algorithms_available  # those of OpenSSL, which differ from machine to machine and are not here
+    for file in posix.listdir(sys.modules["encodings"].__path__[0]):
+        name, _, kind = file.partition(".")
+        if kind == "py" and name not in _OF_WINDOWS:
+            __import__("encodings." + name)
 
 
 def warm_up(program: "ModuleType", drop: "ModuleType", server: "ModuleType") -> None:
