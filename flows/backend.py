@@ -210,6 +210,23 @@ class Backend:
 
         return ChatPrompts()
 
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the tokenizer has one: the mark of an instruct model."""
+        return bool(self._tokenizer.chat_template)
+
+    def chat(self, text: str) -> str:
+        """What a user says, in the model's chat template, up to where its answer begins. Raises ConfigError where it has none."""
+        if not self.has_chat_template:
+            raise ConfigError(f"style chat: the tokenizer of {self.config.model.name} has no chat template; take completion")
+        prompt = self._tokenizer.apply_chat_template(
+            [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
+        )
+        begin = self._tokenizer.bos_token
+        if begin and self._tokenizer.encode("")[:1] == [self._tokenizer.bos_token_id]:
+            prompt = prompt.removeprefix(begin)  # the engine's `encode` puts it there
+        return str(prompt)
+
     def fits(self, max_new_tokens: int) -> Callable[[str], bool]:
         """Whether a prompt leaves room for that many tokens in the model's window."""
         tokenizer, window = self._tokenizer, self.window  # not the engine's: the judge's process need not have one

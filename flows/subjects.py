@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,15 +68,20 @@ def of_model(store: Store, model: str, folders: list[Path], settings: Iterable[s
     if len(adapters) < len(found):
         raise ConfigError("two adapter folders have the same name")
     who = "-".join([Path(model).name, digest[:8], *(f"{name}.{sha256[:8]}" for name, _, _, _, (_, sha256) in found)])
-    run = Run(store, _run_id(f"model-{Path(model).name}-{digest[:8]}"))
-    return Subject(run, _run_id(who), config, tuple(contestants), adapters)
+    run = Run(store, f"model-{_slug(Path(model).name)}-{digest[:8]}")
+    return Subject(run, _folder(who), config, tuple(contestants), adapters)
 
 
 def _model_name(model: str) -> str:
     return str(Path(model).absolute()) if Path(model).is_dir() else model
 
 
-def _run_id(text: str) -> str:
+def _slug(name: str, length: int = 25) -> str:
+    """A model's name as part of a run id, which holds small letters, digits and dashes."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:length].strip("-") or "unnamed"
+
+
+def _folder(text: str) -> str:
     return "".join(letter if letter.isalnum() or letter in "-._" else "-" for letter in text).strip("-.")[:100]
 
 
