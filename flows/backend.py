@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +56,11 @@ class Backend:
         self.sandbox()
 
     def close(self) -> None:
-        """Ends the sandbox, if one was made."""
-        made = self.__dict__.pop("_sandbox", None)
-        if made is not None:
-            made.close()
+        """Ends the sandbox, if one was made, and an engine in another process."""
+        made = [self.__dict__.pop("_sandbox", None), self.__dict__.pop("_engine", None) if self.elsewhere else None]
+        for one in made:
+            if one is not None:
+                one.close()
 
     # the model and what works on it -------------------------------------------------------------------------------------
 
@@ -74,7 +76,8 @@ class Backend:
         return name
 
     @cached_property
-    def _tokenizer(self) -> Any:
+    def tokenizer(self) -> Any:
+        """The model's own."""
         from stages.core.hf_engine import load_tokenizer
 
         return load_tokenizer(self.model_path)
@@ -93,11 +96,20 @@ class Backend:
 
     @cached_property
     def _engine(self) -> Any:
+        if self.elsewhere:
+            from flows.engine_elsewhere import EngineElsewhere
+
+            return EngineElsewhere(self.config, self.tokenizer)
         if self.config.engine.kind == "vllm":
             return self._vllm_engine()
         from stages.core.hf_engine import HFEngine
 
-        return HFEngine(self._lora, self._tokenizer, {}, self.config.engine.batch_tokens)
+        return HFEngine(self._lora, self.tokenizer, {}, self.config.engine.batch_tokens)
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the engine is vLLM and this interpreter has none: it then runs in a worker of the interpreter that has."""
+        return self.config.engine.kind == "vllm" and find_spec("vllm") is None
 
     def _vllm_engine(self) -> Any:
         from stages.core.vllm_engine import Limits, VLLMEngine
@@ -117,7 +129,7 @@ class Backend:
 
     def engine(self, adapters: Mapping[str, Adapter]) -> Engine:
         """The engine, serving these adapters and the base model; awake, see `rest`."""
-        if self.config.engine.kind == "vllm":
+        if self.config.engine.kind == "vllm" and not self.elsewhere:
             self._engine.wake()
         self._engine.set_adapters({adapter_id: adapter.weights for adapter_id, adapter in adapters.items()})
         engine: Engine = self._engine
@@ -143,6 +155,9 @@ class Backend:
 
     def engine_version(self) -> dict[str, str]:
         """What made the completions, for manifests."""
+        if self.elsewhere:
+            told: dict[str, str] = self._engine.versions
+            return told
         import torch
         import transformers
 
@@ -181,7 +196,7 @@ class Backend:
             micro_batch_tokens=rule.micro_batch_tokens,
             gradient_checkpointing=rule.gradient_checkpointing,
         )
-        return TorchTrainer(self._lora, self._tokenizer.pad_token_id or 0, settings)
+        return TorchTrainer(self._lora, self.tokenizer.pad_token_id or 0, settings)
 
     def initial_adapter(self) -> Adapter:
         """A fresh adapter for this model: A from the run's seed, B zero; every member starts with it."""
@@ -210,26 +225,9 @@ class Backend:
 
         return ChatPrompts()
 
-    @property
-    def has_chat_template(self) -> bool:
-        """Whether the tokenizer has one: the mark of an instruct model."""
-        return bool(self._tokenizer.chat_template)
-
-    def chat(self, text: str) -> str:
-        """What a user says, in the model's chat template, up to where its answer begins. Raises ConfigError where it has none."""
-        if not self.has_chat_template:
-            raise ConfigError(f"style chat: the tokenizer of {self.config.model.name} has no chat template; take completion")
-        prompt = self._tokenizer.apply_chat_template(
-            [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
-        )
-        begin = self._tokenizer.bos_token
-        if begin and self._tokenizer.encode("")[:1] == [self._tokenizer.bos_token_id]:
-            prompt = prompt.removeprefix(begin)  # the engine's `encode` puts it there
-        return str(prompt)
-
     def fits(self, max_new_tokens: int) -> Callable[[str], bool]:
         """Whether a prompt leaves room for that many tokens in the model's window."""
-        tokenizer, window = self._tokenizer, self.window  # not the engine's: the judge's process need not have one
+        tokenizer, window = self.tokenizer, self.window  # not the engine's: the judge's process need not have one
         return lambda text: len(tokenizer.encode(text)) + max_new_tokens <= window
 
     # judging -------------------------------------------------------------------------------------------------------------

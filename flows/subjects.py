@@ -57,6 +57,7 @@ def of_model(store: Store, model: str, folders: list[Path], settings: Iterable[s
     if len(shapes) > 1:
         raise ConfigError("the adapters differ in rank, alpha or adapted layers: score them one at a time")
     values: dict[str, Any] = {"model": {"name": _model_name(model)}}
+    values["population"] = {"teachers": 1, "students": max(1, len(found))}  # what an engine makes room for
     if shapes:
         rank, alpha, targets = shapes.pop()
         values["model"] |= {"rank": rank, "alpha": alpha, "targets": list(targets)}

@@ -6,6 +6,7 @@ A killed benchmark goes on where it was: committed shards are read, no problem i
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -19,13 +20,15 @@ import pyarrow as pa
 from flows import suite_data
 from flows.backend import PROBE, Backend
 from flows.chain import Ref
-from flows.config import RunConfig
+from flows.config import ConfigError, RunConfig
 from flows.manifest import Manifest, Run
 from flows.settings import SandboxRule
 from flows.subjects import Subject
+from flows.workers import HOME_PYTHON
 from stages import suites as stage
 from stages.benchmark import chosen_problems
 from stages.core import tables
+from stages.core.chat_template import has_template, templated
 from stages.core.engine import Engine
 from stages.core.suites import prompts
 from stages.core.suites.code_scoring import Expected, Sandboxes
@@ -88,7 +91,7 @@ def problems_of(
 
 def style_of(backend: Backend) -> str:
     """How public suites ask a model where nobody chooses: through its chat template, or by text to continue if it has none."""
-    return "chat" if backend.has_chat_template else "completion"
+    return "chat" if has_template(backend.tokenizer) else "completion"
 
 
 def words_of(question: Question, backend: Backend) -> stage.Words:
@@ -97,7 +100,12 @@ def words_of(question: Question, backend: Backend) -> stage.Words:
         return stage.own_words(backend.config.model.style, backend.style())
     if question.style == ELSEWHERE:
         return stage.found_words()
-    return stage.public_words(question.style, backend.chat)
+    if question.style != "chat":
+        return stage.public_words(question.style, str)
+    try:
+        return stage.public_words(question.style, templated(backend.tokenizer))
+    except ValueError as error:
+        raise ConfigError(f"style chat: {backend.config.model.name}: {error}; take completion") from error
 
 
 def folder_of(subject: Subject, question: Question) -> str:
@@ -208,7 +216,7 @@ class _Work:
 
     @cached_property
     def judges(self) -> stage.Judges:
-        grader = MathGrader(workers=max(1, min(self.subject.config.threads, 4)))
+        grader = MathGrader(max(1, min(self.subject.config.threads, 4)), python=os.environ.get(HOME_PYTHON, ""))
         self.stack.callback(grader.close)
         return stage.Judges(self.sandboxes, self.expected, grader)
 

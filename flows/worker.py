@@ -1,7 +1,8 @@
 """The stage subprocess: runs steps of a run where the configuration says so, without Prefect.
 
     python -m flows.worker STAGE --spec FILE      one step, then exit
-    python -m flows.worker --warm                 steps from standard input, a JSON object a line, until it closes
+    python -m flows.worker --warm                 steps, or orders of flows.engine_elsewhere, from standard input, a JSON object a
+                                                  line, until it closes
 
 A spec is {"store", "run_id", "generation", "stage", "part", "epoch"}. Answers are JSON lines on standard output; what stages
 print goes to standard error. A warm worker keeps imports and the base model between steps. Exit codes are the command line's.
@@ -23,6 +24,7 @@ from typing import Any, TextIO
 
 from flows.backend import Backend
 from flows.config import ConfigError, RunConfig, parse
+from flows.engine_elsewhere import KEY, Served
 from flows.execute import Spec, execute
 from flows.storage import StoreUnavailable
 from stages.core.engine import EngineUnavailable
@@ -75,9 +77,11 @@ def _begin(order: dict[str, Any], answers: TextIO, backends: dict[RunConfig, Bac
 def _serve(specs: Iterator[dict[str, Any]], answers: TextIO, backends: dict[RunConfig, Backend]) -> int:
     """Answers each spec; the exit code of the last one. Backends are kept by configuration."""
     code = 0
+    served = Served(lambda config: _backend(config, backends))
     try:
         for values in specs:
-            answer, code = _answer(partial(_execute, Spec(**values), backends))
+            work = partial(served.answer, values) if KEY in values else partial(_execute, Spec(**values), backends)
+            answer, code = _answer(work)
             print(json.dumps(answer), file=answers)
     finally:
         for backend in backends.values():

@@ -32,6 +32,7 @@ class WorkerLost(EngineUnavailable):
 
 Process = subprocess.Popen[str]
 _early: dict[tuple[str, int], Process] = {}  # by interpreter and threads: started, and not yet asked for
+HOME_PYTHON = "POPULORA_PYTHON"  # names to a worker the interpreter with this project's own packages, math-verify among them
 ROLLOUT = ("propose", "solve", "benchmark", "start")
 
 
@@ -62,19 +63,23 @@ class Workers:
 
     def run(self, spec: Spec, python: str = "") -> dict[str, Any]:
         """Runs one step in the worker of that interpreter and returns its small reference."""
+        return self.ask(asdict(spec), python, f"stage {spec.stage}")
+
+    def ask(self, order: dict[str, Any], python: str, what: str) -> dict[str, Any]:
+        """What the worker of that interpreter answers to an order."""
         python = python or sys.executable
         worker = self._running.get(python)
         if worker is None or worker.poll() is not None:
             worker = self._running[python] = self._start(python)
         try:
-            _tell(worker, asdict(spec))
+            _tell(worker, order)
             line = _listen(worker)
         except BaseException:  # a cancel, too: half a conversation cannot be gone on with
             self._end(python, patience=0.0)
             raise
         if not line:
             self._end(python)
-        return _done(worker, line, f"stage {spec.stage}")
+        return _done(worker, line, what)
 
     def _start(self, python: str) -> Process:
         ready = _early.pop((python, self._threads), None)
@@ -133,6 +138,7 @@ def _check(worker: Process) -> None:
 def _launch(python: str, threads: int, *more: str) -> Process:
     quiet = {"VLLM_LOGGING_LEVEL": "ERROR"}  # two hundred lines at every start otherwise; yours goes first
     environment = quiet | dict(os.environ) | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
+    environment.setdefault(HOME_PYTHON, sys.executable)
     return subprocess.Popen(
         [python, "-m", "flows.worker", "--warm", *more],
         stdin=subprocess.PIPE,

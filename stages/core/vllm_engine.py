@@ -104,6 +104,11 @@ class VLLMEngine:
         """Tokens that a prompt and its completion may hold together."""
         return self._limits.window
 
+    @property
+    def ends(self) -> frozenset[int]:
+        """The tokens that end a completion."""
+        return self._ends
+
     def encode(self, text: str) -> list[int]:
         """Token ids of a prompt, with what the tokenizer puts before every text."""
         return list(self._tokenizer.encode(text))

@@ -43,10 +43,10 @@ class Reply:
 
 
 class MathGrader:
-    """Grades in `workers` processes; to be closed."""
+    """Grades in `workers` processes of the interpreter `python`, which has math-verify (empty: this one); to be closed."""
 
-    def __init__(self, workers: int = 2, seconds: float = 10.0, starting: float = 120.0) -> None:
-        self.size, self.seconds, self.starting = workers, seconds, starting
+    def __init__(self, workers: int = 2, seconds: float = 10.0, starting: float = 120.0, python: str = "") -> None:
+        self.size, self.seconds, self.starting, self.python = workers, seconds, starting, python or sys.executable
         self.workers: list[_Worker] = []
         self.known: dict[Question, Reply] = {}
 
@@ -81,7 +81,7 @@ class MathGrader:
         """Every worker has one question at a time."""
         waiting = list(reversed(questions))
         while waiting or any(worker.question for worker in self.workers):
-            made = [_Worker() for _ in range(min(self.size, len(waiting)) - len(self.workers))]
+            made = [_Worker(self.python) for _ in range(min(self.size, len(waiting)) - len(self.workers))]
             self.workers += made
             for worker in made:  # they load side by side
                 worker.wait(self.starting)
@@ -99,10 +99,10 @@ class MathGrader:
 class _Worker:
     """One process and the question that it has."""
 
-    def __init__(self) -> None:
+    def __init__(self, python: str) -> None:
         environment = {"PATH": os.defpath, "LC_ALL": "C.UTF-8", "OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", WORKER],
+            [python, "-m", WORKER],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
