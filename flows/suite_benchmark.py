@@ -21,10 +21,10 @@ from flows import suite_data
 from flows.backend import PROBE, Backend
 from flows.chain import Ref
 from flows.config import ConfigError, RunConfig
+from flows.machine import HOME_PYTHON
 from flows.manifest import Manifest, Run
 from flows.settings import SandboxRule
 from flows.subjects import Subject
-from flows.workers import HOME_PYTHON
 from stages import suites as stage
 from stages.benchmark import chosen_problems
 from stages.core import tables

@@ -13,6 +13,7 @@ from typing import Any
 
 from flows.config import PROJECT, ConfigError, RunConfig, dump
 from flows.execute import Spec
+from flows.machine import HOME_PYTHON
 from flows.storage import StoreUnavailable
 from stages.core.engine import EngineUnavailable
 from stages.core.sandbox import SandboxUnavailable
@@ -32,7 +33,6 @@ class WorkerLost(EngineUnavailable):
 
 Process = subprocess.Popen[str]
 _early: dict[tuple[str, int], Process] = {}  # by interpreter and threads: started, and not yet asked for
-HOME_PYTHON = "POPULORA_PYTHON"  # names to a worker the interpreter with this project's own packages, math-verify among them
 ROLLOUT = ("propose", "solve", "benchmark", "start")
 
 
