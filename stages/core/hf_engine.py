@@ -118,6 +118,11 @@ class HFEngine:
         """Tokens that a prompt and its completion may hold together."""
         return int(self._model.config.max_position_embeddings)
 
+    @property
+    def ends(self) -> frozenset[int]:
+        """The tokens that end a completion."""
+        return self._ends
+
     def encode(self, text: str) -> list[int]:
         """Token ids of a prompt, with what the tokenizer puts before every text (such as Llama's begin marker)."""
         return list(self._tokenizer.encode(text))
