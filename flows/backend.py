@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from flows import hub_models
 from flows.choices import choose
 from flows.config import PROJECT, ConfigError, RunConfig
 from flows.probe_keys import probe_keys
@@ -66,14 +67,8 @@ class Backend:
 
     @cached_property
     def model_path(self) -> str:
-        """The model's folder, or its name on the hub. Raises ConfigError for a folder that is not there."""
-        name = self.config.model.name
-        local = Path(name) if Path(name).is_absolute() else PROJECT / name
-        if local.is_dir():
-            return str(local)
-        if name.count("/") != 1 or name.startswith((".", "/")):
-            raise ConfigError(f"model.name: there is no folder {name}")
-        return name
+        """The model's folder; a hub model is fetched once. Raises ConfigError for a folder that is not there."""
+        return str(hub_models.folder_of(self.config))
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -205,10 +200,10 @@ class Backend:
         return initial_adapter(self._lora.shapes(), self.config.model.rank, self.config.seed)
 
     def model_digest(self) -> str:
-        """sha256 over names and bytes of the base model's files; of the name alone for one on the hub."""
-        folder = Path(self.model_path)
-        if not folder.is_dir():
-            return hashlib.sha256(self.model_path.encode()).hexdigest()
+        """Names the base model: a digest of its folder's files, or of a hub model's name and commit."""
+        folder, rule = hub_models.local_folder(self.config.model.name), self.config.model
+        if folder is None:
+            return hashlib.sha256(f"{rule.name}@{rule.revision}".removesuffix("@").encode()).hexdigest()
         total = hashlib.sha256()
         for file in sorted(folder.iterdir()):
             if file.suffix in (".json", ".safetensors"):

@@ -5,14 +5,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any, Protocol
 
-from flows import guard, lease, retention
+from flows import guard, hub_models, lease, retention
 from flows.backend import Backend
 from flows.choices import sources
 from flows.config import PROJECT, ConfigError, RunConfig, differences, dump, parse
@@ -131,11 +131,13 @@ def open_session(
     Raises ConfigError when the store holds another run under this id, naming the keys that differ.
     """
     store = open_store(store_url)
+    known = Run(store, run_id).history.description()
+    config = hub_models.pinned(config, known)
     check_resumable(Run(store, run_id), config)
     guard.start()
     with lease.hold(store, run_id) as epoch, Workers(config.threads) as workers:
         run = Run(store, run_id, epoch)
-        run.describe(dump(config), versions(config), clock())
+        run.describe(dump(config), versions(config, known), clock())
         token = _CURRENT.set(Session(config, run, workers, elsewhere, cluster))
         try:
             yield _CURRENT.get()
@@ -156,6 +158,7 @@ def check_resumable(run: Run, config: RunConfig) -> None:
     description = run.history.description()
     if description is None:
         return
+    config = hub_models.pinned(config, description)
     old, new = _with_defaults(description["config"]), dump(config)
     differing = [key for key in differences(old, new) if key != "generations"]
     if differing:
@@ -180,15 +183,16 @@ def _with_defaults(values: dict[str, Any]) -> dict[str, Any]:
         return values  # of a version that knew settings which are gone; the caller names them
 
 
-def versions(config: RunConfig) -> dict[str, object]:
-    """Code and packages: equal for equal runs on one machine; recorded, never compared on resume."""
+def versions(config: RunConfig, known: Mapping[str, Any] | None = None) -> dict[str, object]:
+    """Code, packages and a hub model's files (from the run.json of a run that exists): recorded, never compared on resume."""
+    model = hub_models.description(config) if known is None else known["versions"].get("model")
     return {
         "packages": {name: version(name) for name in PACKAGES},
         "python": platform.python_version(),
         "code": _git("rev-parse", "HEAD") or version("populora-pipeline"),
         "diff": _git("diff", "HEAD", "--", "flows", "stages", "containers", "infra/runs"),
         "choices": sources(config),
-    }
+    } | ({"model": model} if model else {})
 
 
 def clock() -> dict[str, object]:

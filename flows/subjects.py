@@ -4,13 +4,14 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
+from flows import hub_models
 from flows.backend import Backend
 from flows.chain import Ref
 from flows.config import ConfigError, RunConfig, apply, parse
@@ -37,6 +38,7 @@ class Subject:
     adapters: Mapping[str, Adapter]
     inputs: tuple[Ref, ...] = ()
     given: tuple[Given, ...] | None = None
+    model: Mapping[str, Any] = field(default_factory=dict)  # commit and files of a hub model that is no run's
 
 
 def of_run(run: Run, players: Iterable[Any], who: str) -> Subject:
@@ -61,7 +63,7 @@ def of_model(store: Store, model: str, folders: list[Path], settings: Iterable[s
     if shapes:
         rank, alpha, targets = shapes.pop()
         values["model"] |= {"rank": rank, "alpha": alpha, "targets": list(targets)}
-    config = apply(values, settings)
+    config = hub_models.pinned(apply(values, settings))
     digest = Backend(config).model_digest()
     contestants = [Contestant("base", "base", None, digest)]
     contestants += [Contestant(name, "adapter", name, sha256) for name, _, _, _, (_, sha256) in found]
@@ -70,7 +72,7 @@ def of_model(store: Store, model: str, folders: list[Path], settings: Iterable[s
         raise ConfigError("two adapter folders have the same name")
     who = "-".join([Path(model).name, digest[:8], *(f"{name}.{sha256[:8]}" for name, _, _, _, (_, sha256) in found)])
     run = Run(store, f"model-{_slug(Path(model).name)}-{digest[:8]}")
-    return Subject(run, _folder(who), config, tuple(contestants), adapters)
+    return Subject(run, _folder(who), config, tuple(contestants), adapters, model=hub_models.description(config))
 
 
 def _model_name(model: str) -> str:

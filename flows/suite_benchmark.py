@@ -240,4 +240,6 @@ class _Work:
         found: dict[str, Any] = {"suite": digest(asked.problems), "question": rule}
         if asked.wording:
             found["prompt"] = asked.wording
+        if self.subject.model:
+            found["model"] = dict(self.subject.model)
         return found | {"engine": self.backend.engine_version() if self.made else {"kind": "elsewhere"}}
