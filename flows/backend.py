@@ -8,12 +8,14 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from flows import hub_models
 from flows.choices import choose
 from flows.config import PROJECT, ConfigError, RunConfig
 from flows.probe_keys import probe_keys
@@ -57,26 +59,22 @@ class Backend:
         self.sandbox()
 
     def close(self) -> None:
-        """Ends the sandbox, if one was made."""
-        made = self.__dict__.pop("_sandbox", None)
-        if made is not None:
-            made.close()
+        """Ends the sandbox, if one was made, and an engine in another process."""
+        made = [self.__dict__.pop("_sandbox", None), self.__dict__.pop("_engine", None) if self.elsewhere else None]
+        for one in made:
+            if one is not None:
+                one.close()
 
     # the model and what works on it -------------------------------------------------------------------------------------
 
     @cached_property
     def model_path(self) -> str:
-        """The model's folder, or its name on the hub. Raises ConfigError for a folder that is not there."""
-        name = self.config.model.name
-        local = Path(name) if Path(name).is_absolute() else PROJECT / name
-        if local.is_dir():
-            return str(local)
-        if name.count("/") != 1 or name.startswith((".", "/")):
-            raise ConfigError(f"model.name: there is no folder {name}")
-        return name
+        """The model's folder; a hub model is fetched once. Raises ConfigError for a folder that is not there."""
+        return str(hub_models.folder_of(self.config))
 
     @cached_property
-    def _tokenizer(self) -> Any:
+    def tokenizer(self) -> Any:
+        """The model's own."""
         from stages.core.hf_engine import load_tokenizer
 
         return load_tokenizer(self.model_path)
@@ -95,11 +93,20 @@ class Backend:
 
     @cached_property
     def _engine(self) -> Any:
+        if self.elsewhere:
+            from flows.engine_elsewhere import EngineElsewhere
+
+            return EngineElsewhere(self.config, self.tokenizer)
         if self.config.engine.kind == "vllm":
             return self._vllm_engine()
         from stages.core.hf_engine import HFEngine
 
-        return HFEngine(self._lora, self._tokenizer, {}, self.config.engine.batch_tokens, self.progress)
+        return HFEngine(self._lora, self.tokenizer, {}, self.config.engine.batch_tokens, self.progress)
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the engine is vLLM and this interpreter has none: it then runs in a worker of the interpreter that has."""
+        return self.config.engine.kind == "vllm" and find_spec("vllm") is None
 
     def _vllm_engine(self) -> Any:
         from stages.core.vllm_engine import Limits, VLLMEngine
@@ -119,7 +126,7 @@ class Backend:
 
     def engine(self, adapters: Mapping[str, Adapter]) -> Engine:
         """The engine, serving these adapters and the base model; awake, see `rest`."""
-        if self.config.engine.kind == "vllm":
+        if self.config.engine.kind == "vllm" and not self.elsewhere:
             self._engine.wake()
         self._engine.set_adapters({adapter_id: adapter.weights for adapter_id, adapter in adapters.items()})
         engine: Engine = self._engine
@@ -147,6 +154,9 @@ class Backend:
 
     def engine_version(self) -> dict[str, str]:
         """What made the completions, for manifests."""
+        if self.elsewhere:
+            told: dict[str, str] = self._engine.versions
+            return told
         import torch
         import transformers
 
@@ -185,7 +195,7 @@ class Backend:
             micro_batch_tokens=rule.micro_batch_tokens,
             gradient_checkpointing=rule.gradient_checkpointing,
         )
-        return TorchTrainer(self._lora, self._tokenizer.pad_token_id or 0, settings, progress=self.progress)
+        return TorchTrainer(self._lora, self.tokenizer.pad_token_id or 0, settings, progress=self.progress)
 
     def initial_adapter(self) -> Adapter:
         """A fresh adapter for this model: A from the run's seed, B zero; every member starts with it."""
@@ -194,10 +204,10 @@ class Backend:
         return initial_adapter(self._lora.shapes(), self.config.model.rank, self.config.seed)
 
     def model_digest(self) -> str:
-        """sha256 over names and bytes of the base model's files; of the name alone for one on the hub."""
-        folder = Path(self.model_path)
-        if not folder.is_dir():
-            return hashlib.sha256(self.model_path.encode()).hexdigest()
+        """Names the base model: a digest of its folder's files, or of a hub model's name and commit."""
+        folder, rule = hub_models.local_folder(self.config.model.name), self.config.model
+        if folder is None:
+            return hashlib.sha256(f"{rule.name}@{rule.revision}".removesuffix("@").encode()).hexdigest()
         total = hashlib.sha256()
         for file in sorted(folder.iterdir()):
             if file.suffix in (".json", ".safetensors"):
@@ -216,7 +226,7 @@ class Backend:
 
     def fits(self, max_new_tokens: int) -> Callable[[str], bool]:
         """Whether a prompt leaves room for that many tokens in the model's window."""
-        tokenizer, window = self._tokenizer, self.window  # not the engine's: the judge's process need not have one
+        tokenizer, window = self.tokenizer, self.window  # not the engine's: the judge's process need not have one
         return lambda text: len(tokenizer.encode(text)) + max_new_tokens <= window
 
     # judging -------------------------------------------------------------------------------------------------------------

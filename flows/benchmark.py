@@ -12,7 +12,7 @@ from flows.chain import Ref
 from flows.config import ConfigError, RunConfig, parse
 from flows.manifest import Run
 from flows.stage_io import StageIO
-from flows.suite_benchmark import Question, problems_of, score_suite
+from flows.suite_benchmark import Question, problems_of, score_suite, style_of
 from flows.suite_data import suite_of, suites_folder
 from stages import benchmark as stage
 from stages.core import tables
@@ -128,12 +128,12 @@ def asked(
     max_new_tokens: int = 0,
     window: tuple[str, str] = ("", ""),
 ) -> Question:
-    """The question that a suite puts; where nothing is said, runs in English are asked in the words that they train with."""
+    """The question that a suite puts; where no style is given it follows from the model's tokenizer."""
     longest = config.benchmark.max_new_tokens if suite in PROBE else suite_of(suite).max_new_tokens
     return Question(
         suite=suite,
         problems=problems_of(suite, config, data, limit, *window),
-        style=config.model.style if suite in PROBE else style or ("azr" if config.model.style == "chat" else "plain"),
+        style=config.model.style if suite in PROBE else style or style_of(Backend(config)),
         attempts=attempts,
         max_new_tokens=max_new_tokens or longest,
         temperature=config.engine.temperature,

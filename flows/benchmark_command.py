@@ -9,13 +9,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from flows import subjects
-from flows.backend import PROBE
+from flows.backend import PROBE, Backend
 from flows.benchmark import asked, folder_of_run, forms_text, players_of, probe_folder, score_run, scores_text
 from flows.config import ConfigError, RunConfig
 from flows.manifest import Run
 from flows.storage import Store
 from flows.subjects import Subject
-from flows.suite_benchmark import Question, done_shards, folder_of, problems_of, score_suite, stored, words_of
+from flows.suite_benchmark import ELSEWHERE, Question, done_shards, folder_of, problems_of, score_suite, stored, words_of
 from flows.suite_contamination import contamination
 from flows.suite_data import suite_of, suites_folder
 from stages.core.suites.statistics import compare
@@ -90,7 +90,7 @@ def _subject(arguments: Namespace, store: Store, run: Run | None, suite: str) ->
         data,
         limit=arguments.limit,
         attempts=arguments.attempts if subject.given is None else 0,
-        style=arguments.style,
+        style=arguments.style if subject.given is None else ELSEWHERE,
         max_new_tokens=arguments.max_new_tokens,
         window=(arguments.since, arguments.until),
     )
@@ -113,7 +113,7 @@ def _plan(subject: Subject, question: Question) -> str:
     """What the benchmark would cost: answers, tokens at most, and minutes by the shards that are already done."""
     if stored(subject, question) is not None:
         return f"{question.suite}: scored already, nothing to do"
-    words, each = words_of(question, subject.config), 1 + question.attempts
+    words, each = words_of(question, Backend(subject.config)), 1 + question.attempts
     answers = len(question.problems) * len(subject.contestants) * each if subject.given is None else len(subject.given)
     lines = [f"{question.suite}: {len(question.problems)} problems, {len(subject.contestants)} contestants, {answers} answers"]
     if subject.given is None:

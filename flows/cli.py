@@ -15,6 +15,7 @@ from flows.config import ConfigError
 from flows.storage import Damaged, NotStored, StoreRefused, StoreUnavailable
 from stages.core.engine import EngineUnavailable
 from stages.core.sandbox import SandboxUnavailable
+from stages.core.suites.prompts import STYLES
 
 USAGE, UNREACHABLE = 2, 3
 BENCHES = ("sandbox", "update", "rollout", "evolve", "orchestration", "population", "storage", "scoring")
@@ -122,7 +123,7 @@ def _add_benchmark_command(command: Add) -> None:
     bench.add_argument("--data", metavar="DIR", help="local copies of the suites (default: the hub, or POPULORA_SUITES)")
     bench.add_argument("--limit", type=int, default=0, help="problems to score, evenly spread (0: all)")
     bench.add_argument("--attempts", type=int, default=0, help="sampled attempts beside the greedy one, for avg@k and pass@k")
-    bench.add_argument("--style", choices=("plain", "azr"), default="", help="how public suites are asked (recorded)")
+    bench.add_argument("--style", choices=STYLES, default="", help="how public suites are asked; by the tokenizer")
     bench.add_argument("--probe-prompts", choices=("compact", "chat"), default="compact", help="for the probe with --model")
     bench.add_argument("--max-new-tokens", type=int, default=0, help="longest answer (default: the suite's)")
     bench.add_argument("--since", default="", metavar="DATE", help="LiveCodeBench: problems released from this day on")

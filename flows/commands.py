@@ -6,6 +6,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from flows import guard
@@ -15,6 +16,7 @@ from flows.own_server import own_server
 
 def run(arguments: Namespace) -> int:
     """`populora run`: start or resume; prints a line a generation, and where everything is."""
+    from flows.hub_models import pinned
     from flows.manifest import Run
     from flows.plan import plan, stored_bytes
     from flows.retention import check_room
@@ -37,6 +39,7 @@ def run(arguments: Namespace) -> int:
 
         print(submit(config, run_id, store, places))
         return 0
+    config = pinned(config, Run(open_store(store), run_id).history.description())
     check_resumable(Run(open_store(store), run_id), config)
     check_room(open_store(store), stored_bytes(config))
     with early_worker(config, prepare=not places) as check_reachable, _prefect() as server_answers:
@@ -95,7 +98,8 @@ def fork(arguments: Namespace) -> int:
     from flows.session import clock, versions
 
     parent = _open(arguments.store, arguments.run)
-    made = make(parent, arguments.run_id, arguments.generation, arguments.set, versions, clock())
+    known = partial(versions, known=parent.history.description())
+    made = make(parent, arguments.run_id, arguments.generation, arguments.set, known, clock())
     print(f"run {made.run_id} stands at generation {arguments.generation} of {parent.run_id}")
     print(f"go on with: populora run --store {arguments.store} --resume {made.run_id}")
     return 0

@@ -1,6 +1,7 @@
 """What is started beside training from the UI or a schedule: benchmarks, reports and forks, as Prefect flows."""
 
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -103,7 +104,9 @@ def fork(
         settings: What the new run does otherwise, each as key=value, such as learning.learning_rate=3e-5.
         go_on: Train the new run at once.
     """
-    made = make_fork(existing(store, run_id), new_run_id, generation, settings, versions, clock())
+    parent = existing(store, run_id)
+    known = partial(versions, known=parent.history.description())
+    made = make_fork(parent, new_run_id, generation, settings, known, clock())
     if go_on:
         changed = made.history.description()
         assert changed is not None

@@ -5,14 +5,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict
 from importlib.metadata import version
-from typing import Protocol
+from typing import Any, Protocol
 
-from flows import guard, lease, notes, retention
+from flows import guard, hub_models, lease, notes, retention
 from flows.backend import Backend
 from flows.choices import check_sources, sources
 from flows.config import PROJECT, ConfigError, RunConfig, differences, dump, with_defaults
@@ -159,8 +159,10 @@ def open_session(
     guard.start()
     with lease.hold(store, run_id) as epoch, Display(say) as display, Workers(config.threads) as workers:
         run = Run(store, run_id, epoch)
+        known = run.history.description()
+        config = hub_models.pinned(config, known)
         check_resumable(run, config)  # under the lease: until then another process may still make or change the run
-        run.describe(dump(config), versions(config), clock())
+        run.describe(dump(config), versions(config, known), clock())
         token = _CURRENT.set(Session(config, run, workers, display, elsewhere, cluster))
         try:
             yield _CURRENT.get()
@@ -182,6 +184,7 @@ def check_resumable(run: Run, config: RunConfig) -> None:
     description = run.history.description()
     if description is None:
         return
+    config = hub_models.pinned(config, description)
     old, new = with_defaults(description["config"]), dump(config)
     differing = [key for key in differences(old, new) if key != "generations"]
     if differing:
@@ -199,15 +202,19 @@ def check_resumable(run: Run, config: RunConfig) -> None:
         )
 
 
-def versions(config: RunConfig) -> dict[str, object]:
-    """Code, packages and the user's files: equal for equal runs on one machine. On resume only the user's files are compared."""
+def versions(config: RunConfig, known: Mapping[str, Any] | None = None) -> dict[str, object]:
+    """Code, packages, the user's files and a hub model's files (from `known`, the run.json of a run that exists).
+
+    Equal for equal runs on one machine. On resume only the user's files are compared.
+    """
+    model = hub_models.description(config) if known is None else known["versions"].get("model")
     return {
         "packages": {name: version(name) for name in PACKAGES},
         "python": platform.python_version(),
         "code": _git("rev-parse", "HEAD") or version("populora-pipeline"),
         "diff": _git("diff", "HEAD", "--", "flows", "stages", "containers", "infra/runs"),
         "choices": sources(config),
-    }
+    } | ({"model": model} if model else {})
 
 
 def clock() -> dict[str, object]:

@@ -27,6 +27,9 @@ class Model(Group):
     """The frozen base model and the shape of every adapter."""
 
     name: str = Field("infra/models/seed", title="Base model", description="Folder (relative to the project) or hub name.")
+    revision: str = Field(
+        "", title="Revision", description="Commit of a hub model; empty: the newest when the run begins, which run.json keeps."
+    )
     style: Literal["compact", "chat"] = Field(
         "compact", title="Prompt style", description="Marker tokens for the seed model, English for others."
     )

@@ -5,6 +5,7 @@ stage subprocess runs the same functions.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pyarrow.compute as pc
 from flows.backend import Backend
 from flows.choices import choose
 from flows.config import RunConfig
+from flows.hub_models import check_files
 from flows.lineage import generation_of
 from flows.measuring import generation_metrics
 from flows.scoring import members_at, panels, shared, write_panels
@@ -45,6 +47,8 @@ Step = Callable[[StageIO, RunConfig, Backend], None]
 
 def start(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Starting adapters (equal: one A for all, B = 0), ratings and seed tasks."""
+    described = io.run.history.description() or {}
+    check_files(Path(backend.model_path), described.get("versions", {}).get("model", {}))
     fresh, sizes = backend.initial_adapter(), config.population
     names = [start_adapter_id(member) for member, _ in member_ids(sizes.teachers, sizes.students, config.mode)]
     digests = {name: io.write_adapter(name, fresh) for name in names}

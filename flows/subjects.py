@@ -2,14 +2,16 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
+from flows import hub_models
 from flows.backend import Backend
 from flows.chain import Ref
 from flows.config import ConfigError, RunConfig, apply, parse
@@ -36,6 +38,7 @@ class Subject:
     adapters: Mapping[str, Adapter]
     inputs: tuple[Ref, ...] = ()
     given: tuple[Given, ...] | None = None
+    model: Mapping[str, Any] = field(default_factory=dict)  # commit and files of a hub model that is no run's
 
 
 def of_run(run: Run, players: Iterable[Any], who: str) -> Subject:
@@ -56,10 +59,11 @@ def of_model(store: Store, model: str, folders: list[Path], settings: Iterable[s
     if len(shapes) > 1:
         raise ConfigError("the adapters differ in rank, alpha or adapted layers: score them one at a time")
     values: dict[str, Any] = {"model": {"name": _model_name(model)}}
+    values["population"] = {"teachers": 1, "students": max(1, len(found))}  # what an engine makes room for
     if shapes:
         rank, alpha, targets = shapes.pop()
         values["model"] |= {"rank": rank, "alpha": alpha, "targets": list(targets)}
-    config = apply(values, settings)
+    config = hub_models.pinned(apply(values, settings))
     digest = Backend(config).model_digest()
     contestants = [Contestant("base", "base", None, digest)]
     contestants += [Contestant(name, "adapter", name, sha256) for name, _, _, _, (_, sha256) in found]
@@ -67,15 +71,20 @@ def of_model(store: Store, model: str, folders: list[Path], settings: Iterable[s
     if len(adapters) < len(found):
         raise ConfigError("two adapter folders have the same name")
     who = "-".join([Path(model).name, digest[:8], *(f"{name}.{sha256[:8]}" for name, _, _, _, (_, sha256) in found)])
-    run = Run(store, _run_id(f"model-{Path(model).name}-{digest[:8]}"))
-    return Subject(run, _run_id(who), config, tuple(contestants), adapters)
+    run = Run(store, f"model-{_slug(Path(model).name)}-{digest[:8]}")
+    return Subject(run, _folder(who), config, tuple(contestants), adapters, model=hub_models.description(config))
 
 
 def _model_name(model: str) -> str:
     return str(Path(model).absolute()) if Path(model).is_dir() else model
 
 
-def _run_id(text: str) -> str:
+def _slug(name: str, length: int = 25) -> str:
+    """A model's name as part of a run id, which holds small letters, digits and dashes."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:length].strip("-") or "unnamed"
+
+
+def _folder(text: str) -> str:
     return "".join(letter if letter.isalnum() or letter in "-._" else "-" for letter in text).strip("-.")[:100]
 
 

@@ -6,6 +6,7 @@ A killed benchmark goes on where it was: committed shards are read, no problem i
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -19,13 +20,15 @@ import pyarrow as pa
 from flows import suite_data
 from flows.backend import PROBE, Backend
 from flows.chain import Ref
-from flows.config import RunConfig
+from flows.config import ConfigError, RunConfig
+from flows.machine import HOME_PYTHON
 from flows.manifest import Manifest, Run
 from flows.settings import SandboxRule
 from flows.subjects import Subject
 from stages import suites as stage
 from stages.benchmark import chosen_problems
 from stages.core import tables
+from stages.core.chat_template import has_template, templated
 from stages.core.engine import Engine
 from stages.core.suites import prompts
 from stages.core.suites.code_scoring import Expected, Sandboxes
@@ -35,6 +38,7 @@ from stages.core.suites.problems import Form, Problem, chosen, digest
 SHARD = 32
 CPU_SECONDS, PATIENT_SECONDS, MEMORY_MB, INPUT_TEXT = 10.0, 90.0, 4096, 1_000_000
 WINDOW = 2  # programs that a container has at a time: solutions run for long, and a shard is shared out among all containers
+ELSEWHERE = "elsewhere"  # the style of completions that somebody else's model wrote, in words of its own
 Progress = Callable[[int, int], None]
 
 
@@ -44,16 +48,22 @@ class Question:
 
     suite: str
     problems: tuple[Problem, ...]
-    style: str = "plain"
+    style: str
     attempts: int = 0
     max_new_tokens: int = 1024
     temperature: float = 1.0
     seed: int = 0
 
     @cached_property
+    def wording(self) -> str:
+        """A digest of how a public suite's problems are worded; empty where other words are used."""
+        return "" if self.suite in PROBE or self.style == ELSEWHERE else prompts.digest(self.problems, self.style)
+
+    @cached_property
     def key(self) -> str:
         """A digest of all of it."""
         values = [self.suite, digest(self.problems), self.style, self.attempts, self.max_new_tokens, self.temperature, self.seed]
+        values += [self.wording]
         return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
@@ -79,11 +89,23 @@ def problems_of(
     return tuple(chosen(suite_data.load(suite, data), limit, since, until))
 
 
-def words_of(question: Question, config: RunConfig) -> stage.Words:
+def style_of(backend: Backend) -> str:
+    """How public suites ask a model where nobody chooses: through its chat template, or by text to continue if it has none."""
+    return "chat" if has_template(backend.tokenizer) else "completion"
+
+
+def words_of(question: Question, backend: Backend) -> stage.Words:
     """The project's own prompts for its probe, the suite's fixed ones otherwise."""
     if question.suite in PROBE:
-        return stage.own_words(config.model.style, Backend(config).style())
-    return stage.public_words(question.style)
+        return stage.own_words(backend.config.model.style, backend.style())
+    if question.style == ELSEWHERE:
+        return stage.found_words()
+    if question.style != "chat":
+        return stage.public_words(question.style, str)
+    try:
+        return stage.public_words(question.style, templated(backend.tokenizer))
+    except ValueError as error:
+        raise ConfigError(f"style chat: {backend.config.model.name}: {error}; take completion") from error
 
 
 def folder_of(subject: Subject, question: Question) -> str:
@@ -175,7 +197,7 @@ class _Work:
         self.backend = backend or Backend(subject.config)
         if backend is None:
             stack.callback(self.backend.close)
-        self.words = words_of(question, subject.config)
+        self.words = words_of(question, self.backend)
         self.made: dict[str, bool] = {}
 
     def complete(self, problems: Sequence[Problem]) -> list[stage.Given]:
@@ -194,7 +216,7 @@ class _Work:
 
     @cached_property
     def judges(self) -> stage.Judges:
-        grader = MathGrader(workers=max(1, min(self.subject.config.threads, 4)))
+        grader = MathGrader(max(1, min(self.subject.config.threads, 4)), python=os.environ.get(HOME_PYTHON, ""))
         self.stack.callback(grader.close)
         return stage.Judges(self.sandboxes, self.expected, grader)
 
@@ -216,6 +238,8 @@ class _Work:
         rule = {"style": self.words.style, "attempts": asked.attempts, "max_new_tokens": asked.max_new_tokens}
         rule |= {"temperature": asked.temperature, "seed": asked.seed}
         found: dict[str, Any] = {"suite": digest(asked.problems), "question": rule}
-        if asked.problems and asked.suite not in PROBE:
-            found["prompt"] = hashlib.sha256(prompts.prompt(asked.problems[0], asked.style).encode()).hexdigest()
+        if asked.wording:
+            found["prompt"] = asked.wording
+        if self.subject.model:
+            found["model"] = dict(self.subject.model)
         return found | {"engine": self.backend.engine_version() if self.made else {"kind": "elsewhere"}}

@@ -1,7 +1,8 @@
 """The stage subprocess: runs steps of a run where the configuration says so, without Prefect.
 
     python -m flows.worker STAGE --spec FILE      one step, then exit
-    python -m flows.worker --warm                 steps from standard input, a JSON object a line, until it closes
+    python -m flows.worker --warm                 steps, or orders of flows.engine_elsewhere, from standard input, a JSON object a
+                                                  line, until it closes
 
 A step is {"store", "run_id", "generation", "stage", "part", "epoch"}. Answers are JSON lines on standard output; readings of the
 step's progress, {"progress": ...}, come before its answer. What stages print goes to standard error. A warm worker keeps imports
@@ -27,6 +28,7 @@ from typing import Any, TextIO
 from flows.agreement import compared, probed
 from flows.backend import Backend
 from flows.config import ConfigError, RunConfig, parse
+from flows.engine_elsewhere import KEY, Served
 from flows.execute import Spec, execute
 from flows.meter import Meter, Reading
 from flows.storage import StoreUnavailable
@@ -72,6 +74,7 @@ class _Backends:
     def __init__(self, answers: TextIO) -> None:
         self._answers, self._made, self._running = answers, dict[RunConfig, Backend](), False
         self._meter = Meter(self._hand_on)
+        self._served = Served(self.of)
 
     def of(self, config: RunConfig) -> Backend:
         """The backend of a configuration, made when first asked for."""
@@ -84,6 +87,8 @@ class _Backends:
         self._meter.begin()
         self._running = True
         try:
+            if KEY in order:
+                return self._served.answer(order)
             if "probe" in order:
                 return probed(Spec(**order["probe"]), self._stored)
             if "compare" in order:

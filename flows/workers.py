@@ -14,6 +14,7 @@ from typing import Any
 from flows.agreement import CHECKED
 from flows.config import PROJECT, ConfigError, RunConfig, dump
 from flows.execute import Spec
+from flows.machine import HOME_PYTHON
 from flows.meter import Reading
 from flows.storage import StoreUnavailable
 from stages.core.engine import EngineUnavailable
@@ -70,11 +71,13 @@ class Workers:
         """
         step = asdict(spec)
         if python not in ("", sys.executable) and spec.stage in CHECKED:
-            samples = self._ask(python, {"probe": step}, f"the probe before {spec.stage}", told)["samples"]
-            self._ask(sys.executable, {"compare": step, "samples": samples}, f"the check before {spec.stage}", told)
-        return self._ask(python or sys.executable, step, f"stage {spec.stage}", told)
+            samples = self.ask({"probe": step}, python, f"the probe before {spec.stage}", told)["samples"]
+            self.ask({"compare": step, "samples": samples}, sys.executable, f"the check before {spec.stage}", told)
+        return self.ask(step, python, f"stage {spec.stage}", told)
 
-    def _ask(self, python: str, order: dict[str, Any], what: str, told: Told) -> dict[str, Any]:
+    def ask(self, order: dict[str, Any], python: str, what: str, told: Told = lambda reading: None) -> dict[str, Any]:
+        """What the worker of that interpreter answers to an order; `told` gets its progress."""
+        python = python or sys.executable
         worker = self._running.get(python)
         if worker is None or worker.poll() is not None:
             worker = self._running[python] = self._start(python)
@@ -150,6 +153,7 @@ def _check(worker: Process) -> None:
 def _launch(python: str, threads: int, *more: str) -> Process:
     quiet = {"VLLM_LOGGING_LEVEL": "ERROR"}  # two hundred lines at every start otherwise; yours goes first
     environment = quiet | dict(os.environ) | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
+    environment.setdefault(HOME_PYTHON, sys.executable)
     return subprocess.Popen(
         [python, "-m", "flows.worker", "--warm", *more],
         stdin=subprocess.PIPE,

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from stages.core import tables
 from stages.core.draws import completion_seed
-from stages.core.engine import Engine, Request
+from stages.core.engine import Engine, Request, before_stop
 from stages.core.judge import AnswerItem, judge_answers
 from stages.core.prompts import Kind, PromptStyle, Unparsed, solver_prompt
 from stages.core.suites import prompts, statistics
@@ -45,16 +45,39 @@ class Ask:
 
 @dataclass(frozen=True)
 class Words:
-    """How a problem is put into a prompt, and how an answer is taken from a completion (None: there is none)."""
+    """How a problem is put into a prompt, how an answer is taken from a completion (None: there is none), and what ends it."""
 
     style: str
     asks: Callable[[Problem], str]
     reads: Callable[[Problem, str, bool], str | None]
+    stops: Callable[[Problem], tuple[str, ...]] = lambda _: ()
 
 
-def public_words(style: str) -> Words:
-    """The fixed prompts of the public suites; a completion that was cut off is read like any other."""
-    return Words(style, lambda problem: prompts.prompt(problem, style), lambda problem, text, _: prompts.answer(problem, text))
+def public_words(style: str, templated: Callable[[str], str]) -> Words:
+    """The fixed words of the public suites; a completion that was cut off is read like any other.
+
+    `templated` puts what a user says into the model's chat template, up to where the answer begins.
+    """
+
+    def asks(problem: Problem) -> str:
+        said = prompts.wording(problem, style)
+        return (templated(said.asked) if style == "chat" else said.asked) + said.opening
+
+    return Words(
+        style,
+        asks,
+        lambda problem, text, _: prompts.continued(problem, text, style),
+        lambda problem: prompts.wording(problem, style).stops,
+    )
+
+
+def found_words() -> Words:
+    """For completions made elsewhere, in whatever words: nothing is asked, the answer is looked for in the whole text."""
+
+    def asks(problem: Problem) -> str:
+        raise ValueError(f"{problem.problem_id}: completions made elsewhere are asked nothing")
+
+    return Words("elsewhere", asks, lambda problem, text, _: prompts.answer(problem, text))
 
 
 def own_words(name: str, style: PromptStyle) -> Words:
@@ -98,19 +121,20 @@ class Given:
 def complete(contestants: Sequence[Contestant], problems: Sequence[Problem], engine: Engine, ask: Ask) -> list[Given]:
     """Every contestant's greedy and sampled completions on every problem, all in one engine's batches."""
     encoded = [tuple(engine.encode(ask.words.asks(problem))) for problem in problems]
+    stops = [ask.words.stops(problem) for problem in problems]
     found: list[Given] = []
     for attempts, temperature in ((range(1), 0.0), (range(1, ask.attempts + 1), ask.temperature)):
         asked = [(who, number, attempt) for who in contestants for number in range(len(problems)) for attempt in attempts]
         fitting = [item for item in asked if len(encoded[item[1]]) < engine.window]
         requests = [
-            Request(encoded[number], who.adapter_id, _seed(ask, problems[number], attempt), ask.max_new_tokens)
+            Request(encoded[number], who.adapter_id, _seed(ask, problems[number], attempt), ask.max_new_tokens, stops[number])
             for who, number, attempt in fitting
         ]
         completions = engine.generate(requests, temperature) if requests else []
         made = dict(zip(fitting, completions, strict=True))
         for who, number, attempt in asked:
             completion = made.get((who, number, attempt))
-            text = "" if completion is None else engine.decode(completion.token_ids)
+            text = "" if completion is None else before_stop(engine.decode(completion.token_ids), stops[number])
             cut, truncated = ("too_long", True) if completion is None else ("", completion.truncated)
             found.append(Given(who, problems[number].problem_id, attempt, text, cut, truncated=truncated))
     return found

@@ -23,7 +23,9 @@ class Disk:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir()
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={ENOUGH}", "tmpfs", folder], capture_output=True, text=True)
+        mounted = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={ENOUGH}", "tmpfs", folder], capture_output=True, text=True
+        )
         if mounted.returncode:
             pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.strip()}")
 

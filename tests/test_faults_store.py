@@ -148,7 +148,9 @@ def frozen(proxy: Freezing, store: Store, tmp_path: Path) -> "subprocess.Popen[s
     return run
 
 
-@pytest.mark.parametrize("held", ["generation=0000/match.json", "generation=0000/rollouts.parquet", "generation=0000/update.json"])
+@pytest.mark.parametrize(
+    "held", ["generation=0000/match.json", "generation=0000/rollouts.parquet", "generation=0000/update.json"]
+)
 def test_a_writer_frozen_in_its_request_overwrites_with_equal_bytes(
     endpoint: str, whole: dict[str, bytes], tmp_path: Path, held: str
 ) -> None:

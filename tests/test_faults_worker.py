@@ -1,8 +1,5 @@
 """A stage's worker killed in every phase of it: the step is run again, and the artifacts are those of a run never killed."""
 
-import json
-import os
-import sys
 from pathlib import Path
 
 import pytest

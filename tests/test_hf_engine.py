@@ -1,12 +1,13 @@
 """The transformers engine against a naive decoder that runs one request at a time without a cache."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from stages.core.engine import Completion, Request
+from stages.core.engine import Completion, Request, before_stop
 from stages.core.grouped_lora import GroupedLoRA, attach
 from stages.core.hf_engine import HFEngine
 from tests.test_grouped_lora import TARGETS, random_weights, tiny
@@ -146,3 +147,21 @@ def test_bad_requests_are_named(engine: HFEngine) -> None:
 
 def test_text_goes_both_ways(engine: HFEngine) -> None:
     assert engine.decode([*engine.encode("abc"), END]) == "abc"
+
+
+def test_a_stop_sequence_ends_a_completion_and_is_no_cut(engine: HFEngine) -> None:
+    plain = engine.generate(requests(max_new_tokens=12), 0.7)
+    stops = [engine.decode(one.token_ids)[3:5] for one in plain]
+    asked = [replace(request, stops=("never", stop)) for request, stop in zip(requests(max_new_tokens=12), stops, strict=True)]
+    ended = 0
+    for stop, whole, found in zip(stops, plain, engine.generate(asked, 0.7), strict=True):
+        text = engine.decode(whole.token_ids)
+        if len(stop) < 2:  # it ended by itself before
+            assert found.token_ids == whole.token_ids
+            continue
+        written = engine.decode(found.token_ids)
+        assert written == text[: text.index(stop) + 2] and not found.truncated
+        assert found.logprobs == pytest.approx(whole.logprobs[: len(found.token_ids)], abs=2e-5)
+        assert before_stop(written, ("never", stop)) == text[: text.index(stop)]
+        ended += 1
+    assert ended >= 10

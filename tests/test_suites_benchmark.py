@@ -16,7 +16,7 @@ from flows.benchmark import asked
 from flows.config import PROJECT, ConfigError
 from flows.manifest import Run
 from flows.storage import open_store
-from flows.suite_benchmark import done_shards, folder_of, score_suite
+from flows.suite_benchmark import ELSEWHERE, done_shards, folder_of, score_suite
 from flows.suite_data import SAMPLES, load
 from stages.core.suites.problems import Problem
 
@@ -64,7 +64,7 @@ def test_completions_of_any_size_and_kind_are_scored_and_the_rest_too(tmp_path: 
     rows[5] = {"problem_id": GSM8K[5].problem_id, "text": "\ud800 the answer is " + GSM8K[5].outputs[0]}
     store = open_store(str(tmp_path / "store"))
     subject = subjects.of_completions(store, _written(tmp_path / "c.jsonl", rows), GSM8K)
-    question = asked("gsm8k", subject.config, SAMPLES)
+    question = asked("gsm8k", subject.config, SAMPLES, style=ELSEWHERE)
     scores = score_suite(subject, question).to_pylist()
     assert [(row["measure"], row["score"], row["problems"]) for row in scores] == [("pass@1 greedy", 0.75, 12)]
     answers = subject.run.read_table(f"benchmarks/{folder_of(subject, question)}/answers.parquet", "answers")
@@ -85,7 +85,7 @@ def test_a_benchmark_that_ended_on_the_way_goes_on_and_asks_nothing_twice(
 
     def scored(store: str, ends_at: int | None) -> list[dict[str, object]]:
         subject = subjects.of_completions(open_store(str(tmp_path / store)), file, GSM8K)
-        question = asked("gsm8k", subject.config, SAMPLES)
+        question = asked("gsm8k", subject.config, SAMPLES, style=ELSEWHERE)
         before = len(done_shards(subject, question))
 
         def progress(done: int, of: int) -> None:

@@ -16,7 +16,7 @@ from stages.core.suites import readers
 from stages.core.suites.catalogue import SUITES
 from stages.core.suites.mutants import mutants
 from stages.core.suites.problems import BadSuite, Form, Problem, chosen, digest, from_table, to_table
-from stages.core.suites.prompts import STYLES, answer, prompt
+from stages.core.suites.prompts import answer
 
 ADD = Problem(
     "Mbpp/1", Form.FUNCTION, "mbpp", "Write a function to add.", "", "add", "def add(a, b):\n    return a + b\n", ("(1, 2)",)
@@ -82,20 +82,6 @@ CASES = [
 @pytest.mark.parametrize(("problem", "text", "wanted"), CASES)
 def test_the_answer_of_a_completion(problem: Problem, text: str, wanted: str | None) -> None:
     assert answer(problem, text) == wanted
-
-
-@pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("problem", [ADD, BODY, METHOD, STDIN, OUTPUT, INPUT], ids=lambda one: one.problem_id)
-def test_a_prompt_shows_the_question_and_never_the_answer(problem: Problem, style: str) -> None:
-    shown = prompt(problem, style)
-    assert problem.question in shown and problem.program.rstrip() in shown
-    assert "return a + b" not in shown
-    assert shown.endswith("<think>") == (style == "azr")
-
-
-def test_a_style_that_nobody_wrote() -> None:
-    with pytest.raises(ValueError, match="'mine' is none of plain, azr"):
-        prompt(ADD, "mine")
 
 
 def test_every_sample_is_read_and_survives_a_table() -> None:

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from stages.core.adapter_files import parameter_shapes
-from stages.core.engine import Request
+from stages.core.engine import Request, before_stop
 from stages.core.grouped_lora import GroupedLoRA, attach
 from stages.core.hf_engine import HFEngine, load_model, load_tokenizer
 from tests.test_grouped_lora import TARGETS
@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
 SEED_MODEL = ROOT / "infra" / "models" / "seed"
 RANK, ALPHA, WINDOW = 8, 8.0, 256
+STOPS = ("e", "1")
 DRIFT = 5e-3  # nats, float32 on both sides: the stated threshold
 
 pytestmark = [
@@ -66,6 +67,7 @@ def answered(weights: dict, tmp_path_factory: pytest.TempPathFactory) -> dict:
         "adapters": {name: str(folder / f"{name}.safetensors") for name in weights},
         "turns": [{"adapters": adapters, "requests": asked, "temperature": t} for adapters, t in turns],
     }
+    spec["turns"].append(spec["turns"][0] | {"stops": [list(STOPS)] * len(asked)})
     (folder / "spec.json").write_text(json.dumps(spec))
     quiet = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "WARNING", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
     # Intel's OpenMP spins between regions by default, which starves everything else on a small machine
@@ -106,11 +108,26 @@ def test_log_probabilities_are_the_trainers_for_every_adapter(
 
 
 def test_new_weights_under_an_old_id_are_not_taken_from_the_cache(answered: dict) -> None:
-    changed = [a != b for a, b, r in zip(*answered["answers"][1:], requests(), strict=True) if r.adapter_id == "t0"]
-    kept = [a[0] == b[0] for a, b, r in zip(*answered["answers"][1:], requests(), strict=True) if r.adapter_id != "t0"]
+    changed = [a != b for a, b, r in zip(*answered["answers"][1:3], requests(), strict=True) if r.adapter_id == "t0"]
+    kept = [a[0] == b[0] for a, b, r in zip(*answered["answers"][1:3], requests(), strict=True) if r.adapter_id != "t0"]
     assert all(changed) and np.mean(kept) >= 0.9
     assert answered["published"] == 2  # what is no longer served is gone from the memory file system
 
 
 def test_text_goes_both_ways(answered: dict) -> None:
     assert answered["text"] == "def f(x):\n    return x"
+
+
+def test_stop_sequences_end_a_completion(answered: dict) -> None:
+    tokenizer = load_tokenizer(str(SEED_MODEL))
+    stopped = 0
+    for (whole, _, cut), (token_ids, logprobs, truncated) in zip(answered["answers"][0], answered["answers"][3], strict=True):
+        text = tokenizer.decode(token_ids)
+        assert before_stop(tokenizer.decode(token_ids[:-1]), STOPS) == tokenizer.decode(token_ids[:-1])
+        if before_stop(text, STOPS) == text:
+            assert (token_ids, truncated) == (whole, cut)
+        else:
+            assert (token_ids, truncated) == (whole[: len(token_ids)], False)
+            stopped += 1
+        assert len(logprobs) == len(token_ids)
+    assert stopped >= 4

@@ -23,7 +23,9 @@ def main() -> None:
     answers = []
     for turn in spec["turns"]:
         engine.set_adapters({name: adapters[file] for name, file in turn["adapters"].items()})
-        asked = [Request(tuple(ids), name, seed, length) for ids, name, seed, length in turn["requests"]]
+        stops = turn.get("stops", [[]] * len(turn["requests"]))
+        rows = zip(turn["requests"], stops, strict=True)
+        asked = [Request(tuple(ids), name, seed, length, tuple(stop)) for (ids, name, seed, length), stop in rows]
         completions = engine.generate(asked, turn["temperature"])
         answers.append([[c.token_ids, np.float64(c.logprobs).tolist(), c.truncated] for c in completions])
     text = engine.decode(engine.encode("def f(x):\n    return x"))

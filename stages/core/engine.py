@@ -10,20 +10,22 @@ class Request:
     """One completion to sample.
 
     `adapter_id` names the weights (None: the base model alone). `seed` is this completion's own: the draw does not depend on
-    what else is in the batch.
+    what else is in the batch. The completion ends with the token that makes its text hold one of `stops`.
     """
 
     prompt_ids: tuple[int, ...]
     adapter_id: str | None
     seed: int
     max_new_tokens: int
+    stops: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Completion:
     """Token ids with the log-probability each was sampled with (natural log, at the sampling temperature).
 
-    The end-of-sequence token is included when it was sampled; `truncated` says that the length limit ended the completion.
+    The end-of-sequence token is included when it was sampled, and so is the token that ended a stop sequence; `truncated` says
+    that the length limit ended the completion.
     """
 
     token_ids: tuple[int, ...]
@@ -50,6 +52,11 @@ class Engine(Protocol):
     def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
         """Completions in the order of the requests; temperature 0 is greedy. Raises `EngineUnavailable`."""
         ...
+
+
+def before_stop(text: str, stops: Sequence[str]) -> str:
+    """The text up to the first of the stop sequences that is in it."""
+    return text[: min((at for stop in stops if (at := text.find(stop)) >= 0), default=len(text))]
 
 
 class EngineUnavailable(RuntimeError):

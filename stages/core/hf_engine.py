@@ -62,6 +62,8 @@ class _Draft:
 
     limit: int
     uniforms: np.ndarray
+    stops: tuple[str, ...] = ()
+    stopped: bool = False
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
 
@@ -149,6 +151,11 @@ class HFEngine:
         """Tokens that a prompt and its completion may hold together."""
         return int(self._model.config.max_position_embeddings)
 
+    @property
+    def ends(self) -> frozenset[int]:
+        """The tokens that end a completion."""
+        return self._ends
+
     def encode(self, text: str) -> list[int]:
         """Token ids of a prompt, with what the tokenizer puts before every text (such as Llama's begin marker)."""
         return list(self._tokenizer.encode(text))
@@ -181,7 +188,8 @@ class HFEngine:
                 raise
             raise EngineUnavailable(f"out of memory; lower engine.batch_tokens ({self._batch_tokens})") from error
         return [
-            Completion(tuple(draft.token_ids), tuple(draft.logprobs), draft.token_ids[-1] not in self._ends) for draft in drafts
+            Completion(tuple(draft.token_ids), tuple(draft.logprobs), not draft.stopped and draft.token_ids[-1] not in self._ends)
+            for draft in drafts
         ]
 
     def _draft(self, request: Request) -> _Draft:
@@ -193,7 +201,7 @@ class HFEngine:
         if request.adapter_id is not None and request.adapter_id not in self._slots:
             raise ValueError(f"adapter {request.adapter_id!r} is not loaded; there are {sorted(self._slots)}")
         limit = min(request.max_new_tokens, room)
-        return _Draft(limit, np.random.default_rng(request.seed).random(limit))
+        return _Draft(limit, np.random.default_rng(request.seed).random(limit), request.stops)
 
     def _batches(self, requests: Sequence[Request], drafts: Sequence[_Draft]) -> Iterable[list[_Group]]:
         """Groups sorted by length, cut so that rows times cache positions stay within the budget; each batch by stack row."""
@@ -305,12 +313,22 @@ class HFEngine:
             if not self._finished(drafts[place]):
                 drafts[place].token_ids.append(token)
                 drafts[place].logprobs.append(logprob)
+                drafts[place].stopped = self._stops(drafts[place])
                 self._tally.add(drafts[place], self._finished(drafts[place]))
         self._progress("completions", self._tally.completions, len(drafts), self._tally.tokens)
         return tokens_B
 
+    def _stops(self, draft: _Draft) -> bool:
+        """Whether the text has just come to hold a stop sequence: its last tokens decide, as each is a byte of text or more."""
+        if not draft.stops:
+            return False
+        tail = draft.token_ids[-max(len(stop.encode()) for stop in draft.stops) - 1 :]
+        text = self.decode(tail)
+        return any(stop in text for stop in draft.stops)
+
     def _finished(self, draft: _Draft) -> bool:
-        return len(draft.token_ids) == draft.limit or (bool(draft.token_ids) and draft.token_ids[-1] in self._ends)
+        ended = bool(draft.token_ids) and draft.token_ids[-1] in self._ends
+        return draft.stopped or ended or len(draft.token_ids) == draft.limit
 
     def _counts(self, slots_B: np.ndarray) -> list[int]:
         return [int(count) for count in np.bincount(slots_B, minlength=self._lora.num_adapters)]

@@ -71,7 +71,6 @@ class VLLMEngine:
             max_cpu_loras=2 * limits.max_adapters,  # those of this generation and of the next
             enable_prefix_caching=True,
             logprobs_mode="processed_logprobs",  # after the temperature, as the trainer computes them
-            skip_tokenizer_init=True,
             enable_sleep_mode=_on_cuda(),
             seed=0,
         )
@@ -109,6 +108,11 @@ class VLLMEngine:
     def window(self) -> int:
         """Tokens that a prompt and its completion may hold together."""
         return self._limits.window
+
+    @property
+    def ends(self) -> frozenset[int]:
+        """The tokens that end a completion."""
+        return self._ends
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a prompt, with what the tokenizer puts before every text."""
@@ -152,13 +156,15 @@ class VLLMEngine:
             max_tokens=min(request.max_new_tokens, room),
             stop_token_ids=sorted(self._ends),
             logprobs=0,
-            detokenize=False,
+            stop=list(request.stops),
+            include_stop_str_in_output=True,
+            detokenize=bool(request.stops),  # vLLM looks for stop sequences in the text
         )
 
     def _completion(self, output: Any) -> Completion:
         token_ids = tuple(int(token) for token in output.token_ids)
         logprobs = tuple(float(at[token].logprob) for token, at in zip(token_ids, output.logprobs, strict=True))
-        return Completion(token_ids, logprobs, token_ids[-1] not in self._ends)
+        return Completion(token_ids, logprobs, output.finish_reason == "length")
 
     def sleep(self, level: int = 1) -> None:
         """Free the GPU for the update: 1 moves the weights to the host, 2 drops them. Nothing happens on a CPU."""

@@ -54,10 +54,13 @@ class Reply:
 
 
 class MathGrader:
-    """Grades in `workers` processes, with so many seconds of processor time a question; to be closed."""
+    """Grades in `workers` processes of the interpreter `python`, which has math-verify (empty: this one); to be closed.
 
-    def __init__(self, workers: int = 2, seconds: float = 10.0, starting: float = 120.0) -> None:
-        self.size, self.seconds, self.starting = workers, seconds, starting
+    A question has so many `seconds` of processor time.
+    """
+
+    def __init__(self, workers: int = 2, seconds: float = 10.0, starting: float = 120.0, python: str = "") -> None:
+        self.size, self.seconds, self.starting, self.python = workers, seconds, starting, python or sys.executable
         self.workers: list[_Worker] = []
         self.known: dict[Question, Reply] = {}
         self.modules: list[str] = []  # what the libraries wanted to load once they stood behind the walls
@@ -118,7 +121,7 @@ class MathGrader:
 
     def _start(self, count: int) -> None:
         """Starts processes, which load side by side. Raises GraderUnavailable."""
-        made = [_Worker(self.modules) for _ in range(count)]
+        made = [_Worker(self.python, self.modules) for _ in range(count)]
         self.workers += made
         for worker in made:
             self.missing = worker.wait(self.starting)
@@ -131,11 +134,11 @@ class MathGrader:
 class _Worker:
     """One process and the question that it has."""
 
-    def __init__(self, modules: Sequence[str]) -> None:
+    def __init__(self, python: str, modules: Sequence[str]) -> None:
         environment = {"PATH": os.defpath, "LC_ALL": "C.UTF-8", "OMP_NUM_THREADS": "1"}
         loadable = [name for name in modules if _MODULE.fullmatch(name) and name.partition(".")[0] in _LIBRARIES]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", WORKER, *loadable],
+            [python, "-m", WORKER, *loadable],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

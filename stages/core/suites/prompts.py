@@ -1,22 +1,44 @@
-"""One fixed prompt a suite and style, for base and trained models alike; and how the answer is taken from a completion.
+"""How a problem of a public suite is put into words, for the three ways of asking, and how an answer is taken from a completion.
 
-Styles: `plain` asks as one asks an instruct model, in text without a chat template; `azr` wraps the same question in the
-conversation that Absolute Zero Reasoner trains with (think, then answer). The style stands in the manifest beside the scores.
-Only the question differs from suite to suite; nothing is chosen by model. Completions are read with regular expressions only.
+`chat` is for models with a chat template: a user asks, and for functions the answer's first words are given, in the wording of
+EvalPlus. `completion` is for base models, which continue a text: a function's stub as in EvalPlus, an opened fence, or worked
+examples as in lm-evaluation-harness. `azr` wraps the question in the conversation that Absolute Zero Reasoner trains with. Within
+a style every model gets the same words. Completions are read with regular expressions only.
 """
 
+import hashlib
 import re
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from stages.core.suites import math_answers
+from stages.core.suites.exemplars import counted, proved
 from stages.core.suites.problems import Form, Problem
 
-STYLES = ("plain", "azr")
+STYLES = ("chat", "completion", "azr")
+
+
+@dataclass(frozen=True)
+class Wording:
+    """`asked` is what the user says, or the text to continue; the answer begins with `opening` and ends before any of `stops`."""
+
+    asked: str
+    opening: str = ""
+    stops: tuple[str, ...] = ()
+
 
 _AZR = (
     "A conversation between User and Assistant. The User asks a question and the Assistant solves it. The Assistant first\n"
     "thinks about the reasoning and then gives the answer; the reasoning stands between <think> and </think>, the answer\n"
     "between <answer> and </answer>, like this: <think> reasoning here </think> <answer> answer here </answer>.\n"
     "User: {question}\nAssistant: <think>"
+)
+_SCRIPT = (
+    "Please provide a self-contained Python script that solves the following problem in a markdown code block:\n"
+    "```\n{stub}\n```\n"
+)
+_SCRIPT_OPENING = (
+    "Below is a Python script with a self-contained function that solves the problem and passes corresponding tests:\n```python\n"
 )
 _FUNCTION = (
     "Complete this Python function. Give the whole program, with all that it needs, in one fence that starts with ```python.\n\n"
@@ -34,7 +56,7 @@ _STDIN = (
     "Solve this programming problem in Python. The program reads standard input and writes standard output. Give the whole\n"
     "program in one fence that starts with ```python.\n\n{question}\n"
 )
-_MATHEMATICS = "{question}\n\nReason step by step, and put the final answer within \\boxed{{}}.\n"
+_MATHEMATICS = "{question}\nPlease reason step by step, and put your final answer within \\boxed{{}}."
 _DEDUCTION = (
     "Here is a Python program and an input. Work out what f returns for it, and give the value as a Python literal in one\n"
     "fence that starts with ```output.\n\n```python\n{program}\n```\n```input\n{given}\n```\n"
@@ -43,14 +65,61 @@ _ABDUCTION = (
     "Here is a Python program and an output. Find arguments for which f returns it, and give them as comma-separated Python\n"
     "literals in one fence that starts with ```input.\n\n```python\n{program}\n```\n```output\n{output}\n```\n"
 )
+# What follows a function at the left margin is no part of it: EvalPlus's stop words, and `assert`, which its sanitizer drops.
+_AFTER = ("\nif __name__", "\ndef main(", "\nprint(", "\nassert ", "\n```")
+_AFTER_STUB = (*_AFTER, "\ndef ", "\nclass ", "\nimport ", "\nfrom ")
+_AFTER_TASK = (*_AFTER, '\n"""')
 
 
-def prompt(problem: Problem, style: str) -> str:
-    """The prompt of a problem. Raises ValueError for an unknown style."""
-    if style not in STYLES:
-        raise ValueError(f"style {style!r} is none of {', '.join(STYLES)}")
-    question = _question(problem)
-    return _AZR.format(question=question) if style == "azr" else question
+def wording(problem: Problem, style: str) -> Wording:
+    """A problem in words. Raises ValueError for an unknown style."""
+    if style == "chat":
+        return _chat(problem)
+    if style == "completion":
+        return _completion(problem)
+    if style == "azr":
+        return Wording(_AZR.format(question=_question(problem)))
+    raise ValueError(f"style {style!r} is none of {', '.join(STYLES)}")
+
+
+def digest(problems: Iterable[Problem], style: str) -> str:
+    """sha256 over how all of them are worded."""
+    total = hashlib.sha256()
+    for problem in problems:
+        total.update(repr(wording(problem, style)).encode())
+    return total.hexdigest()
+
+
+def _chat(problem: Problem) -> Wording:
+    if _is_function(problem):
+        return Wording(_SCRIPT.format(stub=_stub(problem).strip()), _SCRIPT_OPENING, _AFTER)
+    return Wording(_question(problem))
+
+
+def _completion(problem: Problem) -> Wording:
+    if _is_function(problem):
+        return Wording(_stub(problem), stops=_AFTER_STUB if problem.program else _AFTER_TASK)
+    if problem.form is Form.DEDUCTION:
+        return Wording(f"{problem.program.strip()}\n\nassert f({problem.inputs[0]}) ==", stops=("\n",))
+    if problem.form is Form.ABDUCTION:
+        return Wording(f"{problem.program.strip()}\n\nassert {problem.outputs[0]} == f(", stops=("\n",))
+    if problem.form is not Form.MATHEMATICS:
+        return Wording(_question(problem), "\n```python\n", ("\n```",))
+    if problem.problem_id.startswith("gsm8k/"):
+        return Wording(counted(problem.question), stops=("\nQ:",))
+    return Wording(proved(problem.question), stops=("\nProblem:",))
+
+
+def _is_function(problem: Problem) -> bool:
+    """Whether it is a function as EvalPlus asks for it, not a class to complete."""
+    return problem.form is Form.FUNCTION and bool(problem.reference)
+
+
+def _stub(problem: Problem) -> str:
+    """What EvalPlus shows: the signature with its docstring, or the task as a module's docstring; one line break at the end."""
+    if problem.program:
+        return problem.program.strip() + "\n"
+    return f'"""\n{problem.question}\n"""\n'
 
 
 def _question(problem: Problem) -> str:
@@ -72,6 +141,20 @@ def _question(problem: Problem) -> str:
 _FENCE = re.compile(r"^[ \t]*+```[ \t]*+(?P<label>[\w+-]*+)[^\n]*+\n(?P<text>.*?)(?:^[ \t]*+```|\Z)", re.M | re.S)
 _TAG = re.compile(r"<answer>(?P<inside>.*?)(?:</answer>|\Z)", re.S)
 _PROGRAM_LABELS = ("", "python", "python3", "py")
+
+
+def continued(problem: Problem, text: str, style: str) -> str | None:
+    """The answer of a completion that goes on where its wording ends and stops before `stops`; None if it gives none."""
+    if style == "chat":
+        return answer(problem, "```python\n" + text if _is_function(problem) else text)
+    if style != "completion" or problem.form is Form.MATHEMATICS:
+        return answer(problem, text)
+    if problem.form is Form.DEDUCTION:
+        return text.strip() or None
+    if problem.form is Form.ABDUCTION:
+        return text.strip().removesuffix(")").strip() or None
+    shown = _stub(problem) if _is_function(problem) and problem.program else ""
+    return shown + text.strip("\n") + "\n" if text.strip() else None
 
 
 def answer(problem: Problem, text: str) -> str | None:
