@@ -8,6 +8,7 @@ import pyarrow as pa
 from stages.core import tables
 from stages.core.judge import AnswerItem, judge_answers
 from stages.core.prompts import Kind
+from stages.core.rows import rows_named
 from stages.core.sandbox import Sandbox
 
 
@@ -22,9 +23,10 @@ def grade(tasks: pa.Table, rollouts: pa.Table, sandbox: Sandbox, replayed: Itera
     listed = rollouts.select(["rollout_id", "task_id", "match_id", "student_id", "kind", "answer"]).to_pylist()
     items = (_item(task_of[row["task_id"]], row["answer"]) for row in listed)
     rows = []
-    for rollout, judgement in zip(listed, judge_answers(sandbox, items), strict=True):
-        row = {name: rollout[name] for name in ("rollout_id", "task_id", "match_id", "student_id", "kind")}
-        rows.append(row | {"status": judgement.status, "correct": judgement.correct, "detail": judgement.detail})
+    with rows_named("rollouts", [row["rollout_id"] for row in listed]):
+        for rollout, judgement in zip(listed, judge_answers(sandbox, items), strict=True):
+            row = {name: rollout[name] for name in ("rollout_id", "task_id", "match_id", "student_id", "kind")}
+            rows.append(row | {"status": judgement.status, "correct": judgement.correct, "detail": judgement.detail})
     return tables.table(rows, tables.GRADES)
 
 

@@ -15,6 +15,7 @@ from stages.core.buffer import task_key
 from stages.core.gates import GATES
 from stages.core.judge import TaskItem, TaskVerdict, judge_tasks
 from stages.core.prompts import Kind, PromptStyle, solver_prompt
+from stages.core.rows import rows_named
 from stages.core.sandbox import Sandbox
 from stages.core.shapes import shapes, value_types
 
@@ -46,7 +47,9 @@ def verify(
     listed = proposals.to_pylist()
     readable = [row for row in listed if row["status"] == "parsed"]
     items = [TaskItem(row["program"], tuple(row["inputs"])) for row in readable]
-    verdicts = dict(zip((row["proposal_id"] for row in readable), judge_tasks(sandbox, items), strict=True))
+    ids = [row["proposal_id"] for row in readable]
+    with rows_named("proposals", ids):
+        verdicts = dict(zip(ids, judge_tasks(sandbox, items), strict=True))
     seen = set(known)
     rows = []
     for proposal in listed:
