@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flows.backend import Backend
-from flows.chain import digest
+from flows.chain import digest, folder_of
 from flows.choices import check_sources
 from flows.config import RunConfig, parse
 from flows.gpu_memory import forget_gpu_memory, gpu_memory
@@ -18,6 +18,7 @@ from flows.manifest import Manifest, Run
 from flows.parts import step_of
 from flows.stage_io import StageIO
 from flows.storage import open_store
+from stages.core.rows import RowFailed
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,12 @@ def perform(run: Run, spec: Spec, config: RunConfig, backend: Backend) -> Manife
     began, cpu = time.monotonic(), time.process_time()
     started = time.time()
     forget_gpu_memory()
-    step_of(io, config)(io, config, backend)
+    try:
+        step_of(io, config)(io, config, backend)
+    except RowFailed as error:
+        place = f"{spec.run_id}/{folder_of(spec.generation)}"
+        where = f"{place}/{error.table}.parquet" if error.table else f"{place}, not stored yet"
+        raise RowFailed(where, error.row, error.problem) from error
     return io.commit(
         {
             "started": started,

@@ -14,11 +14,18 @@ from typing import Any, BinaryIO, TextIO
 
 from flows.judge_lines import BadLine, Line, answer, checked, lines, task
 from stages.core.judge import AnswerItem, TaskItem, judge_answers, judge_tasks
+from stages.core.rows import ItemFailed
 from stages.core.sandbox import Sandbox
 
 
 class NotWritten(RuntimeError):
     """The verdicts cannot be written: a full disk, mostly."""
+
+    exit_code = 1
+
+
+class NotJudged(RuntimeError):
+    """Our own code failed at a line, which the text names: a fault of this program, never a verdict."""
 
     exit_code = 1
 
@@ -111,12 +118,19 @@ def _stream(
         while order and order[0].error and order[0].error != "\0":
             write(order.popleft(), None)
 
-    for verdict in judge(items()):
-        write_bad()
-        write(order.popleft(), verdict)
-        write_bad()
-        if not order or len(order) % 64 == 0:
-            stdout.flush()
+    written = 0
+    try:
+        for verdict in judge(items()):
+            write_bad()
+            write(order.popleft(), verdict)
+            written += 1
+            write_bad()
+            if not order or len(order) % 64 == 0:
+                stdout.flush()
+    except ItemFailed as failed:
+        stdout.flush()
+        line = [line for line in order if not line.error or line.error == "\0"][failed.first - written]
+        raise NotJudged(f"the line with id {line.id!r} or one soon after it: {failed.error!r}") from failed.error
     write_bad()
     assert not order, f"{len(order)} lines without a verdict"
     stdout.flush()

@@ -11,6 +11,7 @@ command line.
 """
 
 import argparse
+import faulthandler
 import json
 import os
 import signal
@@ -35,6 +36,7 @@ from flows.storage import StoreUnavailable
 from stages.core.engine import EngineUnavailable
 from stages.core.sandbox import SandboxUnavailable
 
+WHERE = signal.SIGUSR1  # makes a worker write to standard error where it is, even in the middle of one long call
 UNREACHABLE = (StoreUnavailable, EngineUnavailable, SandboxUnavailable)
 
 
@@ -49,6 +51,7 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
+    faulthandler.register(WHERE, all_threads=True)
     os.dup2(2, 1)  # a library that prints must not break the protocol
     if arguments.warm:
         _die_with_parent()

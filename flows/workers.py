@@ -1,11 +1,14 @@
 """Warm stage subprocesses, seen from the flow: started when first needed, one an interpreter, killed as a group."""
 
 import json
+import math
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -17,12 +20,18 @@ from flows.execute import Spec
 from flows.machine import HOME_PYTHON
 from flows.meter import Reading
 from flows.storage import StoreUnavailable
+from flows.worker import WHERE
 from stages.core.engine import EngineUnavailable
 from stages.core.sandbox import SandboxUnavailable
 
 _KNOWN: dict[str, type[Exception]] = {
     error.__name__: error for error in (ConfigError, StoreUnavailable, EngineUnavailable, SandboxUnavailable)
 }
+
+
+HOURS = "POPULORA_STAGE_HOURS"
+DEFAULT_HOURS = 24.0
+LAST_WORDS_SECONDS = 2.0
 
 
 class StageFailed(RuntimeError):
@@ -83,7 +92,7 @@ class Workers:
             worker = self._running[python] = self._start(python)
         try:
             _tell(worker, order)
-            line = _listen(worker, told)
+            line = _listen_until(worker, what, stage_hours(), told)
         except BaseException:  # a cancel, too: half a conversation cannot be gone on with
             self._end(python, patience=0.0)
             raise
@@ -119,10 +128,55 @@ def early_worker(config: RunConfig, prepare: bool) -> Iterator[Callable[[], None
             _let_go(unused, patience=0.0)
 
 
+def stage_hours() -> float:
+    """How long a stage may take, from the environment. Raises ConfigError."""
+    text = os.environ.get(HOURS, str(DEFAULT_HOURS))
+    try:
+        hours = float(text)
+    except ValueError:
+        hours = 0.0
+    if not 0 < hours < math.inf:
+        raise ConfigError(f"{HOURS}={text}: give the hours that a stage may take, such as {DEFAULT_HOURS:.0f}")
+    return hours
+
+
 def _tell(worker: Process, what: dict[str, Any]) -> None:
+    """Raises WorkerLost where the worker has died since somebody looked."""
     assert worker.stdin is not None
-    worker.stdin.write(json.dumps(what) + "\n")
-    worker.stdin.flush()
+    try:
+        worker.stdin.write(json.dumps(what) + "\n")
+        worker.stdin.flush()
+    except BrokenPipeError as error:
+        raise WorkerLost("the worker ended before it was given its step") from error
+
+
+def _listen_until(worker: Process, asked: str, hours: float, told: Told) -> str:
+    """The worker's answer. At the deadline it shows where it is, on standard error, and is killed: raises StageFailed.
+
+    From this process, because a single long call in the worker (a regular expression, say) would keep a clock in there waiting.
+    """
+    over = threading.Event()
+
+    def end() -> None:
+        over.set()
+        with suppress(ProcessLookupError):
+            worker.send_signal(WHERE)
+            time.sleep(LAST_WORDS_SECONDS)
+            os.killpg(worker.pid, signal.SIGKILL)
+
+    clock = threading.Timer(hours * 3600, end)
+    clock.daemon = True
+    clock.start()
+    try:
+        line = _listen(worker, told)
+    finally:
+        clock.cancel()
+    if over.is_set() and not line:
+        raise StageFailed(
+            f"{asked} took longer than {hours:g} h and was ended; standard error shows where it was. If it is only slow, resume "
+            f"the run with a larger {HOURS}"
+        )
+    return line
 
 
 def _listen(worker: Process, told: Told = lambda reading: None) -> str:

@@ -12,6 +12,7 @@ from stages.core.engine import Engine, Request
 from stages.core.judge import AnswerItem, judge_answers
 from stages.core.progress import Progress, counted, silent
 from stages.core.prompts import Kind, PromptStyle, Unparsed, solver_prompt
+from stages.core.rows import reading, rows_named
 from stages.core.sandbox import Sandbox
 from stages.core.values import canonical, parse_value
 
@@ -93,10 +94,11 @@ def _seed(seed: int, problem: dict, attempt: int) -> int:
 
 
 def _row(suite: str, player: Player, problem: dict, attempt: int, text: str, truncated: bool, style: PromptStyle) -> dict:
-    try:
-        read = None if truncated else style.read_answer(Kind(problem["kind"]), text)
-    except Unparsed:
-        read = None
+    with reading(f"{player.member_id} {problem['problem_id']} {attempt}", text):
+        try:
+            read = None if truncated else style.read_answer(Kind(problem["kind"]), text)
+        except Unparsed:
+            read = None
     return {
         "suite": suite,
         "problem_id": problem["problem_id"],
@@ -123,7 +125,10 @@ def _judged(rows: list[dict], problems: Mapping[str, dict], sandbox: Sandbox) ->
         )
         for row in rows
     )
-    for row, judgement in zip(rows, judge_answers(sandbox, items), strict=True):
+    ids = [f"{row['member_id']} {row['problem_id']} {row['attempt']}, whose answer is {row['answer']!r:.200}" for row in rows]
+    with rows_named("", ids):
+        judged = list(judge_answers(sandbox, items))
+    for row, judgement in zip(rows, judged, strict=True):
         yield row | {"status": judgement.status, "correct": judgement.correct}
 
 

@@ -9,6 +9,7 @@ from stages.core import tables
 from stages.core.judge import AnswerItem, judge_answers
 from stages.core.progress import Progress, counted, silent
 from stages.core.prompts import Kind
+from stages.core.rows import rows_named
 from stages.core.sandbox import Sandbox
 
 
@@ -30,9 +31,10 @@ def grade(
     items = (_item(task_of[row["task_id"]], row["answer"]) for row in listed)
     rows = []
     judged = counted(judge_answers(sandbox, items), "answers", len(listed), progress)
-    for rollout, judgement in zip(listed, judged, strict=True):
-        row = {name: rollout[name] for name in ("rollout_id", "task_id", "match_id", "student_id", "kind")}
-        rows.append(row | {"status": judgement.status, "correct": judgement.correct, "detail": judgement.detail})
+    with rows_named("rollouts", [row["rollout_id"] for row in listed]):
+        for rollout, judgement in zip(listed, judged, strict=True):
+            row = {name: rollout[name] for name in ("rollout_id", "task_id", "match_id", "student_id", "kind")}
+            rows.append(row | {"status": judgement.status, "correct": judgement.correct, "detail": judgement.detail})
     return tables.table(rows, tables.GRADES)
 
 

@@ -14,6 +14,7 @@ from stages.core.draws import completion_seed, generator
 from stages.core.engine import Engine, Request
 from stages.core.prompts import Kind, PromptStyle
 from stages.core.proposing import Plan, Prompt, draw_prompt, read_proposal
+from stages.core.rows import reading
 
 
 def propose(
@@ -46,10 +47,12 @@ def propose(
     rows = []
     for (match, number, prompt, request), completion in zip(work, completions, strict=True):
         text = engine.decode(completion.token_ids)
-        read, status, detail = read_proposal(style, prompt, text, completion.truncated, plan.num_inputs)
+        proposal_id = f"{match['match_id']}-p{number:03d}"
+        with reading(proposal_id, text):
+            read, status, detail = read_proposal(style, prompt, text, completion.truncated, plan.num_inputs)
         rows.append(
             {
-                "proposal_id": f"{match['match_id']}-p{number:03d}",
+                "proposal_id": proposal_id,
                 "match_id": match["match_id"],
                 "teacher_id": match["teacher_id"],
                 "kind": prompt.kind,

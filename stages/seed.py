@@ -19,6 +19,7 @@ from stages.core.population import Member
 from stages.core.progress import Progress, silent
 from stages.core.prompts import Kind, PromptStyle, Proposed, solver_prompt
 from stages.core.proposing import Plan, draw_prompt, read_proposal
+from stages.core.rows import reading, rows_named
 from stages.core.sandbox import Sandbox
 
 IDENTITY = Proposed("def f(a):\n    return a", ("'Hello world'",))
@@ -41,7 +42,7 @@ def seed(
 
     Raises ValueError when `max_rounds` rounds did not fill the buffers: such a model cannot start self-play.
     """
-    counts = {"seed_proposals": 0, "seed_probe_overlap": 0, "seed_duplicates": 0}
+    counts = {"seed_proposals": 0, "seed_probe_overlap": 0, "seed_duplicates": 0, "seed_too_long": 0}
     programs = _programs(engine, sandbox, style, plan, rows, max_rounds, run_seed, probe_keys, counts, progress)
     pairs = [
         row | {"kind": kind, "task_id": f"seed-{kind[0]}{row['task_id']}"}
@@ -107,11 +108,13 @@ def _inductions(
         read = _round(engine, style, plan, Kind.INDUCTION, buffers, run_seed, f"inputs{number}", counts)
         for row in _judged(sandbox, [(Kind.INDUCTION, proposed) for proposed in read]):
             asked = solver_prompt(style, Kind.INDUCTION, "", row["inputs"], row["outputs"], row["message"])
-            if _key(row) in seen or not fits(asked):
+            if _key(row) in seen:
                 counts["seed_duplicates"] += 1
-                continue
-            seen.add(_key(row))
-            stored.append(row)
+            elif not fits(asked):
+                counts["seed_too_long"] += 1
+            else:
+                seen.add(_key(row))
+                stored.append(row)
         if len(stored) >= rows:
             return [row | {"kind": Kind.INDUCTION, "task_id": f"seed-i{index:04d}"} for index, row in enumerate(stored[:rows])]
     raise ValueError(f"the base model wrote inputs for {len(stored)} of {rows} seed programs in {max_rounds} rounds")
@@ -138,7 +141,8 @@ def _round(
     found = []
     for prompt, completion in zip(prompts, engine.generate(requests, plan.temperature), strict=True):
         text = engine.decode(completion.token_ids)
-        read, status, _ = read_proposal(style, prompt, text, completion.truncated, plan.num_inputs)
+        with reading(f"{prompt.group_id} of the seed", text):
+            read, status, _ = read_proposal(style, prompt, text, completion.truncated, plan.num_inputs)
         if status == "parsed":
             found.append(read)
     return found
@@ -147,8 +151,11 @@ def _round(
 def _judged(sandbox: Sandbox, proposals: list[tuple[Kind, Proposed]]) -> list[dict]:
     """Rows of the valid ones, without their ids."""
     items = [TaskItem(proposed.program, proposed.inputs) for _, proposed in proposals]
+    ids = [f"{number} of a round of the seed, {proposed.program!r:.200}" for number, (_, proposed) in enumerate(proposals)]
+    with rows_named("", ids):
+        verdicts = list(judge_tasks(sandbox, items))
     rows = []
-    for (kind, proposed), verdict in zip(proposals, judge_tasks(sandbox, items), strict=True):
+    for (kind, proposed), verdict in zip(proposals, verdicts, strict=True):
         if verdict.status == "valid":
             rows.append(
                 {

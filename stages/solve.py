@@ -13,6 +13,7 @@ from stages.core import tables
 from stages.core.draws import completion_seed
 from stages.core.engine import Engine, Request
 from stages.core.prompts import Kind, PromptStyle, Unparsed, solver_prompt
+from stages.core.rows import reading
 from stages.core.top_up import replay_id
 
 
@@ -63,9 +64,12 @@ def solve(
     rows = []
     for (match, task, name, attempt, request), completion in zip(work, completions, strict=True):
         text = engine.decode(completion.token_ids)
+        rollout_id = f"{name}-r{attempt:02d}"
+        with reading(rollout_id, text):
+            answer = read_answer(style, Kind(task["kind"]), text, completion.truncated)
         rows.append(
             {
-                "rollout_id": f"{name}-r{attempt:02d}",
+                "rollout_id": rollout_id,
                 "task_id": task["task_id"],
                 "match_id": match["match_id"],
                 "student_id": match["student_id"],
@@ -79,7 +83,7 @@ def solve(
                 "logprobs": list(completion.logprobs),
                 "text": text,
                 "truncated": completion.truncated,
-                "answer": read_answer(style, Kind(task["kind"]), text, completion.truncated),
+                "answer": answer,
             }
         )
     return tables.table(rows, tables.ROLLOUTS)

@@ -16,6 +16,7 @@ from stages.core.gates import GATES
 from stages.core.judge import TaskItem, TaskVerdict, judge_tasks
 from stages.core.progress import Progress, counted, silent
 from stages.core.prompts import Kind, PromptStyle, solver_prompt
+from stages.core.rows import rows_named
 from stages.core.sandbox import Sandbox
 from stages.core.shapes import shapes, value_types
 
@@ -48,8 +49,10 @@ def verify(
     listed = proposals.to_pylist()
     readable = [row for row in listed if row["status"] == "parsed"]
     items = [TaskItem(row["program"], tuple(row["inputs"])) for row in readable]
+    ids = [row["proposal_id"] for row in readable]
     judged = counted(judge_tasks(sandbox, items), "proposals", len(items), progress)
-    verdicts = dict(zip((row["proposal_id"] for row in readable), judged, strict=True))
+    with rows_named("proposals", ids):
+        verdicts = dict(zip(ids, judged, strict=True))
     seen = set(known)
     rows = []
     for proposal in listed:

@@ -6,10 +6,12 @@ enter the sandbox. Equal runs inside one call are made once. Memory is constant:
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from stages.core.sandbox import IDLE, TICK, Job, Sandbox, Status, Verdict
+from stages.core.rows import ItemFailed
+from stages.core.sandbox import IDLE, TICK, Job, Sandbox, SandboxUnavailable, Status, Verdict
 from stages.core.values import LiteralError, TooLarge, arguments_literal, canonical, parse_arguments, parse_value, to_literal
 
 Item = TypeVar("Item")
@@ -58,12 +60,15 @@ class Judgement:
 
 
 def judge_tasks(sandbox: Sandbox, items: Iterable[TaskItem | None]) -> Iterator[TaskVerdict]:
-    """One verdict a task, in order. Valid: every input valid, and its own gold answers graded correct. None in items: idle."""
+    """One verdict a task, in order. Valid: every input valid, and its own gold answers graded correct. None in items: idle.
+
+    Raises SandboxUnavailable, and ItemFailed where our own code fails at an item.
+    """
     return _judge(sandbox, items, _task_jobs, _task_verdict)
 
 
 def judge_answers(sandbox: Sandbox, items: Iterable[AnswerItem | None]) -> Iterator[Judgement]:
-    """One judgement an answer, in order. None in items: nothing to read at the moment."""
+    """One judgement an answer, in order. None in items: nothing to read at the moment. Raises as `judge_tasks` does."""
     return _judge(sandbox, items, _answer_jobs, _judgement)
 
 
@@ -82,14 +87,17 @@ def _judge(
     known: dict[Job, Verdict | None] = {}
     sent: deque[Job] = deque()
     waiting: deque[tuple[Item, list[Job], list[Verdict | None]]] = deque()
+    source, place = _Source(items), _Place()
 
     def jobs() -> Iterator[Job]:
         quiet = 0
-        for item in items:
+        for item in source:
             if item is None:
                 yield IDLE
                 continue
-            needed = plan(item)
+            with place.of(place.taken):
+                needed = plan(item)
+            place.taken += 1
             fresh = [job for job in dict.fromkeys(needed) if job not in known]
             known.update((job, None) for job in fresh)
             # verdicts already known are taken now, so that forgetting them later does no harm
@@ -107,14 +115,58 @@ def _judge(
                 assert not everything, "the sandbox ended without a verdict for every job"
                 return
             waiting.popleft()
-            yield finish(item, [verdict for verdict in verdicts if verdict is not None])
+            with place.of(place.done):
+                result = finish(item, [verdict for verdict in verdicts if verdict is not None])
+            place.done += 1
+            yield result
 
-    for verdict in sandbox.run(jobs()):
+    for verdict in _named(sandbox.run(jobs()), source, place):
         if verdict is not TICK:
             known[sent.popleft()] = verdict
         yield from finished(False)
         _forget(known, waiting)
     yield from finished(True)
+
+
+class _Source(Iterator[Item | None]):
+    """The items, and what ended them: an error of whoever makes them is theirs."""
+
+    def __init__(self, items: Iterable[Item | None]) -> None:
+        self.items = iter(items)
+        self.error: Exception | None = None
+
+    def __next__(self) -> Item | None:
+        try:
+            return next(self.items)
+        except Exception as error:
+            self.error = error
+            raise
+
+
+class _Place:
+    """How many items were taken and done; names the item at which our code fails."""
+
+    def __init__(self) -> None:
+        self.taken = self.done = 0
+
+    @contextmanager
+    def of(self, item: int) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            raise ItemFailed(item, item, error) from error
+
+
+def _named(verdicts: Iterator[Verdict], source: _Source[Any], place: _Place) -> Iterator[Verdict]:
+    """The verdicts; an error while inputs go out and values come back is one of the items under way."""
+    try:
+        yield from verdicts
+    except (SandboxUnavailable, ItemFailed):
+        raise
+    except Exception as error:
+        if error is source.error:
+            raise
+        raise ItemFailed(place.done, place.taken, error) from error
 
 
 def _forget(known: dict[Job, Verdict | None], waiting: deque[Any]) -> None:
