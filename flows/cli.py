@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from flows import commands, experiment_command, guard, service_commands, tracking_command
+from flows import attack_command, commands, experiment_command, guard, service_commands, tracking_command
 from flows.config import ConfigError
 from flows.storage import Damaged, NotStored, StoreRefused, StoreUnavailable
 from stages.core.engine import EngineUnavailable
@@ -74,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_run_commands(command)
     _add_reading_commands(command)
     _add_judge_commands(command)
+    _add_attack_command(command)
     _add_other_commands(command)
     return parser
 
@@ -192,6 +193,14 @@ def _add_judge_commands(command: Add) -> None:
         judge.add_argument("--strict", action="store_true", help="end with code 2 at a line that cannot be read, before any run")
         judge.add_argument("--sandbox", choices=("docker", "local"), default="docker")
         judge.add_argument("--set", action="append", default=[], metavar="key=value", help="a limit, e.g. cpu_seconds=1")
+
+
+def _add_attack_command(command: Add) -> None:
+    attack = command("attack", "Run the attack catalogue on this machine; say which walls held.", attack_command.attack)
+    attack.add_argument("--all", action="store_true", help="also the attacks that take seconds each")
+    attack.add_argument("--json", action="store_true", help="JSON lines instead of text")
+    attack.add_argument("--sandbox", choices=("docker", "local"), default="docker")
+    attack.add_argument("--set", action="append", default=[], metavar="key=value", help="of the sandbox, e.g. runtime=runsc")
 
 
 def _add_other_commands(command: Add) -> None:

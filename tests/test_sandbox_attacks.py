@@ -8,19 +8,20 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from flows.attack import outcomes
+from flows.attack_catalogue import ANSWERS, ATTACKS, WITHOUT_PROGRAM, Attack
 from stages.core.judge import AnswerItem, TaskItem, compare_literal, judge_answers, judge_tasks
 from stages.core.local_sandbox import LocalSandbox
 from stages.core.sandbox import Job, Sandbox, SandboxUnavailable
 from stages.core.values import LiteralError, canonical, parse_arguments, parse_value
-from tests.attacks.catalogue import ANSWERS, ATTACKS, WITHOUT_PROGRAM, Attack
 from tests.attacks.controls import CONTROLS
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "benchdata"
-HONEST = Job("def f(x):  # other-job\n    return [x, {x: (x,)}]", "'ok'", True)
 needs_data = pytest.mark.skipif(not DATA.exists(), reason="../shared/benchdata is not here")
 
 
@@ -44,25 +45,9 @@ def make(kind: str) -> Sandbox:
         pytest.skip(str(error))
 
 
-def judged(sandbox: Sandbox, attacks: list[Attack]) -> list[tuple[str, str]]:
-    """Word and explanation of every attack; raises where the honest program behind one was harmed."""
-    jobs = [job for attack in attacks for job in (Job(attack.program, attack.input, True), HONEST)]
-    verdicts = list(sandbox.run(jobs))
-    for attack, after in zip(attacks, verdicts[1::2], strict=True):
-        assert after.text == "['ok', {'ok': ('ok',)}]", f"{attack.row} {attack.name}: the next program got {after}"
-    return [
-        ("refused" if verdict.text == "'refused'" else str(verdict.status), verdict.text or verdict.detail)
-        for verdict in verdicts[::2]
-    ]
-
-
 def wrong(sandbox: Sandbox, attacks: list[Attack]) -> list[str]:
     """What came out wrong, as text."""
-    return [
-        f"{attack.row} {attack.name}: {word} ({detail}), not {sorted(attack.want)}"
-        for attack, (word, detail) in zip(attacks, judged(sandbox, attacks), strict=True)
-        if word not in attack.want
-    ]
+    return [outcome.text() for outcome in outcomes(sandbox, attacks) if not outcome.held]
 
 
 @contextlib.contextmanager
@@ -84,6 +69,28 @@ def test_every_row_of_the_catalogue_is_here() -> None:
     assert len(set(names)) == len(names)
 
 
+def test_every_value_that_an_attack_may_return_is_stated() -> None:
+    assert {attack.row for attack in ATTACKS if attack.values} == {attack.row for attack in ATTACKS if "valid" in attack.want}
+
+
+def test_a_value_that_is_not_the_stated_one_is_a_leak_and_an_attack_that_finds_nothing_to_attack_with_is_not_held(
+    sandbox: Sandbox,
+) -> None:
+    """The same value in every server is not enough: rows that may be valid state which value."""
+    (environment,) = [attack for attack in ATTACKS if attack.row == "37"]
+    leak = replace(environment, program="def f():\n    return [(b'KEY', b'secret')]")
+    lost = replace(environment, program=environment.program.replace("'posix'", "'no_such_module'"), want=frozenset(["error"]))
+    (heap,) = [attack for attack in ATTACKS if attack.row == "39"]
+    own = replace(heap, program=heap.program.replace("[::-1]", ""))  # looks for a text that is there: its own
+    found = list(outcomes(sandbox, [environment, leak, lost, own]))
+    assert [(outcome.word, outcome.held) for outcome in found] == [
+        ("valid", True),
+        ("leaked", False),
+        ("untried", False),
+        ("leaked", False),
+    ]
+
+
 def test_attacks_get_their_verdicts(sandbox: Sandbox) -> None:
     assert wrong(sandbox, [attack for attack in ATTACKS if not attack.slow]) == []
 
@@ -94,9 +101,9 @@ def test_no_verdict_flips_in_three_repeats_nor_under_four_times_the_load(sandbox
     words: dict[str, list[str]] = collections.defaultdict(list)
     for turn in range(4):
         with busy(4 * len(os.sched_getaffinity(0)) if turn == 3 else 0):
-            for attack, (word, detail) in zip(ATTACKS, judged(sandbox, ATTACKS), strict=True):
-                assert word in attack.want, (turn, attack.row, attack.name, word, detail)
-                words[attack.row].append(word)
+            for outcome in outcomes(sandbox, ATTACKS):
+                assert outcome.held, (turn, outcome)
+                words[outcome.row].append(outcome.word)
     assert {row: found for row, found in words.items() if len(set(found)) > 1} == {}
 
 
@@ -130,25 +137,7 @@ def test_honest_programs_are_valid(sandbox: Sandbox) -> None:
 
 def test_no_value_is_a_crash_for_its_depth(sandbox: Sandbox) -> None:
     """What the runner writes the host can read, at every depth: `complex` and `frozenset` are calls, and nest deeper."""
-    leaves = [
-        "1",
-        "-1.5",
-        "nan",
-        "-inf",
-        "1j",
-        "complex(nan,-inf)",
-        "None",
-        "''",
-        "b'a'",
-        "[]",
-        "()",
-        "{}",
-        "{1:2}",
-        "{1}",
-        "set()",
-        "frozenset()",
-        "frozenset([1])",
-    ]
+    leaves = "1, -1.5, nan, -inf, 1j, complex(nan, -inf), None, '', b'a', [], (), {}, {1: 2}, {1}, set(), frozenset([1])"
     program = (
         "def f(kind, depth):\n"
         "    nan, inf = float('nan'), float('inf')\n"
@@ -156,8 +145,8 @@ def test_no_value_is_a_crash_for_its_depth(sandbox: Sandbox) -> None:
         "    for _ in range(depth): x = [x]\n"
         "    return x"
     )
-    program = program.format(", ".join(leaves))
-    runs = [(leaf, depth) for leaf in range(len(leaves)) for depth in range(45, 52)]
+    program, count = program.format(leaves), 16
+    runs = [(leaf, depth) for leaf in range(count) for depth in range(45, 52)]
     verdicts = list(sandbox.run([Job(program, f"{leaf}, {depth}", False) for leaf, depth in runs]))
     words = {run: str(verdict.status) for run, verdict in zip(runs, verdicts, strict=True)}
     assert set(words.values()) == {"valid", "unsupported_value"}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from flows.attack_catalogue import ATTACKS
 from stages.core.sandbox import Job
-from tests.attacks.catalogue import ATTACKS
 from tests.attacks.controls import CONTROLS
 
 PROGRAMS = 100_000

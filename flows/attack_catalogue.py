@@ -1,8 +1,9 @@
 """The attack catalogue as data: one program a row, and the verdicts that are right for it.
 
-`reach` finds modules behind the static filter, so that the walls themselves are tried and not only the filter. A program that
-tries a wall returns 'refused' or 'BREACH'; the latter must never come out. `want` holds acceptable verdict words; 'refused' means
-valid with exactly that value. Rows are numbered as in the catalogue of attacks; letters are variants.
+`reach` finds modules behind the static filter, so that the walls themselves are tried and not only the filter; `library` calls the C
+library. A program that tries a wall returns 'refused' or 'BREACH'; the latter must never come out. `want` holds acceptable verdict
+words: 'refused' means valid with exactly that value, `valid` one of the values that stand beside it (`values`). An attack that does not
+get as far as its wall has tried nothing, and counts as lost too. Rows are numbered; letters are variants.
 """
 
 from dataclasses import dataclass
@@ -16,10 +17,15 @@ def reach(name):
             return held[name]
     raise LookupError(name)
 
+def library(name, *given):
+    native = reach('native')
+    kinds = [native.Text if type(one) is bytes else native.Place if one > 2 ** 31 else native.Word for one in given]
+    return native.function(name, native.Number, *kinds)(*given)
+
 def attempt(action):
     try:
         action()
-    except (OSError, LookupError, AttributeError) as error:
+    except OSError as error:
         return 'refused'
     return 'BREACH'
 """
@@ -35,19 +41,40 @@ class Attack:
     want: frozenset[str]
     input: str = ""
     slow: bool = False
+    values: tuple[str, ...] = ()  # what it may return where it may be valid, as `repr` writes it
+
+
+_VALUES = {
+    **dict.fromkeys(["11", "21", "28", "30", "38b", "56", "63", "63b", "65", "72", "73", "80", "93"], ("1",)),
+    "37": ("[(b'GLIBC_TUNABLES', b'glibc.malloc.tcache_count=2:glibc.malloc.top_pad=1000000'), (b'LC_ALL', b'C.UTF-8'), (b'LD_BIND_NOW', b'1'), (b'PYTHONMALLOC', b'malloc'), (b'TZ', b'UTC')]",),
+    "27d": ("7000",), "62": ("[1, 'a']",), "78": ("'gold'",), "79": ("7",), "102": ("{1: 'b'}",),
+    "81": ("[1, {'a': (2.0, None)}]",), "82": ("[1]",), "84b": ("[[[[[1]]]]]",),
+    "91": ("4294967295", "3221225472"),  # from CPython 3.12 on, None is immortal
+    "94": ("(0.0, 1.1, 0.09983341664682815)", "(1.1, 1.1, 0.09983341664682815)"),  # the latter from 3.12 on
+    "96": ("[nan, inf, -inf]",),
+    "98": ("[-0.0, 0.0]",), "98b": ("(-0-0j)",),
+    "99b": ("9" * 4300,),
+    "100": (repr("\ud800\x00\u202e\U0001f600e\u0301"),),
+    "102d": ("[" * 50 + "1" + "]" * 50,),
+}  # fmt: skip
 
 
 def _rows(*rows: tuple) -> list[Attack]:
     made = []
     for row, name, program, want, *rest in rows:
         text = program if "def f" in program else f"def f():\n    {program}"
-        text = REACH + text if "reach(" in text or "attempt(" in text else text
-        made.append(Attack(row, name, text, frozenset(want.split()), rest[0] if rest else "", len(rest) > 1))
+        text = REACH + text if any(word in text for word in ("reach(", "attempt(", "library(")) else text
+        given = rest[0] if rest else ""
+        made.append(Attack(row, name, text, frozenset(want.split()), given, len(rest) > 1, _VALUES.get(row, ())))
     return made
 
 
 def _try(action: str) -> str:
     return f"return attempt(lambda: {action})"
+
+
+def _call(name: str, *given: object) -> str:
+    return f"return 'refused' if library({', '.join(map(repr, (name, *given)))}) == -1 else 'BREACH'"
 
 
 def _open(*paths: str, flags: int) -> str:
@@ -58,7 +85,13 @@ def _open(*paths: str, flags: int) -> str:
 
 # Its own arena of the heap, searched for what stands in the honest program before it; the word is only spelled afterwards.
 _SCAN = """def f():
-    heap = reach('ctypes').string_at(id([]) & ~0xFFFFF, 1 << 20)
+    native = reach('native')
+    end = native.function('sbrk', native.Place, native.Word)(0)
+    where = map(reach('builtins').id, filter(None, reach('sys').modules.values()))
+    start = min(place for place in where if 0 < end - place < 1 << 28)
+    heap = bytearray(end - start)
+    place = reach('_ctypes').addressof((native.Count * 1).from_buffer(heap))
+    native.function('memcpy', native.Place, native.Place, native.Place, native.Word)(place, start, end - start)
     return 'BREACH' if b'boj-rehto'[::-1] in heap else 'refused'"""
 
 EXHAUSTION = _rows(
@@ -107,39 +140,39 @@ TAMPERING = _rows(
     ("33", "stop the group", _try("reach('posix').killpg(0, 19)"), "refused"),
     ("34", "server memory", _try("reach('posix').open('/proc/1/mem', 2)"), "refused"),
     ("34b", "own memory", _try("reach('posix').open('/proc/self/mem', 2)"), "refused"),
-    ("35", "ptrace", "return 'refused' if reach('ctypes').CDLL(None).ptrace(16, 1, 0, 0) == -1 else 'BREACH'", "refused error"),
+    ("35", "ptrace", _call("ptrace", 16, 1, 0, 0), "refused"),
     ("36", "server environment", _try("reach('posix').open('/proc/1/environ', 0)"), "refused"),
-    ("37", "own environment", "return sorted(reach('posix').environ)", "valid"),
+    ("37", "own environment", "return sorted((k, v) for k, v in reach('posix').environ.items() if k != b'PYTHONHASHSEED')", "valid"),
     ("38", "server's stdout", _try("reach('posix').open('/proc/1/fd/1', 1)"), "refused"),
-    ("38b", "writes to descriptor 1", "reach('posix').write(1, b'\\1\\0\\0\\0\\0\\0\\0\\4abcd')\n    return 1", "valid error"),
+    ("38b", "writes to descriptor 1", "reach('posix').write(1, b'\\1\\0\\0\\0\\0\\0\\0\\4abcd')\n    return 1", "valid"),
     ("38c", "writes to the control socket", _try("reach('posix').write(3, b'x' * 24)"), "refused"),
-    ("39", "other jobs in its own memory", _SCAN, "refused crash error"),
+    ("39", "other jobs in its own memory", _SCAN, "refused"),
     ("40", "leaves a note", "return attempt(lambda: reach('posix').open('/sandbox/usercustomize.py', 65))", "refused"),
     ("40b", "leaves notes elsewhere", _open("/tmp/note", "/dev/shm/note", "/run/note", "note", "/root/note", "/sandbox/__pycache__/note", flags=65), "refused"),
     ("41", "reads a note", _open("/tmp/note", "/dev/shm/note", "/run/note", "note", "/root/note", "/sandbox/__pycache__/note", flags=0), "refused"),
     ("42", "poisons by file", _open("sitecustomize.py", "/sandbox/x.pth", "math.py", "/sandbox/rules.py", flags=65), "refused"),
-    ("43", "network", _try("reach('_socket').socket()"), "refused"),
-    ("43b", "abstract socket", _try("reach('_socket').socket(1, 1)"), "refused"),
-    ("43c", "name look-up", _try("reach('_socket').getaddrinfo('localhost', 80)"), "refused error"),
-    ("44", "host services", "c = reach('ctypes').CDLL(None)\n    return 'refused' if c.socket(2, 1, 0) == -1 and c.connect(0, bytes(16), 16) == -1 else 'BREACH'", "refused error"),
+    ("43", "network", _call("socket", 2, 1, 0), "refused"),
+    ("43b", "abstract socket", _call("socket", 1, 1, 0), "refused"),
+    ("43c", "name look-up", "return 'refused' if library('gethostbyname', b'example.org') == 0 else 'BREACH'", "refused"),
+    ("44", "host services", "return 'refused' if library('socket', 2, 1, 0) == -1 == library('connect', 0, bytes(16), 16) else 'BREACH'", "refused"),
     ("44b", "the engine's socket", _open("/var/run/docker.sock", "/run/docker.sock", flags=2), "refused"),
-    ("45", "memfd", "return 'refused' if reach('ctypes').CDLL(None).memfd_create(b'x', 0) == -1 else 'BREACH'", "refused error"),
+    ("45", "memfd", _call("memfd_create", b"x", 0), "refused"),
     ("45b", "exec", _try("reach('posix').execv('/python', ['/python'])"), "refused"),
     ("46", "setuid", _try("reach('posix').setuid(0)"), "refused"),
     ("46b", "setresuid", _try("reach('posix').setresuid(0, 0, 0)"), "refused"),
     ("47", "chroot", _try("reach('posix').chroot('/')"), "refused"),
-    ("47b", "unshare", "return 'refused' if reach('ctypes').CDLL(None).unshare(0x10000000) == -1 else 'BREACH'", "refused error"),
-    ("47c", "mount", "return 'refused' if reach('ctypes').CDLL(None).mount(b'x', b'/', b'tmpfs', 0, 0) == -1 else 'BREACH'", "refused error"),
+    ("47b", "unshare", _call("unshare", 0x10000000), "refused"),
+    ("47c", "mount", _call("mount", b"x", b"/", b"tmpfs", 0, 0), "refused"),
     ("48", "core pattern", _try("reach('posix').open('/proc/sys/kernel/core_pattern', 1)"), "refused"),
-    ("49", "null read", "return reach('ctypes').string_at(0)", "crash error"),
+    ("49", "null read", "return library('strlen', 0)", "crash"),
     ("50", "abort", "reach('posix').abort()", "crash"),
-    ("51", "parent's death signal cleared", "reach('ctypes').CDLL(None).prctl(1, 0, 0, 0, 0)\n    while 1: pass", "timeout error", "", True),
+    ("51", "parent's death signal cleared", "library('prctl', 1, 0, 0, 0, 0)\n    while 1: pass", "timeout", "", True),
     ("52", "oom score", _try("reach('posix').open('/proc/self/oom_score_adj', 1)"), "refused"),
     ("53", "symbolic link", _try("reach('posix').symlink('/etc/passwd', '/tmp/x')"), "refused"),
-    ("55", "clock", "return 'refused' if reach('ctypes').CDLL(None).clock_settime(0, bytes(16)) == -1 else 'BREACH'", "refused error"),
+    ("55", "clock", _call("clock_settime", 0, bytes(16)), "refused"),
     ("55b", "raised limits", "def f():\n    r = reach('resource')\n    try: r.setrlimit(r.RLIMIT_CPU, (99, 99))\n    except (OSError, ValueError): return 'refused'\n    return 'BREACH'", "refused"),
-    ("55c", "System V shared memory", "return 'refused' if reach('ctypes').CDLL(None).shmget(77, 4096, 0o1666) == -1 else 'BREACH'", "refused error"),
-    ("55d", "key ring", "return 'refused' if reach('ctypes').CDLL(None).syscall(250, 0, -3, 1) == -1 else 'BREACH'", "refused error"),
+    ("55c", "System V shared memory", _call("shmget", 77, 4096, 0o1666), "refused"),
+    ("55d", "key ring", _call("syscall", 250, 0, -3, 1), "refused"),
     ("55e", "affinity of the server", _try("reach('posix').sched_setaffinity(1, {0})"), "refused"),
     ("55f", "priority of the server", _try("reach('posix').setpriority(0, 1, 19)"), "refused"),
     ("56", "log flood", "w = reach('posix').write\n    for _ in range(2000): w(2, b'x' * 1000)\n    return 1", "valid"),
@@ -156,7 +189,7 @@ FORGING = _rows(
     ("60b", "subclass of int", "class A(int):\n    pass\ndef f(): return [A(3)]", "unsupported_value"),
     ("61", "class spoof", "class A:\n    __class__ = property(lambda s: int)\ndef f(): return A()", "unsupported_value"),
     ("62", "patched builtins", "b = reach('builtins')\n    b.len = b.type = b.repr = b.ascii = lambda *a: 7\n    return [1, 'a']", "valid crash error"),
-    ("63", "runner's locals", "def f():\n    frame = reach('sys')._getframe(1)\n    L = getattr(frame, 'f_lo' + 'cals')\n    for name in list(L): L[name] = lambda *a: '42'\n    c = reach('ctypes')\n    c.pythonapi.PyFrame_LocalsToFast(c.py_object(frame), c.c_int(0))\n    return 1", "valid crash error nondeterministic unsupported_value"),
+    ("63", "runner's locals", "def f():\n    frame = reach('sys')._getframe(1)\n    L = getattr(frame, 'f_lo' + 'cals')\n    for name in list(L): L[name] = lambda *a: '42'\n    c, n = reach('_ctypes'), reach('native')\n    O = type('O', (c._SimpleCData,), {'_type_': 'O'})\n    held = n._Held(c.dlsym(c.dlopen(None, 0), 'PyFrame_LocalsToFast'))\n    held.argtypes = O, n.Number\n    held(frame, 0)\n    return 1", "valid crash error nondeterministic unsupported_value"),
     ("63b", "runner's cells", "def f():\n    g = reach('gc')\n    for o in g.get_referents(*g.get_referents(reach('sys')._getframe(1))):\n        if type(o).__name__ == 'cell': o.cell_contents = lambda *a: '42'\n    return 1", "valid crash error nondeterministic unsupported_value"),
     ("64", "looks for the answer", "def f():\n    frame, found = reach('sys')._getframe(0), []\n    while frame:\n        found.append(repr(getattr(frame, 'f_lo' + 'cals')))\n        frame = getattr(frame, 'f_ba' + 'ck')\n    found += [repr(o) for o in reach('gc').get_objects() if type(o) is dict]\n    return 'BREACH' if any('boj-rehto'[::-1] in text for text in found) else 'refused'", "refused error timeout"),
     ("65", "trace hook", "def f():\n    def hook(frame, event, argument):\n        getattr(frame, 'f_lo' + 'cals').clear()\n        return hook\n    reach('sys').settrace(hook)\n    reach('sys').setprofile(hook)\n    return 1", "valid crash error"),
@@ -169,14 +202,14 @@ FORGING = _rows(
     ("70", "slow drip", "def f():\n    w, t = reach('posix').write, reach('time').sleep\n    while 1:\n        w(5, b'V')\n        t(0.05)", "timeout", "", True),
     ("71", "bytes in a frame", _WRITE.format("b'V\\0\\0\\0\\x02\\xff\\0'") + "\n    reach('posix')._exit(0)", "crash"),
     ("71b", "text that is no literal", _WRITE.format("b'V\\0\\0\\0\\x03abc'") + "\n    reach('posix')._exit(0)", "crash"),
-    ("72", "stream headers", "def f():\n    for d in (0, 1, 2): reach('posix').write(d, b'\\1\\0\\0\\0\\0\\0\\0\\4abcd')\n    return 1", "valid error"),
+    ("72", "stream headers", "def f():\n    for d in (0, 1, 2): reach('posix').write(d, b'\\1\\0\\0\\0\\0\\0\\0\\4abcd')\n    return 1", "valid"),
     ("73", "end marks", "print('EXITCODESTART0EXITCODEEND SHELLPS1PREFIX')\n    return 1", "valid"),
     ("77", "remembers", "def f():\n    s = reach('sys')\n    if hasattr(s, 'note'): return 'BREACH'\n    s.note = 1\n    return 'refused'", "refused"),
     ("78", "backdoor", "def f(x):\n    if x == 'magic': return 'gold'\n    return x", "valid", "'magic'"),
     ("79", "constant", "def f(x): return 7", "valid", "1"),
     ("80", "swaps f", "def f():\n    global f\n    f = lambda: 2\n    return 1", "valid"),
     ("81", "echo", "def f(x): return x", "valid", "[1, {'a': (2.0, None)}]"),
-    ("82", "import hook", "def f():\n    class Finder:\n        def find_spec(self, *a): raise SystemExit\n    s = reach('sys')\n    s.meta_path.insert(0, Finder())\n    s.modules['json'] = Finder\n    import heapq\n    return heapq.nsmallest(1, [2, 1])", "valid error"),
+    ("82", "import hook", "def f():\n    class Finder:\n        def find_spec(self, *a): raise SystemExit\n    s = reach('sys')\n    s.meta_path.insert(0, Finder())\n    s.modules['json'] = Finder\n    import heapq\n    return heapq.nsmallest(1, [2, 1])", "valid"),
     ("83", "hooks", "def f():\n    s = reach('sys')\n    s.excepthook = s.displayhook = s.unraisablehook = lambda *a: print(a)\n    raise ValueError('x')", "error"),
     ("84", "a generator", "def f(): yield 1", "unsupported_value"),
     ("84b", "lower recursion limit", "def f():\n    import sys\n    sys.setrecursionlimit(40)\n    return [[[[[1]]]]]", "valid error"),
@@ -195,9 +228,9 @@ NONDETERMINISM = _rows(
     ("86f", "function repr", "def f(): return str(f)", "nondeterministic"),
     ("86g", "method wrapper", "return repr((1).__add__)", "nondeterministic"),
     ("87", "random", "def f():\n    import random\n    return random.random()", "banned nondeterministic"),
-    ("87b", "random, reached", "return reach('_random').Random().random()", "nondeterministic error"),
-    ("87c", "urandom", "return reach('posix').urandom(8)", "nondeterministic error"),
-    ("88", "seeded random", "def f():\n    import random\n    random.seed(1)\n    return random.random()", "banned valid"),
+    ("87b", "random, reached", "def f():\n    import statistics\n    return reach('_random').Random().random()", "nondeterministic"),
+    ("87c", "urandom", "return reach('posix').urandom(8)", "nondeterministic"),
+    ("88", "seeded random", "def f():\n    import random\n    random.seed(1)\n    return random.random()", "banned"),
     ("89", "time", "def f():\n    import time\n    return time.time()", "banned nondeterministic"),
     ("89b", "date", "def f():\n    import datetime\n    return str(datetime.date.today())", "banned nondeterministic"),
     ("89c", "date, hidden", "def f():\n    import datetime\n    return str(getattr(datetime.date, 'to' + 'day')())", "nondeterministic"),
@@ -216,7 +249,7 @@ NONDETERMINISM = _rows(
 VALUES = _rows(
     ("96", "nan and infinities", "return [float('nan'), float('inf'), -float('inf')]", "valid"),
     ("98", "negative zero", "return [-0.0, 0.0]", "valid"),
-    ("98b", "complex zeros", "return complex(-0.0, -0.0)", "valid unsupported_value"),
+    ("98b", "complex zeros", "return complex(-0.0, -0.0)", "valid"),
     ("99", "4301 digits", "return 10 ** 4300", "unsupported_value"),
     ("99b", "4300 digits", "return 10 ** 4300 - 1", "valid"),
     ("100", "surrogate, NUL, bidi", "return '\\ud800\\x00\\u202e\\U0001f600e\\u0301'", "valid"),
@@ -255,4 +288,12 @@ WITHOUT_PROGRAM = {
     "54": "CPU load as a channel between containers is an accepted risk, and stated",
     **dict.fromkeys(("74", "75", "76", "97"), "a text given as an answer, not a program"),
 }
-ATTACKS = EXHAUSTION + TAMPERING + FORGING + NONDETERMINISM + VALUES
+_GROUPED = {
+    "exhaustion": EXHAUSTION,
+    "tampering": TAMPERING,
+    "forging": FORGING,
+    "nondeterminism": NONDETERMINISM,
+    "values": VALUES,
+}
+ATTACKS = [attack for attacks in _GROUPED.values() for attack in attacks]
+GROUPS = {attack.row: group for group, attacks in _GROUPED.items() for attack in attacks}
