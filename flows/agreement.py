@@ -35,7 +35,7 @@ def probed(spec: Spec, backend_of: BackendOf) -> dict[str, Any]:
 def compared(spec: Spec, samples: list[dict[str, Any]], backend_of: BackendOf) -> dict[str, Any]:
     """In the trainer's process: the drift of each adapter, when it agrees. Raises Disagreement."""
     backend, adapters = _read(spec, backend_of)
-    found = compare(backend.trainer(), adapters, tables.table(samples, tables.SAMPLES), backend.drift_bounds())
+    found = compare(backend.scorer(), adapters, tables.table(samples, tables.SAMPLES), backend.drift_bounds())
     return {"drift": {adapter_id: asdict(drift) for adapter_id, drift in found.items()}}
 
 

@@ -21,7 +21,7 @@ from flows.config import PROJECT, ConfigError, RunConfig
 from flows.probe_keys import probe_keys
 from flows.suite_data import check_suites
 from stages import evolve as evolution
-from stages.core.agreement import BOUNDS, Drift, check_agreement
+from stages.core.agreement import BOUNDS, Drift, Scorer, check_agreement
 from stages.core.engine import Engine
 from stages.core.gates import GATES
 from stages.core.progress import Progress, silent
@@ -171,6 +171,11 @@ class Backend:
         """The trainer, on the same frozen weights as the engine."""
         trainer: Trainer = self._trainer
         return trainer
+
+    def scorer(self) -> Scorer:
+        """The trainer, for what it measures without a step."""
+        scorer: Scorer = self._trainer
+        return scorer
 
     @cached_property
     def _trainer(self) -> Any:

@@ -17,7 +17,7 @@ from flows.manifest import Run
 from flows.workers import StageFailed, Workers
 from stages.core import tables
 from stages.core.adapter_files import adapter_bytes
-from stages.core.agreement import BOUNDS, Disagreement, Drift, check_drift, compare, probe
+from stages.core.agreement import BOUNDS, Disagreement, Drift, check_agreement, check_drift, compare, probe
 from stages.core.trainer import Adapter
 from tests.example_run import CLOCK
 
@@ -64,6 +64,26 @@ def test_the_bounds_follow_the_arithmetic_unless_they_are_configured():
     assert Backend(load("one-gpu")).drift_bounds() == BOUNDS["bfloat16"]
     configured = load("one-gpu", ["engine.max_drift=0.3", "engine.max_token_drift=2.0"])
     assert Backend(configured).drift_bounds() == Drift(0.3, 2.0)
+
+
+@pytest.mark.parametrize(("rate", "caught"), [("1e-3", True), ("1e-4", True), ("0", False)])
+def test_a_stale_adapter_is_caught_after_one_step(rate: str, caught: bool):
+    """The seed model in float32: the trainer has taken a step, the engine serves what was before it."""
+    backend = Backend(load("chaos", [f"learning.learning_rate={rate}"]))
+    old = {"s0-start": backend.initial_adapter()}
+    samples = tables.join([probe(backend.engine(old), old, 1.0)] * 2, tables.SAMPLES)
+    rows = [row | {"centred": sign, "advantage": sign} for row, sign in zip(samples.to_pylist(), (1.5, -0.5), strict=True)]
+    new = {"s0-start": backend.trainer().update(old, tables.table(rows, tables.SAMPLES))["s0-start"].adapter}
+    check_agreement(backend.engine(old), backend.scorer(), old, 1.0, backend.drift_bounds())
+    check_agreement(backend.engine(new), backend.scorer(), new, 1.0, backend.drift_bounds())
+    stale = probe(backend.engine(old), old, 1.0)
+    claimed = probe(backend.engine(new), new, 1.0)["adapter_sha256"]
+    stale = stale.set_column(stale.schema.get_field_index("adapter_sha256"), "adapter_sha256", claimed)
+    if caught:
+        with pytest.raises(Disagreement, match="'s0-start'"):
+            compare(backend.scorer(), new, stale, backend.drift_bounds())
+    else:
+        compare(backend.scorer(), new, stale, backend.drift_bounds())
 
 
 # across the processes of engine and trainer ------------------------------------------------------------------------------------

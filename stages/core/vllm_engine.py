@@ -186,7 +186,7 @@ def _on_cuda() -> bool:
 
 
 class _Bar(tqdm):  # type: ignore[misc,type-arg,unused-ignore]
-    """The bar that vLLM moves while it takes prompts (`items`) and while it generates: it draws nothing and reports the latter."""
+    """The bar that vLLM moves while it takes prompts (`items`), then while it generates: draws nothing, reports the latter."""
 
     def __init__(self, progress: Progress, *items: Any, total: int | None = None, **_: Any) -> None:
         self._progress = progress
