@@ -128,12 +128,12 @@ def asked(
     max_new_tokens: int = 0,
     window: tuple[str, str] = ("", ""),
 ) -> Question:
-    """The question that a suite puts; where no style is given it follows from the model's tokenizer."""
+    """The question that a suite puts; its style is the given one, else the configuration's, else the tokenizer's."""
     longest = config.benchmark.max_new_tokens if suite in PROBE else suite_of(suite).max_new_tokens
     return Question(
         suite=suite,
         problems=problems_of(suite, config, data, limit, *window),
-        style=config.model.style if suite in PROBE else style or style_of(Backend(config)),
+        style=config.model.style if suite in PROBE else style or config.benchmark.style or style_of(Backend(config)),
         attempts=attempts,
         max_new_tokens=max_new_tokens or longest,
         temperature=config.engine.temperature,

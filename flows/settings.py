@@ -212,6 +212,9 @@ class BenchmarkRule(Group):
     suites: tuple[str, ...] = Field(
         (), title="Public suites", description="Also scored, such as gsm8k; see docs/benchmarks.md. Their data must be there."
     )
+    style: Literal["", "chat", "completion", "azr"] = Field(
+        "", title="Style", description="How public suites are asked; empty: as the model's tokenizer says."
+    )
     limit: Count = Field(0, title="Problems", description="Problems scored, evenly over kinds and bands; 0 means all.")
     attempts: Count = Field(0, title="Sampled attempts", description="Beside the greedy one, for pass@k.")
     members: Literal["all", "students"] = Field("students", title="Who")

@@ -7,6 +7,8 @@ skipped with a reason; under CI (`CI=true`) a skipped `docker` test is a failure
 import atexit
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -25,6 +27,8 @@ os.environ.update(
     MPLBACKEND="Agg",
 )
 os.environ.pop("PREFECT_API_URL", None)  # never talk to the developer's own server
+
+REAL_MODEL = "coder-0.5b"
 
 
 def _under_ci() -> bool:
@@ -54,6 +58,41 @@ def _gpu_gap() -> str | None:
     return None if torch.cuda.is_available() else "no NVIDIA GPU here"
 
 
+def _real_model() -> Path | str:
+    """The folder of a pretrained instruct model, or why there is none here."""
+    if named := os.environ.get("POPULORA_REAL_MODEL"):
+        folder = Path(named)
+        return folder if (folder / "config.json").is_file() else f"POPULORA_REAL_MODEL={named}: no model is in that folder"
+    folder = Path.home() / ".cache" / "real-models" / REAL_MODEL
+    if (folder / ".whole").is_file():
+        return folder
+    script = Path(__file__).resolve().parents[2] / "shared" / "tools" / "real-model.sh"
+    if not script.is_file():
+        return "no real model: set POPULORA_REAL_MODEL to the folder of a pretrained instruct model"
+    try:
+        done = subprocess.run(
+            ["bash", str(script), REAL_MODEL],
+            env=os.environ | {"PYTHON": sys.executable},
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+    except subprocess.TimeoutExpired:
+        return f"{script.name} {REAL_MODEL} took more than ten minutes"
+    if done.returncode:
+        return f"{script.name} {REAL_MODEL} failed: {(done.stderr.strip().splitlines() or ['silently'])[-1][:200]}"
+    return Path(done.stdout.strip().splitlines()[-1])
+
+
+@pytest.fixture(scope="session")
+def real_model() -> Path:
+    """The folder of a pretrained instruct model: POPULORA_REAL_MODEL, the one made before, or made now where a script can."""
+    found = _real_model()
+    if isinstance(found, str):
+        pytest.skip(found)
+    return found
+
+
 @pytest.fixture(scope="session")
 def docker_gap() -> str | None:
     """Asked once a run."""
@@ -76,15 +115,19 @@ def _machine(request: pytest.FixtureRequest) -> None:
         pytest.skip(gap)
     if request.node.get_closest_marker("gpu") and (gap := _gpu_gap()):
         pytest.skip(gap)
+    if request.node.get_closest_marker("real"):
+        request.getfixturevalue("real_model")
     if request.node.get_closest_marker("flow"):
         request.getfixturevalue("prefect_server")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The first flow test also waits for the server's start, which takes long on a busy machine."""
+    """The first flow test also waits for the server's start, the first real one for the model: long on a busy machine."""
     for item in items:
         if item.get_closest_marker("flow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(300))
+        if item.get_closest_marker("real") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(900))  # the first one may make the model
 
 
 @pytest.hookimpl(wrapper=True)

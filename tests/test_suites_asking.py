@@ -107,6 +107,7 @@ def test_the_style_follows_from_the_tokenizer_and_can_be_chosen(instructed: Path
     base, chat = apply({}, []), apply({"model": {"name": str(instructed)}}, [])
     assert [asked("gsm8k", config, SAMPLES).style for config in (base, chat)] == ["completion", "chat"]
     assert asked("gsm8k", chat, SAMPLES, style="completion").style == "completion"
+    assert asked("gsm8k", apply({"benchmark": {"style": "azr"}}, []), SAMPLES).style == "azr"
     keys = {asked("gsm8k", base, SAMPLES, style=style).key for style in STYLES}
     assert len(keys) == len(STYLES)
     shown = words_of(asked("humaneval-plus", chat, SAMPLES), Backend(chat)).asks(BODY)

@@ -132,7 +132,8 @@ _MAIN = "from flows import suite_benchmark; suite_benchmark.SHARD = 3; from flow
 
 
 def _command(store: Path) -> list[str]:
-    options = ["--model", "infra/models/seed", "--suite", "gsm8k", "--data", str(SAMPLES), "--max-new-tokens", "24"]
+    options = ["--model", "infra/models/seed", "--suite", "gsm8k", "--data", str(SAMPLES), "--style", "azr"]
+    options += ["--max-new-tokens", "24"]
     return [sys.executable, "-c", _MAIN, "benchmark", *options, "--attempts", "1", "--store", str(store)]
 
 
