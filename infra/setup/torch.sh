@@ -37,7 +37,7 @@ torch_need() {
     local lock found=""
     NEED=("$1")
     lock=$(lock_file)
-    [ -z "$lock" ] || found=$(grep -F "$1 " "$ROOT/$LOCKS/torch-$(platform_tag).txt") || true
+    [ -z "$lock" ] || found=$(grep -F "${1/===/==} " "$ROOT/$LOCKS/torch-$(platform_tag).txt") || true
     [ -n "$found" ] || return 0
     printf '%s\n' "$found" >"$CACHE/torch-need.txt"
     NEED=(--require-hashes -r "$CACHE/torch-need.txt")

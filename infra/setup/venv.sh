@@ -3,6 +3,7 @@
 
 VENV_INPUTS="pyproject.toml constraints.txt infra/setup/lib.sh infra/setup/torch.sh infra/setup/venv.sh"
 LOCKS="infra/setup/locks"
+BUILD_TOOLS="editables|hatchling|packaging|pathspec|pluggy|setuptools|tomlkit|trove-classifiers"
 
 python_fits() {
     have "$1" && "$1" -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null
@@ -83,7 +84,9 @@ install_packages() {
         logged pip venv_pip -c "$ROOT/constraints.txt" -e "${ROOT}[dev]"
         return
     fi
-    logged pip venv_pip --no-deps --only-binary :all: --require-hashes -r "$lock" &&
+    grep -E "^($BUILD_TOOLS)==" "$lock" >"$CACHE/tools-need.txt" # first: what has no wheel is built with these, and no others
+    logged tools venv_pip --no-deps --only-binary :all: --require-hashes -r "$CACHE/tools-need.txt" &&
+        logged pip venv_pip --no-deps --no-build-isolation --require-hashes -r "$lock" &&
         logged project venv_pip --no-deps --no-build-isolation -e "$ROOT" || return
     "$VENV/bin/python" -m pip check --disable-pip-version-check >"$CACHE/check.log" 2>&1 && return
     say "Installing what the lock does not name, such as the libraries of CUDA, in the versions of constraints.txt, without hashes"
