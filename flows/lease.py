@@ -144,7 +144,7 @@ def _renew(store: Store, run_id: str, identity: Json, beat: int) -> str:
         holder = _read(store, _lease_uri(run_id))
         if holder is None:
             return "its lease was removed"
-        if holder.get("token") != identity["token"]:
+        if holder.get("token", identity["token"]) != identity["token"]:  # a garbled one is written anew
             return f"its lease was taken over by {_who(holder)}"
         store.replace(_lease_uri(run_id), _bytes(identity | {"beat": beat}))
     return ""
@@ -188,11 +188,13 @@ def _started(pid: int) -> str:
 
 
 def _read(store: Store, uri: str) -> Json | None:
-    """A lease or epoch file; None if there is none, empty if it cannot be read."""
+    """A lease or epoch file; None if there is none, empty if it is garbled. What the store refuses is its own error."""
     try:
-        return dict(json.loads(store.read(uri)))
+        data = store.read(uri)
     except NotStored:
         return None
+    try:
+        return dict(json.loads(data))
     except ValueError:
         return {}
 

@@ -224,6 +224,26 @@ def test_sigterm_ends_a_run_within_its_grace_and_lets_go_of_the_lease(tmp_path: 
     assert not [pid for pid in _processes() if f"{tmp_path}/spot".encode() in _command(pid)]
 
 
+def test_a_run_that_cannot_renew_its_lease_stops_with_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lease has become a link to itself: only the heartbeat notices, in the middle of a stage; then it goes on as ever."""
+    monkeypatch.setenv("POPULORA_STALE_SECONDS", "12")
+    chaos = Chaos(tmp_path, lambda name: f"{tmp_path}/{name}", seed=0)
+    process, store, lease = chaos.start("lost"), open_store(f"{tmp_path}/lost"), tmp_path / "lost" / "r" / ".lease"
+    while not store.exists("r/generation=0000/match.json"):
+        assert process.poll() is None
+        time.sleep(0.2)
+    (lease.parent / ".link").symlink_to(".lease")
+    (lease.parent / ".link").replace(lease)
+    assert process.wait(120) == 3
+    said = (tmp_path / "output").read_text()
+    fault = "(r/.lease: Too many levels of symbolic links)"
+    assert f"run r: the heartbeat failed {fault}; retrying, and stopping the run after 10 s without one\n" in said
+    last = f"populora: run r: no heartbeat for 10 s {fault}; stopped before another process takes the run over; "
+    assert [line for line in said.splitlines() if line.startswith(last)], said[-3000:]
+    assert not [pid for pid in _processes() if f"{tmp_path}/lost".encode() in _command(pid)]
+    assert Run(store, "r").manifest("evolve", 1) is None
+
+
 KILLS = [pytest.param(5, id="5"), pytest.param(40, id="40", marks=[pytest.mark.slow, pytest.mark.timeout(4 * 3600)])]
 
 

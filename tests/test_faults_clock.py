@@ -1,4 +1,4 @@
-"""Clocks that are set back and forth, and processes that count time from another beginning: no lease and no digest depends on them."""
+"""Clocks that are set back and forth, and time namespaces: no lease and no digest depends on them."""
 
 import shutil
 import subprocess
@@ -27,7 +27,7 @@ with hold(open_store(sys.argv[1]), "smoke", beat_seconds=0.2, stale_seconds=30.0
 
 
 def test_a_run_whose_clock_is_set_back_and_forth_has_the_same_bytes(tmp_path: Path) -> None:
-    """By hours and by a year, as often as possible; the lease stays its own. (libfaketime moves sleeps along, which no clock does.)"""
+    """By hours and by a year, many times; the lease stays its own. (libfaketime moves sleeps along, which no clock does.)"""
     library = tmp_path / "moved_clock.so"
     if (compiler := shutil.which("cc")) is None:
         pytest.skip("there is no C compiler")

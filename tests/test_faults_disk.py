@@ -1,4 +1,4 @@
-"""A disk that is really full, at each write of a generation: one clear line, nothing half, and the run resumes where it stopped."""
+"""A disk that is really full, at each write of a generation: one clear line, nothing half, and the run resumes."""
 
 import os
 import subprocess
@@ -59,7 +59,7 @@ def attempt(store: Store) -> str:
 
 @pytest.mark.parametrize("pages", [pytest.param(9, id="coarse"), pytest.param(3, id="each", marks=pytest.mark.slow)])
 def test_a_full_disk_at_each_write_of_a_generation(disk: Disk, tmp_path: Path, pages: int) -> None:
-    """Each start has a few pages more than the one before left it, and stops a few writes later. An epoch and a lease take three."""
+    """Each start has a few pages more than the one before it, and stops a few writes later. Epoch and lease take three."""
     whole = open_store(str(tmp_path / "whole"))
     assert attempt(whole) == ""
     store, said, more = open_store(str(disk.folder)), [""], 0

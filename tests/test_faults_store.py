@@ -44,7 +44,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return tree(store)
 
 
-# --- a store that vanishes --------------------------------------------------------------------------------------------------------
+# --- a store that vanishes ------------------------------------------------------------------------------------------------------
 
 
 def test_a_store_that_vanishes_for_a_moment_is_waited_for(endpoint: str, whole: dict[str, bytes]) -> None:
@@ -111,7 +111,7 @@ def test_a_whole_run_outlives_two_minutes_without_its_store(endpoint: str, tmp_p
     assert trees[0] == trees[1]
 
 
-# --- frozen writers, and a server that has lost its conditions --------------------------------------------------------------------
+# --- frozen writers, and a server that has lost its conditions ------------------------------------------------------------------
 
 
 class Freezing(FaultyProxy):
@@ -148,17 +148,22 @@ def frozen(proxy: Freezing, store: Store, tmp_path: Path) -> "subprocess.Popen[s
     return run
 
 
-@pytest.mark.parametrize(
-    "held", ["generation=0000/match.json", "generation=0000/rollouts.parquet", "generation=0000/update.json"]
+HELD = (
+    "match.json",
+    pytest.param("rollouts.parquet", marks=pytest.mark.slow),
+    pytest.param("update.json", marks=pytest.mark.slow),
 )
+
+
+@pytest.mark.parametrize("held", HELD)
 def test_a_writer_frozen_in_its_request_overwrites_with_equal_bytes(
     endpoint: str, whole: dict[str, bytes], tmp_path: Path, held: str
 ) -> None:
     """The worst that a server without conditions can do: the late PUT lands on what the new owner has committed."""
     if gap := namespace_gap("--uts"):
         pytest.skip(gap)
-    store = open_store(f"s3://{BUCKET}/frozen-{held.replace('/', '-').replace('=', '-')}")
-    with Freezing(endpoint, held) as proxy:
+    store = open_store(f"s3://{BUCKET}/frozen-{held}")
+    with Freezing(endpoint, f"generation=0000/{held}") as proxy:
         far = frozen(proxy, store, tmp_path)
         with hold(store, "smoke", beat_seconds=0.2, stale_seconds=10.0) as epoch:
             example_run.build(Run(store, "smoke", epoch), 2)

@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 
 from flows.config import dump, load
-from flows.execute import Spec
 from flows.fsck import fsck
 from flows.lease import hold
 from flows.manifest import Run
-from flows.session import clock, versions
+from flows.session import Session, clock, versions
 from flows.storage import Store, open_store
 from flows.workers import WorkerLost, Workers
 from tests.test_manifest import tree
@@ -79,16 +78,24 @@ def build(store: Store) -> int:
     with hold(store, "smoke") as epoch, Workers(config.threads) as workers:
         run = Run(store, "smoke", epoch)
         run.describe(dump(config), versions(config), clock())
-        for stage, generation in (("start", None), *((stage, 0) for stage in STAGES)):
-            for _ in range(len(PHASES) + 1):
-                try:
-                    workers.run(Spec(store.url, "smoke", stage, generation, None, epoch, 1))
-                    break
-                except WorkerLost:
-                    lost += 1
-            else:
-                pytest.fail(f"{stage} was never done")
+        session = Session(config, run, workers)
+        lost += until_done(session, "start", None, None)
+        for stage in STAGES:
+            for part in [part for part, _ in session.parts(stage, 0)]:
+                lost += until_done(session, stage, 0, part)
+            lost += until_done(session, stage, 0, None)
     return lost
+
+
+def until_done(session: Session, stage: str, generation: int | None, part: str | None) -> int:
+    """Runs a step again as often as its worker is lost; how often that was."""
+    for lost in range(2 * len(PHASES)):
+        try:
+            session.run_stage(stage, generation, part)
+            return lost
+        except WorkerLost:
+            continue
+    raise AssertionError(f"{stage} was never done")
 
 
 @pytest.mark.docker

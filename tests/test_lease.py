@@ -270,6 +270,20 @@ def test_a_lease_that_was_taken_away_is_said(store: Store, capsys: pytest.Captur
     assert lease(store)["pid"] == 7
 
 
+def test_a_garbled_lease_is_written_anew_and_one_that_cannot_be_read_is_a_fault(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, path = open_store(str(tmp_path)), tmp_path / "smoke" / ".lease"
+    with hold(store, "smoke", beat_seconds=0.05):
+        store.replace("smoke/.lease", b"garbled")
+        wait_for(lambda: path.read_bytes() != b"garbled")
+        (tmp_path / "link").symlink_to(".lease")
+        (tmp_path / "link").replace(path)  # to itself
+        said = "run smoke: the heartbeat failed (smoke/.lease: Too many levels of symbolic links); retrying"
+        wait_for(lambda: said in capsys.readouterr().err)
+        path.unlink()
+
+
 def wait_for(happened: Any) -> None:
     """Returns when it has; pytest's own limit ends a wait that is in vain."""
     while not happened():

@@ -1,6 +1,9 @@
 """S3 servers and addresses that the store declines."""
 
+import os
+import tempfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -62,3 +65,36 @@ def test_a_server_that_overwrites_is_declined(monkeypatch: pytest.MonkeyPatch) -
         (check,) = conformance("s3://bucket/x")
         assert not check.good and "use another server" in check.detail
         server.shutdown()
+
+
+def test_the_folder_of_locks_is_this_user_s_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody may write in the temporary folder, and so may have put something else under that name."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name, value in s3_servers.environment("http://127.0.0.1:1").items():
+        monkeypatch.setenv(name, value)
+    store, folder = open_store("s3://bucket/x"), tmp_path / f"populora-locks-{os.getuid()}"
+    with store.lock("smoke"):
+        assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o777)
+    with store.lock("smoke"):
+        assert folder.stat().st_mode & 0o777 == 0o700
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StoreRefused, match="is not a folder of this user's; remove it, or set TMPDIR"), store.lock("smoke"):
+        pass
+    folder.unlink()
+    folder.write_text("")
+    with pytest.raises(StoreRefused, match="is not a folder of this user's"), store.lock("smoke"):
+        pass
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to somebody else")
+def test_a_folder_of_locks_that_belongs_to_somebody_else_is_declined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name, value in s3_servers.environment("http://127.0.0.1:1").items():
+        monkeypatch.setenv(name, value)
+    folder = tmp_path / "populora-locks-0"
+    folder.mkdir()
+    os.chown(folder, 65534, 65534)
+    with pytest.raises(StoreRefused, match="is not a folder of this user's"), open_store("s3://bucket/x").lock("smoke"):
+        pass

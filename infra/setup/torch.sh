@@ -32,6 +32,17 @@ PY
 
 torch_pip() { logged torch venv_pip --no-deps "$@"; }
 
+# torch_need REQUIREMENT: sets NEED to what pip is given for it; with its hash where this platform has a lock.
+torch_need() {
+    local lock found=""
+    NEED=("$1")
+    lock=$(lock_file)
+    [ -z "$lock" ] || found=$(grep -F "${1/===/==} " "$ROOT/$LOCKS/torch-$(platform_tag).txt") || true
+    [ -n "$found" ] || return 0
+    printf '%s\n' "$found" >"$CACHE/torch-need.txt"
+    NEED=(--require-hashes -r "$CACHE/torch-need.txt")
+}
+
 # try_torch ARGUMENT...: quietly, because the next way may do.
 try_torch() { torch_pip "$@" 2>/dev/null; }
 
@@ -41,21 +52,25 @@ try_torch() { torch_pip "$@" 2>/dev/null; }
 install_cpu_torch() {
     local version=$1
     if [ "$(uname -s)" = Linux ]; then
-        try_torch "torch==$version+cpu" && return
+        torch_need "torch==$version+cpu"
+        try_torch "${NEED[@]}" && return
         # shellcheck disable=SC2086
-        try_torch $PATIENCE --index-url "$TORCH_CPU_INDEX" "torch==$version+cpu" && return
+        try_torch $PATIENCE --index-url "$TORCH_CPU_INDEX" "${NEED[@]}" && return
         say "No CPU-only torch $version within reach: taking PyPI's build, which brings CUDA libraries along"
     fi
-    torch_pip "torch==$version"
+    torch_need "torch==$version"
+    torch_pip "${NEED[@]}"
 }
 
 # PyPI's Linux build is CUDA. Three equal signs: a build with a tag, such as a local +cpu wheel, does not match.
 install_cuda_torch() {
     local version=$1
-    torch_pip --force-reinstall "torch===$version" || return
+    torch_need "torch===$version"
+    torch_pip --force-reinstall "${NEED[@]}" || return
     torch_fits cuda && return
+    torch_need "torch==$version+cu130"
     # shellcheck disable=SC2086
-    try_torch $PATIENCE --force-reinstall --index-url "$TORCH_CUDA_INDEX" "torch==$version" && torch_fits cuda && return
+    try_torch $PATIENCE --force-reinstall --index-url "$TORCH_CUDA_INDEX" "${NEED[@]}" && torch_fits cuda && return
     say "A GPU is here, but only a CPU build of torch $version could be had: runs will use the CPU (populora doctor shows it)"
 }
 

@@ -2,6 +2,8 @@
 # shellcheck shell=bash
 
 VENV_INPUTS="pyproject.toml constraints.txt infra/setup/lib.sh infra/setup/torch.sh infra/setup/venv.sh"
+LOCKS="infra/setup/locks"
+BUILD_TOOLS="editables|hatchling|packaging|pathspec|pluggy|setuptools|tomlkit|trove-classifiers"
 
 python_fits() {
     have "$1" && "$1" -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null
@@ -58,11 +60,44 @@ venv_is_whole() {
         head -n 3 "$VENV/bin/pip" 2>/dev/null | grep -qF "$VENV/bin/python"
 }
 
+# Prints the name of this Python and platform, as in infra/setup/locks: cp311-linux-x86_64.
+platform_tag() {
+    "$VENV/bin/python" -c 'import platform, sys
+libc = "" if sys.platform != "linux" or platform.libc_ver()[0] == "glibc" else "-musl"
+print("cp%d%d-%s%s-%s" % (*sys.version_info[:2], sys.platform, libc, platform.machine()))'
+}
+
+# Prints the lock of this platform; nothing where there is none.
+lock_file() {
+    local lock
+    lock="$ROOT/$LOCKS/$(platform_tag).txt"
+    [ ! -f "$lock" ] || printf '%s\n' "$lock"
+}
+
+# What the lock names, and only if its bytes have the sha256 that the lock says; then this project itself, with the build tools of
+# the lock. Without a lock: the versions of constraints.txt, as the index gives them.
+install_packages() {
+    local lock
+    lock=$(lock_file)
+    if [ -z "$lock" ]; then
+        say "There is no lock for $(platform_tag): the packages are installed in the versions of constraints.txt, without hashes"
+        logged pip venv_pip -c "$ROOT/constraints.txt" -e "${ROOT}[dev]"
+        return
+    fi
+    grep -E "^($BUILD_TOOLS)==" "$lock" >"$CACHE/tools-need.txt" # first: what has no wheel is built with these, and no others
+    logged tools venv_pip --no-deps --only-binary :all: --require-hashes -r "$CACHE/tools-need.txt" &&
+        logged pip venv_pip --no-deps --no-build-isolation --require-hashes -r "$lock" &&
+        logged project venv_pip --no-deps --no-build-isolation -e "$ROOT" || return
+    "$VENV/bin/python" -m pip check --disable-pip-version-check >"$CACHE/check.log" 2>&1 && return
+    say "Installing what the lock does not name, such as the libraries of CUDA, in the versions of constraints.txt, without hashes"
+    logged pip venv_pip -c "$ROOT/constraints.txt" -e "${ROOT}[dev]"
+}
+
 ensure_venv() {
     local build python want inputs
     build=$(torch_build)
-    # shellcheck disable=SC2086  # a list of names without spaces
-    inputs=$(digest $VENV_INPUTS)
+    # shellcheck disable=SC2046,SC2086  # lists of names without spaces
+    inputs=$(digest $VENV_INPUTS $(cd "$ROOT" && LC_ALL=C ls "$LOCKS"/*.txt))
     want="$inputs $build $VENV"
     if stamp_is venv "$want" && venv_is_whole && [ -x "$VENV/bin/populora" ]; then
         return 0
@@ -73,7 +108,8 @@ ensure_venv() {
         logged venv "$python" -m venv --clear "$VENV" || fail 1 "could not make the virtual environment"
     fi
     install_torch "$build" || fail 1 "could not install torch"
-    say "Installing the Python packages of constraints.txt into .venv (a minute or two)"
-    logged pip venv_pip -c "$ROOT/constraints.txt" -e "${ROOT}[dev]" || fail 1 "could not install the Python packages"
+    say "Installing the Python packages into .venv (a minute or two)"
+    install_packages || fail 1 "could not install the Python packages" \
+        "if a hash does not match and you trust the index: remove the platform's file from $LOCKS"
     stamp_set venv "$want"
 }
