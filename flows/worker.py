@@ -23,10 +23,10 @@ from typing import Any, TextIO
 
 from flows.backend import Backend
 from flows.config import ConfigError, RunConfig, parse
-from flows.execute import Spec, execute
+from flows.execution.run_stage import Spec, execute
 from flows.storage import StoreUnavailable
-from stages.core.engine import EngineUnavailable
-from stages.core.sandbox import SandboxUnavailable
+from stages.core.engines.protocol import EngineUnavailable
+from stages.core.sandbox.protocol import SandboxUnavailable
 
 UNREACHABLE = (StoreUnavailable, EngineUnavailable, SandboxUnavailable)
 

@@ -6,9 +6,9 @@ from typing import Any
 import pyarrow as pa
 
 from stages.core import tables
-from stages.core.judge import AnswerItem, judge_answers
-from stages.core.prompts import Kind
-from stages.core.sandbox import Sandbox
+from stages.core.judging.judge import AnswerItem, judge_answers
+from stages.core.prompts.styles import Kind
+from stages.core.sandbox.protocol import Sandbox
 
 
 def grade(tasks: pa.Table, rollouts: pa.Table, sandbox: Sandbox, replayed: Iterable[Mapping[str, Any]] = ()) -> pa.Table:

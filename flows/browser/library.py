@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import pyarrow.parquet as pq
 
-from flows.chain import Ref
-from flows.file_store import RUN_ID
-from flows.manifest import Run
-from flows.slices import batches, parquet_file
+from flows.monitoring.run_tables import Watch
+from flows.run.manifest import Ref
+from flows.run.run import Run
+from flows.run.table_reader import batches, parquet_file
 from flows.storage import NotStored, open_store
-from flows.watch import Watch
+from flows.store.file_store import RUN_ID
 
 KEPT_BYTES = 256 << 20
 KEPT_RUNS = 64

@@ -1,0 +1,64 @@
+"""S3 servers and addresses that the store declines."""
+
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+import pytest
+import s3_servers
+
+from flows.storage import StoreRefused, StoreUnavailable, open_store
+from flows.store.conformance import conformance
+
+
+@pytest.mark.parametrize("url", ["s3://", "s3:///x", "s3://b/../x", "s3://b/a b", "s3://b/x?y=1", "s3://b//x"])
+def test_urls_that_name_no_prefix_are_refused(url: str) -> None:
+    with pytest.raises(StoreRefused):
+        open_store(url)
+
+
+def test_a_server_that_is_not_there_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in s3_servers.environment(f"http://127.0.0.1:{s3_servers.free_port()}").items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(StoreUnavailable, match=r"Could not connect .* \(7 attempts\)"):
+        open_store("s3://bucket/x").read("r/a")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "nonsense")
+    with pytest.raises(StoreRefused, match="Invalid endpoint: nonsense"):
+        open_store("s3://bucket/x")
+
+
+class Overwriting(BaseHTTPRequestHandler):
+    """A server that knows no conditions, as some do not."""
+
+    protocol_version = "HTTP/1.1"
+    objects: dict[str, bytes] = {}  # noqa: RUF012
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def do_PUT(self) -> None:
+        self.objects[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
+        self._answer(200)
+
+    def do_DELETE(self) -> None:
+        self.objects.pop(self.path, None)
+        self._answer(204)
+
+    def _answer(self, status: int) -> None:
+        self.send_response_only(status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+def test_a_server_that_overwrites_is_declined(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Overwriting) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        for name, value in s3_servers.environment(f"http://127.0.0.1:{server.server_address[1]}").items():
+            monkeypatch.setenv(name, value)
+        store = open_store("s3://bucket/x")
+        with pytest.raises(StoreRefused, match="this server overwrites objects although asked not to"):
+            store.create("smoke/run.json", b"{}")
+        assert Overwriting.objects == {}
+        (check,) = conformance("s3://bucket/x")
+        assert not check.good and "use another server" in check.detail
+        server.shutdown()
