@@ -15,21 +15,21 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from flows import hub_models
+from flows.benchmarks.program_keys import probe_keys
+from flows.benchmarks.suite_data import check_suites
 from flows.choices import choose
 from flows.config import PROJECT, ConfigError, RunConfig
-from flows.probe_keys import probe_keys
-from flows.suite_data import check_suites
+from flows.run import hub_models
 from stages import evolve as evolution
-from stages.core.agreement import BOUNDS, Drift, Scorer, check_agreement
-from stages.core.engine import Engine
-from stages.core.gates import GATES
+from stages.core.engines.agreement import BOUNDS, Drift, Scorer, check_agreement
+from stages.core.engines.protocol import Engine
+from stages.core.method.gates import GATES
+from stages.core.method.rating import Rating
+from stages.core.method.rewards import RULES
 from stages.core.progress import Progress, silent
-from stages.core.prompts import PromptStyle
-from stages.core.rating import Rating
-from stages.core.rewards import RULES
-from stages.core.sandbox import Sandbox
-from stages.core.trainer import Adapter, Trainer
+from stages.core.prompts.styles import PromptStyle
+from stages.core.sandbox.protocol import Sandbox
+from stages.core.training.protocol import Adapter, Trainer
 from stages.match import MATCHMAKERS
 from stages.reward import ESTIMATORS, Estimator
 
@@ -75,16 +75,16 @@ class Backend:
     @cached_property
     def tokenizer(self) -> Any:
         """The model's own."""
-        from stages.core.hf_engine import load_tokenizer
+        from stages.core.engines.hf_engine import load_tokenizer
 
         return load_tokenizer(self.model_path)
 
     @cached_property
     def _lora(self) -> Any:
         """The base model with grouped LoRA layers: engine and trainer share one copy of the frozen weights."""
-        from stages.core.cpu import use_cpu
-        from stages.core.grouped_lora import attach
-        from stages.core.hf_engine import load_model
+        from stages.core.engines.hf_engine import load_model
+        from stages.core.training.cpu import use_cpu
+        from stages.core.training.grouped_lora import attach
 
         use_cpu(self.config.threads)
         rule = self.config.model
@@ -94,12 +94,12 @@ class Backend:
     @cached_property
     def _engine(self) -> Any:
         if self.elsewhere:
-            from flows.engine_elsewhere import EngineElsewhere
+            from flows.execution.remote_engine import EngineElsewhere
 
             return EngineElsewhere(self.config, self.tokenizer)
         if self.config.engine.kind == "vllm":
             return self._vllm_engine()
-        from stages.core.hf_engine import HFEngine
+        from stages.core.engines.hf_engine import HFEngine
 
         return HFEngine(self._lora, self.tokenizer, {}, self.config.engine.batch_tokens, self.progress)
 
@@ -109,7 +109,7 @@ class Backend:
         return self.config.engine.kind == "vllm" and find_spec("vllm") is None
 
     def _vllm_engine(self) -> Any:
-        from stages.core.vllm_engine import Limits, VLLMEngine
+        from stages.core.engines.vllm_engine import Limits, VLLMEngine
 
         rule, model, members = self.config.engine, self.config.model, self.config.population
         limits = Limits(model.rank, model.alpha, members.teachers + members.students, self.window, dtype=model.dtype)
@@ -140,7 +140,7 @@ class Backend:
     def check_agreement(self, stage: str, adapters: Mapping[str, Adapter]) -> None:
         """At a stage's first turn: engine and trainer give the same log-probabilities for its adapters. Raises Disagreement.
 
-        For an engine that shares a process with the trainer; for vLLM see flows.agreement.
+        For an engine that shares a process with the trainer; for vLLM see flows.execution.agreement.
         """
         if stage in self._agreed or self.config.engine.kind == "vllm":
             return
@@ -179,8 +179,8 @@ class Backend:
 
     @cached_property
     def _trainer(self) -> Any:
-        from stages.core.loss import Objective
-        from stages.core.torch_trainer import Settings, TorchTrainer
+        from stages.core.training.loss import Objective
+        from stages.core.training.torch_trainer import Settings, TorchTrainer
 
         rule = self.config.learning
         objective = Objective(
@@ -204,7 +204,7 @@ class Backend:
 
     def initial_adapter(self) -> Adapter:
         """A fresh adapter for this model: A from the run's seed, B zero; every member starts with it."""
-        from stages.core.adapter_files import initial_adapter
+        from stages.core.lora.adapter_files import initial_adapter
 
         return initial_adapter(self._lora.shapes(), self.config.model.rank, self.config.seed)
 
@@ -222,10 +222,10 @@ class Backend:
     def style(self) -> PromptStyle:
         """How prompts are written and completions read."""
         if self.config.model.style == "compact":
-            from stages.core.compact_prompts import CompactPrompts
+            from stages.core.prompts.compact import CompactPrompts
 
             return CompactPrompts()
-        from stages.core.chat_prompts import ChatPrompts
+        from stages.core.prompts.chat import ChatPrompts
 
         return ChatPrompts()
 
@@ -243,14 +243,14 @@ class Backend:
 
     def sandbox_with(self, window: int = 64, **chosen: Any) -> Sandbox:
         """A pool of its own, with other limits than the configuration's; to be closed by whoever asked for it."""
-        from stages.core.sandbox_pool import Limits
+        from stages.core.sandbox.pool import Limits
 
         rule, limits = self.config.sandbox, Limits(**chosen)
         if rule.kind == "local":
-            from stages.core.local_sandbox import LocalSandbox
+            from stages.core.sandbox.local import LocalSandbox
 
             return LocalSandbox(rule.containers, limits, window, rule.recycle_after)
-        from stages.core.docker_sandbox import DockerSandbox
+        from stages.core.sandbox.docker import DockerSandbox
 
         return DockerSandbox(rule.image, rule.containers, limits, rule.runtime or None, window, rule.recycle_after)
 
@@ -281,11 +281,11 @@ class Backend:
 
     def operators(self) -> dict[str, evolution.Operator]:
         """The operators of the policy's space by name, the user's own included."""
-        from stages.core.lora import operators
+        from stages.core.lora.operators import operators
 
         rule = self.config.evolution
         if rule.space == "paper":
-            from stages.core.lora_paper import PAPER_OPERATORS
+            from stages.core.lora.paper import PAPER_OPERATORS
 
             known = operators(known=PAPER_OPERATORS)
         else:

@@ -10,11 +10,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from flows import attack_command, commands, experiment_command, guard, service_commands, tracking_command
+from flows.commands import attack as attack_command
+from flows.commands import commands, service_commands
+from flows.commands import experiment as experiment_command
+from flows.commands import track as track_command
 from flows.config import ConfigError
+from flows.execution import orphan_guard
 from flows.storage import Damaged, NotStored, StoreRefused, StoreUnavailable
-from stages.core.engine import EngineUnavailable
-from stages.core.sandbox import SandboxUnavailable
+from stages.core.engines.protocol import EngineUnavailable
+from stages.core.sandbox.protocol import SandboxUnavailable
 from stages.core.suites.prompts import STYLES
 
 USAGE, UNREACHABLE = 2, 3
@@ -36,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and turns every known failure into one line and its exit code."""
     parsed = _parser().parse_args(arguments)
     if threading.current_thread() is threading.main_thread():
-        guard.exit_on_sigterm()
+        orphan_guard.exit_on_sigterm()
     action: Callable[[argparse.Namespace], int] = parsed.action
     try:
         return action(parsed)
@@ -169,7 +173,7 @@ def _add_reading_commands(command: Add) -> None:
     report.add_argument("--out", type=Path, help="where to write it (default: beside the run, or in this folder)")
     _store(report)
     report.add_argument("--figures", type=Path, metavar="DIR", help="also write every figure as SVG and PNG")
-    track = command("track", "Send a run's numbers to TensorBoard, MLflow or Weights & Biases, too.", tracking_command.track)
+    track = command("track", "Send a run's numbers to TensorBoard, MLflow or Weights & Biases, too.", track_command.track)
     track.add_argument("--to", required=True, metavar="WHERE", help="tensorboard:FOLDER, mlflow:URI or wandb:FOLDER")
     track.add_argument("--follow", action="store_true", help="go on until the run is whole")
     _store(track)

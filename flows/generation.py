@@ -6,12 +6,13 @@ from typing import Any
 import prefect
 from prefect.cache_policies import NO_CACHE
 
-from flows import cluster, notes
-from flows.scoring import benchmarks_at
-from flows.session import session
+from flows.benchmarks.schedule import benchmarks_at
+from flows.execution import ray_cluster
+from flows.execution.session import session
+from flows.notes import publish as notes
 from flows.storage import StoreUnavailable
-from stages.core.engine import EngineUnavailable
-from stages.core.sandbox import SandboxUnavailable
+from stages.core.engines.protocol import EngineUnavailable
+from stages.core.sandbox.protocol import SandboxUnavailable
 
 Reference = dict[str, Any]
 
@@ -58,7 +59,7 @@ def run_part(stage: str, generation: int, members: str, part: str, *after: Refer
 )
 def run_part_on_node(stage: str, generation: int, members: str, order: Reference, *after: Reference) -> Reference:
     """The same on a node of a Ray cluster, which knows no session: all that it needs is in the order."""
-    return cluster.run_here(**order)
+    return ray_cluster.run_here(**order)
 
 
 @cache  # Prefect reads the function's source for every task that is made: a sixth of what orchestration took

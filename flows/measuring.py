@@ -6,12 +6,12 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from flows.config import RunConfig
-from flows.stage_io import StageIO
+from flows.run.stage_io import StageIO
+from stages.analysis.measure import Birth, costs, explore, measure, relate, replayed
 from stages.core import tables
-from stages.core.estimates import only
+from stages.core.method.top_up import fresh
 from stages.core.population import Member
-from stages.core.top_up import fresh
-from stages.measure import Birth, costs, explore, measure, relate, replayed
+from stages.core.statistics.estimates import only
 
 PLAYED = ("proposals", "tasks", "rollouts", "grades", "samples")
 

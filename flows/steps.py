@@ -12,15 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flows.backend import Backend
+from flows.benchmarks.in_run import score_members
+from flows.benchmarks.schedule import members_at, panels, shared, write_panels
 from flows.choices import choose
 from flows.config import RunConfig
-from flows.hub_models import check_files
-from flows.lineage import generation_of
 from flows.measuring import generation_metrics
-from flows.scoring import members_at, panels, shared, write_panels
-from flows.shards import own_matches
-from flows.stage_io import StageIO
-from flows.suite_members import score_members
+from flows.run.hub_models import check_files
+from flows.run.lineage import generation_of
+from flows.run.sharding import own_matches
+from flows.run.stage_io import StageIO
 from stages import benchmark as benchmarks
 from stages import evolve as evolution
 from stages import grade as grading
@@ -32,15 +32,16 @@ from stages import seed as seeding
 from stages import solve as solving
 from stages import update as updating
 from stages import verify as verification
-from stages.core import buffer, tables
-from stages.core.adapter_files import weights_sha256
-from stages.core.agreement import check_drift
-from stages.core.draws import generator
+from stages.core import tables
+from stages.core.engines.agreement import check_drift
+from stages.core.lora.adapter_files import weights_sha256
+from stages.core.method import buffer
+from stages.core.method.proposing import Plan
+from stages.core.method.rating import Rating, Scale
+from stages.core.method.rewards import RULES
+from stages.core.method.top_up import fresh, replays
 from stages.core.population import Member, initial_members, member_ids, start_adapter_id
-from stages.core.proposing import Plan
-from stages.core.rating import Rating, Scale
-from stages.core.rewards import RULES
-from stages.core.top_up import fresh, replays
+from stages.core.randomness import generator
 
 Step = Callable[[StageIO, RunConfig, Backend], None]
 

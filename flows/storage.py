@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from flows.file_store import (
+from flows.store.file_store import (
     Damaged,
     FileStore,
     NotStored,
@@ -115,7 +115,7 @@ def open_store(url: str) -> Store:
             raise StoreRefused(f"store {url!r}: a file URL has three slashes, file:///folder")
         return FileStore(Path(unquote(parts.path)))
     if parts.scheme == "s3":
-        from flows.s3_store import S3Store  # noqa: PLC0415 (boto3 takes a quarter of a second, and most runs are in a folder)
+        from flows.store.s3_store import S3Store  # noqa: PLC0415 (boto3 takes a quarter of a second, and most runs are in a folder)
 
         return S3Store(url)
     raise StoreRefused(f"store {url!r}: unknown scheme {parts.scheme!r}, use file:// or s3://")

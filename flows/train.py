@@ -12,13 +12,14 @@ from prefect.logging import get_run_logger
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from pydantic import Field
 
-from flows import cluster, collector, guard, machine, notes, upkeep
 from flows.config import RunConfig
-from flows.file_store import RUN_ID
+from flows.execution import flow_cleanup, gc_tuning, orphan_guard, preflight, ray_cluster
+from flows.execution.pools import HERE, Placement, Pools
+from flows.execution.session import Session, open_session, session
 from flows.generation import run_generation, worlds_fault
-from flows.progress import to_stderr
-from flows.remote import HERE, Placement, Pools
-from flows.session import Session, open_session, session
+from flows.monitoring.progress import to_stderr
+from flows.notes import publish as notes
+from flows.store.file_store import RUN_ID
 
 
 @prefect.task(
@@ -38,9 +39,9 @@ def start() -> dict[str, Any]:
     name="train",
     flow_run_name="{run_id}",
     persist_result=False,
-    on_cancellation=[upkeep.end_children],
-    on_crashed=[upkeep.end_children],
-    on_failure=[upkeep.end_children],
+    on_cancellation=[flow_cleanup.end_children],
+    on_crashed=[flow_cleanup.end_children],
+    on_failure=[flow_cleanup.end_children],
 )
 def train(
     run_id: Annotated[str, Field(pattern=f"^{RUN_ID.pattern}$")],
@@ -59,19 +60,21 @@ def train(
     Returns the digest of the last manifest, which stands for the whole run.
     """
     if os.environ.get("PREFECT__FLOW_RUN_ID"):  # started by a Prefect worker, not by our command line
-        guard.leave_with_parent()
-        machine.check(config, store, placement.gpu != "", placement.sandbox != "")
+        orphan_guard.leave_with_parent()
+        preflight.check(config, store, placement.gpu != "", placement.sandbox != "")
     browser = os.environ.get("POPULORA_BROWSER_URL", "")
-    one_generation = run_generation.with_options(task_runner=cluster.runner(placement.ray)) if placement.ray else run_generation
+    one_generation = (
+        run_generation.with_options(task_runner=ray_cluster.runner(placement.ray)) if placement.ray else run_generation
+    )
     with (
-        collector.calm(),
-        cluster.connected(placement.ray),
+        gc_tuning.calm(),
+        ray_cluster.connected(placement.ray),
         open_session(config, run_id, store, placed(placement), bool(placement.ray), log_line()) as current,
         notes.publishing(current.run, config, browser),
     ):
         population = start()
         # The heart of the run beats for its generations: one thread each would cost a second at the end of every one.
-        with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), upkeep.children_wait_when_paused():
+        with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), flow_cleanup.children_wait_when_paused():
             _generations(current, one_generation, population)
         return current.finish()
 

@@ -1,12 +1,12 @@
 """The stage subprocess: runs steps of a run where the configuration says so, without Prefect.
 
     python -m flows.worker STAGE --spec FILE      one step, then exit
-    python -m flows.worker --warm                 steps, or orders of flows.engine_elsewhere, from standard input, a JSON object a
+    python -m flows.worker --warm                 steps, or orders of flows.execution.remote_engine, from standard input, a JSON object a
                                                   line, until it closes
 
 A step is {"store", "run_id", "generation", "stage", "part", "epoch"}. Answers are JSON lines on standard output; readings of the
 step's progress, {"progress": ...}, come before its answer. What stages print goes to standard error. A warm worker keeps imports
-and the base model between steps, and takes either side of the check before them (flows.agreement). Exit codes are those of the
+and the base model between steps, and takes either side of the check before them (flows.execution.agreement). Exit codes are those of the
 command line.
 """
 
@@ -26,15 +26,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from flows.agreement import compared, probed
 from flows.backend import Backend
 from flows.config import ConfigError, RunConfig, parse
-from flows.engine_elsewhere import KEY, Served
-from flows.execute import Spec, execute
-from flows.meter import Meter, Reading
+from flows.execution.agreement import compared, probed
+from flows.execution.remote_engine import KEY, Served
+from flows.execution.run_stage import Spec, execute
+from flows.monitoring.meter import Meter, Reading
 from flows.storage import StoreUnavailable
-from stages.core.engine import EngineUnavailable
-from stages.core.sandbox import SandboxUnavailable
+from stages.core.engines.protocol import EngineUnavailable
+from stages.core.sandbox.protocol import SandboxUnavailable
 
 WHERE = signal.SIGUSR1  # makes a worker write to standard error where it is, even in the middle of one long call
 UNREACHABLE = (StoreUnavailable, EngineUnavailable, SandboxUnavailable)

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from stages.core import tables
-from stages.core.draws import completion_seed
-from stages.core.engine import Engine, Request
-from stages.core.judge import AnswerItem, judge_answers
+from stages.core.engines.protocol import Engine, Request
+from stages.core.judging.judge import AnswerItem, judge_answers
 from stages.core.progress import Progress, counted, silent
-from stages.core.prompts import Kind, PromptStyle, Unparsed, solver_prompt
-from stages.core.rows import reading, rows_named
-from stages.core.sandbox import Sandbox
-from stages.core.values import canonical, parse_value
+from stages.core.prompts.styles import Kind, PromptStyle, Unparsed, solver_prompt
+from stages.core.randomness import completion_seed
+from stages.core.row_errors import reading, rows_named
+from stages.core.sandbox.protocol import Sandbox
+from stages.core.values.canonical import canonical, parse_value
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from typing import Any
 import pyarrow as pa
 
 from stages.core import tables
-from stages.core.judge import AnswerItem, judge_answers
+from stages.core.judging.judge import AnswerItem, judge_answers
 from stages.core.progress import Progress, counted, silent
-from stages.core.prompts import Kind
-from stages.core.rows import rows_named
-from stages.core.sandbox import Sandbox
+from stages.core.prompts.styles import Kind
+from stages.core.row_errors import rows_named
+from stages.core.sandbox.protocol import Sandbox
 
 
 def grade(

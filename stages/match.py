@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from stages.core import tables
+from stages.core.method.rating import win_chance
 from stages.core.population import Member, of_role
-from stages.core.rating import win_chance
 
 Pair = tuple[Member, Member]
 Matchmaker = Callable[[Sequence[Member], Sequence[Member], np.random.Generator, int, float], list[Pair]]

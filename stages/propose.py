@@ -10,11 +10,11 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from stages.core import tables
-from stages.core.draws import completion_seed, generator
-from stages.core.engine import Engine, Request
-from stages.core.prompts import Kind, PromptStyle
-from stages.core.proposing import Plan, Prompt, draw_prompt, read_proposal
-from stages.core.rows import reading
+from stages.core.engines.protocol import Engine, Request
+from stages.core.method.proposing import Plan, Prompt, draw_prompt, read_proposal
+from stages.core.prompts.styles import Kind, PromptStyle
+from stages.core.randomness import completion_seed, generator
+from stages.core.row_errors import reading
 
 
 def propose(

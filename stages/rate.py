@@ -6,7 +6,7 @@ and otherwise they draw; a teacher that posed no task at all loses. Ratings then
 
 Deviations: the margin is 0.02 where the published rule draws on exact equality only, which almost never happens. A member that
 plays twice is updated in match order; one that stays idle keeps its rating. A single agent's rating is constant. Replayed tasks
-are not rated: their grades are left out before (`stages.core.top_up.fresh`), and one that is given here is an error.
+are not rated: their grades are left out before (`stages.core.method.top_up.fresh`), and one that is given here is an error.
 """
 
 from collections import Counter
@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 
 from stages.core import tables
+from stages.core.method.rating import Rating, Result, Scale, play
 from stages.core.population import Member
-from stages.core.rating import Rating, Result, Scale, play
 
 _REVERSED: dict[Result, Result] = {"win": "loss", "draw": "draw", "loss": "win"}
 

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from stages.core import tables
-from stages.core.advantages import Advantages, dr_grpo, grpo, reinforce_plus_plus_baseline, trr_plus_plus
-from stages.core.prompts import Kind
-from stages.core.rewards import Event, Rule
+from stages.core.method.advantages import Advantages, dr_grpo, grpo, reinforce_plus_plus_baseline, trr_plus_plus
+from stages.core.method.rewards import Event, Rule
+from stages.core.prompts.styles import Kind
 
 Estimator = Callable[[np.ndarray, Sequence[str], Sequence[str], Sequence[str], np.ndarray], Advantages]
 """(rewards_S, group ids, kinds, roles, response lengths_S) of one adapter in one role -> advantages."""

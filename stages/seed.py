@@ -12,15 +12,15 @@ from dataclasses import replace
 import pyarrow as pa
 
 from stages.core import tables
-from stages.core.draws import completion_seed, generator
-from stages.core.engine import Engine, Request
-from stages.core.judge import TaskItem, judge_tasks
+from stages.core.engines.protocol import Engine, Request
+from stages.core.judging.judge import TaskItem, judge_tasks
+from stages.core.method.proposing import Plan, draw_prompt, read_proposal
 from stages.core.population import Member
 from stages.core.progress import Progress, silent
-from stages.core.prompts import Kind, PromptStyle, Proposed, solver_prompt
-from stages.core.proposing import Plan, draw_prompt, read_proposal
-from stages.core.rows import reading, rows_named
-from stages.core.sandbox import Sandbox
+from stages.core.prompts.styles import Kind, PromptStyle, Proposed, solver_prompt
+from stages.core.randomness import completion_seed, generator
+from stages.core.row_errors import reading, rows_named
+from stages.core.sandbox.protocol import Sandbox
 
 IDENTITY = Proposed("def f(a):\n    return a", ("'Hello world'",))
 ROUND = 32  # proposals of one kind in a round

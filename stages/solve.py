@@ -1,6 +1,6 @@
 """Solve: every matched student attempts each valid task of its teacher, and what fills up a short batch.
 
-A replayed task (stages.core.top_up) keeps its id; its rollouts belong to this generation's match.
+A replayed task (stages.core.method.top_up) keeps its id; its rollouts belong to this generation's match.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,11 +10,11 @@ from types import MappingProxyType
 import pyarrow as pa
 
 from stages.core import tables
-from stages.core.draws import completion_seed
-from stages.core.engine import Engine, Request
-from stages.core.prompts import Kind, PromptStyle, Unparsed, solver_prompt
-from stages.core.rows import reading
-from stages.core.top_up import replay_id
+from stages.core.engines.protocol import Engine, Request
+from stages.core.method.top_up import replay_id
+from stages.core.prompts.styles import Kind, PromptStyle, Unparsed, solver_prompt
+from stages.core.randomness import completion_seed
+from stages.core.row_errors import reading
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,15 @@ from typing import Any
 import pyarrow as pa
 
 from stages.core import tables
-from stages.core.draws import completion_seed
-from stages.core.engine import Engine, Request, before_stop
-from stages.core.judge import AnswerItem, judge_answers
-from stages.core.prompts import Kind, PromptStyle, Unparsed, solver_prompt
+from stages.core.engines.protocol import Engine, Request, before_stop
+from stages.core.judging.judge import AnswerItem, judge_answers
+from stages.core.prompts.styles import Kind, PromptStyle, Unparsed, solver_prompt
+from stages.core.randomness import completion_seed
 from stages.core.suites import prompts, statistics
 from stages.core.suites.code_scoring import Expected, Sandboxes, score_programs
 from stages.core.suites.math_grader import MathGrader, Question
 from stages.core.suites.problems import Form, Problem
-from stages.core.values import canonical, parse_value
+from stages.core.values.canonical import canonical, parse_value
 
 KEPT_TEXT = 1 << 16
 MAX_TEXT = 1 << 20

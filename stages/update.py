@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stages.core import tables
-from stages.core.trainer import Adapter, Trainer
+from stages.core.training.protocol import Adapter, Trainer
 
 
 def update(

@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stages.core import tables
-from stages.core.buffer import task_key
-from stages.core.gates import GATES
-from stages.core.judge import TaskItem, TaskVerdict, judge_tasks
+from stages.core.judging.judge import TaskItem, TaskVerdict, judge_tasks
+from stages.core.judging.shapes import shapes, value_types
+from stages.core.method.buffer import task_key
+from stages.core.method.gates import GATES
 from stages.core.progress import Progress, counted, silent
-from stages.core.prompts import Kind, PromptStyle, solver_prompt
-from stages.core.rows import rows_named
-from stages.core.sandbox import Sandbox
-from stages.core.shapes import shapes, value_types
+from stages.core.prompts.styles import Kind, PromptStyle, solver_prompt
+from stages.core.row_errors import rows_named
+from stages.core.sandbox.protocol import Sandbox
 
 TaskKey = tuple[str, str, tuple[str, ...]]
 

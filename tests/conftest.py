@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.core.sandbox import IMAGE as SANDBOX_IMAGE
+from stages.core.sandbox.protocol import IMAGE as SANDBOX_IMAGE
 
 _PREFECT_HOME = Path(tempfile.mkdtemp(prefix="populora-tests-"))
 atexit.register(shutil.rmtree, _PREFECT_HOME, ignore_errors=True)

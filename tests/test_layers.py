@@ -29,9 +29,9 @@ GPU_FILES = {
 # The composition root reaches for torch inside functions. The other two kinds are commands of their own: they may import it
 # anywhere, because nothing else imports them but inside a function.
 ROOT_FILE = "flows/backend.py"
-COMMANDS = ("flows/bench_*.py", "flows/export.py", "flows/pretrain.py")
-DOCKER_FILES = {"stages/core/docker_sandbox.py", "flows/doctor.py", "flows/bench_sandbox.py"}
-PREFECT_FREE = ("flows.worker", "flows.storage", "flows.backend", "flows.config", "flows.doctor")
+COMMANDS = ("flows/bench_*.py", "flows/commands/export.py", "flows/commands/pretrain.py")
+DOCKER_FILES = {"stages/core/sandbox/docker.py", "flows/commands/doctor.py", "flows/bench/sandbox.py"}
+PREFECT_FREE = ("flows.worker", "flows.storage", "flows.backend", "flows.config", "flows.commands.doctor")
 # A stage has no clock, no randomness of its own and no I/O.
 IMPURE = {"boto3", "datetime", "glob", "io", "os", "pathlib", "random", "requests", "secrets", "shutil", "socket", "subprocess"}
 IMPURE |= {"tempfile", "threading", "time", "urllib", "uuid"}
@@ -81,7 +81,7 @@ def fault(path: str, found: Import) -> str | None:
     if package == "docker" and path not in DOCKER_FILES:
         return "docker belongs to the Docker sandbox and the doctor"
     if package == "matplotlib" and is_flow and not found.late:
-        return "matplotlib belongs to stages/figures.py"
+        return "matplotlib belongs to stages/figures/figures.py"
     if is_flow:
         return None
     if package in {"flows", "prefect"}:
@@ -111,22 +111,22 @@ def test_imports_point_one_way():
     [
         ("stages/rate.py", "from stages.match import match", "a stage imports no stage"),
         ("stages/rate.py", "from stages import match", "a stage imports no stage"),
-        ("stages/core/rating.py", "import stages.rate", "the core knows nothing of stages"),
+        ("stages/core/method/rating.py", "import stages.rate", "the core knows nothing of stages"),
         ("stages/rate.py", "def rate():\n    import prefect", "stages know nothing of prefect"),
-        ("stages/core/rating.py", "from flows.config import RunConfig", "stages know nothing of flows"),
+        ("stages/core/method/rating.py", "from flows.config import RunConfig", "stages know nothing of flows"),
         ("stages/reward.py", "import torch.nn", "torch belongs to the GPU files of stages/core"),
         ("stages/loss.py", "import torch", "torch belongs to the GPU files of stages/core"),
         ("flows/train.py", "def run():\n    from transformers import AutoTokenizer", "transformers belongs to the GPU files"),
         ("flows/backend.py", "import torch", "torch may be imported inside functions only"),
-        ("flows/benchmark.py", "import torch", "torch belongs to the GPU files of stages/core"),
+        ("flows/benchmarks/score.py", "import torch", "torch belongs to the GPU files of stages/core"),
         ("flows/cli.py", "from flows import pretrain", "a command of its own may be imported inside functions only"),
         (
-            "flows/commands.py",
-            "from flows.bench_update import main",
+            "flows/commands/commands.py",
+            "from flows.bench.update import main",
             "a command of its own may be imported inside functions only",
         ),
         ("stages/verify.py", "import docker", "docker belongs to the Docker sandbox and the doctor"),
-        ("flows/report.py", "import matplotlib.pyplot", "matplotlib belongs to stages/figures.py"),
+        ("flows/report/report.py", "import matplotlib.pyplot", "matplotlib belongs to stages/figures/figures.py"),
         ("stages/match.py", "from time import time", "a stage is pure: no time"),
         ("stages/match.py", "class A:\n    if True:\n        import random", "a stage is pure: no random"),
     ],
@@ -139,11 +139,11 @@ def test_a_forbidden_import_is_told(path, source, why):
     ("path", "source"),
     [
         ("stages/rate.py", "from stages.core import rating\nfrom stages.core.tables import MATCHES\nimport pyarrow, numpy"),
-        ("stages/core/hf_engine.py", "import torch\nfrom transformers import AutoModelForCausalLM"),
-        ("stages/core/docker_sandbox.py", "import docker, os, time"),
-        ("flows/backend.py", "def engine():\n    import torch\n    from stages.core.hf_engine import HfEngine"),
-        ("flows/cli.py", "def pretrain():\n    from flows.pretrain import main"),
-        ("flows/pretrain.py", "import torch\nfrom stages.core.pretraining import train"),
+        ("stages/core/engines/hf_engine.py", "import torch\nfrom transformers import AutoModelForCausalLM"),
+        ("stages/core/sandbox/docker.py", "import docker, os, time"),
+        ("flows/backend.py", "def engine():\n    import torch\n    from stages.core.engines.hf_engine import HfEngine"),
+        ("flows/cli.py", "def pretrain():\n    from flows.commands.pretrain import main"),
+        ("flows/commands/pretrain.py", "import torch\nfrom stages.core.seed_model.pretraining import train"),
         ("flows/train.py", "import prefect\nfrom stages import match, rate"),
     ],
 )

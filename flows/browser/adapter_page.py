@@ -7,12 +7,12 @@ from safetensors.numpy import load
 
 from flows.browser.library import Library
 from flows.browser.pedigree import Node, Pedigree
-from flows.chain import Json, Ref, folder_of
-from flows.manifest import ADAPTER_FILES, Retired, Run
+from flows.monitoring.run_tables import Watch
+from flows.run.manifest import Json, Ref, folder_of
+from flows.run.run import ADAPTER_FILES, Retired, Run
 from flows.storage import Damaged, NotStored
-from flows.watch import Watch
-from stages.core.adapter_files import WEIGHTS_FILE
-from stages.core.delta import check_alike, compare
+from stages.core.lora.adapter_files import WEIGHTS_FILE
+from stages.core.lora.delta import check_alike, compare
 
 MEASURED_BYTES = 64 << 20  # of two adapters' weights, up to which their difference is worked out for the page
 

@@ -12,7 +12,7 @@ from flows.browser.errors import KINDS, Fault, explain
 from flows.browser.library import Library
 from flows.browser.render import environment, style_sheet
 from flows.browser.routes import add_routes
-from flows.gate import LOOPBACK, Gate
+from flows.servers.gate import LOOPBACK, Gate
 
 HEADERS = {
     # No script at all, and nothing from elsewhere: whatever a model wrote, a page can only be looked at. Figures are SVG with

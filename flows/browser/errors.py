@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from flows.manifest import Retired
+from flows.run.run import Retired
 from flows.storage import Damaged, NotStored, StoreRefused, StoreUnavailable
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from markupsafe import Markup
 
-from flows.chain import Json
-from flows.manifest import Run
-from flows.report_data import Gathered, gather
+from flows.report.report_data import Gathered, gather
+from flows.run.manifest import Json
+from flows.run.run import Run
 from flows.storage import NotStored
-from stages.core.condensed import Tables
 from stages.core.highlight import visible
+from stages.core.statistics.condensed import Tables
 
 RUNS = 4  # of which tables are kept
 LARGEST = 200_000  # rows of one table, up to which figures are drawn for a page: they need the table in memory
@@ -36,7 +36,7 @@ class Drawings:
 
     def groups(self, run: Run) -> Json:
         """All of them under their headings, and what is missing."""
-        from flows.report_figures import GROUPS  # noqa: PLC0415 (matplotlib)
+        from flows.report.report_figures import GROUPS  # noqa: PLC0415 (matplotlib)
 
         if large := too_large(run):
             return {"run": run.run_id, "groups": [], "missing": [large]}
@@ -45,8 +45,8 @@ class Drawings:
 
     def member(self, run: Run, rows: list[Mapping[str, Any]]) -> Json | None:
         """The rating curve of one member, from its rating rows with their generations."""
-        from flows.report_figures import picture  # noqa: PLC0415 (matplotlib)
-        from stages.figure_population import member_curve  # noqa: PLC0415 (matplotlib)
+        from flows.report.report_figures import picture  # noqa: PLC0415 (matplotlib)
+        from stages.figures.population import member_curve  # noqa: PLC0415 (matplotlib)
 
         if len(rows) < 2:
             return None
@@ -58,7 +58,7 @@ class Drawings:
 
     def png(self, run: Run, name: str) -> bytes:
         """One figure as a picture on white. Raises NotStored for an unknown name or one that cannot be drawn yet."""
-        from flows.report_figures import EVERY  # noqa: PLC0415 (matplotlib)
+        from flows.report.report_figures import EVERY  # noqa: PLC0415 (matplotlib)
 
         if large := too_large(run):
             raise NotStored(large)
@@ -70,7 +70,7 @@ class Drawings:
         return out.getvalue()
 
     def _figure(self, run: Run, name: str) -> Json:
-        from flows.report_figures import EVERY, picture  # noqa: PLC0415 (matplotlib)
+        from flows.report.report_figures import EVERY, picture  # noqa: PLC0415 (matplotlib)
 
         gathered = self._gather(run)
         return self._kept((gathered.head, f"figure {name}"), lambda: _shown(EVERY[name](gathered), picture))

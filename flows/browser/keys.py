@@ -3,9 +3,9 @@
 import re
 from typing import Any
 
-from flows.browser.addresses import Addresses
 from flows.browser.table_view import TOKENS
-from flows.lineage import generation_of
+from flows.run.addresses import Addresses
+from flows.run.lineage import generation_of
 
 _ATTEMPT = re.compile(r"-r\d+$")
 TASKS = ("task_id", "proposal_id", "reference_ids")

@@ -8,13 +8,13 @@ from typing import BinaryIO
 
 import pyarrow.parquet as pq
 
-from flows.chain import Ref
-from flows.file_store import RUN_ID
-from flows.manifest import Run
-from flows.slices import batches, parquet_file
+from flows.monitoring.run_tables import Watch
+from flows.run.manifest import Ref
+from flows.run.run import Run
+from flows.run.table_reader import batches, parquet_file
+from flows.run.verified import Reader, open_verified
 from flows.storage import NotStored, open_store
-from flows.verified import Reader, open_verified
-from flows.watch import Watch
+from flows.store.file_store import RUN_ID
 
 KEPT_FILES = 64
 KEPT_BYTES = 4 << 30  # on disk, where the store is a bucket; never in memory
@@ -70,7 +70,7 @@ class Library:
     def each(
         self, run: Run, uri: str, columns: Sequence[str] | None, contains: Mapping[str, str] | None = None, **equal: object
     ) -> Iterator[dict]:
-        """The same one after the other; `contains` as in `flows.slices.batches`."""
+        """The same one after the other; `contains` as in `flows.run.table_reader.batches`."""
         try:
             ref = run.history.find(uri)
         except NotStored:

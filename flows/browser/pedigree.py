@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from flows.chain import Manifest
+from flows.monitoring.run_tables import Watch
+from flows.run.manifest import Manifest
 from flows.storage import NotStored
-from flows.watch import Watch
-from stages.core.adapter_files import WEIGHTS_FILE
+from stages.core.lora.adapter_files import WEIGHTS_FILE
 
 DEPTH, NODES = 60, 400  # of a tree that is shown whole
 

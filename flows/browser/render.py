@@ -8,8 +8,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from flows.browser.addresses import Addresses
-from flows.report_style import CSS
+from flows.report.report_style import CSS
+from flows.run.addresses import Addresses
 from stages.core.highlight import python_html, visible
 
 SHOWN_TEXT = 65_536  # characters of a value on a page of its own; beyond, the download has the rest

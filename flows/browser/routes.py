@@ -13,10 +13,10 @@ from flows.browser.library import Library
 from flows.browser.run_pages import artifact_ref, generation_page, manifest_page, row_page, run_page, runs_page, table_page
 from flows.browser.table_view import Asked
 from flows.browser.task_page import task_page
-from flows.lineage import Json
+from flows.monitoring.telemetry import StoreMetrics
+from flows.run.lineage import Json
+from flows.run.verified import PIECE
 from flows.storage import NotStored
-from flows.telemetry import StoreMetrics
-from flows.verified import PIECE
 
 Text = Annotated[str, Query(max_length=65_536)]
 Count = Annotated[int, Query(ge=1, le=10**9)]

@@ -6,13 +6,13 @@ from typing import Any
 from flows.browser.keys import cells
 from flows.browser.library import Library
 from flows.browser.table_view import Asked, row, view
-from flows.chain import STAGES, Json, Manifest, Ref, digest, folder_of
-from flows.health import Alarm, summary
-from flows.manifest import Run
-from flows.status import done, following, holder
+from flows.commands.status import done, following, holder
+from flows.monitoring.alarms import Alarm, summary
+from flows.monitoring.run_tables import Watch, seconds_of
+from flows.run.manifest import STAGES, Json, Manifest, Ref, digest, folder_of
+from flows.run.run import Run
 from flows.storage import NotStored
-from flows.watch import Watch, seconds_of
-from stages.summary import KINDS, lookup
+from stages.analysis.summary import KINDS, lookup
 
 Values = Mapping[tuple[str, str | None, str | None, str | None], float]
 

@@ -9,7 +9,7 @@ import uvicorn
 from flows.browser.app import make_app
 from flows.browser.limits import config
 from flows.config import ConfigError
-from flows.gate import LOOPBACK, names_of
+from flows.servers.gate import LOOPBACK, names_of
 
 
 def serve(store_url: str, host: str = LOOPBACK[0], port: int = 8750, names: Sequence[str] = ()) -> int:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from flows.browser.errors import BadQuestion
-from flows.slices import batch_rows, holds
+from flows.run.table_reader import batch_rows, holds
 from flows.storage import NotStored
 
 ROWS = 50

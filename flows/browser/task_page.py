@@ -7,12 +7,12 @@ from flows.browser.errors import BadQuestion
 from flows.browser.library import Library
 from flows.browser.pedigree import Node, Pedigree
 from flows.browser.prompt_text import prompt_text
-from flows.chain import Json, folder_of
-from flows.lineage import generation_of, tops_up
-from flows.manifest import Run
+from flows.run.lineage import generation_of, tops_up
+from flows.run.manifest import Json, folder_of
+from flows.run.run import Run
 from flows.storage import NotStored
-from stages.core.prompts import Kind
-from stages.core.top_up import task_of
+from stages.core.method.top_up import task_of
+from stages.core.prompts.styles import Kind
 
 SEARCHED = 20  # later generations that one page searches for prompts with this task
 ANCESTORS = 6  # adapters of the teacher's line that the page names

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stages.core.advantages import Advantages, reinforce_plus_plus_baseline
+from stages.core.method.advantages import Advantages, reinforce_plus_plus_baseline
 
 
 def permuted(

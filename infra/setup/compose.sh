@@ -155,7 +155,7 @@ link() {
     local id
     id=$(docker ps -q --filter "label=com.docker.compose.project=$PROJECT" --filter label=com.docker.compose.service=prefect | head -n 1)
     [ -n "$id" ] || fail 3 "the server of the stack $PROJECT is not running; start it: make up"
-    docker exec "$id" python -m flows.entrance "http://127.0.0.1:$(setting_or PREFECT_PORT 4200)"
+    docker exec "$id" python -m flows.servers.login_link "http://127.0.0.1:$(setting_or PREFECT_PORT 4200)"
 }
 
 # Any worker that runs will do: compose's own exec wants the first one, which may be the one that was lost.

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from stages.core.rating import Rating
+from stages.core.method.rating import Rating
 
 Role = Literal["teacher", "student", "both"]
 PREFIX: dict[Role, str] = {"teacher": "t", "student": "s", "both": "a"}

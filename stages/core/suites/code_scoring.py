@@ -8,7 +8,7 @@ that read standard input get a process a test, a few tests at first, the rest on
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from stages.core.sandbox import Job, Sandbox, Status
+from stages.core.sandbox.protocol import Job, Sandbox, Status
 from stages.core.suites import evalplus_rules, harness, livecode_rules
 from stages.core.suites.harness import MAX_SOLUTION, PRELUDE, Outcome, Returned
 from stages.core.suites.problems import BadSuite, Form, Problem

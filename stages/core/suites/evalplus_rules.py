@@ -14,7 +14,7 @@ import numpy as np
 
 from stages.core.suites.harness import Returned
 from stages.core.suites.problems import Problem
-from stages.core.values import LiteralError, parse_value
+from stages.core.values.canonical import LiteralError, parse_value
 
 # Which part of what is returned counts: the members as a set, or only whether there is something.
 _SETS = "similar_elements find_char_long common_in_nested_lists extract_singly larg_nnum intersection_array find_dissimilar Diff"

@@ -19,8 +19,8 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stages.core.sandbox import Job, Status, Verdict
-from stages.core.values import LiteralError, parse_value
+from stages.core.sandbox.protocol import Job, Status, Verdict
+from stages.core.values.canonical import LiteralError, parse_value
 
 MAX_RETURNED, MAX_LINES = 1 << 24, 1 << 16
 MAX_SOLUTION = 50_000

@@ -7,7 +7,7 @@ Functions: the returned value must equal the expected one as Python's `==` has i
 from decimal import Decimal, InvalidOperation
 
 from stages.core.suites.harness import Returned, output_digest
-from stages.core.values import LiteralError, parse_value
+from stages.core.values.canonical import LiteralError, parse_value
 
 _LIMIT = 1 << 24
 

@@ -1,6 +1,6 @@
 """Mathematical answers as text: where a completion gives its answer, when two texts are one. Regular expressions only.
 
-The table of cases is in tests/test_suites_mathematics.py. In order, the first that is there counts:
+The table of cases is in tests/stages/core/suites/test_math_answers.py. In order, the first that is there counts:
 
 1. inside the last `<answer>` … `</answer>` (a missing end is tolerated), the cases below, or else all that stands there;
 2. the last `\\boxed{…}` or `\\fbox{…}`, braces balanced;

@@ -13,7 +13,7 @@ from typing import Any
 from stages.core.suites.math_answers import last_boxed
 from stages.core.suites.mbpp_inputs import typed
 from stages.core.suites.problems import BadSuite, Form, Problem, checked, field
-from stages.core.values import arguments_wire
+from stages.core.values.canonical import arguments_wire
 
 Row = dict[str, Any]
 MAX_TESTS = 1 << 29  # bytes that the tests of one problem may unpack to

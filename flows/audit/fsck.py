@@ -1,0 +1,181 @@
+"""fsck: hash every artifact of a run again, check the chain, every reference and every invariant, and say what to do.
+
+Nothing of the run is changed. What is damaged is noted in `.damaged` beside it, so that the next `populora run` finds the stage
+that made it undone, runs it again, and writes the same bytes (flows.run.resume).
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain
+
+import pyarrow as pa
+
+from flows.audit.fsck_advice import advice
+from flows.audit.invariants import Given, problems
+from flows.audit.replay_check import replay_problems, stored_columns
+from flows.backend import Backend
+from flows.choices import check_sources, choose
+from flows.config import ConfigError, RunConfig, parse
+from flows.run.manifest import (
+    Json,
+    Ref,
+    folder_of,
+    read_json,
+)
+from flows.run.resume import mark_damaged
+from flows.run.run import SCHEMAS, Retired, Run
+from flows.run.scan import Survey, check_chain, check_inputs, complete, dependents, survey_of
+from flows.storage import Damaged, NotStored, StoreRefused, decode_table
+from stages.core.lora.adapter_files import WEIGHTS_FILE
+from stages.core.method.rewards import RULES, Rule
+from stages.core.population import Member, population_after
+from stages.core.tables import GENERATION_TABLES, OFFSPRING
+from stages.reward import Estimator
+
+THREADS = 4
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong with an artifact, what was made from it, and the command that makes it again."""
+
+    uri: str
+    problem: str
+    dependents: tuple[str, ...] = ()
+    command: str = ""
+
+    def __str__(self) -> str:
+        more = f" and {len(self.dependents) - 3} more" if len(self.dependents) > 3 else ""
+        used = f"; used by {', '.join(self.dependents[:3])}{more}" if self.dependents else ""
+        return f"{self.uri}: {self.problem}{used}" + (f"; fix it with: {self.command}" if self.command else "")
+
+
+def fsck(run: Run) -> list[Finding]:
+    """Everything that is wrong with a run; empty when all is well. Raises NotStored when there is no such run."""
+    survey = survey_of(run)
+    description = _description(survey, "")
+    check_chain(survey, description)
+    check_inputs(survey)
+    _check_contents(survey, description)
+    borrowed = {ref.uri: ref.origin for manifest in survey.manifests.values() for ref in manifest.outputs if ref.origin}
+    mark_damaged(run, [uri for uri, _, bytes_wrong in survey.wrong if bytes_wrong and uri not in borrowed])
+    return [
+        Finding(uri, problem, dependents(survey, uri), advice(survey, uri, borrowed.get(uri, ""), bytes_wrong))
+        for uri, problem, bytes_wrong in survey.wrong
+    ]
+
+
+def _description(survey: Survey, holder: str) -> Json:
+    """run.json of this run (`holder` empty) or of one that it was forked from; empty when it cannot be read."""
+    try:
+        return read_json(survey.run.store.read(f"{holder or survey.run.run_id}/run.json"), "run.json")
+    except (NotStored, Damaged, StoreRefused) as error:
+        if not holder:
+            survey.report("run.json", str(error))
+        return {}
+
+
+def _check_contents(survey: Survey, description: Json) -> None:
+    """Hashes and reads every artifact, one generation at a time, and checks what its tables must fulfil.
+
+    A generation that a fork shares is judged by the configuration of the run that made it.
+    """
+    functions = _all_functions(survey, description)
+    replaying = any(one is not None and one[0].solve.top_up for one in functions.values())
+    digests = _digests(survey) if complete(survey) else None
+    population: list[Member] | None = None
+    stored: set[str] | None = None
+    past: list[pa.Table] | None = None  # what replays are drawn from
+    for generation in (None, *survey.generations()):
+        refs = [ref for _, manifest in survey.of(generation) for ref in manifest.outputs]
+        own = {name: table for uri, table in _sound_tables(survey, refs).items() if (name := _table_name(uri, generation))}
+        if generation is None:
+            stored = set(own["seeds"]["task_id"].to_pylist()) if "seeds" in own else None
+            past = [own["seeds"]] if "seeds" in own and replaying else None
+            population = population_after(own["population"], OFFSPRING.empty_table(), -1) if "population" in own else None
+            continue
+        given = functions[next((ref.origin for ref in refs if ref.origin), "")]
+        if given is not None:
+            again = replay_problems(own, given[0], past, generation) if past is not None else ()
+            for name, problem in chain(problems(own, Given(population, stored, digests, *given)), again):
+                survey.report(f"{folder_of(generation)}/{name}.parquet", problem, False)
+        stored = stored | _stored(own["tasks"]) if stored is not None and "tasks" in own else None
+        past = [*past, stored_columns(own["tasks"])] if past is not None and "tasks" in own else None
+        whole = "ratings" in own and "offspring" in own
+        population = population_after(own["ratings"], own["offspring"], generation) if whole else None
+    benchmarks = [manifest for uri, manifest in survey.manifests.items() if uri.startswith("benchmarks/")]
+    _sound_tables(survey, [ref for manifest in benchmarks for ref in manifest.outputs])
+
+
+def _all_functions(survey: Survey, description: Json) -> dict[str, tuple[RunConfig, Rule, Estimator] | None]:
+    """What judges the tables of this run (key "") and of each run whose artifacts it shares."""
+    holders = {ref.origin for manifest in survey.manifests.values() for ref in manifest.outputs if ref.origin}
+    shared = {holder: _functions(survey, _description(survey, holder)) for holder in sorted(holders)}
+    return {"": _functions(survey, description)} | shared
+
+
+def _functions(survey: Survey, description: Json) -> tuple[RunConfig, Rule, Estimator] | None:
+    """Configuration, reward rule and estimator of the run; None (and a problem) when they cannot be had here."""
+    try:
+        config = parse(description["config"])
+        check_sources(config, description["versions"], description["run"])
+        return config, choose("reward.rule", config.reward.rule, RULES), Backend(config).estimator()
+    except KeyError:
+        return None
+    except ConfigError as error:
+        survey.report("run.json", f"invariants are not checked, since the configuration cannot be used here: {error}", False)
+        return None
+
+
+def _sound_tables(survey: Survey, refs: Sequence[Ref]) -> dict[str, pa.Table]:
+    """Reads artifacts, several at a time, reports those that are not what their manifest says, and returns the tables."""
+    found = {}
+    with ThreadPoolExecutor(THREADS) as pool:
+        for ref, (problem, table) in zip(refs, pool.map(lambda one: _read(survey, one), refs), strict=True):
+            if problem:
+                survey.report(ref.uri, problem)
+            elif table is not None:
+                found[ref.uri] = table
+    return found
+
+
+def _read(survey: Survey, ref: Ref) -> tuple[str, pa.Table | None]:
+    """What is wrong with an artifact (empty: nothing), and the table if it is one."""
+    try:
+        data = survey.run.read_blob(ref)
+    except Retired:
+        sound = survey.tombstones(ref.origin)[ref.uri]["sha256"] == ref.sha256
+        return ("" if sound else "it was retired, but its tombstone names another digest"), None
+    except NotStored:
+        return "it is missing", None
+    except Damaged as error:
+        return error.detail, None
+    name = ref.uri.rpartition("/")[2].removesuffix(".parquet")
+    if not ref.uri.endswith(".parquet") or name not in SCHEMAS:
+        return "", None
+    try:
+        table = decode_table(data, SCHEMAS[name], ref.uri)
+    except (Damaged, StoreRefused) as error:
+        return str(error).removeprefix(f"{ref.uri}: "), None
+    return ("" if ref.rows in (None, table.num_rows) else f"its manifest says {ref.rows} rows, it has {table.num_rows}"), table
+
+
+def _table_name(uri: str, generation: int | None) -> str:
+    """The table's name if it stands in the generation's own folder, else empty."""
+    folder, _, file = uri.rpartition("/")
+    name = file.removesuffix(".parquet")
+    return name if folder == folder_of(generation) and (generation is None or name in GENERATION_TABLES) else ""
+
+
+def _stored(tasks: pa.Table) -> set[str]:
+    rows = tasks.select(["task_id", "status", "duplicate", "gate"]).to_pylist()
+    return {row["task_id"] for row in rows if row["status"] == "valid" and not row["duplicate"] and row["gate"] is None}
+
+
+def _digests(survey: Survey) -> dict[str, str]:
+    """Adapter id -> sha256 of its weights, as the manifests have it."""
+    refs: Iterator[Ref] = (ref for manifest in survey.manifests.values() for ref in manifest.outputs)
+    return {
+        ref.uri.split("/")[1]: ref.sha256 for ref in refs if ref.uri.startswith("adapters/") and ref.uri.endswith(WEIGHTS_FILE)
+    }

@@ -1,0 +1,93 @@
+"""The command that fixes what fsck found: for this run, with the options that the damaged artifact was made with."""
+
+import re
+
+from flows.run.manifest import Manifest
+from flows.run.scan import Survey
+from flows.store.file_store import RUN_ID
+
+_PROBE = re.compile(r"benchmarks/([^/]+)/asked/(.+)-n(\d+)-k(\d+)/[^/]+")
+_PUBLIC = re.compile(r"benchmarks/([^/]+)/asked/(.+)-[0-9a-f]{12}/.+")
+_MEMBERS = re.compile(r"(?:start|generation=(\d+))(?:-(all|top\d+))?")
+_ADAPTER = r"[tsa]\d+-(?:start|g\d{4,})"
+
+
+def advice(survey: Survey, uri: str, holder: str, bytes_wrong: bool) -> str:
+    """The command for a finding; empty where none helps. `holder` is the run that a fork borrows the artifact from.
+
+    Resuming the run makes lost or damaged bytes again. Wrong contents under sound digests stay: only a fork leaves them behind.
+    """
+    run_id, store = survey.run.run_id, f"--store {survey.run.store.url}"
+    if holder:
+        return f"populora fsck {holder} {store}"
+    if uri == "run.json":
+        return ""
+    resume = f"populora run --resume {run_id} {store}"
+    if bytes_wrong and (not uri.startswith("benchmarks/") or _of_a_generation(survey, uri)):
+        return resume
+    if bytes_wrong:
+        again = _benchmark(survey, uri)
+        words = f"populora benchmark {run_id} {again} {store}" if again else ""
+        return f"{resume} && {words}" if words and uri.endswith(".json") else words  # the start of a run removes bad manifests
+    if uri.startswith("generation="):
+        generation = int(uri.partition("/")[0].removeprefix("generation="))
+        return f"populora fork {run_id} --generation {generation - 1} --run-id {_new_id(run_id)} {store}"
+    return ""
+
+
+def _of_a_generation(survey: Survey, uri: str) -> bool:
+    """Whether a stage of the run made this benchmark artifact, and will make it again."""
+    return any(one.generation is not None for one in _makers(survey, uri))
+
+
+def _makers(survey: Survey, uri: str) -> list[Manifest]:
+    return [one for place, one in survey.manifests.items() if place == uri or any(ref.uri == uri for ref in one.outputs)]
+
+
+def _benchmark(survey: Survey, uri: str) -> str:
+    """The options that ask the same question again; empty where the name does not tell them, or nothing would be asked."""
+    if found := _PROBE.fullmatch(uri):
+        suite, who, limit, attempts = found.groups()
+        rest = _options({"--limit": limit, "--attempts": attempts})
+    elif found := _PUBLIC.fullmatch(uri):
+        (suite, who), folder = found.groups(), uri.partition("/shards/")[0]
+        if folder != uri and f"{folder}/benchmark.json" in survey.manifests:
+            return ""  # a shard of a benchmark that is whole: its answers are in the whole table, too
+        rest = _question(_makers(survey, uri))
+    else:
+        return ""
+    asked = _who(who)
+    return f"--suite {suite} {asked}{rest}" if asked else ""
+
+
+def _who(who: str) -> str:
+    """The options that choose the members which a folder is named after."""
+    if re.fullmatch(f"{_ADAPTER}(?:-{_ADAPTER})*", who):
+        return " ".join(f"--adapter {name}" for name in re.findall(_ADAPTER, who))
+    found = _MEMBERS.fullmatch(who)
+    if found is None:
+        return ""
+    generation, rule = found.groups()
+    members = f" --members {rule.replace('top', 'top:')}" if rule else ""
+    return f"--generation {-1 if generation is None else int(generation)}{members}"
+
+
+def _question(makers: list[Manifest]) -> str:
+    """What the manifest of a public suite's scores says about its question."""
+    if not makers:
+        return ""
+    rule = makers[0].versions.get("question", {})
+    names = {"--style": "style", "--attempts": "attempts", "--max-new-tokens": "max_new_tokens"}
+    limit = {} if "shards" not in makers[0].counts else {"--limit": str(makers[0].counts["problems"])}
+    return _options(limit | {option: str(rule[name]) for option, name in names.items() if name in rule})
+
+
+def _options(values: dict[str, str]) -> str:
+    return "".join(f" {option} {value}" for option, value in values.items() if value != "0")
+
+
+def _new_id(run_id: str) -> str:
+    """A name for a fork: the run's, as far as there is room."""
+    name = f"{run_id[:34].rstrip('-')}-fixed"
+    assert RUN_ID.fullmatch(name), name
+    return name

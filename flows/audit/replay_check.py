@@ -1,0 +1,57 @@
+"""What must be true of the tasks that fill short batches: the draw is made again from the tables before, and compared."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flows.config import RunConfig
+from stages.core import tables
+from stages.core.method.buffer import snapshots
+from stages.core.method.top_up import replay_id, replays
+
+_STORED = [*tables.SEEDS.names, "teacher_id", "status", "duplicate", "gate"]
+
+
+def stored_columns(tasks: pa.Table) -> pa.Table:
+    """What the check needs of a generation's tasks when it judges later ones."""
+    return tasks.filter(pc.equal(tasks["status"], "valid")).select(_STORED)
+
+
+def replay_problems(
+    found: Mapping[str, pa.Table], config: RunConfig, past: Sequence[pa.Table], generation: int
+) -> Iterator[tuple[str, str]]:
+    """(table, problem) where other stored tasks are posed again than were due, or not as often as they train.
+
+    `past` are the seeds and the stored tasks of every earlier generation. Not judged while a table of `found` is absent.
+    """
+    if not config.solve.top_up or not {"matches", "tasks", "rollouts"} <= set(found):
+        return
+    due, made = _due(found, config, past, generation), _made(found)
+    expected = config.solve.trained_attempts or config.solve.attempts
+    wrong = [one for one in due if made[one] and made[one] != expected]
+    for problem, ids in (
+        ("replays that were not due", set(made) - due),
+        ("replays that were due are missing", due - set(made)),
+        (f"replays not attempted {expected} times", wrong),
+    ):
+        listed = sorted(ids)
+        if listed:
+            more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
+            yield "rollouts", f"{problem}: {', '.join(listed[:3])}{more}"
+
+
+def _due(found: Mapping[str, pa.Table], config: RunConfig, past: Sequence[pa.Table], generation: int) -> set[str]:
+    rule, matches, (seeds, *earlier) = config.propose, found["matches"], past
+    known = pc.is_in(found["tasks"]["match_id"], pa.array(matches["match_id"].to_pylist(), pa.string()))
+    tasks = found["tasks"].filter(known)  # a task of no match is said elsewhere
+    buffers = snapshots(seeds, earlier, rule.buffer_size, set(matches["teacher_id"].to_pylist()), rule.buffer == "own")
+    drawn = replays(matches, tasks, buffers, rule.groups * rule.group_size, config.seed, generation)
+    return {replay_id(match_id, row["task_id"]) for match_id, rows in drawn.items() for row in rows}
+
+
+def _made(found: Mapping[str, pa.Table]) -> Counter[str]:
+    own = set(found["tasks"]["task_id"].to_pylist())
+    rows = found["rollouts"].select(["match_id", "task_id"]).to_pylist()
+    return Counter(replay_id(row["match_id"], row["task_id"]) for row in rows if row["task_id"] not in own)

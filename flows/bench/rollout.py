@@ -1,0 +1,120 @@
+"""`populora bench rollout`: completions of many adapters in one call against one engine call an adapter.
+
+Both sides use the same engine, prompts and seeds: what is measured is the mixed batch. The end-of-sequence token is switched
+off, so that every completion has its full length. Turns alternate and medians are compared. vLLM is measured in its own
+environment: `.venv-vllm/bin/python -m flows.bench.rollout --engine vllm`.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from flows.bench.update import SEED_MODEL, TARGETS, against, figure, model_of, parser, peak_memory, timed
+
+PROMPT = 96  # tokens
+ATTEMPTS = 8  # completions of one prompt
+LENGTH = 32  # tokens of a completion
+
+
+def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """One JSON object a figure; `ratio` over 1: the mixed call is faster than one call an adapter, or than a single adapter's."""
+    from stages.core.training.cpu import use_cpu
+
+    options_of_rollout = parser("rollout", "256,1024")
+    options_of_rollout.add_argument("--engine", choices=("transformers", "vllm"), default="transformers")
+    arguments = options_of_rollout.parse_args(options)
+    use_cpu(arguments.threads)
+    bench = _Bench(arguments, max([*arguments.adapters, arguments.against]))
+    plans = [("equal_total", num, arguments.total // num) for num in arguments.adapters]
+    plans += [("equal_each", arguments.against, tokens) for tokens in arguments.tokens]
+    for layout, num_adapters, tokens in plans:
+        prompts = max(1, tokens // (ATTEMPTS * LENGTH))
+        where = {
+            "shape": arguments.shape,
+            "layout": layout,
+            "adapters": num_adapters,
+            "tokens_per_adapter": prompts * ATTEMPTS * LENGTH,
+        }
+        yield from bench.paired(num_adapters, prompts, arguments.repeats, where)
+
+
+class _Endless:
+    """A tokenizer without an end: completions run to their limit."""
+
+    eos_token_id = None
+
+
+def _transformers(model: Any, rank: int, _: int) -> Any:
+    from stages.core.engines.hf_engine import HFEngine
+    from stages.core.training.grouped_lora import attach
+
+    model.generation_config.eos_token_id = None
+    return HFEngine(attach(model, TARGETS, rank, rank, 1), _Endless(), {})
+
+
+def _vllm(model: Any, rank: int, num_adapters: int) -> Any:
+    """Needs the interpreter of .venv-vllm and, for its tokenizer, the seed model."""
+    from stages.core.engines.vllm_engine import Limits, VLLMEngine
+
+    limits = Limits(rank, rank, num_adapters, window=256, compile=False, dtype=str(model.dtype).removeprefix("torch."))
+    engine = VLLMEngine(str(SEED_MODEL), limits, {})
+    engine._ends = frozenset()
+    return engine
+
+
+class _Bench:
+    """One engine and its adapters; calls that serve requests together or one adapter at a time."""
+
+    def __init__(self, arguments: Any, num_adapters: int) -> None:
+        import numpy as np
+
+        from stages.core.lora.adapter_files import initial_adapter
+        from stages.core.training.grouped_lora import target_shapes
+
+        model, rank = model_of(arguments.shape, arguments.device), arguments.rank
+        shapes = target_shapes(model, TARGETS)
+        self.adapters = {f"a{n}": initial_adapter(shapes, rank, n).weights for n in range(num_adapters)}
+        self.engine: Any = (_vllm if arguments.engine == "vllm" else _transformers)(model, rank, num_adapters)
+        self.vocabulary = int(model.config.vocab_size)
+        self.rng: Any = np.random.default_rng(0)
+
+    def requests(self, num_adapters: int, prompts: int) -> list[Any]:
+        """ATTEMPTS completions of each prompt, the prompts different."""
+        from stages.core.engines.protocol import Request
+
+        names = list(self.adapters)[:num_adapters]
+        drawn = [(name, tuple(self.rng.integers(2, self.vocabulary, PROMPT).tolist())) for name in names for _ in range(prompts)]
+        return [Request(ids, name, seed, LENGTH) for name, ids in drawn for seed in range(ATTEMPTS)]
+
+    def paired(self, num_adapters: int, prompts: int, repeats: int, where: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """The mixed call against one call an adapter, and against one adapter with as many requests."""
+        mixed, single = self.requests(num_adapters, prompts), self.requests(1, num_adapters * prompts)
+        done, together = float(len(mixed) * LENGTH), partial(self.together, mixed)
+        rivals = {"one_call_per_adapter": partial(self.apart, mixed), "single_adapter": partial(self.together, single)}
+        for name, rival in rivals.items():
+            seconds, rival_seconds = timed(repeats, together, rival)
+            yield figure("rollout.tokens_per_s", done / seconds, "tokens/s", where) | against(
+                name, done / rival_seconds, rival_seconds / seconds
+            )
+        yield figure("memory.rollout", peak_memory(together) / 2**20, "MiB", where)
+
+    def together(self, requests: list[Any]) -> None:
+        """All adapters in one call."""
+        self._serve({request.adapter_id: self.adapters[request.adapter_id] for request in requests})
+        self.engine.generate(requests, 1.0)
+
+    def apart(self, requests: list[Any]) -> None:
+        """One call an adapter."""
+        for name in dict.fromkeys(request.adapter_id for request in requests):
+            self._serve({name: self.adapters[name]})
+            self.engine.generate([request for request in requests if request.adapter_id == name], 1.0)
+
+    def _serve(self, adapters: Mapping[str, Any]) -> None:
+        self.engine.set_adapters(adapters)
+
+
+if __name__ == "__main__":
+    for _line in main(sys.argv[1:]):
+        print(json.dumps(_line), flush=True)

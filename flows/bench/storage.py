@@ -1,0 +1,169 @@
+"""`populora bench storage`: what keeping everything costs.
+
+    populora bench storage [RUN] [--store URL] [--members 2] [--to URL] [--megabytes 1024]
+
+- `generation`: every artifact of a run's newest whole generation is read, verified, written and committed once more, into a store
+  of its own of the same kind of disk; beside it the seconds that the generation took.
+- `members`: adapters of Qwen2.5-7B's size (rank 32, seven projections; weights and moments in fp32) hashed and stored as a run
+  does it, against plain writes of the same bytes with one fsync a file.
+- `upload` (with `--to s3://…`): an adapter set of a gigabyte, against boto3's managed transfer, which the AWS command line uses.
+
+Turns alternate and medians are compared, since disks and machines are shared.
+"""
+
+import argparse
+import os
+import secrets
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from flows.config import ConfigError
+from flows.run.lease import hold
+from flows.run.manifest import Manifest, Ref
+from flows.run.run import Retired, Run
+from flows.storage import Store, open_store
+
+WEIGHTS_7B = 80_740_352 * 4  # bytes of one adapter's factors in fp32
+Line = dict[str, Any]
+
+
+def main(options: Sequence[str]) -> Iterator[Line]:
+    """One JSON object a figure."""
+    parser = argparse.ArgumentParser(prog="populora bench storage")
+    parser.add_argument("run", nargs="?", default="smoke", help="a finished run to measure against")
+    parser.add_argument("--store", default="runs")
+    parser.add_argument("--members", type=int, default=2, help="adapters of 7B size; 0: leave that out")
+    parser.add_argument("--to", default="", help="an S3 prefix for the upload; credentials from the environment")
+    parser.add_argument("--megabytes", type=int, default=1024)
+    parser.add_argument("--repeats", type=int, default=3)
+    arguments = parser.parse_args(options)
+    yield from generation(Run(open_store(arguments.store), arguments.run), arguments.repeats)
+    if arguments.members:
+        yield from members(arguments.members, arguments.repeats)
+    if arguments.to:
+        yield from upload(arguments.to, arguments.megabytes << 20, arguments.repeats)
+
+
+def generation(run: Run, repeats: int) -> Iterator[Line]:
+    """Seconds to read, hash and write what the newest whole generation read and wrote, and their share of its own seconds."""
+    whole = [number for number in run.history.generations() if run.manifest("evolve", number) is not None]
+    if not whole:
+        raise ConfigError(f"run {run.run_id} in {run.store.url} has no whole generation to measure")
+    manifests = list(run.history.of_generation(whole[-1], parts=True))
+    took = sum(float(one.clock.get("seconds", 0.0)) for one in manifests)
+    seconds = statistics.median(_again(run, manifests) for _ in range(repeats))
+    yield {"name": "generation", "value": round(seconds, 4), "unit": "s", "artifacts": sum(len(one.outputs) for one in manifests)}
+    if took:
+        yield {"name": "generation_share", "value": round(seconds / took, 5), "unit": "share", "of": round(took, 3)}
+
+
+def _again(run: Run, manifests: Sequence[Manifest]) -> float:
+    """Seconds to read all inputs and to write and commit all outputs of these stages, into an empty store."""
+    written = {ref.uri: _bytes(run, ref) for one in manifests for ref in one.outputs}
+    with tempfile.TemporaryDirectory(prefix="populora-bench-") as folder:
+        store = open_store(folder)
+        with hold(store, "copy") as epoch:
+            copy, began = Run(store, "copy", epoch), time.perf_counter()
+            for one in manifests:
+                for ref in one.inputs:
+                    _bytes(run, ref)
+                stage, _, part = one.stage.partition(".parts/")
+                refs = [copy.write_blob(ref.uri, written[ref.uri], ref.rows) for ref in one.outputs]
+                copy.commit(stage, one.generation, one.inputs, refs, one.counts, one.versions, one.clock, part or None)
+            return time.perf_counter() - began
+
+
+def _bytes(run: Run, ref: Ref) -> bytes:
+    """An artifact's bytes, verified; none where retention has removed it."""
+    try:
+        return run.read_blob(ref)
+    except Retired:
+        return b""
+
+
+def members(count: int, repeats: int) -> Iterator[Line]:
+    """Adapters of 7B size as a run stores them, against the disk alone."""
+    weights = secrets.token_bytes(1 << 20) * (WEIGHTS_7B >> 20)
+    files = {"adapter_config.json": b"{}", "adapter_model.safetensors": weights, "optimizer.safetensors": weights * 2}
+    size = count * sum(len(data) for data in files.values())
+
+    def ours(folder: Path) -> None:
+        store = open_store(str(folder))
+        with hold(store, "members") as epoch:
+            run = Run(store, "members", epoch)
+            for number in range(count):
+                run.write_adapter(f"t{number}-g0000", files)
+
+    def theirs(folder: Path) -> None:
+        for number in range(count):
+            for name, data in files.items():
+                with open(folder / f"{number}-{name}", "wb", buffering=0) as file:
+                    file.write(data)
+                    os.fsync(file.fileno())
+
+    yield _paired("members", size, "disk", _in_folder(ours), _in_folder(theirs), repeats)
+
+
+def _in_folder(write: Callable[[Path], None]) -> Callable[[], float]:
+    """Seconds of a write into a folder that is thrown away."""
+
+    def timed() -> float:
+        with tempfile.TemporaryDirectory(prefix="populora-bench-", dir=os.environ.get("TMPDIR")) as folder:
+            began = time.perf_counter()
+            write(Path(folder))
+            return time.perf_counter() - began
+
+    return timed
+
+
+def upload(url: str, size: int, repeats: int) -> Iterator[Line]:
+    """One adapter set of `size` bytes, against boto3's managed transfer to the same server."""
+    import boto3
+    from botocore.config import Config
+
+    store, data = open_store(url), secrets.token_bytes(1 << 20) * (size >> 20)
+    bucket, prefix = urlsplit(url).netloc, urlsplit(url).path.strip("/")
+    client = boto3.client("s3", config=Config(s3={"addressing_style": "path"}))
+
+    def ours() -> float:
+        uri = f"bench/{secrets.token_hex(8)}"
+        return _timed(lambda: store.create(uri, data), lambda: store.delete(uri))
+
+    def theirs() -> float:
+        key = f"{prefix}/bench/{secrets.token_hex(8)}".lstrip("/")
+        with tempfile.NamedTemporaryFile(prefix="populora-bench-") as file:
+            file.write(data)
+            file.flush()
+            return _timed(
+                lambda: client.upload_file(file.name, bucket, key), lambda: client.delete_object(Bucket=bucket, Key=key)
+            )
+
+    _warm(store)
+    yield _paired("upload", size, "boto3-transfer", ours, theirs, repeats)
+
+
+def _warm(store: Store) -> None:
+    """The first write probes the server; that is no part of an upload."""
+    store.create("bench/warm", b"warm")
+    store.delete("bench/warm")
+
+
+def _timed(work: Callable[[], object], clear: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    seconds = time.perf_counter() - began
+    clear()
+    return seconds
+
+
+def _paired(name: str, size: int, rival: str, ours: Callable[[], float], theirs: Callable[[], float], repeats: int) -> Line:
+    """Megabytes a second of both, in turns."""
+    turns = [(ours(), theirs()) for _ in range(repeats)]
+    rate, other = (size / statistics.median(side) / 1e6 for side in zip(*turns, strict=True))
+    line = {"name": name, "value": round(rate, 1), "unit": "MB/s", "bytes": size}
+    return line | {"against": rival, "rival": round(other, 1), "ratio": round(rate / other, 3)}

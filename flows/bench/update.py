@@ -1,0 +1,237 @@
+"""`populora bench update`: many adapters in one pass against PEFT with `set_adapter` in turn, on the same rows and loss.
+
+Both sides run forward, loss and backward over the same micro-batches and take the gradient norms; only the way to the adapters
+differs. Turns alternate, so that load falls on both alike, and medians are compared. Weights are random except for the
+shape `seed` when the shipped model is there: speed does not depend on them.
+"""
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+SEED_MODEL = Path(__file__).resolve().parents[2] / "infra" / "models" / "seed"
+SHAPES = {  # width, MLP width, layers, heads, key-value heads, vocabulary: of the published configurations
+    "seed": (256, 768, 4, 4, 4, 216),
+    "qwen2.5-0.5b": (896, 4864, 24, 14, 2, 151936),
+    "qwen2.5-1.5b": (1536, 8960, 28, 12, 2, 151936),
+    "qwen2.5-7b": (3584, 18944, 28, 28, 4, 152064),
+}
+TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12}  # dense bfloat16, from the data sheets
+ROW = 64  # tokens of a row
+
+
+def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """One JSON object a figure; `ratio` over 1 means that one pass is faster."""
+    from stages.core.training.cpu import use_cpu
+
+    arguments = parser("update", "64,256,640,2560").parse_args(options)
+    use_cpu(arguments.threads)
+    for num_adapters in arguments.adapters:
+        yield from _paired(arguments, num_adapters, arguments.total // num_adapters, "equal_total")
+    for tokens in arguments.tokens:
+        yield from _paired(arguments, arguments.against, tokens, "equal_each")
+
+
+def parser(name: str, tokens: str) -> argparse.ArgumentParser:
+    """Options of both learning benches."""
+    made = argparse.ArgumentParser(prog=f"populora bench {name}")
+    made.add_argument("--shape", choices=tuple(SHAPES), default="seed")
+    made.add_argument("--device", default="auto")
+    made.add_argument("--rank", type=int, default=16)
+    made.add_argument("--adapters", type=_numbers, default="1,2,4,8,16,32", help="counts, at --total tokens in all")
+    made.add_argument("--total", type=int, default=8192, help="tokens in all for --adapters")
+    made.add_argument("--tokens", type=_numbers, default=tokens, help="tokens an adapter, for --against adapters")
+    made.add_argument("--against", type=int, default=8, help="adapters for --tokens")
+    made.add_argument("--micro-batch-tokens", type=int, default=2048)
+    made.add_argument("--repeats", type=int, default=5)
+    made.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    return made
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",") if part]
+
+
+def model_of(shape: str, device: str) -> Any:
+    """A model of the shape: the seed checkpoint where it is shipped, otherwise random weights (bfloat16 on CUDA)."""
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    from stages.core.engines.hf_engine import load_model
+
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if shape == "seed" and (SEED_MODEL / "model.safetensors").is_file():
+        return load_model(str(SEED_MODEL), device)
+    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size")
+    config = Qwen2Config(**dict(zip(names, SHAPES[shape], strict=True)), max_position_embeddings=4096, tie_word_embeddings=True)
+    with torch.random.fork_rng(), torch.device(device):
+        torch.manual_seed(0)
+        model = Qwen2ForCausalLM(config)
+    model.config._attn_implementation = "sdpa"
+    return model.to(torch.bfloat16 if device.startswith("cuda") else torch.float32).eval()
+
+
+def figure(name: str, value: float, unit: str, where: dict[str, Any]) -> dict[str, Any]:
+    """A line of the bench; `where` says for what shape and load."""
+    return {"name": name, "value": round(value, 4), "unit": unit} | where
+
+
+def against(rival: str, value: float, ratio: float) -> dict[str, Any]:
+    """What the same run measured for a rival; ratio over 1: we win."""
+    return {"against": rival, "rival": round(value, 4), "ratio": round(ratio, 3)}
+
+
+def timed(repeats: int, ours: Callable[[], Any], rival: Callable[[], Any]) -> tuple[float, float]:
+    """Median seconds of both, in turns, after one round to warm up."""
+    import torch
+
+    seconds: dict[str, list[float]] = {"ours": [], "rival": []}
+    for turn in range(repeats + 1):
+        for name, work in (("ours", ours), ("rival", rival)):
+            started = time.perf_counter()
+            work()
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            if turn:
+                seconds[name].append(time.perf_counter() - started)
+    return statistics.median(seconds["ours"]), statistics.median(seconds["rival"])
+
+
+def peak_memory(work: Callable[[], Any]) -> float:
+    """Bytes at the peak of `work`: on the GPU if there is one, else of this process (0 where the system cannot say)."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+        work()
+        return float(torch.cuda.max_memory_allocated())
+    clear, status = Path("/proc/self/clear_refs"), Path("/proc/self/status")
+    if not clear.exists():
+        return 0.0
+    clear.write_text("5")  # resets the high-water mark
+    work()
+    line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+    return float(line.split()[1]) * 1024
+
+
+def _paired(arguments: argparse.Namespace, num_adapters: int, tokens: int, layout: str) -> Iterator[dict[str, Any]]:
+    rows = max(1, tokens // ROW)
+    ours, rival = _Grouped(arguments, num_adapters, rows), _Peft(arguments, num_adapters, rows)
+    seconds, rival_seconds = timed(arguments.repeats, ours.run, rival.run)
+    done = float(num_adapters * rows * ROW)
+    where = {"shape": arguments.shape, "layout": layout, "adapters": num_adapters, "tokens_per_adapter": rows * ROW}
+    yield figure("update.tokens_per_s", done / seconds, "tokens/s", where) | against(
+        "peft_set_adapter", done / rival_seconds, rival_seconds / seconds
+    )
+    for name, side in (("memory.update", ours), ("memory.update.peft_set_adapter", rival)):
+        yield figure(name, peak_memory(side.run) / 2**20, "MiB", where)
+    peak = _peak_flops()
+    if peak:
+        flops = done * 4 * sum(p.numel() for p in ours.model.parameters())  # forward 2, backward to activations 2 a weight
+        yield figure("update.model_flop_utilisation", flops / seconds / peak, "1", where)
+
+
+def _peak_flops() -> float | None:
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    name = torch.cuda.get_device_name()
+    return next((flops for part, flops in PEAK_FLOPS.items() if part in name), None)
+
+
+class _Grouped:
+    """Ours: the trainer's own accumulation over one model with stacked adapters."""
+
+    def __init__(self, arguments: argparse.Namespace, num_adapters: int, rows: int) -> None:
+        from stages.core.lora.adapter_files import initial_adapter
+        from stages.core.training.grouped_lora import attach
+        from stages.core.training.torch_trainer import Settings, TorchTrainer
+
+        self.model, self.budget = model_of(arguments.shape, arguments.device), arguments.micro_batch_tokens
+        self.lora = attach(self.model, TARGETS, arguments.rank, arguments.rank, num_adapters)
+        self.lora.load([initial_adapter(self.lora.shapes(), arguments.rank, seed).weights for seed in range(num_adapters)])
+        self.trainer = TorchTrainer(self.lora, 0, Settings(micro_batch_tokens=self.budget))
+        self.samples = _samples(num_adapters, rows, self.model.config.vocab_size)
+
+    def run(self) -> list[float]:
+        """Gradients of all adapters in shared passes, and their norms."""
+        self.trainer._accumulate(self.samples, self.budget)
+        norms: list[float] = self.lora.gradients_NP.norm(dim=1).tolist()
+        self.lora.clear_gradients()
+        return norms
+
+
+class _Peft:
+    """The rival: PEFT adapters in one model, made active in turn, over the same micro-batches and loss."""
+
+    def __init__(self, arguments: argparse.Namespace, num_adapters: int, rows: int) -> None:
+        from peft import LoraConfig, get_peft_model
+
+        from stages.core.training.packing import lay_out, micro_batches, pack_rows
+
+        self.model, self.names = model_of(arguments.shape, arguments.device), [f"a{n}" for n in range(num_adapters)]
+        config = LoraConfig(r=arguments.rank, lora_alpha=arguments.rank, target_modules=list(TARGETS))
+        self.head = self.model.get_output_embeddings()
+        self.decoder = self.model.base_model
+        self.peft: Any = get_peft_model(self.model, config, adapter_name=self.names[0])
+        for name in self.names[1:]:
+            self.peft.add_adapter(name, config)
+        samples = _samples(1, rows, self.model.config.vocab_size)
+        packed = pack_rows([0] * rows, samples.prompts, samples.completions, 0)
+        self.batches = [
+            lay_out(batch, samples.prompts, samples.completions, 1, 0)
+            for batch in micro_batches(packed, arguments.micro_batch_tokens)
+        ]
+
+    def run(self) -> list[float]:
+        """Gradients of each adapter in passes of its own, and their norms."""
+        import torch
+
+        norms = []
+        for name in self.names:
+            self.peft.set_adapter(name)
+            for batch in self.batches:
+                self._loss(batch).backward()
+            grads = [p.grad for p in self.peft.parameters() if p.grad is not None]
+            norms.append(float(torch.stack(torch._foreach_norm(grads)).norm()))
+            self.peft.zero_grad(set_to_none=True)
+        return norms
+
+    def _loss(self, batch: Any) -> Any:
+        import torch
+
+        from stages.core.training.loss import Objective, token_logprobs, token_losses
+
+        device = next(self.model.parameters()).device
+        ids, positions, places, targets = (
+            torch.from_numpy(array).to(device) for array in (batch.ids_BL, batch.positions_BL, batch.places_T, batch.targets_T)
+        )
+        hidden = self.decoder(ids, position_ids=positions, use_cache=False).last_hidden_state
+        logprobs, entropy = token_logprobs(hidden.reshape(-1, hidden.shape[-1])[places], self.head, targets, 1.0)
+        ones = torch.ones_like(logprobs)
+        return (token_losses(Objective(), logprobs, entropy, ones, ones) / len(ones)).sum()
+
+
+def _samples(num_adapters: int, rows: int, vocabulary: int) -> Any:
+    """Rows of exactly ROW positions: a prompt of a third, the rest response; no two prompts are equal."""
+    import numpy as np
+
+    from stages.core.training.packing import Samples
+
+    rng, count, prompt = np.random.default_rng(0), num_adapters * rows, ROW // 3
+    draw = rng.integers(2, vocabulary, (count, ROW + 1)).tolist()
+    return Samples(
+        names=tuple(f"a{n}" for n in range(num_adapters)),
+        slots_S=np.arange(count) % num_adapters,
+        prompts=[ids[:prompt] for ids in draw],
+        completions=[ids[prompt:] for ids in draw],
+        engine_logprobs=[np.zeros(ROW + 1 - prompt)] * count,
+        advantages_S=rng.normal(size=count),
+    )

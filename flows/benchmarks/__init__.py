@@ -1,0 +1,4 @@
+"""Benchmarks of members, models and stored completions: who is scored, on what, when, and where scores are kept.
+
+May import: flows.config, flows.settings, flows.storage, flows.store, flows.run, flows.backend, stages.
+"""

@@ -1,0 +1,127 @@
+"""The contamination report: a run's tasks and seed rows beside every problem of a suite; scores with and without the matches."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flows.benchmarks.program_keys import program_keys
+from flows.benchmarks.suite_score import problems_of
+from flows.config import parse
+from flows.run.run import Manifest, Run
+from stages import suites as stage
+from stages.core import tables
+from stages.core.suites.contamination import MATCHES, SPAN, matches
+from stages.core.suites.problems import Problem, digest
+
+Key = tuple[str, str, str, str]  # what was scored, member, group, measure
+
+
+@dataclass(frozen=True)
+class Contamination:
+    """Matches, how much was compared, and the scores (mean, standard error, problems) of all problems and without the matched."""
+
+    suite: str
+    problems: int
+    tasks: int
+    matches: pa.Table
+    scores: Mapping[Key, tuple[dict[str, Any], dict[str, Any] | None]]
+    folder: str
+
+    def text(self) -> str:
+        """For people: counts, the matches, and every overall score with and without the problems that matched."""
+        touched = sorted(set(self.matches["problem_id"].to_pylist()))
+        lines = [f"{self.suite}: {self.tasks} tasks and seed rows beside {self.problems} problems: {len(touched)} problems match"]
+        for row in self.matches.to_pylist()[:20]:
+            shared = row["shared"] if row["rule"] == "program" else f"“{row['shared']}”"
+            lines.append(f"  {row['problem_id']}  {row['task_id']}  {row['rule']}: {shared[:100]}")
+        if self.matches.num_rows > 20:
+            lines.append(f"  … and {self.matches.num_rows - 20} more in {self.folder}/matches.parquet")
+        for (where, member, _, measure), (whole, clean) in self.scores.items():
+            lines.append(f"  {where} {member} {measure}: {_score(whole)}; without matches {_score(clean)}")
+        return "\n".join([*lines, f"stored under {self.folder}"])
+
+
+def _score(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return "no problem is left"
+    error = "" if row["stderr"] is None else f" ± {100 * row['stderr']:.2f}"
+    return f"{100 * row['score']:.2f}{error} (n = {row['problems']})"
+
+
+def contamination(run: Run, suite: str, data: Path | None) -> Contamination:
+    """Compares and stores; an equal comparison that is stored already is not stored again. Raises ConfigError for no suite."""
+    description = run.history.description()
+    assert description is not None
+    problems = problems_of(suite, parse(description["config"]), data, 0)
+    tasks = list(_tasks(run))
+    found = matches(problems, _keys(problems), tasks)
+    scored = [one for one in run.history.benchmarks() if _answers_of(one, suite)]
+    touched = found["problem_id"].unique()
+    rows = [row for one in scored for row in _both(run, one, touched)]
+    folder = _folder(run, suite, problems, [one.output("answers.parquet").sha256 for one in scored])
+    outputs = [
+        run.write_table_at(f"benchmarks/{folder}/matches.parquet", found, MATCHES),
+        run.write_table_at(f"benchmarks/{folder}/without.parquet", _clean_table(rows), tables.SCORES),
+    ]
+    inputs = [one.output("answers.parquet") for one in scored]
+    counts = {"problems": len(problems), "tasks": len(tasks), "matches": found.num_rows}
+    run.commit_benchmark(folder, inputs, outputs, counts, {"suite": digest(problems), "span": SPAN}, {})
+    scores = {key: (whole, clean) for key, whole, clean in rows}
+    return Contamination(suite, len(problems), len(tasks), found, scores, f"{run.run_id}/benchmarks/{folder}")
+
+
+def _tasks(run: Run) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Seed rows as generation -1, then all proposed tasks of every generation whose tasks stand."""
+    names = ["task_id", "program", "message", "program_key"]
+    yield from ((-1, row) for row in run.read_table(None, "seeds").select(names).to_pylist())
+    for generation in run.history.generations():
+        if run.manifest("verify", generation) is not None:
+            yield from ((generation, row) for row in run.read_table(generation, "tasks").select(names).to_pylist())
+
+
+def _keys(problems: tuple[Problem, ...]) -> dict[str, list[str]]:
+    """Program keys of what each problem shows and of its reference: texts of the publisher."""
+    pairs = [(one.problem_id, text) for one in problems for text in (one.program, one.reference) if text]
+    found: dict[str, list[str]] = {}
+    for (name, _), key in zip(pairs, program_keys([text for _, text in pairs]), strict=True):
+        if key:
+            found.setdefault(name, []).append(key)
+    return found
+
+
+def _answers_of(manifest: Manifest, suite: str) -> bool:
+    place = f"benchmarks/{suite}/asked/"
+    return any(ref.uri.startswith(place) and ref.uri.endswith("/answers.parquet") for ref in manifest.outputs)
+
+
+def _both(run: Run, manifest: Manifest, touched: pa.Array) -> Iterator[tuple[Key, dict[str, Any], dict[str, Any] | None]]:
+    """Every overall score of one benchmark, and the same without the problems that matched."""
+    answers = run.read_table(manifest.output("answers.parquet"), "answers")
+    whole = run.read_table(manifest.output("scores.parquet"), "scores").to_pylist()
+    who = {row["member_id"]: row for row in whole}
+    contestants = [stage.Contestant(name, row["role"], row["adapter_id"], row["adapter_sha256"]) for name, row in who.items()]
+    left = answers.filter(pc.invert(pc.is_in(answers["problem_id"], touched)))
+    clean = stage.score(left, contestants).to_pylist() if left.num_rows else []
+    by_key = {(row["member_id"], row["measure"]): row for row in clean if row["group"] == "all"}
+    where = manifest.output("answers.parquet").uri.split("/")[3]
+    for row in whole:
+        if row["group"] == "all":
+            key = (where, row["member_id"], row["group"], row["measure"])
+            yield key, row, by_key.get((row["member_id"], row["measure"]))
+
+
+def _clean_table(rows: list[tuple[Key, dict[str, Any], dict[str, Any] | None]]) -> pa.Table:
+    return tables.table([clean for _, _, clean in rows if clean is not None], tables.SCORES)
+
+
+def _folder(run: Run, suite: str, problems: tuple[Problem, ...], answers: list[str]) -> str:
+    """Named by what was compared, so that a later report stands beside an earlier one."""
+    generations = [one for one in run.history.generations() if run.manifest("verify", one) is not None]
+    text = json.dumps([digest(problems), SPAN, len(generations), sorted(answers)])
+    return f"{suite}/contamination/{len(generations):04d}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"

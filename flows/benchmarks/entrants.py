@@ -1,0 +1,145 @@
+"""Whom a suite scores: members of a run, a model with or without PEFT folders, or completions made elsewhere."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.numpy import load
+
+from flows.backend import Backend
+from flows.benchmarks.suite_data import rows
+from flows.config import ConfigError, RunConfig, apply, parse
+from flows.run import hub_models
+from flows.run.manifest import Ref
+from flows.run.run import Run
+from flows.run.stage_io import StageIO
+from flows.storage import Store
+from stages.core.lora.adapter_files import WEIGHTS_FILE, rank_of
+from stages.core.suites.problems import Problem
+from stages.core.training.protocol import Adapter
+from stages.suites import Contestant, Given
+
+Text = str | None
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Who is scored, where the results are kept, and what makes the completions (`given`: they are there already)."""
+
+    run: Run
+    who: str
+    config: RunConfig
+    contestants: tuple[Contestant, ...]
+    adapters: Mapping[str, Adapter]
+    inputs: tuple[Ref, ...] = ()
+    given: tuple[Given, ...] | None = None
+    model: Mapping[str, Any] = field(default_factory=dict)  # commit and files of a hub model that is no run's
+
+
+def of_run(run: Run, players: Iterable[Any], who: str) -> Subject:
+    """Members of a run (flows.benchmarks.score chooses them)."""
+    description = run.history.description()
+    assert description is not None
+    config = parse(description["config"])
+    contestants = tuple(Contestant(one.member_id, one.role, one.adapter_id, one.adapter_sha256) for one in players)
+    io = StageIO(run, "benchmark", None, None, config.model.name, config.model.alpha)
+    adapters = io.adapters([one.adapter_id for one in contestants if one.adapter_id])
+    return Subject(run, who, config, contestants, adapters, tuple(io.inputs()))
+
+
+def of_model(store: Store, model: str, folders: list[Path], settings: Iterable[str] = ()) -> Subject:
+    """A model (folder or hub name) alone and with each PEFT folder. Raises ConfigError; all adapters have one rank and alpha."""
+    found = [_peft(folder) for folder in folders]
+    shapes = {(rank, alpha, targets) for _, rank, alpha, targets, _ in found}
+    if len(shapes) > 1:
+        raise ConfigError("the adapters differ in rank, alpha or adapted layers: score them one at a time")
+    values: dict[str, Any] = {"model": {"name": _model_name(model)}}
+    values["population"] = {"teachers": 1, "students": max(1, len(found))}  # what an engine makes room for
+    if shapes:
+        rank, alpha, targets = shapes.pop()
+        values["model"] |= {"rank": rank, "alpha": alpha, "targets": list(targets)}
+    config = hub_models.pinned(apply(values, settings))
+    digest = Backend(config).model_digest()
+    contestants = [Contestant("base", "base", None, digest)]
+    contestants += [Contestant(name, "adapter", name, sha256) for name, _, _, _, (_, sha256) in found]
+    adapters = {name: weights for name, _, _, _, (weights, _) in found}
+    if len(adapters) < len(found):
+        raise ConfigError("two adapter folders have the same name")
+    who = "-".join([Path(model).name, digest[:8], *(f"{name}.{sha256[:8]}" for name, _, _, _, (_, sha256) in found)])
+    run = Run(store, f"model-{_slug(Path(model).name)}-{digest[:8]}")
+    return Subject(run, _folder(who), config, tuple(contestants), adapters, model=hub_models.description(config))
+
+
+def _model_name(model: str) -> str:
+    return str(Path(model).absolute()) if Path(model).is_dir() else model
+
+
+def _slug(name: str, length: int = 25) -> str:
+    """A model's name as part of a run id, which holds small letters, digits and dashes."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:length].strip("-") or "unnamed"
+
+
+def _folder(text: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "-._" else "-" for letter in text).strip("-.")[:100]
+
+
+def _peft(folder: Path) -> tuple[str, int, float, tuple[str, ...], tuple[Adapter, str]]:
+    """Name, rank, alpha, layers and weights of a PEFT folder. Raises ConfigError."""
+    try:
+        config = json.loads((folder / "adapter_config.json").read_text())
+        data = (folder / WEIGHTS_FILE).read_bytes()
+        weights = load(data)
+        targets = tuple(sorted(config["target_modules"]))
+        return (
+            folder.name,
+            rank_of(weights),
+            float(config["lora_alpha"]),
+            targets,
+            (
+                Adapter({name: array.astype("float32") for name, array in weights.items()}, {}, 0),
+                hashlib.sha256(data).hexdigest(),
+            ),
+        )
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise ConfigError(f"--adapter {folder}: no PEFT folder with safetensors: {str(error).splitlines()[0][:100]}") from error
+
+
+def of_completions(store: Store, file: Path, problems: list[Problem]) -> Subject:
+    """Completions made elsewhere: JSON lines with `problem_id` (or `task_id`) and one of `text`, `completion`, `solution`.
+
+    `text` is what a model wrote; `solution` the answer itself; `completion` goes on where the problem's code ends. Lines of one
+    problem are its attempts; a line may say which (`attempt`, 0 being the greedy one). Raises ConfigError naming the line.
+    """
+    if not file.is_file():
+        raise ConfigError(f"--completions {file}: there is no such file")
+    known, seen = {problem.problem_id: problem for problem in problems}, set()
+    who = Contestant("completions", "elsewhere", None, hashlib.sha256(file.read_bytes()).hexdigest())
+    given, count = [], dict.fromkeys(known, 0)
+    for number, row in enumerate(rows(file), 1):
+        name = row.get("problem_id", row.get("task_id"))
+        if name not in known:
+            raise ConfigError(f"{file.name}, line {number}: no problem {str(name)[:80]!r} in the suite (with this --limit)")
+        attempt = row.get("attempt", count[name])
+        if not isinstance(attempt, int) or (name, attempt) in seen:
+            raise ConfigError(f"{file.name}, line {number}: problem {name!r} has attempt {attempt!r} twice, or it is no number")
+        seen.add((name, attempt))
+        count[name] += 1
+        given.append(_given(who, known[name], attempt, row, f"{file.name}, line {number}"))
+    absent = [name for name, lines in count.items() if not lines]
+    if absent:
+        raise ConfigError(f"{file.name}: {len(absent)} problems have no completion, the first is {absent[0]!r}")
+    run = Run(store, f"completions-{who.adapter_sha256[:12]}")
+    return Subject(run, "completions", RunConfig(), (who,), {}, given=tuple(given))
+
+
+def _given(who: Contestant, problem: Problem, attempt: int, row: dict[str, Any], where: str) -> Given:
+    for name in ("text", "solution", "completion"):
+        if isinstance(row.get(name), str):
+            text = problem.program + row[name] if name == "completion" else row[name]
+            return Given(who, problem.problem_id, attempt, text, bare=name != "text")
+    raise ConfigError(f"{where}: no text, solution or completion")

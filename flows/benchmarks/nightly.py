@@ -1,0 +1,114 @@
+"""The scheduled benchmark: every run of a store, its newest generation, what is not scored yet. Imports no Prefect.
+
+`score_store` is what a deployment calls. It never touches a run's chain or lease: training goes on meanwhile.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from flows.benchmarks.score import newest_generation, score_run, scored_generations
+from flows.config import ConfigError
+from flows.run.run import Run
+from flows.storage import Store, open_store
+from flows.store.file_store import Damaged, NotStored
+
+
+@dataclass(frozen=True)
+class ScoredRun:
+    """One suite of one run: SCORES, those of the generation scored before (None: first time), whether it was scored now."""
+
+    run_id: str
+    suite: str
+    generation: int
+    scores: pa.Table
+    before: pa.Table | None
+    scored_now: bool
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a benchmark of a whole store found, and what could not be scored: (run, suite, reason)."""
+
+    runs: tuple[ScoredRun, ...]
+    failures: tuple[tuple[str, str, str], ...]
+
+    def markdown(self) -> str:
+        """A note for people: the population's overall scores with standard errors, and the change since the last time."""
+        lines = ["| run | suite | generation | measure | mean | ± s.e. | min | max | members | change |", "|" + "---|" * 10]
+        lines += [line for one in self.runs for line in _lines(one)]
+        lines += [f"| {run} | {suite} | not scored: {reason} |" + " |" * 7 for run, suite, reason in self.failures]
+        return "\n".join(lines) if len(lines) > 2 else "No run to score."
+
+
+def score_store(
+    store_url: str,
+    suites: Sequence[str],
+    members: str = "students",
+    runs: Sequence[str] = (),
+    limit: int = 0,
+    attempts: int = 0,
+) -> Summary:
+    """Scores the newest generation of every run of the store (or of the named `runs`) on `suites`; skips what is scored.
+
+    `members` is `students`, `all`, `top:N` (by fitness) or adapter ids separated by commas. A run that cannot be scored (its
+    data damaged or retired, its model not here) is a line of the summary; an unreachable service raises.
+    """
+    store, scored, failures = open_store(store_url), [], []
+    for run_id in runs or run_ids(store):
+        for suite in suites:
+            try:
+                scored.append(_scored(Run(store, run_id), suite, members, limit, attempts))
+            except (ConfigError, NotStored, Damaged) as error:
+                failures.append((run_id, suite, str(error).splitlines()[0]))
+    return Summary(tuple(scored), tuple(failures))
+
+
+def run_ids(store: Store) -> list[str]:
+    """The runs of a store: every folder with a run.json, in the order of their names."""
+    return sorted(uri.partition("/")[0] for uri in store.list("") if uri.count("/") == 1 and uri.endswith("/run.json"))
+
+
+def _scored(run: Run, suite: str, members: str, limit: int, attempts: int) -> ScoredRun:
+    if run.history.description() is None:
+        raise NotStored(f"no run {run.run_id}")
+    generation = newest_generation(run)
+    earlier = scored_generations(run, suite, members, limit, attempts)
+    before = [scores for number, scores in earlier if number < generation]
+    there = generation in [number for number, _ in earlier]
+    scores = score_run(run, suite, [], generation, limit, attempts, members)
+    return ScoredRun(run.run_id, suite, generation, scores, before[-1] if before else None, not there)
+
+
+def _lines(one: ScoredRun) -> list[str]:
+    """A line a measure: mean, minimum and maximum over the members (no best member as a headline)."""
+    before = {row["measure"]: row["mean"] for row in population_scores(one.before)} if one.before is not None else {}
+    lines = []
+    for row in population_scores(one.scores):
+        known = before.get(row["measure"])
+        change = "first time" if known is None else f"{100 * (row['mean'] - known):+.2f}"
+        numbers = [f"{100 * row[name]:.2f}" for name in ("mean", "stderr", "min", "max") if row[name] is not None]
+        numbers = numbers if len(numbers) == 4 else [numbers[0], "", *numbers[1:]]
+        cells = [one.run_id, one.suite, str(one.generation), row["measure"], *numbers, str(row["members"]), change]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def population_scores(scores: pa.Table) -> list[dict[str, Any]]:
+    """Of each overall measure: the population's mean, its standard error, minimum and maximum, members and problems."""
+    rows = [row for row in scores.to_pylist() if row["group"] == "all"]
+    found = []
+    for measure in dict.fromkeys(row["measure"] for row in rows):
+        own = [row for row in rows if row["measure"] == measure]
+        values = [row["score"] for row in own]
+        errors = [row["stderr"] for row in own]
+        known = [error for error in errors if error is not None]
+        # Members answer the same problems, so their errors move together: their mean is an upper bound of the mean's error.
+        stderr = sum(known) / len(known) if len(known) == len(errors) else None
+        found.append(
+            {"measure": measure, "mean": sum(values) / len(values), "stderr": stderr, "min": min(values), "max": max(values)}
+            | {"members": len(own), "problems": own[0]["problems"]}
+        )
+    return found

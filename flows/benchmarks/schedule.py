@@ -1,0 +1,98 @@
+"""Who is scored inside a run, and when: members every so many generations, offspring at birth and at chosen ages."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from flows.config import RunConfig
+from flows.run.sharding import own_players
+from flows.run.stage_io import StageIO
+from stages.benchmark import Player, score
+from stages.core import tables
+from stages.core.population import Member
+from stages.core.statistics.disagreement import disagreement
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Adapters that are scored together, and the folder of their scores. No member is in it twice."""
+
+    folder: str
+    players: list[Player]
+
+
+def shared(panels: Sequence[Panel], shards: int, part: str | None) -> list[Panel]:
+    """The panels with the players that a part is for; as they are where the stage runs whole."""
+    if part is None:
+        return list(panels)
+    count = min(shards, max(len(panel.players) for panel in panels))
+    return [Panel(panel.folder, own_players(panel.players, count, part)) for panel in panels]
+
+
+def write_panels(io: StageIO, panels: Sequence[Panel], answers: Sequence[pa.Table]) -> None:
+    """Answers and scores of every panel, each in its folder."""
+    for panel, table in zip(panels, answers, strict=True):
+        io.write_at(f"{panel.folder}/answers.parquet", table, tables.ANSWERS)
+        io.write_at(f"{panel.folder}/scores.parquet", score(table, panel.players), tables.SCORES)
+        io.write_at(f"{panel.folder}/disagreement.parquet", disagreement(table), tables.METRICS)
+
+
+def benchmarks_at(config: RunConfig, generation: int) -> bool:
+    """Whether somebody is scored: all every `benchmark.every` generations and at the last one, offspring at their ages."""
+    return _regular(config, generation) or any(_born_at(config, generation, age) for age in config.benchmark.children_at)
+
+
+def members_at(io: StageIO, config: RunConfig) -> list[Player]:
+    """Whom the public suites score in this generation, as trained; nobody outside the regular benchmarks."""
+    if not (config.benchmark.suites and _regular(config, io.generation)):
+        return []
+    return [_player(member) for member in io.trained_population() if _chosen(config, member)]
+
+
+def panels(io: StageIO, config: RunConfig) -> Iterator[Panel]:
+    """Whom this generation's benchmark scores; none where offspring were due and nobody was born.
+
+    `births` holds newborns with the weights that evolution gave them, beside their parents' unless these were scored as trained
+    a generation ago; `children` those that reach an age, as trained. Regular scores hold everybody, so ages need none then.
+    """
+    rule, generation = config.benchmark, io.generation
+    folder = f"benchmarks/{rule.suite}/generation={generation:04d}"
+    if _regular(config, generation):
+        yield Panel(folder, [_player(member) for member in io.trained_population() if _chosen(config, member)])
+    ages = rule.children_at
+    if 0 in ages and _born_at(config, generation, 0):
+        players = io.population()
+        newborn = [member for member in players if member.born == generation and _chosen(config, member)]
+        wanted = {member.member_id for member in newborn}
+        if not _regular(config, generation - 1):
+            offspring = io.table("offspring", generation - 1).to_pylist()
+            wanted |= {parent for row in offspring if row["member_id"] in wanted for parent in row["parents"]}
+        if newborn:
+            yield Panel(f"{folder}/births", [_player(member) for member in players if member.member_id in wanted])
+    grown = [generation + 1 - age for age in ages if age and _born_at(config, generation, age)]
+    if grown and not _regular(config, generation):
+        found = [member for member in io.trained_population() if member.born in grown and _chosen(config, member)]
+        if found:
+            yield Panel(f"{folder}/children", [_player(member) for member in found])
+
+
+def _regular(config: RunConfig, generation: int) -> bool:
+    every = config.benchmark.every
+    return generation == config.generations - 1 or (bool(every) and (generation + 1) % every == 0)
+
+
+def _born_at(config: RunConfig, generation: int, age: int) -> bool:
+    """Whether offspring may have that age: born after an evolving generation, trained `age` generations long by now."""
+    event = generation - max(age, 1)  # newborns are scored with the weights that play; the others after their update
+    several = max(config.population.students, config.population.teachers if config.benchmark.members == "all" else 1) > 1
+    rule = config.evolution
+    return bool(several and rule.every and rule.gamma and event >= 0 and (event + 1) % rule.every == 0)
+
+
+def _chosen(config: RunConfig, member: Member) -> bool:
+    return config.benchmark.members == "all" or member.role != "teacher"
+
+
+def _player(member: Member) -> Player:
+    return Player(member.member_id, member.role, member.adapter_id, member.adapter_sha256)

@@ -1,0 +1,208 @@
+"""Benchmarks beside a run: score any of its adapters on a suite, at any time, without holding up training."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from flows.backend import PROBE, Backend
+from flows.benchmarks import entrants
+from flows.benchmarks.suite_data import suite_of, suites_folder
+from flows.benchmarks.suite_score import Question, problems_of, score_suite, style_of
+from flows.config import ConfigError, RunConfig, parse
+from flows.run.manifest import Ref
+from flows.run.run import Run
+from flows.run.stage_io import StageIO
+from stages import benchmark as stage
+from stages.core import tables
+from stages.core.population import Member, population_after
+
+
+def score_run(
+    run: Run,
+    suite: str,
+    adapter_ids: list[str],
+    generation: int | None,
+    limit: int,
+    attempts: int,
+    members: str = "students",
+) -> pa.Table:
+    """SCORES of the chosen adapters: ids, or `members` as trained in `generation` (-1: the start; None: the newest).
+
+    `members` is `students`, `all`, `top:N` (by fitness) or adapter ids separated by commas.
+
+    What was scored before under the same name is read, not scored again.
+    """
+    config, players = _config(run), players_of(run, adapter_ids, generation, members)
+    if suite not in PROBE:
+        subject = entrants.of_run(run, players, folder_of_run(run, adapter_ids, generation, members))
+        return score_suite(subject, asked(suite, config, suites_folder(), limit=limit, attempts=attempts))
+    folder = probe_folder(run, suite, adapter_ids, generation, limit, attempts, members)
+    done = run.history.manifest(f"benchmarks/{folder}/benchmark.json")
+    if done is not None and run.holds(done):
+        return run.read_table(done.output("scores.parquet"), "scores")
+    return _score(run, config, suite, players, folder, limit, attempts)
+
+
+def probe_folder(
+    run: Run, suite: str, adapter_ids: list[str], generation: int | None, limit: int, attempts: int, members: str
+) -> str:
+    """Where under `benchmarks/` the probe's answers and scores of these adapters are."""
+    return f"{suite}/asked/{folder_of_run(run, adapter_ids, generation, members)}-n{limit}-k{attempts}"
+
+
+def _score(
+    run: Run, config: RunConfig, suite: str, players: list[stage.Player], folder: str, limit: int, attempts: int
+) -> pa.Table:
+    backend, began = Backend(config), time.monotonic()
+    io = StageIO(run, "benchmark", None, None, config.model.name, config.model.alpha)
+    try:
+        engine = backend.engine(io.adapters([player.adapter_id for player in players]))
+        problems = stage.chosen_problems(backend.problems(suite), limit)
+        plan = stage.Plan(suite, attempts, config.benchmark.max_new_tokens, config.engine.temperature)
+        answers = stage.answer(players, problems, engine, backend.style(), backend.sandbox(), plan, config.seed)
+        versions: dict[str, Any] = {"engine": backend.engine_version(), "suite": backend.suite_digest(suite)}
+        versions["sandbox"] = backend.walls()
+    finally:
+        backend.close()
+    scores = stage.score(answers, players)
+    outputs = [
+        run.write_table_at(f"benchmarks/{folder}/answers.parquet", answers, tables.ANSWERS),
+        run.write_table_at(f"benchmarks/{folder}/scores.parquet", scores, tables.SCORES),
+    ]
+    counts = {"problems": problems.num_rows, "answers": answers.num_rows}
+    inputs: list[Ref] = io.inputs()
+    run.commit_benchmark(folder, inputs, outputs, counts, versions, {"seconds": round(time.monotonic() - began, 1)})
+    return scores
+
+
+def scores_text(scores: pa.Table) -> str:
+    """The overall scores, and those by kind, as aligned lines."""
+    rows = [row for row in scores.to_pylist() if " band " not in row["group"]]
+    lines = [f"{'adapter':16} {'group':10} {'measure':14} {'score':>7} {'± s.e.':>8} {'n':>6}"]
+    for row in rows:
+        error = "" if row["stderr"] is None else f"{100 * row['stderr']:.2f}"
+        score = f"{100 * row['score']:.2f}"
+        lines.append(f"{row['adapter_id']:16} {row['group']:10} {row['measure']:14} {score:>7} {error:>8} {row['problems']:>6}")
+    return "\n".join(lines)
+
+
+def forms_text(answers: pa.Table) -> str:
+    """How many answers have the asked form, and how many of those are right, as aligned lines."""
+    lines = [f"{'adapter':16} {'answers':8} {'formed':>7} {'± s.e.':>8} {'right of formed':>15} {'± s.e.':>8} {'n':>6}"]
+    for one in stage.forms(answers):
+        formed, right = (f"{100 * share:.2f}" for share in (one.formed, one.right))
+        errors = ["" if error is None else f"{100 * error:.2f}" for error in (one.formed_stderr, one.right_stderr)]
+        how = "greedy" if one.greedy else "sampled"
+        lines.append(f"{one.adapter_id:16} {how:8} {formed:>7} {errors[0]:>8} {right:>15} {errors[1]:>8} {one.problems:>6}")
+    return "\n".join(lines)
+
+
+def newest_generation(run: Run) -> int:
+    """The newest generation whose ratings stand; -1: the start."""
+    rated = [number for number in run.history.generations() if run.manifest("rate", number) is not None]
+    return rated[-1] if rated else -1
+
+
+def scored_generations(run: Run, suite: str, members: str, limit: int, attempts: int) -> list[tuple[int, pa.Table]]:
+    """(generation, SCORES) of what was asked in the same words before, oldest first."""
+    found = []
+    question = None if suite in PROBE else asked(suite, _config(run), suites_folder(), limit=limit, attempts=attempts)
+    for generation in [-1, *run.history.generations()]:
+        who = folder_of_run(run, [], generation, members)
+        tail = f"n{limit}-k{attempts}" if question is None else question.key[:12]
+        done = run.history.manifest(f"benchmarks/{suite}/asked/{who}-{tail}/benchmark.json")
+        if done is not None and run.holds(done):
+            found.append((generation, run.read_table(done.output("scores.parquet"), "scores")))
+    return found
+
+
+def asked(
+    suite: str,
+    config: RunConfig,
+    data: Path | None,
+    limit: int = 0,
+    attempts: int = 0,
+    style: str = "",
+    max_new_tokens: int = 0,
+    window: tuple[str, str] = ("", ""),
+) -> Question:
+    """The question that a suite puts; its style is the given one, else the configuration's, else the tokenizer's."""
+    longest = config.benchmark.max_new_tokens if suite in PROBE else suite_of(suite).max_new_tokens
+    return Question(
+        suite=suite,
+        problems=problems_of(suite, config, data, limit, *window),
+        style=config.model.style if suite in PROBE else style or config.benchmark.style or style_of(Backend(config)),
+        attempts=attempts,
+        max_new_tokens=max_new_tokens or longest,
+        temperature=config.engine.temperature,
+        seed=config.seed,
+    )
+
+
+def players_of(run: Run, adapter_ids: list[str], generation: int | None, members: str) -> list[stage.Player]:
+    """The adapters asked for: by id, or by rule in a generation (None: the newest)."""
+    named = adapter_ids or _given(members)
+    if named:
+        return _named(run, named)
+    return _chosen(run, _config(run), newest_generation(run) if generation is None else generation, members)
+
+
+def folder_of_run(run: Run, adapter_ids: list[str], generation: int | None, members: str) -> str:
+    """Names whom was asked: equal questions find each other's answers."""
+    named = adapter_ids or _given(members)
+    if named:
+        return "-".join(named)
+    return folder_of_generation(newest_generation(run) if generation is None else generation, members)
+
+
+def folder_of_generation(generation: int, members: str) -> str:
+    """Names the members of a generation that a rule chooses."""
+    rule = "" if members == "students" else "-" + members.replace(":", "")
+    return ("start" if generation < 0 else f"generation={generation:04d}") + rule
+
+
+def _config(run: Run) -> RunConfig:
+    description = run.history.description()
+    assert description is not None
+    return parse(description["config"])
+
+
+def _given(members: str) -> list[str]:
+    """Adapter ids, where `members` holds them."""
+    rule = members == "all" or members == "students" or members.startswith("top:")
+    return [] if rule else [name.strip() for name in members.split(",") if name.strip()]
+
+
+def _chosen(run: Run, config: RunConfig, generation: int, rule: str) -> list[stage.Player]:
+    """The members of a generation, as trained, that a rule names."""
+    empty = tables.OFFSPRING.empty_table()
+    if generation < 0:
+        members = population_after(run.read_table(None, "population"), empty, -1)
+    else:
+        if run.manifest("rate", generation) is None:
+            raise ConfigError(f"generation {generation} of run {run.run_id} is not rated yet")
+        members = population_after(run.read_table(generation, "ratings"), empty, generation)
+    if rule.startswith("top:"):
+        count = rule.removeprefix("top:")
+        if not count.isdigit() or not int(count):
+            raise ConfigError(f"members: {rule!r} is none of students, all, top:N, or adapter ids")
+        kappa = config.evolution.kappa
+        best = sorted(members, key=lambda member: (-(member.rating.mu - kappa * member.rating.sigma), member.member_id))
+        members = best[: int(count)]
+    return [_player(member) for member in members if rule != "students" or member.role != "teacher"]
+
+
+def _player(member: Member) -> stage.Player:
+    return stage.Player(member.member_id, member.role, member.adapter_id, member.adapter_sha256)
+
+
+def _named(run: Run, adapter_ids: list[str]) -> list[stage.Player]:
+    players = []
+    for adapter_id in adapter_ids:
+        ref = run.history.find(f"adapters/{adapter_id}/adapter_model.safetensors")
+        member = adapter_id.rpartition("-")[0]
+        role = {"t": "teacher", "s": "student"}.get(member[:1], "both")
+        players.append(stage.Player(member, role, adapter_id, ref.sha256))
+    return players

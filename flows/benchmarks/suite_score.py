@@ -1,0 +1,245 @@
+"""Scores of a public suite, shard by shard: each shard of problems is answered, judged and committed before the next one.
+
+A killed benchmark goes on where it was: committed shards are read, no problem is answered or run twice. Everything lies under
+`benchmarks/{suite}/…` of the subject's run, with every completion; a run's chain and lease are not touched.
+"""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from flows.backend import PROBE, Backend
+from flows.benchmarks import suite_data
+from flows.benchmarks.entrants import Subject
+from flows.config import ConfigError, RunConfig
+from flows.execution.preflight import HOME_PYTHON
+from flows.run.manifest import Ref
+from flows.run.run import Manifest, Run
+from flows.settings import SandboxRule
+from stages import suites as stage
+from stages.benchmark import chosen_problems
+from stages.core import tables
+from stages.core.engines.protocol import Engine
+from stages.core.prompts.chat_template import has_template, templated
+from stages.core.suites import prompts
+from stages.core.suites.code_scoring import Expected, Sandboxes
+from stages.core.suites.math_grader import MathGrader
+from stages.core.suites.problems import Form, Problem, chosen, digest
+
+SHARD = 32
+CPU_SECONDS, PATIENT_SECONDS, MEMORY_MB, INPUT_TEXT = 10.0, 90.0, 4096, 1_000_000
+WINDOW = 2  # programs that a container has at a time: solutions run for long, and a shard is shared out among all containers
+ELSEWHERE = "elsewhere"  # the style of completions that somebody else's model wrote, in words of its own
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of a subject: everything that the scores depend on besides the weights."""
+
+    suite: str
+    problems: tuple[Problem, ...]
+    style: str
+    attempts: int = 0
+    max_new_tokens: int = 1024
+    temperature: float = 1.0
+    seed: int = 0
+
+    @cached_property
+    def wording(self) -> str:
+        """A digest of how a public suite's problems are worded; empty where other words are used."""
+        return "" if self.suite in PROBE or self.style == ELSEWHERE else prompts.digest(self.problems, self.style)
+
+    @cached_property
+    def key(self) -> str:
+        """A digest of all of it."""
+        values = [self.suite, digest(self.problems), self.style, self.attempts, self.max_new_tokens, self.temperature, self.seed]
+        values += [self.wording]
+        return hashlib.sha256(json.dumps(values).encode()).hexdigest()
+
+
+def problems_of(
+    suite: str, config: RunConfig, data: Path | None, limit: int, since: str = "", until: str = ""
+) -> tuple[Problem, ...]:
+    """The problems of a public suite or of the project's probe. Raises ConfigError."""
+    if suite in PROBE:
+        listed = chosen_problems(Backend(config).problems(suite), limit).to_pylist()
+        return tuple(
+            Problem(
+                problem_id=row["problem_id"],
+                form=Form(row["kind"]),
+                group=row["kind"],
+                question="",
+                program=row["program"],
+                entry_point="f",
+                inputs=tuple(row["inputs"]),
+                outputs=tuple(row["outputs"]),
+            )
+            for row in listed
+        )
+    return tuple(chosen(suite_data.load(suite, data), limit, since, until))
+
+
+def style_of(backend: Backend) -> str:
+    """How public suites ask a model where nobody chooses: through its chat template, or by text to continue if it has none."""
+    return "chat" if has_template(backend.tokenizer) else "completion"
+
+
+def words_of(question: Question, backend: Backend) -> stage.Words:
+    """The project's own prompts for its probe, the suite's fixed ones otherwise."""
+    if question.suite in PROBE:
+        return stage.own_words(backend.config.model.style, backend.style())
+    if question.style == ELSEWHERE:
+        return stage.found_words()
+    if question.style != "chat":
+        return stage.public_words(question.style, str)
+    try:
+        return stage.public_words(question.style, templated(backend.tokenizer))
+    except ValueError as error:
+        raise ConfigError(f"style chat: {backend.config.model.name}: {error}; take completion") from error
+
+
+def folder_of(subject: Subject, question: Question) -> str:
+    """Names what was asked: equal questions find each other's answers."""
+    return f"{question.suite}/asked/{subject.who}-{question.key[:12]}"
+
+
+def stored(subject: Subject, question: Question) -> pa.Table | None:
+    """SCORES where this has been asked before and still holds."""
+    done = subject.run.history.manifest(f"benchmarks/{folder_of(subject, question)}/benchmark.json")
+    if done is None or not subject.run.holds(done):
+        return None
+    return subject.run.read_table(done.output("scores.parquet"), "scores")
+
+
+def score_suite(
+    subject: Subject, question: Question, progress: Progress = lambda done, of: None, backend: Backend | None = None
+) -> pa.Table:
+    """SCORES of the subject on the question: what is stored is read, what is missing is answered and judged.
+
+    `backend` is whose model and engine are used, where there is one already.
+    """
+    found = stored(subject, question)
+    if found is not None:
+        return found
+    began, folder = time.monotonic(), folder_of(subject, question)
+    shards = [question.problems[at : at + SHARD] for at in range(0, len(question.problems), SHARD)]
+    parts: list[Ref] = []
+    with ExitStack() as stack:
+        work = _Work(subject, question, stack, backend)
+        for number, shard in enumerate(shards):
+            progress(number, len(shards))
+            parts.append(_shard(work, f"{folder}/shards/{number:04d}", shard))
+        progress(len(shards), len(shards))
+        versions = work.versions()
+    answers = tables.join([subject.run.read_table(ref, "answers") for ref in parts], tables.ANSWERS)
+    scores = stage.score(answers, subject.contestants)
+    place = f"benchmarks/{folder}"
+    outputs = [
+        subject.run.write_table_at(f"{place}/answers.parquet", answers, tables.ANSWERS),
+        subject.run.write_table_at(f"{place}/scores.parquet", scores, tables.SCORES),
+    ]
+    counts = {"problems": len(question.problems), "answers": answers.num_rows, "shards": len(shards)}
+    clock = {"seconds": round(time.monotonic() - began, 1)}
+    subject.run.commit_benchmark(folder, [*subject.inputs, *parts], outputs, counts, versions, clock)
+    return scores
+
+
+def done_shards(subject: Subject, question: Question) -> list[Manifest]:
+    """The manifests of the shards that are there, in order."""
+    folder, run = folder_of(subject, question), subject.run
+    count = -(-len(question.problems) // SHARD)
+    found = [run.history.manifest(f"benchmarks/{folder}/shards/{number:04d}/shard.json") for number in range(count)]
+    return [one for one in found if one is not None]
+
+
+def _shard(work: "_Work", folder: str, problems: Sequence[Problem]) -> Ref:
+    """The answers of one shard: read where they are committed, made otherwise."""
+    run: Run = work.subject.run
+    uri = f"benchmarks/{folder}/shard.json"
+    done = run.history.manifest(uri)
+    if done is not None and run.holds(done):
+        return replace(done.output("answers.parquet"), stamp="")
+    began = time.monotonic()
+    answers = stage.judge(work.complete(problems), problems, work.question.suite, work.words, work.judges)
+    ref = run.write_table_at(f"benchmarks/{folder}/answers.parquet", answers, tables.ANSWERS)
+    clock = {"seconds": round(time.monotonic() - began, 1)}
+    counts = {"problems": len(problems), "answers": answers.num_rows}
+    mine = Manifest(run.run_id, None, "benchmark", "", work.subject.inputs, (ref,), counts, work.versions(), clock)
+    return replace(run.commit_as(uri, mine).output("answers.parquet"), stamp="")
+
+
+def benchmark_sandboxes(backend: Backend, rule: SandboxRule) -> Sandboxes:
+    """Two pools with a benchmark's limits, to be closed; neither starts a container before it has work."""
+    usual, patient = (
+        backend.sandbox_with(
+            WINDOW, cpu_seconds=seconds, wall_seconds=6 * seconds, memory_mb=max(rule.memory_mb, MEMORY_MB), input_text=INPUT_TEXT
+        )
+        for seconds in (max(CPU_SECONDS, rule.cpu_seconds), PATIENT_SECONDS)
+    )
+    return Sandboxes(usual, patient)
+
+
+class _Work:
+    """What answering and judging needs, each part made when first asked for, and closed with the stack."""
+
+    def __init__(self, subject: Subject, question: Question, stack: ExitStack, backend: Backend | None) -> None:
+        self.subject, self.question, self.stack = subject, question, stack
+        self.backend = backend or Backend(subject.config)
+        if backend is None:
+            stack.callback(self.backend.close)
+        self.words = words_of(question, self.backend)
+        self.made: dict[str, bool] = {}
+
+    def complete(self, problems: Sequence[Problem]) -> list[stage.Given]:
+        """Completions by the engine, or those that came from elsewhere."""
+        if self.subject.given is not None:
+            wanted = {problem.problem_id for problem in problems}
+            return [one for one in self.subject.given if one.problem_id in wanted]
+        asked = self.question
+        ask = stage.Ask(asked.suite, self.words, asked.attempts, asked.max_new_tokens, asked.temperature, asked.seed)
+        return stage.complete(self.subject.contestants, problems, self.engine, ask)
+
+    @cached_property
+    def engine(self) -> Engine:
+        self.made["engine"] = True
+        return self.backend.engine(self.subject.adapters)
+
+    @cached_property
+    def judges(self) -> stage.Judges:
+        grader = MathGrader(max(1, min(self.subject.config.threads, 4)), python=os.environ.get(HOME_PYTHON, ""))
+        self.stack.callback(grader.close)
+        return stage.Judges(self.sandboxes, self.expected, grader)
+
+    @cached_property
+    def sandboxes(self) -> Sandboxes:
+        made = benchmark_sandboxes(self.backend, self.subject.config.sandbox)
+        self.stack.callback(made.usual.close)
+        self.stack.callback(made.patient.close)
+        return made
+
+    @cached_property
+    def expected(self) -> Expected:
+        referenced = [problem for problem in self.question.problems if problem.reference]
+        return suite_data.expected(referenced, self.sandboxes) if referenced else {}
+
+    def versions(self) -> dict[str, Any]:
+        """What took part, for the manifest: equal for equal questions."""
+        asked = self.question
+        rule = {"style": self.words.style, "attempts": asked.attempts, "max_new_tokens": asked.max_new_tokens}
+        rule |= {"temperature": asked.temperature, "seed": asked.seed}
+        found: dict[str, Any] = {"suite": digest(asked.problems), "question": rule}
+        if asked.wording:
+            found["prompt"] = asked.wording
+        if self.subject.model:
+            found["model"] = dict(self.subject.model)
+        return found | {"engine": self.backend.engine_version() if self.made else {"kind": "elsewhere"}}

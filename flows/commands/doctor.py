@@ -1,0 +1,282 @@
+"""`populora doctor`: what this machine lacks, and for each lack the command that mends it.
+
+Only the standard library is imported at the top, because a missing package is one of the things it looks for: it also runs as
+`python3 -m flows.commands.doctor` outside the virtual environment. Imports no Prefect and no torch (its build is read from its files).
+"""
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from stages.core.sandbox.protocol import IMAGE as SANDBOX_IMAGE
+
+PROJECT = Path(__file__).resolve().parents[2]
+DISTRIBUTION = "populora-pipeline"
+SANDBOX_FOLDER = "containers/sandbox"
+SEED_MODEL = ("config.json", "model.safetensors", "tokenizer.json")
+LEAST_PYTHON = (3, 11)
+LEAST_FREE_GB = 2.0
+READY, NOT_READY = 0, 3
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report. `mend` is a command; an `optional` lack does not keep the default run from working."""
+
+    name: str
+    good: bool
+    detail: str
+    mend: str = ""
+    optional: bool = False
+
+
+def doctor(store_url: str | None) -> int:
+    """Prints one line a finding; 0 when the default run can start, otherwise 3."""
+    findings = list(examine(store_url))
+    for finding in findings:
+        print(_line(finding, _marks()))
+    lacking = [finding for finding in findings if not finding.good and not finding.optional]
+    if not lacking:
+        print("Ready.")
+        return READY
+    mends = list(dict.fromkeys(finding.mend for finding in lacking if finding.mend))
+    print(f"Not ready: {', '.join(finding.name for finding in lacking)}. Run: {'; then: '.join(mends)}")
+    return NOT_READY
+
+
+def examine(store_url: str | None) -> Iterator[Finding]:
+    """All findings, in the order in which a person would mend them."""
+    checks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
+        ("Python", _python),
+        ("packages", _packages),
+        ("torch", _torch),
+        ("Docker", _docker),
+        ("seed model", _seed_model),
+        ("store", lambda: _store(store_url)),
+        ("vLLM", _vllm),
+    ]
+    for name, check in checks:
+        try:
+            yield from check()
+        except Exception as error:  # a check that breaks is a finding, and the others are still worth knowing
+            yield Finding(name, False, f"could not be checked: {_first_line(error)}", "make setup")
+
+
+def _marks() -> tuple[str, str, str]:
+    """Good, lacking, optional and absent; in plain ASCII where the terminal knows no more."""
+    try:
+        "✓✗○".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return "ok", "NO", "--"
+    return "✓", "✗", "○"
+
+
+def _line(finding: Finding, marks: tuple[str, str, str]) -> str:
+    mark = marks[0] if finding.good else marks[2] if finding.optional else marks[1]
+    mend = f"  (mend: {finding.mend})" if finding.mend and not finding.good else ""
+    line = f"{mark} {finding.name}: {finding.detail}{mend}"
+    return line.encode(sys.stdout.encoding or "ascii", "replace").decode(sys.stdout.encoding or "ascii")
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0][:160] if text else type(error).__name__
+
+
+def _python() -> Iterator[Finding]:
+    found = ".".join(str(part) for part in sys.version_info[:3])
+    good = sys.version_info[:2] >= LEAST_PYTHON
+    yield Finding("Python", good, f"{found} ({sys.executable})", "PYTHON=/path/to/python3.11 make setup")
+
+
+def _packages() -> Iterator[Finding]:
+    """The installed versions against the ranges that our own metadata states."""
+    try:
+        from packaging.requirements import Requirement
+
+        stated = importlib.metadata.requires(DISTRIBUTION) or []
+    except (ImportError, importlib.metadata.PackageNotFoundError):
+        yield Finding("packages", False, f"{DISTRIBUTION} is not installed in this Python", "make setup")
+        return
+    requirements = [Requirement(text) for text in stated if "extra ==" not in text]
+    lacks = [lack for requirement in requirements if (lack := _lack(requirement.name, str(requirement.specifier), requirement))]
+    if lacks:
+        yield Finding("packages", False, "; ".join(lacks), "make setup")
+    else:
+        prefect = importlib.metadata.version("prefect")
+        yield Finding("packages", True, f"{len(requirements)} as required (prefect {prefect})")
+
+
+def _lack(name: str, wanted: str, requirement: object) -> str | None:
+    try:
+        found = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return f"{name} is missing"
+    fits = requirement.specifier.contains(found, prereleases=True)  # type: ignore[attr-defined]
+    return None if fits else f"{name} {found} does not fit {wanted}"
+
+
+def _torch() -> Iterator[Finding]:
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        yield Finding("torch", False, "not installed", "make setup")
+        return
+    text = (Path(spec.origin).parent / "version.py").read_text(encoding="utf-8")
+    cuda = re.search(r"^cuda\b.*?=\s*['\"]([\d.]+)", text, re.M)
+    build = f"{importlib.metadata.version('torch')}, {f'CUDA {cuda[1]}' if cuda else 'CPU'} build"
+    gpus = _gpus()
+    if not gpus:
+        yield Finding("torch", True, f"{build}; no NVIDIA GPU here, runs use the CPU")
+    elif not cuda:
+        yield Finding("torch", False, f"{build}, but there is a GPU: {gpus[0]}", "POPULORA_TORCH=cuda make setup", optional=True)
+    elif not _cuda_works():
+        yield Finding(
+            "torch", False, f"{build} cannot use {gpus[0]}: the driver is too old", "update the NVIDIA driver", optional=True
+        )
+    else:
+        yield Finding("torch", True, f"{build}; {len(gpus)} GPU: {gpus[0]}")
+
+
+def _output(*command: str, seconds: float = 20) -> str | None:
+    """What a command printed; None when it is missing, fails or hangs."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=seconds, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _gpus() -> list[str]:
+    answer = _output("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
+    return answer.splitlines() if answer else []
+
+
+def _cuda_works() -> bool:
+    # In a process of its own: torch takes seconds to import, and a broken driver can end the process.
+    return _output(sys.executable, "-c", "import torch; print(torch.cuda.is_available())", seconds=120) == "True"
+
+
+def _docker() -> Iterator[Finding]:
+    try:
+        import docker
+    except ImportError:
+        yield Finding("Docker", False, "the Python package docker is missing", "make setup")
+        return
+    try:
+        client = docker.from_env(timeout=8)
+    except docker.errors.DockerException as error:
+        yield Finding("Docker", False, f"the daemon does not answer: {_first_line(error)}", _docker_mend())
+        return
+    try:
+        version = client.version()
+        yield Finding("Docker", True, f"engine {version['Version']}, API {version['ApiVersion']}, {client.info()['OSType']}")
+        yield from _image(client)
+    except (docker.errors.DockerException, OSError) as error:
+        yield Finding("Docker", False, f"the daemon does not answer: {_first_line(error)}", _docker_mend())
+    finally:
+        client.close()
+
+
+def _docker_mend() -> str:
+    """The Python client knows no Docker contexts: a daemon that only the command line reaches must be named to it."""
+    if os.environ.get("DOCKER_HOST"):
+        return "unset DOCKER_HOST"
+    host = _output("docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}")
+    if host and _output("docker", "version", "--format", "{{.Server.Version}}"):
+        return f"export DOCKER_HOST={host}"
+    return "open -a Docker" if sys.platform == "darwin" else "make setup"
+
+
+def _image(client: object) -> Iterator[Finding]:
+    import docker
+
+    try:
+        image = client.images.get(SANDBOX_IMAGE)  # type: ignore[attr-defined]
+    except docker.errors.ImageNotFound:
+        yield Finding("sandbox image", False, f"{SANDBOX_IMAGE} is not built", "make setup")
+        return
+    made_from = image.labels.get("populora.files")
+    if made_from and made_from != _digest(SANDBOX_FOLDER):
+        yield Finding("sandbox image", False, f"{SANDBOX_IMAGE} is older than {SANDBOX_FOLDER}", "make setup")
+    else:
+        yield Finding("sandbox image", True, f"{SANDBOX_IMAGE}, {image.id.removeprefix('sha256:')[:12]}")
+
+
+def _digest(folder: str) -> str:
+    """Of names and contents, as `digest` of infra/setup/lib.sh makes it."""
+    found = hashlib.sha256()
+    files = (file.relative_to(PROJECT).as_posix() for file in (PROJECT / folder).rglob("*") if file.is_file())
+    for name in sorted(name for name in files if not name.endswith(".pyc")):
+        found.update(f"{name}\n".encode() + (PROJECT / name).read_bytes())
+    return found.hexdigest()
+
+
+def _seed_model() -> Iterator[Finding]:
+    folder = PROJECT / "infra" / "models" / "seed"
+    missing = [name for name in SEED_MODEL if not (folder / name).is_file()]
+    if missing:
+        yield Finding("seed model", False, f"{', '.join(missing)} missing in {folder}", "git checkout -- infra/models/seed")
+    else:
+        yield Finding("seed model", True, f"{sum(file.stat().st_size for file in folder.iterdir()) / 1e6:.1f} MB in {folder}")
+
+
+def _store(store_url: str | None) -> Iterator[Finding]:
+    url = store_url or str(PROJECT / "runs")
+    if "://" in url and not url.startswith("file://"):
+        yield from _remote_store(url)
+        return
+    folder = Path(unquote(urlsplit(url).path) if "://" in url else url).absolute()
+    place = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    try:
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(b"populora")
+    except OSError as error:
+        yield Finding(
+            "store", False, f"{folder} cannot be written: {error.strerror or error}", "populora run --store /another/folder"
+        )
+        return
+    free = shutil.disk_usage(place).free / 1e9
+    detail = f"{folder} can be written, {free:.0f} GB free"
+    yield Finding("store", free >= LEAST_FREE_GB, detail, "populora run --store /a/larger/disk")
+
+
+def _remote_store(url: str) -> Iterator[Finding]:
+    """Writes, reads and removes one dotted object, as a lease does."""
+    from flows.storage import NotStored, StoreRefused, StoreUnavailable, open_store
+
+    try:
+        store = open_store(url)
+        store.replace(".doctor", b"populora")
+        same = store.read(".doctor") == b"populora"
+        store.delete(".doctor")
+    except (StoreRefused, StoreUnavailable, NotStored) as error:
+        yield Finding(
+            "store",
+            False,
+            f"{url}: {_first_line(error)}",
+            "export AWS_ENDPOINT_URL=… AWS_ACCESS_KEY_ID=… AWS_SECRET_ACCESS_KEY=…",
+        )
+    else:
+        yield Finding("store", same, f"{url} can be written" if same else f"{url} gives back other bytes than were written")
+
+
+def _vllm() -> Iterator[Finding]:
+    installed = sorted((PROJECT / ".venv-vllm").glob("lib/python*/site-packages/vllm*.dist-info"))
+    if installed:
+        yield Finding("vLLM", True, f"{installed[0].name.removesuffix('.dist-info')} in .venv-vllm")
+    else:
+        yield Finding("vLLM", False, "no .venv-vllm; only engine.kind = vllm needs it", "make vllm", optional=True)
+
+
+if __name__ == "__main__":
+    sys.exit(doctor(sys.argv[1] if len(sys.argv) > 1 else None))

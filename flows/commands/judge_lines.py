@@ -1,0 +1,188 @@
+"""The lines that `populora verify` and `populora grade` read: tasks and answers, or what is wrong with them, by number."""
+
+import json
+import os
+import select
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from flows.commands.line_ids import IdReader, line_id
+from stages.core.judging.judge import AnswerItem, TaskItem
+from stages.core.values.canonical import LiteralError, canonical, parse_value
+
+MAX_LINE = 1 << 20
+_KINDS = ("deduction", "abduction", "induction")
+
+
+class BadLine(ValueError):
+    """A line that cannot be judged; the text names its number."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the input: its item, or what is wrong with it."""
+
+    id: Any
+    item: Any
+    error: str = ""
+
+
+def lines(stdin: BinaryIO, read: Callable[[dict[str, Any]], Any]) -> Iterator[Line | None]:
+    """Every line of the input in order, never holding more than one; None while there is nothing to read."""
+    for number, data, identity in enumerate_lines(stdin):
+        if data is None:
+            yield None
+        elif data.strip():
+            yield _line(number, data, identity, read)
+
+
+def _line(number: int, data: bytes, identity: str | int | None, read: Callable[[dict[str, Any]], Any]) -> Line:
+    """The line's item, or what is wrong with it; `identity` is that of a line of which `data` is only the start."""
+    try:
+        if len(data) > MAX_LINE:
+            raise BadLine(f"longer than {MAX_LINE} bytes")
+        row = _parse(data)
+        if "id" not in row:
+            raise BadLine("field id is missing")
+        if isinstance(row["id"], list | dict):
+            raise BadLine("field id is neither a text nor a number")
+        return Line(row["id"], read(row))
+    except BadLine as error:
+        return Line(line_id(data) if identity is None else identity, None, f"line {number}: {error}")
+
+
+def _parse(data: bytes) -> dict[str, Any]:
+    try:
+        row = json.loads(data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise BadLine(f"not UTF-8 at byte {error.start + 1}") from error
+    except RecursionError as error:
+        raise BadLine("nested too deep") from error
+    except ValueError as error:
+        raise BadLine(f"not JSON: {str(error)[:100]}") from error
+    if not isinstance(row, dict):
+        raise BadLine("not a JSON object")
+    return row
+
+
+def enumerate_lines(stdin: BinaryIO) -> Iterator[tuple[int, bytes | None, str | int | None]]:
+    """(number, line, None); of a line over the limit its start, one byte more than the limit, and its id.
+
+    (number, None, None) when nothing has come for 20 ms.
+    """
+    try:
+        descriptor = stdin.fileno()
+    except (OSError, AttributeError, ValueError):
+        for number, line in enumerate(stdin, 1):
+            yield number, line[: MAX_LINE + 1], line_id(line) if len(line) > MAX_LINE else None
+        return
+    number, held = 1, _Held()
+    while True:
+        while not select.select([descriptor], [], [], 0.02)[0]:
+            yield number, None, None
+        data = os.read(descriptor, 1 << 16)
+        if not data:
+            break
+        first, *others = data.split(b"\n")
+        held.add(first)
+        for part in others:
+            yield number, held.start(), held.identity()
+            number, held = number + 1, _Held()
+            held.add(part)
+    if held.data:
+        yield number, held.start(), held.identity()
+
+
+class _Held:
+    """What is held of a line that is being read: all of it up to the limit, then its start and what its id may be."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.ids: IdReader | None = None
+
+    def add(self, data: bytes) -> None:
+        """The next bytes of the line."""
+        if self.ids is not None:
+            self.ids.feed(data)
+        else:
+            self.data += data
+        if self.ids is None and len(self.data) > MAX_LINE:
+            self.ids = IdReader()
+            self.ids.feed(bytes(self.data))
+            del self.data[MAX_LINE + 1 :]
+
+    def start(self) -> bytes:
+        return bytes(self.data)
+
+    def identity(self) -> str | int | None:
+        return None if self.ids is None else self.ids.identity
+
+
+def checked(stdin: BinaryIO, read: Callable[[dict[str, Any]], Any]) -> Iterator[Line | None]:
+    """With `strict`: the input through a temporary file, checked as a whole first. Raises BadLine with the first error."""
+    copy = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the lines)
+    try:
+        for number, data, identity in enumerate_lines(stdin):
+            if data is not None and data.strip():
+                line = _line(number, data, identity, read)
+                if line.error:
+                    raise BadLine(line.error)
+                copy.write(data + b"\n")
+        copy.seek(0)
+    except (BadLine, OSError):
+        copy.close()
+        raise
+    return _kept(copy, read)
+
+
+def _kept(copy: BinaryIO, read: Callable[[dict[str, Any]], Any]) -> Iterator[Line | None]:
+    with copy:
+        yield from lines(copy, read)
+
+
+def _text(row: dict[str, Any], name: str) -> str:
+    value = row.get(name)
+    if name not in row or value is None:
+        raise BadLine(f"field {name} is missing")
+    if not isinstance(value, str):
+        raise BadLine(f"field {name} is not a text")
+    return value
+
+
+def task(row: dict[str, Any]) -> TaskItem:
+    """A line of `populora verify`. Raises BadLine."""
+    return TaskItem(_text(row, "program"), (_text(row, "input"),))
+
+
+def answer(row: dict[str, Any]) -> AnswerItem:
+    """A line of `populora grade`. Raises BadLine."""
+    kind = _text(row, "kind")
+    if kind not in _KINDS:
+        raise BadLine(f"field kind is {kind[:40]!r}, not one of {', '.join(_KINDS)}")
+    if "answer" not in row:
+        raise BadLine("field answer is missing")
+    answer = None if row["answer"] is None else _text(row, "answer")
+    if kind == "induction":
+        inputs, values = _examples(row)
+        return AnswerItem(kind, "", inputs, values, answer)
+    program = _text(row, "program") if kind == "abduction" else ""
+    return AnswerItem(kind, program, (), (_value(_text(row, "output"), "output"),), answer)
+
+
+def _examples(row: dict[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    examples = row.get("examples")
+    if not isinstance(examples, list) or not examples:
+        raise BadLine("field examples is missing or empty")
+    for pair in examples:
+        if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(text, str) for text in pair)):
+            raise BadLine("field examples holds something that is not a pair of texts")
+    return tuple(pair[0] for pair in examples), tuple(_value(pair[1], "examples") for pair in examples)
+
+
+def _value(text: str, name: str) -> str:
+    try:
+        return canonical(parse_value(text))
+    except LiteralError as error:
+        raise BadLine(f"field {name} is not a literal: {error}") from error

@@ -1,0 +1,61 @@
+"""What a stage of a run consists of: the names of its parts, and the step that a spec asks for: a part, the whole, the join."""
+
+from flows.backend import Backend
+from flows.benchmarks.in_run import score_members
+from flows.benchmarks.schedule import members_at, panels, write_panels
+from flows.config import RunConfig
+from flows.run.sharding import WRITERS, joined_proposals, joined_rollouts, shard, split_answers
+from flows.run.stage_io import StageIO
+from flows.steps import STEPS, Step, update_part, update_parts
+from stages.core import tables
+
+
+def part_names(io: StageIO, config: RunConfig) -> list[str]:
+    """The parts of the stage that `io` is for, as `00`, `01`, ...; none where it runs whole."""
+    return [name for name, _ in named_parts(io, config)]
+
+
+def named_parts(io: StageIO, config: RunConfig) -> list[tuple[str, str]]:
+    """The parts, each with the members that it is for in words."""
+    if io.stage == "update":
+        return [(name, _words([adapter.rpartition("-")[0] for adapter in group])) for name, group in update_parts(io, config)]
+    members = _members(io, config) if config.engine.shards > 1 else []
+    count = min(config.engine.shards, len(members))
+    names = [f"{number:02d}" for number in range(count)] if count > 1 else []
+    return [(name, _words(shard(members, count, name))) for name in names]
+
+
+def step_of(io: StageIO, config: RunConfig) -> Step:
+    """The function that does what `io` is for."""
+    if io.part is not None:
+        return update_part if io.stage == "update" else STEPS[io.stage]
+    return join if io.stage != "update" and part_names(io, config) else STEPS[io.stage]
+
+
+def join(io: StageIO, config: RunConfig, backend: Backend) -> None:
+    """The parts of propose, solve or benchmark become what the whole stage would have written. Public suites have no parts."""
+    names = part_names(io, config)
+    if io.stage == "propose":
+        io.write_table("proposals", joined_proposals(io.table("matches"), io.parts(names, tables.PROPOSALS)))
+    elif io.stage == "solve":
+        io.write_table("rollouts", joined_rollouts(io.table("matches"), io.table("tasks"), io.parts(names, tables.ROLLOUTS)))
+    else:
+        chosen = list(panels(io, config))
+        parts = io.parts(names, tables.ANSWERS)
+        rows_each = sum(part.num_rows for part in parts) // sum(len(panel.players) for panel in chosen)
+        write_panels(io, chosen, list(split_answers(parts, [panel.players for panel in chosen], rows_each)))
+        score_members(io, config, backend, members_at(io, config))
+
+
+def _members(io: StageIO, config: RunConfig) -> list[str]:
+    """Who writes in this stage; of benchmarks, the larger panel."""
+    if io.stage == "benchmark":
+        players = max((panel.players for panel in panels(io, config)), key=len, default=[])
+        return [player.member_id for player in players]
+    return list(dict.fromkeys(io.table("matches")[WRITERS[io.stage]].to_pylist())) if io.stage in WRITERS else []
+
+
+def _words(members: list[str], most: int = 4) -> str:
+    """Names for people: t0, t1, s0; of many the first and how many more."""
+    more = [f"and {len(members) - most + 1} more"] if len(members) > most else []
+    return ", ".join([*members[: most - 1], *more] if more else members)

@@ -1,0 +1,156 @@
+"""Stages on other machines: a stage that its run places in a work pool becomes a run of that pool's stage deployment.
+
+The machines exchange nothing but the store. What a pool's machine does is what the run's own machine would do: a subprocess that
+reads its inputs, writes its outputs and commits the manifest under the run's epoch.
+"""
+
+import threading
+import time
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+import httpx
+import prefect
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import State
+from prefect.deployments import run_deployment
+from prefect.logging import get_run_logger
+from prefect.states import Cancelling
+from pydantic import BaseModel, ConfigDict, Field
+
+from flows.config import parse
+from flows.execution import orphan_guard
+from flows.execution.run_stage import Reference, Spec, reference
+from flows.execution.stage_process import StageFailed, WorkerLost, Workers, interpreter, known_error
+from flows.monitoring.progress import Display
+from flows.run.manifest import manifest_uri
+from flows.run.run import Run
+from flows.storage import open_store
+
+POLL_SECONDS = 2
+WITHOUT_WORKER_SECONDS = 60
+SANDBOX_STAGES = ("verify", "grade")
+GPU_STAGES = ("propose", "solve", "update")
+BOTH = ("start", "benchmark")  # they generate and judge: a machine with a GPU and Docker
+
+
+class Placement(BaseModel):
+    """Which work pool runs which stages; empty: the machine that the run itself is on. No part of the run's identity."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    sandbox: str = Field("", title="Pool for verify and grade", description="Machines with Docker, such as the pool cpu.")
+    gpu: str = Field(
+        "",
+        title="Pool for propose, solve and update",
+        description="Machines with a GPU, such as the pool gpu; start and benchmark run there too and need Docker.",
+    )
+
+    ray: str = Field(
+        "",
+        title="Ray cluster",
+        description="host:port of its head, ray://host:10001 or auto: its nodes take groups of update and shards of rollouts.",
+    )
+
+    def pool(self, stage: str, part: str | None) -> str:
+        """The pool of a step, empty for here. Joining the parts of an update needs no GPU."""
+        if stage in SANDBOX_STAGES:
+            return self.sandbox
+        on_gpu = stage in BOTH or (stage in GPU_STAGES and (stage != "update" or part is not None))
+        return self.gpu if on_gpu else ""
+
+
+HERE = Placement()
+
+
+@prefect.flow(name="stage", flow_run_name="{run_id}-{stage}", persist_result=False)
+def stage(store: str, run_id: str, stage: str, generation: int | None, part: str | None, epoch: int, generations: int) -> None:
+    """One stage of a run whose flow is at work elsewhere. Started by that flow, not by hand.
+
+    Args:
+        store: Where the run is.
+        run_id: The run.
+        stage: Name of the stage.
+        generation: Its generation; none for the start.
+        part: One of the parts of an update.
+        epoch: The right to commit, from the run's own flow.
+        generations: How long the run will be.
+    """
+    orphan_guard.start()
+    orphan_guard.leave_with_parent()
+    description = Run(open_store(store), run_id).history.description()
+    assert description is not None, f"run {run_id} has no run.json"
+    config = parse(description["config"])
+    spec = Spec(store, run_id, stage, generation, part, epoch, generations)
+    with Workers(config.threads) as workers, Display(get_run_logger().info) as display, display.step(stage) as told:
+        workers.run(spec, interpreter(config, stage), told)
+
+
+class Pools:
+    """The work pools of a placement: steps go there as runs of the pool's stage deployment."""
+
+    def __init__(self, placement: Placement) -> None:
+        self._placement, self._leaving = placement, threading.Event()
+
+    def __call__(self, spec: Spec) -> Reference | None:
+        """Runs a step in its pool; None: it belongs here."""
+        pool = self._placement.pool(spec.stage, spec.part)
+        return run_elsewhere(spec, pool, self._leaving) if pool else None
+
+    def takes(self, stage: str) -> bool:
+        """Whether parts of the stage go to a pool."""
+        return self._placement.pool(stage, "00") != ""
+
+    def leave(self) -> None:
+        """Whoever waits for a step ends it and waits no more."""
+        self._leaving.set()
+
+
+def run_elsewhere(spec: Spec, pool: str, leaving: threading.Event) -> Reference:
+    """Runs a step on a machine of the pool and returns its reference. Raises WorkerLost when that machine was lost."""
+    with get_client(sync_client=True) as client:
+        _need_worker(client, pool)
+        name = f"stage/{pool}"
+        began: Any = run_deployment(name, parameters=asdict(spec), timeout=0, tags=[f"run:{spec.run_id}"])
+        try:
+            state = _end_of(client, began.id, pool, leaving)
+        except BaseException:  # a cancel, too: nobody would wait for it any more
+            client.set_flow_run_state(began.id, Cancelling(), force=True)
+            raise
+    return finished(spec, pool, state)
+
+
+def _end_of(client: Any, flow_run_id: Any, pool: str, leaving: threading.Event) -> State:
+    """Waits for the final state. A silent server is asked again; a pool without workers is not awaited."""
+    began = time.monotonic()
+    while True:
+        if leaving.wait(POLL_SECONDS):
+            raise StageFailed("the run that this step belongs to was cancelled")
+        with suppress(httpx.HTTPError):
+            state = client.read_flow_run(flow_run_id).state
+            if state is not None and state.is_final():
+                return state
+            if state is not None and state.is_scheduled() and time.monotonic() - began > WITHOUT_WORKER_SECONDS:
+                _need_worker(client, pool)
+                began = time.monotonic()
+
+
+def finished(spec: Spec, pool: str, state: State | None) -> Reference:
+    """The reference of a step whose remote run has ended in `state`, as its manifest says."""
+    run = Run(open_store(spec.store), spec.run_id, spec.epoch)
+    manifest = run.manifest(spec.stage, spec.generation, spec.part)
+    if manifest is not None and run.holds(manifest):
+        return reference(manifest)
+    name, message = (state.name, state.message or "") if state is not None else ("Unknown", "")
+    if state is not None and state.is_failed():
+        raise known_error(message) or StageFailed(f"{spec.stage} failed in pool {pool}: {message}")
+    uri = manifest_uri(spec.stage, spec.generation, spec.part)
+    raise WorkerLost(f"stage {spec.stage} in pool {pool} ended as {name} without {uri}: {message}")
+
+
+def _need_worker(client: Any, pool: str) -> None:
+    """Raises WorkerLost when nobody takes work from the pool: the run would wait for ever."""
+    workers: list[Any] = client.read_workers_for_work_pool(pool)
+    if not any(worker.status == "ONLINE" for worker in workers):
+        raise WorkerLost(f"no worker takes work from the pool {pool}; on a machine with what it needs: populora worker {pool}")

@@ -1,0 +1,36 @@
+"""Whether this machine can do what a run asks of it: said before anything is written, in one line."""
+
+import subprocess
+
+from flows.backend import Backend
+from flows.config import ConfigError, RunConfig
+from flows.execution.estimate import stored_bytes
+from flows.run.retention import check_room
+from flows.storage import open_store
+
+HOME_PYTHON = "POPULORA_PYTHON"  # names to a worker the interpreter with the project's own packages, math-verify among them
+
+
+def check(config: RunConfig, store: str, gpu_elsewhere: bool = False, sandbox_elsewhere: bool = False) -> None:
+    """Raises ConfigError, SandboxUnavailable or StoreRefused for what a run would fail at later here."""
+    if config.model.device.startswith("cuda") and not gpu_elsewhere and not gpus():
+        raise ConfigError(
+            f"model.device: {config.model.device} is asked for, but this machine shows no NVIDIA GPU; "
+            "choose auto or cpu, or place these stages in the pool gpu"
+        )
+    if not gpu_elsewhere and not sandbox_elsewhere:
+        backend = Backend(config)
+        try:
+            backend.check()
+        finally:
+            backend.close()
+    check_room(open_store(store), stored_bytes(config))
+
+
+def gpus() -> list[str]:
+    """The NVIDIA GPUs of this machine, as `nvidia-smi` names them."""
+    try:
+        done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [line for line in done.stdout.splitlines() if line.startswith("GPU")] if done.returncode == 0 else []

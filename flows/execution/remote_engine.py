@@ -1,0 +1,96 @@
+"""An engine in another interpreter: vLLM for a process that cannot hold it, because Prefect is there.
+
+The caller keeps problems, sandbox and graders; a warm worker (flows.worker) in the interpreter of `engine.python` keeps the model
+and answers orders. An order names a configuration, a folder of adapters, and requests; texts and tokens are translated here.
+"""
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from safetensors.numpy import load_file, save_file
+
+from flows.backend import Backend
+from flows.config import RunConfig, dump, parse
+from flows.execution.stage_process import Workers
+from stages.core.engines.protocol import Completion, Request
+from stages.core.training.protocol import Adapter, Weights
+
+KEY = "requests"  # what tells an order from a step
+
+
+class EngineElsewhere:
+    """Implements `Engine` by orders to a worker; to be closed."""
+
+    def __init__(self, config: RunConfig, tokenizer: Any) -> None:
+        self._config, self._tokenizer = config, tokenizer
+        self._folder = tempfile.TemporaryDirectory(prefix="populora-engine-")
+        self._workers = Workers(config.threads)
+        self._turn = 0
+        self.set_adapters({})
+        told = self._order([], 0.0)
+        self.window = int(told["window"])
+        self.versions: dict[str, str] = told["versions"]
+        self._ends = frozenset(told["ends"])
+
+    def set_adapters(self, adapters: Mapping[str, Weights]) -> None:
+        """Serve these adapters from now on, and no others."""
+        self._turn += 1
+        self._served = Path(self._folder.name) / str(self._turn)
+        self._served.mkdir()
+        for number, weights in enumerate(adapters.values()):
+            save_file(dict(weights), self._served / f"{number}.safetensors")
+        self._names = list(adapters)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a prompt."""
+        return list(self._tokenizer.encode(text))
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of a completion, without the end-of-sequence token."""
+        kept = [token for token in token_ids if token not in self._ends]
+        return str(self._tokenizer.decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
+        """Completions in the order of the requests. Raises `EngineUnavailable`, also when the worker has ended."""
+        if not requests:
+            return []
+        found = self._order([asdict(request) for request in requests], temperature)["completions"]
+        return [Completion(tuple(tokens), tuple(logprobs), truncated) for tokens, logprobs, truncated in found]
+
+    def _order(self, requests: list[dict[str, Any]], temperature: float) -> dict[str, Any]:
+        order = {"config": dump(self._config), "folder": str(self._served), "names": self._names, "temperature": temperature}
+        return self._workers.ask(order | {KEY: requests}, self._config.engine.python, "the engine")
+
+    def close(self) -> None:
+        """Ends the worker."""
+        self._workers.__exit__()
+        self._folder.cleanup()
+
+
+class Served:
+    """The other side: answers orders in a worker's process."""
+
+    def __init__(self, backend_of: Callable[[RunConfig], Backend]) -> None:
+        self._backend_of = backend_of
+        self._held: tuple[str, Mapping[str, Adapter]] = ("", {})
+
+    def answer(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        """Completions of an order's requests; with none, what the engine is."""
+        backend = self._backend_of(parse(dict(order["config"])))
+        if self._held[0] != order["folder"]:
+            files = [Path(order["folder"]) / f"{number}.safetensors" for number in range(len(order["names"]))]
+            adapters = {name: Adapter(load_file(file), {}, 0) for name, file in zip(order["names"], files, strict=True)}
+            self._held = (order["folder"], adapters)
+        engine: Any = backend.engine(self._held[1])
+        if not order[KEY]:
+            return {"window": engine.window, "ends": sorted(engine.ends), "versions": backend.engine_version()}
+        requests = [_request(values) for values in order[KEY]]
+        found = engine.generate(requests, order["temperature"])
+        return {"completions": [(one.token_ids, one.logprobs, one.truncated) for one in found]}
+
+
+def _request(values: Mapping[str, Any]) -> Request:
+    return Request(**{**values, "prompt_ids": tuple(values["prompt_ids"]), "stops": tuple(values["stops"])})

@@ -1,0 +1,238 @@
+"""One flow process at work on one run: its lease and epoch, its warm workers, and what it tells the person watching."""
+
+import platform
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import Any, Protocol
+
+from flows.backend import Backend
+from flows.choices import check_sources, sources
+from flows.config import PROJECT, ConfigError, RunConfig, differences, dump, with_defaults
+from flows.execution import orphan_guard
+from flows.execution.parts import named_parts
+from flows.execution.run_stage import Reference, Spec, reference
+from flows.execution.stage_process import Workers, interpreter
+from flows.monitoring.meter import Reading
+from flows.monitoring.progress import Display, to_stderr
+from flows.monitoring.run_tables import Watch
+from flows.notes import publish as notes
+from flows.run import hub_models, lease, retention
+from flows.run.resume import first_generation
+from flows.run.run import Run
+from flows.run.stage_io import StageIO
+from flows.storage import open_store
+from stages.analysis.summary import generation_line
+
+PACKAGES = ("prefect", "docker", "torch", "transformers", "peft", "boto3", "pyarrow", "numpy", "safetensors", "pydantic")
+STAGES = ("match", "propose", "verify", "solve", "grade", "reward", "update", "rate", "benchmark", "evolve")
+
+
+class Elsewhere(Protocol):
+    """Other machines that take steps of a run."""
+
+    def __call__(self, spec: Spec) -> Reference | None:
+        """Runs a step there; None: it belongs here."""
+
+    def takes(self, stage: str) -> bool:
+        """Whether parts of the stage run there."""
+
+    def leave(self) -> None:
+        """Ends all waiting for steps, and the steps."""
+
+
+_CURRENT: ContextVar["Session"] = ContextVar("session")
+
+
+class Session:
+    """What the tasks of a flow share; see `open_session`."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        run: Run,
+        workers: Workers,
+        display: Display,
+        elsewhere: Elsewhere | None = None,
+        cluster: bool = False,
+    ) -> None:
+        self.config, self.run, self.cluster, self.elsewhere = config, run, cluster, elsewhere
+        self._workers, self._display = workers, display
+        self._began = time.monotonic()
+        self._watch = Watch(run)
+
+    def run_stage(self, stage: str, generation: int | None, part: str | None = None) -> Reference:
+        """The reference of a finished step: found by its manifest, or run in the worker that its stage belongs to."""
+        if finished := self.done(stage, generation, part):
+            return finished
+        spec = self.spec(stage, generation, part)
+        with self._display.step(self._name(spec), share_before(generation, stage, self.config)) as shown:
+
+            def told(reading: Reading) -> None:
+                shown(reading)
+                notes.publish_progress(generation, stage, reading)
+
+            done = self.elsewhere(spec) if self.elsewhere is not None else None
+            return done or self._workers.run(spec, interpreter(self.config, stage), told)
+
+    def _name(self, spec: Spec) -> str:
+        """A step, as the person watching knows it."""
+        if spec.generation is None:
+            return spec.stage
+        part = "" if spec.part is None else f" {spec.part}"
+        return f"generation {spec.generation + 1}/{self.config.generations} · {spec.stage}{part}"
+
+    def spec(self, stage: str, generation: int | None, part: str | None = None) -> Spec:
+        """What tells another process which step to run."""
+        return Spec(self.run.store.url, self.run.run_id, stage, generation, part, self.run.epoch, self.config.generations)
+
+    def done(self, stage: str, generation: int | None, part: str | None = None) -> Reference | None:
+        """The reference of a step whose manifest and files are there."""
+        finished = self.run.manifest(stage, generation, part)
+        return reference(finished) if finished is not None and self.run.holds(finished) else None
+
+    def parts(self, stage: str, generation: int) -> list[tuple[str, str]]:
+        """A stage's parts and whom each is for: groups of an update, shards of what generates; none where it runs whole."""
+        io = StageIO(self.run, stage, generation, None, self.config.model.name, self.config.model.alpha)
+        return named_parts(io, self.config)
+
+    def spreads(self, stage: str) -> bool:
+        """Whether a stage's parts run on other machines, at the same time."""
+        return self.cluster or (self.elsewhere is not None and self.elsewhere.takes(stage))
+
+    def order(self, stage: str, generation: int, part: str) -> Reference:
+        """All that a node of a cluster needs for one part."""
+        spec = asdict(self.spec(stage, generation, part))
+        return {"spec": spec, "python": interpreter(self.config, stage), "threads": self.config.threads}
+
+    def leave(self) -> None:
+        """The run is cancelled: nobody waits for other machines any more."""
+        if self.elsewhere is not None:
+            self.elsewhere.leave()
+
+    def first_generation(self) -> int:
+        """Where to go on: the first generation that lacks something; its artifacts are hashed anew, stage by stage."""
+        return first_generation(self.run)
+
+    def report_generation(self, generation: int) -> None:
+        """Prints the one line a generation that a person can read, and under it what to look at."""
+        watch = self._watch.look()
+        metrics, ratings, offspring = (watch.of(generation, name) for name in ("metrics", "ratings", "offspring"))
+        line = generation_line(metrics, ratings, offspring, watch.clock().get(generation, {}), generation)
+        self._display.print(line)
+        for alarm in watch.alarms():
+            if alarm.generation == generation:
+                self._display.print(f"       alarm: {alarm.name}: {alarm.message}")
+
+    def retire(self, generation: int) -> None:
+        """Removes what the retention rule lets go, now that the generation is done; each removal leaves a tombstone."""
+        rule = self.config.retention
+        if rule.on:
+            policy = retention.Policy(rule.newest, rule.optimizer_every, rule.adapter_every)
+            retention.retire(self.run, policy, clock(), generation)
+
+    def finish(self) -> str:
+        """The head of the chain of manifests: one digest for the whole run."""
+        return self.run.history.head()
+
+
+@contextmanager
+def open_session(
+    config: RunConfig,
+    run_id: str,
+    store_url: str,
+    elsewhere: Elsewhere | None = None,
+    cluster: bool = False,
+    say: Callable[[str], None] = to_stderr,
+) -> Iterator[Session]:
+    """Holds the run's lease, writes run.json or checks that it says the same, and starts no worker before one is needed.
+
+    `say` takes lines about long steps where there is no terminal.
+
+    Raises ConfigError when the store holds another run under this id, naming the keys that differ.
+    """
+    store = open_store(store_url)
+    orphan_guard.start()
+    with lease.hold(store, run_id) as epoch, Display(say) as display, Workers(config.threads) as workers:
+        run = Run(store, run_id, epoch)
+        known = run.history.description()
+        config = hub_models.pinned(config, known)
+        check_resumable(run, config)  # under the lease: until then another process may still make or change the run
+        run.describe(dump(config), versions(config, known), clock())
+        token = _CURRENT.set(Session(config, run, workers, display, elsewhere, cluster))
+        try:
+            yield _CURRENT.get()
+        finally:
+            _CURRENT.reset(token)
+
+
+def session() -> Session:
+    """The session of the flow that is running."""
+    return _CURRENT.get()
+
+
+def check_resumable(run: Run, config: RunConfig) -> None:
+    """Raises ConfigError unless the store has no run of this id, or one that this configuration and model can go on with.
+
+    `generations` may grow; every other key, the bytes of the base model, and the user's files that the configuration names must
+    be those that the run began with.
+    """
+    description = run.history.description()
+    if description is None:
+        return
+    config = hub_models.pinned(config, description)
+    old, new = with_defaults(description["config"]), dump(config)
+    differing = [key for key in differences(old, new) if key != "generations"]
+    if differing:
+        raise ConfigError(
+            f"run {run.run_id} exists with another configuration: {', '.join(differing)} differ; choose another --run-id"
+        )
+    done = sum(1 for number in run.history.generations() if run.manifest("evolve", number) is not None)
+    if config.generations < done:
+        raise ConfigError(f"run {run.run_id} has {done} generations already: generations can only be raised")
+    check_sources(config, description["versions"], run.run_id)
+    start = run.manifest("start")
+    if start is not None and start.versions["base_model"] != Backend(config).model_digest():
+        raise ConfigError(
+            f"model.name: the files of {config.model.name} have changed since run {run.run_id} began; choose another --run-id"
+        )
+
+
+def versions(config: RunConfig, known: Mapping[str, Any] | None = None) -> dict[str, object]:
+    """Code, packages, the user's files and a hub model's files (from `known`, the run.json of a run that exists).
+
+    Equal for equal runs on one machine. On resume only the user's files are compared.
+    """
+    model = hub_models.description(config) if known is None else known["versions"].get("model")
+    return {
+        "packages": {name: version(name) for name in PACKAGES},
+        "python": platform.python_version(),
+        "code": _git("rev-parse", "HEAD") or version("populora-pipeline"),
+        "diff": _git("diff", "HEAD", "--", "flows", "stages", "containers", "infra/runs"),
+        "choices": sources(config),
+    } | ({"model": model} if model else {})
+
+
+def clock() -> dict[str, object]:
+    """When and where this process works: what no digest covers."""
+    return {"started": time.time(), "host": socket.gethostname(), "command": sys.argv[:1]}
+
+
+def _git(*arguments: str) -> str:
+    """Output of git in the project, empty where there is no repository."""
+    try:
+        done = subprocess.run(["git", "-C", str(PROJECT), *arguments], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def share_before(generation: int | None, stage: str, config: RunConfig) -> float:
+    """What share of all stages of the run is done when this one begins."""
+    return 0.0 if generation is None else (generation + STAGES.index(stage) / len(STAGES)) / config.generations

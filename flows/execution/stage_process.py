@@ -1,0 +1,231 @@
+"""Warm stage subprocesses, seen from the flow: started when first needed, one an interpreter, killed as a group."""
+
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from typing import Any
+
+from flows.config import PROJECT, ConfigError, RunConfig, dump
+from flows.execution.agreement import CHECKED
+from flows.execution.preflight import HOME_PYTHON
+from flows.execution.run_stage import Spec
+from flows.monitoring.meter import Reading
+from flows.storage import StoreUnavailable
+from flows.worker import WHERE
+from stages.core.engines.protocol import EngineUnavailable
+from stages.core.sandbox.protocol import SandboxUnavailable
+
+_KNOWN: dict[str, type[Exception]] = {
+    error.__name__: error for error in (ConfigError, StoreUnavailable, EngineUnavailable, SandboxUnavailable)
+}
+
+
+HOURS = "POPULORA_STAGE_HOURS"
+DEFAULT_HOURS = 24.0
+LAST_WORDS_SECONDS = 2.0
+
+
+class StageFailed(RuntimeError):
+    """A step ended with an error that no retry mends; the worker's standard error has the traceback."""
+
+
+class WorkerLost(EngineUnavailable):
+    """The worker process died (killed, out of memory): the world's fault, the step is tried again in a new one."""
+
+
+Process = subprocess.Popen[str]
+Told = Callable[[Reading], None]
+_early: dict[tuple[str, int], Process] = {}  # by interpreter and threads: started, and not yet asked for
+ROLLOUT = ("propose", "solve", "benchmark", "start")
+
+
+def interpreter(config: RunConfig, stage: str) -> str:
+    """The Python that runs a stage, empty for this one: vLLM lives in an environment of its own."""
+    return config.engine.python if config.engine.kind == "vllm" and stage in ROLLOUT else ""
+
+
+def known_error(message: str) -> Exception | None:
+    """The error that a message `...: StoreUnavailable: its text` tells of, None when it is none of those that callers act on."""
+    found = re.search(rf"\b({'|'.join(_KNOWN)}|WorkerLost): (.*)", message, re.S)
+    return (_KNOWN | {"WorkerLost": WorkerLost})[found[1]](found[2]) if found else None
+
+
+class Workers:
+    """The warm workers of one flow process. Use as a context manager."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._running: dict[str, Process] = {}
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for python in list(self._running):
+            self._end(python)
+
+    def run(self, spec: Spec, python: str = "", told: Told = lambda reading: None) -> dict[str, Any]:
+        """Runs one step in the worker of that interpreter and returns its small reference; `told` gets its progress.
+
+        An engine of another interpreter is first compared with the trainer of this one, see flows.execution.agreement.
+        """
+        step = asdict(spec)
+        if python not in ("", sys.executable) and spec.stage in CHECKED:
+            samples = self.ask({"probe": step}, python, f"the probe before {spec.stage}", told)["samples"]
+            self.ask({"compare": step, "samples": samples}, sys.executable, f"the check before {spec.stage}", told)
+        return self.ask(step, python, f"stage {spec.stage}", told)
+
+    def ask(self, order: dict[str, Any], python: str, what: str, told: Told = lambda reading: None) -> dict[str, Any]:
+        """What the worker of that interpreter answers to an order; `told` gets its progress."""
+        python = python or sys.executable
+        worker = self._running.get(python)
+        if worker is None or worker.poll() is not None:
+            worker = self._running[python] = self._start(python)
+        try:
+            _tell(worker, order)
+            line = _listen_until(worker, what, stage_hours(), told)
+        except BaseException:  # a cancel, too: half a conversation cannot be gone on with
+            self._end(python, patience=0.0)
+            raise
+        if not line:
+            self._end(python)
+        return _done(worker, line, what)
+
+    def _start(self, python: str) -> Process:
+        ready = _early.pop((python, self._threads), None)
+        return ready if ready is not None and ready.poll() is None else _launch(python, self._threads)
+
+    def _end(self, python: str, patience: float = 5.0) -> None:
+        worker = self._running.pop(python, None)
+        if worker is not None:
+            _let_go(worker, patience)
+
+
+@contextmanager
+def early_worker(config: RunConfig, prepare: bool) -> Iterator[Callable[[], None]]:
+    """Starts the worker that the run's first step will take; what it yields waits for its word that the run can begin.
+
+    Raises, when asked, ConfigError for a missing model or an unknown choice and SandboxUnavailable for a sandbox that does not
+    answer: before anything is written. `prepare`: it then loads the model, while the flow loads its own libraries.
+    """
+    key = (sys.executable, config.threads)
+    worker = _early[key] = _launch(*key, "--early")
+    try:
+        _tell(worker, {"config": dump(config), "prepare": prepare})
+        yield lambda: _check(worker)
+    finally:
+        unused = _early.pop(key, None)
+        if unused is not None:
+            _let_go(unused, patience=0.0)
+
+
+def stage_hours() -> float:
+    """How long a stage may take, from the environment. Raises ConfigError."""
+    text = os.environ.get(HOURS, str(DEFAULT_HOURS))
+    try:
+        hours = float(text)
+    except ValueError:
+        hours = 0.0
+    if not 0 < hours < math.inf:
+        raise ConfigError(f"{HOURS}={text}: give the hours that a stage may take, such as {DEFAULT_HOURS:.0f}")
+    return hours
+
+
+def _tell(worker: Process, what: dict[str, Any]) -> None:
+    """Raises WorkerLost where the worker has died since somebody looked."""
+    assert worker.stdin is not None
+    try:
+        worker.stdin.write(json.dumps(what) + "\n")
+        worker.stdin.flush()
+    except BrokenPipeError as error:
+        raise WorkerLost("the worker ended before it was given its step") from error
+
+
+def _listen_until(worker: Process, asked: str, hours: float, told: Told) -> str:
+    """The worker's answer. At the deadline it shows where it is, on standard error, and is killed: raises StageFailed.
+
+    From this process, because a single long call in the worker (a regular expression, say) would keep a clock in there waiting.
+    """
+    over = threading.Event()
+
+    def end() -> None:
+        over.set()
+        with suppress(ProcessLookupError):
+            worker.send_signal(WHERE)
+            time.sleep(LAST_WORDS_SECONDS)
+            os.killpg(worker.pid, signal.SIGKILL)
+
+    clock = threading.Timer(hours * 3600, end)
+    clock.daemon = True
+    clock.start()
+    try:
+        line = _listen(worker, told)
+    finally:
+        clock.cancel()
+    if over.is_set() and not line:
+        raise StageFailed(
+            f"{asked} took longer than {hours:g} h and was ended; standard error shows where it was. If it is only slow, resume "
+            f"the run with a larger {HOURS}"
+        )
+    return line
+
+
+def _listen(worker: Process, told: Told = lambda reading: None) -> str:
+    """The answer; empty when the worker ended without one. Readings of its progress come before."""
+    assert worker.stdout is not None
+    for line in worker.stdout:
+        if "progress" not in (said := json.loads(line)):
+            return line
+        told(Reading(**said["progress"]))
+    return ""
+
+
+def _done(worker: Process, line: str, asked: str) -> dict[str, Any]:
+    """What an answer says was done. Raises the error that it names, and WorkerLost where there is none."""
+    if not line:
+        raise WorkerLost(f"the worker of {asked} ended with exit code {worker.wait()}")
+    answer = json.loads(line)
+    if "error" in answer:
+        raise _KNOWN.get(answer["error"], StageFailed)(answer["message"])
+    done: dict[str, Any] = answer["done"]
+    return done
+
+
+def _check(worker: Process) -> None:
+    _done(worker, _listen(worker), "the check")
+
+
+def _launch(python: str, threads: int, *more: str) -> Process:
+    quiet = {"VLLM_LOGGING_LEVEL": "ERROR"}  # two hundred lines at every start otherwise; yours goes first
+    environment = quiet | dict(os.environ) | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
+    environment.setdefault(HOME_PYTHON, sys.executable)
+    return subprocess.Popen(
+        [python, "-m", "flows.worker", "--warm", *more],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=PROJECT,
+        env=environment,
+        start_new_session=True,
+    )
+
+
+def _let_go(worker: Process, patience: float) -> None:
+    """Lets an idle worker close its sandbox, then makes sure that its whole group is gone; a busy one does not listen."""
+    assert worker.stdin is not None and worker.stdout is not None
+    with suppress(OSError, subprocess.TimeoutExpired):  # it is killed below
+        worker.stdin.close()
+        worker.wait(timeout=patience)
+    with suppress(ProcessLookupError):  # it ended by itself
+        os.killpg(worker.pid, signal.SIGKILL)
+    worker.wait()
+    worker.stdout.close()

@@ -1,0 +1,235 @@
+"""What a comparison is made of: the runs of an experiment as far as they have come, their costs, scores and curves.
+
+Budgets are counted over a run's generations: tokens generated (proposals and answers) and trained on (responses of samples whose
+adapter stepped), optimizer steps, and seconds of all stages but benchmarks; the start, equal in all arms, counts nothing. `per
+adapter` divides by the adapters of the population.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from flows.config import RunConfig, differences, dump, with_defaults
+from flows.experiments.spec import Planned
+from flows.run.manifest import Json
+from flows.run.run import Run
+from flows.storage import Damaged, NotStored, Store
+from stages.core import tables
+from stages.core.statistics.metric_rows import clustered
+
+OVER_PAIRS = ("pair.adapter_distance", "pair.program_distance", "adapter.norm", "child.gain", "child.lead")
+FIRST = ("s0-start", "a0-start")  # an adapter that adds nothing yet: the base model
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One run of the experiment. `state` is finished, half finished, not started, or unlike (another configuration)."""
+
+    planned: Planned
+    state: str
+    generations: int
+    model: str
+    start: str  # digest of seed tasks and starting adapters: equal in paired runs
+    description: Json
+    head: str
+    totals: Row
+    points: tuple[Row, ...]  # scored states and metrics of the end, as stages.analysis.comparison wants them
+    curves: tuple[Row, ...]
+    missing: tuple[str, ...]
+
+    @property
+    def usable(self) -> bool:
+        """Whether its end may be compared."""
+        return self.state == "finished"
+
+
+def gather(store: Store, runs: Sequence[Planned]) -> list[Compared]:
+    """All runs; what cannot be read is said in `missing`, and takes the run out where the end depends on it."""
+    found = [_gather(Run(store, planned.run_id), planned) for planned in runs]
+    return _with_shared_base(found)
+
+
+def problems(found: Sequence[Compared]) -> list[str]:
+    """Sentences about what is missing, unfinished or unlike, for the top of the page."""
+    said = [f"{one.planned.run_id}: {text}" for one in found for text in one.missing]
+    models = sorted({one.model for one in found if one.model})
+    if len(models) > 1:
+        names = "; ".join(
+            f"{model[:8]}: {', '.join(one.planned.run_id for one in found if one.model == model)}" for model in models
+        )
+        said.append(f"The runs have {len(models)} different base models and are compared only within each. {names}")
+    for seed in sorted({one.planned.seed for one in found}):
+        starts = {(one.model, one.start) for one in found if one.planned.seed == seed and one.start}
+        if len(starts) > len({model for model, _ in starts}):
+            said.append(
+                f"The runs of seed {seed} do not share seed tasks and starting adapters: their differences hold that, too."
+            )
+    return said
+
+
+def _gather(run: Run, planned: Planned) -> Compared:
+    nothing = Compared(planned, "not started", 0, "", "", {}, "", {}, (), (), ())
+    try:
+        description = run.history.description()
+    except Damaged as error:
+        return replace(nothing, state="unlike", missing=(f"left out: {error}",))
+    if description is None:
+        return replace(nothing, missing=("not started.",))
+    known = replace(nothing, description=description)
+    unlike = [key for key in differences(with_defaults(description["config"]), dump(planned.config)) if key != "generations"]
+    if unlike:
+        text = f"left out: the store holds a run of this name with another configuration ({', '.join(unlike)})."
+        return replace(known, state="unlike", missing=(text,))
+    start = run.manifest("start")
+    if start is None:
+        return replace(known, missing=("its start is not finished.",))
+    done = [number for number in run.history.generations() if run.manifest("evolve", number) is not None]
+    done = [number for number in done if number < planned.config.generations]
+    digests = sorted(ref.sha256 for ref in start.outputs if ref.uri.endswith(("seeds.parquet", "adapter_model.safetensors")))
+    known = replace(
+        known,
+        generations=len(done),
+        model=start.versions["base_model"],
+        start=" ".join(sorted(set(digests))),
+        head=run.history.head(),
+    )
+    try:
+        curves, costs = _history(run, planned.config, done)
+        points = [*_scores(run, planned, costs), *_ends(planned, curves, len(done))]
+    except (NotStored, Damaged) as error:
+        return replace(known, state="half finished", missing=(f"left out: {error}",))
+    state = "finished" if len(done) == planned.config.generations else "half finished"
+    missing = [] if state == "finished" else [f"half finished, {len(done)} of {planned.config.generations} generations."]
+    if state == "finished" and not any(point["what"] == "score" and point["trained"] for point in points):
+        missing.append("it has no scores of its members.")
+    own = {"arm": planned.arm, "seed": planned.seed, "model": known.model}
+    return replace(
+        known,
+        state=state,
+        totals=costs[max(costs)],
+        points=tuple(own | point for point in points),
+        curves=tuple(own | row for row in curves),
+        missing=tuple(missing),
+    )
+
+
+def _history(run: Run, config: RunConfig, done: Sequence[int]) -> tuple[list[Row], dict[int, Row]]:
+    """(rows of curves, budgets spent by generations trained)."""
+    adapters = 1 if config.mode == "single" else config.population.teachers + config.population.students
+    names = ("generated_tokens", "trained_tokens", "optimizer_steps", "seconds")
+    spent = dict.fromkeys(names, 0.0)
+    costs = {0: _budgets(spent, 0, adapters)}
+    curves = []
+    for generation in done:
+        rows = list(_curve_rows(run.read_table(generation, "metrics")))
+        for row in rows:
+            name = row["name"].removeprefix("cost.")
+            if row["name"].startswith("cost.") and name in spent:
+                spent[name] += row["value"]
+        manifests = run.history.of_generation(generation, parts=True)
+        spent["seconds"] += sum(float(one.clock.get("seconds", 0)) for one in manifests if one.whole_stage != "benchmark")
+        costs[generation + 1] = _budgets(spent, generation + 1, adapters)
+        curves += [{"trained": generation + 1} | row for row in rows]
+        curves += [{"trained": generation + 1} | row for row in _unlikeness(run, generation)]
+    return curves, costs
+
+
+def _budgets(spent: Row, generations: int, adapters: int) -> Row:
+    shares = {f"{name}_per_adapter": spent[name] / adapters for name in ("generated_tokens", "trained_tokens")}
+    return {"generations": float(generations)} | spent | shares
+
+
+def _curve_rows(metrics: pa.Table) -> Iterator[Row]:
+    """What is about everybody or one role; metrics of pairs and children as their mean."""
+    apart = defaultdict(list)
+    for row in metrics.to_pylist():
+        if row["kind"] is not None or not math.isfinite(row["value"]):
+            continue
+        role = f" ({row['role']}s)" if row["role"] in ("teacher", "student") else ""
+        if row["member_id"] is None:
+            yield {"name": row["name"] + role, "value": row["value"], "n": row["n"], "stderr": row["stderr"]}
+        elif row["name"] in OVER_PAIRS:
+            apart[row["name"] + role].append(row["value"])
+    for name, values in sorted(apart.items()):
+        mean, _, n = clustered(values)
+        yield {"name": name, "value": mean, "n": n, "stderr": None}  # pairs share members: no honest error from one run
+
+
+def _unlikeness(run: Run, generation: int) -> Iterator[Row]:
+    """Members' disagreement on the problems of this generation's benchmark."""
+    manifest = run.manifest("benchmark", generation)
+    for ref in manifest.outputs if manifest else ():
+        if ref.uri.endswith(f"generation={generation:04d}/disagreement.parquet"):
+            for row in run.read_table(ref, "disagreement", tables.METRICS).to_pylist():
+                if row["member_id"] is None:
+                    yield {"name": "disagreement", "value": row["value"], "n": row["n"], "stderr": row["stderr"]}
+
+
+def _scores(run: Run, planned: Planned, costs: dict[int, Row]) -> Iterator[Row]:
+    """Scores of the members as trained, in each benchmark of the chain; and of the base model, where it was scored."""
+    suite, problems = planned.config.benchmark.suite, 0
+    for generation in run.history.generations():
+        manifest = run.manifest("benchmark", generation)
+        for ref in manifest.outputs if manifest else ():
+            if ref.uri == f"benchmarks/{suite}/generation={generation:04d}/scores.parquet" and generation + 1 in costs:
+                scores = run.read_table(ref, "scores")
+                problems = max(scores["problems"].to_pylist(), default=0)
+                yield from _points(scores, generation + 1, costs[generation + 1])
+    for manifest in run.history.benchmarks():
+        for ref in (ref for ref in manifest.outputs if ref.uri.endswith("/scores.parquet")):
+            scores = run.read_table(ref, "scores")
+            base = [row for row in scores.to_pylist() if row["suite"] == suite and row["adapter_id"] in FIRST]
+            if base and (not problems or max(row["problems"] for row in base) == problems):
+                yield from _points(tables.table(base, tables.SCORES), 0, costs[0])
+                return
+
+
+def _points(scores: pa.Table, trained: int, costs: Row) -> Iterator[Row]:
+    """Mean, best and worst member for every measure and group."""
+    found = defaultdict(list)
+    for row in scores.to_pylist():
+        if row["role"] != "teacher" and " band " not in row["group"]:
+            found[row["measure"], row["group"]].append((row["score"], row["problems"]))
+    for (measure, group), values in found.items():
+        own = [score for score, _ in values]
+        shared = {"what": "score", "measure": measure, "group": group, "trained": trained, "problems": values[0][1]} | costs
+        yield from (
+            shared | {"over": over, "members": len(own), "score": score}
+            for over, score in (("mean", math.fsum(own) / len(own)), ("best", max(own)), ("worst", min(own)))
+        )
+
+
+def _ends(planned: Planned, curves: Sequence[Row], generations: int) -> Iterator[Row]:
+    """Each metric's mean over the last third of the run."""
+    found = defaultdict(list)
+    for row in curves:
+        if row["trained"] > generations - max(1, generations // 3):
+            found[row["name"]].append(row["value"])
+    for name, values in sorted(found.items()):
+        scope = {"what": "metric", "measure": name, "group": "", "over": "last third", "trained": generations}
+        yield scope | {"generations": float(generations), "score": math.fsum(values) / len(values)}
+
+
+def _with_shared_base(found: Sequence[Compared]) -> list[Compared]:
+    """Runs of one seed start from the same weights, so a base model scored in one of them is scored for all."""
+    bases: dict[tuple[Any, ...], list[Row]] = {}
+    for one in found:
+        base = [point for point in one.points if point["what"] == "score" and not point["trained"]]
+        if base:
+            bases.setdefault(_sharing(one), base)
+    shared = []
+    for one in found:
+        own = [point for point in one.points if point["what"] != "score" or point["trained"]]
+        base = [point | {"arm": one.planned.arm} for point in bases.get(_sharing(one), [])] if one.points else []
+        shared.append(replace(one, points=(*base, *own)))
+    return shared
+
+
+def _sharing(one: Compared) -> tuple[Any, ...]:
+    rule = one.planned.config.benchmark
+    return one.planned.seed, one.model, one.start, rule.suite, rule.limit, rule.attempts

@@ -1,0 +1,240 @@
+"""The comparison of an experiment's runs: one self-contained HTML page, with tables (CSV, Parquet) and figures beside it."""
+
+import io
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as csv
+import pyarrow.parquet as pq
+
+from flows.experiments.comparison import Compared, gather, problems
+from flows.experiments.comparison_text import (
+    arms_table,
+    changes_table,
+    definitions,
+    differences_table,
+    lead,
+    primary_tiles,
+    runs_table,
+)
+from flows.experiments.spec import BUDGETS, Experiment, Planned
+from flows.report.report import _written as write_whole
+from flows.report.report_page import Html, details, escape, joined, note, page
+from flows.storage import Store
+from stages.analysis.comparison import changes, differences
+from stages.figures import comparison as figures
+from stages.figures.plates import Plate, svg
+
+
+@dataclass(frozen=True)
+class Registered:
+    """When the experiment's file was committed as it now reads; empty where it is not."""
+
+    commit: str
+    time: float
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What a page is written from. Tables and figures name arms as `arms_by_model` does."""
+
+    described: Experiment
+    file: Path
+    found: Sequence[Compared]
+    registered: Registered
+    late: Sequence[str]
+    arms: Sequence[str]
+    compared: pa.Table
+    moved: pa.Table
+    plates: Mapping[str, Sequence[Plate]]  # by section
+
+
+def write_comparison(described: Experiment, file: Path, runs: Sequence[Planned], store: Store, out: Path) -> dict[str, Any]:
+    """Writes the page to `out`, the tables and the figures to the folder of its name; their paths."""
+    found = gather(store, runs)
+    rule, registered = described.primary, registration(file)
+    late = _began_before(found, registered)
+    points = [point for one in found if one.usable for point in one.points]
+    compared = differences(points, described.compared(), BUDGETS, _primary(described, late), rule.alpha, rule.power)
+    named = arms_by_model(found)
+    curves = [{**row, "arm": named[one.planned.run_id], "usable": one.usable} for one in found for row in one.curves]
+    moved = changes([row for row in curves if row["usable"]], rule.alpha)
+    arms = list(dict.fromkeys(named[one.planned.run_id] for one in found))
+    plates = _drawn(described, found, named, arms, compared, curves)
+    text = _page(_Made(described, file, found, registered, late, arms, compared, moved, plates))
+    written = write_whole(out, text.encode())
+    folder = written.with_suffix("")
+    tables = _tables(found, compared, moved, folder)
+    return {"page": str(written), "tables": tables, "figures": _figures(plates, folder)}
+
+
+def registration(file: Path) -> Registered:
+    """The commit that holds the file as it is. Nothing outside a repository, or for a file with changes."""
+    try:
+        where = ["git", "-C", str(file.absolute().parent)]
+        changed = subprocess.run([*where, "status", "--porcelain", "--", file.name], capture_output=True, text=True, timeout=20)
+        logged = subprocess.run(
+            [*where, "log", "-1", "--format=%H %ct", "--", file.name], capture_output=True, text=True, timeout=20
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return Registered("", 0.0)
+    commit, _, time = logged.stdout.strip().partition(" ")
+    clean = changed.returncode == logged.returncode == 0 and not changed.stdout.strip() and commit
+    return Registered(commit, float(time)) if clean else Registered("", 0.0)
+
+
+def _began_before(found: Sequence[Compared], registered: Registered) -> list[str]:
+    """Runs that began before the file was committed: they may have shaped it."""
+    if not registered.commit:
+        return [one.planned.run_id for one in found if one.description]
+    started = {one.planned.run_id: float(one.description["clock"].get("started", 0)) for one in found if one.description}
+    return [run_id for run_id, time in started.items() if time < registered.time]
+
+
+def _primary(described: Experiment, late: Sequence[str]) -> dict[str, Any]:
+    """The keys of the confirmatory row; none can match when its runs began before the file was committed."""
+    rule = described.primary
+    first, second = rule.contrast
+    involved = [run_id for run_id in late for arm in rule.contrast if run_id.startswith(f"{described.name}-{arm}-s")]
+    if involved:
+        return {"first": ""}
+    scope = {"first": first, "second": second, "what": "score", "measure": rule.measure, "group": rule.group}
+    return scope | {"over": rule.over, "budget": rule.budget}
+
+
+def _drawn(
+    described: Experiment,
+    found: Sequence[Compared],
+    named: Mapping[str, str],
+    arms: Sequence[str],
+    compared: pa.Table,
+    curves: Sequence[Mapping[str, Any]],
+) -> dict[str, list[Plate]]:
+    rule = described.primary
+    points = [
+        {**point, "arm": named[one.planned.run_id]} for one in found for point in one.points if _is_endpoint(point, described)
+    ]
+    what = f"{rule.over} {rule.measure}, {rule.group} problems"
+    main = [row for row in compared.to_pylist() if _is_endpoint(row, described) and row["budget"] == rule.budget]
+    return {
+        "differences": [figures.forest(_table(main, compared), rule.alpha)],
+        "budgets": [figures.scores(points, arms, one, what, rule.alpha) for one in BUDGETS],
+        "training": [figures.training(curves, arms, name, rule.alpha) for name in figures.CURVES],
+    }
+
+
+def _page(made: _Made) -> str:
+    described, found = made.described, made.found
+    rows = [row for row in made.compared.to_pylist() if _is_endpoint(row, described)]
+    sections = [
+        ("primary", "The primary comparison", primary_tiles(described, rows, made.late)),
+        ("differences", "All contrasts at the primary endpoint", _plates(made.plates["differences"])),
+        ("budgets", "Scores against what they cost", _plates(made.plates["budgets"])),
+        ("matched", "Contrasts at equal amounts of each budget", differences_table(rows)),
+        ("training", "Training", _plates(made.plates["training"])),
+        ("changes", "From the first third of a run to the last", _changes(made.moved, made.arms)),
+        ("exploratory", "Everything else", _everything(made.compared, rows)),
+        ("runs", "Runs", runs_table(found)),
+        ("arms", "Arms", arms_table(described, found)),
+        ("definitions", "What is compared", definitions(described)),
+    ]
+    missing = problems(found)
+    said = lead(described, found, made.registered.commit, made.file.name)
+    head = joined([said, *([note("Not everything is here", missing)] if missing else [])])
+    return page(f"Experiment {described.name}", head, sections)
+
+
+def arms_by_model(found: Sequence[Compared]) -> dict[str, str]:
+    """The arm of each run as figures name it; an arm that ran on several base models is several, so that none are averaged."""
+    models: dict[str, set[str]] = {}
+    for one in found:
+        models.setdefault(one.planned.arm, set()).update({one.model} - {""})
+    return {
+        one.planned.run_id: one.planned.arm + (f" on {one.model[:8] or '?'}" if len(models[one.planned.arm]) > 1 else "")
+        for one in found
+    }
+
+
+def _is_endpoint(row: Mapping[str, Any], described: Experiment) -> bool:
+    rule = described.primary
+    return (row["what"], row["measure"], row["group"], row["over"]) == ("score", rule.measure, rule.group, rule.over)
+
+
+def _everything(compared: pa.Table, shown: Sequence[Mapping[str, Any]]) -> Html:
+    rest = [row for row in compared.to_pylist() if row not in shown and row["budget"] == "generations"]
+    scores = [row for row in rest if row["what"] == "score"]
+    metrics = [row for row in rest if row["what"] == "metric"]
+    text = escape(
+        f"{compared.num_rows} differences were computed; all but the confirmatory one are exploratory, their p values are not "
+        "corrected for their number, and the tables beside this page hold them all. Shown are those at equal generations."
+    )
+    folds = [details(f"{len(scores)} differences of scores", differences_table(scores))]
+    folds.append(details(f"{len(metrics)} differences of training metrics, last third of the runs", differences_table(metrics)))
+    return joined([Html(f"<p>{text}</p>"), *folds])
+
+
+def _changes(moved: pa.Table, arms: Sequence[str]) -> Html:
+    rows = sorted(moved.to_pylist(), key=lambda row: (row["measure"], arms.index(row["arm"])))
+    drawn = [row for row in rows if row["measure"] in figures.CURVES]
+    rest = [row for row in rows if row["measure"] not in figures.CURVES]
+    return joined([changes_table(drawn), details(f"{len(rest)} changes of other metrics", changes_table(rest))])
+
+
+def _plates(plates: Sequence[Plate]) -> Html:
+    return Html(f'<div class="plates">{joined(_figure(plate) for plate in plates)}</div>')
+
+
+def _figure(plate: Plate) -> Html:
+    question, caption = escape(plate.question), escape(plate.caption)
+    if plate.figure is None:
+        return Html(f'<figure class="card" id="{plate.name}"><h3>{question}</h3><p class="none">{caption}</p></figure>')
+    picture = svg(plate.figure, plate.name, themed=True).replace("<svg ", f'<svg role="img" aria-label="{question}" ', 1)
+    return Html(f'<figure class="card" id="{plate.name}">{picture}<figcaption>{caption}</figcaption></figure>')
+
+
+def _figures(plates: Mapping[str, Sequence[Plate]], folder: Path) -> list[str]:
+    """Writes every figure as SVG; the paths."""
+    return [
+        str(write_whole(folder / f"{plate.name}.svg", svg(plate.figure, plate.name).encode()))
+        for some in plates.values()
+        for plate in some
+        if plate.figure is not None
+    ]
+
+
+def _table(rows: Sequence[Mapping[str, Any]], like: pa.Table) -> pa.Table:
+    return pa.Table.from_pylist([dict(row) for row in rows], schema=like.schema)
+
+
+def _tables(found: Sequence[Compared], compared: pa.Table, moved: pa.Table, folder: Path) -> list[str]:
+    """Writes runs, scores, curves, differences and changes as Parquet and CSV; the paths."""
+    runs = [
+        {"run": one.planned.run_id, "arm": one.planned.arm, "seed": one.planned.seed, "state": one.state}
+        | {"done": one.generations, "planned": one.planned.config.generations, "model": one.model, "head": one.head}
+        | one.totals
+        for one in found
+    ]
+    kept = {
+        "runs": pa.Table.from_pylist(runs),
+        "scores": pa.Table.from_pylist([point for one in found for point in one.points if point["what"] == "score"]),
+        "curves": pa.Table.from_pylist([row for one in found for row in one.curves]),
+        "differences": compared,
+        "changes": moved,
+    }
+    written = []
+    for name, table in kept.items():
+        sink = io.BytesIO()
+        pq.write_table(table, sink)
+        written.append(write_whole(folder / f"{name}.parquet", sink.getvalue()))
+        text = io.BytesIO()
+        flat = [
+            pa.array([" ".join(map(str, value)) for value in column.to_pylist()]) if pa.types.is_list(column.type) else column
+            for column in table.columns
+        ]
+        csv.write_csv(pa.table(dict(zip(table.column_names, flat, strict=True))), text)
+        written.append(write_whole(folder / f"{name}.csv", text.getvalue()))
+    return [str(path) for path in written]

@@ -1,0 +1,209 @@
+"""The words and tables of a comparison page."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flows.config import differences, dump
+from flows.experiments.comparison import Compared
+from flows.experiments.spec import Experiment
+from flows.report.report_page import Html, escape, joined, table, tile
+from stages.figures.comparison import UNITS
+
+Row = Mapping[str, Any]
+
+
+def lead(described: Experiment, found: Sequence[Compared], commit: str, file: str) -> Html:
+    """The question, and how far the experiment has come."""
+    done = sum(one.usable for one in found)
+    codes = sorted({str(one.description.get("versions", {}).get("code", ""))[:12] for one in found if one.description} - {""})
+    held = (
+        f"The file {file} stands as it is in commit {commit[:12]}."
+        if commit
+        else f"The file {file} is not committed as it reads."
+    )
+    text = f"{described.question} {done} of {len(found)} runs are finished. {held} Their code: {', '.join(codes) or 'none yet'}."
+    if len(codes) > 1:
+        text += " They were not all made by the same code."
+    return Html(f'<p class="lead">{escape(text)}</p>')
+
+
+def primary_tiles(described: Experiment, rows: Sequence[Row], late: Sequence[str]) -> Html:
+    """The confirmatory result in words, or why there is none."""
+    rule = described.primary
+    first, second = rule.contrast
+    own = [row for row in rows if (row["first"], row["second"], row["budget"]) == (first, second, rule.budget)]
+    asked = (
+        f"{rule.over} {rule.measure} on {rule.group} problems, {first} minus {second}, paired by seed, at equal "
+        f"{UNITS[rule.budget]}; two-sided paired t test at {rule.alpha:g}."
+    )
+    if not own:
+        return Html(f'<p>{escape(asked)}</p><p class="none">No seed has finished runs with scores in both arms yet.</p>')
+    row = own[0]
+    tiles = [
+        tile(_points(row["difference"], row["stderr"]), f"difference, {row['n']} seeds", escape("percentage points ± s.e.")),
+        tile(_percent(row["first_mean"]), first, escape("mean over seeds")),
+        tile(_percent(row["second_mean"]), second, escape("mean over seeds")),
+        tile("–" if row["p_t"] is None else f"p = {row['p_t']:.3g}", "paired t test", escape(_flip(row))),
+        tile(_points(row["detectable"], None), "smallest detectable", escape(f"with power {rule.power:g}")),
+    ]
+    said = _verdict(row, described)
+    if row["label"] != "confirmatory":
+        said += " The label is exploratory: the file was not committed, as it reads, before these runs began" + (
+            f" ({', '.join(late[:6])}{' …' if len(late) > 6 else ''})." if late else "."
+        )
+    planned = {seed for arm in described.arms if arm.name == first for seed in arm.seeds or described.seeds}
+    if len(planned) > row["n"]:
+        said += f" Only {row['n']} of {len(planned)} planned pairs are in: this is no final result."
+    return Html(f'<p>{escape(asked)}</p><div class="tiles">{joined(tiles)}</div><p>{escape(said)}</p>')
+
+
+def _verdict(row: Row, described: Experiment) -> str:
+    rule = described.primary
+    if row["p_t"] is None:
+        return "One pair of runs has no spread between seeds: nothing can be said about chance."
+    first, second = rule.contrast
+    size = f"{100 * row['detectable']:.2f} points" if row["detectable"] is not None else "unknown"
+    if row["p_t"] < rule.alpha:
+        better = first if row["difference"] > 0 else second
+        return f"{better} scores higher; the difference is larger than chance between seeds explains."
+    return f"No difference was found. One smaller than {size} would probably have been missed, so this does not show equality."
+
+
+def differences_table(rows: Sequence[Row]) -> Html:
+    """Differences with everything that a reader needs to doubt them."""
+    if not rows:
+        return Html('<p class="none">No two finished runs share a seed yet.</p>')
+    header = (
+        "first − second", "what", "of", "at equal", "amount", "first", "second", "difference ± s.e.", "interval", "n", "p (t)",
+        "p (flip)", "detectable", "label",
+    )  # fmt: skip
+    cells = [
+        [
+            escape(f"{row['first']} − {row['second']}"),
+            escape(f"{row['over']} {row['measure']}"),
+            escape(row["group"] or "–"),
+            escape(UNITS[row["budget"]]),
+            escape(f"{row['at']:,.0f}"),
+            escape(_value(row, row["first_mean"])),
+            escape(_value(row, row["second_mean"])),
+            escape(
+                _value(row, row["difference"], "+") + (f" ± {_value(row, row['stderr'])}" if row["stderr"] is not None else "")
+            ),
+            escape("–" if row["low"] is None else f"{_value(row, row['low'], '+')} to {_value(row, row['high'], '+')}"),
+            escape(row["n"]),
+            escape(_p(row["p_t"])),
+            escape(_p(row["p_flip"])),
+            escape("–" if row["detectable"] is None else _value(row, row["detectable"])),
+            escape(row["label"]),
+        ]
+        for row in rows
+    ]
+    return table(header, cells, ["changed" if row["label"] == "confirmatory" else "" for row in rows])
+
+
+def changes_table(rows: Sequence[Row]) -> Html:
+    """What changes as an arm trains, with what it swings about its straight line."""
+    if not rows:
+        return Html('<p class="none">No run is finished yet.</p>')
+    header = ("arm", "metric", "first third", "last third", "change ± s.e.", "interval", "n", "p (t)", "swing", "sampling")
+    cells = [
+        [
+            escape(row["arm"]),
+            escape(row["measure"]),
+            escape(f"{row['early']:.4g}"),
+            escape(f"{row['late']:.4g}"),
+            escape(f"{row['change']:+.4g}" + (f" ± {row['stderr']:.4g}" if row["stderr"] is not None else "")),
+            escape("–" if row["low"] is None else f"{row['low']:+.4g} to {row['high']:+.4g}"),
+            escape(row["n"]),
+            escape(_p(row["p_t"])),
+            escape(f"{row['swing']:.3g}"),
+            escape("–" if row["noise"] is None else f"{row['noise']:.3g}"),
+        ]
+        for row in rows
+    ]
+    return table(header, cells)
+
+
+def runs_table(found: Sequence[Compared]) -> Html:
+    """Every run with its state and its costs."""
+    names = ("generated_tokens", "trained_tokens", "optimizer_steps", "seconds")
+    rows = [
+        [
+            escape(one.planned.run_id),
+            escape(one.state),
+            escape(f"{one.generations} of {one.planned.config.generations}"),
+            *(escape(f"{one.totals[name]:,.0f}" if one.totals else "–") for name in names),
+            Html(f"<code>{escape(one.model[:8] or '–')}</code>"),
+            Html(f"<code>{escape(one.head[:12] or '–')}</code>"),
+        ]
+        for one in found
+    ]
+    return table(("run", "state", "generations", *(UNITS[name] for name in names), "base model", "head"), rows)
+
+
+def arms_table(described: Experiment, found: Sequence[Compared]) -> Html:
+    """What each arm does otherwise than the arm that others are compared with."""
+    configs = {one.planned.arm: dump(one.planned.config) for one in found}
+    usual = configs[described.primary.contrast[1]]
+    rows = []
+    for arm in described.arms:
+        keys = [key for key in differences(usual, configs[arm.name]) if key != "seed"]
+        changed = ", ".join(f"{key} = {_at(configs[arm.name], key)}" for key in keys)
+        seeds = " ".join(map(str, arm.seeds or described.seeds))
+        cells = (arm.name, arm.about or "–", arm.config, seeds)
+        rows.append(
+            [*(escape(cell) for cell in cells), Html(f"<code>{escape(changed or 'what the others are compared with')}</code>")]
+        )
+    return table(("arm", "about", "configuration", "seeds", "otherwise than in " + described.primary.contrast[1]), rows)
+
+
+def definitions(described: Experiment) -> Html:
+    """What the words of the page mean."""
+    rule = described.primary
+    said = (
+        "A single agent's step is the proposals and attempts of one teacher-student pair, so at equal generations every adapter "
+        "sees as much as its counterpart, and a population of N pairs spends N times as much in all. Every contrast is therefore "
+        "drawn at equal amounts of each budget, too: the score of both runs, linear between their scored states, at the largest "
+        "amount that both reached. Arms with more steps or larger batches match a population's total by another road.",
+        "Tokens generated are those of proposals and answers; tokens trained on are the responses of samples whose adapter took "
+        "its step; seconds are those of all stages but benchmarks, on a machine that may have had other work. Filling the "
+        "buffers at the start and scoring count nothing.",
+        "First and last third are means over a finished run's generations. A metric's swing is the standard deviation of "
+        "generations about their straight line; sampling is what the tasks of a generation explain of it, the root mean square "
+        "of their standard errors: a swing much above it is the run's own.",
+        "The unit is the seed. Runs of one seed share seed tasks, starting adapters and problems. Standard errors, intervals and "
+        f"tests are over seeds; the smallest detectable difference is for power {rule.power:g} at the spread seen here. Problems "
+        "are a fixed set: intervals speak about other seeds, not about other problems.",
+    )
+    return joined(Html(f"<p>{escape(text)}</p>") for text in said)
+
+
+def _at(values: Mapping[str, Any], key: str) -> Any:
+    for part in key.split("."):
+        values = values[part]
+    return values
+
+
+def _value(row: Row, value: float, sign: str = "") -> str:
+    """Scores in percent or percentage points, metrics as they are."""
+    return f"{100 * value:{sign}.2f}" if row["what"] == "score" else f"{value:{sign}.4g}"
+
+
+def _p(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.3f}" if value >= 0.001 else "< 0.001"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.2f} %"
+
+
+def _points(value: float | None, stderr: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{100 * value:+.2f} ± {100 * stderr:.2f}" if stderr is not None else f"{100 * value:.2f}"
+
+
+def _flip(row: Row) -> str:
+    return "sign flips: –" if row["p_flip"] is None else f"sign flips: {row['p_flip']:.3g}"

@@ -1,0 +1,157 @@
+"""Experiments: arms times seeds, their question, and the one comparison that counts, as a file says before anything runs.
+
+    name = "size"                      # heads every run id: size-pair-s0
+    question = "Does a population learn more than one agent?"
+    seeds = [0, 1, 2]                  # each is a run of every arm, on the same seed tasks and starting adapters
+    settings = { generations = 60 }    # over every arm's configuration
+
+    [[arms]]
+    name = "pair"
+    config = "one-one"                 # a name in infra/runs, or a file
+    settings = { evolution = { every = 0 } }
+    seeds = [0, 1, 2, 3, 4]            # instead of the experiment's
+
+    [primary]                          # the rest is exploratory
+    contrast = ["pair", "single"]      # first minus second, paired by seed
+    budget = "generations"             # at the largest amount of it that both runs of a pair reached
+
+Imports no Prefect.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field, ValidationError, model_validator
+
+from flows.config import ConfigError, RunConfig, dump, load, parse
+from flows.settings import Group
+from flows.store.file_store import RUN_ID
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Budget = Literal[
+    "generations",
+    "generated_tokens",
+    "generated_tokens_per_adapter",
+    "trained_tokens",
+    "trained_tokens_per_adapter",
+    "optimizer_steps",
+    "seconds",
+]
+BUDGETS: tuple[Budget, ...] = get_args(Budget)
+
+
+class Arm(Group):
+    """One configuration of the comparison."""
+
+    name: Name
+    config: str = Field("smoke", description="Name in infra/runs, or a TOML file.")
+    settings: dict[str, Any] = Field({}, description="What this arm does otherwise, as in a configuration file.")
+    seeds: tuple[Seed, ...] | None = Field(None, description="Instead of the experiment's.")
+    about: str = ""
+
+
+class Primary(Group):
+    """The one confirmatory comparison: paired by seed, two-sided t test on the differences."""
+
+    contrast: tuple[str, str]
+    measure: str = Field("pass@1 greedy", description="As in SCORES.")
+    group: str = Field("all", description="All problems, a kind, or a kind and band.")
+    over: Literal["mean", "best", "worst"] = Field("mean", description="Of the scored members of a run.")
+    budget: Budget = "generations"
+    alpha: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    power: Annotated[float, Field(gt=0, lt=1)] = 0.8
+
+
+class Experiment(Group):
+    """A file's content."""
+
+    name: Name
+    question: str
+    seeds: tuple[Seed, ...] = Field(min_length=1)
+    settings: dict[str, Any] = Field({}, description="Over the configuration of every arm.")
+    arms: tuple[Arm, ...] = Field(min_length=2)
+    primary: Primary
+    contrasts: tuple[tuple[str, str], ...] = Field(
+        (), description="Exploratory ones; empty: every arm against the primary's second."
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Experiment":
+        names = [arm.name for arm in self.arms]
+        if len(set(names)) < len(names):
+            raise ValueError(f"arms: {', '.join(sorted({name for name in names if names.count(name) > 1}))} appears twice")
+        for pair in (self.primary.contrast, *self.contrasts):
+            for name in pair:
+                if name not in names:
+                    raise ValueError(f"contrast: {name} is none of the arms {', '.join(names)}")
+            if pair[0] == pair[1]:
+                raise ValueError(f"contrast: {pair[0]} against itself")
+        return self
+
+    def compared(self) -> list[tuple[str, str]]:
+        """All contrasts, the primary one first."""
+        usual = [(arm.name, self.primary.contrast[1]) for arm in self.arms if arm.name != self.primary.contrast[1]]
+        return list(dict.fromkeys([self.primary.contrast, *(self.contrasts or usual)]))
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run of an experiment."""
+
+    arm: str
+    seed: int
+    run_id: str
+    config: RunConfig
+
+
+def read(path: Path) -> Experiment:
+    """The experiment in a file. Raises ConfigError with one line that names the file and the key."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    try:
+        return Experiment.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"])
+        said = first["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"{path}: {key}: {said}" if key else f"{path}: {said}") from error
+
+
+def planned(experiment: Experiment) -> list[Planned]:
+    """Every run, seed by seed, so that an unfinished experiment is balanced over arms. Raises ConfigError naming arm and key."""
+    seeds = list(dict.fromkeys(seed for arm in experiment.arms for seed in arm.seeds or experiment.seeds))
+    return [
+        _planned(experiment, arm, seed)
+        for seed in sorted(seeds)
+        for arm in experiment.arms
+        if seed in (arm.seeds or experiment.seeds)
+    ]
+
+
+def _planned(experiment: Experiment, arm: Arm, seed: int) -> Planned:
+    run_id = f"{experiment.name}-{arm.name}-s{seed}"
+    if not RUN_ID.fullmatch(run_id):
+        raise ConfigError(f"arm {arm.name}: the run id {run_id} is longer than 40 characters")
+    try:
+        values = _over(_over(dump(load(arm.config)), experiment.settings), arm.settings)
+        config = parse(values | {"seed": seed})
+    except ConfigError as error:
+        raise ConfigError(f"arm {arm.name}: {error}") from error
+    return Planned(arm.name, seed, run_id, config)
+
+
+def _over(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The values with the settings over them, group by group."""
+    merged = dict(values)
+    for key, value in settings.items():
+        known = merged.get(key)
+        merged[key] = _over(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
+    return merged

@@ -1,0 +1,133 @@
+"""What a person sees of the steps that are running: bars on a terminal, elsewhere a line every half minute.
+
+A step that reports nothing (a model that loads, a machine far away) is still named, with the time that it has taken so far.
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.table import Column
+
+from flows.monitoring.meter import Reading, duration
+
+LINE_SECONDS = 30.0  # between two lines about a step, where there is no terminal
+Told = Callable[[Reading], None]
+
+
+def to_stderr(line: str) -> None:
+    """A line for whoever reads the log."""
+    print(line, file=sys.stderr, flush=True)
+
+
+@dataclass
+class _Step:
+    """A step that is running."""
+
+    name: str
+    began: float
+    said: float
+    reading: Reading | None = None
+    bar: TaskID | None = None
+
+
+class Display:
+    """Shows the steps of one process. Use as a context manager; `say` takes the lines of a process without a terminal."""
+
+    def __init__(
+        self, say: Callable[[str], None] = to_stderr, console: Console | None = None, line_seconds: float = LINE_SECONDS
+    ) -> None:
+        console = console or Console(stderr=True)
+        self._say, self._line_seconds = say, line_seconds
+        self._steps: list[_Step] = []
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._bars = Progress(
+            *_columns(), console=console, transient=True, expand=True, redirect_stdout=False, redirect_stderr=False
+        )
+        self._live = console.is_terminal
+        self._whole = self._bars.add_task("", total=1.0, visible=False, detail="") if self._live else None
+        self._thread = threading.Thread(target=self._tick, name="progress", daemon=True)
+
+    def __enter__(self) -> "Display":
+        if self._live:
+            self._bars.start()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._bars.stop()
+
+    @contextmanager
+    def step(self, name: str, share: float | None = None) -> Iterator[Told]:
+        """A step runs inside the block; what it yields is told its readings. `share`: what of the whole run is done before."""
+        now = time.monotonic()
+        step = _Step(name, now, now)
+        with self._lock:
+            self._steps.append(step)
+            if self._live:
+                step.bar = self._bars.add_task(name, total=None, detail="")
+                if share is not None and self._whole is not None:
+                    self._bars.update(self._whole, completed=share, visible=True, description="run", detail=f"{share:.0%}")
+        try:
+            yield lambda reading: self._read(step, reading)
+        finally:
+            with self._lock:
+                self._steps.remove(step)
+                if step.bar is not None:
+                    self._bars.remove_task(step.bar)
+
+    def print(self, line: str) -> None:
+        """A line on standard output that stays, above the bars."""
+        with self._lock:
+            if self._live:
+                self._bars.stop()
+            print(line, flush=True)
+            if self._live and not self._ended.is_set():
+                self._bars.start()
+
+    def _read(self, step: _Step, reading: Reading) -> None:
+        step.reading = reading
+        if step.bar is not None:
+            self._bars.update(step.bar, completed=reading.share, total=1.0, detail=str(reading))
+
+    def _tick(self) -> None:
+        while not self._ended.wait(min(1.0, self._line_seconds / 4)):
+            now = time.monotonic()
+            with self._lock:
+                steps = list(self._steps)
+            for step in steps:
+                if self._live:
+                    self._named(step, now)
+                elif now - step.said >= self._line_seconds:
+                    step.said = now
+                    self._say(f"{step.name}: {_state(step, now)}")
+
+    def _named(self, step: _Step, now: float) -> None:
+        """A step without readings shows its time."""
+        if step.reading is None and step.bar is not None and now - step.began >= 1:
+            with self._lock:
+                if step in self._steps:
+                    self._bars.update(step.bar, detail=_state(step, now))
+
+
+def _columns() -> tuple[Any, ...]:
+    name, rest = Column(no_wrap=True), Column(no_wrap=True, overflow="ellipsis", ratio=1)
+    return (
+        TextColumn("{task.description}", table_column=name),
+        BarColumn(16, table_column=Column(min_width=16)),
+        TextColumn("{task.fields[detail]}", table_column=rest),
+    )
+
+
+def _state(step: _Step, now: float) -> str:
+    so_far = f"{duration(now - step.began)} so far"
+    return so_far if step.reading is None else f"{so_far} · {step.reading}"

@@ -1,0 +1,107 @@
+"""Prometheus metrics of every run of a store, read from its manifests and small tables when they are asked for.
+
+Nothing is counted in the processes that train: what a scrape says is what is stored, so it holds after a crash and for any number
+of machines. Counters go over all generations; gauges are those of the newest generation that has the number. How long a lease has
+stood still is measured by this process's own clock, from its first scrape on: clocks of two machines are never compared.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from flows.commands.status import stored_bytes
+from flows.monitoring.run_tables import Watch
+from flows.monitoring.telemetry_machine import Around
+from flows.monitoring.telemetry_run import numbers
+from flows.run.run import Run
+from flows.storage import Damaged, NotStored, Store, StoreRefused
+
+BYTES_SECONDS = 60.0  # how long a count of stored bytes serves: it needs a listing
+
+
+class StoreMetrics(Collector):
+    """The metrics of a store. `watch_of` gives each run's small tables as far as it has come."""
+
+    def __init__(self, store: Store, run_ids: Callable[[], list[str]], watch_of: Callable[[str], Watch]) -> None:
+        self._store, self._run_ids, self._watch_of = store, run_ids, watch_of
+        self._bytes: dict[str, tuple[float, dict[str, int]]] = {}
+        self._beats: dict[str, tuple[object, float]] = {}
+        self._around = Around()
+        self._lock = threading.Lock()
+
+    def describe(self) -> list[Metric]:
+        """Nothing in advance: the registry would scrape the store once to find out."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """All families."""
+        with self._lock:
+            families: dict[str, Metric] = {}
+            unreadable = _family(families, "populora_unreadable_runs", "Runs whose metrics could not be read at this scrape.", ())
+            faults = 0
+            for run_id in self._run_ids():
+                try:
+                    self._add(families, self._watch_of(run_id))
+                except (NotStored, Damaged, StoreRefused):
+                    faults += 1
+            unreadable.add_metric([], faults)
+            free = self._store.free()
+            if free is not None:
+                _family(families, "populora_store_free_bytes", "Bytes that can still be written.", ()).add_metric([], free)
+            for name, says, labels, value in self._around.numbers():
+                _family(families, name, says, tuple(labels)).add_metric([*labels.values()], value)
+            yield from families.values()
+
+    def _add(self, families: dict[str, Metric], watch: Watch) -> None:
+        for name, says, labels, value in numbers(watch):
+            _family(families, name, says, ("run", *labels)).add_metric([watch.run.run_id, *labels.values()], value)
+        for kind, size in self._stored(watch.run).items():
+            of = _family(families, "populora_store_bytes", "Bytes stored, by what they are for.", ("run", "kind"))
+            of.add_metric([watch.run.run_id, kind], size)
+        held, still = self._lease(watch.run)
+        _family(families, "populora_lease_held", "Whether a process works on the run.", ("run",)).add_metric(
+            [watch.run.run_id], held
+        )
+        age = _family(
+            families, "populora_lease_unchanged_seconds", "Since this exporter last saw the lease's heart beat.", ("run",)
+        )
+        if held:
+            age.add_metric([watch.run.run_id], still)
+
+    def _stored(self, run: Run) -> dict[str, int]:
+        counted, found = self._bytes.get(run.run_id, (float("-inf"), {}))
+        if time.monotonic() - counted > BYTES_SECONDS:
+            found = stored_bytes(run)
+            self._bytes[run.run_id] = (time.monotonic(), found)
+        return found
+
+    def _lease(self, run: Run) -> tuple[bool, float]:
+        """Whether the lease is held, and the seconds since its beat was seen to change."""
+        try:
+            lease = json.loads(self._store.read(f"{run.run_id}/.lease"))
+        except NotStored:
+            self._beats.pop(run.run_id, None)
+            return False, 0.0
+        except ValueError:
+            lease = {}
+        now, seen = time.monotonic(), (lease.get("token"), lease.get("beat"))
+        before, since = self._beats.get(run.run_id, (None, now))
+        if seen != before:
+            since = now
+        self._beats[run.run_id] = (seen, since)
+        return True, now - since
+
+
+def _family(
+    families: dict[str, Metric], name: str, says: str, labels: tuple[str, ...]
+) -> CounterMetricFamily | GaugeMetricFamily:
+    if name not in families:
+        kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+        families[name] = kind(name, says, labels=labels)
+    found = families[name]
+    assert isinstance(found, CounterMetricFamily | GaugeMetricFamily), name
+    return found

@@ -1,0 +1,97 @@
+"""Metrics of what lies around the runs: graphics cards of this machine, and flow runs that wait at the Prefect server.
+
+Both are optional. Without `nvidia-smi` there are no cards, and without PREFECT_API_URL no queue; a server that does not answer
+gives one metric that says so. Each question is asked at most every SECONDS, and a scrape waits for it PATIENCE at most.
+"""
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from flows.prefect_ops.prefect_api import authorization
+
+SECONDS, PATIENCE = 10.0, 3.0
+STATES = ("Scheduled", "Late", "AwaitingConcurrencySlot", "Pending", "Running", "Paused")
+_CARDS = ("nvidia-smi", "--query-gpu=index,memory.used,memory.total,utilization.gpu", "--format=csv,noheader,nounits")
+
+Number = tuple[str, str, dict[str, str], float]
+
+
+class Around:
+    """The numbers of this machine and of its Prefect server, each kept for SECONDS."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[float, list[Number]]] = {}
+
+    def numbers(self) -> Iterator[Number]:
+        """(name, what it says, labels, value)."""
+        yield from self._fresh("cards", cards)
+        if api := os.environ.get("PREFECT_API_URL", ""):
+            yield from self._fresh("queue", lambda: queue(api))
+
+    def _fresh(self, name: str, ask: Callable[[], list[Number]]) -> list[Number]:
+        asked, found = self._kept.get(name, (float("-inf"), []))
+        if time.monotonic() - asked > SECONDS:
+            found = ask()
+            self._kept[name] = (time.monotonic(), found)
+        return found
+
+
+def cards() -> list[Number]:
+    """Memory and use of each NVIDIA card that this machine has; nothing on a machine without one."""
+    if shutil.which(_CARDS[0]) is None:
+        return []
+    try:
+        answer = subprocess.run(_CARDS, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    found: list[Number] = []
+    for row in csv.reader(answer.splitlines(), skipinitialspace=True):
+        if len(row) != 4:
+            continue
+        card = {"card": row[0]}
+        for (name, says, factor), text in zip(_OF_CARDS, row[1:], strict=True):
+            if text.replace(".", "", 1).isdigit():  # a card may say [N/A]
+                found.append((name, says, card, float(text) * factor))
+    return found
+
+
+_OF_CARDS = (
+    ("populora_gpu_memory_used_bytes", "Memory in use on a card of this machine.", 2.0**20),
+    ("populora_gpu_memory_bytes", "Memory of a card of this machine.", 2.0**20),
+    ("populora_gpu_use", "Share of the last moment in which a card of this machine was at work.", 0.01),
+)
+
+
+def queue(api: str) -> list[Number]:
+    """Flow runs of each work pool by state, from the Prefect API at `api`."""
+    says = "Whether the Prefect server answers."
+    try:
+        pools = [str(pool["name"]) for pool in _asked(f"{api}/work_pools/filter", {})]
+        found: list[Number] = [("populora_prefect_up", says, {}, 1.0)]
+        for pool in sorted(pools):
+            for state in STATES:
+                count = _asked(
+                    f"{api}/flow_runs/count",
+                    {"work_pools": {"name": {"any_": [pool]}}, "flow_runs": {"state": {"name": {"any_": [state]}}}},
+                )
+                labels = {"pool": pool, "state": state.lower()}
+                found.append(("populora_queue_flow_runs", "Flow runs of a work pool that are not over.", labels, float(count)))
+    except (OSError, urllib.error.URLError, ValueError, KeyError, TypeError):
+        return [("populora_prefect_up", says, {}, 0.0)]
+    return found
+
+
+def _asked(url: str, question: dict[str, object]) -> Any:
+    headers = {"Content-Type": "application/json"} | authorization()
+    request = urllib.request.Request(url, json.dumps(question).encode(), headers)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(request, timeout=PATIENCE) as answer:
+        return json.loads(answer.read(1_000_000))

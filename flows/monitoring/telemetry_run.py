@@ -1,0 +1,142 @@
+"""The numbers of one run that Prometheus gets: (name, what it says, labels, value)."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from flows.monitoring.run_tables import Watch
+from flows.run.manifest import Manifest
+from stages.analysis.summary import KINDS, lookup
+
+Number = tuple[str, str, dict[str, str], float]
+Values = Mapping[tuple[str, str | None, str | None, str | None], float]
+
+_MEMORY = (
+    ("peak_memory_mb", "populora_stage_peak_memory_bytes", "Largest resident memory of the process that ran the stage"),
+    ("peak_gpu_memory_mb", "populora_stage_peak_gpu_memory_bytes", "Most memory that the stage's tensors held on a card"),
+)
+
+
+def numbers(watch: Watch) -> Iterator[Number]:
+    """Everything that a run's manifests and small tables say."""
+    config = (watch.run.history.description() or {}).get("config", {})
+    labels = {"mode": str(config.get("mode", "")), "model": str(config.get("model", {}).get("name", ""))}
+    yield "populora_run_info", "The run's mode and base model.", labels, 1
+    yield "populora_generations_planned", "Generations that the run is to have.", {}, float(config.get("generations", 0))
+    whole = [generation for generation in watch.generations if _stage(watch, generation, "evolve")]
+    yield "populora_generations_done", "Generations that are whole.", {}, len(whole)
+    yield from _times(watch, whole)
+    yield from _work(watch, whole)
+    yield from _newest(watch)
+    yield from _alarms(watch)
+
+
+def _times(watch: Watch, whole: list[int]) -> Iterator[Number]:
+    total: dict[str, float] = {}
+    for spent in watch.clock().values():
+        total |= {stage: total.get(stage, 0.0) + seconds for stage, seconds in spent.items()}
+    for stage, seconds in total.items():
+        yield "populora_stage_seconds_total", "Seconds of a stage, over all generations.", {"stage": stage}, seconds
+    if not whole:
+        return
+    for stage, seconds in watch.clock()[whole[-1]].items():
+        yield "populora_newest_stage_seconds", "Seconds of a stage in the newest whole generation.", {"stage": stage}, seconds
+        clock = _clock(watch, whole[-1], stage)
+        for key, name, says in _MEMORY:
+            if key in clock:
+                yield name, f"{says}, newest whole generation.", {"stage": stage}, float(clock[key]) * 2**20
+
+
+def _work(watch: Watch, whole: list[int]) -> Iterator[Number]:
+    """Tokens and programs: over all whole generations, and a second in the newest."""
+    done: Counter[tuple[str, str]] = Counter()
+    for generation in whole:
+        done.update(_amounts(watch, generation))
+    for (unit, stage), amount in done.items():
+        yield f"populora_{unit}_total", f"{unit.capitalize()} of a stage, over whole generations.", {"stage": stage}, amount
+    if not whole:
+        return
+    spent = watch.clock()[whole[-1]]
+    for (unit, stage), amount in _amounts(watch, whole[-1]).items():
+        if spent.get(stage):
+            says = f"{unit.capitalize()} a second of a stage in the newest whole generation."
+            yield f"populora_{unit}_per_second", says, {"stage": stage}, amount / spent[stage]
+
+
+def _amounts(watch: Watch, generation: int) -> Counter[tuple[str, str]]:
+    """What each stage of a generation got through, by unit and stage."""
+    values = lookup(watch.of(generation, "metrics"))
+    refs = [ref for one in watch.manifests(generation) for ref in one.outputs if ref.rows is not None]
+    rows = {ref.uri.rpartition("/")[2].removesuffix(".parquet"): ref.rows or 0 for ref in refs}
+    found: Counter[tuple[str, str]] = Counter()
+    for stage, table in (("propose", "proposals"), ("solve", "rollouts")):
+        tokens = values.get((f"{stage}.completion_tokens", None, None, None))
+        if tokens is not None and table in rows:
+            found["tokens", stage] = round(tokens * rows[table])
+    trained = [value for (name, member, *_), value in values.items() if name == "update.response_tokens" and member]
+    if trained:
+        found["tokens", "update"] = round(sum(trained))
+    for stage, table in (("verify", "tasks"), ("grade", "grades")):
+        if table in rows:
+            found["programs", stage] = rows[table]
+    return found
+
+
+def _newest(watch: Watch) -> Iterator[Number]:
+    """Shares, rewards and ratings of the newest generation that is rated; proposals by verdict over all."""
+    statuses: Counter[str] = Counter()
+    newest: Values = {}
+    rated: list[dict[str, Any]] = []
+    for generation in watch.generations:
+        values = lookup(watch.of(generation, "metrics"))
+        prefix = "propose.status."
+        statuses.update(
+            {name.removeprefix(prefix): int(value) for (name, *_), value in values.items() if name.startswith(prefix)}
+        )
+        if found := watch.of(generation, "ratings").to_pylist():
+            newest, rated = values, found
+    for status, count in statuses.items():
+        yield "populora_proposals_total", "Proposals by verdict.", {"status": status}, count
+    for kind in (None, *KINDS):
+        of = {"kind": kind or "all"}
+        if (share := newest.get(("propose.valid_share", None, None, kind))) is not None:
+            yield "populora_valid_share", "Share of proposals that are valid, newest rated generation.", of, share
+        if (rate := newest.get(("solve.rate", None, None, kind))) is not None:
+            yield "populora_solve_rate", "Share of attempts that are correct, newest rated generation.", of, rate
+    for role in ("teacher", "student"):
+        if (reward := newest.get(("reward.mean", None, role, None))) is not None:
+            yield "populora_reward_mean", "Mean reward of a role, newest rated generation.", {"role": role}, reward
+    yield from _members(newest, rated)
+
+
+def _members(values: Values, rated: list[dict[str, Any]]) -> Iterator[Number]:
+    shown = {
+        "update.entropy": ("populora_entropy_nats", "Entropy a token of a member."),
+        "update.drift_mean": ("populora_drift_nats", "Difference of engine and trainer, nats a token, of a member."),
+    }
+    for (name, member, role, _), value in values.items():
+        if name in shown and member and role:
+            metric, says = shown[name]
+            yield metric, says, {"member": member, "role": role}, value
+    for row in {row["member_id"]: row for row in rated}.values():
+        of = {"member": row["member_id"], "role": row["role"]}
+        yield "populora_rating_mu", "TrueSkill mu of a member.", of, row["mu"]
+        yield "populora_rating_sigma", "TrueSkill sigma of a member.", of, row["sigma"]
+
+
+def _alarms(watch: Watch) -> Iterator[Number]:
+    found = watch.alarms()
+    for name, count in Counter(alarm.name for alarm in found).items():
+        yield "populora_alarms_total", "Alarms raised, by name.", {"alarm": name}, count
+    rated = [generation for generation in watch.generations if watch.of(generation, "ratings").num_rows]
+    for name in sorted({alarm.name for alarm in found if rated and alarm.generation == rated[-1]}):
+        yield "populora_alarm", "Alarms of the newest rated generation.", {"alarm": name}, 1
+
+
+def _stage(watch: Watch, generation: int, stage: str) -> Manifest | None:
+    return next((manifest for manifest in watch.manifests(generation) if manifest.stage == stage), None)
+
+
+def _clock(watch: Watch, generation: int, stage: str) -> dict[str, Any]:
+    manifest = _stage(watch, generation, stage)
+    return {} if manifest is None else manifest.clock

@@ -1,0 +1,112 @@
+"""`populora track`: a run's numbers, as its tables hold them, also to TensorBoard, MLflow or Weights & Biases. Off unless asked.
+
+It reads the store and nothing else, so it works during a run, after it, and from another machine; training neither knows nor
+waits. A destination remembers the last generation that it got: the same command goes on from there, and repeats nothing.
+
+Names: a metric, then what it is about, as in `solve.rate`, `solve.rate/deduction`, `update.entropy/student/s0`,
+`pair.solve_rate/student/s0/t1`. Added to the table `metrics` are `rating.mu`, `rating.sigma` and `rating.fitness` of each
+member, `seconds/{stage}`, and the count of `alarms`.
+"""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from flows.config import ConfigError
+from flows.monitoring.run_tables import Watch
+from flows.monitoring.tracking_sinks import MLflow, TensorBoard, WandB
+from flows.run.manifest import Json
+from flows.run.run import Run
+from flows.storage import NotStored
+
+POLL_SECONDS = 10.0
+
+
+class Sink(Protocol):
+    """Where numbers go. Made with the target, the run's id and its configuration."""
+
+    def last(self) -> int:
+        """The newest generation that it has got; -1 for none."""
+        ...
+
+    def write(self, generation: int, ended: float, values: Mapping[str, float]) -> None:
+        """All numbers of a generation that ended at this time."""
+        ...
+
+    def close(self) -> None:
+        """Leaves everything written."""
+        ...
+
+
+SINKS: dict[str, Callable[[str, str, Json], Sink]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
+
+
+def track(run: Run, to: str, follow: bool = False, told: Callable[[str], None] = print) -> int:
+    """Sends each whole generation that `to` (`tensorboard:FOLDER`, `mlflow:URI`, `wandb:FOLDER`) lacks; how many.
+
+    With `follow` it waits for more until the run is whole. Raises NotStored for a run never started, ConfigError for a target
+    that is none.
+    """
+    description = run.history.description()
+    if description is None:
+        raise NotStored(f"no run {run.run_id} in {run.store.url}")
+    config = dict(description["config"])
+    sink, sent = opened(to, run.run_id, config), 0
+    try:
+        watch = Watch(run)
+        while True:
+            ready = [generation for generation in whole(watch.look()) if generation > sink.last()]
+            raised = Counter(alarm.generation for alarm in watch.alarms()) if ready else Counter[int]()
+            for generation in ready:
+                numbers = values(watch, generation) | {"alarms": float(raised[generation])}
+                sink.write(generation, ended(watch, generation), numbers)
+                sent += 1
+                told(f"generation {generation} sent to {to}")
+            if not follow or sink.last() + 1 >= int(_planned(run)):
+                return sent
+            time.sleep(POLL_SECONDS)
+    finally:
+        sink.close()
+
+
+def opened(to: str, run_id: str, config: Json) -> Sink:
+    """The destination that `to` names. Raises ConfigError."""
+    kind, _, target = to.partition(":")
+    if kind not in SINKS or not target:
+        raise ConfigError(f"--to {to[:80]!r}: give one of {', '.join(f'{name}:WHERE' for name in sorted(SINKS))}")
+    return SINKS[kind](target, run_id, config)
+
+
+def whole(watch: Watch) -> list[int]:
+    """Generations that are finished."""
+    return [number for number in watch.generations if any(one.stage == "evolve" for one in watch.manifests(number))]
+
+
+def ended(watch: Watch, generation: int) -> float:
+    """When the last stage of a generation ended, by the clock of the machine that worked."""
+    clocks = [one.clock for one in watch.manifests(generation)]
+    return max((float(one.get("started", 0.0)) + float(one.get("seconds", 0.0)) for one in clocks), default=0.0)
+
+
+def values(watch: Watch, generation: int) -> dict[str, float]:
+    """The finite numbers of a generation by name."""
+    found: dict[str, float] = {}
+    for row in watch.of(generation, "metrics").to_pylist():
+        found[_name(row)] = row["value"]
+    for row in watch.of(generation, "ratings").to_pylist():
+        for of in ("mu", "sigma", "fitness"):
+            found[f"rating.{of}/{row['role']}/{row['member_id']}"] = row[of]
+    for stage, seconds in watch.clock()[generation].items():
+        found[f"seconds/{stage}"] = seconds
+    return {name: float(value) for name, value in found.items() if value is not None and math.isfinite(value)}
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    parts = (row["name"], row["role"], row["member_id"], row["opponent_id"], row["kind"])
+    return "/".join(str(part) for part in parts if part is not None)
+
+
+def _planned(run: Run) -> int:
+    return int((run.history.description() or {}).get("config", {}).get("generations", 0))

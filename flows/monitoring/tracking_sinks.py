@@ -1,0 +1,152 @@
+"""The three destinations of `populora track`. Each needs its extra: `pip install 'populora-pipeline[tensorboard]'` and so on.
+
+What was sent last is kept with what was sent: as a tag of the MLflow run, and for the other two in a small file in their folder.
+"""
+
+import importlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flows.config import ConfigError
+from flows.run.manifest import Json
+from flows.storage import StoreRefused, StoreUnavailable
+
+LAST = "populora.generation"
+PROJECT = "populora"
+
+
+def needed(module: str, extra: str) -> Any:
+    """The library. Raises ConfigError naming the extra that brings it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(f"{extra} is not installed: pip install -c constraints.txt '.[{extra}]'") from error
+
+
+def flat(config: Mapping[str, Any], before: str = "") -> dict[str, str]:
+    """Settings by dotted name, as texts."""
+    found: dict[str, str] = {}
+    for key, value in config.items():
+        found |= flat(value, f"{before}{key}.") if isinstance(value, Mapping) else {f"{before}{key}": str(value)}
+    return found
+
+
+class _Marker:
+    """Which generation a folder got last."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / ".populora.json"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreRefused(f"{folder}: {error.strerror}") from error
+
+    def read(self) -> int:
+        return int(json.loads(self._path.read_text())["generation"]) if self._path.is_file() else -1
+
+    def write(self, generation: int) -> None:
+        new = self._path.with_suffix(".new")
+        new.write_text(json.dumps({"generation": generation}))
+        new.replace(self._path)
+
+
+class TensorBoard:
+    """Event files in a folder, a sub-folder for each run."""
+
+    def __init__(self, target: str, run_id: str, config: Json) -> None:
+        library = needed("tensorboard.summary", "tensorboard")
+        folder = Path(target) / run_id
+        self._marker = _Marker(folder)
+        self._writer = library.Writer(str(folder))
+
+    def last(self) -> int:
+        """From the folder's marker."""
+        return self._marker.read()
+
+    def write(self, generation: int, ended: float, values: Mapping[str, float]) -> None:
+        """One scalar a number, at the step of its generation and the time at which it ended."""
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step=generation, wall_time=ended)
+        self._writer.flush()
+        self._marker.write(generation)
+
+    def close(self) -> None:
+        """Ends the event file."""
+        self._writer.close()
+
+
+class MLflow:
+    """A run of the experiment `populora` at a tracking URI: a server, `sqlite:///file.db`, or a folder."""
+
+    def __init__(self, target: str, run_id: str, config: Json) -> None:
+        mlflow = needed("mlflow", "mlflow")
+        self._entities, self._faults = mlflow.entities, needed("mlflow.exceptions", "mlflow").MlflowException
+        try:
+            self._client = mlflow.tracking.MlflowClient(target)
+            found = self._client.get_experiment_by_name(PROJECT)
+            experiment = found.experiment_id if found else self._client.create_experiment(PROJECT)
+            runs = self._client.search_runs([experiment], f"tags.`populora.run` = '{run_id}'", max_results=1)
+            if runs:
+                self._id = runs[0].info.run_id
+            else:
+                self._id = self._client.create_run(experiment, tags={"populora.run": run_id}, run_name=run_id).info.run_id
+                settings = [self._entities.Param(key, value[:6000]) for key, value in sorted(flat(config).items())]
+                for place in range(0, len(settings), 100):
+                    self._client.log_batch(self._id, params=settings[place : place + 100])
+        except self._faults as error:
+            raise StoreUnavailable(f"MLflow at {target}: {str(error).splitlines()[0][:200]}") from error
+
+    def last(self) -> int:
+        """From the run's tag."""
+        return int(self._client.get_run(self._id).data.tags.get(LAST, -1))
+
+    def write(self, generation: int, ended: float, values: Mapping[str, float]) -> None:
+        """In batches of a thousand, which is what a server takes at once; the tag comes last."""
+        at = int(1000 * ended)
+        found = [self._entities.Metric(_allowed(name), value, at, generation) for name, value in values.items()]
+        try:
+            for place in range(0, len(found), 1000):
+                self._client.log_batch(self._id, metrics=found[place : place + 1000])
+            self._client.set_tag(self._id, LAST, str(generation))
+        except self._faults as error:
+            raise StoreUnavailable(f"MLflow: {str(error).splitlines()[0][:200]}") from error
+
+    def close(self) -> None:
+        """The run stays open for more generations until it is marked as finished."""
+        self._client.set_terminated(self._id)
+
+
+class WandB:
+    """A run of the project `populora` (or WANDB_PROJECT) with its files in a folder; offline unless WANDB_API_KEY is set."""
+
+    def __init__(self, target: str, run_id: str, config: Json) -> None:
+        library = needed("wandb", "wandb")
+        folder = Path(target) / run_id
+        self._marker = _Marker(folder)
+        mode = os.environ.get("WANDB_MODE") or ("online" if os.environ.get("WANDB_API_KEY") else "offline")
+        project = os.environ.get("WANDB_PROJECT") or PROJECT
+        quiet = library.Settings(silent=True, console="off", disable_git=True, save_code=False, x_disable_stats=True)
+        named = {"project": project, "id": run_id, "name": run_id, "dir": str(folder)}
+        self._run = library.init(**named, mode=mode, resume="allow", config=flat(config), settings=quiet)
+
+    def last(self) -> int:
+        """From the folder's marker: offline there is nobody to ask."""
+        return self._marker.read()
+
+    def write(self, generation: int, ended: float, values: Mapping[str, float]) -> None:
+        """One step a generation."""
+        self._run.log(dict(values) | {"ended": ended}, step=generation)
+        self._marker.write(generation)
+
+    def close(self) -> None:
+        """Ends the run; `wandb sync` sends what was kept offline."""
+        self._run.finish()
+
+
+def _allowed(name: str) -> str:
+    """MLflow takes letters, digits and `_-. :/` in names."""
+    return re.sub(r"[^\w\-. :/]", "_", name)

@@ -1,0 +1,167 @@
+"""What a generation's note is drawn from: its small tables, a few columns of its large ones, and curves over the run so far."""
+
+import base64
+import io
+import math
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flows.monitoring.run_tables import Watch
+from flows.notes.note_text import Row, Sample, Told
+from flows.run.addresses import Addresses
+from flows.run.manifest import folder_of
+from flows.run.run import Run
+from flows.run.table_reader import rows
+from stages.analysis.summary import lookup
+
+PICTURE_DPI, PICTURE_COLOURS = 90, 32
+_TASK = ("task_id", "match_id", "teacher_id", "kind", "program", "inputs", "outputs", "status")
+_GRADE = ("rollout_id", "task_id", "match_id", "kind", "status", "correct")
+_POINTS = {
+    "grades": pa.schema([("generation", pa.int64()), ("task_id", pa.string()), ("kind", pa.string()), ("correct", pa.bool_())]),
+    "tasks": pa.schema(
+        [
+            ("generation", pa.int64()),
+            ("teacher_id", pa.string()),
+            ("group_id", pa.string()),
+            ("kind", pa.string()),
+            ("status", pa.string()),
+        ]
+    ),
+}
+
+
+class Teller:
+    """Gathers what each generation's notes say; what the curves need of earlier generations is kept."""
+
+    def __init__(self, run: Run, planned: int, base: str = "") -> None:
+        self.run, self.planned = run, planned
+        self.at = Addresses(base) if base else None
+        self.watch = Watch(run)
+        self._points: dict[str, dict[int, pa.Table]] = {name: {} for name in _POINTS}
+
+    def told(self, generation: int) -> Told:
+        """Everything about one generation that is stored."""
+        watch = self.watch.look()
+        tasks, grades = self.tasks(generation), self.grades(generation)
+        for earlier in watch.generations:
+            if earlier <= generation:
+                self._keep(earlier)
+        return Told(
+            run_id=self.run.run_id,
+            generation=generation,
+            planned=self.planned,
+            values=lookup(watch.of(generation, "metrics")),
+            ratings=watch.of(generation, "ratings").to_pylist(),
+            offspring=watch.of(generation, "offspring").to_pylist(),
+            seconds=watch.clock().get(generation, {}),
+            alarms=[alarm for alarm in watch.alarms() if alarm.generation == generation],
+            samples=[self._sample(generation, heading, task, own) for heading, task, own in choose(tasks, grades)],
+            earlier=[_shares(lookup(watch.of(number, "metrics"))) for number in watch.generations if number <= generation],
+            pictures=self._pictures(generation),
+            at=self.at,
+        )
+
+    def tasks(self, generation: int) -> list[Row]:
+        """The tasks of a generation."""
+        return rows(self.run, f"{folder_of(generation)}/tasks.parquet", _TASK)
+
+    def grades(self, generation: int) -> list[Row]:
+        """The verdicts of a generation on its own tasks."""
+        own = {row["task_id"] for row in rows(self.run, f"{folder_of(generation)}/tasks.parquet", ("task_id",))}
+        graded = rows(self.run, f"{folder_of(generation)}/grades.parquet", _GRADE)
+        return [row for row in graded if row["task_id"] in own]
+
+    def matches(self, generation: int) -> list[Row]:
+        """The matches of a generation."""
+        return rows(self.run, f"{folder_of(generation)}/matches.parquet")
+
+    def _sample(self, generation: int, heading: str, task: Row, grades: list[Row]) -> Sample:
+        uri = f"{folder_of(generation)}/rollouts.parquet"
+        said = rows(self.run, uri, ("rollout_id", "answer", "text"), task_id=task["task_id"])
+        answers = {row["rollout_id"]: row["text"] if row["answer"] is None else row["answer"] for row in said}
+        counted = Counter((answers.get(row["rollout_id"], ""), row["status"]) for row in grades)
+        listed = [(answer, status, count) for (answer, status), count in counted.most_common()]
+        return Sample(heading, task, sum(row["correct"] for row in grades), len(grades), listed)
+
+    def _keep(self, generation: int) -> None:
+        """The columns that the curves are drawn from; read once, when the generation is graded."""
+        folder = folder_of(generation)
+        if generation in self._points["grades"]:
+            return
+        found = rows(self.run, f"{folder}/grades.parquet", ("task_id", "kind", "correct"))
+        if not found:
+            return
+        groups = {
+            row["proposal_id"]: row["group_id"]
+            for row in rows(self.run, f"{folder}/proposals.parquet", ("proposal_id", "group_id"))
+        }
+        tasks = rows(self.run, f"{folder}/tasks.parquet", ("task_id", "teacher_id", "kind", "status"))
+        own = {row["task_id"] for row in tasks}
+        found = [row for row in found if row["task_id"] in own]
+        posed = [row | {"group_id": groups.get(row["task_id"], row["task_id"])} for row in tasks]
+        for name, values in (("grades", found), ("tasks", posed)):
+            numbered = [row | {"generation": generation} for row in values]
+            self._points[name][generation] = pa.Table.from_pylist(numbered, _POINTS[name])
+
+    def _pictures(self, generation: int) -> dict[str, str]:
+        """The curves up to this generation, as small pictures in the note itself: they show without a browser of ours."""
+        from stages.figures import figures
+        from stages.figures import population as population_figures
+        from stages.figures import tasks as task_figures
+
+        grades, tasks = (
+            pa.concat_tables([_POINTS[name].empty_table(), *(kept for number, kept in points if number <= generation)])
+            for name, points in ((name, self._points[name].items()) for name in ("grades", "tasks"))
+        )
+        ratings = self.watch.table("ratings")
+        ratings = ratings.filter(pc.less_equal(ratings["generation"], generation))
+        plates = (
+            figures.solve_rate(grades.combine_chunks()),
+            task_figures.valid_share(tasks.combine_chunks()),
+            population_figures.rating_curves(ratings),
+        )
+        return {plate.question: _small(plate.figure) for plate in plates if plate.figure is not None}
+
+
+def choose(tasks: list[Row], grades: list[Row]) -> list[tuple[str, Row, list[Row]]]:
+    """Three tasks that people want to see: what most solved, what about half solved, what nobody solved; with their verdicts."""
+    attempts: dict[str, list[Row]] = {}
+    for row in grades:
+        attempts.setdefault(row["task_id"], []).append(row)
+    rated = [
+        (task, sum(row["correct"] for row in attempts[task["task_id"]]) / len(attempts[task["task_id"]]))
+        for task in tasks
+        if task["task_id"] in attempts
+    ]
+    wanted = [
+        ("Solved by most", [one for one in rated if one[1] > 0], lambda rate: -rate),
+        ("In between", [one for one in rated if 0 < one[1] < 1], lambda rate: abs(rate - 0.5)),
+        ("Solved by nobody", [one for one in rated if one[1] == 0], lambda rate: rate),
+    ]
+    chosen: list[tuple[str, Row, list[Row]]] = []
+    for heading, fitting, rank in wanted:
+        free = [one for one in fitting if one[0] not in [task for _, task, _ in chosen]]
+        if free:
+            task = min(free, key=lambda one: rank(one[1]))[0]
+            chosen.append((heading, task, attempts[task["task_id"]]))
+    return chosen
+
+
+def _shares(values: Any) -> tuple[float | None, float | None]:
+    found = (values.get((name, None, None, None)) for name in ("propose.valid_share", "solve.rate"))
+    valid, solved = (None if one is None or math.isnan(one) else float(one) for one in found)
+    return valid, solved
+
+
+def _small(figure: Any) -> str:
+    """The figure as a PNG of a few colours and kilobytes, in a data URI."""
+    from PIL import Image  # noqa: PLC0415 (only where a note is made)
+
+    drawn, out = io.BytesIO(), io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=PICTURE_DPI, facecolor="white")
+    Image.open(drawn).convert("RGB").quantize(PICTURE_COLOURS).save(out, format="png", optimize=True)
+    return f"data:image/png;base64,{base64.b64encode(out.getvalue()).decode()}"

@@ -1,0 +1,278 @@
+"""What the notes of a generation say, as Markdown and tables: pure text from a run's tables.
+
+Model-written text stands in fences longer than any run of backticks in it, with hidden characters written out, so that the page
+that renders the Markdown shows it and obeys none of it.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flows.monitoring.alarms import Alarm
+from flows.run.addresses import Addresses
+from stages.analysis.summary import KINDS
+from stages.core.highlight import visible
+
+Row = dict[str, Any]
+Values = Mapping[tuple[str, str | None, str | None, str | None], float]
+PROGRAM, VALUE, ANSWERS, PAIRS = 2000, 200, 5, 3
+BARS = "▁▂▃▄▅▆▇█"
+SPARKS = 24  # of the newest generations; the UI's column is no wider
+PROGRAMS = ("lines", "depth", "cyclomatic", "variables")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A task that the note shows, with its attempts counted by answer and verdict."""
+
+    heading: str
+    task: Row
+    right: int
+    attempts: int
+    answers: list[tuple[str, str, int]]
+
+
+@dataclass(frozen=True)
+class Told:
+    """Everything that a generation's note is made of. `earlier` holds (valid share, solve rate) of each generation so far."""
+
+    run_id: str
+    generation: int
+    planned: int
+    values: Values
+    ratings: list[Row]
+    offspring: list[Row]
+    seconds: Mapping[str, float]
+    alarms: list[Alarm]
+    samples: list[Sample]
+    earlier: list[tuple[float | None, float | None]]
+    pictures: Mapping[str, str] = field(default_factory=dict)  # address (or data URI) by what it shows
+    at: Addresses | None = None
+
+
+def generation_note(told: Told) -> str:
+    """The summary of one generation."""
+    parts = [
+        f"# {told.run_id}, generation {told.generation} of {told.planned}",
+        _links(told),
+        *(f"> **Alarm** {_inline(str(alarm))}" for alarm in told.alarms),
+        _numbers(told),
+        _refused(told.values),
+        *(f"![{name}]({address})" for name, address in told.pictures.items()),
+        _ratings(told),
+        _births(told),
+        _seconds(told.seconds),
+        *(_sample(sample, told) for sample in told.samples),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def run_note(run_id: str, planned: int, lines: Sequence[str], alarms: Sequence[str], at: Addresses | None) -> str:
+    """The rolling summary of a run: its newest generations, newest first, and everything to look at."""
+    parts = [
+        f"# {run_id}",
+        f"[The run in the artifact browser]({at.run(run_id)})" if at else "",
+        f"{len(lines)} of {planned} generations shown, newest first." if lines else "No generation is done yet.",
+        fence("\n".join(reversed(lines))) if lines else "",
+        "\n".join(f"- **Alarm** {_inline(alarm)}" for alarm in alarms),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def rating_rows(ratings: Sequence[Row]) -> list[Row]:
+    """The table of ratings: one short row a member, the fittest of each role first."""
+    latest = {row["member_id"]: row for row in ratings}
+    ordered = sorted(latest.values(), key=lambda row: (row["role"] != "teacher", -row["fitness"]))
+    return [
+        {
+            "member": row["member_id"],
+            "role": row["role"],
+            "mu": round(row["mu"], 2),
+            "change": round(row["mu"] - row["mu_before"], 2),
+            "sigma": round(row["sigma"], 2),
+            "fitness": round(row["fitness"], 2),
+            "result": row["result"],
+            "weights": row["next_adapter_id"],
+        }
+        for row in ordered
+    ]
+
+
+def match_rows(matches: Sequence[Row], tasks: Sequence[Row], grades: Sequence[Row]) -> list[Row]:
+    """The table of matches: who asked whom, how many tasks were valid, and how many attempts were correct."""
+    valid, posed = (
+        Counter(row["match_id"] for row in tasks if row["status"] == "valid"),
+        Counter(row["match_id"] for row in tasks),
+    )
+    right = Counter(row["match_id"] for row in grades if row["correct"])
+    tried = Counter(row["match_id"] for row in grades)
+    return [
+        {
+            "match": row["match_id"],
+            "teacher": row["teacher_id"],
+            "student": row["student_id"],
+            "expected %": round(100 * row["expected"], 1),
+            "solved %": round(100 * right[row["match_id"]] / tried[row["match_id"]], 1) if tried[row["match_id"]] else None,
+            "valid": f"{valid[row['match_id']]} of {posed[row['match_id']]}",
+            "attempts": tried[row["match_id"]],
+        }
+        for row in matches
+    ]
+
+
+def sparkline(values: Sequence[float | None]) -> str:
+    """Shares from 0 to 1 as a line of bars; a space where one is missing."""
+    return "".join(" " if one is None else BARS[min(len(BARS) - 1, max(0, int(one * len(BARS))))] for one in values[-SPARKS:])
+
+
+def fence(text: str, language: str = "") -> str:
+    """A block that nothing in the text can close."""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    ticks = "`" * max(3, longest + 1)
+    return f"{ticks}{language}\n{text}\n{ticks}"
+
+
+def _inline(text: str) -> str:
+    """Our own words in a line of Markdown, with nothing in them that Markdown or HTML would read."""
+    return re.sub(r"([\\`*_\[\]<>|!#])", r"\\\1", visible(text).replace("\n", " "))
+
+
+def _links(told: Told) -> str:
+    if told.at is None:
+        return ""
+    pages = {
+        "all of it": told.at.generation(told.run_id, told.generation),
+        "tasks": told.at.generation_table(told.run_id, told.generation, "tasks"),
+        "attempts": told.at.generation_table(told.run_id, told.generation, "rollouts"),
+        "adapters": told.at.adapters(told.run_id),
+        "figures": told.at.figures(told.run_id),
+    }
+    return "In the artifact browser: " + " · ".join(f"[{name}]({address})" for name, address in pages.items())
+
+
+def _numbers(told: Told) -> str:
+    """The headline table: what of how many, and the curve so far."""
+    values = told.values
+    kinds = ", ".join(
+        f"{kind} {_percent(values.get(('solve.rate', None, None, kind)))}"
+        for kind in KINDS
+        if ("solve.rate", None, None, kind) in values
+    )
+    rows = [
+        (
+            "proposals valid",
+            _percent(values.get(("propose.valid_share", None, None, None))),
+            sparkline([one for one, _ in told.earlier]),
+        ),
+        ("attempts correct", _percent(values.get(("solve.rate", None, None, None))), sparkline([one for _, one in told.earlier])),
+        ("by kind", kinds or "–", ""),
+        ("cells of problem space", _cells(values), ""),
+        ("mean reward", _by_role(values, "reward.mean", "{:+.3f}"), ""),
+        ("groups without gradient", _over_members(values, "reward.zero_variance_share", 100, "{:.0f} %"), ""),
+        ("valid program", _lines(values), ""),
+        ("entropy a token", _over_members(values, "update.entropy", 1, "{:.2f} nats"), ""),
+        ("drift, engine to trainer", _over_members(values, "update.drift_mean", 1, "{:.2g} nats a token"), ""),
+    ]
+    return "| | | so far |\n|---|---|---|\n" + "\n".join(f"| {name} | {value} | {line} |" for name, value, line in rows)
+
+
+def _lines(values: Values) -> str:
+    """Complexity of valid programs as written, and stripped where that differs."""
+    shown = []
+    for name in PROGRAMS:
+        written, stripped = (values.get((f"program.{kind}{name}", None, None, None)) for kind in ("", "stripped_"))
+        if written is not None and written == written:
+            bare = f" ({stripped:.1f} stripped)" if stripped is not None and f"{stripped:.1f}" != f"{written:.1f}" else ""
+            shown.append(f"{name} {written:.1f}{bare}")
+    return ", ".join(shown) or "–"
+
+
+def _cells(values: Values) -> str:
+    """Coverage so far, and what is new."""
+    so_far, new = (values.get((f"coverage.{name}", None, None, None)) for name in ("cells", "new_cells"))
+    return "–" if so_far is None or new is None else f"{so_far:,.0f} so far, {new:.0f} of them new"
+
+
+def _by_role(values: Values, name: str, form: str) -> str:
+    found = {role: values.get((name, None, role, None)) for role in ("teacher", "student")}
+    return ", ".join(f"{role}s {form.format(value)}" for role, value in found.items() if value is not None) or "–"
+
+
+def _over_members(values: Values, name: str, scale: float, form: str) -> str:
+    """The mean over the members of each role."""
+    shown = []
+    for role in ("teacher", "student", "both"):
+        own = [
+            value for (metric, member, of, kind), value in values.items() if (metric, of, kind) == (name, role, None) and member
+        ]
+        if own:
+            shown.append(f"{role}s {form.format(scale * sum(own) / len(own))}")
+    return ", ".join(shown) or "–"
+
+
+def _refused(values: Values) -> str:
+    prefix = "propose.status."
+    counts = sorted(
+        ((name.removeprefix(prefix), value) for (name, *_), value in values.items() if name.startswith(prefix)),
+        key=lambda one: -one[1],
+    )
+    total = sum(value for _, value in counts)
+    return "Proposals: " + ", ".join(f"{status} {value:.0f} ({value / total:.0%})" for status, value in counts) if total else ""
+
+
+def _ratings(told: Told) -> str:
+    rows = rating_rows(told.ratings)
+    if not rows:
+        return ""
+    lines = []
+    for row in rows:
+        weights = f"[{row['weights']}]({told.at.adapter(told.run_id, row['weights'])})" if told.at else row["weights"]
+        rating = f"{row['mu']:.2f} ± {row['sigma']:.2f}"
+        lines.append(f"| {row['member']} | {row['role']} | {rating} | {row['change']:+.2f} | {row['result']} | {weights} |")
+    return "| member | role | rating | change | result | weights now |\n|---|---|---|---|---|---|\n" + "\n".join(lines)
+
+
+def _births(told: Told) -> str:
+    return "\n".join(
+        f"- **{row['member_id']}** = {row['operator']}({', '.join(row['parents'])}), replaces {row['replaces']}; "
+        f"change of delta W {row['relative_change']:.3f}, cosine {row['cosine']:.3f}"
+        for row in told.offspring
+    )
+
+
+def _seconds(seconds: Mapping[str, float]) -> str:
+    if not seconds:
+        return ""
+    spent = [*seconds.values(), sum(seconds.values())]
+    lines = [[*seconds, "total"], ["---"] * len(spent), [f"{value:.1f} s" for value in spent]]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _sample(sample: Sample, told: Told) -> str:
+    task = sample.task
+    name = f"[{task['task_id']}]({told.at.task(told.run_id, task['task_id'])})" if told.at else task["task_id"]
+    pairs = [
+        f"f({visible(given, VALUE)}) -> {visible(got, VALUE)}"
+        for given, got in zip(
+            task["inputs"][:PAIRS], [*task["outputs"], *[""] * PAIRS][: len(task["inputs"][:PAIRS])], strict=True
+        )
+    ]
+    answers = [f"{count}x {status}: {_one_line(answer)}" for answer, status, count in sample.answers[:ANSWERS]]
+    code = visible(task["program"], PROGRAM)
+    return "\n\n".join(
+        [
+            f"### {sample.heading}: {task['kind']} by {task['teacher_id']}, {sample.right} of {sample.attempts} correct ({name})",
+            fence(code, "python"),
+            fence("\n".join([*pairs, *([""] if answers else []), *answers]), "text"),
+        ]
+    )
+
+
+def _one_line(text: str) -> str:
+    return visible(text, VALUE).replace("\n", "\\n")
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.0f} %"

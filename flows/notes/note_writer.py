@@ -1,0 +1,107 @@
+"""Writes a run's notes in a process of its own: `python -m flows.notes.note_writer STORE RUN PLANNED BROWSER`.
+
+Each line of standard input is the number of a finished generation; each line of output, one JSON object, is its notes or the
+fault that there was. Half a second of drawing in the flow's own process would hold up the stages of the next generation.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from flows.config import PROJECT
+from flows.monitoring.alarms import Alarm, summary
+from flows.notes.note_data import Teller
+from flows.notes.note_text import Told, generation_note, match_rows, rating_rows, run_note
+from flows.run.run import Run
+from flows.storage import open_store
+from stages.analysis.summary import generation_line
+
+LARGEST = 400_000  # characters of a note; pictures go first, then the note is cut
+LINES = 20  # generations that the run's note lists
+
+
+class NotWritten(Exception):
+    """The notes of a generation could not be written; the message says why."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """The notes of one generation: Markdown and rows, its alarms, and the address of its page, empty without a browser."""
+
+    generation: str
+    ratings: list[dict[str, str]]
+    matches: list[dict[str, str]]
+    run: str
+    alarms: list[Alarm]
+    link: str
+
+
+class Writer:
+    """The process that writes the notes of one run; `close` ends it. It ends by itself when this process is gone."""
+
+    def __init__(self, run: Run, planned: int, browser: str) -> None:
+        words = [sys.executable, "-m", "flows.notes.note_writer", run.store.url, run.run_id, str(planned), browser]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, cwd=PROJECT, start_new_session=True)
+
+    def write(self, generation: int) -> Written:
+        """Waits for the notes of a generation. Raises NotWritten."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        try:
+            print(generation, file=self._process.stdin, flush=True)
+        except (BrokenPipeError, ValueError):  # it is gone, or closed
+            raise NotWritten("the process that writes them has ended") from None
+        line = self._process.stdout.readline()
+        answer: dict[str, Any] = json.loads(line) if line else {"fault": "the process that writes them has ended"}
+        if "fault" in answer:
+            raise NotWritten(answer["fault"])
+        return Written(**(answer | {"alarms": [Alarm(**alarm) for alarm in answer["alarms"]]}))
+
+    def close(self) -> None:
+        """Ends the process, whatever it is at."""
+        with suppress(BrokenPipeError), self._process:  # which closes its pipes and waits
+            self._process.kill()
+
+
+def written(teller: Teller, generation: int) -> Written:
+    """The notes of a generation, from what is stored."""
+    told = teller.told(generation)
+    matches = match_rows(teller.matches(generation), teller.tasks(generation), teller.grades(generation))
+    link = told.at.generation(told.run_id, generation) if told.at else ""
+    return Written(fitting(told), rating_rows(told.ratings), matches, _rolling(teller), told.alarms, link)
+
+
+def fitting(told: Told) -> str:
+    """The note, small enough for Prefect's database: without pictures, and cut, if it must be."""
+    note = generation_note(told)
+    if len(note) > LARGEST:
+        note = generation_note(replace(told, pictures={}))
+    return note if len(note) <= LARGEST else note[:LARGEST] + "\n\n… (cut; the artifact browser has the rest)"
+
+
+def _rolling(teller: Teller) -> str:
+    """The run's note: a line for each of its newest generations."""
+    watch = teller.watch
+    lines = [
+        generation_line(watch.of(one, "metrics"), watch.of(one, "ratings"), watch.of(one, "offspring"), watch.clock()[one], one)
+        for one in watch.generations[-LINES:]
+    ]
+    return run_note(teller.run.run_id, teller.planned, lines, summary(watch.alarms()), teller.at)
+
+
+def _serve(teller: Teller, asked: Iterable[str]) -> None:
+    for line in asked:
+        try:
+            answer = asdict(written(teller, int(line)))
+        except Exception as error:  # whatever it is: the run goes on, and is told
+            answer = {"fault": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    store, run_id, planned, browser = sys.argv[1:]
+    _serve(Teller(Run(open_store(store), run_id), int(planned), browser), sys.stdin)

@@ -1,0 +1,212 @@
+"""Notes: what Prefect's UI shows of a run, one of each kind a generation, under keys that stay, so that the UI shows history.
+
+| key | kind | on which flow run | what |
+|---|---|---|---|
+| `{run}-generation` | Markdown | the generation's | numbers, curves so far, ratings, times, three tasks with answers |
+| `{run}-ratings`, `{run}-matches` | table | the generation's | one row a member, one a match |
+| `{run}-run` | Markdown | the run's | the line of each generation, and the alarms |
+| `{run}-progress` | progress | the run's | share of all stages done, and what is running: one note that is updated |
+
+Alarms and finished generations are also events, which automations can act on: `populora.alarm.{name}` and
+`populora.generation.completed`, both about the resource `populora.run.{run}`.
+
+Notes are written by a process of their own and published by a thread, beside the next generation. They never fail or hold up a
+run: a fault is logged once.
+"""
+
+import json
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from typing import Any
+from uuid import UUID
+
+import prefect
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
+from prefect.context import FlowRunContext, TagsContext
+from prefect.events import emit_event
+
+from flows.config import ConfigError, RunConfig
+from flows.monitoring.meter import Reading
+from flows.notes.note_writer import Writer, Written
+from flows.run.addresses import Addresses
+from flows.run.manifest import STAGES
+from flows.run.run import Run
+
+PROGRESS_SECONDS = 5.0
+ASIDE_SECONDS = 0.5  # what is said of a generation waits so long: the next one begins first
+PATIENCE, PATIENCE_STOPPED = 30.0, 2.0  # seconds that the end of a run waits for its last notes
+
+_LOG = logging.getLogger("populora.notes")
+_CURRENT: ContextVar["Notes | None"] = ContextVar("notes", default=None)
+
+
+@contextmanager
+def publishing(run: Run, config: RunConfig, browser: str = "") -> Iterator[None]:
+    """Publishes notes about the run while the block runs. `browser`: address of the artifact browser that notes link into."""
+    notes = Notes(run, config, browser)
+    token = _CURRENT.set(notes)
+    patience = PATIENCE_STOPPED
+    try:
+        yield
+        patience = PATIENCE
+    finally:
+        _CURRENT.reset(token)
+        notes.close(patience)
+
+
+@contextmanager
+def tagged(run_id: str, mode: str, generation: int | None = None) -> Iterator[None]:
+    """Tags for the flow runs that begin within: by run, mode and generation."""
+    own = [f"run:{run_id}", f"mode:{mode}", *([] if generation is None else [f"gen:{generation}"])]
+    with prefect.tags(*own):
+        yield
+
+
+def untagged() -> TagsContext:
+    """Nothing that begins within bears tags: before a task with tags Prefect asks its server for slots, which can take long."""
+    return TagsContext(current_tags=set())
+
+
+def publish_generation(generation: int) -> None:
+    """Publishes the notes of a finished generation, on the flow run that made it."""
+    if (notes := _CURRENT.get()) is not None:
+        notes.generation_done(generation, _flow_run())
+
+
+def publish_progress(generation: int | None, stage: str, reading: Reading | None = None) -> None:
+    """Says how far the run is: `stage` of `generation` (None: the start) begins, or is as far as the reading says."""
+    if (notes := _CURRENT.get()) is not None:
+        notes.stage_runs(generation, stage, reading)
+
+
+class Notes:
+    """The publisher of one run; `close` it at the end."""
+
+    def __init__(self, run: Run, config: RunConfig, browser: str = "") -> None:
+        self._run_id, self._store, self._planned, self._mode = run.run_id, run.store.url, config.generations, config.mode
+        self._writer = Writer(run, config.generations, _checked(browser))
+        self._owner = _flow_run()
+        self._progress: UUID | None = None
+        self._said = 0.0
+        self._faulty = False
+        self._work: queue.Queue[Callable[[], None] | None] = queue.Queue()
+        context = copy_context()
+        self._thread = threading.Thread(target=context.run, args=(self._serve,), name="notes", daemon=True)
+        self._thread.start()
+        self._work.put(self._tag_owner)
+
+    def generation_done(self, generation: int, flow_run: UUID | None) -> None:
+        """Queues the notes of a generation."""
+        context = copy_context()  # events name the flow run that they belong to
+        self._work.put(lambda: context.run(self._publish, generation, flow_run))
+
+    def stage_runs(self, generation: int | None, stage: str, reading: Reading | None) -> None:
+        """Queues a step of the progress note, unless one was just written."""
+        now = time.monotonic()
+        if now - self._said >= PROGRESS_SECONDS:
+            self._said = now
+            share, what = progress_of(generation, stage, reading, self._planned)
+            self._work.put(lambda: self._say_progress(share, what))
+
+    def close(self, patience: float) -> None:
+        """Waits so long for what is queued."""
+        self._work.put(None)
+        self._thread.join(patience)
+        self._faulty = True  # a run that is stopped need not hear which notes it does not get
+        self._writer.close()
+
+    # in the thread ------------------------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        try:
+            with get_client(sync_client=True) as self._client:
+                while (job := self._work.get()) is not None:
+                    self._try(job)
+        except Exception as error:
+            self._log_once(error)
+
+    def _try(self, job: Callable[[], None]) -> None:
+        try:
+            job()
+        except Exception as error:  # whatever it is: no note is worth a run
+            self._log_once(error)
+
+    def _log_once(self, error: Exception) -> None:
+        if not self._faulty:
+            _LOG.warning("run %s: notes are not published (%s: %s); the run goes on", self._run_id, type(error).__name__, error)
+        self._faulty = True
+
+    def _tag_owner(self) -> None:
+        """The run's own flow run was made before we knew its mode: its tags are added now."""
+        if self._owner is not None:
+            tags = set(self._client.read_flow_run(self._owner).tags)
+            self._client.update_flow_run(self._owner, tags=sorted(tags | {f"run:{self._run_id}", f"mode:{self._mode}"}))
+
+    def _publish(self, generation: int, flow_run: UUID | None) -> None:
+        if generation + 1 < self._planned:
+            time.sleep(ASIDE_SECONDS)
+        written = self._writer.write(generation)
+        self._emit(generation, written)
+        self._write("generation", "markdown", written.generation, f"Generation {generation}", flow_run)
+        self._write("ratings", "table", json.dumps(written.ratings), f"Ratings after generation {generation}", flow_run)
+        self._write("matches", "table", json.dumps(written.matches), f"Matches of generation {generation}", flow_run)
+        self._write("run", "markdown", written.run, f"After generation {generation}", self._owner)
+        self._say_progress((generation + 1) / self._planned, f"{generation + 1} of {self._planned} generations")
+
+    def _write(self, name: str, kind: str, data: Any, description: str, flow_run: UUID | None) -> UUID:
+        note = ArtifactCreate(key=f"{self._run_id}-{name}", type=kind, data=data, description=description, flow_run_id=flow_run)
+        return self._client.create_artifact(note).id
+
+    def _say_progress(self, share: float, what: str) -> None:
+        percent = round(100 * min(1.0, share), 1)
+        if self._progress is None:
+            self._progress = self._write("progress", "progress", percent, what, self._owner)
+        else:
+            self._client.update_artifact(self._progress, ArtifactUpdate(data=percent, description=what))
+
+    def _emit(self, generation: int, written: Written) -> None:
+        """What an automation can act on, with what it can put into its message."""
+        resource = {
+            "prefect.resource.id": f"populora.run.{self._run_id}",
+            "prefect.resource.name": self._run_id,
+            "populora.mode": self._mode,
+        }
+        said = {"run": self._run_id, "generation": generation, "link": written.link, "store": self._store}
+        for alarm in written.alarms:
+            own = {"alarm": alarm.name, "subject": alarm.subject, "message": alarm.message}
+            emit_event(f"populora.alarm.{alarm.name}", resource, payload=said | own)
+        done = {"planned": self._planned, "alarms": [str(alarm) for alarm in written.alarms]}
+        emit_event("populora.generation.completed", resource, payload=said | done)
+
+    _client: SyncPrefectClient
+
+
+def progress_of(generation: int | None, stage: str, reading: Reading | None, planned: int) -> tuple[float, str]:
+    """The progress note while a stage runs: the share of all stages that is done, and what is running."""
+    within = "" if reading is None else f": {reading}"
+    if generation is None:
+        return 0.0, f"{stage}{within}"
+    stages = STAGES.index(stage) + (0.0 if reading is None else reading.share)
+    return (generation + stages / len(STAGES)) / planned, f"{stage} of generation {generation} of {planned}{within}"
+
+
+def _checked(browser: str) -> str:
+    """The browser's address; empty, with a warning, for what is none."""
+    try:
+        Addresses(browser)
+    except ConfigError as error:
+        _LOG.warning("%s; notes carry no links", error)
+        return ""
+    return browser
+
+
+def _flow_run() -> UUID | None:
+    """The flow run that we are in."""
+    context = FlowRunContext.get()
+    return context.flow_run.id if context is not None and context.flow_run is not None else None

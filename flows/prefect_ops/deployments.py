@@ -1,0 +1,143 @@
+"""What can be started from the Prefect UI: pools, deployments with their forms, the schedule, and the automation that watches.
+
+`deploy` is idempotent: it makes what is missing and updates what is there, so every start of a server calls it.
+"""
+
+import os
+from typing import Any
+
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
+from prefect.deployments.runner import RunnerDeployment
+from prefect.exceptions import ObjectNotFound
+from prefect.flows import EntrypointType  # type: ignore[attr-defined]
+from prefect.schedules import Cron
+
+from flows.config import RUNS, dump, load
+from flows.execution import flow_cleanup
+from flows.execution.pools import stage
+from flows.prefect_ops import flows as flows_
+from flows.train import train
+
+POOLS = {"cpu": "Whole runs, benchmarks, reports; and stages that need Docker.", "gpu": "Stages that need a GPU."}
+TRAIN_QUEUE, JOB_QUEUE, STAGE_QUEUE = "train", "jobs", "stages"
+QUEUES = {TRAIN_QUEUE: 1, JOB_QUEUE: 2, STAGE_QUEUE: None}
+"""How many runs of a queue are at work at once, over all machines of its pool."""
+STAGE_TYPES = ("process", "docker", "kubernetes")
+"""Pools that somebody else made of these types take stages too: a placement may name them."""
+TEMPLATE: dict[str, Any] = {
+    # The interpreter is found on the PATH of whichever machine takes the run; without a command Prefect resolves a workspace.
+    "job_configuration": {
+        "command": "python -m prefect.engine",
+        "labels": {},
+        "name": None,
+        "stream_output": True,
+        "working_dir": None,
+    },
+    "variables": {"type": "object", "properties": {}, "additionalProperties": False},
+}
+"""How our pools start a run. Prefect's own template lets every run bring its command, environment and folder; ours has no
+variables, so the server refuses a run that brings any, and a worker has nowhere to put them (not even `env`: a dictionary there
+would be joined with the run's)."""
+NIGHTLY = "0 3 * * *"
+DEFAULT_PRESET = "smoke"
+
+
+def deploy(store: str, timezone: str = "UTC") -> list[str]:
+    """Makes or updates everything for runs in `store`; the names of the deployments. Raises what the server answers."""
+    with get_client(sync_client=True) as client:
+        for name, description in POOLS.items():
+            _pool(client, name, description)
+        _automation(client)
+        pools = dict.fromkeys([*POOLS, *sorted(pool.name for pool in client.read_work_pools() if pool.type in STAGE_TYPES)])
+    made = [*_training(store), *_jobs(store, timezone), *(_stages(pool) for pool in pools)]
+    for deployment in made:
+        deployment.apply()
+    return [f"{deployment.flow_name}/{deployment.name}" for deployment in made]
+
+
+def workers_online() -> bool:
+    """Whether some machine takes work from our pools at this moment."""
+    with get_client(sync_client=True) as client:
+        known = {pool.name for pool in client.read_work_pools()}
+        workers = [worker for pool in POOLS if pool in known for worker in client.read_workers_for_work_pool(pool)]
+    return any(worker.status == "ONLINE" for worker in workers)
+
+
+def local_timezone() -> str:
+    """The name of this machine's time zone, UTC where it has none: schedules mean the clock on the wall."""
+    return os.environ.get("TZ") or os.path.realpath("/etc/localtime").partition("zoneinfo/")[2] or "UTC"
+
+
+def presets() -> list[str]:
+    """Names of the configurations in infra/runs/."""
+    return sorted(file.stem for file in RUNS.glob("*.toml"))
+
+
+def _training(store: str) -> list[RunnerDeployment]:
+    """`train/train` with the default preset's values in its form, and a deployment a preset with its values."""
+    made = []
+    for preset in presets():
+        names = ["train", preset] if preset == DEFAULT_PRESET else [preset]
+        for name in names:
+            made.append(
+                _deployment(
+                    train,
+                    name,
+                    TRAIN_QUEUE,
+                    {"config": dump(load(preset)), "run_id": preset, "store": store},
+                    [f"preset:{preset}"] if name == preset else [],
+                    description=f"Train a population. The form starts with the configuration `{preset}` of infra/runs/.\n\n"
+                    "Another run id starts another run; the id of a run that exists goes on with it.",
+                )
+            )
+    return made
+
+
+def _jobs(store: str, timezone: str) -> list[RunnerDeployment]:
+    nightly = Cron(NIGHTLY, timezone=timezone, slug="nightly")
+    return [
+        _deployment(flows_.benchmark, "benchmark", JOB_QUEUE, {"store": store}, schedules=[nightly]),
+        _deployment(flows_.report, "report", JOB_QUEUE, {"store": store}),
+        _deployment(flows_.fork, "fork", JOB_QUEUE, {"store": store}),
+    ]
+
+
+def _stages(pool: str) -> RunnerDeployment:
+    return _deployment(stage, pool, STAGE_QUEUE, {}, pool=pool, description=f"One stage of a run, on a machine of pool {pool}.")
+
+
+def _deployment(
+    flow: Any, name: str, queue: str, parameters: dict[str, Any], tags: list[str] | None = None, pool: str = "cpu", **more: Any
+) -> RunnerDeployment:
+    return flow.to_deployment(
+        name=name,
+        parameters=parameters,
+        tags=["populora", *(tags or [])],
+        work_pool_name=pool,
+        work_queue_name=queue,
+        entrypoint_type=EntrypointType.MODULE_PATH,
+        **more,
+    )
+
+
+def _pool(client: Any, name: str, description: str) -> None:
+    try:
+        client.read_work_pool(name)
+        client.update_work_pool(name, WorkPoolUpdate(description=description, base_job_template=TEMPLATE))
+    except ObjectNotFound:
+        client.create_work_pool(WorkPoolCreate(name=name, type="process", description=description, base_job_template=TEMPLATE))
+    for queue, limit in QUEUES.items():
+        try:
+            client.read_work_queue_by_name(queue, work_pool_name=name)
+        except ObjectNotFound:
+            client.create_work_queue(queue, concurrency_limit=limit, work_pool_name=name)
+
+
+def _automation(client: Any) -> None:
+    wanted = flow_cleanup.lost_runs()
+    found = client.read_automations_by_name(wanted.name)
+    if found:
+        client.update_automation(found[0].id, wanted)
+    else:
+        client.create_automation(wanted)

@@ -1,0 +1,59 @@
+"""A Prefect server of this process's own: started beside it, gone with it, with a password that nobody else learns."""
+
+import os
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from flows.prefect_ops import prefect_api, supervised
+
+START_SECONDS = 400.0
+PATIENCE = 10.0
+
+
+@contextmanager
+def own_server(home: Path, more: Mapping[str, str], *options: str) -> Iterator[tuple[supervised.Child, Callable[[], None]]]:
+    """Serves `home` on a free port and makes this process its client, with `more` settings for both of them.
+
+    Yields the server and what waits until it answers; that raises ChildFailed when the server ended or did not answer in time.
+    """
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/api"
+    own = {"PREFECT_HOME": str(home), "PREFECT_API_URL": url, "PREFECT_CLIENT_CSRF_SUPPORT_ENABLED": "false"}
+    password = f"populora:{secrets.token_urlsafe(24)}"
+    own |= {"PREFECT_API_AUTH_STRING": password, "PREFECT_SERVER_API_AUTH_STRING": password}
+    own |= prefect_api.settings_without_tls(url, home) | dict(more)
+    before = {name: os.environ.get(name) for name in own}
+    os.environ.update(own)
+    log = home / f"server-{port}.log"
+    command = [sys.executable, "-m", "flows.prefect_ops.ui_server", "--port", str(port), *options]
+    server = supervised.start("Prefect server", command, os.environ, log)
+    try:
+        yield server, lambda: _wait(server, url)
+    finally:
+        server.end(PATIENCE)
+        log.unlink(missing_ok=True)
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _wait(server: supervised.Child, url: str) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while not prefect_api.answers(url):
+        if not server.lives or time.monotonic() > deadline:
+            raise supervised.ChildFailed(f"the Prefect server did not start: {server.last_words()}")
+        time.sleep(0.2)
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

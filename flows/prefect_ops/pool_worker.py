@@ -1,0 +1,112 @@
+"""Workers: `populora worker POOL` takes runs from a work pool; `python -m flows.prefect_ops.pool_worker setup STORE` makes pools and deployments.
+
+A worker is Prefect's own, started with our settings after three checks (the server answers, its version, a GPU where one is
+promised), with a thread beside it that clears up after runs that were lost.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+
+from flows import allowed
+from flows.config import PROJECT, ConfigError
+from flows.execution import orphan_guard
+from flows.prefect_ops import prefect_api, serve
+from flows.storage import open_store
+from flows.store.s3_store import S3Store
+
+SWEEP_SECONDS = 60.0
+LAST_WORDS_SECONDS = 6.0
+WISH_SECONDS = 2.0
+ENGINE = "prefect.engine"
+
+
+def work(pool: str, limit: int | None, name: str | None) -> int:
+    """Takes runs from the pool until SIGTERM or SIGINT; the exit code. Raises ConfigError for a machine that does not fit."""
+    from flows.execution import preflight
+
+    url = os.environ.get("PREFECT_API_URL", "http://127.0.0.1:4200/api")
+    serve.sign_in(url)
+    prefect_api.require(url)
+    if pool == "gpu" and not (found := preflight.gpus()):
+        raise ConfigError("this machine shows no NVIDIA GPU (nvidia-smi -L): it cannot take work from the pool gpu")
+    if pool == "gpu" and limit is None:
+        limit = len(found)
+    home = Path(os.environ.get("PREFECT_HOME", PROJECT / ".cache" / "prefect"))
+    os.environ.update(prefect_api.WORKER_SETTINGS | prefect_api.settings_without_tls(url, home) | {"PREFECT_API_URL": url})
+    os.environ.update(allowed.worker_settings())
+    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--type", "process"]
+    command += ["--limit", str(limit)] if limit else []
+    command += ["--name", name] if name else []
+    return _watched(command, pool)
+
+
+def _watched(command: list[str], pool: str) -> int:
+    """Runs Prefect's worker; on SIGTERM or SIGINT its flow runs get the signal too, which lets them close what they hold."""
+    orphan_guard.start()
+    worker: subprocess.Popen[bytes] | None = None
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        if worker is not None and worker.poll() is None:
+            runs = orphan_guard.descendants(worker.pid, ENGINE)
+            for pid in runs:
+                os.kill(pid, signal.SIGTERM)
+            threading.Thread(target=_end, args=(worker, runs), name="end", daemon=True).start()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    worker = subprocess.Popen(command, start_new_session=True)
+    threading.Thread(target=_sweep, args=(pool,), name="sweep", daemon=True).start()
+    code = worker.wait()
+    return 0 if code in (0, -signal.SIGTERM, 128 + signal.SIGTERM) else 1
+
+
+def _end(worker: "subprocess.Popen[bytes]", runs: list[int]) -> None:
+    """Ends Prefect's worker after its runs, which it would kill before they have told the server of their end."""
+    deadline = time.monotonic() + LAST_WORDS_SECONDS
+    while time.monotonic() < deadline and any(orphan_guard.lives(pid, ENGINE) for pid in runs):
+        time.sleep(0.1)
+    for _ in range(2):  # it takes the first signal as a wish
+        if worker.poll() is None:
+            worker.send_signal(signal.SIGTERM)
+            time.sleep(WISH_SECONDS)
+
+
+def _sweep(pool: str) -> None:
+    from flows.execution import flow_cleanup
+
+    watch = flow_cleanup.Watch([pool])
+    while True:
+        time.sleep(SWEEP_SECONDS)
+        try:
+            watch.crash_the_silent()
+            flow_cleanup.sweep([pool])
+        except Exception as error:  # the server may be away for a while; the next turn tries again
+            print(f"sweep: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+def setup(store: str, make_bucket: bool = False) -> int:
+    """Pools, queues, deployments, schedule and automation on the server that the environment names; the bucket if asked."""
+    prefect_api.require(os.environ.get("PREFECT_API_URL", "http://127.0.0.1:4200/api"))
+    from flows.execution import flow_cleanup
+    from flows.prefect_ops import deployments
+
+    if make_bucket and isinstance(place := open_store(store), S3Store):
+        place.make_bucket()
+    lost = flow_cleanup.sweep(list(deployments.POOLS), nobody_works=not deployments.workers_online())
+    if lost:
+        print(f"{lost} runs were at work when the server stopped; they are marked as crashed and can be retried")
+    for name in deployments.deploy(store, deployments.local_timezone()):
+        print(name)
+    return 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] != ["setup"] or sys.argv[3:] not in ([], ["--make-bucket"]) or len(sys.argv) < 3:
+        sys.exit("usage: python -m flows.prefect_ops.pool_worker setup STORE [--make-bucket]")
+    sys.exit(setup(sys.argv[2], sys.argv[3:] == ["--make-bucket"]))

@@ -1,0 +1,242 @@
+"""`populora serve`: Prefect's server and UI, a worker, the deployments and the artifact browser, from one command until Ctrl-C.
+
+The server keeps a SQLite database and its password in the home folder, which only its owner may read, and listens on this machine
+only. Children end in the opposite order of their start: the worker first, so that the runs it ends can still tell the server, and
+the server last.
+"""
+
+import fcntl
+import json
+import os
+import secrets
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+from flows import allowed
+from flows.config import PROJECT, ConfigError
+from flows.execution import orphan_guard
+from flows.prefect_ops import prefect_api, supervised
+from flows.servers import login_link
+
+HOME = PROJECT / ".cache" / "serve"
+START_SECONDS = 400.0
+WATCH_SECONDS = 1.0
+PATIENCE = {"worker": 16.0, "browser": 4.0, "server": 10.0}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to serve, and where."""
+
+    store: str
+    host: str = "127.0.0.1"
+    port: int = 4200
+    browser_port: int = 8750
+    home: Path = HOME
+    functions: tuple[Path, ...] = ()
+    """Folders whose functions runs may name."""
+
+    @property
+    def url(self) -> str:
+        """Address of the UI."""
+        return f"http://{self.host}:{self.port}"
+
+
+def serve(plan: Plan) -> int:
+    """Serves until SIGINT or SIGTERM; the exit code. Raises ConfigError for a port in use, another version, a second start."""
+    plan.home.mkdir(parents=True, exist_ok=True)
+    plan.home.chmod(0o700)
+    with _only_one(plan), _until_told():
+        _check_database_version(plan.home)
+        _check_ports(plan)
+        orphan_guard.start()
+        running: list[supervised.Child] = []
+        try:
+            _bring_up(plan, running)
+            _print_addresses(plan)
+            while True:
+                time.sleep(WATCH_SECONDS)
+                for name in supervised.keep(running):
+                    print(f"the {name} ended and was started again; see {plan.home / 'logs' / name}.log", flush=True)
+        except _Told:
+            print("stopping: runs that are at work can be retried from the UI", flush=True)
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the second Ctrl-C must not leave half of them behind
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            for child in reversed(running):
+                child.end(PATIENCE[child.name])
+    return 0
+
+
+def environment(plan: Plan) -> dict[str, str]:
+    """What the children see: a Prefect home of their own, the server's address, and this Python first on the path."""
+    secret = password(plan.home)
+    own = {
+        prefect_api.PASSWORD: secret,
+        "PREFECT_SERVER_API_AUTH_STRING": secret,
+        allowed.FOLDERS: os.pathsep.join(str(folder.resolve()) for folder in plan.functions),
+        "PREFECT_HOME": str(plan.home / "prefect"),
+        "PREFECT_API_URL": f"{plan.url}/api",
+        "PREFECT_UI_URL": plan.url,
+        "POPULORA_BROWSER_URL": os.environ.get("POPULORA_BROWSER_URL", f"http://{plan.host}:{plan.browser_port}"),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        "PYTHONUNBUFFERED": "1",
+    }
+    return os.environ | prefect_api.WORKER_SETTINGS | own
+
+
+def _bring_up(plan: Plan, running: list[supervised.Child]) -> None:
+    """Server, deployments, worker, browser; each when the one before it answers."""
+    variables, logs, python = environment(plan), plan.home / "logs", sys.executable
+    server = [python, "-m", "flows.prefect_ops.ui_server", "--host", plan.host, "--port", str(plan.port)]
+    running.append(supervised.start("server", server, variables, logs / "server.log"))
+    _wait_for_server(plan, running[0])
+    (plan.home / "prefect-version").write_text(prefect_api.installed_version())
+    setup = supervised.start(
+        "setup", [python, "-m", "flows.prefect_ops.pool_worker", "setup", plan.store], variables, logs / "setup.log"
+    )
+    if setup.process.wait(START_SECONDS):
+        why = setup.last_words().rpartition("\n")[2]
+        raise supervised.ChildFailed(f"the deployments could not be made: {why}; see {setup.log}")
+    for name, words in (("worker", ["worker", "cpu"]), ("browser", ["browse", "--port", str(plan.browser_port)])):
+        more = ["--store", plan.store, "--host", plan.host] if name == "browser" else []
+        command = [python, "-m", "flows.cli", *words, *more]
+        running.append(supervised.start(name, command, variables, logs / f"{name}.log"))
+
+
+def _wait_for_server(plan: Plan, server: supervised.Child) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while not prefect_api.answers(f"{plan.url}/api"):
+        if not server.lives:
+            raise supervised.ChildFailed(f"the Prefect server did not start; see {server.log}\n{server.last_words()}")
+        if time.monotonic() > deadline:
+            raise supervised.ChildFailed(f"the Prefect server did not answer within {START_SECONDS:.0f} s; see {server.log}")
+        time.sleep(0.2)
+
+
+def _print_addresses(plan: Plan) -> None:
+    print(f"Prefect UI  {login_link.link(plan.url, password(plan.home))}")
+    print("            (opens once, within an hour; for another link: populora serve --link)")
+    print(f"browser     http://{plan.host}:{plan.browser_port}")
+    print(f"store       {plan.store}")
+    print("start runs  in the UI under Deployments, or with: populora run --detach")
+    print(f"logs        {plan.home / 'logs'}")
+    print("Ctrl-C ends all of it.", flush=True)
+    _note(plan).write_text(json.dumps({"pid": os.getpid(), "url": plan.url, "store": plan.store}))
+
+
+class _Told(Exception):
+    """SIGINT or SIGTERM has come."""
+
+
+@contextmanager
+def _until_told() -> Iterator[None]:
+    """Turns SIGINT and SIGTERM into _Told. Children inherit an ignored SIGINT (as in `serve &`), but never a handler."""
+
+    def told(_number: int, _frame: FrameType | None) -> None:
+        raise _Told
+
+    before = [(number, signal.signal(number, told)) for number in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        yield
+    except _Told:
+        pass
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _only_one(plan: Plan) -> Iterator[None]:
+    """Raises ConfigError when this home is served already: two servers on one database would undo each other's work."""
+    lock: IO[str]
+    with (plan.home / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            there = address(plan.home) or {}
+            where = f"process {there.get('pid', '?')}, {there.get('url', 'starting')}"
+            raise ConfigError(f"populora serve is running already ({where}); stop it first, or give another --home") from None
+        try:
+            yield
+        finally:
+            _note(plan).unlink(missing_ok=True)
+
+
+def address(home: Path = HOME) -> dict[str, str] | None:
+    """What the server of this home says of itself: pid, url, store; None when none is up."""
+    try:
+        return dict(json.loads((home / "serving.json").read_text()))
+    except (OSError, ValueError):
+        return None
+
+
+def password(home: Path = HOME) -> str:
+    """What this home's server asks for, `user:password`: made once, readable by its owner only."""
+    file = home / "password"
+    try:
+        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return file.read_text().strip()
+    with open(handle, "w") as made:
+        made.write(f"populora:{secrets.token_urlsafe(32)}\n")
+    return file.read_text().strip()
+
+
+def link(home: Path = HOME) -> str:
+    """A new link to the UI of this home's server. Raises ServerUnreachable when none is up."""
+    there = address(home)
+    if there is None:
+        raise prefect_api.ServerUnreachable(f"no populora serve is running on {home}; start it: populora serve")
+    return login_link.link(there["url"], password(home))
+
+
+def sign_in(url: str, home: Path = HOME) -> None:
+    """Gives this process the password of this home's server, if that is the one at `url`; a password that is set stays."""
+    there = address(home)
+    if prefect_api.PASSWORD in os.environ or there is None or f"{there['url']}/api" != url:
+        return
+    if Path(f"/proc/{there['pid']}").exists() or not Path("/proc/self").exists():  # else somebody has taken a dead server's port
+        os.environ[prefect_api.PASSWORD] = password(home)
+
+
+def _note(plan: Plan) -> Path:
+    return plan.home / "serving.json"
+
+
+def _check_ports(plan: Plan) -> None:
+    for option, port in (("--port", plan.port), ("--browser-port", plan.browser_port)):
+        if not 1 <= port <= 65535:
+            raise ConfigError(f"{option} {port}: between 1 and 65535")
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((plan.host, port))
+            except OSError as error:
+                raise ConfigError(
+                    f"cannot listen on {plan.host}:{port}: {_whose(plan, port, error)}; choose another {option}"
+                ) from None
+
+
+def _whose(plan: Plan, port: int, error: OSError) -> str:
+    """What is there: another Prefect server is told from anything else."""
+    version = prefect_api.version_of(f"http://{plan.host}:{port}/api")
+    if version is None:
+        return (error.strerror or str(error)).lower()
+    return f"a Prefect server {version} is there (this project has {prefect_api.installed_version()})"
+
+
+def _check_database_version(home: Path) -> None:
+    """A newer Prefect's database cannot be read by an older one: say so before its migrations fail."""
+    note = home / "prefect-version"
+    written, here = note.read_text() if note.exists() else "", prefect_api.installed_version()
+    if prefect_api.numbers(written) > prefect_api.numbers(here):
+        raise ConfigError(f"{home} was written by Prefect {written}, here is {here}: run make setup, or give another --home")

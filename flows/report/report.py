@@ -1,0 +1,244 @@
+"""The report of a run: one self-contained HTML file with the paper's figures and ours. Only this module loads matplotlib."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from flows.config import RunConfig, dump
+from flows.monitoring.alarms import alarms, summary
+from flows.report.report_data import Gathered, gather
+from flows.report.report_figures import EVERY, LEARNING, MACHINE, POPULATION, TASKS, Draw, picture
+from flows.report.report_page import Html, Links, details, escape, joined, note, page, table, tile
+from flows.report.report_tasks import samples
+from flows.run.manifest import STAGES, folder_of
+from flows.run.run import Run
+from flows.storage import StoreRefused
+from stages.core.statistics.estimates import estimate, only
+from stages.figures import figures
+from stages.figures.plates import Plate, svg
+
+
+def report(run: Run, out: Path) -> Path:
+    """Writes the report of a run, finished or not, to `out` and returns its absolute path."""
+    gathered = gather(run)
+    out = _place(out)  # before the work, so that a refusal comes at once
+    links = Links(run.store, run.run_id, out)
+    text = page(f"Run {run.run_id}", _lead(gathered, links), _sections(gathered, links))
+    return _written(out, text.encode())
+
+
+def export_figures(run: Run, folder: Path) -> list[Path]:
+    """Every figure of the report as SVG and PNG in `folder`; the paths."""
+    gathered, written = gather(run), []
+    for draw in EVERY.values():
+        plate = draw(gathered)
+        if plate.figure is not None:
+            written.append(_written(folder / f"{plate.name}.svg", svg(plate.figure, plate.name).encode()))
+            plate.figure.savefig(folder / f"{plate.name}.png", dpi=200, facecolor="white")
+            written.append(folder / f"{plate.name}.png")
+    return written
+
+
+def _written(out: Path, data: bytes) -> Path:
+    """Writes the file whole. Raises StoreRefused where the user may not write."""
+    out = _place(out)
+    temporary = out.with_name(f".{out.name}.new")
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(out)
+    except OSError as error:
+        raise StoreRefused(f"{out}: {error.strerror}") from error
+    return out
+
+
+def _place(out: Path) -> Path:
+    """The absolute path, its folder made. Raises StoreRefused where that cannot be."""
+    out = out.absolute()
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreRefused(f"{out}: {error.strerror}") from error
+    return out
+
+
+def _sections(run: Gathered, links: Links) -> list[tuple[str, str, Html]]:
+    found = summary(alarms(run.tables["metrics"], run.tables["ratings"], run.clock))
+    return [
+        ("headline", "Where the run stands", _headline(run, links)),
+        ("alarms", f"Alarms ({len(found)})", _alarms(found)),
+        ("learning", "Learning", _plates(run, links, LEARNING)),
+        ("population", "Population", joined([_plates(run, links, POPULATION), _births(run, links)])),
+        ("tasks", "Tasks", _plates(run, links, TASKS)),
+        ("samples", "Sample tasks", samples(run, links)),
+        ("machine", "Time", _plates(run, links, MACHINE)),
+        ("scores", "Benchmark scores", _scores(run, links)),
+        ("configuration", "Configuration", _configuration(run, links)),
+        ("artifacts", "Artifacts", _artifacts(run, links)),
+    ]
+
+
+def _alarms(found: Sequence[str]) -> Html:
+    """What a person should look at, and what it was computed from."""
+    where = Html('<p class="small">From <a href="#artifacts"><code>metrics</code>, <code>ratings</code> and manifests</a>.</p>')
+    return joined([note("Worth a look", found) if found else Html("<p>None.</p>"), where])
+
+
+def _lead(run: Gathered, links: Links) -> Html:
+    config, code = run.config, str(run.description.get("versions", {}).get("code", ""))
+    population = config.get("population", {})
+    who = f"{population.get('teachers')} teachers and {population.get('students')} students"
+    if config.get("mode") == "single":
+        who = "a single agent in both roles"
+    model = config.get("model", {}).get("name", "?")
+    text = escape(f"{who} on {model}, seed {config.get('seed')}, code {code[:12] or 'unknown'}. ")
+    head = Html(f"Head of the chain: <code>{escape(run.head)}</code>. Described by {links('run.json')}.")
+    missing = [note("Not everything is here", run.missing)] if run.missing else []
+    return joined([Html(f'<p class="lead">{text}{head}</p>'), *missing])
+
+
+def _headline(run: Gathered, links: Links) -> Html:
+    """Tiles of the newest generation that has the numbers."""
+    tiles = [tile(f"{len(run.finished)} of {run.planned}", "generations done", links("run.json"))]
+    graded = _newest(run.tables["grades"])
+    if graded is not None:
+        own = only(run.tables["tasks"], generation=graded)
+        valid = own.append_column("valid", pa.array([status == "valid" for status in own["status"].to_pylist()], pa.bool_()))
+        found = estimate(valid, "valid", ["teacher_id", "group_id"])
+        tiles.append(tile(_percent(found.mean, found.stderr), f"valid, generation {graded}", _source(links, graded, "tasks")))
+        mean, stderr, _ = figures.overall(run.tables["grades"], graded)
+        tiles.append(tile(_percent(mean, stderr), f"solved, generation {graded}", _source(links, graded, "grades")))
+    rated = _newest(run.tables["ratings"])
+    if rated is not None:
+        latest = {row["member_id"]: row for row in only(run.tables["ratings"], generation=rated).to_pylist()}
+        for role in ("teacher", "student"):
+            members = [row for row in latest.values() if row["role"] == role]
+            if members:
+                best = max(members, key=lambda row: row["fitness"])
+                value = f"{best['member_id']}: {best['mu']:.1f} ± {best['sigma']:.1f}"
+                tiles.append(tile(value, f"best {role} by fitness", _source(links, rated, "ratings")))
+    tiles += _benchmark_tiles(run.tables["scores"], links)
+    return Html(f'<div class="tiles">{joined(tiles)}</div><p class="small">± is one standard error; for ratings one sigma.</p>')
+
+
+def _benchmark_tiles(scores: pa.Table, links: Links) -> list[Html]:
+    rows = [row for row in only(scores, group="all", measure="pass@1 greedy").to_pylist() if row["role"] != "teacher"]
+    if not rows:
+        return []
+    best = max(rows, key=lambda row: (row["trained"], row["score"]))
+    value = _percent(best["score"], float("nan") if best["stderr"] is None else best["stderr"])
+    return [tile(value, f"best on {best['suite']}: {best['member_id']}", links(best["uri"], "scores.parquet"))]
+
+
+def _newest(condensed: pa.Table) -> int | None:
+    return max(condensed["generation"].to_pylist(), default=None)
+
+
+def _percent(mean: float, stderr: float) -> str:
+    return f"{100 * mean:.0f} %" if stderr != stderr else f"{100 * mean:.0f} ± {100 * stderr:.0f} %"
+
+
+def _source(links: Links, generation: int, name: str) -> Html:
+    return links(f"{folder_of(generation)}/{name}.parquet", f"{name}.parquet")
+
+
+def _plates(run: Gathered, links: Links, draws: Mapping[str, Draw]) -> Html:
+    return Html(f'<div class="plates">{joined(_figure(run, draw(run), links) for draw in draws.values())}</div>')
+
+
+def _figure(run: Gathered, plate: Plate, links: Links) -> Html:
+    generations = sorted(key for key in run.manifests if key is not None)
+    where = f"generations {generations[0]} to {generations[-1]}" if len(generations) > 1 else "the run"
+    names = ", ".join(f"<code>{escape(name)}</code>" for name in plate.tables)
+    source = f'From <a href="#artifacts">{names}</a> of {where}.'
+    question, caption = escape(plate.question), escape(plate.caption)
+    if plate.figure is None:
+        return Html(f'<figure class="card" id="{plate.name}"><h3>{question}</h3><p class="none">{caption}</p></figure>')
+    return Html(f'<figure class="card" id="{plate.name}">{picture(plate)}<figcaption>{caption} {source}</figcaption></figure>')
+
+
+def _births(run: Gathered, links: Links) -> Html:
+    rows = [
+        [
+            links(f"{folder_of(row['generation'])}/offspring.parquet", str(row["generation"])),
+            escape(row["member_id"]),
+            escape(row["operator"]),
+            escape(" + ".join(row["parents"])),
+            escape(row["replaces"]),
+            escape(f"{row['relative_change']:.3f}"),
+            escape(f"{row['cosine']:.3f}"),
+            escape(row["note"] or "–"),
+        ]
+        for row in run.tables["offspring"].to_pylist()
+    ]
+    if not rows:
+        return Html("")
+    header = ("generation", "child", "operator", "parents", "replaces", "change of delta W", "cosine to parent", "note")
+    return details(f"All {len(rows)} offspring", table(header, rows))
+
+
+def _scores(run: Gathered, links: Links) -> Html:
+    """The scores of every benchmark but the finest slices."""
+    kept = [row for row in run.tables["scores"].to_pylist() if " band " not in row["group"]]
+    if not kept:
+        return Html('<p class="none">No benchmark has been scored yet.</p>')
+    rows = [
+        [
+            links(row["uri"], row["suite"]),
+            escape(row["trained"]),
+            escape(row["member_id"]),
+            escape(row["measure"]),
+            escape(row["group"]),
+            escape(f"{100 * row['score']:.1f} %" + (f" ± {100 * row['stderr']:.1f}" if row["stderr"] is not None else "")),
+            escape(f"{row['problems']:,}"),
+        ]
+        for row in sorted(
+            kept, key=lambda row: (row["suite"], -row["trained"], row["measure"] != "pass@1 greedy", row["member_id"])
+        )
+    ]
+    header = ("suite", "generations trained", "member", "measure", "problems of", "score ± standard error", "n")
+    return details(f"{len(rows)} scores", table(header, rows)) if len(rows) > 60 else table(header, rows)
+
+
+def _configuration(run: Gathered, links: Links) -> Html:
+    """Every setting; bold where it differs from the defaults, which are the paper's."""
+    usual: dict[str, Any] = dump(RunConfig.model_validate({}))
+    single = {key: value for key, value in run.config.items() if not isinstance(value, dict)}
+    groups = {"run": single} | {key: value for key, value in run.config.items() if isinstance(value, dict)}
+    tables = []
+    for group, settings in groups.items():
+        known = usual if group == "run" else usual.get(group, {})
+        rows = [[escape(key), Html(f"<code>{escape(_plain(value))}</code>")] for key, value in settings.items()]
+        changed = ["changed" if known.get(key) != value else "" for key, value in settings.items()]
+        tables.append(table((group, ""), rows, changed))
+    return Html(f'<p>From {links("run.json")}. Bold: not the paper\'s.</p><div class="card columns">{joined(tables)}</div>')
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return str(value) if value != "" else "–"
+
+
+def _artifacts(run: Gathered, links: Links) -> Html:
+    """Every table and manifest by generation."""
+    names = list(dict.fromkeys(name for key in run.manifests if key is not None for name in run.refs(key)))
+    rows = []
+    for generation, manifests in sorted(run.manifests.items(), key=lambda item: -1 if item[0] is None else item[0]):
+        folder, refs = folder_of(generation), run.refs(generation)
+        cells = [links(refs[name].uri, f"{refs[name].rows} rows") if name in refs else Html("–") for name in names]
+        if generation is None:
+            cells = [joined([links(ref.uri, name) for name, ref in refs.items()], " ")] + [Html("")] * (len(names) - 1)
+        by_stage = {manifest.stage: manifest for manifest in manifests}
+        order = [stage for stage in ("start", *STAGES) if stage in by_stage]
+        done = joined([links(f"{folder}/{stage}.json", stage) for stage in order], " ")
+        rows.append([escape(folder), *cells, done])
+    return joined(
+        [
+            Html(
+                "<p>Tables with their rows, and manifests, which name the digests; adapters lie under <code>adapters/</code>.</p>"
+            ),
+            table(("folder", *names, "manifests"), rows),
+        ]
+    )

@@ -1,0 +1,100 @@
+"""The page of a report: its frame, its look in light and dark, and the few pieces of HTML that sections are made of.
+
+Nothing on the page comes from elsewhere and nothing on it runs: no script, no font, no image file. Texts given to these functions
+are plain; markup is of type `Html`, so that forgetting to escape shows up as a type error.
+"""
+
+import html
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NewType
+from urllib.parse import quote
+
+from flows.report.report_style import CSS
+from flows.storage import Store
+from flows.store.file_store import FileStore
+from stages.core.highlight import visible
+
+Html = NewType("Html", str)
+
+
+class Links:
+    """Links to artifacts that work from where the report lies; plain names where they would not (S3, a report elsewhere)."""
+
+    def __init__(self, store: Store, run_id: str, out: Path) -> None:
+        self._root: str | None = None
+        if isinstance(store, FileStore):
+            root, folder = (store.root / run_id).resolve(), out.resolve().parent
+            if folder in (root, *root.parents[:2]) or root in folder.parents:
+                self._root = Path(os.path.relpath(root, folder)).as_posix()
+
+    def __call__(self, uri: str, name: str = "") -> Html:
+        """The artifact `uri` of the run under its name."""
+        label = Html(f"<code>{escape(name or uri)}</code>")
+        if self._root is None:
+            return label
+        path = uri if self._root == "." else f"{self._root}/{uri}"
+        return Html(f'<a href="{html.escape(quote(path, safe="/=.-"))}">{label}</a>')
+
+
+def escape(text: object) -> Html:
+    """Any text, escaped and with hidden characters written out."""
+    return Html(html.escape(visible(str(text))))
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[Html | str]], classes: Sequence[str] = ()) -> Html:
+    """A table that scrolls by itself where it is too wide; cells are markup. `classes` holds a class for each row."""
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
+    body = []
+    for place, row in enumerate(rows):
+        chosen = f' class="{classes[place]}"' if place < len(classes) and classes[place] else ""
+        body.append(f"<tr{chosen}>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>")
+    return Html(f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table></div>')
+
+
+def tile(value: str, name: str, source: Html) -> Html:
+    """One number of the headline with the artifact that it comes from."""
+    return Html(f'<div class="tile"><span>{escape(name)}</span><b>{escape(value)}</b><span>{source}</span></div>')
+
+
+def note(heading: str, lines: Sequence[str]) -> Html:
+    """A box with what a reader must not miss."""
+    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    return Html(f'<div class="note"><b>{escape(heading)}</b><ul>{items}</ul></div>')
+
+
+def details(heading: str, content: Html) -> Html:
+    """Something long, folded away."""
+    return Html(f"<details><summary>{escape(heading)}</summary>{content}</details>")
+
+
+def joined(parts: Iterable[Html], between: str = "\n") -> Html:
+    """Pieces one after the other."""
+    return Html(between.join(parts))
+
+
+def page(title: str, lead: Html, sections: Sequence[tuple[str, str, Html]]) -> str:
+    """The whole document; sections are (anchor, heading, content)."""
+    links = "".join(f'<a href="#{anchor}">{escape(heading)}</a>' for anchor, heading, _ in sections)
+    bodies = "\n".join(
+        f'<section id="{anchor}"><h2>{escape(heading)}</h2>\n{content}</section>' for anchor, heading, content in sections
+    )
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="referrer" content="no-referrer">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{escape(title)}</title>
+<style>{CSS}</style>
+</head>
+<body><main>
+<header><h1>{escape(title)}</h1>
+{lead}
+<nav aria-label="Sections">{links}</nav></header>
+{bodies}
+</main></body>
+</html>
+"""

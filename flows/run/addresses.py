@@ -1,0 +1,81 @@
+"""Where each page of the artifact browser is: for the links between its pages, and for the notes that point into it."""
+
+from urllib.parse import quote, urlencode
+
+from flows.config import ConfigError
+from flows.run.manifest import folder_of
+from stages.core.method.top_up import task_of
+
+
+class Addresses:
+    """Addresses below `base`: empty for links within the browser, `http://host:port` for links from elsewhere."""
+
+    def __init__(self, base: str = "") -> None:
+        if base and not base.startswith(("http://", "https://")):
+            raise ConfigError(f"address of the artifact browser {base[:80]!r}: it starts with http:// or https://")
+        self._base = base.rstrip("/")
+
+    def runs(self) -> str:
+        """All runs of the store."""
+        return f"{self._base}/"
+
+    def run(self, run_id: str) -> str:
+        """One run."""
+        return f"{self._base}/runs/{_part(run_id)}"
+
+    def figures(self, run_id: str) -> str:
+        """Every figure of a run."""
+        return f"{self.run(run_id)}/figures"
+
+    def figure(self, run_id: str, name: str, kind: str = "svg") -> str:
+        """One figure as a picture."""
+        return f"{self.figures(run_id)}/{_part(name)}.{kind}"
+
+    def generation(self, run_id: str, generation: int | None) -> str:
+        """One generation; None: the start."""
+        return f"{self.run(run_id)}/generations/{'start' if generation is None else generation}"
+
+    def manifest(self, run_id: str, uri: str) -> str:
+        """One manifest, by its name in the run."""
+        return f"{self.run(run_id)}/manifests/{quote(uri, safe='/=')}"
+
+    def table(self, run_id: str, uri: str, **query: object) -> str:
+        """A table by its name in the run; `query` may hold column, value, sort, descending and page."""
+        asked = {key: value for key, value in query.items() if value not in (None, "", False)}
+        return f"{self.run(run_id)}/tables/{quote(uri, safe='/=')}" + (f"?{urlencode(asked)}" if asked else "")
+
+    def generation_table(self, run_id: str, generation: int | None, name: str, **query: object) -> str:
+        """A table of a generation by its plain name."""
+        return self.table(run_id, f"{folder_of(generation)}/{name}.parquet", **query)
+
+    def row(self, run_id: str, uri: str, number: int) -> str:
+        """One row of a table."""
+        return f"{self.run(run_id)}/rows/{number}/{quote(uri, safe='/=')}"
+
+    def file(self, run_id: str, uri: str) -> str:
+        """An artifact's bytes, as a download."""
+        return f"{self.run(run_id)}/files/{quote(uri, safe='/=')}"
+
+    def task(self, run_id: str, task_id: str) -> str:
+        """A task with all that came of it."""
+        return f"{self.run(run_id)}/tasks/{_part(task_id)}"
+
+    def attempt(self, run_id: str, rollout_id: str) -> str:
+        """One attempt, on the page of its task."""
+        return f"{self.task(run_id, task_of(rollout_id))}#{_part(rollout_id)}"
+
+    def adapters(self, run_id: str) -> str:
+        """All adapters of a run."""
+        return f"{self.run(run_id)}/adapters"
+
+    def adapter(self, run_id: str, adapter_id: str) -> str:
+        """One adapter with its tree."""
+        return f"{self.adapters(run_id)}/{_part(adapter_id)}"
+
+    def member(self, run_id: str, member_id: str) -> str:
+        """A member, among the adapters of its run."""
+        return f"{self.adapters(run_id)}#{_part(member_id)}"
+
+
+def _part(text: str) -> str:
+    return quote(text, safe="")

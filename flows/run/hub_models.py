@@ -1,0 +1,128 @@
+"""Models of the Hugging Face hub: which commit a run uses, what its files are, and where they lie on this machine.
+
+A run names a model; the commit that the name means is asked once, when the run begins, and kept in its configuration
+(`model.revision`), so that every machine and every resume loads that one. Digests are the hub's own: sha256 of a large file,
+git's sha1 of a small one. Without a connection the hub's cache on this machine answers.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from flows.config import PROJECT, ConfigError, RunConfig, dump, parse
+from stages.core.engines.protocol import EngineUnavailable
+
+PATTERNS = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "*.tiktoken")  # what loading a model can need
+
+
+def local_folder(name: str) -> Path | None:
+    """The folder of a model that is named by one (relative to the project); None for a name on the hub. Raises ConfigError."""
+    folder = Path(name) if Path(name).is_absolute() else PROJECT / name
+    if folder.is_dir():
+        return folder
+    if name.count("/") != 1 or name.startswith((".", "/")):
+        raise ConfigError(f"model.name: there is no folder {name}")
+    return None
+
+
+def pinned(config: RunConfig, known: Mapping[str, Any] | None = None) -> RunConfig:
+    """The configuration with the commit of a hub model: its own, else that of the run (`known`: its run.json), else the newest.
+
+    Raises ConfigError and EngineUnavailable.
+    """
+    if local_folder(config.model.name) is not None or config.model.revision:
+        return config
+    values = dump(config)
+    values["model"]["revision"] = _newest(config.model.name) if known is None else known["config"]["model"].get("revision", "")
+    return parse(values)
+
+
+def folder_of(config: RunConfig) -> Path:
+    """The model's folder; a hub model is fetched once. Raises ConfigError and EngineUnavailable."""
+    name = config.model.name
+    return local_folder(name) or _fetched(name, config.model.revision)
+
+
+def description(config: RunConfig) -> dict[str, Any]:
+    """What run.json says of a hub model: its commit, and a digest of every file that loading it can need; empty for a folder."""
+    if local_folder(config.model.name) is not None or not config.model.revision:
+        return {}
+    return {"commit": config.model.revision, "files": _files(config.model.name, config.model.revision)}
+
+
+def check_files(folder: Path, described: Mapping[str, Any]) -> None:
+    """Raises ConfigError naming the first file that is not what run.json says."""
+    for name, wanted in described.get("files", {}).items():
+        file = folder / name
+        if not file.is_file() or _digest(file, wanted) != wanted:
+            raise ConfigError(
+                f"model.name: {file} is not the file that run.json names ({wanted[:12]}…); remove it to fetch again"
+            )
+
+
+def _newest(name: str) -> str:
+    from huggingface_hub import HfApi  # noqa: PLC0415  half a second, and most runs need no hub
+
+    try:
+        return str(_asking(name, lambda: HfApi().model_info(name).sha))
+    except EngineUnavailable:
+        cached = _fetched(name, "", offline=True)
+        return cached.name  # the cache names a snapshot by its commit
+
+
+def _files(name: str, commit: str) -> dict[str, str]:
+    """Of every file of the commit: the hub's digest."""
+    from huggingface_hub import HfApi  # noqa: PLC0415
+
+    try:
+        told = _asking(name, lambda: HfApi().model_info(name, revision=commit, files_metadata=True))
+    except EngineUnavailable:
+        folder = _fetched(name, commit, offline=True)
+        return {file.name: _digest(file, file.resolve().name) for file in sorted(folder.iterdir()) if file.is_file()}
+    listed = {file.rfilename: file.lfs.sha256 if file.lfs else file.blob_id for file in told.siblings or ()}
+    return {
+        file: str(digest)
+        for file, digest in sorted(listed.items())
+        if "/" not in file and any(fnmatch(file, p) for p in PATTERNS)
+    }
+
+
+def _digest(file: Path, like: str) -> str:
+    """sha256 of the file, or git's sha1 where `like` is as short as that."""
+    if len(like) != 40:
+        with file.open("rb") as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest()
+    data = file.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+
+
+def _fetched(name: str, commit: str, offline: bool = False) -> Path:
+    from huggingface_hub import snapshot_download  # noqa: PLC0415
+
+    patterns = list(PATTERNS)
+    kept = _asking(
+        name, lambda: snapshot_download(name, revision=commit or None, allow_patterns=patterns, local_files_only=offline)
+    )
+    return Path(kept)
+
+
+def _asking(name: str, ask: Any) -> Any:
+    """What the hub answers. Raises ConfigError where it knows no such model, EngineUnavailable where it does not answer."""
+    import httpx  # noqa: PLC0415
+    from huggingface_hub.errors import (  # noqa: PLC0415
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+    )
+
+    where = f"model.name: {name} from https://huggingface.co/{name}"
+    try:
+        return ask()
+    except RepositoryNotFoundError as error:
+        raise ConfigError(f"{where}: there is no such model, or it needs a token (HF_TOKEN)") from error
+    except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, httpx.HTTPError, OSError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
+        raise EngineUnavailable(f"{where}: {reason}") from error

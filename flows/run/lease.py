@@ -1,0 +1,229 @@
+"""Who may start a run (the lease), and who may commit to it (the epoch).
+
+`.lease` names its holder and carries a heartbeat. A holder that is dead on this host is taken over at once; any other is
+watched by our own monotonic clock until its heartbeat has stood still for STALE_SECONDS. Clocks of two machines are never
+compared. A holder that cannot renew its lease stops before that time is over (flows.run.heartbeat). `.epoch-000001`, ... are created
+conditionally, one at each start; only the owner of the newest may commit, so a holder that was frozen and wakes up too late finds
+itself fenced off.
+"""
+
+import json
+import os
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flows.run.heartbeat import Heartbeat
+from flows.storage import Store
+from flows.store.file_store import NotStored, StoreRefused, StoreUnavailable, check_run_id
+
+BEAT_SECONDS = 2.0
+STALE_SECONDS = float(os.environ.get("POPULORA_STALE_SECONDS") or 180.0)
+"""How long a heartbeat must stand still: longer than a store may be away. The same on all machines that use a store."""
+GIVE_UP = 5 / 6
+"""The share of it after which a holder stops: the rest is for ending what it has started."""
+PATIENCE_SECONDS = 10.0
+
+Json = dict[str, Any]
+
+
+class LeaseHeld(Exception):
+    """Another process is working on this run; the message says which."""
+
+    exit_code = 1
+
+
+class LeaseLost(StoreUnavailable):
+    """The lease could not be renewed: the run was stopped while it was still ours."""
+
+
+class Fenced(Exception):
+    """Another process has taken this run over: nothing may be committed any more."""
+
+    exit_code = 1
+
+
+def newest_epoch(store: Store, run_id: str) -> int:
+    """The number of the run's newest epoch; 0 if it was never started."""
+    names = store.list(f"{run_id}/.epoch-", hidden=True)
+    return max((int(name.rpartition("-")[2]) for name in names), default=0)
+
+
+def check_epoch(store: Store, run_id: str, epoch: int) -> None:
+    """Raises Fenced, naming the new owner, unless `epoch` is still the newest."""
+    newest = newest_epoch(store, run_id)
+    if newest != epoch:
+        owner = _read(store, _epoch_uri(run_id, newest)) or {}
+        raise Fenced(f"run {run_id} was taken over by {_who(owner)}; this process (epoch {epoch}) commits nothing more")
+
+
+@contextmanager
+def hold(store: Store, run_id: str, beat_seconds: float = BEAT_SECONDS, stale_seconds: float = STALE_SECONDS) -> Iterator[int]:
+    """Holds the run's lease while the block runs and yields our epoch.
+
+    Raises LeaseHeld if another process works on the run, and LeaseLost, in the main thread, when the lease cannot be renewed.
+    """
+    check_run_id(run_id)
+    identity = _identity()
+    epoch = _acquire(store, run_id, identity, beat_seconds, stale_seconds)
+    heart = Heartbeat(run_id, partial(_renew, store, run_id, identity), beat_seconds, GIVE_UP * stale_seconds)
+    heart.start()
+    try:
+        for folder in ("start/", "generation=", "adapters/"):  # not benchmarks: they may be written without the lease
+            store.sweep(f"{run_id}/{folder}")
+        yield epoch
+    except BaseException as error:
+        if heart.lost:
+            raise LeaseLost(heart.lost) from error
+        raise
+    finally:
+        if heart.stop() and not heart.lost:
+            _release(store, run_id, identity)
+
+
+def _identity() -> Json:
+    """Who we are, precisely enough that another process can tell whether we live."""
+    pid = os.getpid()
+    return {
+        "schema": 1,
+        "host": socket.gethostname(),
+        "boot": _first_line("/proc/sys/kernel/random/boot_id"),
+        "namespace": _link("/proc/self/ns/pid"),
+        "clock": _link("/proc/self/ns/time"),  # in another time namespace a process seems to have started at another time
+        "pid": pid,
+        "started": _started(pid),
+        "token": secrets.token_hex(8),
+    }
+
+
+def _acquire(store: Store, run_id: str, identity: Json, beat_seconds: float, stale_seconds: float) -> int:
+    """Creates our epoch and writes our lease. Every way round the loop ends in one of them or in LeaseHeld."""
+    while True:
+        holder = _read(store, _lease_uri(run_id))
+        if holder is not None and not _dead_here(holder, identity):
+            _wait_until_stale(store, run_id, holder, beat_seconds, stale_seconds)
+        epoch = newest_epoch(store, run_id) + 1
+        with store.lock(run_id):
+            still = _read(store, _lease_uri(run_id))
+            unchanged = (still or {}).get("token") == (holder or {}).get("token")
+            if unchanged and store.create(_epoch_uri(run_id, epoch), _bytes(identity | {"epoch": epoch})):
+                store.replace(_lease_uri(run_id), _bytes(identity | {"beat": 0}))
+                return epoch
+
+
+def _wait_until_stale(store: Store, run_id: str, holder: Json, beat_seconds: float, stale_seconds: float) -> None:
+    """Returns when the holder's heartbeat has stood still long enough or its lease is gone. Raises LeaseHeld when it beats."""
+    began = time.monotonic()
+    told = False
+    while time.monotonic() - began < stale_seconds:
+        if not told and time.monotonic() - began > PATIENCE_SECONDS:
+            told = True
+            print(
+                f"run {run_id}: {_who(holder)} left its lease; taking over when its heartbeat has stood still for "
+                f"{stale_seconds:.0f} s",
+                file=sys.stderr,
+                flush=True,
+            )
+        time.sleep(min(beat_seconds, stale_seconds) / 2)
+        now = _read(store, _lease_uri(run_id))
+        if now is None:
+            return
+        if now != holder:
+            raise LeaseHeld(f"run {run_id} is being worked on by {_who(now)}; stop that process first, or wait for it")
+
+
+def _renew(store: Store, run_id: str, identity: Json, beat: int) -> str:
+    """Writes the next heartbeat; returns who has the lease now if it is no longer ours, and writes nothing then."""
+    with store.lock(run_id):
+        holder = _read(store, _lease_uri(run_id))
+        if holder is None:
+            return "its lease was removed"
+        if holder.get("token", identity["token"]) != identity["token"]:  # a garbled one is written anew
+            return f"its lease was taken over by {_who(holder)}"
+        store.replace(_lease_uri(run_id), _bytes(identity | {"beat": beat}))
+    return ""
+
+
+def _release(store: Store, run_id: str, identity: Json) -> None:
+    """Removes the lease if it is still ours; a store that fails leaves it to be found stale."""
+    with suppress(StoreUnavailable, StoreRefused), store.lock(run_id):
+        holder = _read(store, _lease_uri(run_id))
+        if holder is not None and holder.get("token") == identity["token"]:
+            store.delete(_lease_uri(run_id))
+
+
+def _dead_here(holder: Json, identity: Json) -> bool:
+    """Whether the holder ran among this host's processes, since its last boot, and certainly is no more.
+
+    Anything less certain (another boot id may be another machine of the same name) is left to the heartbeat.
+    """
+    if any(holder.get(key) != identity[key] for key in ("host", "boot", "namespace")):
+        return False
+    if holder.get("clock", identity["clock"]) != identity["clock"]:
+        return False
+    return _started(int(holder.get("pid", 0))) != holder.get("started")
+
+
+def _started(pid: int) -> str:
+    """When the process started, in the kernel's ticks; empty when there is no such process or it is a zombie."""
+    line = _first_line(f"/proc/{pid}/stat")
+    if line:
+        fields = line.rpartition(")")[2].split()
+        return "" if fields[0] in "ZX" else fields[19]
+    if Path("/proc/self/stat").exists():
+        return ""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return ""
+    except PermissionError:
+        pass
+    return "alive"
+
+
+def _read(store: Store, uri: str) -> Json | None:
+    """A lease or epoch file; None if there is none, empty if it is garbled. What the store refuses is its own error."""
+    try:
+        data = store.read(uri)
+    except NotStored:
+        return None
+    try:
+        return dict(json.loads(data))
+    except ValueError:
+        return {}
+
+
+def _bytes(values: Json) -> bytes:
+    return json.dumps(values, sort_keys=True).encode() + b"\n"
+
+
+def _who(holder: Json) -> str:
+    return f"process {holder.get('pid', '?')} on host {holder.get('host', '?')}"
+
+
+def _lease_uri(run_id: str) -> str:
+    return f"{run_id}/.lease"
+
+
+def _epoch_uri(run_id: str, epoch: int) -> str:
+    return f"{run_id}/.epoch-{epoch:06d}"
+
+
+def _first_line(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").partition("\n")[0]
+    except OSError:
+        return ""
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""

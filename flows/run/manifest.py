@@ -1,0 +1,181 @@
+"""Manifests: what each stage read and wrote, chained by digest. A stage is done when its manifest exists and its digests hold.
+
+Everything that may differ between two equal runs stands under `clock`, which no digest covers.
+`flows/run/run.py` reads and writes them.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from flows.store.file_store import Damaged, StoreRefused
+
+SCHEMA = 1
+STAGES = ("match", "propose", "verify", "solve", "grade", "reward", "update", "rate", "benchmark", "evolve")
+"""The order of a generation's stages, and so of the chain. Absent ones (benchmark, evolve in most generations) are skipped."""
+
+Json = dict[str, Any]
+
+
+def canonical_json(value: Any) -> bytes:
+    """JSON with sorted keys and no spaces, the form that digests are taken of. NaN and infinities are refused."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def readable_json(value: Any) -> bytes:
+    """The same value as stored: sorted keys, one key a line."""
+    return json.dumps(value, sort_keys=True, indent=1, allow_nan=False).encode() + b"\n"
+
+
+def sha256_hex(data: bytes) -> str:
+    """The digest by which artifacts are known."""
+    return hashlib.sha256(data).hexdigest()
+
+
+@dataclass(frozen=True)
+class Ref:
+    """One artifact: its name relative to the run, its digest, and its rows if it is a table. What tasks hand each other.
+
+    `origin` is the run that holds it when that is another one (a fork's parent), else empty. `stamp` is the store's mark of the
+    very object that this process wrote, by which a commit notices that a concurrent copy replaced it.
+    """
+
+    uri: str
+    sha256: str
+    rows: int | None = None
+    origin: str = ""
+    stamp: str = field(default="", compare=False, repr=False)
+
+    def to_json(self, rows: bool = True) -> Json:
+        """The entry of a manifest (inputs carry no rows)."""
+        entry: Json = {"uri": self.uri, "sha256": self.sha256}
+        if rows and self.rows is not None:
+            entry["rows"] = self.rows
+        if self.origin:
+            entry["from"] = self.origin
+        return entry
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> "Ref":
+        """The reference written by `to_json`."""
+        return cls(entry["uri"], entry["sha256"], entry.get("rows"), entry.get("from", ""))
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What one stage of one generation did. `generation` is None for `start`; a part's stage reads `update.parts/t0`."""
+
+    run: str
+    generation: int | None
+    stage: str
+    previous: str
+    inputs: tuple[Ref, ...]
+    outputs: tuple[Ref, ...]
+    counts: Json = field(default_factory=dict)
+    versions: Json = field(default_factory=dict)
+    clock: Json = field(default_factory=dict)
+    schema: int = SCHEMA
+
+    @property
+    def whole_stage(self) -> str:
+        """The stage, also of a part: `update` for `update.parts/t0`."""
+        return self.stage.partition(".parts/")[0]
+
+    def to_json(self) -> Json:
+        """Plain values, exactly the documented keys."""
+        return {
+            "schema": self.schema,
+            "run": self.run,
+            "generation": self.generation,
+            "stage": self.stage,
+            "previous": self.previous,
+            "inputs": [ref.to_json(rows=False) for ref in self.inputs],
+            "outputs": [ref.to_json() for ref in self.outputs],
+            "counts": self.counts,
+            "versions": self.versions,
+            "clock": self.clock,
+        }
+
+    def output(self, name: str) -> Ref:
+        """The output whose name ends in `name`. Raises LookupError."""
+        for ref in self.outputs:
+            if ref.uri == name or ref.uri.endswith(f"/{name}"):
+                return ref
+        raise LookupError(f"{self.stage} of generation {self.generation} has no output {name}")
+
+    def same_work(self, other: "Manifest") -> bool:
+        """Whether both say the same, clocks aside."""
+        return replace(self, clock={}) == replace(other, clock={})
+
+
+def digest(manifest: Manifest | Mapping[str, Any]) -> str:
+    """sha256 of the canonical JSON without `clock`: what the next manifest carries as `previous`."""
+    values = manifest.to_json() if isinstance(manifest, Manifest) else manifest
+    return sha256_hex(canonical_json({key: value for key, value in values.items() if key != "clock"}))
+
+
+def read_json(data: bytes, uri: str) -> Json:
+    """A JSON object of a schema we know. Raises Damaged or, when a newer version wrote it, StoreRefused."""
+    try:
+        values = json.loads(data)
+        version = int(values["schema"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise Damaged(uri, "not a JSON object with a schema version") from error
+    if version > SCHEMA:
+        raise StoreRefused(f"{uri}: schema {version} is newer than this version of populora reads ({SCHEMA}); update populora")
+    return dict(values)
+
+
+def read_manifest(data: bytes, uri: str) -> Manifest:
+    """The manifest in `data`. Raises Damaged, or StoreRefused when a newer version wrote it."""
+    values = read_json(data, uri)
+    try:
+        return Manifest(
+            run=values["run"],
+            generation=values["generation"],
+            stage=values["stage"],
+            previous=values["previous"],
+            inputs=tuple(Ref.from_json(entry) for entry in values["inputs"]),
+            outputs=tuple(Ref.from_json(entry) for entry in values["outputs"]),
+            counts=values["counts"],
+            versions=values["versions"],
+            clock=values["clock"],
+            schema=values["schema"],
+        )
+    except (KeyError, TypeError) as error:
+        raise Damaged(uri, f"a manifest lacks or garbles {error}") from error
+
+
+OPTIONAL = ("benchmark",)
+"""Stages that not every generation has; each of the others leaves a manifest in every generation."""
+
+
+def place_of(generation: int | None, stage: str) -> int:
+    """The place of a stage in the run's total order; `start` is -1."""
+    return -1 if generation is None else generation * len(STAGES) + STAGES.index(stage)
+
+
+def skipped(after: int, before: int) -> list[tuple[int | None, str]]:
+    """The stages strictly between two places that must have a manifest there."""
+    found: list[tuple[int | None, str]] = [(None, "start")] if after < -1 < before else []
+    for place in range(max(after + 1, 0), before):
+        generation, stage = place // len(STAGES), STAGES[place % len(STAGES)]
+        if stage not in OPTIONAL:
+            found.append((generation, stage))
+    return found
+
+
+def folder_of(generation: int | None) -> str:
+    """`start`, or `generation=0007`."""
+    return "start" if generation is None else f"generation={generation:04d}"
+
+
+def manifest_uri(stage: str, generation: int | None, part: str | None = None) -> str:
+    """Where a stage's manifest, or that of one of its parts, lies, relative to the run."""
+    if generation is None:
+        assert stage == "start" and part is None, (stage, part)
+        return "start/start.json"
+    assert stage in STAGES, f"unknown stage {stage}, add it to STAGES in its place"
+    return f"{folder_of(generation)}/{stage}.parts/{part}.json" if part else f"{folder_of(generation)}/{stage}.json"

@@ -1,0 +1,277 @@
+"""One run in its store: reads that verify digests, writes that happen once, and the commit that makes a stage done.
+
+Data first, manifest last. What lies at a final path without a manifest that names it is debris of a killed attempt: equal bytes
+are adopted, other bytes are removed, by the holder of the run's lease only. Names given here are relative to the run.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pyarrow as pa
+
+from flows.run import manifest as chain
+from flows.run.history import History
+from flows.run.lease import check_epoch
+from flows.run.manifest import STAGES, Json, Manifest, Ref, canonical_json, digest, folder_of, manifest_uri, sha256_hex
+from flows.storage import Damaged, NotStored, Store, StoreRefused, StoreUnavailable, check_run_id, decode_table, encode_table
+from stages.core.tables import ANSWERS, GENERATION_TABLES, RATINGS, SCORES, SEEDS, conform
+
+__all__ = ["STAGES", "Json", "Manifest", "Overtaken", "Ref", "Retired", "Run", "canonical_json", "digest", "sha256_hex"]
+
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "optimizer.safetensors")
+SCHEMAS = GENERATION_TABLES | {"population": RATINGS, "seeds": SEEDS, "scores": SCORES, "answers": ANSWERS}
+ATTEMPTS = 5
+
+
+class Overtaken(StoreUnavailable):
+    """A concurrent copy of this task replaced our data before we committed: try again, its manifest will be there."""
+
+
+class Retired(NotStored):
+    """The artifact was removed on purpose; its digest and the reason are kept in gc/."""
+
+
+class Run:
+    """A run's artifacts. Without an `epoch` (see flows.run.lease.hold) it reads, and commits nothing but benchmarks."""
+
+    def __init__(self, store: Store, run_id: str, epoch: int | None = None) -> None:
+        self.store = store
+        self.run_id = check_run_id(run_id)
+        self.epoch = epoch
+        self.history = History(store, run_id)
+
+    # --- run.json -------------------------------------------------------------------------------------------------------------
+
+    def describe(self, config: Json, versions: Json, clock: Json) -> Json:
+        """Writes run.json, first of all, and returns what the store now holds (an earlier start's, if there was one)."""
+        values = {"schema": chain.SCHEMA, "run": self.run_id, "config": config, "versions": versions, "clock": clock}
+        self.store.create(self.history.place("run.json"), chain.readable_json(values))
+        found = self.history.description()
+        assert found is not None, self.run_id
+        return found
+
+    # --- data -----------------------------------------------------------------------------------------------------------------
+
+    def write_blob(self, uri: str, data: bytes, rows: int | None = None) -> Ref:
+        """Stores bytes under `uri` once. Returns theirs if another copy of this task has already committed other bytes."""
+        place = self.history.place(uri)
+        with ThreadPoolExecutor(1) as hashing:  # beside the first write: large adapters go at the disk's own speed
+            digest_of = hashing.submit(sha256_hex, data)
+            stamp = self.store.create(place, data)
+            ref = Ref(uri, digest_of.result(), rows)
+        if stamp:
+            return replace(ref, stamp=stamp)
+        for _ in range(ATTEMPTS):
+            if stamp := self.store.create(place, data):
+                return replace(ref, stamp=stamp)
+            stamp = self.store.stamp(place)
+            try:
+                found = self.store.read(place)
+            except NotStored:
+                continue
+            if found == data:
+                return replace(ref, stamp=stamp)
+            theirs = self._clear(ref, found)
+            if theirs is not None:
+                return theirs
+        raise Overtaken(f"{self.run_id}/{uri}: another process keeps replacing it")
+
+    def read_blob(self, ref: Ref | str) -> bytes:
+        """The bytes of an artifact, verified against its digest (a name is looked up in the manifests)."""
+        if isinstance(ref, str):
+            ref = self.history.find(ref)
+        place = self.history.place(ref.uri, ref.origin)
+        try:
+            for _ in range(2):  # once more, since a network may have garbled what the store holds sound
+                data = self.store.read(place)
+                if sha256_hex(data) == ref.sha256:
+                    return data
+        except NotStored:
+            if tombstone := self._tombstone(ref):
+                raise Retired(f"{ref.uri} was retired: {tombstone['reason']}") from None
+            raise
+        raise Damaged(place, f"its digest is not {ref.sha256[:12]}…, as its manifest says")
+
+    def write_table(
+        self,
+        generation: int | None,
+        name: str,
+        table: pa.Table,
+        stage: str | None = None,
+        part: str | None = None,
+        schema: pa.Schema | None = None,
+    ) -> Ref:
+        """Stores a table of a generation (None: of `start/`), or a part of one that a parallel stage makes."""
+        folder = folder_of(generation)
+        uri = f"{folder}/{stage}.parts/{part}.parquet" if part else f"{folder}/{name}.parquet"
+        return self.write_table_at(uri, table, schema or SCHEMAS[name])
+
+    def write_table_at(self, uri: str, table: pa.Table, schema: pa.Schema) -> Ref:
+        """Stores a table anywhere in the run, such as under `benchmarks/`."""
+        return self.write_blob(uri, encode_table(conform(table, schema)), table.num_rows)
+
+    def read_table(self, place: int | str | Ref | None, name: str, schema: pa.Schema | None = None) -> pa.Table:
+        """The table `name` of a generation (None: of `start/`), or the one that a reference or uri points to; verified."""
+        ref = place if isinstance(place, str | Ref) else f"{folder_of(place)}/{name}.parquet"
+        uri = ref.uri if isinstance(ref, Ref) else ref
+        return decode_table(self.read_blob(ref), schema or SCHEMAS[name], uri)
+
+    def write_adapter(self, adapter_id: str, files: Mapping[str, bytes]) -> list[Ref]:
+        """Stores the files of an adapter, side by side; a reference for each, in the order of their names."""
+        with ThreadPoolExecutor(len(ADAPTER_FILES)) as pool:
+            return list(pool.map(lambda name: self.write_blob(f"adapters/{adapter_id}/{name}", files[name]), sorted(files)))
+
+    def read_adapter(self, adapter_id: str, names: Sequence[str] = ADAPTER_FILES, refs: Iterable[Ref] = ()) -> dict[str, bytes]:
+        """Files of an adapter by name, verified against `refs` where given, otherwise against the manifest that names them."""
+        known = {ref.uri: ref for ref in refs}
+        uris = {name: f"adapters/{adapter_id}/{name}" for name in names}
+        return {name: self.read_blob(known.get(uri, uri)) for name, uri in uris.items()}
+
+    # --- manifests ------------------------------------------------------------------------------------------------------------
+
+    def commit(
+        self,
+        stage: str,
+        generation: int | None,
+        inputs: Iterable[Ref],
+        outputs: Iterable[Ref],
+        counts: Json | None = None,
+        versions: Json | None = None,
+        clock: Json | None = None,
+        part: str | None = None,
+    ) -> Manifest:
+        """Writes the manifest of a stage or part, LAST. Returns the one that holds: another copy's if it was first."""
+        mine = Manifest(
+            run=self.run_id,
+            generation=generation,
+            stage=f"{stage}.parts/{part}" if part else stage,
+            previous=self.history.previous(stage, generation),
+            inputs=tuple(inputs),
+            outputs=tuple(outputs),
+            counts=counts or {},
+            versions=versions or {},
+            clock=(clock or {}) | {"epoch": self.epoch},
+        )
+        return self.commit_as(manifest_uri(stage, generation, part), mine)
+
+    def commit_as(self, uri: str, mine: Manifest) -> Manifest:
+        """Writes a manifest made elsewhere, by the rules of `commit`."""
+        place = self.history.place(uri)
+        with self.store.lock(self.run_id):
+            self._check_fence(uri)
+            theirs = self.history.manifest(uri)
+            if theirs is None:
+                self._check_unreplaced(mine)
+                if self.store.create(place, chain.readable_json(mine.to_json())):
+                    self.history.keep(uri, mine)
+        if theirs is None:
+            self._after_commit(uri, mine)
+            theirs = self.history.manifest(uri)
+        if theirs is None or theirs.outputs == mine.outputs or self.holds(theirs):
+            return theirs or mine
+        if self.history.built_upon(theirs):
+            raise Damaged(place, "its outputs are damaged, and what was made anew differs while later stages build on it")
+        self.remove(uri)
+        return self.commit_as(uri, mine)
+
+    def commit_benchmark(
+        self, folder: str, inputs: Iterable[Ref], outputs: Iterable[Ref], counts: Json, versions: Json, clock: Json
+    ) -> Manifest:
+        """Commits `benchmarks/{folder}/benchmark.json`, outside the chain and the fence, so that training goes on meanwhile."""
+        mine = Manifest(self.run_id, None, "benchmark", "", tuple(inputs), tuple(outputs), counts, versions, clock)
+        return self.commit_as(f"benchmarks/{folder}/benchmark.json", mine)
+
+    def manifest(self, stage: str, generation: int | None = None, part: str | None = None) -> Manifest | None:
+        """The manifest of a stage (or part), or None if it has not committed."""
+        return self.history.manifest(manifest_uri(stage, generation, part))
+
+    def done(self, stage: str, generation: int | None = None, part: str | None = None, rehash: bool = True) -> bool:
+        """Whether the stage's manifest exists and its outputs hold: re-hashed, or merely present."""
+        manifest = self.manifest(stage, generation, part)
+        return manifest is not None and self.holds(manifest, rehash)
+
+    def holds(self, manifest: Manifest, rehash: bool = True) -> bool:
+        """Whether every output is what the manifest says. What was retired counts as present."""
+        for ref in manifest.outputs:
+            try:
+                if rehash:
+                    self.read_blob(ref)
+                elif not self.store.exists(self.history.place(ref.uri, ref.origin)) and not self._tombstone(ref):
+                    return False
+            except Retired:
+                continue
+            except (NotStored, Damaged):
+                return False
+        return True
+
+    def remove(self, uri: str) -> None:
+        """Removes an artifact: retired, or damaged beyond use. For the holder of the lease, who has noted why."""
+        with self.store.lock(self.run_id):
+            self._check_fence(uri)
+            self.store.delete(self.history.place(uri))
+        self.history.forget(uri)
+
+    # --- inside ---------------------------------------------------------------------------------------------------------------
+
+    def _tombstone(self, ref: Ref) -> Json | None:
+        """What the run that holds the artifact says about having removed it."""
+        holder = History(self.store, ref.origin) if ref.origin else self.history
+        return holder.retired().get(ref.uri)
+
+    def _check_fence(self, uri: str) -> None:
+        """Raises unless we may write here: benchmarks anybody, everything else the owner of the newest epoch."""
+        if uri.startswith("benchmarks/"):
+            return
+        if self.epoch is None:
+            raise StoreRefused(f"run {self.run_id}: {uri} needs the run's lease, see flows.run.lease.hold")
+        check_epoch(self.store, self.run_id, self.epoch)
+
+    def _after_commit(self, uri: str, mine: Manifest) -> None:
+        """On a store without locks a copy may have replaced our data just before our manifest: then take it back."""
+        try:
+            self._check_unreplaced(mine)
+        except Overtaken:
+            if self.history.manifest(uri) is mine:
+                self.store.delete(self.history.place(uri))
+                self.history.forget(uri)
+            raise
+
+    def _check_unreplaced(self, mine: Manifest) -> None:
+        for ref in mine.outputs:
+            if ref.stamp and self.store.stamp(self.history.place(ref.uri)) != ref.stamp:
+                raise Overtaken(f"{self.run_id}/{ref.uri}: a concurrent copy of this task replaced it")
+
+    def _clear(self, ref: Ref, found: bytes) -> Ref | None:
+        """Removes other bytes from a final path if they are debris; otherwise returns the reference that commits them."""
+        place, seen = self.history.place(ref.uri), sha256_hex(found)
+        with self.store.lock(self.run_id):
+            self._check_fence(ref.uri)
+            theirs = self._committed(ref, seen)
+            if theirs is not None or not self._still(place, found):
+                return theirs
+            self.store.delete(place)
+        theirs = self._committed(ref, seen)
+        if theirs is not None:  # a store without locks: what we removed was committed meanwhile, so put it back
+            self.store.create(place, found)
+        return theirs
+
+    def _still(self, place: str, found: bytes) -> bool:
+        """Whether the same bytes lie there as a moment ago."""
+        try:
+            return self.store.read(place) == found
+        except NotStored:
+            return False
+
+    def _committed(self, ref: Ref, seen: str) -> Ref | None:
+        """The reference that a manifest holds for bytes of digest `seen` at this place; None if they may be replaced."""
+        manifest, named = next(self.history.naming(ref.uri), (None, None))
+        if manifest is None or named is None:
+            return None
+        if named.sha256 == seen:
+            return named
+        if named.sha256 != ref.sha256 and self.history.built_upon(manifest):
+            raise Damaged(
+                self.history.place(ref.uri), "it is damaged, and what was made anew differs while later stages build on it"
+            )
+        return None

@@ -1,0 +1,142 @@
+"""A run as it is found in its store: every manifest in the order of the chain, and whether the chain holds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from flows.run.history import History
+from flows.run.manifest import STAGES, Json, Manifest, digest, folder_of, manifest_uri, place_of, read_manifest, skipped
+from flows.run.run import Run
+from flows.storage import Damaged, NotStored, StoreRefused
+
+
+@dataclass
+class Survey:
+    """A run as found: its manifests by uri in order, and what is wrong (uri, problem, whether its bytes are)."""
+
+    run: Run
+    manifests: dict[str, Manifest] = field(default_factory=dict)
+    wrong: list[tuple[str, str, bool]] = field(default_factory=list)
+    retired: dict[str, Mapping[str, Json]] = field(default_factory=dict)
+
+    def report(self, uri: str, problem: str, bytes_wrong: bool = True) -> None:
+        """Notes a problem once."""
+        if (uri, problem, bytes_wrong) not in self.wrong:
+            self.wrong.append((uri, problem, bytes_wrong))
+
+    def tombstones(self, holder: str) -> Mapping[str, Json]:
+        """What this run (or the one it was forked from) has retired, by uri."""
+        if holder not in self.retired:
+            self.retired[holder] = History(self.run.store, holder or self.run.run_id).retired()
+        return self.retired[holder]
+
+    def of(self, generation: int | None) -> list[tuple[str, Manifest]]:
+        """The manifests in a generation's folder, parts included."""
+        prefix = folder_of(generation) + "/"
+        return [(uri, manifest) for uri, manifest in self.manifests.items() if uri.startswith(prefix)]
+
+    def generations(self) -> list[int]:
+        """Numbers of the generations that have manifests."""
+        return sorted({one.generation for one in self.manifests.values() if one.generation is not None})
+
+
+def survey_of(run: Run) -> Survey:
+    """All manifests that can be read, in order of the chain, parts after their stage; the others as problems."""
+    uris = [uri.removeprefix(f"{run.run_id}/") for uri in run.store.list(f"{run.run_id}/")]
+    if not uris:
+        raise NotStored(f"there is no run {run.run_id} in {run.store.url}")
+    survey = Survey(run)
+    wanted = [uri for uri in uris if uri.endswith(".json") and uri.startswith(("start/", "generation=", "benchmarks/"))]
+    for uri in sorted(wanted, key=order_of):
+        try:
+            survey.manifests[uri] = read_manifest(run.store.read(f"{run.run_id}/{uri}"), uri)
+        except (Damaged, StoreRefused) as error:
+            survey.report(uri, str(error).removeprefix(f"{uri}: "))
+    return survey
+
+
+def dependents(survey: Survey, uri: str) -> tuple[str, ...]:
+    """The stages that read an artifact, or anything made from it, in order."""
+    tainted = {uri} | {ref.uri for ref in survey.manifests[uri].outputs} if uri in survey.manifests else {uri}
+    found = []
+    for place, manifest in survey.manifests.items():
+        if any(ref.uri in tainted for ref in manifest.inputs):
+            tainted |= {ref.uri for ref in manifest.outputs}
+            found.append(place.removesuffix(".json"))
+    return tuple(found)
+
+
+def check_chain(survey: Survey, description: Json) -> None:
+    """Every manifest stands where it says, none is missing, and each carries the digest of the one before it."""
+    links: list[tuple[str, str, str]] = [("run.json", digest(description) if description else "", "")]
+    unreadable = [uri for uri, _, _ in survey.wrong if ".parts/" not in uri and place_in_chain(uri) is not None]
+    place = -2
+    for uri in sorted([uri for uri in survey.manifests if ".parts/" not in uri] + unreadable, key=order_of):
+        here = place_in_chain(uri)
+        if here is None:
+            continue
+        for generation, stage in skipped(place, here):
+            survey.report(manifest_uri(stage, generation), "the manifest is missing, although later stages have theirs")
+            links.append((manifest_uri(stage, generation), "", ""))
+        place, manifest = here, survey.manifests.get(uri)
+        links.append((uri, digest(manifest), manifest.previous) if manifest else (uri, "", ""))
+    _check_links(survey, links)
+    for uri, manifest in survey.manifests.items():
+        _check_identity(survey, uri, manifest)
+
+
+def _check_identity(survey: Survey, uri: str, manifest: Manifest) -> None:
+    """A manifest is of the run, generation and stage whose name it bears; a part hangs on the chain where its stage does."""
+    stage, is_part, part = manifest.stage.partition(".parts/")
+    benchmark = uri.startswith("benchmarks/")
+    fits = stage in (*STAGES, "start") and (benchmark or manifest_uri(stage, manifest.generation, part or None) == uri)
+    if not fits or manifest.run != survey.run.run_id:
+        survey.report(uri, f"it says that it is {manifest.stage} of generation {manifest.generation} of run {manifest.run}")
+    whole = survey.manifests.get(manifest_uri(stage, manifest.generation)) if is_part and fits else None
+    if whole is not None and whole.previous != manifest.previous:
+        survey.report(uri, "it is chained to another manifest than the stage that it is a part of")
+
+
+def _check_links(survey: Survey, links: Sequence[tuple[str, str, str]]) -> None:
+    """Of two manifests whose link is broken, the one whose other link is broken too is damaged; else the earlier one."""
+
+    def holds(at: int) -> bool:
+        (_, own, _), (_, after, previous) = links[at], links[at + 1]
+        return not own or not after or own == previous
+
+    for at in range(len(links) - 1):
+        if not holds(at):
+            later = at + 2 < len(links) and not holds(at + 1)
+            survey.report(links[at + 1 if later else at][0], "its digest is not the one that the chain holds")
+
+
+def check_inputs(survey: Survey) -> None:
+    """What a stage read is what an earlier one wrote. Not judged while manifests are missing: theirs may be the inputs."""
+    if not complete(survey):
+        return
+    made = {(ref.uri, ref.sha256) for manifest in survey.manifests.values() for ref in manifest.outputs}
+    for uri, manifest in survey.manifests.items():
+        for ref in manifest.inputs:
+            if (ref.uri, ref.sha256) not in made:
+                survey.report(uri, f"it names an input that no manifest made: {ref.uri} with digest {ref.sha256[:12]}…", False)
+
+
+def complete(survey: Survey) -> bool:
+    """Whether no manifest of the chain is missing or unreadable."""
+    return all(uri in survey.manifests or place_in_chain(uri) is None for uri, _, _ in survey.wrong)
+
+
+def order_of(uri: str) -> tuple[int, int, str]:
+    """By place in the chain, parts before the stage that joins them; benchmarks last."""
+    place = place_in_chain(uri)
+    return (10**9, 0, uri) if place is None else (place, int(".parts/" not in uri), uri)
+
+
+def place_in_chain(uri: str) -> int | None:
+    """The place in the chain of the stage that a manifest belongs to; None for benchmarks."""
+    top, _, rest = uri.partition("/")
+    stage = rest.partition(".parts/")[0].removesuffix(".json")
+    if top == "start":
+        return place_of(None, stage)
+    if not top.startswith("generation=") or stage not in STAGES:
+        return None
+    return place_of(int(top.removeprefix("generation=")), stage)

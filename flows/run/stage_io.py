@@ -1,0 +1,157 @@
+"""What one stage reads and writes: every read becomes an input of its manifest, every write an output."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from safetensors.numpy import load
+
+from flows.run.run import Manifest, Ref, Run
+from stages.core import tables
+from stages.core.lora.adapter_files import OPTIMIZER_FILE, WEIGHTS_FILE, adapter_bytes, read_adapter
+from stages.core.population import Member, population_after
+from stages.core.training.protocol import Adapter
+
+
+class StageIO:
+    """The storage of one stage (or one of its parts) of one generation; `generation` is -1 for `start`."""
+
+    def __init__(self, run: Run, stage: str, generation: int | None, part: str | None, base_model: str, alpha: float) -> None:
+        self.run, self.stage, self.part = run, stage, part
+        self.generation = -1 if generation is None else generation
+        self._place = generation
+        self._base_model, self._alpha = base_model, alpha
+        self._inputs: dict[str, Ref] = {}
+        self._outputs: dict[str, Ref] = {}
+        self._counts: dict[str, Any] = {}
+        self._versions: dict[str, Any] = {}
+
+    # reading -------------------------------------------------------------------------------------------------------------
+
+    def table(self, name: str, generation: int | None = None) -> pa.Table:
+        """A table of this generation, or of an earlier one."""
+        return self._read_table(self.generation if generation is None else generation, name)
+
+    def start_table(self, name: str) -> pa.Table:
+        """A table of `start/`."""
+        return self._read_table(None, name)
+
+    def population(self) -> list[Member]:
+        """The members as they stand before this generation."""
+        if self.generation == 0:
+            return population_after(self.start_table("population"), tables.OFFSPRING.empty_table(), -1)
+        before = self.generation - 1
+        return population_after(self.table("ratings", before), self.table("offspring", before), before)
+
+    def trained_population(self) -> list[Member]:
+        """The members after this generation's update and ratings, before any of them is replaced."""
+        return population_after(self.table("ratings"), tables.OFFSPRING.empty_table(), self.generation)
+
+    def adapters(self, adapter_ids: Iterable[str], moments: bool = False) -> dict[str, Adapter]:
+        """Adapters by id, each read once; optimizer moments only where asked for."""
+        return {adapter_id: self._read_adapter(adapter_id, moments) for adapter_id in dict.fromkeys(adapter_ids)}
+
+    def updated_adapters(self) -> dict[str, tuple[str, str]]:
+        """(adapter id, sha256) of the weights that this generation's update made, by member id."""
+        manifest = self.run.manifest("update", self._place)
+        assert manifest is not None, "rate runs after update"
+        made = {}
+        for ref in manifest.outputs:
+            folder, _, name = ref.uri.rpartition("/")
+            if name == WEIGHTS_FILE:
+                self._inputs[ref.uri] = _plain(ref)
+                adapter_id = folder.removeprefix("adapters/")
+                made[adapter_id.rpartition("-")[0]] = (adapter_id, ref.sha256)
+        return made
+
+    def parts(self, names: Iterable[str], schema: pa.Schema) -> list[pa.Table]:
+        """The tables that this stage's parts wrote, in order; what the parts made becomes this stage's output."""
+        found = []
+        for name in names:
+            manifest = self.run.manifest(self.stage, self._place, name)
+            assert manifest is not None, f"part {name} of {self.stage} is not done"
+            self._versions |= manifest.versions
+            for ref in manifest.outputs:
+                if ref.uri.endswith(".parquet"):
+                    self._inputs[ref.uri] = _plain(ref)
+                    found.append(self.run.read_table(ref, self.stage, schema))
+                else:
+                    self._outputs[ref.uri] = _plain(ref)
+        return found
+
+    # writing -------------------------------------------------------------------------------------------------------------
+
+    def write_table(self, name: str, table: pa.Table) -> None:
+        """A table of this generation (or of `start/`)."""
+        self._output(self.run.write_table(self._place, name, table))
+
+    def write_own(self, name: str, table: pa.Table) -> None:
+        """The stage's table, or this part's share of it."""
+        if self.part is None:
+            self.write_table(name, table)
+        else:
+            self.write_part(table, table.schema)
+
+    def write_part(self, table: pa.Table, schema: pa.Schema) -> None:
+        """The table of this part."""
+        self._output(self.run.write_table(self._place, self.stage, table, stage=self.stage, part=self.part, schema=schema))
+
+    def write_at(self, uri: str, table: pa.Table, schema: pa.Schema) -> None:
+        """A table elsewhere in the run, such as under `benchmarks/`."""
+        self._output(self.run.write_table_at(uri, table, schema))
+
+    def write_adapter(self, adapter_id: str, adapter: Adapter) -> str:
+        """Stores an adapter; returns the sha256 of its weights."""
+        files = adapter_bytes(adapter, self._base_model, self._alpha)
+        refs = self.run.write_adapter(adapter_id, files)
+        for ref in refs:
+            self._output(ref)
+        return next(ref.sha256 for ref in refs if ref.uri.endswith(WEIGHTS_FILE))
+
+    def count(self, **numbers: int) -> None:
+        """Numbers for the manifest, equal in equal runs."""
+        self._counts |= numbers
+
+    def version(self, **versions: Any) -> None:
+        """What from outside the run took part, with its digest."""
+        self._versions |= versions
+
+    def inputs(self) -> list[Ref]:
+        """Everything read so far."""
+        return [ref for ref in self._inputs.values() if ref.uri not in self._outputs]
+
+    def commit(self, clock: Mapping[str, Any]) -> Manifest:
+        """Writes the manifest, last of all."""
+        counts = self._counts | {_name(ref.uri): ref.rows for ref in self._outputs.values() if ref.rows is not None}
+        outputs = list(self._outputs.values())
+        return self.run.commit(self.stage, self._place, self.inputs(), outputs, counts, self._versions, dict(clock), self.part)
+
+    # inside --------------------------------------------------------------------------------------------------------------
+
+    def _read_table(self, place: int | None, name: str) -> pa.Table:
+        folder = "start" if place is None else f"generation={place:04d}"
+        ref = self.run.history.find(f"{folder}/{name}.parquet")
+        self._inputs[ref.uri] = _plain(ref)
+        return self.run.read_table(ref, name)
+
+    def _read_adapter(self, adapter_id: str, moments: bool) -> Adapter:
+        names = (WEIGHTS_FILE, OPTIMIZER_FILE) if moments else (WEIGHTS_FILE,)
+        refs = [self.run.history.find(f"adapters/{adapter_id}/{name}") for name in names]
+        self._inputs |= {ref.uri: _plain(ref) for ref in refs}
+        files = self.run.read_adapter(adapter_id, names, refs)
+        if not moments:
+            return Adapter(load(files[WEIGHTS_FILE]), {}, 0)
+        return read_adapter(files[WEIGHTS_FILE], files[OPTIMIZER_FILE])
+
+    def _output(self, ref: Ref) -> None:
+        self._outputs[ref.uri] = ref
+
+
+def _plain(ref: Ref) -> Ref:
+    """The reference as others name it: without the row count and the stamp of whoever wrote it."""
+    return replace(ref, stamp="")
+
+
+def _name(uri: str) -> str:
+    return uri.rpartition("/")[2].removesuffix(".parquet")

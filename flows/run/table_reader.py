@@ -1,0 +1,75 @@
+"""A few columns and rows of a stored table, verified, without decoding the rest of it (token lists are most of a table)."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from flows.run.run import Run
+from flows.run.verified import Reader, open_verified
+from flows.storage import Damaged, NotStored
+
+NARROW, WIDE = 65_536, 512  # rows that are decoded at once: of plain values, and where texts or lists are among them
+BUFFER = 1 << 18
+
+
+def parquet_file(source: bytes | Reader, name: str) -> pq.ParquetFile:
+    """The table in verified bytes, or in a verified file; rows are decoded when they are asked for. Raises Damaged."""
+    where = pa.BufferReader(source) if isinstance(source, bytes) else pa.PythonFile(source, mode="r")
+    try:
+        return pq.ParquetFile(where, buffer_size=BUFFER, pre_buffer=False)
+    except (pa.ArrowException, OSError) as error:
+        raise Damaged(name, f"not a Parquet file ({str(error).splitlines()[0]})") from error
+
+
+def batch_rows(schema: pa.Schema, columns: Sequence[str] | None) -> int:
+    """How many rows may be decoded at once, so that a long table with long texts takes no more memory than a short one."""
+    plain = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
+    wanted = schema.names if columns is None else columns
+    return NARROW if all(any(one(schema.field(name).type) for one in plain) for name in wanted) else WIDE
+
+
+def batches(
+    file: pq.ParquetFile, columns: Sequence[str] | None, contains: Mapping[str, str] | None = None, **equal: object
+) -> Iterator[pa.RecordBatch]:
+    """Rows in which each column of `equal` has that value (or one of a list), with these columns (None: all).
+
+    `contains` names columns of texts that have the value in them somewhere, or of lists that have it as an element.
+    """
+    contains = contains or {}
+    wanted = None if columns is None else list(dict.fromkeys([*columns, *contains, *equal]))
+    for batch in file.iter_batches(batch_rows(file.schema_arrow, wanted), columns=wanted):
+        for column, value in equal.items():
+            batch = batch.filter(_equal(batch.column(column), value))
+        for column, text in contains.items():
+            batch = batch.filter(holds(batch.column(column), text))
+        if batch.num_rows:
+            yield batch
+
+
+def holds(column: pa.Array, value: object) -> pa.Array:
+    """Which texts contain the value, or which lists have it as an element."""
+    if not pa.types.is_list(column.type):
+        return pc.fill_null(pc.match_substring(column, value), False)
+    mask = np.zeros(len(column), dtype=bool)
+    same = pc.fill_null(pc.equal(pc.list_flatten(column), pa.scalar(value, column.type.value_type)), False)
+    mask[pc.list_parent_indices(column).filter(same).to_numpy()] = True
+    return pa.array(mask)
+
+
+def rows(run: Run, uri: str, columns: Sequence[str] | None = None, **equal: object) -> list[dict]:
+    """Those rows as plain values; none where no stage has written the table. Raises Damaged, or NotStored when it is gone."""
+    try:
+        ref = run.history.find(uri)
+    except NotStored:
+        return []
+    file = parquet_file(Reader(open_verified(run, ref)), f"{run.run_id}/{uri}")
+    return [row for batch in batches(file, columns, None, **equal) for row in batch.to_pylist()]
+
+
+def _equal(column: pa.Array, value: object) -> pa.Array:
+    if isinstance(value, Collection) and not isinstance(value, str | bytes):
+        return pc.is_in(column, pa.array(list(value), column.type))
+    return pc.equal(column, value)

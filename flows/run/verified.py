@@ -1,0 +1,75 @@
+"""Artifacts as files: checked against their digest piece by piece, then read piece by piece, never held in memory whole."""
+
+import hashlib
+import io
+import os
+from typing import Any, BinaryIO
+
+from flows.run.history import History
+from flows.run.manifest import Ref
+from flows.run.run import Retired, Run
+from flows.storage import Damaged, NotStored
+
+PIECE = 1 << 20
+
+
+def open_verified(run: Run, ref: Ref) -> BinaryIO:
+    """The artifact as a file whose bytes have the digest of its manifest. Raises NotStored, Retired or Damaged.
+
+    What is read from it later is what was checked: nothing that happens to the store's object meanwhile can change it.
+    """
+    place = run.history.place(ref.uri, ref.origin)
+    for _ in range(2):  # once more, since a network may have garbled what the store holds sound
+        try:
+            file = run.store.open(place)
+        except NotStored:
+            holder = History(run.store, ref.origin) if ref.origin else run.history
+            if tombstone := holder.retired().get(ref.uri):
+                raise Retired(f"{ref.uri} was retired: {tombstone['reason']}") from None
+            raise
+        if sha256_of(file) == ref.sha256:
+            return file
+        file.close()
+    raise Damaged(place, f"its digest is not {ref.sha256[:12]}…, as its manifest says")
+
+
+def sha256_of(file: BinaryIO) -> str:
+    """The digest of the whole file."""
+    found, reader = hashlib.sha256(), Reader(file)
+    while piece := reader.read(PIECE):
+        found.update(piece)
+    return found.hexdigest()
+
+
+class Reader(io.RawIOBase):
+    """A place of its own in an open file: many may read one file at once. The file stays open as long as one of them is."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__()
+        self._file, self._at = file, 0
+        self.size = os.fstat(file.fileno()).st_size
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def tell(self) -> int:
+        """Where the next read begins."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Moves there."""
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.size}[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        """Reads what fits."""
+        view = memoryview(buffer).cast("B")
+        data = os.pread(self._file.fileno(), len(view), self._at)
+        view[: len(data)] = data
+        self._at += len(data)
+        return len(data)

@@ -1,0 +1,95 @@
+"""One request to an S3-compatible server: what its answers mean, what is tried again, and what is the user's to mend."""
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, ParamValidationError, PartialCredentialsError
+from urllib3.exceptions import HTTPError
+
+from flows.store.file_store import NotStored, StoreRefused, StoreUnavailable
+
+ATTEMPTS = 7
+CONNECTIONS = 32
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+TAKEN = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409")
+ABSENT = ("NoSuchKey", "NotFound", "404")
+PASSING = (
+    "SlowDown",
+    "RequestTimeout",
+    "BadDigest",
+    "IncompleteBody",
+    "XAmzContentSHA256Mismatch",
+    "InternalError",
+    "Throttling",
+    "OperationAborted",
+)
+WORDS = {
+    "NoSuchBucket": "there is no such bucket",
+    "InvalidAccessKeyId": "the server does not know this access key",
+    "SignatureDoesNotMatch": "the server refuses the secret key",
+    "AccessDenied": "access is denied: check credentials and rights",
+    "403": "access is denied: check credentials and rights",
+    "RequestTimeTooSkewed": "this machine's clock is too far from the server's",
+}
+
+
+class Taken(Exception):
+    """The condition failed: an object is there."""
+
+
+class Again(Exception):
+    """A fault that we noticed ourselves and that another attempt may mend."""
+
+
+def settled(url: str, uri: str, request: Callable[[], Any]) -> Any:
+    """A request's answer, tried again with jitter while the fault is a passing one. Raises the store's own errors."""
+    for attempt in range(ATTEMPTS):
+        try:
+            return request()
+        except ClientError as error:
+            code = str(error.response.get("Error", {}).get("Code", ""))
+            status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+            if code in TAKEN:
+                raise Taken from error
+            if code in ABSENT:
+                raise NotStored(f"{uri}: no such artifact") from error
+            if code not in PASSING and status < 500 and status != 429:
+                raise StoreRefused(f"store {url}: {uri}: {WORDS.get(code, f'refused ({code})')}") from error
+            fault = code or f"HTTP {status}"
+        except (NoCredentialsError, PartialCredentialsError) as error:
+            raise StoreRefused(
+                f"store {url}: no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or a profile"
+            ) from error
+        except ParamValidationError as error:
+            raise StoreRefused(f"store {url}: {str(error).splitlines()[-1]}") from error
+        except (BotoCoreError, HTTPError, Again, OSError) as error:
+            fault = str(error).split("\n")[0]
+        pause(attempt)
+    raise StoreUnavailable(f"store {url}: {uri}: {fault} ({ATTEMPTS} attempts)")
+
+
+def client(url: str, timeout: float) -> Any:
+    """A boto3 client from the usual AWS variables and profile. Raises StoreRefused."""
+    config = Config(
+        s3={"addressing_style": "path"},
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        retries={"total_max_attempts": 1},
+        connect_timeout=min(5.0, timeout),
+        read_timeout=timeout,
+        max_pool_connections=CONNECTIONS,
+    )
+    try:
+        session = boto3.Session()
+        return session.client("s3", region_name=session.region_name or "us-east-1", config=config)
+    except (BotoCoreError, ValueError) as error:
+        raise StoreRefused(f"store {url!r}: {error}") from error
+
+
+def pause(attempt: int) -> None:
+    """Full jitter: anywhere up to a bound that doubles."""
+    time.sleep(random.uniform(0.0, min(LONGEST_PAUSE, FIRST_PAUSE * 2**attempt)))

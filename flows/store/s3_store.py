@@ -1,0 +1,297 @@
+"""Artifacts in a bucket of any S3-compatible server that refuses to overwrite when asked (`If-None-Match: *`).
+
+Endpoint, region and credentials come from the usual AWS variables and profile. Rules that hold on every server we know:
+- condition only on PUT; on completing a multipart upload only where a probe shows that the server honours it there, otherwise
+  large objects go in one PUT (up to 5 GiB), which every server conditions;
+- 409 and 412 both mean that somebody else committed, unless the object carries our own token: then our first answer was lost;
+- MD5 both ways for all but large objects, whose readers verify the digests of manifests anyway, and whose senders sign it (HTTP)
+  or use TLS (HTTPS);
+- what the network broke is tried again with jitter; what the user got wrong (credentials, bucket, rights) is not.
+"""
+
+import hashlib
+import os
+import re
+import secrets
+import stat
+import tempfile
+import threading
+from base64 import b64encode
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, BinaryIO, cast
+from urllib.parse import urlsplit
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from flows.store.file_store import NotStored, StoreRefused, StoreUnavailable, Uris, check_run_id, check_uri, locked
+from flows.store.s3_calls import ATTEMPTS, Again, Taken, client, pause, settled
+
+READS = 3  # of an object whose ETag does not fit the bytes that came
+TIMEOUT = 30.0
+PART = 32 << 20
+CHECKED = 8 << 20  # up to this size MD5 is worth its time
+SPOOLED = 1 << 20  # of an object that goes to a file, at once
+SINGLE = 5 << 30  # the most that one PUT takes
+THREADS = 8
+
+
+class S3Store:
+    """A prefix in a bucket. Writing begins with a probe that declines a server which overwrites."""
+
+    def __init__(self, url: str, timeout: float = TIMEOUT) -> None:
+        parts = urlsplit(url)
+        prefix = parts.path.removeprefix("/").removesuffix("/")
+        if not parts.netloc or parts.query or parts.fragment:
+            raise StoreRefused(f"store {url!r}: write s3://bucket/prefix")
+        if prefix:
+            check_uri(prefix)
+        self.bucket, self._prefix = parts.netloc, f"{prefix}/" if prefix else ""
+        self.url = f"s3://{parts.netloc}/{prefix}".rstrip("/")
+        self._client = client(url, timeout)
+        self._probing = threading.Lock()
+        self._conditional_multipart: bool | None = None
+
+    def make_bucket(self) -> None:
+        """Makes the bucket unless it is there: for a server of one's own; elsewhere buckets come with rules of their owner."""
+        try:
+            settled(self.url, "", lambda: self._client.head_bucket(Bucket=self.bucket))
+        except NotStored:
+            with suppress(Taken):
+                settled(self.url, "", lambda: self._client.create_bucket(Bucket=self.bucket))
+
+    def read(self, uri: str) -> bytes:
+        """The whole artifact. Raises NotStored."""
+        for attempt in range(READS):
+            data, answer = settled(self.url, uri, lambda: self._get(uri))
+            if _fits(data, answer):
+                break
+            pause(attempt)
+        return bytes(data)  # if it never fits, the server itself has other bytes than it was given: the reader's digest tells
+
+    def open(self, uri: str) -> BinaryIO:
+        """The artifact as a file without a name in the temporary folder, to read piece by piece. Raises NotStored."""
+        return cast(BinaryIO, settled(self.url, uri, lambda: self._spool(uri)))
+
+    def create(self, uri: str, data: bytes) -> str | None:
+        """Writes the artifact unless one is there already and returns its stamp; None: somebody else did, theirs is untouched."""
+        self.probe()
+        return self._create(uri, data, multipart=bool(self._conditional_multipart) and len(data) > 2 * PART)
+
+    def replace(self, uri: str, data: bytes) -> None:
+        """Overwrites a dotted object, such as a lease; nothing else may be overwritten."""
+        assert uri.rpartition("/")[2].startswith("."), uri
+        key = self._key(uri)
+        settled(self.url, uri, lambda: self._client.put_object(Bucket=self.bucket, Key=key, Body=data, ContentMD5=_md5(data)))
+
+    def exists(self, uri: str) -> bool:
+        """Whether the artifact is there."""
+        return self._head(uri) is not None
+
+    def size(self, uri: str) -> int:
+        """Bytes of the artifact. Raises NotStored."""
+        head = self._head(uri)
+        if head is None:
+            raise NotStored(f"{uri}: no such artifact")
+        return int(head["ContentLength"])
+
+    def stamp(self, uri: str) -> str:
+        """The object's ETag, which changes when other bytes are written; empty when there is none."""
+        head = self._head(uri)
+        return _bare(head) if head else ""
+
+    def delete(self, uri: str) -> None:
+        """Removes debris or a retired artifact; nothing happens when there is none."""
+        key = self._key(uri)
+        settled(self.url, uri, lambda: self._client.delete_object(Bucket=self.bucket, Key=key))
+
+    def sweep(self, prefix: str) -> None:
+        """Aborts the multipart uploads that killed writers left under `prefix`: they cost space and nobody can see them."""
+        where = self._prefix + prefix
+        found = settled(self.url, prefix, lambda: self._client.list_multipart_uploads(Bucket=self.bucket, Prefix=where))
+        for upload in found.get("Uploads", []):
+            self._abort(upload["Key"], upload["UploadId"])
+
+    def list(self, prefix: str, hidden: bool = False) -> Uris:
+        """All artifacts whose name starts with `prefix`, sorted; dotted ones (leases) only if `hidden`."""
+        uris = [uri for page in self._pages(prefix) for uri in self._named(page)]
+        return sorted(uri for uri in uris if hidden or not _is_hidden(uri))
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """Bytes of every artifact whose name starts with `prefix`, dotted ones left out."""
+        found = {uri: size for page in self._pages(prefix) for uri, size in self._named(page).items()}
+        return {uri: found[uri] for uri in sorted(found) if not _is_hidden(uri)}
+
+    def folders(self, prefix: str) -> Uris:
+        """Names directly below `prefix` (empty, or ending in /) that hold artifacts, sorted; dotted ones left out."""
+        found = [entry["Prefix"] for page in self._pages(prefix, Delimiter="/") for entry in page.get("CommonPrefixes", [])]
+        names = (name.removeprefix(self._prefix + prefix).removesuffix("/") for name in found)
+        return sorted(name for name in names if not name.startswith("."))
+
+    def free(self) -> int | None:
+        """Buckets do not say."""
+        return None
+
+    @contextmanager
+    def lock(self, run_id: str) -> Iterator[None]:
+        """One writer at a time on this machine; S3 has no locks, so across machines writers check again (flows.run.run)."""
+        name = hashlib.sha256(f"{self._client.meta.endpoint_url} {self.url} {check_run_id(run_id)}".encode()).hexdigest()[:16]
+        with locked(_own_folder(Path(tempfile.gettempdir()) / f"populora-locks-{os.getuid()}") / name, run_id):
+            yield
+
+    def probe(self) -> None:
+        """Once a process: writes, tries to overwrite on condition, and declines the server if that succeeds."""
+        with self._probing:
+            if self._conditional_multipart is not None:
+                return
+            uri = f".probe-{secrets.token_hex(8)}"
+            try:
+                for body in (b"first", b"second"):
+                    if (self._create(uri, body, multipart=False) is None) != (body == b"second"):
+                        raise StoreRefused(
+                            f"store {self.url}: this server overwrites objects although asked not to (If-None-Match), so two "
+                            "writers would destroy each other's work; use another server"
+                        )
+                self._conditional_multipart = self._honours_multipart(uri)
+            finally:
+                self.delete(uri)
+
+    def _honours_multipart(self, uri: str) -> bool:
+        """Whether the condition holds when a multipart upload completes; False, too, where there are no multipart uploads."""
+        try:
+            return self._create(uri, b"third", multipart=True) is None
+        except StoreRefused:
+            return False
+
+    # inside -------------------------------------------------------------------------------------------------------------------
+
+    def _pages(self, prefix: str, **more: str) -> Iterator[dict[str, Any]]:
+        """The answers of a listing, one after the other."""
+        while True:
+            wanted = {"Bucket": self.bucket, "Prefix": self._prefix + prefix} | more
+            page = dict(settled(self.url, prefix, partial(self._client.list_objects_v2, **wanted)))
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            more = more | {"ContinuationToken": page["NextContinuationToken"]}
+
+    def _named(self, page: dict[str, Any]) -> dict[str, int]:
+        return {entry["Key"].removeprefix(self._prefix): int(entry["Size"]) for entry in page.get("Contents", [])}
+
+    def _key(self, uri: str) -> str:
+        return self._prefix + check_uri(uri)
+
+    def _get(self, uri: str) -> tuple[bytes, dict[str, Any]]:
+        answer = self._client.get_object(Bucket=self.bucket, Key=self._key(uri))
+        return answer["Body"].read(), answer
+
+    def _spool(self, uri: str) -> IO[bytes]:
+        answer = self._client.get_object(Bucket=self.bucket, Key=self._key(uri))
+        file = tempfile.TemporaryFile()  # noqa: SIM115  the caller closes it
+        try:
+            for piece in answer["Body"].iter_chunks(SPOOLED):
+                file.write(piece)
+            file.flush()
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def _head(self, uri: str) -> dict[str, Any] | None:
+        key = self._key(uri)
+        try:
+            return dict(settled(self.url, uri, lambda: self._client.head_object(Bucket=self.bucket, Key=key)))
+        except NotStored:
+            return None
+
+    def _create(self, uri: str, data: bytes, multipart: bool) -> str | None:
+        key, token = self._key(uri), secrets.token_hex(8)
+        if len(data) > SINGLE and not multipart:
+            raise StoreRefused(
+                f"{uri}: {len(data)} bytes are more than one PUT takes, and this server has no conditional multipart"
+            )
+        put = self._put_parts if multipart else self._put
+        for attempt in range(ATTEMPTS):
+            try:
+                return settled(self.url, uri, lambda: put(key, data, token))
+            except Taken:
+                head = self._head(uri)
+                if head is not None:
+                    ours = head.get("Metadata", {}).get("writer") == token
+                    return _bare(head) if ours else None
+                pause(attempt)  # a conflict with a writer or deleter that left nothing
+        raise StoreUnavailable(f"{uri}: the server keeps answering that another writer is at it")
+
+    def _put(self, key: str, data: bytes, token: str) -> str:
+        put = {"Bucket": self.bucket, "Key": key, "Body": data, "IfNoneMatch": "*", "Metadata": {"writer": token}}
+        if len(data) > CHECKED:
+            return _bare(self._client.put_object(**put))
+        answer = self._client.put_object(**put, ContentMD5=_md5(data))
+        if _fits(data, answer):
+            return _bare(answer)
+        self._client.delete_object(Bucket=self.bucket, Key=key)
+        raise Again("the server received other bytes than were sent")
+
+    def _put_parts(self, key: str, data: bytes, token: str) -> str:
+        begun = self._client.create_multipart_upload(Bucket=self.bucket, Key=key, Metadata={"writer": token})
+        upload = {"Bucket": self.bucket, "Key": key, "UploadId": begun["UploadId"]}
+        try:
+            view = memoryview(data)
+            pieces = [view[at : at + PART] for at in range(0, len(data), PART)]
+
+            def send(number: int) -> dict[str, Any]:
+                body = bytes(pieces[number - 1])
+                part = settled(self.url, key, partial(self._client.upload_part, **upload, PartNumber=number, Body=body))
+                return {"PartNumber": number, "ETag": part["ETag"]}
+
+            with ThreadPoolExecutor(THREADS) as pool:
+                parts = list(pool.map(send, range(1, len(pieces) + 1)))
+            return _bare(self._client.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts}, IfNoneMatch="*"))
+        except BaseException:
+            self._abort(key, begun["UploadId"])
+            raise
+
+    def _abort(self, key: str, upload_id: str) -> None:
+        with suppress(ClientError, BotoCoreError):  # it is gone, or stays for the next sweep; no artifact depends on it
+            self._client.abort_multipart_upload(Bucket=self.bucket, Key=key, UploadId=upload_id)
+
+
+def _own_folder(folder: Path) -> Path:
+    """A folder that only this user can enter, made if missing. Raises StoreRefused for one that somebody else put there.
+
+    Everybody may write in the temporary folder: a link or a folder of another user's could send our lock files anywhere.
+    """
+    try:
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            raise StoreRefused(f"{folder} is not a folder of this user's; remove it, or set TMPDIR to another folder")
+        if found.st_mode & 0o077:  # as older versions made it
+            folder.chmod(0o700)
+    except OSError as error:
+        raise StoreUnavailable(f"{folder}: {error.strerror or error}") from error
+    return folder
+
+
+def _is_hidden(uri: str) -> bool:
+    return any(part.startswith(".") for part in uri.split("/"))
+
+
+def _md5(data: bytes) -> str:
+    return b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
+
+
+def _bare(answer: dict[str, Any]) -> str:
+    return str(answer.get("ETag", "")).strip('"')
+
+
+def _fits(data: bytes, answer: dict[str, Any]) -> bool:
+    """Whether an ETag is the MD5 of these bytes; also where it cannot tell (large objects, servers with ETags of their own)."""
+    encrypted = answer.get("ServerSideEncryption", "AES256") != "AES256" or "SSECustomerAlgorithm" in answer
+    if len(data) > CHECKED or encrypted or not re.fullmatch(r"[0-9a-f]{32}", _bare(answer)):
+        return True
+    return hashlib.md5(data, usedforsecurity=False).hexdigest() == _bare(answer)

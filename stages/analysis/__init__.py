@@ -1,0 +1,4 @@
+"""Numbers about runs: a generation's metrics, its summary line, and comparisons between runs.
+
+May import: stages.core.
+"""

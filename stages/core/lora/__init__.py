@@ -1,0 +1,4 @@
+"""LoRA adapters as values: evolution operators, their algebra, distances, and the PEFT files.
+
+May import: torch.
+"""

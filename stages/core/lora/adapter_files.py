@@ -1,0 +1,121 @@
+"""Adapters as named arrays and as files: names and shapes, a fresh one, the bytes that a run stores, and back. Pure.
+
+Equal adapters give equal bytes. `adapter_model.safetensors` and `adapter_config.json` are what PEFT loads;
+`optimizer.safetensors` holds AdamW's moments and step count. The configuration is written by us, not by PEFT, so that it is
+sorted and holds no path of this machine.
+"""
+
+import json
+from collections.abc import Mapping
+from hashlib import sha256
+from zlib import crc32
+
+import numpy as np
+from safetensors.numpy import load, save
+
+from stages.core.training.protocol import Adapter, Weights
+
+WEIGHTS_FILE = "adapter_model.safetensors"
+CONFIG_FILE = "adapter_config.json"
+OPTIMIZER_FILE = "optimizer.safetensors"
+
+_METADATA = {"format": "pt"}  # one key: safetensors writes several in no fixed order
+
+
+def parameter_shapes(shapes: Mapping[str, tuple[int, int]], rank: int) -> dict[str, tuple[int, int]]:
+    """PEFT parameter name -> shape: A [R, I] and B [O, R] of every module path in `shapes` (path -> (O, I))."""
+    named: dict[str, tuple[int, int]] = {}
+    for path, (outputs, inputs) in shapes.items():
+        named[f"base_model.model.{path}.lora_A.weight"] = (rank, inputs)
+        named[f"base_model.model.{path}.lora_B.weight"] = (outputs, rank)
+    return named
+
+
+def initial_adapter(shapes: Mapping[str, tuple[int, int]], rank: int, seed: int) -> Adapter:
+    """A fresh adapter: A uniform in ±1/sqrt(I) (PEFT's Kaiming-uniform with a = sqrt 5), B zero, so that delta W = 0.
+
+    Each matrix is drawn from its own generator keyed by `seed` and its name: members with one seed share A.
+    """
+    weights: Weights = {}
+    for name, shape in parameter_shapes(shapes, rank).items():
+        if name.endswith("lora_A.weight"):
+            bound = 1 / np.sqrt(shape[1])
+            draw = np.random.default_rng([seed, crc32(name.encode())]).uniform(-bound, bound, shape)
+            weights[name] = draw.astype(np.float32)
+        else:
+            weights[name] = np.zeros(shape, np.float32)
+    return Adapter(weights=weights, moments={}, step=0)
+
+
+def weights_bytes(weights: Weights) -> bytes:
+    """`adapter_model.safetensors`. Raises ValueError for anything but float32."""
+    odd = {name: array.dtype for name, array in weights.items() if array.dtype != np.float32}
+    if odd:
+        raise ValueError(f"adapter arrays must be float32: {odd}")
+    data: bytes = save({name: np.ascontiguousarray(weights[name]) for name in sorted(weights)}, _METADATA)
+    return data
+
+
+def weights_sha256(weights: Weights) -> str:
+    """Hexadecimal digest of `weights_bytes`: what `adapter_sha256` means in every table."""
+    return sha256(weights_bytes(weights)).hexdigest()
+
+
+def config_bytes(weights: Weights, base_model: str, alpha: float) -> bytes:
+    """`adapter_config.json` as PEFT reads it: rank and targets as the weights have them, the base by name, keys sorted."""
+    config = {
+        "base_model_name_or_path": base_model,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "lora_alpha": int(alpha) if float(alpha).is_integer() else alpha,
+        "lora_dropout": 0.0,
+        "modules_to_save": None,
+        "peft_type": "LORA",
+        "r": rank_of(weights),
+        "target_modules": targets_of(weights),
+        "task_type": "CAUSAL_LM",
+        "use_dora": False,
+        "use_rslora": False,
+    }
+    return (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()
+
+
+def optimizer_bytes(adapter: Adapter) -> bytes:
+    """`optimizer.safetensors`: the moments (none for a fresh adapter) and the step count."""
+    arrays = {name: np.ascontiguousarray(adapter.moments[name]) for name in sorted(adapter.moments)}
+    data: bytes = save(arrays | {"step": np.array([adapter.step], np.int64)}, _METADATA)
+    return data
+
+
+def adapter_bytes(adapter: Adapter, base_model: str, alpha: float) -> dict[str, bytes]:
+    """File name -> bytes of the three files of an adapter."""
+    return {
+        WEIGHTS_FILE: weights_bytes(adapter.weights),
+        CONFIG_FILE: config_bytes(adapter.weights, base_model, alpha),
+        OPTIMIZER_FILE: optimizer_bytes(adapter),
+    }
+
+
+def read_adapter(weights: bytes, optimizer: bytes) -> Adapter:
+    """The adapter whose `weights_bytes` and `optimizer_bytes` these are. Raises ValueError when they do not fit together."""
+    arrays, moments = load(weights), load(optimizer)
+    step = int(moments.pop("step")[0])
+    expected = {f"{moment}.{name}" for moment in ("exp_avg", "exp_avg_sq") for name in arrays}
+    if moments and set(moments) != expected:
+        raise ValueError(f"optimizer state is of other weights: {sorted(set(moments) ^ expected)[:4]}")
+    return Adapter(weights=arrays, moments=moments, step=step)
+
+
+def rank_of(weights: Weights) -> int:
+    """The one rank of all A matrices. Raises ValueError when they differ."""
+    ranks = {array.shape[0] for name, array in weights.items() if name.endswith("lora_A.weight")}
+    if len(ranks) != 1:
+        raise ValueError(f"adapter has ranks {sorted(ranks)}")
+    rank: int = ranks.pop()
+    return rank
+
+
+def targets_of(weights: Weights) -> list[str]:
+    """Sorted names of the adapted modules, shortest unambiguous form PEFT understands: the last part of each path."""
+    return sorted({name.split(".")[-3] for name in weights})

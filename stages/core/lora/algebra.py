@@ -1,0 +1,223 @@
+"""The algebra under the evolution operators: adapters as products, their thin SVDs, and children rebuilt from those.
+
+For an adapter (B, A), or two side by side, and a small matrix K the product B K A has the Gram matrices B^T B = W L W^T and
+A A^T = Z M Z^T, and
+
+    B K A = Q_B (L^1/2 W^T K Z M^1/2) Q_A^T,    Q_B = B W L^-1/2,    Q_A^T = M^-1/2 Z^T A,
+
+so its thin SVD U S V^T has U = B X and V^T = Y A with small X and Y from one small SVD; no d x d matrix is made. The Gram
+matrices and all small algebra are float64, which resolves float32 factors to their last bit; the error of a child is that of one
+float32 product, about sqrt(r) * 6e-8 * |B| |A|. Householder QR of the tall factors gives the same in twice the time.
+
+Axes: N adapted matrices, R rank, P rank times parents, I inputs, O outputs.
+"""
+
+import math
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stages.core.lora.delta import A_SUFFIX, B_SUFFIX, modules
+from stages.core.training.protocol import Weights
+
+_NEGLIGIBLE = 1e-14  # eigenvalues of a Gram matrix below this share of the largest are rounding
+_NOTHING = 1e-12  # singular values below this share of |B| |A| are rounding of the small algebra
+_DEAD = 1e-7  # singular values below this share of the largest are rounding of float32 factors
+_WHOLE = slice(None)
+_spare: dict[int, np.ndarray] = {}  # by size: memory that nobody holds any more, at most an adapter's, which is all A and all B
+
+
+@dataclass(frozen=True)
+class Factors:
+    """An adapter on a device: for each adapted matrix, in the order of `names`, A_RI and B_OR. Never written to."""
+
+    names: tuple[str, ...]
+    A: tuple[Tensor, ...]
+    B: tuple[Tensor, ...]
+
+    @property
+    def rank(self) -> int:
+        """The LoRA rank, one for all matrices."""
+        return self.A[0].shape[0]
+
+
+@dataclass(frozen=True)
+class Grams:
+    """B^T B and A A^T of every matrix; of parents side by side, P is their ranks together."""
+
+    B_NPP: Tensor
+    A_NPP: Tensor
+
+
+@dataclass(frozen=True)
+class Thin:
+    """Thin SVDs of all matrices at once: U = B_OP @ left_NPR, V^T = right_NRP @ A_PI, singular values descending."""
+
+    left_NPR: Tensor
+    values_NR: Tensor
+    right_NRP: Tensor
+
+
+def load(weights: Weights, device: str = "cpu") -> Factors:
+    """Weights as tensors; memory is shared where NumPy and torch allow it."""
+    names = tuple(modules(weights))
+    A, B = ([_tensor(weights[name + suffix], device) for name in names] for suffix in (A_SUFFIX, B_SUFFIX))
+    return Factors(names, tuple(A), tuple(B))
+
+
+def dump(factors: Factors) -> Weights:
+    """Tensors as weights."""
+    weights = {name + A_SUFFIX: A_RI.cpu().numpy() for name, A_RI in zip(factors.names, factors.A, strict=True)}
+    return weights | {name + B_SUFFIX: B_OR.cpu().numpy() for name, B_OR in zip(factors.names, factors.B, strict=True)}
+
+
+def room(like: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Uninitialised tensors of these shapes side by side in one allocation."""
+    sizes = [values.numel() for values in like]
+    if like[0].device.type == "cpu" and like[0].dtype == torch.float32:
+        flat = torch.from_numpy(_memory(sum(sizes)))
+    else:
+        flat = torch.empty(sum(sizes), dtype=like[0].dtype, device=like[0].device)
+    return tuple(part.view(values.shape) for part, values in zip(flat.split(sizes), like, strict=True))
+
+
+def forget_spare() -> None:
+    """Gives back the memory that is kept for the next adapter."""
+    _spare.clear()
+
+
+def _memory(count: int) -> np.ndarray:
+    """Room for `count` float32 numbers; when nobody holds it any more, it is kept for the next call of that size.
+
+    Siblings are made one after another, and to touch fresh memory takes longer than to write to it, on a virtual machine many
+    times longer. NumPy asks the kernel for huge pages where an allocation is large.
+    """
+    kept = _spare.pop(count, None)
+    flat = np.empty(count, np.float32) if kept is None else kept
+    handed = flat[:]
+    weakref.finalize(handed, _keep, flat).atexit = False
+    return handed
+
+
+def _keep(flat: np.ndarray) -> None:
+    _spare[flat.size] = flat
+    for size in list(_spare)[:-2]:
+        _spare.pop(size, None)
+
+
+def copies(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The tensors' values in memory of their own."""
+    return tuple(place.copy_(values) for place, values in zip(room(tensors), tensors, strict=True))
+
+
+def grams(parents: Sequence[Factors]) -> Grams:
+    """Gram matrices of the parents side by side."""
+    count = range(len(parents[0].names))
+    return Grams(
+        torch.stack([_gram([parent.B[index] for parent in parents]) for index in count]),
+        torch.stack([_gram([parent.A[index].T for parent in parents]) for index in count]),
+    )
+
+
+def part(both: Grams, index: int, rank: int) -> Grams:
+    """The Gram matrices of one parent alone."""
+    span = slice(index * rank, (index + 1) * rank)
+    return Grams(both.B_NPP[:, span, span], both.A_NPP[:, span, span])
+
+
+def norms(single: Grams) -> Tensor:
+    """|BA| of every matrix: |BA|^2 = sum(B^T B * A A^T)."""
+    return (single.B_NPP * single.A_NPP).sum((1, 2)).clamp(min=0.0).sqrt()
+
+
+def thin_svd(products: Grams, rank: int, core_NPP: Tensor | None = None) -> Thin:
+    """The leading `rank` triplets of B K A, the best approximation of that rank; K is the identity unless given."""
+    root_B, inverse_B = _roots(products.B_NPP)
+    root_A, inverse_A = _roots(products.A_NPP)
+    middle = root_B @ root_A.mT if core_NPP is None else root_B @ core_NPP @ root_A.mT
+    u_NPP, values_NP, vt_NPP = torch.linalg.svd(middle)
+    size_N = root_B.square().sum((1, 2)).sqrt() * root_A.square().sum((1, 2)).sqrt()
+    values_NP = torch.where(values_NP > _NOTHING * size_N[:, None], values_NP, 0.0)
+    return Thin(inverse_B @ u_NPP[:, :, :rank], values_NP[:, :rank], vt_NPP[:, :rank] @ inverse_A.mT)
+
+
+def oriented(thin: Thin, parent: Factors) -> Thin:
+    """Every pair (u, v) turned so that u's product with a fixed vector is positive: the SVD leaves the sign free."""
+    probes = [torch.cos(torch.arange(B_OR.shape[0], device=B_OR.device, dtype=torch.float32)) @ B_OR for B_OR in parent.B]
+    along_NR = (torch.stack(probes).double()[:, None, :] @ thin.left_NPR)[:, 0]
+    sign_NR = torch.where(along_NR < 0, -1.0, 1.0).double()
+    return Thin(thin.left_NPR * sign_NR[:, None, :], thin.values_NR, thin.right_NRP * sign_NR[..., None])
+
+
+def rebuild(
+    parents: Sequence[Factors],
+    thin: Thin,
+    noise: float = 0.0,
+    source: torch.Generator | None = None,
+    revive: bool = True,
+    span: slice = _WHOLE,
+) -> Factors:
+    """Balanced factors U sqrt(S) and sqrt(S) V^T, plus normal noise of `noise` times each factor's root mean square.
+
+    Of the components only those in `span`, which is much cheaper than to make all and drop some.
+    A component whose singular value is 0 keeps its row of A beside a zero column of B, as LoRA starts: with both zero (as without
+    `revive`) no gradient could ever bring it back. A matrix whose singular values are all 0 is copied from the first parent
+    (before any training B = 0).
+    """
+    first = parents[0]
+    sides_B_NR, sides_A_NR = _balanced(thin.values_NR, revive)
+    left_NPR = (thin.left_NPR * sides_B_NR[:, None, :])[..., span].float()
+    right_NRP = (sides_A_NR[..., None] * thin.right_NRP)[:, span].float()
+    size_B, size_A = (noise * sides_NR.square().sum(1).sqrt() for sides_NR in (sides_B_NR, sides_A_NR))
+    alive = (thin.values_NR > 0).any(1).tolist()
+    A, B = room([A_RI[span] for A_RI in first.A]), room([B_OR[:, span] for B_OR in first.B])
+    for index, (step_B, step_A) in enumerate(zip(size_B.tolist(), size_A.tolist(), strict=True)):
+        if not alive[index]:
+            A[index].copy_(first.A[index][span])
+            B[index].copy_(first.B[index][:, span])
+            continue
+        B_OP, A_PI = torch.cat([parent.B[index] for parent in parents], 1), torch.cat([parent.A[index] for parent in parents])
+        _product(B_OP, left_NPR[index], step_B / math.sqrt(first.B[index].numel()), source, B[index])
+        _product(right_NRP[index], A_PI, step_A / math.sqrt(first.A[index].numel()), source, A[index])
+    return Factors(first.names, A, B)
+
+
+def _product(left: Tensor, right: Tensor, noise: float, source: torch.Generator | None, out: Tensor) -> None:
+    """left @ right plus noise, into `out`."""
+    if not noise:
+        torch.matmul(left, right, out=out)
+        return
+    draws = torch.randn(left.shape[0], right.shape[1], generator=source, device=left.device)
+    torch.addmm(draws, left, right, beta=noise, out=out)
+
+
+def _balanced(values_NR: Tensor, revive: bool) -> tuple[Tensor, Tensor]:
+    """What each component of U and of V^T is multiplied with: square roots of S, or 0 and a living row where S is 0."""
+    roots_NR = values_NR.sqrt()
+    dead_NR = values_NR <= _DEAD * values_NR.amax(1, keepdim=True)
+    typical_N1 = values_NR.mean(1, keepdim=True).sqrt() if revive else 0.0
+    return torch.where(dead_NR, 0.0, roots_NR), torch.where(dead_NR, typical_N1, roots_NR)
+
+
+def _roots(gram_NPP: Tensor) -> tuple[Tensor, Tensor]:
+    """F with F^T F = G, and the inverse with which the tall factor becomes orthonormal; directions without length give 0."""
+    lengths_NP, axes_NPP = torch.linalg.eigh(gram_NPP)
+    known_NP = lengths_NP > _NEGLIGIBLE * lengths_NP[:, -1:]
+    lengths_NP = torch.where(known_NP, lengths_NP, 0.0).sqrt()
+    inverse_NP = torch.where(known_NP, 1.0 / torch.where(known_NP, lengths_NP, 1.0), 0.0)
+    return lengths_NP[..., None] * axes_NPP.mT, axes_NPP * inverse_NP[:, None, :]
+
+
+def _gram(tall: Sequence[Tensor]) -> Tensor:
+    """X^T X in float64 of the tall matrices side by side."""
+    rows = torch.cat(list(tall), 1).double()
+    return rows.T @ rows
+
+
+def _tensor(values: np.ndarray, device: str) -> Tensor:
+    # torch warns about read-only memory, though nothing here writes to it
+    return torch.from_numpy(values if values.flags.writeable else values.copy()).to(device)

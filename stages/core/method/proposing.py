@@ -1,0 +1,75 @@
+"""Drawing a proposer's prompt from a buffer, and reading what it wrote: shared by proposing and by seeding."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from stages.core.engines.protocol import Engine
+from stages.core.method.buffer import triplet
+from stages.core.prompts.styles import Kind, PromptStyle, Proposed, Unparsed
+
+REDRAWS = 20
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How many proposals of what form; see `Propose` in the configuration."""
+
+    groups: int
+    group_size: int
+    references: int
+    num_inputs: int
+    max_new_tokens: int
+    temperature: float
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A proposer's prompt: token ids, the stored tasks it shows, and for induction the program shown."""
+
+    kind: Kind
+    group_id: str
+    ids: tuple[int, ...]
+    reference_ids: tuple[str, ...]
+    program: str  # the program shown, induction only
+
+
+def draw_prompt(
+    kind: Kind,
+    group_id: str,
+    buffer: Mapping[Kind, list[dict]],
+    engine: Engine,
+    style: PromptStyle,
+    plan: Plan,
+    rng: np.random.Generator,
+) -> Prompt:
+    """A prompt with drawn references that leaves room for the completion: too long ones are redrawn, then shortened."""
+    stored = buffer[Kind.DEDUCTION] + buffer[Kind.ABDUCTION] if kind is Kind.INDUCTION else buffer[kind]
+    if kind is Kind.INDUCTION and not stored:
+        raise ValueError("the buffers hold no program to write inputs for")
+    wanted = min(1 if kind is Kind.INDUCTION else plan.references, len(stored))
+    for draw in range(REDRAWS * (wanted + 1)):
+        count = wanted if kind is Kind.INDUCTION else max(0, wanted - draw // REDRAWS)
+        chosen = [stored[int(index)] for index in rng.choice(len(stored), count, replace=False)] if count else []
+        if kind is Kind.INDUCTION:
+            text = style.propose_inputs(chosen[0]["program"], plan.num_inputs)
+        else:
+            text = style.propose(kind, tuple(triplet(row) for row in chosen))
+        ids = tuple(engine.encode(text))
+        if len(ids) + plan.max_new_tokens <= engine.window:
+            shown = chosen[0]["program"] if kind is Kind.INDUCTION else ""
+            return Prompt(kind, group_id, ids, tuple(row["task_id"] for row in chosen), shown)
+    raise ValueError(f"no {kind} prompt of {REDRAWS * (wanted + 1)} drawn fits the model's window of {engine.window} tokens")
+
+
+def read_proposal(style: PromptStyle, prompt: Prompt, text: str, truncated: bool, num_inputs: int) -> tuple[Proposed, str, str]:
+    """The proposal in a completion with `parsed`, or an empty one with `unparsed` and why."""
+    if truncated:
+        return Proposed(prompt.program, ()), "unparsed", "cut off at the length limit"
+    try:
+        if prompt.kind is Kind.INDUCTION:
+            return style.read_inputs(text, prompt.program, num_inputs), "parsed", ""
+        return style.read_proposal(prompt.kind, text), "parsed", ""
+    except Unparsed as reason:
+        return Proposed(prompt.program, ()), "unparsed", str(reason)

@@ -1,0 +1,88 @@
+"""Prompts of a few marker tokens, for the seed model.
+
+    deduction   ⟨ded⟩ program ⟨in⟩ input ⟨out⟩            → output
+    abduction   ⟨abd⟩ program ⟨out⟩ output ⟨in⟩           → input
+    induction   ⟨ind⟩ (⟨in⟩ input ⟨out⟩ output)… ⟨prog⟩   → program
+    propose     (⟨prog⟩ program ⟨in⟩ input ⟨out⟩ output)… ⟨pd⟩ or ⟨pa⟩   → program ⟨in⟩ input
+    inputs      ⟨pi⟩ program ⟨in⟩                         → input ⟨in⟩ input …
+
+Markers are single tokens spelled with brackets outside ASCII. Programs and values are written into prompts in ASCII (as Python's
+escapes where needed), so no program can write a marker; a completion that has one where none belongs is `Unparsed`. The marker
+that asks for a new program stands last, so that one more reference never fits. There is no message in this style: what a chat
+teacher says about an induction task is not shown, and read ones are empty.
+"""
+
+import re
+
+from stages.core.prompts.styles import Kind, Proposed, Triplet, Unparsed
+
+DEDUCE, ABDUCE, INDUCE = "⟨ded⟩", "⟨abd⟩", "⟨ind⟩"
+PROPOSE_DEDUCTION, PROPOSE_ABDUCTION, PROPOSE_INPUTS = "⟨pd⟩", "⟨pa⟩", "⟨pi⟩"
+PROGRAM, INPUT, OUTPUT = "⟨prog⟩", "⟨in⟩", "⟨out⟩"
+MARKERS = (DEDUCE, ABDUCE, INDUCE, PROPOSE_DEDUCTION, PROPOSE_ABDUCTION, PROPOSE_INPUTS, PROGRAM, INPUT, OUTPUT)
+
+_FOREIGN = re.compile(r"[^\n -~]")
+
+
+def _plain(text: str) -> str:
+    """ASCII text: what is outside is written as Python's escape, which means the same inside a string literal."""
+    return text.expandtabs(4).encode("ascii", "backslashreplace").decode("ascii")
+
+
+def _part(text: str, name: str) -> str:
+    """One part of a completion, stripped; it must be there and hold no marker."""
+    foreign = _FOREIGN.search(text)
+    if foreign is not None:
+        raise Unparsed(f"{name} holds a marker or a character outside ASCII: {text[foreign.start() :][:12]!r}")
+    if not text.strip():
+        raise Unparsed(f"{name} is empty")
+    return text.strip()
+
+
+class CompactPrompts:
+    """Writes and reads prompts for models pretrained by `pretraining`."""
+
+    def propose(self, kind: Kind, references: tuple[Triplet, ...]) -> str:
+        """Asks for a new program and one input for it."""
+        asks = {Kind.DEDUCTION: PROPOSE_DEDUCTION, Kind.ABDUCTION: PROPOSE_ABDUCTION}
+        if kind not in asks:
+            raise ValueError(f"induction proposals show a program: use propose_inputs, not propose({kind!r})")
+        shown = (
+            PROGRAM + _plain(each.program) + INPUT + _plain(each.input) + OUTPUT + _plain(each.output) for each in references
+        )
+        return "".join(shown) + asks[kind]
+
+    def propose_inputs(self, program: str, num_inputs: int) -> str:
+        """Asks for inputs of a program. The model was pretrained to write twelve; the number itself is not in the prompt."""
+        if num_inputs < 1:
+            raise ValueError(f"num_inputs must be positive, not {num_inputs}")
+        return PROPOSE_INPUTS + _plain(program) + INPUT
+
+    def solve(self, kind: Kind, program: str, inputs: tuple[str, ...], outputs: tuple[str, ...], message: str) -> str:
+        """Asks for an output, an input or a program. The message is not shown in this style."""
+        if kind is Kind.DEDUCTION:
+            return DEDUCE + _plain(program) + INPUT + _plain(inputs[0]) + OUTPUT
+        if kind is Kind.ABDUCTION:
+            return ABDUCE + _plain(program) + OUTPUT + _plain(outputs[0]) + INPUT
+        pairs = zip(inputs, outputs, strict=True)
+        return INDUCE + "".join(INPUT + _plain(given) + OUTPUT + _plain(got) for given, got in pairs) + PROGRAM
+
+    def read_proposal(self, kind: Kind, completion: str) -> Proposed:
+        """Program and input, with exactly one input marker between them."""
+        parts = completion.split(INPUT)
+        if len(parts) != 2:
+            raise Unparsed(f"a proposal is program{INPUT}input; this has {len(parts) - 1} input markers")
+        return Proposed(_part(parts[0], "the program"), (_part(parts[1], "the input"),))
+
+    def read_inputs(self, completion: str, program: str, num_inputs: int) -> Proposed:
+        """The first `num_inputs` inputs; more are dropped, fewer are an error."""
+        parts = completion.split(INPUT)
+        if len(parts) < num_inputs:
+            raise Unparsed(f"wanted {num_inputs} inputs, got {len(parts)}")
+        inputs = tuple(_part(part, f"input {index + 1}") for index, part in enumerate(parts[:num_inputs]))
+        return Proposed(program, inputs)
+
+    def read_answer(self, kind: Kind, completion: str) -> str:
+        """The whole completion, which must hold no marker."""
+        names = {Kind.DEDUCTION: "the output", Kind.ABDUCTION: "the input", Kind.INDUCTION: "the program"}
+        return _part(completion, names[kind])

@@ -1,0 +1,232 @@
+"""The sandbox in Docker: a pool of warm, hardened, attested containers, driven over their attached standard streams.
+
+Create, attach, then start (bytes that come with the response headers would be lost otherwise). The client holds the container's
+standard input: when this process dies, however it dies, the supervisor reads the end of it and the container removes itself.
+"""
+
+import contextlib
+import os
+import socket
+import threading
+import uuid
+from pathlib import Path
+from typing import Any
+
+import docker
+import docker.errors
+import docker.types
+import requests
+
+from stages.core.sandbox.link import SANDBOX_FOLDER, missing_walls
+from stages.core.sandbox.pool import Limits, Pool
+from stages.core.sandbox.protocol import IMAGE, SandboxUnavailable
+
+LABEL = "populora.sandbox"
+_FAULTS = (docker.errors.DockerException, requests.exceptions.RequestException, OSError)
+_REMOVE_SECONDS = 5.0
+_CAPABILITIES = {"SETUID", "SETGID", "KILL"}
+
+
+class DockerSandbox(Pool):
+    """Implements `Sandbox` with containers of `image`."""
+
+    def __init__(
+        self,
+        image: str = IMAGE,
+        containers: int = 2,
+        limits: Limits | None = None,
+        runtime: str | None = None,
+        window: int = 64,
+        recycle_after: int = 10_000,
+    ):
+        self.image, self.runtime, self.owner = image, runtime, uuid.uuid4().hex
+        self.removers: list[threading.Thread] = []
+        self.mend = f"image {image} holds another runner than this checkout; {_mending(image)} builds it anew"
+        try:
+            self.client = docker.from_env(timeout=60)  # to start a container takes long on a busy machine,
+            self.asker = docker.from_env(timeout=7)  # to say that one is there does not
+            self.asker.ping()
+            self.info = self.client.info()
+            self.image_id = str(self.client.images.get(image).id)
+            self._sweep()
+        except docker.errors.ImageNotFound as error:
+            raise SandboxUnavailable(f"image {image} is not there; {_mending(image)} builds it") from error
+        except _FAULTS as error:
+            raise SandboxUnavailable(f"Docker does not answer: {error}") from error
+        base = 100_000 + os.getpid() % 10_000 * 4_096  # RLIMIT_NPROC counts a uid over the whole host
+        super().__init__(self._start_container, containers, limits or Limits(), base, window, recycle_after)
+
+    def attestation(self) -> dict[str, object]:
+        """Image, engine and walls, as read back from inside a container."""
+        found = super().attestation()
+        missing = _missing(found, self.info)
+        facts = {"engine": self.info.get("ServerVersion"), "security": self.info.get("SecurityOptions"), "runtime": self.runtime}
+        return {"kind": "docker", "image": self.image_id, "missing": missing, **facts, **found}
+
+    def close(self) -> None:
+        """Ends every container of this sandbox."""
+        super().close()
+        for remover in self.removers:
+            if remover.ident is not None:
+                remover.join(_REMOVE_SECONDS)
+        self.client.close()
+        self.asker.close()
+
+    def check(self) -> None:
+        """Raises SandboxUnavailable within seconds where the daemon does not answer."""
+        try:
+            self.asker.ping()
+        except _FAULTS as error:
+            raise SandboxUnavailable(f"Docker does not answer: {error}") from error
+
+    def _start_container(self, number: int) -> "ContainerLink":
+        self.check()
+        try:
+            link = ContainerLink(self.client.containers.create(**self._arguments(number)))
+            self.removers = [remover for remover in self.removers if remover.ident is None or remover.is_alive()] + [link.remover]
+            return link
+        except _FAULTS as error:
+            raise SandboxUnavailable(f"no sandbox container could be started: {error}") from error
+
+    def _arguments(self, number: int) -> dict[str, object]:
+        memory = f"{self.limits.memory_mb + 64 * (self.limits.witnesses + 4)}m"
+        ulimit = docker.types.Ulimit
+        return {
+            "image": self.image_id,
+            "stdin_open": True,  # with detach unset, StdinOnce: the client's death is the end of standard input
+            "user": "0:0",
+            "hostname": "sandbox",
+            "network_mode": "none",
+            "read_only": True,
+            "ipc_mode": "none",
+            "cap_drop": ["ALL"],
+            "cap_add": sorted(_CAPABILITIES),
+            "security_opt": ["no-new-privileges:true", "seccomp=" + (SANDBOX_FOLDER / "seccomp.json").read_text()],
+            "mem_limit": memory,
+            "memswap_limit": memory,
+            "oom_score_adj": 500,
+            "pids_limit": 32,
+            "ulimits": [ulimit(name=name, soft=value, hard=value) for name, value in (("nofile", 64), ("core", 0), ("fsize", 0))],
+            "log_config": docker.types.LogConfig(type="none"),
+            "auto_remove": True,
+            "runtime": self.runtime,
+            "labels": {LABEL: "1", LABEL + ".owner": self.owner, LABEL + ".host": _host(), LABEL + ".pid": str(os.getpid())},
+            "name": f"populora-sandbox-{self.owner[:12]}-{number}",
+        }
+
+    def _sweep(self) -> None:
+        """Removes containers with our label whose process on this host is gone."""
+        for container in self.client.containers.list(all=True, sparse=True, filters={"label": LABEL}):
+            labels = container.attrs.get("Labels") or {}
+            pid = labels.get(LABEL + ".pid", "")
+            if labels.get(LABEL + ".host") == _host() and pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
+                with contextlib.suppress(docker.errors.APIError):
+                    container.remove(force=True)
+
+
+def _mending(image: str) -> str:
+    """The command that builds an image from this checkout."""
+    own = f"docker build --network none --build-arg BASE=populora-base:local -t {image} containers/sandbox"
+    return "`make setup`" if image == IMAGE else f"`{own}`"
+
+
+def _host() -> str:
+    """This boot of this machine and its process namespace: pids mean nothing elsewhere, nor in another container's namespace."""
+    with contextlib.suppress(OSError):
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
+    return socket.gethostname()
+
+
+def _missing(found: dict[str, object], info: dict[str, object]) -> list[str]:
+    """Names of walls that were asked for and are not seen from inside."""
+    supervisor = found.get("supervisor")
+    status = supervisor if isinstance(supervisor, dict) else {}
+    checks = {
+        "network_namespace": found.get("interfaces") == ["lo"],
+        "read_only": found.get("writable_mounts") == [],
+        "seccomp_profile": status.get("Seccomp") == "2",
+        "no_new_privs": status.get("NoNewPrivs") == "1",
+        "capabilities": status.get("CapBnd") == "00000000000000e0",
+        "pid_1": found.get("pid") == 1,
+        "user_namespace": any(
+            "userns" in str(option) or "rootless" in str(option) for option in _list(info.get("SecurityOptions"))
+        ),
+    }
+    missing = [name for name, stands in checks.items() if not stands]
+    return missing + [name for name in missing_walls(found) if name not in missing]
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+class ContainerLink:
+    """A container's attached streams: raw bytes in, Docker's 8-byte headers taken off what comes out."""
+
+    def __init__(self, container: "docker.models.containers.Container"):
+        self.container = container
+        self.remover = threading.Thread(target=self._remove, daemon=True)
+        self.stream = container.attach_socket(params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1})
+        self.socket: socket.socket = self.stream._sock
+        try:
+            container.start()
+        except _FAULTS:
+            self.close()
+            raise
+        self.socket.setblocking(False)
+        self.buffer, self.errors = bytearray(), bytearray()
+
+    def filenos(self) -> tuple[int, int]:
+        """To poll for reading and for writing."""
+        descriptor = self.socket.fileno()
+        return descriptor, descriptor
+
+    def send(self, data: bytes | bytearray) -> int:
+        """Writes what fits."""
+        try:
+            return self.socket.send(data[: 1 << 18])
+        except BlockingIOError:
+            return 0
+
+    def receive(self) -> bytes | None:
+        """What has come; None at the end."""
+        try:
+            data = self.socket.recv(1 << 18)
+        except BlockingIOError:
+            return b""
+        self.buffer += data
+        output = self._demultiplex()
+        return output or (b"" if data else None)
+
+    def _demultiplex(self) -> bytes:
+        """Takes whole blocks off the buffer: type, three zeros, length, bytes. Standard error is kept for people, bounded."""
+        output, position = [], 0
+        while len(self.buffer) - position >= 8:
+            size = int.from_bytes(self.buffer[position + 4 : position + 8], "big")
+            if len(self.buffer) - position < 8 + size:
+                break
+            block = bytes(self.buffer[position + 8 : position + 8 + size])
+            if self.buffer[position] == 1:
+                output.append(block)
+            else:
+                self.errors += block[:2048]
+                del self.errors[:-4096]
+            position += 8 + size
+        del self.buffer[:position]
+        return b"".join(output)
+
+    def said(self) -> str:
+        """Its last words, for people."""
+        return self.errors.decode(errors="replace")[-300:]
+
+    def close(self) -> None:
+        """Ends it and everything in it."""
+        with contextlib.suppress(*_FAULTS):
+            self.stream.close()
+            self.socket.close()
+        # A daemon that hangs must not hold up the one who finds out; what is left then, the next sandbox sweeps.
+        self.remover.start()
+
+    def _remove(self) -> None:
+        with contextlib.suppress(*_FAULTS):
+            self.container.remove(force=True)

@@ -1,0 +1,158 @@
+"""One worker of a pool: the stream to its supervisor, what is on its way there, and what it has answered."""
+
+import hashlib
+import os
+import struct
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from stages.core.sandbox.protocol import Verdict
+
+SANDBOX_FOLDER = Path(__file__).resolve().parents[3] / "containers" / "sandbox"
+START_SECONDS, SILENT_SECONDS = 20, 2
+_LARGEST_ANSWER = 1 << 26
+
+
+def runner_digest() -> str:
+    """sha256 of the runner's files in this checkout, as a supervisor attests its own."""
+    digest = hashlib.sha256()
+    for file in sorted((SANDBOX_FOLDER / "runner").glob("*.py")):
+        digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()
+
+
+def core_for(workers: int, taken: Sequence[int | None]) -> int | None:
+    """The core that one of so many workers keeps to: the least taken. None, the kernel's choice, unless all cores get as many.
+
+    A program costs a tenth to a fifth less where its template and its supervisor run: what it copies is in that core's cache.
+    """
+    if not hasattr(os, "sched_getaffinity"):  # macOS, where the containers run in a virtual machine of their own
+        return None
+    cores = sorted(os.sched_getaffinity(0))
+    return min(cores, key=taken.count) if workers % len(cores) == 0 else None
+
+
+def missing_walls(attestation: dict[str, Any]) -> list[str]:
+    """By name, the walls that programs' processes and the key server have looked for around themselves and not found."""
+    processes = [*attestation.get("program", [{}]), attestation.get("key_server", {})]
+    return sorted({name for process in processes for name in process.get("missing", ["program_walls"])})
+
+
+class Link(Protocol):
+    """A byte stream to a supervisor."""
+
+    def filenos(self) -> tuple[int, int]:
+        """Descriptors to poll for reading and for writing."""
+        ...
+
+    def send(self, data: bytes | bytearray) -> int:
+        """Writes what fits. Raises OSError when the other side is gone."""
+        ...
+
+    def receive(self) -> bytes | None:
+        """What has come, b"" for nothing, None at the end."""
+        ...
+
+    def said(self) -> str:
+        """What it said besides, for people: its last words."""
+        ...
+
+    def close(self) -> None:
+        """Ends the supervisor and everything in it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Per run: CPU and wall seconds, MiB of address space, characters of input; how many more servers see programs with sets."""
+
+    cpu_seconds: float = 2.0
+    wall_seconds: float = 10.0
+    memory_mb: int = 256
+    witnesses: int = 3
+    input_text: int = 65_536
+
+
+@dataclass
+class Record:
+    """A job on its way: its place in the output, its bytes, and what happened to it before."""
+
+    index: int
+    data: bytes
+    validate: bool
+    imports: bool = False
+    canary: str = ""
+    alone: bool = False
+    careful: bool = False
+    kills: int = 0
+    ended: int = 0
+
+
+@dataclass
+class Worker:
+    """One supervisor. `unconfirmed` holds verdicts that no later canary has vouched for yet."""
+
+    link: Link
+    started: float
+    core: int | None = None
+    ready: bool = False
+    attestation: dict[str, object] = field(default_factory=dict)
+    outgoing: bytearray = field(default_factory=bytearray)
+    incoming: bytearray = field(default_factory=bytearray)
+    flying: deque[Record] = field(default_factory=deque)
+    unconfirmed: list[tuple[Record, Verdict]] = field(default_factory=list)
+    since_canary: int = 0
+    programs: int = 0
+    heard: float = 0.0
+
+    def put(self, record: Record) -> None:
+        """Queues a record's bytes."""
+        number = record.index & 0x7FFFFFFF
+        body = struct.pack("!IB", number, record.validate | record.alone << 1 | record.imports << 2) + record.data
+        if not self.flying:
+            self.heard = time.monotonic()
+        self.put_frame(body)
+        self.flying.append(record)
+        self.since_canary += 1
+        self.programs += not record.canary
+
+    def put_frame(self, body: bytes) -> None:
+        """Queues a frame: its length and its bytes."""
+        self.outgoing += len(body).to_bytes(4, "big") + body
+
+    def silent(self) -> bool:
+        """Whether it has said nothing for so long that somebody should look whether it still can."""
+        waiting = bool(self.flying) or not self.ready
+        return waiting and time.monotonic() - max(self.heard, self.started) > SILENT_SECONDS
+
+    def overdue(self, limits: Limits) -> bool:
+        """Whether it has been silent for longer than any program may take."""
+        now = time.monotonic()
+        if not self.ready:
+            return now - self.started > START_SECONDS
+        return bool(self.flying) and now - self.heard > 6 * limits.wall_seconds + 20
+
+    def exchange(self) -> bool:
+        """Moves bytes both ways; False where the stream has ended or cannot be an answer's. Whole frames: `frames`."""
+        try:
+            if self.outgoing:
+                del self.outgoing[: self.link.send(self.outgoing)]
+            data = self.link.receive()
+        except OSError:
+            return False
+        if data:
+            self.incoming += data
+            self.heard = time.monotonic()
+        return data is not None and int.from_bytes(self.incoming[:4], "big") <= _LARGEST_ANSWER
+
+    def frames(self) -> list[bytes]:
+        """The whole frames that have come, taken out."""
+        found = []
+        while len(self.incoming) >= 4 and len(self.incoming) >= 4 + (size := int.from_bytes(self.incoming[:4], "big")):
+            found.append(bytes(self.incoming[4 : 4 + size]))
+            del self.incoming[: 4 + size]
+        return found

@@ -1,0 +1,97 @@
+"""The sandbox without Docker: the same runner as a child process, with the walls that this machine's kernel allows.
+
+For machines that have no Docker (rented GPU pods). Weaker: no own file system and no memory control group; network, process and
+IPC namespaces only where `unshare` may make them. It must be asked for by name, warns once in red, and attests what is missing.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+
+from stages.core.sandbox.link import SANDBOX_FOLDER, missing_walls
+from stages.core.sandbox.pool import Limits, Pool
+
+RUNNER = SANDBOX_FOLDER / "runner" / "supervisor.py"
+_NAMESPACES = ["--net", "--ipc", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
+_warned: list[str] = []
+
+
+class LocalSandbox(Pool):
+    """Implements `Sandbox` with processes of this machine."""
+
+    mend = "containers/sandbox/runner has changed since this process began; start it again"
+
+    def __init__(self, workers: int = 2, limits: Limits | None = None, window: int = 64, recycle_after: int = 10_000):
+        if not _warned:
+            _warned.append("said")
+            print("\033[31mThe local sandbox is weaker than Docker: no own file system, no container.\033[0m", file=sys.stderr)
+        self.prefix = _namespace_command()
+        base = 200_000 + os.getpid() % 50_000 * 4_096  # programs of two runs on one machine do not share a uid
+        super().__init__(self._start_process, workers, limits or Limits(), base, window, recycle_after)
+
+    def _start_process(self, number: int) -> "ProcessLink":
+        return ProcessLink([*self.prefix, sys.executable, "-s", "-S", "-P", "-B", str(RUNNER)])
+
+    def attestation(self) -> dict[str, object]:
+        """The walls that stand, and by name those that a container would have and this has not."""
+        found = super().attestation()
+        missing = ["container", "own_filesystem", "memory_cgroup", "pids_cgroup"]
+        missing += [] if self.prefix else ["network_namespace", "pid_namespace", "ipc_namespace"]
+        missing += [] if os.getuid() == 0 else ["own_uid"]
+        return {"kind": "local", "image": None, "missing": missing + missing_walls(found), **found}
+
+
+def _namespace_command() -> list[str]:
+    """The `unshare` that works here, or nothing."""
+    tool = shutil.which("unshare")
+    options = [_NAMESPACES] if os.getuid() == 0 else [["--user", "--map-root-user", *_NAMESPACES]]
+    for option in options if tool else []:
+        command = [str(tool), *option]
+        if subprocess.run([*command, "true"], capture_output=True, check=False).returncode == 0:
+            return command
+    return []
+
+
+class ProcessLink:
+    """A supervisor as a child process, its standard streams as the link."""
+
+    def __init__(self, command: list[str]):
+        environment = {"LC_ALL": "C.UTF-8", "PATH": os.defpath}
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, bufsize=0, cwd="/"
+        )
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.input, self.output = self.process.stdin.fileno(), self.process.stdout.fileno()
+        os.set_blocking(self.input, False)
+        os.set_blocking(self.output, False)
+
+    def filenos(self) -> tuple[int, int]:
+        """To poll for reading and for writing."""
+        return self.output, self.input
+
+    def send(self, data: bytes | bytearray) -> int:
+        """Writes what fits."""
+        try:
+            return os.write(self.input, data[: 1 << 16])
+        except BlockingIOError:
+            return 0
+
+    def receive(self) -> bytes | None:
+        """What has come; None at the end."""
+        try:
+            return os.read(self.output, 1 << 18) or None
+        except BlockingIOError:
+            return b""
+
+    def said(self) -> str:
+        """Its last words, for people."""
+        return f"exit status {self.process.poll()}"
+
+    def close(self) -> None:
+        """Ends it and everything in it."""
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()

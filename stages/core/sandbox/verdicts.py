@@ -1,0 +1,177 @@
+"""From what a supervisor reports about the runs of a job to its verdict. Pure; strict about every byte.
+
+A value is parsed on the host by the bounded parser, so what the sandbox calls valid is checked again here.
+"""
+
+import marshal
+import re
+import struct
+from typing import NamedTuple
+
+from stages.core.sandbox.protocol import Job, Status, Verdict
+from stages.core.values.canonical import (
+    LiteralError,
+    OverLimit,
+    TooLarge,
+    arguments_literal,
+    arguments_wire,
+    canonical,
+    is_settled,
+    literal,
+    parse_arguments,
+    parse_value,
+)
+from stages.core.values.literals import MAX_TEXT
+
+MAX_SOURCE = 16_384
+_RUN = struct.Struct("!cIIIBI")
+_STATUSES = {
+    b"U": Status.UNPARSED,
+    b"B": Status.BANNED,
+    b"E": Status.ERROR,
+    b"T": Status.TIMEOUT,
+    b"M": Status.MEMORY,
+    b"O": Status.OUTPUT_LIMIT,
+    b"X": Status.UNSUPPORTED_VALUE,
+    b"C": Status.CRASH,
+}
+_LINES = re.compile(r"(?:[0-9]{1,5}:[0-9]{1,15},)*+")
+_UNUSUAL_CODEC = re.compile(r"code\((?!\)|['\"](?:utf-?8|ascii|latin-?1)['\"][,)])", re.IGNORECASE)
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{5,}")
+_WIRE_LIMIT = 12 * 65_536  # ASCII escapes are up to ten characters each
+SERVER_ENDED = "the program's server ended"
+
+
+class Malformed(ValueError):
+    """The supervisor's answer is not one: the container is not to be trusted."""
+
+
+class Run(NamedTuple):
+    """One run of a program in one server: verdict letter, CPU and wall seconds, KiB at most, key, text, counts of a trace."""
+
+    letter: bytes
+    cpu: float
+    wall: float
+    rss_kib: int
+    key: str
+    text: str
+    lines: str = ""
+
+
+def parse_runs(body: bytes) -> tuple[int, list[Run]]:
+    """(job number, runs) of one answer. Raises Malformed."""
+    try:
+        number, count = struct.unpack_from("!IB", body)
+        position, runs = 5, []
+        for _ in range(count):
+            letter, cpu, wall, rss, key_size, text_size = _RUN.unpack_from(body, position)
+            position += _RUN.size
+            key = body[position : position + key_size].decode("ascii")
+            text = body[position + key_size : position + key_size + text_size].decode("ascii")
+            position += key_size + text_size
+            text, _, lines = text.partition("\n") if letter == b"V" else (text, "", "")  # a value's text is one line
+            runs.append(Run(letter, cpu / 1e6, wall / 1e6, rss, key, text, lines))
+    except (struct.error, UnicodeDecodeError) as error:
+        raise Malformed(str(error)) from error
+    if position != len(body) or any(run.letter != b"V" and run.letter not in _STATUSES for run in runs):
+        raise Malformed("an answer of another length or kind")
+    return number, runs
+
+
+def payload(job: Job, input_text: int = MAX_TEXT) -> bytes | Verdict:
+    """The job as the program's process reads it, or the verdict that needs no run (an input over `input_text` characters)."""
+    try:
+        program = job.program.encode()
+    except UnicodeEncodeError:
+        return Verdict(Status.UNPARSED, None, "the program holds a lone surrogate", None)
+    size = len(program)
+    if size > MAX_SOURCE:
+        return Verdict(Status.UNPARSED, None, f"the program has {size} bytes, over {MAX_SOURCE}", None)
+    try:
+        arguments = parse_arguments(job.input, input_text)
+        if input_text == MAX_TEXT and len(job.input) > MAX_TEXT // 2:
+            arguments_literal(arguments)  # raises TooLarge; shorter texts cannot be too long as `repr` writes them
+    except (LiteralError, TooLarge) as error:
+        return Verdict(Status.UNPARSED, None, f"input: {error}", None)
+    marshalled = "{" not in job.input and "set" not in job.input  # a set would be written in this process's order
+    data = marshal.dumps(arguments, 2) if marshalled else arguments_wire(arguments).encode("ascii")  # type: ignore[arg-type]
+    return bytes([job.trace | marshalled << 1]) + size.to_bytes(4, "big") + program + data
+
+
+def needs_modules(program: str) -> bool:
+    """Whether a server with modules is to run it: imports, unusual codecs, and what makes the compiler import `unicodedata`.
+
+    A program that comes to a module unforeseen is run again in such a server, which costs a run.
+    """
+    return "import" in program or "\\N" in program or not program.isascii() or _UNUSUAL_CODEC.search(program) is not None
+
+
+def verdict(runs: list[Run]) -> Verdict:
+    """The verdict on runs that all count (limits already judged): the first that is no value, or equal values."""
+    key = runs[0].key or None
+    first = runs[0]
+    if first.letter != b"V":
+        return Verdict(_STATUSES[first.letter], None, _line(first.text), key)
+    for run in runs[1:]:
+        if run.letter in (b"T", b"M", b"C"):
+            return Verdict(_STATUSES[run.letter], None, _line(run.text), key)
+        if run.letter != b"V":
+            return Verdict(Status.NONDETERMINISTIC, None, f"a value in one server, in another {_line(run.text)}", key)
+    try:
+        value, text = _texts(list(dict.fromkeys([run.text for run in runs])))
+    except TooLarge as error:
+        return Verdict(Status.OUTPUT_LIMIT, None, str(error), key)
+    except OverLimit as error:  # a set in a frozenset counts as two levels here and as one in the sandbox
+        return Verdict(Status.UNSUPPORTED_VALUE, None, f"the value cannot be compared: {error}", key)
+    except LiteralError as error:  # the process wrote a frame of its own
+        return Verdict(Status.CRASH, None, f"the result is no value: {error}", key)
+    if value is None:
+        return Verdict(Status.NONDETERMINISTIC, None, "the servers with different hash seeds give different values", key)
+    if _ADDRESS.search(text):
+        return Verdict(Status.NONDETERMINISTIC, None, "the value shows a memory address", key)
+    if not runs[0].lines:
+        return Verdict(Status.VALID, value, "", key, text)
+    if not _LINES.fullmatch(runs[0].lines):
+        return Verdict(Status.CRASH, None, "the result is no value: what follows it is no trace", key)
+    pairs = (pair.split(":") for pair in runs[0].lines.split(",") if pair)
+    return Verdict(Status.VALID, value, "", key, text, tuple(sorted((int(line), int(count)) for line, count in pairs)))
+
+
+def _texts(results: list[str]) -> tuple[str | None, str]:
+    """Canonical text, None where the results are of different values, and literal. Raises TooLarge, LiteralError."""
+    if len(results) == 1 and is_settled(results[0]):
+        return results[0], results[0]
+    values = [parse_value(result, limit=_WIRE_LIMIT) for result in results]
+    text = literal(values[0])
+    canonicals = {canonical(value) for value in values}
+    value = canonicals.pop()
+    if canonicals:
+        return None, text
+    if any(literal(other) != text for other in values[1:]):
+        text = literal(parse_value(value, limit=_WIRE_LIMIT))  # a dict order that is not reproducible is not shown
+    return value, text
+
+
+def _line(text: str) -> str:
+    """One line for people: what the program wrote may hold anything."""
+    return " ".join(text[:3_000].split())[:300]
+
+
+def over(runs: list[Run], cpu_limit: float, wall_limit: float) -> list[Run]:
+    """The runs with those over a limit turned into time-outs."""
+    slow = "CPU time is over the limit", "wall time is over the limit"
+    return [
+        Run(b"T", run.cpu, run.wall, run.rss_kib, run.key, slow[run.cpu <= cpu_limit])
+        if run.letter != b"T" and (run.cpu > cpu_limit or run.wall > wall_limit + 5)
+        else run
+        for run in runs
+    ]
+
+
+def near_limit(runs: list[Run], cpu_limit: float, wall_limit: float) -> bool:
+    """Whether load may have decided: CPU within 20 % of the limit, or wall time near its own for a program that computes."""
+    return any(
+        0.8 * cpu_limit <= run.cpu < 1.2 * cpu_limit
+        or (run.wall >= 0.8 * wall_limit and 0.3 * cpu_limit < run.cpu < 1.2 * cpu_limit)
+        for run in runs
+    )

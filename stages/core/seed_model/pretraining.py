@@ -1,0 +1,133 @@
+"""Pretraining of the seed model: a small Llama from scratch on generated programs.
+
+Loss: cross entropy, weighted by token as the phase's mix says. Documents in a row do not see each other. Muon moves the matrices,
+AdamW the embeddings and norms; in each phase both warm up linearly and decay linearly to zero over a fixed number of tokens, so
+that equal seeds, threads and CPU types give equal weights.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from stages.core.seed_model import seed_tokenizer
+from stages.core.seed_model.muon import Muon
+from stages.core.seed_model.pretraining_data import ANSWERS, BROAD, LISTINGS, PROPOSALS, ROW, Mix, Rows
+
+WINDOW = 1024
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Numbers of one phase of pretraining."""
+
+    steps: int
+    mix: Mix = BROAD
+    rows_per_step: int = 16
+    warmup: int = 60
+    muon_lr: float = 0.02
+    adam_lr: float = 3e-3
+    clip: float = 1.0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the phase, padding included."""
+        return self.steps * self.rows_per_step * ROW
+
+    def rate(self, step: int) -> float:
+        """Factor on the learning rates at a step."""
+        return min((step + 1) / self.warmup, (self.steps - step) / max(1, self.steps - self.warmup), 1.0)
+
+
+def phases(tokens: int) -> tuple[Recipe, ...]:
+    """The recipe for that many tokens, ever gentler: 3/9 on everything alike, 3/9 mostly on answers, 2/9 with more proposals and
+    1/9 on documents of which half go on after the answer."""
+    part = tokens / 9 / ROW
+    return (
+        Recipe(steps=max(1, round(3 * part / 16))),
+        Recipe(steps=max(1, round(3 * part / 8)), mix=ANSWERS, rows_per_step=8, muon_lr=0.01, adam_lr=1.5e-3),
+        Recipe(steps=max(1, round(2 * part / 8)), mix=PROPOSALS, rows_per_step=8, muon_lr=0.007, adam_lr=1e-3),
+        Recipe(steps=max(1, round(part / 8)), mix=LISTINGS, rows_per_step=8, muon_lr=0.005, adam_lr=7e-4),
+    )
+
+
+def seed_config() -> LlamaConfig:
+    """The architecture: width 256, 4 layers, tied embeddings, about 3.5 million parameters."""
+    ids = seed_tokenizer.IDS
+    return LlamaConfig(
+        vocab_size=-(-len(seed_tokenizer.TOKENS) // 8) * 8,
+        hidden_size=256,
+        intermediate_size=768,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=WINDOW,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=ids[seed_tokenizer.EOS],
+        pad_token_id=ids[seed_tokenizer.PAD],
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    )
+
+
+def new_model(seed: int) -> LlamaForCausalLM:
+    """A model with fresh weights; the global generator is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = LlamaForCausalLM(seed_config())
+    model.config._attn_implementation = "sdpa"
+    return model
+
+
+def read_model(folder: str) -> LlamaForCausalLM:
+    """A checkpoint in float32, to train further."""
+    return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
+
+
+def split_parameters(model: LlamaForCausalLM) -> tuple[list[torch.nn.Parameter], list[torch.nn.Parameter]]:
+    """Matrices for Muon and the rest (embeddings, biases, norms) for AdamW."""
+    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name and "lm_head" not in name]
+    chosen = {id(p) for p in matrices}
+    return matrices, [p for p in model.parameters() if id(p) not in chosen]
+
+
+def row_mask(segments: torch.Tensor) -> torch.Tensor:
+    """Additive mask (rows, 1, ROW, ROW): a token sees the earlier tokens of its own document."""
+    same = segments[:, :, None] == segments[:, None, :]
+    seen = same & torch.ones(same.shape[1:], dtype=torch.bool).tril()
+    return torch.zeros(seen.shape).masked_fill_(~seen, torch.finfo(torch.float32).min)[:, None]
+
+
+def loss_of_rows(model: LlamaForCausalLM, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weighted loss, and the mean cross entropy of the tokens of weight 1."""
+    ids = torch.from_numpy(rows.ids.astype(np.int64))
+    segments = torch.from_numpy(rows.segments.astype(np.int64))
+    with torch.autocast("cpu", torch.bfloat16):
+        hidden = model.model(input_ids=ids, attention_mask=row_mask(segments), use_cache=False).last_hidden_state
+        logits = model.lm_head(hidden[:, :-1])
+    weights = torch.from_numpy(rows.weights)[:, 1:] * (segments[:, 1:] == segments[:, :-1])
+    answers = weights == 1.0
+    each = cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten(), reduction="none").view_as(weights)
+    return (each * weights).sum() / weights.sum(), (each.detach() * answers).sum() / answers.sum()
+
+
+def train(model: LlamaForCausalLM, batches: Iterator[Rows], recipe: Recipe, after_step: Callable[[int, float], None]) -> None:
+    """Runs the recipe. `after_step(steps done, answer loss)` is for logging, saving and evaluation; it must not train."""
+    matrices, others = split_parameters(model)
+    muon = Muon(matrices)
+    adam = torch.optim.AdamW(others, lr=recipe.adam_lr, betas=(0.9, 0.98), weight_decay=0.0)
+    model.train()
+    for step in range(recipe.steps):
+        loss, answer_loss = loss_of_rows(model, next(batches))
+        model.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(others, recipe.clip)
+        rate = recipe.rate(step)
+        for group in adam.param_groups:
+            group["lr"] = recipe.adam_lr * rate
+        adam.step()
+        muon.step(recipe.muon_lr * rate)
+        after_step(step + 1, float(answer_loss))

@@ -1,0 +1,88 @@
+"""What figures need of a generation's tables: few columns, no token ids, a column `generation` in front.
+
+`grades` are those of the generation's own tasks. `completions` joins proposals (role teacher) and rollouts (role student). Its
+`surprise` is the mean of -log p over the sampled tokens of a completion: at temperature 1 an unbiased estimate of the policy's
+entropy a token, in nats.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stages.core import tables
+from stages.core.judging.shapes import COUNTS, STRIPPED
+from stages.core.method.top_up import fresh
+
+TASKS = ["task_id", "match_id", "teacher_id", "kind", "status", "gate", "duplicate", "program", "program_key"]
+TASKS += [*COUNTS, *STRIPPED, "syntax", "value_types", "executed_lines"]
+GRADES = ["task_id", "match_id", "student_id", "kind", "status", "correct"]
+SAMPLES = ["member_id", "role", "kind", "group_id", "reward", "centred"]
+
+Tables = dict[str, pa.Table]
+
+
+def condense(generation: int, found: Mapping[str, pa.Table]) -> Tables:
+    """The condensed tables of one generation, from those of its tables that could be read (the others give no rows)."""
+    full = {name: found.get(name, schema.empty_table()) for name, schema in tables.GENERATION_TABLES.items()}
+    condensed = {
+        "matches": full["matches"],
+        "tasks": _tasks(full["tasks"], full["proposals"]),
+        "grades": (fresh(full["grades"], full["tasks"]) if "tasks" in found else full["grades"]).select(GRADES),
+        "samples": full["samples"].select(SAMPLES),
+        "ratings": full["ratings"],
+        "offspring": full["offspring"],
+        "metrics": full["metrics"],
+        "completions": completions(full["proposals"], full["rollouts"]),
+    }
+    return {name: numbered(table, generation) for name, table in condensed.items()}
+
+
+def numbered(table: pa.Table, generation: int) -> pa.Table:
+    """The table with a first column `generation`."""
+    column = pa.array(np.full(table.num_rows, generation, np.int64))
+    return table.replace_schema_metadata(None).add_column(0, pa.field("generation", pa.int64()), column)
+
+
+def joined(parts: Sequence[Tables]) -> Tables:
+    """Condensed tables of several generations as one of each; those of no generation are empty."""
+    parts = [condense(0, {}), *parts]
+    return {name: pa.concat_tables([part[name] for part in parts]).combine_chunks() for name in parts[0]}
+
+
+def _tasks(tasks: pa.Table, proposals: pa.Table) -> pa.Table:
+    """TASKS with the prompt group of their proposals."""
+    groups = dict(zip(proposals["proposal_id"].to_pylist(), proposals["group_id"].to_pylist(), strict=True))
+    found = pa.array([groups.get(task, task) for task in tasks["task_id"].to_pylist()], pa.string())
+    return tasks.select(TASKS).append_column("group_id", found)
+
+
+def completions(proposals: pa.Table, rollouts: pa.Table) -> pa.Table:
+    """Length, surprise and truncation of every completion of a generation."""
+    teachers = _completions(proposals, "teacher", "teacher_id", "group_id")
+    return pa.concat_tables([teachers, _completions(rollouts, "student", "student_id", "task_id")])
+
+
+def _completions(table: pa.Table, role: str, member: str, group: str) -> pa.Table:
+    lengths = pc.list_value_length(table["completion_ids"]).to_numpy(zero_copy_only=False).astype(np.float64)
+    return pa.table(
+        {
+            "role": pa.array([role] * table.num_rows, pa.string()),
+            "member_id": table[member],
+            "kind": table["kind"],
+            "group_id": table[group],
+            "tokens": pa.array(lengths, pa.float64()),
+            "surprise": pa.array(_surprise(table["logprobs"]), pa.float64()),
+            "truncated": table["truncated"],
+        }
+    )
+
+
+def _surprise(logprobs: pa.ChunkedArray) -> np.ndarray:
+    """Mean of -log p of each row; NaN for a row without tokens."""
+    lengths = pc.list_value_length(logprobs).to_numpy(zero_copy_only=False).astype(np.int64)
+    flat = pc.list_flatten(logprobs).to_numpy(zero_copy_only=False).astype(np.float64)
+    sums = np.bincount(np.repeat(np.arange(len(lengths)), lengths), weights=-flat, minlength=len(lengths))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(sums / lengths)

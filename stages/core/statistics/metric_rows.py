@@ -1,0 +1,47 @@
+"""Rows of METRICS: a mean with its number of observations and its standard error, about somebody or everybody.
+
+Attempts at one task, or proposals from one prompt, resemble each other, so each such cluster counts as one observation: its
+mean (as in `stages.core.statistics.estimates`). A count or a ratio of totals has no sampling error; its `n` is what it was taken over.
+"""
+
+import math
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
+
+Row = dict[str, Any]
+
+
+def mean_row(
+    name: str,
+    values: Iterable[float],
+    clusters: Sequence[Hashable] | None = None,
+    member_id: str | None = None,
+    role: str | None = None,
+    kind: str | None = None,
+    opponent_id: str | None = None,
+) -> Row:
+    """The mean of cluster means with its standard error (null for fewer than two clusters); NaN and null over nothing."""
+    value, stderr, n = clustered(list(values), clusters)
+    scope = {"member_id": member_id, "role": role, "kind": kind, "opponent_id": opponent_id}
+    return {"name": name, "value": value, "n": n, "stderr": stderr} | scope
+
+
+def value_row(name: str, value: float, n: int | None = None, **scope: str | None) -> Row:
+    """A number that is no mean: a count, a distance, a ratio of totals."""
+    return {"name": name, "value": float(value), "n": n, "stderr": None, "member_id": None, "role": None, "kind": None} | scope
+
+
+def clustered(values: Sequence[float], clusters: Sequence[Hashable] | None = None) -> tuple[float, float | None, int]:
+    """(mean of cluster means, standard error, clusters); values that are not finite are left out."""
+    groups: dict[Hashable, list[float]] = {}
+    for place, value in enumerate(values):
+        if math.isfinite(value):
+            groups.setdefault(place if clusters is None else clusters[place], []).append(float(value))
+    means = [math.fsum(group) / len(group) for group in groups.values()]
+    if not means:
+        return math.nan, None, 0
+    mean = math.fsum(means) / len(means)
+    if len(means) < 2:
+        return mean, None, 1
+    squares = math.fsum((one - mean) ** 2 for one in means)
+    return mean, math.sqrt(squares / (len(means) - 1) / len(means)), len(means)

@@ -1,0 +1,4 @@
+"""The grouped trainer: many adapters in one forward and backward pass over one frozen base.
+
+May import: stages.core.lora, torch.
+"""

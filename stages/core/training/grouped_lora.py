@@ -1,0 +1,254 @@
+"""Many LoRA adapters over one frozen model, in one forward and backward pass.
+
+y_TO = W_OI x_TI + (alpha / R) * B_OR[n] A_RI[n] x_TI, with n the adapter of each token (LoRA, Hu et al. 2021, eq. 3).
+
+Tokens are routed by contiguous segments in the order of the stack: `counts` says how many rows of the batch belong to each
+adapter. All factors of one adapter lie in one row of a flat fp32 matrix, so that the optimizer, the gradient norm and the copying
+of an adapter are operations on rows. Deviations from PEFT: no dropout, no bias, no rsLoRA or DoRA, nn.Linear only.
+
+Axes: N adapters · T tokens (flattened rows) · R rank · I inputs · O outputs · P all LoRA parameters of one adapter.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from stages.core.lora.adapter_files import parameter_shapes
+from stages.core.training.lora_backends import Backend, EqualGroups, choose_backend, lora_bmm
+from stages.core.training.protocol import Weights
+
+
+class Router:
+    """Which rows of the current batch belong to which adapter; shared by all layers of one model.
+
+    `counts_N` is None while nothing is routed (an error), and empty where the base model runs alone.
+    """
+
+    def __init__(self) -> None:
+        self.counts_N: tuple[int, ...] | None = None
+
+    @contextmanager
+    def routed(self, counts_N: Sequence[int] | None) -> Iterator[None]:
+        """Route by `counts_N` inside the block, and as before after it."""
+        before, self.counts_N = self.counts_N, None if counts_N is None else tuple(counts_N)
+        try:
+            yield
+        finally:
+            self.counts_N = before
+
+    def contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        """`context_fn` of torch's checkpoint: the recomputation during backward sees the routing of its forward pass."""
+        counts_N = self.counts_N
+        return self.routed(counts_N), self.routed(counts_N)
+
+
+class GroupedLoRALinear(nn.Module):
+    """A frozen linear layer plus one low-rank correction per adapter.
+
+    `A_NRI` and `B_NOR` are parameters in fp32 (fp64 over an fp64 base), cast to the activations' type when used.
+    """
+
+    A_NRI: nn.Parameter
+    B_NOR: nn.Parameter
+
+    def __init__(self, base: nn.Linear, router: Router, scale: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(base.weight.detach(), requires_grad=False)
+        self.bias = None if base.bias is None else nn.Parameter(base.bias.detach(), requires_grad=False)
+        self.in_features, self.out_features = base.in_features, base.out_features
+        self.router, self.scale = router, scale
+        self.backend: Backend | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[..., I] -> [..., O]. Raises RuntimeError outside `routed`, or when the routing does not fit the batch."""
+        counts_N = self.router.counts_N
+        if counts_N is None:
+            raise RuntimeError("the rows of this batch were not routed to adapters")
+        if not counts_N:
+            return F.linear(x, self.weight, self.bias)
+        x_TI, rows = x.reshape(-1, self.in_features), sum(counts_N)
+        if len(counts_N) != self.A_NRI.shape[0] or rows == 0 or x_TI.shape[0] % rows:
+            raise RuntimeError(f"routing {counts_N} does not fit {self.A_NRI.shape[0]} adapters, {x_TI.shape[0]} tokens")
+        out = self._routed(x_TI, [count * (x_TI.shape[0] // rows) for count in counts_N])
+        return out.view(*x.shape[:-1], self.out_features)
+
+    def _routed(self, x_TI: torch.Tensor, tokens_N: list[int]) -> torch.Tensor:
+        A_NRI: torch.Tensor = self.A_NRI
+        B_NOR: torch.Tensor = self.B_NOR
+        if not (tokens_N[0] and tokens_N[-1]):  # adapters outside the range cost nothing; their gradient is exactly zero
+            active = [n for n, count in enumerate(tokens_N) if count]
+            span = slice(active[0], active[-1] + 1)
+            A_NRI, B_NOR, tokens_N = A_NRI[span], B_NOR[span], tokens_N[span]
+        # fp32 masters are rounded to the activations' type here, as PEFT does on load
+        A_NRI, B_NOR = A_NRI.to(x_TI.dtype), B_NOR.to(x_TI.dtype)
+        backend = self.backend or choose_backend(x_TI, A_NRI, B_NOR, tokens_N)
+        if backend is lora_bmm and min(tokens_N) == max(tokens_N):
+            fused: torch.Tensor = EqualGroups.apply(x_TI, self.weight, self.bias, A_NRI, B_NOR, self.scale)  # type: ignore[no-untyped-call]
+            return fused
+        return F.linear(x_TI, self.weight, self.bias) + self.scale * backend(x_TI, A_NRI, B_NOR, tokens_N)
+
+
+class GroupedLoRA:
+    """The stack of adapters over one model: load and read rows, route batches, reach parameters and gradients as [N, P]."""
+
+    def __init__(
+        self, model: nn.Module, layers: Mapping[str, GroupedLoRALinear], router: Router, rank: int, alpha: float
+    ) -> None:
+        self.model, self.layers, self.rank, self.alpha = model, dict(layers), rank, alpha
+        self._router = router
+        self._loaded: tuple[Weights, ...] | None = None
+        self.parameters_NP = torch.empty(0)
+
+    @property
+    def num_adapters(self) -> int:
+        """Rows in the stack."""
+        return self.parameters_NP.shape[0]
+
+    @property
+    def gradients_NP(self) -> torch.Tensor:
+        """A copy of the accumulated gradients, laid out as `parameters_NP`; zeros where no backward pass came."""
+        factors = [factor for layer in self.layers.values() for factor in (layer.A_NRI, layer.B_NOR)]
+        grads = [torch.zeros_like(factor) if factor.grad is None else factor.grad for factor in factors]
+        return torch.cat([grad.reshape(self.num_adapters, -1) for grad in grads], dim=1)
+
+    def clear_gradients(self) -> None:
+        """Forget the accumulated gradients."""
+        for layer in self.layers.values():
+            layer.A_NRI.grad = layer.B_NOR.grad = None
+
+    def shapes(self) -> dict[str, tuple[int, int]]:
+        """Module path -> (O, I) of every layer that carries adapters."""
+        return {path: (layer.out_features, layer.in_features) for path, layer in self.layers.items()}
+
+    def names(self) -> list[str]:
+        """PEFT parameter names in the order of a row."""
+        return list(parameter_shapes(self.shapes(), self.rank))
+
+    def resize(self, num_adapters: int) -> None:
+        """Make the stack `num_adapters` rows of zeros, without gradients."""
+        weight = next(iter(self.layers.values())).weight
+        dtype = torch.promote_types(torch.float32, weight.dtype)
+        width = sum(int(np.prod(shape)) for shape in parameter_shapes(self.shapes(), self.rank).values())
+        self.parameters_NP = torch.zeros(num_adapters, width, dtype=dtype, device=weight.device)
+        self._loaded = None
+        start = 0
+        for name, shape in parameter_shapes(self.shapes(), self.rank).items():
+            layer, factor = self._place(name)
+            stop = start + int(np.prod(shape))
+            # a view of the flat matrix: a step on the matrix is a step on every factor
+            setattr(layer, factor, nn.Parameter(self.parameters_NP[:, start:stop].view(num_adapters, *shape)))
+            start = stop
+
+    def _place(self, name: str) -> tuple[GroupedLoRALinear, str]:
+        path, factor = name.removeprefix("base_model.model.").removesuffix(".weight").rsplit(".", 1)
+        return self.layers[path], {"lora_A": "A_NRI", "lora_B": "B_NOR"}[factor]
+
+    def load(self, stack: Sequence[Weights]) -> None:
+        """Make the stack hold these adapters, in this order; nothing is copied when it already does. Raises ValueError."""
+        if self._loaded is not None and [id(weights) for weights in self._loaded] == [id(weights) for weights in stack]:
+            return
+        if len(stack) != self.num_adapters:
+            self.resize(len(stack))
+        for row, weights in enumerate(stack):
+            load_row(self, row, weights)
+        self._loaded = tuple(stack)
+
+    def routed(self, counts_N: Sequence[int]) -> AbstractContextManager[None]:
+        """Route the batch's rows: the first `counts_N[0]` to adapter 0, and so on."""
+        return self._router.routed(counts_N)
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Run the base model without any adapter inside the block."""
+        return self._router.routed(())
+
+    def set_backend(self, backend: Backend | None) -> None:
+        """Use one backend everywhere, or (None) the one that `choose_backend` picks for each batch."""
+        for layer in self.layers.values():
+            layer.backend = backend
+
+    def checkpoint(self, on: bool) -> None:
+        """Recompute activations in the backward pass (needs train mode, hence a model without dropout) or keep them."""
+        model: Any = self.model
+        if on:
+            kwargs = {"use_reentrant": False, "preserve_rng_state": False, "context_fn": self._router.contexts}
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=kwargs)
+        else:
+            model.gradient_checkpointing_disable()
+        model.train(on)
+
+
+def attach(model: nn.Module, targets: Sequence[str], rank: int, alpha: float, num_adapters: int) -> GroupedLoRA:
+    """Replace the linear layers that `targets` name (as PEFT matches them: whole name or dotted suffix), in place.
+
+    The base is frozen and put into eval mode. Raises ValueError when a target names nothing, something that is not an
+    nn.Linear, or the output head (the chunked loss bypasses it, and it may be tied to the embeddings), and for models with
+    other than full attention.
+    """
+    kinds = set(getattr(model.config, "layer_types", None) or ["full_attention"])
+    if kinds != {"full_attention"}:
+        raise ValueError(f"layers of type {sorted(kinds)}: only full attention can be packed and cached by rows")
+    model.requires_grad_(False).eval()
+    router, layers = Router(), {}
+    for path, shape in target_shapes(model, targets).items():
+        parent_path, _, child = path.rpartition(".")
+        layer = GroupedLoRALinear(model.get_submodule(path), router, alpha / rank)  # type: ignore[arg-type]
+        assert (layer.out_features, layer.in_features) == shape, (path, shape)
+        setattr(model.get_submodule(parent_path), child, layer)
+        layers[path] = layer
+    lora = GroupedLoRA(model, layers, router, rank, alpha)
+    lora.resize(num_adapters)
+    return lora
+
+
+def target_shapes(model: nn.Module, targets: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Module path -> (O, I) of the linear layers that `targets` name, in the model's order. Raises ValueError."""
+    head = getattr(model, "get_output_embeddings", lambda: None)()
+    shapes: dict[str, tuple[int, int]] = {}
+    unused = set(targets)
+    for path, module in model.named_modules():
+        hits = {target for target in targets if path == target or path.endswith("." + target)}
+        if not hits:
+            continue
+        if not isinstance(module, nn.Linear) or module is head:
+            raise ValueError(f"target {path} is {'the output head' if module is head else type(module).__name__}, not nn.Linear")
+        shapes[path] = (module.out_features, module.in_features)
+        unused -= hits
+    if unused:
+        raise ValueError(f"targets {sorted(unused)} name no module")
+    return shapes
+
+
+def load_row(lora: GroupedLoRA, row: int, weights: Weights) -> None:
+    """Copy one adapter into a row of the stack. Raises ValueError when names, shapes or finiteness do not fit."""
+    expected = parameter_shapes(lora.shapes(), lora.rank)
+    if set(weights) != set(expected):
+        raise ValueError(f"adapter has other targets: missing or unknown {sorted(set(weights) ^ set(expected))[:4]}")
+    for name, shape in expected.items():
+        if weights[name].shape != shape:
+            raise ValueError(f"adapter tensor {name} is {weights[name].shape}, the run's is {shape}")
+    flat_P = np.concatenate([weights[name].reshape(-1) for name in expected])
+    if not np.isfinite(flat_P).all():
+        raise ValueError("adapter holds values that are not finite")
+    lora._loaded = None
+    with torch.no_grad():
+        lora.parameters_NP[row].copy_(torch.from_numpy(flat_P))
+
+
+def unflatten(lora: GroupedLoRA, flat_P: np.ndarray) -> Weights:
+    """One row of an [N, P] matrix as named arrays."""
+    weights, start = {}, 0
+    for name, shape in parameter_shapes(lora.shapes(), lora.rank).items():
+        size = int(np.prod(shape))
+        weights[name] = flat_P[start : start + size].reshape(shape).copy()
+        start += size
+    return weights
+
+
+def read_row(lora: GroupedLoRA, row: int) -> Weights:
+    """One adapter of the stack as float32 arrays under PEFT's names."""
+    return unflatten(lora, lora.parameters_NP[row].detach().cpu().numpy().astype(np.float32))

@@ -1,0 +1,192 @@
+"""Samples checked, and packed into rows and micro-batches for the trainer. Pure numpy and pyarrow.
+
+A row is one prompt of one adapter followed by all its completions (as many as fit): each completion sees the prompt and
+itself, and its positions go on from the prompt's end, so that every token gets exactly the context it was sampled in while the
+prompt is computed once for, say, 8 attempts. A micro-batch is rows of similar length, padded on the right, in the order of the
+adapter stack. The last token of a completion is predicted but never read.
+
+Axes: S samples · B rows · L positions · T response tokens · N adapters.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stages.core.lora.adapter_files import weights_sha256
+from stages.core.training.protocol import Adapter
+
+PAD_TO = 8  # row lengths; CUDA's attention kernels want masks aligned so
+PADDING = -1  # segment of padding; 0 is the prompt, 1, 2, ... are the completions
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Columns of SAMPLES as arrays, rows of the adapters in `names` only; `slots_S` are their places in the stack."""
+
+    names: tuple[str, ...]
+    slots_S: np.ndarray
+    prompts: list[list[int]]
+    completions: list[list[int]]
+    engine_logprobs: list[np.ndarray]
+    advantages_S: np.ndarray
+
+    @property
+    def tokens_N(self) -> np.ndarray:
+        """Response tokens of each adapter: the denominator of its loss."""
+        lengths_S = [len(completion) for completion in self.completions]
+        return np.bincount(self.slots_S, weights=lengths_S, minlength=len(self.names))
+
+
+@dataclass(frozen=True)
+class Row:
+    """A prompt and completions of one adapter: `slot` in the stack, `samples` by number, `length` in positions."""
+
+    slot: int
+    samples: tuple[int, ...]
+    length: int
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Arrays of one forward pass. Token t stands at `places_T[t]` of the flattened [B * L] and predicts `targets_T[t]`."""
+
+    counts_N: tuple[int, ...]
+    ids_BL: np.ndarray
+    positions_BL: np.ndarray
+    segments_BL: np.ndarray
+    places_T: np.ndarray
+    targets_T: np.ndarray
+    samples_T: np.ndarray  # the tokens of a sample stand together, in their order
+
+    @property
+    def shared(self) -> bool:
+        """Whether any row holds several completions, so that attention needs a mask of its own."""
+        return bool((self.segments_BL > 1).any())
+
+
+def check_samples(adapters: Mapping[str, Adapter], samples: pa.Table) -> None:
+    """Every row belongs to one of the adapters, was written by exactly these weights, and holds what a loss needs."""
+    named = set(zip(samples["adapter_id"].to_pylist(), samples["adapter_sha256"].to_pylist(), strict=True))
+    digests = {adapter_id: weights_sha256(adapter.weights) for adapter_id, adapter in adapters.items()}
+    for adapter_id, digest in sorted(named):
+        if adapter_id not in digests:
+            raise ValueError(f"samples of adapter {adapter_id!r}, which is not among {sorted(digests)}")
+        if digest != digests[adapter_id]:
+            raise ValueError(f"samples of {adapter_id} were written by weights {digest[:12]}, not {digests[adapter_id][:12]}")
+    lengths = {name: pc.list_value_length(samples[name]) for name in ("prompt_ids", "completion_ids", "logprobs")}
+    for name, lengths_S in lengths.items():
+        if pc.any(pc.equal(lengths_S, 0)).as_py():
+            raise ValueError(f"samples with empty {name}")
+    if not lengths["completion_ids"].equals(lengths["logprobs"]):
+        raise ValueError("samples with more or fewer logprobs than completion_ids")
+
+
+def count(samples: pa.Table, adapter_id: str) -> dict[str, float]:
+    """What is known before any pass: samples, tokens, groups without variance, and whether centred rewards vary at all."""
+    own = samples.filter(pc.equal(samples["adapter_id"], adapter_id))
+    centred_S, groups = own["centred"].to_numpy(), own["group_id"].to_pylist()
+    by_group: dict[str, set[float]] = {}
+    for group_id, centred in zip(groups, centred_S.tolist(), strict=True):
+        by_group.setdefault(group_id, set()).add(centred)
+    return {
+        "samples": float(len(own)),
+        "response_tokens": float(sum(len(ids) for ids in own["completion_ids"].to_pylist())),
+        "groups": float(len(by_group)),
+        "zero_variance_groups": float(sum(len(values) == 1 for values in by_group.values())),
+        "varied": float(len(set(centred_S.tolist())) > 1),
+    }
+
+
+def columns(names: Sequence[str], samples: pa.Table) -> Samples:
+    """The rows of these adapters, in the table's order."""
+    own = samples.filter(pc.is_in(samples["adapter_id"], pa.array(names, pa.string())))
+    slots = {name: slot for slot, name in enumerate(names)}
+    return Samples(
+        names=tuple(names),
+        slots_S=np.array([slots[adapter_id] for adapter_id in own["adapter_id"].to_pylist()]),
+        prompts=own["prompt_ids"].to_pylist(),
+        completions=own["completion_ids"].to_pylist(),
+        engine_logprobs=[np.array(values, np.float64) for values in own["logprobs"].to_pylist()],
+        advantages_S=own["advantage"].to_numpy(),
+    )
+
+
+def engine_logprobs(batch: MicroBatch, samples: Samples) -> np.ndarray:
+    """The engine's log-probability of every response token of the batch, [T]."""
+    first_T = np.diff(batch.samples_T, prepend=-1) != 0
+    return np.concatenate([samples.engine_logprobs[sample] for sample in batch.samples_T[first_T]])
+
+
+def pack_rows(
+    slots_S: Sequence[int], prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], row_tokens: int
+) -> list[Row]:
+    """Rows for all samples: equal prompts of an adapter share one until it would pass `row_tokens` (0: never share)."""
+    rows: list[Row] = []
+    open_rows: dict[tuple[int, tuple[int, ...]], int] = {}
+    for sample, (slot, prompt, completion) in enumerate(zip(slots_S, prompts, completions, strict=True)):
+        key, extra = (slot, tuple(prompt)), len(completion) - 1
+        index = open_rows.get(key)
+        if index is not None and rows[index].length + extra <= row_tokens:
+            rows[index] = Row(slot, (*rows[index].samples, sample), rows[index].length + extra)
+        else:
+            open_rows[key] = len(rows)
+            rows.append(Row(slot, (sample,), len(prompt) + extra))
+    return rows
+
+
+def micro_batches(rows: Sequence[Row], tokens: int) -> list[list[Row]]:
+    """Rows sorted by length and cut so that count times longest stays within `tokens` (a longer row stands alone).
+
+    Adapters take turns among equal lengths, which gives equal groups where the samples allow it.
+    """
+    turns: dict[int, int] = {}
+    keys = []
+    for row in rows:
+        turns[row.slot] = turns.get(row.slot, 0) + 1
+        keys.append((_padded(row.length), turns[row.slot], row.slot))
+    batches: list[list[Row]] = []
+    for index in sorted(range(len(rows)), key=keys.__getitem__):
+        if not batches or (len(batches[-1]) + 1) * keys[index][0] > tokens:
+            batches.append([])
+        batches[-1].append(rows[index])
+    return [sorted(batch, key=lambda row: row.slot) for batch in batches]
+
+
+def lay_out(
+    rows: Sequence[Row], prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], num_adapters: int, pad_id: int
+) -> MicroBatch:
+    """The arrays of rows that stand in the order of the stack."""
+    length = _padded(max(row.length for row in rows))
+    ids_BL = np.full((len(rows), length), pad_id, np.int64)
+    positions_BL = np.tile(np.arange(length), (len(rows), 1))
+    segments_BL = np.full((len(rows), length), PADDING, np.int64)
+    places, targets, samples = [], [], []
+    for number, row in enumerate(rows):
+        prompt = prompts[row.samples[0]]
+        start = len(prompt)
+        ids_BL[number, :start], segments_BL[number, :start] = prompt, 0
+        for segment, sample in enumerate(row.samples, 1):
+            completion = completions[sample]
+            stop = start + len(completion) - 1
+            ids_BL[number, start:stop], segments_BL[number, start:stop] = completion[:-1], segment
+            positions_BL[number, start:stop] = np.arange(len(prompt), len(prompt) + stop - start)
+            # the first token is predicted from the prompt's end, the others from the token before them
+            places.append(number * length + np.r_[len(prompt) - 1, start:stop])
+            targets.append(np.asarray(completion, np.int64))
+            samples.append(np.full(len(completion), sample))
+            start = stop
+    counts_N = np.bincount([row.slot for row in rows], minlength=num_adapters)
+    return MicroBatch(
+        tuple(int(count) for count in counts_N),
+        ids_BL,
+        positions_BL,
+        segments_BL,
+        *(np.concatenate(parts) for parts in (places, targets, samples)),
+    )
+
+
+def _padded(length: int) -> int:
+    return -(-length // PAD_TO) * PAD_TO

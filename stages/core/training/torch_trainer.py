@@ -1,0 +1,262 @@
+"""The trainer: one AdamW step for every adapter of a group, all adapters in one forward and backward pass.
+
+The samples of all adapters are packed into micro-batches by token budget; gradients accumulate; then each adapter's gradient is
+clipped to its own norm and AdamW (Loshchilov & Hutter 2019, as torch.optim.AdamW) moves it with its own step count, so that an
+adapter's update is what it would be alone. An adapter whose centred rewards are all equal, or whose gradient is not finite,
+takes no step: weights, moments and step count stay. Masters and moments are fp32.
+
+Axes: N adapters · P parameters of one adapter · S samples · T response tokens.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import nn
+
+from stages.core.engines.agreement import Drift
+from stages.core.progress import Progress, silent
+from stages.core.training.grouped_lora import GroupedLoRA, unflatten
+from stages.core.training.loss import Objective, importance_weights, sequence_mask, token_logprobs, token_losses
+from stages.core.training.packing import (
+    MicroBatch,
+    Samples,
+    check_samples,
+    columns,
+    count,
+    engine_logprobs,
+    lay_out,
+    micro_batches,
+    pack_rows,
+)
+from stages.core.training.protocol import Adapter, Update, Weights
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Numbers of an update. `micro_batch_tokens` are padded positions of one pass; `row_tokens` bounds what shares a prompt.
+
+    Over an adapter's first `warmup` steps the learning rate rises evenly: fresh moments make the first steps of a newborn large.
+    """
+
+    objective: Objective = field(default_factory=Objective)
+    learning_rate: float = 1e-5
+    warmup: int = 0
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+    micro_batch_tokens: int = 16384
+    row_tokens: int = 1024
+    gradient_checkpointing: bool = False
+
+
+@dataclass
+class _Tokens:
+    """What was measured at every response token, gathered over the micro-batches."""
+
+    slots: list[np.ndarray] = field(default_factory=list)
+    values: dict[str, list[np.ndarray]] = field(default_factory=dict)
+
+    def add(self, slots_T: np.ndarray, **values_T: torch.Tensor) -> None:
+        self.slots.append(slots_T)
+        for name, value in values_T.items():
+            self.values.setdefault(name, []).append(value.detach().double().cpu().numpy())
+
+    def of(self, slot: int) -> dict[str, np.ndarray]:
+        chosen = np.concatenate(self.slots) == slot
+        return {name: np.concatenate(parts)[chosen] for name, parts in self.values.items()}
+
+
+class TorchTrainer:
+    """Implements `Trainer` on grouped LoRA layers, on whatever device the model is on."""
+
+    def __init__(
+        self,
+        lora: GroupedLoRA,
+        pad_id: int,
+        settings: Settings,
+        learning_rates: Mapping[str, float] | None = None,
+        progress: Progress = silent,
+    ) -> None:
+        """`learning_rates` by adapter id override the one of the settings. Raises ValueError for a model that does not fit."""
+        self._lora, self._pad_id, self._settings, self._progress = lora, pad_id, settings, progress
+        self._learning_rates = dict(learning_rates or {})
+        model: Any = lora.model
+        self._model, self._head = model, model.get_output_embeddings()
+        self._device, self._dtype = next(model.parameters()).device, next(model.parameters()).dtype
+        _check_model(lora, model)
+
+    def update(self, adapters: Mapping[str, Adapter], samples: pa.Table) -> dict[str, Update]:
+        """One step for every adapter on its own rows of SAMPLES. Raises ValueError for rows of other or stale weights."""
+        check_samples(adapters, samples)
+        counts = {adapter_id: count(samples, adapter_id) for adapter_id in adapters}
+        names = tuple(adapter_id for adapter_id in adapters if counts[adapter_id]["varied"])
+        updates = {
+            adapter_id: Update(adapter, False, counts[adapter_id])
+            for adapter_id, adapter in adapters.items()
+            if adapter_id not in names
+        }
+        if names:
+            updates |= self._run([adapters[name] for name in names], columns(names, samples), counts)
+        return {adapter_id: updates[adapter_id] for adapter_id in adapters}
+
+    def drift(self, adapters: Mapping[str, Adapter], samples: pa.Table) -> dict[str, Drift]:
+        """|log-probability here minus the engine's| over each adapter's samples; no step is taken."""
+        check_samples(adapters, samples)
+        rows = columns(tuple(adapters), samples)
+        self._lora.load([adapter.weights for adapter in adapters.values()])
+        with torch.no_grad():
+            tokens = self._accumulate(rows, self._settings.micro_batch_tokens)
+        apart = {name: np.abs(tokens.of(slot)["drift"]) for slot, name in enumerate(adapters)}
+        return {name: Drift(float(own.mean()), float(own.max())) for name, own in apart.items() if len(own)}
+
+    def _run(self, adapters: list[Adapter], samples: Samples, counts: Mapping[str, dict[str, float]]) -> dict[str, Update]:
+        self._lora.load([adapter.weights for adapter in adapters])
+        tokens, budget = self._accumulate_or_halve(samples)
+        gradients_NP = self._lora.gradients_NP
+        norms_N = gradients_NP.norm(dim=1).double().cpu().numpy()
+        updates = {}
+        for slot, (name, adapter) in enumerate(zip(samples.names, adapters, strict=True)):
+            finite = bool(np.isfinite(norms_N[slot]))
+            stepped = self._step(adapter, gradients_NP[slot], float(norms_N[slot]), self._rate(name)) if finite else adapter
+            metrics = counts[name] | _measures(tokens.of(slot), self._settings.objective)
+            metrics |= {"grad_norm": float(norms_N[slot]), "nonfinite": float(not finite), "micro_batch_tokens": float(budget)}
+            updates[name] = Update(stepped, finite, metrics)
+        self._lora.clear_gradients()
+        return updates
+
+    def _accumulate_or_halve(self, samples: Samples) -> tuple[_Tokens, int]:
+        """Gradients of the whole step; when the device's memory does not suffice, once more with half the budget."""
+        budget = self._settings.micro_batch_tokens
+        try:
+            return self._accumulate(samples, budget), budget
+        except torch.OutOfMemoryError:
+            pass  # leaving this block lets go of what the failed pass held
+        self._lora.clear_gradients()
+        torch.cuda.empty_cache()
+        return self._accumulate(samples, budget // 2), budget // 2
+
+    def _accumulate(self, samples: Samples, budget: int) -> _Tokens:
+        self._lora.clear_gradients()
+        tokens = _Tokens()
+        rows = pack_rows([int(slot) for slot in samples.slots_S], samples.prompts, samples.completions, self._settings.row_tokens)
+        self._lora.checkpoint(self._settings.gradient_checkpointing)
+        done, total = 0, sum(len(completion) for completion in samples.completions)
+        self._progress("trained tokens", 0, total)
+        try:
+            for batch in micro_batches(rows, budget):
+                laid_out = lay_out(batch, samples.prompts, samples.completions, len(samples.names), self._pad_id)
+                loss = self._loss(laid_out, samples, tokens)
+                if loss.requires_grad:
+                    loss.backward()
+                done += len(laid_out.targets_T)
+                self._progress("trained tokens", done, total, done)
+        finally:
+            self._lora.checkpoint(False)
+        return tokens
+
+    def _loss(self, batch: MicroBatch, samples: Samples, tokens: _Tokens) -> torch.Tensor:
+        objective = self._settings.objective
+        slots_T = samples.slots_S[batch.samples_T]
+        logprobs_T, entropy_T = self._logprobs(batch, self._lora.routed(batch.counts_N))
+        engine_T = self._tensor(engine_logprobs(batch, samples)).to(logprobs_T.dtype)
+        advantages_T = self._tensor(samples.advantages_S[batch.samples_T]).to(logprobs_T.dtype)
+        share_T = self._tensor(1 / samples.tokens_N[slots_T]).to(logprobs_T.dtype)
+        old_T = logprobs_T.detach()
+        weights_T = importance_weights(old_T, engine_T, objective.importance_cap)
+        mask_T = sequence_mask(old_T, engine_T, self._tensor(batch.samples_T), objective.sequence_band)
+        base_T = None
+        if objective.kl:
+            with torch.no_grad():
+                base_T, _ = self._logprobs(batch, self._lora.alone())
+        losses_T = share_T * token_losses(objective, logprobs_T, entropy_T, advantages_T, weights_T * mask_T, base_T)
+        tokens.add(slots_T, loss=losses_T, entropy=entropy_T, drift=old_T - engine_T, mask=mask_T)
+        return losses_T.sum()
+
+    def _logprobs(self, batch: MicroBatch, routing: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probability and entropy at every response token; only these positions reach the output head."""
+        with routing:
+            hidden = self._model.base_model(
+                self._tensor(batch.ids_BL),
+                attention_mask=self._mask(batch) if batch.shared else None,
+                position_ids=self._tensor(batch.positions_BL),
+                use_cache=False,
+            ).last_hidden_state
+        hidden_TH = hidden.reshape(-1, hidden.shape[-1]).index_select(0, self._tensor(batch.places_T))
+        return token_logprobs(hidden_TH, self._head, self._tensor(batch.targets_T), self._settings.objective.temperature)
+
+    def _mask(self, batch: MicroBatch) -> torch.Tensor:
+        """Additive [B, 1, L, L]: a position sees earlier ones of its own segment and of the prompt; padding sees itself."""
+        segments_BL = self._tensor(batch.segments_BL)
+        query, key = segments_BL[:, :, None], segments_BL[:, None, :]
+        earlier = torch.ones(segments_BL.shape[1], segments_BL.shape[1], dtype=torch.bool, device=self._device).tril()
+        seen = earlier & ((query == key) | ((key == 0) & (query > 0)))
+        mask = torch.zeros(seen.shape, dtype=self._dtype, device=self._device)
+        return mask.masked_fill_(~seen, torch.finfo(self._dtype).min)[:, None]
+
+    def _step(self, adapter: Adapter, gradient_P: torch.Tensor, norm: float, learning_rate: float) -> Adapter:
+        """AdamW on one adapter, fp32 on the device: m and v decay, both bias-corrected by this adapter's own step count."""
+        settings, step = self._settings, adapter.step + 1
+        learning_rate *= min(1.0, step / max(1, settings.warmup))
+        beta1, beta2 = settings.betas
+        weights_P, mean_P, square_P = (
+            self._flat(arrays, prefix)
+            for arrays, prefix in ((adapter.weights, ""), (adapter.moments, "exp_avg."), (adapter.moments, "exp_avg_sq."))
+        )
+        gradient_P = gradient_P.float() * min(1.0, settings.max_grad_norm / (norm + 1e-6))
+        mean_P = beta1 * mean_P + (1 - beta1) * gradient_P
+        square_P = beta2 * square_P + (1 - beta2) * gradient_P.square()
+        denominator_P = (square_P / (1 - beta2**step)).sqrt() + settings.epsilon
+        weights_P = weights_P * (1 - learning_rate * settings.weight_decay)
+        weights_P = weights_P - learning_rate / (1 - beta1**step) * mean_P / denominator_P
+        moments = self._named(mean_P, "exp_avg.") | self._named(square_P, "exp_avg_sq.")
+        return replace(adapter, weights=self._named(weights_P, ""), moments=moments, step=step)
+
+    def _rate(self, name: str) -> float:
+        return self._learning_rates.get(name, self._settings.learning_rate)
+
+    def _flat(self, arrays: Weights, prefix: str) -> torch.Tensor:
+        """Named arrays as one row, zeros where there are none."""
+        if not arrays:
+            return torch.zeros(self._lora.parameters_NP.shape[1], device=self._device)
+        return self._tensor(np.concatenate([arrays[prefix + name].reshape(-1) for name in self._lora.names()]))
+
+    def _named(self, flat_P: torch.Tensor, prefix: str) -> Weights:
+        return {prefix + name: array for name, array in unflatten(self._lora, flat_P.cpu().numpy()).items()}
+
+    def _tensor(self, array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+
+
+def _check_model(lora: GroupedLoRA, model: Any) -> None:
+    """The loss applies the head itself and recomputes layers: refuse models that scale logits or drop activations."""
+    if getattr(model.config, "attention_dropout", 0) or any(isinstance(m, nn.Dropout) and m.p for m in model.modules()):
+        raise ValueError("the model has dropout: log-probabilities of engine and trainer would differ")
+    ids = torch.arange(2, device=next(model.parameters()).device)[None]
+    with torch.no_grad(), lora.alone():
+        out = model(ids, use_cache=False, output_hidden_states=True)
+        direct = model.get_output_embeddings()(model.base_model(ids, use_cache=False).last_hidden_state)
+    if not torch.allclose(out.logits.float(), direct.float(), rtol=1e-3, atol=1e-3):
+        raise ValueError(f"{type(model).__name__} changes its logits after the output head")
+
+
+def _measures(tokens: Mapping[str, np.ndarray], objective: Objective) -> dict[str, float]:
+    """Metrics of one adapter from its tokens. Drift: log-probability of the trainer minus that of the engine, in nats."""
+    drift_T, ratio_T = np.abs(tokens["drift"]), np.exp(tokens["drift"])
+    low, middle, high = np.quantile(ratio_T, [0.01, 0.5, 0.99])
+    return {
+        "loss": float(tokens["loss"].sum()),
+        "entropy": float(tokens["entropy"].mean()),
+        "drift_mean": float(drift_T.mean()),
+        "drift_max": float(drift_T.max()),
+        "ratio_p01": float(low),
+        "ratio_p50": float(middle),
+        "ratio_p99": float(high),
+        "truncated_share": float((ratio_T > objective.importance_cap).mean()) if objective.importance_cap else 0.0,
+        "masked_share": float((tokens["mask"] == 0).mean()),
+        "clip_share": 0.0,  # one step an update: the ratio to the old policy is 1
+    }

@@ -1,0 +1,167 @@
+"""Figures over several runs: scores against what they cost, curves of training, and differences between arms.
+
+Lines are means over seeds, bands their t intervals; thin lines are single runs where there are few. One colour an arm throughout.
+"""
+
+import textwrap
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from stages.core.statistics.paired import over_seeds
+from stages.figures.plates import INK, MUTED, SMALL, Plate, canvas, label, legend
+
+COLOURS = (
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#b0569a",
+    "#96700a",
+    "#5b5f97",
+    "#44aa99",
+    "#cc6677",
+    "#7b7fd4",
+    "#8b8f96",
+    "#5aa469",
+)
+UNITS = {
+    "generations": "generations",
+    "generated_tokens": "tokens generated",
+    "generated_tokens_per_adapter": "tokens generated, per adapter",
+    "trained_tokens": "tokens trained on",
+    "trained_tokens_per_adapter": "tokens trained on, per adapter",
+    "optimizer_steps": "optimizer steps",
+    "seconds": "seconds",
+}
+CURVES = {
+    "propose.valid_share": "valid proposals (share)",
+    "solve.rate": "solve rate (share)",
+    "program.stripped_depth": "depth of syntax trees, stripped",
+    "program.stripped_lines": "lines, stripped",
+    "program.stripped_cyclomatic": "cyclomatic complexity, stripped",
+    "coverage.cells": "cells of problem space so far",
+    "coverage.novelty": "novelty by compression (share)",
+    "propose.entropy": "entropy of proposals (nats a token)",
+    "solve.entropy": "entropy of answers (nats a token)",
+    "propose.completion_tokens": "length of proposals (tokens)",
+    "solve.completion_tokens": "length of answers (tokens)",
+    "reward.zero_variance_share (students)": "students' groups of equal rewards (share)",
+    "calibration.squared_error": "squared error of expected solve rates",
+    "pair.adapter_distance (students)": "distance of students' delta W",
+    "disagreement": "students' disagreement on the probe (share)",
+}
+Row = Mapping[str, Any]
+
+
+def colours(arms: Sequence[str]) -> dict[str, str]:
+    """A colour for each arm, in the order of the file."""
+    return {arm: COLOURS[place % len(COLOURS)] for place, arm in enumerate(arms)}
+
+
+def scores(points: Sequence[Row], arms: Sequence[str], budget: str, what: str, alpha: float) -> Plate:
+    """Score against an amount of a budget."""
+    question = f"What do {UNITS[budget]} buy?"
+    plate = Plate(f"score-{budget.replace('_', '-')}", question, "No member has been scored yet.", ("scores",))
+    if not points:
+        return plate
+    figure, (ax,) = canvas(question, height=3.1)
+    counts = []
+    for arm, colour in colours(arms).items():
+        runs = _by_seed(points, arm, budget)
+        x, means, lows, highs = _states(runs, alpha)
+        if not len(x):
+            continue
+        ax.fill_between(x, 100 * lows, 100 * highs, color=colour, alpha=0.15, linewidth=0)
+        ax.plot(x, 100 * means, color=colour, marker="o", markersize=3, linewidth=1.5, label=arm)
+        for run in runs.values():
+            ax.plot([at for at, _ in run], [100 * score for _, score in run], color=colour, linewidth=0.5, alpha=0.5)
+        counts.append(f"{arm} {len(runs)}")
+    label(ax, f"{what} (%)", UNITS[budget])
+    ax.ticklabel_format(axis="x", style="sci", scilimits=(-3, 5))
+    legend(ax, 3)
+    caption = (
+        f"Mean over seeds of each run's score; thin lines are runs, bands {100 * (1 - alpha):.0f} % t intervals over seeds at "
+        f"each scored state. n = seeds: {', '.join(counts)}."
+    )
+    return Plate(plate.name, question, caption, plate.tables, figure)
+
+
+def _by_seed(points: Sequence[Row], arm: str, budget: str) -> dict[int, list[tuple[float, float]]]:
+    runs = defaultdict(list)
+    for point in points:
+        if point["arm"] == arm:
+            runs[point["seed"]].append((point[budget], point["score"]))
+    return {seed: sorted(run) for seed, run in runs.items()}
+
+
+def _states(runs: Mapping[int, list[tuple[float, float]]], alpha: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """(mean amount, mean score, low, high) at each scored state that all runs of the arm have."""
+    count = min((len(run) for run in runs.values()), default=0)
+    at = [float(np.mean([run[place][0] for run in runs.values()])) for place in range(count)]
+    found = [over_seeds([run[place][1] for run in runs.values()], alpha) for place in range(count)]
+    mean = np.array([one.mean for one in found])
+    low = np.array([one.mean if one.low is None else one.low for one in found])
+    high = np.array([one.mean if one.high is None else one.high for one in found])
+    return np.array(at), mean, low, high
+
+
+def training(curves: Sequence[Row], arms: Sequence[str], name: str, alpha: float) -> Plate:
+    """One metric over generations."""
+    question = CURVES[name][0].upper() + CURVES[name][1:]
+    slug = name.replace(".", "-").replace("_", "-").replace(" ", "-").replace("(", "").replace(")", "")
+    plate = Plate(f"curve-{slug}", question, "Nothing measured yet.", ("metrics",))
+    own = [row for row in curves if row["name"] == name]
+    if not own:
+        return plate
+    figure, (ax,) = canvas(question)
+    counts = []
+    for arm, colour in colours(arms).items():
+        found = defaultdict(list)
+        for row in own:
+            if row["arm"] == arm:
+                found[row["trained"]].append(row["value"])
+        if not found:
+            continue
+        x = np.array(sorted(found))
+        estimates = [over_seeds(found[at], alpha) for at in x.tolist()]
+        mean = np.array([one.mean for one in estimates])
+        reach = np.array([one.stderr or 0.0 for one in estimates])
+        ax.fill_between(x, mean - reach, mean + reach, color=colour, alpha=0.2, linewidth=0)
+        ax.plot(x, mean, color=colour, linewidth=1.3, label=arm, marker="" if len(x) > 12 else "o", markersize=3)
+        fewest, most = min(map(len, found.values())), max(map(len, found.values()))
+        counts.append(f"{arm} {most}" if fewest == most else f"{arm} {fewest} to {most}")
+    label(ax, textwrap.fill(CURVES[name], 30), "generations trained")
+    legend(ax, 3)
+    caption = f"Means over seeds; bands are ±1 standard error over seeds. n = seeds: {', '.join(counts)}."
+    return Plate(plate.name, question, caption, plate.tables, figure)
+
+
+def forest(differences: pa.Table, alpha: float) -> Plate:
+    """Differences with their intervals and the smallest ones that could have been detected."""
+    question = "How do the arms differ?"
+    plate = Plate("differences", question, "No two finished runs share a seed yet.", ("differences",))
+    rows = differences.to_pylist()
+    if not rows:
+        return plate
+    figure, (ax,) = canvas(question, height=1.2 + 0.36 * len(rows))
+    for place, row in enumerate(reversed(rows)):
+        confirmatory = row["label"] == "confirmatory"
+        middle = 100 * row["difference"]
+        if row["detectable"] is not None:
+            ax.plot([-100 * row["detectable"], 100 * row["detectable"]], [place, place], color=MUTED, linewidth=6, alpha=0.25)
+        if row["low"] is not None:
+            ax.plot([100 * row["low"], 100 * row["high"]], [place, place], color=INK, linewidth=1.8 if confirmatory else 1.0)
+        ax.plot([middle], [place], "D" if confirmatory else "o", color=INK, markersize=5 if confirmatory else 4)
+    ax.set_yticks(
+        range(len(rows)), [f"{row['first']} − {row['second']} (n={row['n']})" for row in reversed(rows)], fontsize=SMALL
+    )
+    ax.axvline(0, color=MUTED, linewidth=0.8)
+    label(ax, "", "difference of scores (percentage points)")
+    caption = (
+        f"First minus second arm, paired by seed; bars are {100 * (1 - alpha):.0f} % t intervals over seeds (none for one seed). "
+        "The diamond is the confirmatory comparison. Grey: true differences that this many seeds would probably have missed."
+    )
+    return Plate(plate.name, question, caption, plate.tables, figure)

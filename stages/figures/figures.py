@@ -1,0 +1,239 @@
+"""Figures of learning: how well students solve, what everybody earns, and whether members keep exploring.
+
+Each function answers one question from condensed tables (`stages.core.statistics.condensed`) of all generations so far. Bands and bars are
+one standard error; attempts at one task and proposals from one prompt count as one observation (`stages.core.statistics.estimates`).
+"""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from matplotlib.lines import Line2D
+
+from stages.core.statistics.estimates import estimate, only, series
+from stages.figures.plates import (
+    DASHES,
+    INK,
+    KIND,
+    MANY,
+    MUTED,
+    ROLE,
+    SMALL,
+    Plate,
+    canvas,
+    curve,
+    end_labels,
+    label,
+    legend,
+)
+
+ROLES = ("teacher", "student")
+BARS = "Bands are ±1 standard error"
+
+
+def solve_rate(grades: pa.Table) -> Plate:
+    """Correct attempts by kind over generations."""
+    plate = Plate("solve-rate", "How often do students solve tasks?", "No attempt has been graded yet.", ("grades",))
+    if not grades.num_rows:
+        return plate
+    figure, (ax,) = canvas(plate.question)
+    for kind, colour in KIND.items():
+        curve(ax, series(only(grades, kind=kind), "correct", "task_id"), colour, kind, kind, scale=100)
+    overall = series(grades, "correct", "task_id")
+    ax.plot(overall.generations, 100 * overall.mean, color=INK, linewidth=1, linestyle=":", label="all kinds")
+    ax.set_ylim(0, 100)
+    label(ax, "attempts correct (%)")
+    legend(ax, 4)
+    caption = (
+        f"Share of attempts that are correct, mean over all students' tasks. {BARS} over tasks; "
+        f"n = {overall.clusters_text()} tasks a generation, {grades.num_rows:,} attempts in all. "
+        "Tasks differ from generation to generation: a flat line may hide harder tasks."
+    )
+    return Plate(plate.name, plate.question, caption, plate.tables, figure)
+
+
+def rewards(samples: pa.Table) -> Plate:
+    """Mean reward by role over generations."""
+    plate = Plate("rewards", "What do teachers and students earn?", "No sample has been rewarded yet.", ("samples",))
+    if not samples.num_rows:
+        return plate
+    figure, (ax,) = canvas(plate.question)
+    counts = []
+    for role in ROLES:
+        found = series(only(samples, role=role), "reward", "group_id")
+        curve(ax, found, ROLE[role], f"{role}s", role)
+        counts += [f"{found.clusters_text()} {role} groups"] if found else []
+    label(ax, "mean reward")
+    legend(ax)
+    caption = f"Mean reward of a sample. {BARS} over groups; n = {' and '.join(counts)} a generation."
+    return Plate(plate.name, plate.question, caption, plate.tables, figure)
+
+
+def reward_distribution(samples: pa.Table) -> Plate:
+    """Shares of samples by reward, early and late."""
+    plate = Plate("reward-distribution", "How are rewards distributed?", "No sample has been rewarded yet.", ("samples",))
+    if not samples.num_rows:
+        return plate
+    generations = np.unique(samples["generation"].to_numpy())
+    third = max(1, len(generations) // 3)
+    figure, axes = canvas(plate.question, 2, 1, 4.2)
+    counts = []
+    for ax, role in zip(axes, ROLES, strict=True):
+        own = only(samples, role=role)
+        for place, chosen in enumerate((generations[:third], generations[-third:])[: 1 + (len(generations) > 1)]):
+            rows = own.filter(pc.is_in(own["generation"], pa.array(chosen)))
+            name = f"generations {chosen[0]} to {chosen[-1]}" if len(chosen) > 1 else f"generation {chosen[0]}"
+            _reward_bars(ax, rows["reward"].to_numpy(), place, ROLE[role], name)
+            counts.append(f"{rows.num_rows:,}")
+        label(ax, "samples (%)", "reward")
+        ax.set_title(f"{role}s", fontsize=SMALL, color=INK, loc="right")
+        legend(ax, 2)
+    caption = (
+        "Share of samples by reward, first and last third of the run, in bins 0.25 wide. Bars are ±1 binomial standard error, "
+        f"which takes samples as independent; n = {', '.join(counts)} samples."
+    )
+    return Plate(plate.name, plate.question, caption, plate.tables, figure)
+
+
+def _reward_bars(ax: Any, values: np.ndarray, place: int, colour: str, name: str) -> None:
+    if not len(values):
+        return
+    counts, edges = np.histogram(np.clip(values, -1, 1), bins=np.arange(-1.125, 1.2, 0.25))
+    share = counts / len(values)
+    error = np.sqrt(share * (1 - share) / len(values))
+    middle = (edges[:-1] + edges[1:]) / 2 + (place - 0.5) * 0.1
+    look = {"color": colour} if place else {"facecolor": "none", "edgecolor": colour, "hatch": "////"}
+    ax.bar(middle, 100 * share, 0.1, label=name, linewidth=0.8, **look)
+    ax.errorbar(middle, 100 * share, 100 * error, fmt="none", ecolor=INK, elinewidth=0.8, capsize=1.5)
+
+
+def zero_variance(samples: pa.Table) -> Plate:
+    """Share of groups in which every sample earned the same."""
+    plate = Plate("zero-variance", "How many groups teach nothing?", "No sample has been rewarded yet.", ("samples",))
+    if not samples.num_rows:
+        return plate
+    moving = pc.greater(pc.abs(samples["centred"]), 1e-12)
+    groups = samples.append_column("moving", moving).group_by(["generation", "role", "member_id", "group_id"], use_threads=False)
+    still = groups.aggregate([("moving", "max")])
+    still = still.append_column("still", pc.invert(still["moving_max"]))
+    figure, (ax,) = canvas(plate.question)
+    counts = []
+    for role in ROLES:
+        found = series(only(still, role=role), "still", ["member_id", "group_id"])
+        curve(ax, found, ROLE[role], f"{role}s' groups", role, scale=100)
+        counts += [f"{found.clusters_text()} {role} groups"] if found else []
+    ax.axhline(50, color=MUTED, linewidth=0.8, linestyle=":")
+    ax.set_ylim(0, 100)
+    label(ax, "groups of equal rewards (%)")
+    legend(ax)
+    caption = (
+        "Groups whose samples all earned the same give no gradient. Above the dotted line an alarm is raised. "
+        f"{BARS} over groups; n = {' and '.join(counts)} a generation."
+    )
+    return Plate(plate.name, plate.question, caption, plate.tables, figure)
+
+
+def exploration(completions: pa.Table) -> Plate:
+    """Token entropy by role, estimated from sampled log-probabilities."""
+    caption = (
+        "Mean of −log p over the sampled tokens of a completion: at temperature 1 an unbiased estimate of the entropy a token. "
+        "Near 0 a member writes the same every time."
+    )
+    return _by_role(completions, "exploration", "Do members keep exploring?", "surprise", "entropy (nats a token)", caption)
+
+
+def lengths(completions: pa.Table) -> Plate:
+    """Completion lengths by role."""
+    caption = "Tokens of a completion: a teacher's proposal, a student's answer."
+    return _by_role(completions, "lengths", "Do completions grow longer?", "tokens", "completion (tokens)", caption)
+
+
+def _by_role(completions: pa.Table, name: str, question: str, column: str, unit: str, caption: str) -> Plate:
+    tables = ("proposals", "rollouts")
+    if not completions.num_rows:
+        return Plate(name, question, "No completion has been stored yet.", tables)
+    figure, (ax,) = canvas(question)
+    counts = []
+    for role in ROLES:
+        found = series(only(completions, role=role), column, ["member_id", "group_id"])
+        curve(ax, found, ROLE[role], f"{role}s", role)
+        counts += [f"{found.clusters_text()} {role} prompts"] if found else []
+    ax.set_ylim(bottom=0)
+    label(ax, unit)
+    legend(ax)
+    caption = f"{caption} {BARS} over prompts; n = {' and '.join(counts)} a generation."
+    return Plate(name, question, caption, tables, figure)
+
+
+def benchmark(scores: pa.Table) -> Plate:
+    """Scores of each member on fixed problems, as trained."""
+    plate = Plate("benchmark", "Do members get better on fixed problems?", "No benchmark has been scored yet.", ("scores",))
+    scores = only(scores, group="all")
+    if not scores.num_rows:
+        return plate
+    figure, (ax,) = canvas(plate.question, height=3.1)
+    measures = sorted(set(scores["measure"].to_pylist()), key=lambda name: (name != "pass@1 greedy", name))
+    for style, measure in zip(("-", "--", ":", "-."), measures, strict=False):
+        _score_lines(ax, only(scores, measure=measure), style)
+    label(ax, "problems solved (%)", "generations trained")
+    named = [
+        Line2D([], [], color=INK, linestyle=style, label=measure) for style, measure in zip(DASHES_OF, measures, strict=False)
+    ]
+    legend(ax, 4, named)
+    suites = ", ".join(sorted(set(scores["suite"].to_pylist())))
+    counts = sorted(set(scores["problems"].to_pylist()))
+    caption = (
+        f"Suite {suites}: problems that no generation trains on, scored with the members as trained. Bars are ±1 standard error "
+        f"over problems; n = {', '.join(f'{count:,}' for count in counts)} problems. Members share the problems, so that "
+        "differences between them are surer than the bars suggest."
+    )
+    return Plate(plate.name, plate.question, caption, plate.tables, figure)
+
+
+DASHES_OF = ("-", "--", ":", "-.")
+
+
+def _score_lines(ax: Any, scores: pa.Table, style: str) -> None:
+    ends: dict[str, list[tuple[float, float, str]]] = {}
+    for member in sorted(set(scores["member_id"].to_pylist())):
+        rows = sorted(only(scores, member_id=member).to_pylist(), key=lambda row: row["trained"])
+        role = rows[0]["role"] if rows[0]["role"] in ROLE else "both"
+        x, y = [row["trained"] for row in rows], [100 * row["score"] for row in rows]
+        errors = [100 * (row["stderr"] or 0.0) for row in rows]
+        marker = "o" if len(x) <= MANY else ""
+        ax.errorbar(
+            x,
+            y,
+            errors,
+            color=ROLE[role],
+            linestyle=style,
+            marker=marker,
+            markersize=3,
+            linewidth=1.2,
+            elinewidth=0.8,
+            capsize=1.5,
+        )
+        ends.setdefault(role, []).append((x[-1], y[-1], member))
+    if style == "-":
+        for role, points in ends.items():
+            end_labels(ax, points, ROLE[role])
+
+
+def overall(grades: pa.Table, generation: int) -> tuple[float, float, int]:
+    """Solve rate of one generation, its standard error and the number of tasks, for a headline."""
+    found = estimate(only(grades, generation=generation), "correct", "task_id")
+    return found.mean, found.stderr, found.clusters
+
+
+__all__ = [
+    "DASHES",
+    "benchmark",
+    "exploration",
+    "lengths",
+    "overall",
+    "reward_distribution",
+    "rewards",
+    "solve_rate",
+    "zero_variance",
+]

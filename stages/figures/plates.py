@@ -1,0 +1,136 @@
+"""How every figure looks: one colour for teachers, one for students, one a kind; axes with units; a caption that gives n.
+
+Figures are drawn 4.6 inches wide with letters that stay readable when a phone shows them at that width. Colours are Okabe and
+Ito's, distinct to colour-blind eyes; lines differ in markers or dashes as well. In an SVG made for a page each colour becomes
+a CSS variable, so that the page's dark theme can change it.
+"""
+
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from stages.core.statistics.estimates import Series
+
+INK, MUTED, GRID = "#24292f", "#6b7480", "#d5dbe1"
+ROLE = {"teacher": "#d55e00", "student": "#0072b2", "both": "#5b5f97"}
+KIND = {"deduction": "#009e73", "abduction": "#b0569a", "induction": "#96700a"}
+MARK = {"teacher": "o", "student": "s", "deduction": "o", "abduction": "s", "induction": "^"}
+DASHES = {"teacher": "-", "student": "--", "deduction": "-", "abduction": "--", "induction": "-."}
+SERIES = ("#7b7fd4", "#88ccee", "#44aa99", "#999933", "#ddcc77", "#cc6677", "#b04a7a", "#8b8f96", "#c9a0dc", "#5aa469")
+VARIABLES = {
+    INK: "ink", MUTED: "muted", GRID: "grid",
+    ROLE["teacher"]: "teacher", ROLE["student"]: "student", ROLE["both"]: "both",
+    **{colour: kind for kind, colour in KIND.items()},
+}  # fmt: skip
+WIDTH, TITLE, TEXT, SMALL = 4.6, 11.5, 9.5, 8.5
+MANY = 40  # generations; beyond, markers would touch
+
+
+@dataclass(frozen=True)
+class Plate:
+    """A figure that answers a question. `figure` is None where there is nothing to draw yet; then the caption says why."""
+
+    name: str
+    question: str
+    caption: str
+    tables: tuple[str, ...]  # names of the tables that it was drawn from
+    figure: Figure | None = None
+
+
+def canvas(question: str, rows: int = 1, columns: int = 1, height: float = 2.7) -> tuple[Figure, list[Any]]:
+    """An empty figure with its title, and its axes row by row."""
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    figure.suptitle(question, x=0.01, ha="left", fontsize=TITLE, color=INK, fontweight="bold")
+    axes = [figure.add_subplot(rows, columns, place + 1) for place in range(rows * columns)]
+    for ax in axes:
+        plain(ax)
+    return figure, axes
+
+
+def plain(ax: Any) -> None:
+    """Thin axes below and at the left, a light grid."""
+    ax.set_facecolor("none")
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.spines[["left", "bottom"]].set_color(MUTED)
+    ax.tick_params(labelsize=SMALL, colors=MUTED, labelcolor=INK, length=3)
+    ax.grid(True, color=GRID, linewidth=0.6)
+    ax.set_axisbelow(True)
+
+
+def label(ax: Any, y: str, x: str = "generation", panel: str = "") -> None:
+    """Axis labels with units, and the name of the panel where there are several."""
+    ax.set_xlabel(x, fontsize=TEXT, color=INK)
+    ax.set_ylabel(y, fontsize=TEXT, color=INK)
+    if x.startswith("generation"):
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
+    if panel:
+        ax.set_title(panel, fontsize=TEXT, color=INK, loc="left")
+
+
+def legend(ax: Any, columns: int = 3, handles: Sequence[Any] | None = None) -> None:
+    """A legend above the axes, where it hides nothing."""
+    given = {} if handles is None else {"handles": list(handles)}
+    if handles is None and not ax.get_legend_handles_labels()[0]:
+        return
+    ax.legend(
+        loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns, frameon=False, fontsize=SMALL, labelcolor=INK,
+        borderaxespad=0.1, handlelength=1.8, columnspacing=1.2, handletextpad=0.5, **given,
+    )  # fmt: skip
+
+
+def curve(ax: Any, values: Series, colour: str, name: str, style: str = "", scale: float = 1.0, dashes: str = "") -> None:
+    """Means over generations with a band of one standard error on either side; broken where generations are missing."""
+    if not values:
+        return
+    x, mean, stderr = _with_gaps(values.generations, scale * values.mean, scale * np.nan_to_num(values.stderr))
+    marker = MARK.get(style, "o") if len(x) <= MANY else ""
+    line = dashes or DASHES.get(style, "-")
+    ax.fill_between(x, mean - stderr, mean + stderr, color=colour, alpha=0.2, linewidth=0)
+    if len(x) == 1:
+        ax.errorbar(x, mean, stderr, color=colour, linewidth=1.2, capsize=2)
+    ax.plot(x, mean, color=colour, linestyle=line, marker=marker, markersize=3.2, linewidth=1.5, label=name)
+
+
+def _with_gaps(generations: np.ndarray, *columns: np.ndarray) -> list[np.ndarray]:
+    """Generations and columns with NaN after each generation that no direct successor follows."""
+    places = np.flatnonzero(np.diff(generations) > 1) + 1
+    return [np.insert(column.astype(np.float64), places, np.nan) for column in (generations, *columns)]
+
+
+def end_labels(ax: Any, points: Sequence[tuple[float, float, str]], colour: str) -> None:
+    """Names beside the ends of lines; those that end together are moved apart where they would overlap."""
+    low, high = ax.get_ylim()
+    gap = (high - low) * 0.09
+    for end in sorted({x for x, _, _ in points}):
+        together = sorted((y, text) for x, y, text in points if x == end)
+        places = np.array([y for y, _ in together])
+        apart = np.maximum.accumulate(places - gap * np.arange(len(places))) + gap * np.arange(len(places))
+        apart -= (apart - places).mean()
+        for place, (_, text) in zip(apart, together, strict=True):
+            ax.annotate(text, (end, place), xytext=(4, 0), textcoords="offset points", fontsize=SMALL, color=colour, va="center")
+
+
+def svg(figure: Figure, name: str, themed: bool = False) -> str:
+    """The figure as SVG text; `themed` for a page: colours are CSS variables, the background is clear, nothing refers outside."""
+    out = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name, "font.sans-serif": ["DejaVu Sans"]}):
+        figure.savefig(out, format="svg", facecolor="none" if themed else "white", metadata={"Date": None, "Creator": None})
+    text = out.getvalue()
+    return _themed(text, name) if themed else text
+
+
+def _themed(text: str, name: str) -> str:
+    text = re.sub(r"\s*<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
+    text = re.sub(r'\s(xmlns(:xlink)?="[^"]*"|width="[\d.]+pt"|height="[\d.]+pt")', "", text)
+    text = text.replace('id="', f'id="{name}-').replace('href="#', f'href="#{name}-').replace("url(#", f"url(#{name}-")
+    text = re.sub(r"'DejaVu Sans'", "'DejaVu Sans', Verdana, sans-serif", text)
+    for colour, variable in VARIABLES.items():
+        text = text.replace(colour, f"var(--{variable})")
+    return text

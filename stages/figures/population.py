@@ -1,0 +1,253 @@
+"""Figures of the population: ratings, who meets whom, who descends from whom, and how offspring fare."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from matplotlib.colors import Normalize
+
+from stages.core.statistics.estimates import Estimate, estimate, only, series
+from stages.figures.plates import GRID, INK, MUTED, ROLE, SMALL, Plate, canvas, curve, end_labels, label, legend
+
+SHOWN = 12  # members a role in the heat map, the newest; with more, rating curves name the living only
+CROWD = 20  # births; with more, the tree names long lives only and no operators, which stand in the table of offspring
+STYLES = ("-", "--", "-.", ":")
+
+
+def rating_curves(ratings: pa.Table) -> Plate:
+    """Rating of each member with its uncertainty."""
+    plate = Plate("ratings", "Who is getting stronger?", "No match has been rated yet.", ("ratings",))
+    roles = [role for role in ROLE if role in set(ratings["role"].to_pylist())]
+    if not roles:
+        return plate
+    figure, axes = canvas(plate.question, len(roles), 1, 0.6 + 1.9 * len(roles))
+    for ax, role in zip(axes, roles, strict=True):
+        _rating_lines(ax, _latest(only(ratings, role=role)), ROLE[role])
+        label(ax, "rating (mu)", panel=f"{role}s" if role != "both" else "single agent")
+    axes[0].sharex(axes[-1])
+    members = len(set(ratings["member_id"].to_pylist()))
+    caption = (
+        f"TrueSkill rating of each member after each generation; bands are ±1 sigma of the belief (no sampling error). "
+        f"n = {members} members, {pc.sum(pc.is_valid(ratings['match_id'])).as_py() or 0} rated sides of matches. Teachers and "
+        "students play a zero-sum game: both cannot rise. A single agent's rating is constant."
+    )
+    return Plate(plate.name, plate.question, caption, plate.tables, figure)
+
+
+def member_curve(rows: Sequence[Mapping[str, Any]]) -> Plate:
+    """Rating of one member, from its RATINGS rows with their generations."""
+    latest = {row["generation"]: dict(row) for row in rows}
+    kept = [latest[generation] for generation in sorted(latest)]
+    plate = Plate("member-rating", f"How does {kept[-1]['member_id']} stand?", "", ("ratings",))
+    figure, (ax,) = canvas(plate.question)
+    _rating_lines(ax, {kept[-1]["member_id"]: kept}, ROLE[kept[-1]["role"]])
+    label(ax, "rating (mu)")
+    caption = (
+        f"TrueSkill rating after each generation; the band is ±1 sigma of the belief. n = {len(kept)} generations, "
+        f"{sum(row['match_id'] is not None for row in rows)} matches."
+    )
+    return Plate(plate.name, plate.question, caption, plate.tables, figure)
+
+
+def _latest(ratings: pa.Table) -> dict[str, list[dict[str, Any]]]:
+    """Each member's last row of every generation, in order."""
+    found: dict[str, dict[int, dict[str, Any]]] = {}
+    for row in ratings.select(["generation", "member_id", "mu", "sigma", "fitness"]).to_pylist():
+        found.setdefault(row["member_id"], {})[row["generation"]] = row
+    return {member: [rows[generation] for generation in sorted(rows)] for member, rows in found.items()}
+
+
+def _rating_lines(ax: Any, members: Mapping[str, list[dict[str, Any]]], colour: str) -> None:
+    ends = []
+    for number, (member, rows) in enumerate(members.items()):
+        x, mu, sigma = (np.array([row[name] for row in rows]) for name in ("generation", "mu", "sigma"))
+        ax.fill_between(x, mu - sigma, mu + sigma, color=colour, alpha=0.08, linewidth=0)
+        ax.plot(x, mu, color=colour, linewidth=1.3, linestyle=STYLES[number % len(STYLES)], marker="o" if len(x) == 1 else "")
+        ends.append((float(x[-1]), float(mu[-1]), member))
+    last = max(end for end, _, _ in ends)
+    end_labels(ax, [end for end in ends if len(members) <= SHOWN or end[0] == last], colour)
+    ax.margins(x=0.08)
+
+
+def heat_map(matches: pa.Table, grades: pa.Table) -> Plate:
+    """Solve rate of every student on every teacher's tasks."""
+    plate = Plate("pairs", "Which pairs find tasks hard?", "No attempt has been graded yet.", ("matches", "grades"))
+    if not grades.num_rows:
+        return plate
+    played = matches.select(["generation", "match_id", "teacher_id"])
+    met = grades.join(played, ["generation", "match_id"])
+    teachers, students = _newest(met["teacher_id"]), _newest(met["student_id"])
+    figure, (ax,) = canvas(plate.question, height=1.3 + 0.42 * len(teachers))
+    cells = [
+        [
+            estimate(only(met, teacher_id=teacher, student_id=student), "correct", ["generation", "task_id"])
+            for student in students
+        ]
+        for teacher in teachers
+    ]
+    rates = np.array([[100 * cell.mean for cell in row] for row in cells])
+    norm = Normalize(np.nanmin(rates), max(np.nanmax(rates), np.nanmin(rates) + 1))
+    for row, column in np.argwhere(np.isfinite(rates)).tolist():
+        _cell(ax, row, column, cells[row][column], float(norm(rates[row, column])), len(students))
+    ax.pcolormesh(rates, cmap="cividis", norm=norm, edgecolors="none")
+    _name_cells(ax, teachers, students)
+    tasks = met.group_by(["generation", "teacher_id", "student_id", "task_id"]).aggregate([]).num_rows
+    caption = (
+        f"Attempts correct (%) over the whole run, ± standard error over tasks; brighter is easier. n = {tasks:,} tasks "
+        f"that a student met, {grades.num_rows:,} attempts. Empty pairs never met; at "
+        f"most the {SHOWN} newest members of a role are shown."
+    )
+    return Plate(plate.name, plate.question, caption, plate.tables, figure)
+
+
+def _newest(members: pa.ChunkedArray) -> list[str]:
+    found = [member for member in pc.unique(members).to_pylist() if member]
+    return sorted(found, key=lambda member: int(member.lstrip("tsa") or 0))[-SHOWN:]
+
+
+def _cell(ax: Any, row: int, column: int, found: Estimate, shade: float, columns: int) -> None:
+    error = "" if np.isnan(found.stderr) or columns > 8 else f"\n±{100 * found.stderr:.0f}"
+    colour = "#ffffff" if shade < 0.55 else "#000000"
+    ax.text(column + 0.5, row + 0.5, f"{100 * found.mean:.0f}{error}", ha="center", va="center", fontsize=SMALL - 1, color=colour)
+
+
+def _name_cells(ax: Any, teachers: list[str], students: list[str]) -> None:
+    ax.grid(False)
+    ax.set_xticks(np.arange(len(students)) + 0.5, students)
+    ax.set_yticks(np.arange(len(teachers)) + 0.5, teachers)
+    ax.tick_params(axis="x", labelcolor=ROLE["student"], length=0)
+    ax.tick_params(axis="y", labelcolor=ROLE["teacher"], length=0)
+    ax.spines[["left", "bottom"]].set_visible(False)
+    ax.invert_yaxis()
+    ax.set_xlabel("student", fontsize=SMALL, color=INK)
+    ax.set_ylabel("teacher", fontsize=SMALL, color=INK)
+
+
+def calibration(ratings: pa.Table) -> Plate:
+    """Observed solve rates against those that ratings foretold."""
+    plate = Plate("calibration", "Do ratings foretell solve rates?", "No match between rated members yet.", ("ratings",))
+    rated = ratings.filter(pc.and_(pc.equal(ratings["role"], "student"), pc.is_valid(ratings["observed"])))
+    if not rated.num_rows:
+        return plate
+    figure, (ax,) = canvas(plate.question, height=3.0)
+    expected, observed = rated["expected"].to_numpy(), rated["observed"].to_numpy()
+    ax.plot([0, 100], [0, 100], color=MUTED, linewidth=0.8, linestyle=":")
+    ax.plot(100 * expected, 100 * observed, ".", color=ROLE["student"], markersize=3, alpha=0.35, label="one match")
+    for group in np.array_split(np.argsort(expected, kind="stable"), min(6, max(1, len(expected) // 5))):
+        y, n = 100 * observed[group], len(group)
+        error = y.std(ddof=1) / np.sqrt(n) if n > 1 else 0.0
+        ax.errorbar(100 * expected[group].mean(), y.mean(), error, fmt="s", color=INK, markersize=4, capsize=2, elinewidth=1)
+    ax.plot([], [], "s", color=INK, markersize=4, label="mean of neighbours")
+    ax.set_ylim(-3, 103)
+    label(ax, "observed: attempts correct (%)", "expected: student's chance by rating (%)")
+    legend(ax)
+    caption = (
+        "A match is won where the observed rate beats the expected one. Squares are means of equally many matches, ±1 standard "
+        f"error over matches; n = {rated.num_rows:,} matches. On the dotted line ratings would be calibrated."
+    )
+    return Plate(plate.name, plate.question, caption, plate.tables, figure)
+
+
+def family_tree(ratings: pa.Table, offspring: pa.Table) -> Plate:
+    """Members as lines in their slots, births as arrows from the parents."""
+    plate = Plate("family", "Who descends from whom?", "No generation has been rated yet.", ("ratings", "offspring"))
+    if not ratings.num_rows:
+        return plate
+    births = offspring.to_pylist()
+    slots = _slots(ratings, births)
+    lives = {member: (rows[0]["generation"], rows[-1]["generation"]) for member, rows in _latest(ratings).items()}
+    roles = dict(zip(ratings["member_id"].to_pylist(), ratings["role"].to_pylist(), strict=True))
+    figure, (ax,) = canvas(plate.question, height=1.0 + 0.42 * (max(slots.values()) + 1))
+    span = 1 + max(last for _, last in lives.values()) - min(first for first, _ in lives.values())
+    crowded = len(births) > CROWD
+    for member, (first, last) in lives.items():
+        ax.barh(slots[member], last - first + 1, 0.5, first - 0.5, color=ROLE[roles[member]], alpha=0.4, linewidth=0)
+        if not crowded or last - first + 1 > 0.05 * span:
+            ax.text(first - 0.5 + 0.022 * span, slots[member], member, fontsize=SMALL, color=INK, va="center")
+    for birth in births:
+        _birth(ax, birth, slots, 0.022 * span, not crowded)
+    ax.set_yticks([])
+    ax.set_ylim(max(slots.values()) + 0.5, -0.8)
+    ax.grid(axis="x", color=GRID)
+    ax.spines["left"].set_visible(False)
+    label(ax, "", "generation")
+    crossovers = sum(birth["operator_kind"] == "crossover" for birth in births)
+    caption = (
+        "Each row is a slot of the population, teachers (orange) above students (blue). A child takes the slot of the member "
+        "that it replaces; arrows come from its parents"
+        f"{'' if crowded else ' and carry the operator (M mutation, X crossover)'}. "
+        f"n = {len(lives)} members, mutations: {len(births) - crossovers}, crossovers: {crossovers}. Nothing is sampled here."
+    )
+    return Plate(plate.name, plate.question, caption, plate.tables, figure)
+
+
+def _slots(ratings: pa.Table, births: list[dict[str, Any]]) -> dict[str, int]:
+    """The row of each member: its place in the first generation, or that of the member it replaced."""
+    first = only(ratings, generation=pc.min(ratings["generation"]).as_py())
+    slots = {member: place for place, member in enumerate(dict.fromkeys(first["member_id"].to_pylist()))}
+    for birth in births:
+        slots.setdefault(birth["member_id"], slots.get(birth["replaces"], len(slots)))
+    for member in dict.fromkeys(ratings["member_id"].to_pylist()):
+        slots.setdefault(member, max(slots.values()) + 1)
+    return slots
+
+
+def _birth(ax: Any, birth: dict[str, Any], slots: Mapping[str, int], shift: float, named: bool) -> None:
+    x, y = birth["generation"] + 0.5, slots[birth["member_id"]]
+    ax.plot([x, x], [y - 0.34, y + 0.34], color=INK, linewidth=1.2)
+    for parent in birth["parents"]:
+        if parent in slots:
+            look = {"arrowstyle": "-|>", "color": INK, "linewidth": 0.9, "shrinkA": 1, "shrinkB": 1, "mutation_scale": 7}
+            ax.annotate("", xy=(x, y), xytext=(x - shift, slots[parent]), arrowprops=look)
+    if named:
+        ax.text(x + 0.3 * shift, y - 0.29, birth["operator"][:12], fontsize=SMALL - 1, color=INK, va="bottom")
+
+
+def recovery(samples: pa.Table, offspring: pa.Table) -> Plate:
+    """What offspring earn against the rest of their role, by age."""
+    plate = Plate("recovery", "How do offspring fare after birth?", "No offspring has played yet.", ("samples", "offspring"))
+    births = [row for row in offspring.to_pylist() if row["member_id"] in set(samples["member_id"].to_pylist())]
+    if not births:
+        return plate
+    figure, (ax,) = canvas(plate.question, height=3.0)
+    children = pa.Table.from_pylist([row for birth in births for row in _against_peers(samples, birth)], _AGES)
+    for role in ("teacher", "student"):
+        for kind, dashes in (("mutation", "-"), ("crossover", "--")):
+            chosen = only(children, role=role, operator_kind=kind)
+            for member in pc.unique(chosen["member_id"]).to_pylist():
+                rows = only(chosen, member_id=member)
+                ax.plot(rows["generation"], rows["above"], color=ROLE[role], linewidth=0.6, alpha=0.45, linestyle=dashes)
+            curve(ax, series(chosen, "above", "member_id"), ROLE[role], f"{role}, {kind}", dashes=dashes)
+    ax.axhline(0, color=MUTED, linewidth=0.8, linestyle=":")
+    label(ax, "reward above role's mean", "generations since birth")
+    legend(ax, 2)
+    caption = (
+        "Mean reward of a child less that of all others of its role in the same generation; below the dotted line it earns less. "
+        f"Thin lines are children, thick ones their mean with ±1 standard error over children (none where a single child "
+        f"is that old); n = {len(births)} offspring."
+    )
+    return Plate(plate.name, plate.question, caption, plate.tables, figure)
+
+
+_AGES = pa.schema(
+    [
+        ("generation", pa.int64()),  # since birth
+        ("member_id", pa.string()),
+        ("role", pa.string()),
+        ("operator_kind", pa.string()),
+        ("above", pa.float64()),
+    ]
+)
+
+
+def _against_peers(samples: pa.Table, birth: dict[str, Any]) -> list[dict[str, Any]]:
+    peers = only(samples, role=birth["role"])
+    own = series(only(peers, member_id=birth["member_id"]), "reward", "group_id")
+    rest = series(peers.filter(pc.not_equal(peers["member_id"], birth["member_id"])), "reward", ["member_id", "group_id"])
+    shared, at, against = np.intersect1d(own.generations, rest.generations, return_indices=True)
+    above = own.mean[at] - rest.mean[against]
+    child = {name: birth[name] for name in ("member_id", "role", "operator_kind")}
+    ages = (shared - birth["generation"]).tolist()
+    return [child | {"generation": age, "above": value} for age, value in zip(ages, above.tolist(), strict=True)]

@@ -1,0 +1,297 @@
+"""fsck finds every flipped bit, every break of the chain and every broken invariant, and names what mends it."""
+
+import json
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flows.audit.fsck import fsck
+from flows.audit.invariants import Given, problems
+from flows.run.lease import hold
+from flows.run.resume import first_generation
+from flows.run.run import Run
+from flows.storage import Damaged, NotStored, open_store
+from stages.core import tables
+from stages.core.method.advantages import reinforce_plus_plus_baseline
+from stages.core.method.rewards import populora
+from stages.core.population import population_after
+from tests.support import example_run
+
+LAST = 2
+NIGHTLY = "probe-dev/asked/generation=0002-n6-k0"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store of three generations, a part of an update, and a nightly benchmark; tests work on copies."""
+    folder = tmp_path_factory.mktemp("whole")
+    store = open_store(str(folder))
+    with hold(store, "smoke") as epoch:
+        made = example_run.build(Run(store, "smoke", epoch), LAST + 1)
+        part = made.write_table(LAST, "metrics", tables.METRICS.empty_table(), stage="update", part="00")
+        made.commit("update", LAST, [], [part], part="00")
+        scores = made.write_table_at(f"benchmarks/{NIGHTLY}/scores.parquet", tables.SCORES.empty_table(), tables.SCORES)
+        made.commit_benchmark(NIGHTLY, [], [scores], {}, {}, {})
+    return folder
+
+
+@pytest.fixture
+def run(whole: Path, tmp_path: Path) -> Iterator[Run]:
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    store = open_store(str(tmp_path))
+    with hold(store, "smoke") as epoch:
+        yield Run(store, "smoke", epoch)
+
+
+def fresh(run: Run) -> Run:
+    return Run(run.store, run.run_id, run.epoch)
+
+
+def found(run: Run) -> dict[str, str]:
+    return {finding.uri: finding.problem for finding in fsck(fresh(run))}
+
+
+def path(tmp_path: Path, uri: str) -> Path:
+    return tmp_path / "smoke" / uri
+
+
+ARTIFACTS = [
+    *(f"generation=0001/{name}.parquet" for name in tables.GENERATION_TABLES),
+    "start/seeds.parquet",
+    "start/population.parquet",
+    "adapters/t0-start/adapter_config.json",
+    "adapters/t0-g0001/adapter_model.safetensors",
+    "adapters/s0-g0001/optimizer.safetensors",
+    f"generation=000{LAST}/update.parts/00.parquet",
+    f"benchmarks/{NIGHTLY}/scores.parquet",
+]
+
+
+def test_a_sound_run_has_no_findings(run: Run) -> None:
+    assert fsck(run) == []
+
+
+@pytest.mark.parametrize("uri", ARTIFACTS)
+def test_one_flipped_bit_in_any_artifact_is_found(run: Run, tmp_path: Path, uri: str) -> None:
+    data = bytearray(path(tmp_path, uri).read_bytes())
+    bit = random.Random(uri).randrange(len(data) * 8)
+    data[bit // 8] ^= 1 << bit % 8
+    path(tmp_path, uri).write_bytes(data)
+    (finding,) = fsck(fresh(run))
+    assert finding.uri == uri and "its digest is not" in finding.problem
+    assert finding.command.startswith("populora ") and run.store.url in finding.command
+
+
+def test_a_finding_names_what_depends_on_the_artifact_and_the_command(run: Run, tmp_path: Path) -> None:
+    path(tmp_path, "generation=0002/grades.parquet").write_bytes(b"?")
+    (finding,) = fsck(fresh(run))
+    whole = ("reward", "update", "rate", "evolve")
+    assert finding.dependents == tuple(f"generation=0002/{stage}" for stage in whole)
+    assert str(finding) == (
+        f"generation=0002/grades.parquet: {finding.problem}; used by generation=0002/reward, generation=0002/update, "
+        f"generation=0002/rate and 1 more; fix it with: populora run --resume smoke --store {run.store.url}"
+    )
+
+
+def test_what_is_missing_is_found(run: Run) -> None:
+    for uri in ("generation=0001/grades.parquet", "generation=0000/solve.json", "start/start.json"):
+        run.store.delete(f"smoke/{uri}")
+    assert found(run) == {
+        "start/start.json": "the manifest is missing, although later stages have theirs",
+        "generation=0000/solve.json": "the manifest is missing, although later stages have theirs",
+        "generation=0001/grades.parquet": "it is missing",
+    }
+    run.store.delete("smoke/run.json")
+    assert "no such artifact" in found(run)["run.json"]
+
+
+@pytest.mark.parametrize("uri", ["run.json", "start/start.json", "generation=0000/evolve.json", "generation=0001/solve.json"])
+def test_a_changed_manifest_is_found_by_the_chain(run: Run, tmp_path: Path, uri: str) -> None:
+    values = json.loads(path(tmp_path, uri).read_text())
+    changed = values | {"versions": {"base_model": "another"}}
+    path(tmp_path, uri).write_text(json.dumps(changed))
+    assert found(run) == {uri: "its digest is not the one that the chain holds"}
+    path(tmp_path, uri).write_text(json.dumps(values | {"clock": {"host": "another"}}))
+    assert found(run) == {}
+    if uri != "run.json":
+        path(tmp_path, uri).write_text(json.dumps(values | {"previous": "0" * 64}))
+        assert found(run) == {uri: "its digest is not the one that the chain holds"}
+    path(tmp_path, uri).write_text("{")
+    assert found(run) == {uri: "not a JSON object with a schema version"} or uri == "run.json"
+
+
+def test_a_manifest_in_the_wrong_place_or_with_unknown_inputs_is_found(run: Run, tmp_path: Path) -> None:
+    place = path(tmp_path, "generation=0002/evolve.json")
+    values = json.loads(place.read_text())
+    place.write_text(json.dumps(values | {"run": "another"}))
+    assert found(run) == {"generation=0002/evolve.json": "it says that it is evolve of generation 2 of run another"}
+    place.write_text(json.dumps(values | {"inputs": [{"uri": "generation=0000/x.parquet", "sha256": "0" * 64}]}))
+    assert "names an input that no manifest made" in found(run)["generation=0002/evolve.json"]
+
+
+def test_rows_that_a_manifest_counts_wrong_are_found(run: Run, tmp_path: Path) -> None:
+    place = path(tmp_path, "generation=0002/evolve.json")
+    values = json.loads(place.read_text())
+    values["outputs"][-1]["rows"] = 7
+    place.write_text(json.dumps(values))
+    assert found(run) == {"generation=0002/offspring.parquet": "its manifest says 7 rows, it has 0"}
+
+
+def test_retired_artifacts_are_not_missing(run: Run) -> None:
+    ref = run.history.find("adapters/t0-g0000/optimizer.safetensors")
+    tombstone = {"schema": 1, "retired": [ref.to_json() | {"reason": "old"}], "clock": {}}
+    run.store.create("smoke/gc/0001.json", json.dumps(tombstone).encode())
+    run.remove(ref.uri)
+    assert found(run) == {}
+    run.store.delete("smoke/gc/0001.json")
+    tombstone["retired"] = [ref.to_json() | {"reason": "old", "sha256": "0" * 64}]
+    run.store.create("smoke/gc/0001.json", json.dumps(tombstone).encode())
+    assert found(run) == {ref.uri: "it was retired, but its tombstone names another digest"}
+
+
+def test_an_unknown_run_is_a_clear_error(run: Run) -> None:
+    with pytest.raises(NotStored, match="there is no run other in file://"):
+        fsck(Run(run.store, "other"))
+
+
+def test_a_configuration_that_cannot_be_used_here_is_said(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    config = example_run.CONFIG.model_copy(
+        update={"reward": example_run.CONFIG.reward.model_copy(update={"rule": "gone.py:rule"})}
+    )
+    with hold(store, "smoke") as epoch:
+        example_run.build(Run(store, "smoke", epoch), 1, config)
+    (finding,) = fsck(Run(store, "smoke"))
+    assert "invariants are not checked" in finding.problem and "gone.py" in finding.problem
+
+
+@pytest.mark.parametrize(
+    ("uris", "generation"),
+    [
+        (["generation=0001/grades.parquet"], 1),
+        (["adapters/s0-g0001/adapter_model.safetensors", "generation=0002/samples.parquet"], 1),
+        (["adapters/t0-start/optimizer.safetensors", "start/start.json"], 0),
+        (["generation=0001/solve.json"], 1),
+        (["generation=0002/evolve.json"], 2),
+    ],
+)
+def test_what_fsck_marks_is_made_again_by_the_next_run(run: Run, tmp_path: Path, uris: list[str], generation: int) -> None:
+    head = fresh(run).history.head()
+    assert first_generation(fresh(run)) == LAST
+    for uri in uris:
+        path(tmp_path, uri).write_bytes(b"{}")
+    assert fsck(fresh(run))
+    assert first_generation(fresh(run)) == generation
+    example_run.build(fresh(run), LAST + 1)
+    assert fsck(fresh(run)) == []
+    assert first_generation(fresh(run)) == LAST
+    assert fresh(run).history.head() == head
+
+
+def test_a_run_goes_on_at_its_first_gap(run: Run) -> None:
+    run.store.delete("smoke/generation=0002/ratings.parquet")
+    assert first_generation(fresh(run)) == 2
+    run.store.delete("smoke/adapters/s0-g0001/optimizer.safetensors")
+    assert first_generation(fresh(run)) == 1
+    run.store.delete("smoke/generation=0000/rate.json")
+    assert first_generation(fresh(run)) == 0
+
+
+def test_a_run_does_not_go_on_upon_a_broken_chain(run: Run, tmp_path: Path) -> None:
+    place = path(tmp_path, "generation=0001/solve.json")
+    place.write_text(json.dumps(json.loads(place.read_text()) | {"counts": {"rollouts": 7}}))
+    with pytest.raises(Damaged, match=r"generation=0001/grade\.json: the chain of digests is broken before it"):
+        first_generation(fresh(run))
+
+
+# --- invariants of the tables ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sound(run: Run) -> tuple[dict[str, pa.Table], Given]:
+    """The tables of generation 0 and what they start from."""
+    found = {name: run.read_table(0, name) for name in tables.GENERATION_TABLES}
+    seeds, population = run.read_table(None, "seeds"), run.read_table(None, "population")
+    digests = {
+        ref.uri.split("/")[1]: ref.sha256
+        for manifest in run.history.walk()
+        for ref in manifest.outputs
+        if ref.uri.endswith("model.safetensors")
+    }
+    members = population_after(population, tables.OFFSPRING.empty_table(), -1)
+    stored = set(seeds["task_id"].to_pylist())
+    return found, Given(members, stored, digests, example_run.CONFIG, populora, reinforce_plus_plus_baseline)
+
+
+def changed(table: pa.Table, row: int, **values: Any) -> pa.Table:
+    rows = table.to_pylist()
+    rows[row] |= values
+    return pa.Table.from_pylist(rows, schema=table.schema)
+
+
+def test_sound_tables_have_no_problems(sound: tuple[dict[str, pa.Table], Given]) -> None:
+    assert list(problems(*sound)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "values", "problem"),
+    [
+        ("matches", 0, {"teacher_id": "t9"}, "g0000-m00: t9 or s1 is no member"),
+        ("matches", 0, {"student_mu": 1.0}, "g0000-m00: adapters or ratings are not those of the population"),
+        ("matches", 0, {"expected": 0.1}, "g0000-m00: expected is 0.1, the ratings give 0.5"),
+        ("proposals", 1, {"proposal_id": "g0000-m00-p000"}, "proposal_id is not unique: g0000-m00-p000"),
+        ("proposals", 1, {"match_id": "g0009-m00"}, "match_id names nothing: g0009-m00"),
+        ("proposals", 1, {"reference_ids": ["seed-none"]}, "reference_ids name no stored task: seed-none"),
+        ("proposals", 1, {"adapter_sha256": "0"}, "adapter_sha256 is not the digest of the stored adapter: t"),
+        ("tasks", 1, {"task_id": "other"}, "task ids are not the proposals' ids in order"),
+        ("tasks", 1, {"outputs": []}, "outputs do not fit the status: g0000-m00-p001"),
+        ("rollouts", 3, {"task_id": "other"}, "task_id names nothing: other"),
+        ("rollouts", 3, {"task_id": "g0000-m00-p000"}, "not attempted 2 times: g0000-m00-p000, g0000-m00-p001"),
+        ("rollouts", 3, {"student_id": "s7"}, "by another student than the match's: g0000-m00-p001-r01"),
+        ("rollouts", 3, {"adapter_id": "s0-g0007"}, "adapter_sha256 is not the digest of the stored adapter: s0-g0007"),
+        ("grades", 1, {"rollout_id": "x"}, "rollout ids are not the rollouts' ids in order"),
+        ("grades", 0, {"correct": False}, "correct is not what the status says: g0000-m00-p000-r00"),
+        ("samples", 0, {"reward": 0.7}, "reward differs from what is made again: g0000-m00-p000"),
+        ("samples", 0, {"centred": 0.7}, "centred does not sum to zero in a group: g0000-m00-d0"),
+        ("samples", 0, {"advantage": 9.0}, "advantages have not token-weighted mean 0 and variance 1: t"),
+        ("ratings", 0, {"mu": 30.0}, "mu differs from what is made again: t0"),
+        ("ratings", 1, {"next_adapter_sha256": "0"}, "next_adapter_sha256 is not the digest of the stored adapter: t1-g0000"),
+        ("offspring", 0, {"replaces": "s9"}, "replaces names nothing: s9"),
+        ("offspring", 0, {"parents": ["t9"]}, "parents are no members: t9"),
+    ],
+)
+def test_each_invariant_is_checked(
+    sound: tuple[dict[str, pa.Table], Given], name: str, row: int, values: dict[str, Any], problem: str
+) -> None:
+    found, given = sound
+    said = list(problems(found | {name: changed(found[name], row, **values)}, given))
+    assert any(where == name and text.startswith(problem) for where, text in said), said
+
+
+def test_grades_that_rewards_do_not_follow_from_are_found(sound: tuple[dict[str, pa.Table], Given]) -> None:
+    found, given = sound
+    said = list(problems(found | {"grades": changed(found["grades"], 1, correct=True, status="correct")}, given))
+    assert {where for where, _ in said} == {"samples", "ratings"}
+
+
+def test_a_missing_answer_is_never_correct(sound: tuple[dict[str, pa.Table], Given]) -> None:
+    found, given = sound
+    said = list(problems(found | {"rollouts": changed(found["rollouts"], 0, answer=None)}, given))
+    assert said == [("grades", "correct without an answer: g0000-m00-p000-r00")]
+
+
+def test_broken_contents_under_a_sound_chain_are_found_by_fsck(tmp_path: Path) -> None:
+    """A run whose stage wrote nonsense: every digest holds, and yet."""
+    store = open_store(str(tmp_path))
+    odd = example_run.CONFIG.model_copy(update={"solve": example_run.CONFIG.solve.model_copy(update={"attempts": 3})})
+    with hold(store, "smoke") as epoch:
+        example_run.build(Run(store, "smoke", epoch), 1, odd)
+    (finding,) = fsck(Run(store, "smoke"))
+    fix = f"populora fork smoke --generation -1 --run-id smoke-fixed --store {store.url}"
+    assert (finding.uri, finding.command) == ("generation=0000/rollouts.parquet", fix)
+    assert finding.problem.startswith("not attempted 3 times: ")

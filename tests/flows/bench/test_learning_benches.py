@@ -1,0 +1,61 @@
+"""The learning benches run and say what design.md promises; their figures are not judged here."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from flows.bench import population as population_bench
+from flows.bench import rollout as rollout_bench
+from flows.bench import update as update_bench
+
+SMALL = [
+    "--shape",
+    "seed",
+    "--device",
+    "cpu",
+    "--rank",
+    "2",
+    "--adapters",
+    "1",
+    "--against",
+    "2",
+    "--repeats",
+    "1",
+    "--threads",
+    "1",
+]
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.timeout(300)  # a bench on a busy machine
+@pytest.mark.parametrize(
+    ("module", "options", "rivals"),
+    [
+        (update_bench, ["--total", "64", "--tokens", "64"], {"peft_set_adapter"}),
+        (rollout_bench, ["--total", "256", "--tokens", ""], {"one_call_per_adapter", "single_adapter"}),
+    ],
+)
+def test_lines_are_json_with_names_values_and_rivals(module, options: list[str], rivals: set[str]) -> None:
+    lines = [json.loads(json.dumps(line)) for line in module.main(SMALL + options)]
+    assert all({"name", "value", "unit"} <= line.keys() and line["value"] > 0 for line in lines)
+    paired = [line for line in lines if "against" in line]
+    assert {line["against"] for line in paired} == rivals and all(line["ratio"] > 0 for line in paired)
+    assert all(line["name"].startswith("memory.") for line in lines if "against" not in line)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_population_is_measured_beside_a_single_agent_with_as_many_prompts() -> None:
+    options = ["--config", "chaos", "--generations", "1", "--rounds", "1", "--set", "sandbox.kind=local"]
+    *lines, last = population_bench.main(options)
+    found = {line["name"]: line["value"] for line in lines}
+    assert 0.5 < found["population.generated"] / found["single.generated"] < 2 and found["population.trained"] > 0
+    assert last["against"] == "single" and last["ratio"] > 0

@@ -1,0 +1,81 @@
+"""The contamination report: what counts as a match, and scores with and without the problems that matched."""
+
+from pathlib import Path
+
+import pytest
+
+from flows.benchmarks import entrants
+from flows.benchmarks.contamination import contamination
+from flows.benchmarks.program_keys import program_keys
+from flows.benchmarks.score import asked
+from flows.benchmarks.suite_data import SAMPLES, load
+from flows.benchmarks.suite_score import score_suite
+from flows.config import dump
+from flows.run.lease import hold
+from flows.run.run import Run
+from flows.storage import open_store
+from stages.core import tables
+from stages.core.suites.contamination import matches
+from stages.core.suites.problems import Form, Problem
+from stages.suites import Contestant, Given
+from tests.support.example_run import CLOCK, CONFIG, seed_row
+
+QUESTION = "A farmer has seventeen sheep and all but nine of them run away in the night; how many are left to him?"
+FARM = Problem("farm", Form.MATHEMATICS, "all", QUESTION, outputs=("9",))
+SHORT = Problem("short", Form.MATHEMATICS, "all", "What is one and one and one and one?", outputs=("4",))
+TINY = Problem("tiny", Form.MATHEMATICS, "all", "What is one and one?", outputs=("2",))
+CODE = Problem("code", Form.FUNCTION, "mbpp", "", "", "add", "def add(a, b):\n    '''Adds.'''\n    return a + b\n")
+
+
+def _task(program: str, message: str = "", key: str | None = None) -> dict[str, object]:
+    return {"task_id": "g0002-m00-p001", "program": program, "message": message, "program_key": key}
+
+
+CASES = [
+    (_task("def f(x):\n    return x"), []),
+    (_task("# A FARMER has\n# seventeen sheep, and all but nine of them run away!\ndef f(x): ..."), [("farm", "words")]),
+    (_task("# A farmer has seventeen sheep and all but nine of"), []),  # twelve words are not enough
+    (_task("def f(x): ...", "what is One and one AND one and one"), [("short", "words")]),
+    (_task("# what is one and one"), []),
+    (_task("def g(x, y):\n    return x + y", "", program_keys(["def g(x, y):\n    return x + y"])[0]), [("code", "program")]),
+    (_task("def g(x, y):\n    return x - y", "", program_keys(["def g(x, y):\n    return x - y"])[0]), []),
+]
+
+
+@pytest.mark.parametrize(("task", "wanted"), CASES)
+def test_what_counts_as_a_match(task: dict[str, object], wanted: list[tuple[str, str]]) -> None:
+    keys = {"code": [key for key in program_keys([CODE.reference]) if key]}
+    found = matches([FARM, SHORT, TINY, CODE], keys, [(2, task)]).to_pylist()
+    assert [(row["problem_id"], row["rule"]) for row in found] == wanted
+    assert all((row["task_id"], row["generation"]) == ("g0002-m00-p001", 2) and row["shared"] for row in found)
+
+
+def test_a_text_that_is_no_program_has_no_key() -> None:
+    assert program_keys(["def f(:", "def f(x): return x"])[0] is None
+
+
+def test_a_report_gives_scores_with_and_without_the_matches(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "store"))
+    problems = load("gsm8k", SAMPLES)
+    seed = seed_row("deduction") | {"message": problems[0].question}
+    with hold(store, "r") as epoch:
+        run = Run(store, "r", epoch)
+        run.describe(dump(CONFIG), {"base_model": "0" * 64}, CLOCK)
+        seeds = run.write_table(None, "seeds", tables.table([seed], tables.SEEDS))
+        run.commit("start", None, [], [seeds], {}, {"base_model": "0" * 64}, CLOCK)
+    who = Contestant("s0", "student", "s0-start", "0" * 64)
+    texts = [f"\\boxed{{{problems[0].outputs[0]}}}", *["no"] * 11]
+    given = tuple(Given(who, one.problem_id, 0, text) for one, text in zip(problems, texts, strict=True))
+    subject = entrants.Subject(run, "start", CONFIG, (who,), {}, (), given)
+    score_suite(subject, asked("gsm8k", CONFIG, SAMPLES))
+    for _ in range(2):  # the second finds the first, and says the same
+        found = contamination(run, "gsm8k", SAMPLES)
+        assert [(row["problem_id"], row["task_id"], row["generation"]) for row in found.matches.to_pylist()] == [
+            ("gsm8k/0", "seed-deduction", -1)
+        ]
+        ((_, (whole, clean)),) = found.scores.items()
+        assert (round(whole["score"], 4), whole["problems"]) == (0.0833, 12)
+        assert clean is not None and (clean["score"], clean["problems"]) == (0.0, 11)
+        assert "1 tasks and seed rows beside 12 problems: 1 problems match" in found.text()
+        assert "8.33 ± 8.33 (n = 12); without matches 0.00 ± 0.00 (n = 11)" in found.text()
+    assert len([one for one in run.history.benchmarks() if "contamination" in one.outputs[0].uri]) == 1

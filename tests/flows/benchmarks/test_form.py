@@ -1,0 +1,66 @@
+"""How many answers have the asked form, and how many of those are right: what `populora benchmark` prints under the scores."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from flows.benchmarks.score import forms_text
+from flows.cli import _parser
+from flows.commands.benchmark import benchmark
+from flows.run.lease import hold
+from flows.run.run import Run
+from flows.storage import open_store
+from stages.benchmark import Player, forms, score
+from stages.core import tables
+from tests.support import example_run
+
+PLAYER = Player("s0", "student", "s0-g0001", "0" * 64)
+STATUS = {"p0": ["correct", "correct"], "p1": ["wrong", "format"], "p2": ["format", "format"], "p3": ["error", "correct"]}
+"""Each problem's greedy attempt, then two sampled ones that end as the greedy attempts of it and of the next problem do."""
+
+
+def answers() -> list[dict[str, object]]:
+    fixed = {"suite": "probe-dev", "member_id": "s0", "kind": "deduction", "band": 1, "text": "", "adapter_sha256": "0" * 64}
+    rows = []
+    for problem, (greedy, sampled) in STATUS.items():
+        for attempt, status in enumerate((greedy, greedy, sampled)):
+            row = {"problem_id": problem, "adapter_id": "s0-g0001", "attempt": attempt, "greedy": attempt == 0}
+            answer = None if status == "format" else "1"
+            rows.append(fixed | row | {"status": status, "correct": status == "correct", "answer": answer})
+    return rows
+
+
+def test_forms_are_shares_with_errors_over_problems() -> None:
+    greedy, sampled = forms(tables.table(answers(), tables.ANSWERS))
+    assert (greedy.greedy, greedy.formed, greedy.right, greedy.problems) == (True, 3 / 4, 1 / 3, 4)
+    assert greedy.formed_stderr == pytest.approx(math.sqrt(3 / 4 * 1 / 4 / 3))
+    # formed 2, 1, 0, 2 of 2 each; right 2, 0, 0, 1: residuals 0.8, -0.6, 0, -0.2 at 3 of 5
+    assert (sampled.greedy, sampled.formed, sampled.right) == (False, 5 / 8, 3 / 5)
+    assert sampled.right_stderr == pytest.approx(math.sqrt((0.8**2 + 0.6**2 + 0.2**2) * 4 / 3) / 5)
+    by_hand = greedy.formed * greedy.right
+    scores = score(tables.table(answers(), tables.ANSWERS), [PLAYER])
+    assert scores["score"][0].as_py() == pytest.approx(by_hand) == 1 / 4
+
+
+def test_where_no_answer_has_the_form_nothing_is_said_of_the_right_ones() -> None:
+    lost = [row | {"status": "format", "correct": False, "answer": None} for row in answers()]
+    (greedy, _) = forms(tables.table(lost, tables.ANSWERS))
+    assert greedy.formed == 0.0 and math.isnan(greedy.right) and greedy.right_stderr is None
+    assert "nan" in forms_text(tables.table(lost, tables.ANSWERS)).splitlines()[1]
+
+
+def test_the_command_prints_them_under_the_scores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store, folder = open_store(str(tmp_path)), "probe-dev/asked/s0-g0001-n4-k2"
+    with hold(store, "smoke") as epoch:
+        run = example_run.build(Run(store, "smoke", epoch), 2)
+        table = tables.table(answers(), tables.ANSWERS)
+        refs = [run.write_table_at(f"benchmarks/{folder}/answers.parquet", table, tables.ANSWERS)]
+        refs.append(run.write_table_at(f"benchmarks/{folder}/scores.parquet", score(table, [PLAYER]), tables.SCORES))
+        run.commit_benchmark(folder, [], refs, {}, {}, {})
+    words = ["benchmark", "smoke", "--suite", "probe-dev", "--adapter", "s0-g0001", "--limit", "4", "--attempts", "2"]
+    assert benchmark(_parser().parse_args(words), store, Run(store, "smoke")) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "probe-dev" and printed[2].split()[:4] == ["s0-g0001", "all", "pass@1", "greedy"]
+    assert printed[-2].split() == ["s0-g0001", "greedy", "75.00", "25.00", "33.33", "31.43", "4"]
+    assert printed[-1].split()[:3] == ["s0-g0001", "sampled", "62.50"]

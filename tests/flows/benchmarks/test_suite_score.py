@@ -1,0 +1,162 @@
+"""`populora benchmark` on suites: completions made elsewhere, what cannot be scored, and benchmarks killed on the way."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pytest
+
+from flows.benchmarks import entrants, suite_score
+from flows.benchmarks.score import asked
+from flows.benchmarks.suite_data import SAMPLES, load
+from flows.benchmarks.suite_score import ELSEWHERE, done_shards, folder_of, score_suite
+from flows.config import PROJECT, ConfigError
+from flows.run.run import Run
+from flows.storage import open_store
+from stages.core.suites.problems import Problem
+
+GSM8K = load("gsm8k", SAMPLES)
+
+
+def populora(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "flows.cli", *arguments], cwd=PROJECT, capture_output=True, text=True)
+
+
+def _written(path: Path, rows: list[dict[str, object]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def _gold(problems: list[Problem]) -> list[dict[str, object]]:
+    return [{"problem_id": one.problem_id, "text": f"The answer is {one.outputs[0]}."} for one in problems]
+
+
+BAD = [
+    ([], "12 problems have no completion, the first is 'gsm8k/0'"),
+    ([{"problem_id": "gsm8k/9999", "text": ""}], "line 1: no problem 'gsm8k/9999' in the suite"),
+    ([{"text": ""}], "line 1: no problem 'None' in the suite"),
+    ([{"problem_id": "gsm8k/0"}], "line 1: no text, solution or completion"),
+    ([{"problem_id": "gsm8k/0", "text": "", "attempt": 1}] * 2, "line 2: problem 'gsm8k/0' has attempt 1 twice"),
+    ([{"problem_id": "gsm8k/0", "text": "", "attempt": "x"}], "line 1: problem 'gsm8k/0' has attempt 'x'"),
+]
+
+
+@pytest.mark.parametrize(("rows", "message"), BAD)
+def test_completions_that_fit_nothing_name_the_line(rows: list[dict[str, object]], message: str, tmp_path: Path) -> None:
+    file = _written(tmp_path / "c.jsonl", rows)
+    with pytest.raises(ConfigError) as raised:
+        entrants.of_completions(open_store(str(tmp_path / "store")), file, GSM8K)
+    assert message in str(raised.value) and str(raised.value).count("\n") == 0
+
+
+def test_completions_of_any_size_and_kind_are_scored_and_the_rest_too(tmp_path: Path) -> None:
+    """10 MB is a status of its row; so are no answer, and an answer of ten thousand letters."""
+    rows = _gold(GSM8K)
+    rows[1] = {"problem_id": GSM8K[1].problem_id, "text": "9" * 10_000_000}
+    rows[2] = {"problem_id": GSM8K[2].problem_id, "text": ""}
+    rows[3] = {"problem_id": GSM8K[3].problem_id, "text": "\\boxed{" + "1+" * 5_000 + "1}"}
+    rows[4] = {"task_id": GSM8K[4].problem_id, "solution": GSM8K[4].outputs[0]}
+    rows[5] = {"problem_id": GSM8K[5].problem_id, "text": "\ud800 the answer is " + GSM8K[5].outputs[0]}
+    store = open_store(str(tmp_path / "store"))
+    subject = entrants.of_completions(store, _written(tmp_path / "c.jsonl", rows), GSM8K)
+    question = asked("gsm8k", subject.config, SAMPLES, style=ELSEWHERE)
+    scores = score_suite(subject, question).to_pylist()
+    assert [(row["measure"], row["score"], row["problems"]) for row in scores] == [("pass@1 greedy", 0.75, 12)]
+    answers = subject.run.read_table(f"benchmarks/{folder_of(subject, question)}/answers.parquet", "answers")
+    assert answers["status"].to_pylist() == ["correct", "too_long", "format", "too_long", *["correct"] * 8]
+    assert pc.max(pc.binary_length(answers["text"])).as_py() <= 1 << 16
+
+
+class Killed(BaseException):
+    """As if the process had ended there."""
+
+
+def test_a_benchmark_that_ended_on_the_way_goes_on_and_asks_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suite_score, "SHARD", 4)
+    file = _written(tmp_path / "c.jsonl", [*_gold(GSM8K)[:-1], {"problem_id": GSM8K[-1].problem_id, "text": "no"}])
+    problems: list[str] = []
+
+    def scored(store: str, ends_at: int | None) -> list[dict[str, object]]:
+        subject = entrants.of_completions(open_store(str(tmp_path / store)), file, GSM8K)
+        question = asked("gsm8k", subject.config, SAMPLES, style=ELSEWHERE)
+        before = len(done_shards(subject, question))
+
+        def progress(done: int, of: int) -> None:
+            if done == ends_at:
+                raise Killed
+            if before <= done < of:
+                problems.extend(one.problem_id for one in question.problems[4 * done : 4 * done + 4])
+
+        return score_suite(subject, question, progress).to_pylist()
+
+    whole = scored("whole", None)
+    problems.clear()
+    with pytest.raises(Killed):
+        scored("resumed", 2)
+    assert scored("resumed", None) == whole
+    assert problems == [one.problem_id for one in GSM8K]
+    assert scored("resumed", None) == whole and len(problems) == 12  # and what is scored is not scored again
+
+
+def test_a_suite_that_is_not_there_is_one_line_and_code_2(tmp_path: Path) -> None:
+    done = populora(
+        "benchmark",
+        "--suite",
+        "math500",
+        "--model",
+        "infra/models/seed",
+        "--data",
+        str(SAMPLES),
+        "--store",
+        str(tmp_path / "store"),
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "fetch it with: populora benchmark" in done.stderr
+
+
+def test_completions_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no such file"):
+        entrants.of_completions(open_store(str(tmp_path / "store")), tmp_path / "none.jsonl", GSM8K)
+
+
+# --- the real thing: the seed model, and SIGKILL
+
+_MAIN = "from flows import suite_benchmark; suite_benchmark.SHARD = 3; from flows.cli import main; main()"
+
+
+def _command(store: Path) -> list[str]:
+    options = ["--model", "infra/models/seed", "--suite", "gsm8k", "--data", str(SAMPLES), "--style", "azr"]
+    options += ["--max-new-tokens", "24"]
+    return [sys.executable, "-c", _MAIN, "benchmark", *options, "--attempts", "1", "--store", str(store)]
+
+
+def _shards(store: Path) -> list[Path]:
+    return sorted(store.glob("*/benchmarks/gsm8k/asked/*/shards/*/shard.json"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_seed_model_killed_in_a_suite_ends_with_the_same_scores(tmp_path: Path) -> None:
+    whole = subprocess.run(_command(tmp_path / "whole"), cwd=PROJECT, capture_output=True, text=True, check=True).stdout
+    process = subprocess.Popen(_command(tmp_path / "killed"), cwd=PROJECT, stdout=subprocess.DEVNULL, start_new_session=True)
+    while len(_shards(tmp_path / "killed")) < 2 and process.poll() is None:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    done = {path: path.stat().st_mtime_ns for path in _shards(tmp_path / "killed")}
+    assert 2 <= len(done) < 4
+    resumed = subprocess.run(_command(tmp_path / "killed"), cwd=PROJECT, capture_output=True, text=True, check=True).stdout
+    assert resumed == whole
+    assert {path: path.stat().st_mtime_ns for path in done} == done
+    tables = [
+        Run(open_store(str(tmp_path / store)), next((tmp_path / store).glob("model-*")).name) for store in ("whole", "killed")
+    ]
+    answers = [run.read_table(next(iter(run.history.benchmarks())).output("answers.parquet"), "answers") for run in tables]
+    assert answers[0].equals(answers[1]) and answers[0].num_rows == 24

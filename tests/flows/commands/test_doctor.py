@@ -1,0 +1,84 @@
+"""The doctor names what is missing and what mends it, ends with 0 or 3, and never with a traceback."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows.commands import doctor
+
+ROOT = Path(__file__).resolve().parents[3]
+NO_DOCKER = {"DOCKER_HOST": "tcp://127.0.0.1:9"}  # the discard port: refuses at once
+
+
+def run(*options: str, store: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The doctor in a process of its own, as the command runs it."""
+    command = [sys.executable, *options, "-m", "flows.commands.doctor", *([store] if store else [])]
+    return subprocess.run(command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, check=False)
+
+
+def line(report: str, name: str) -> str:
+    return next(line for line in report.splitlines() if f" {name}: " in line)
+
+
+def test_a_silent_docker_is_named_with_its_mend(tmp_path):
+    found = run(store=str(tmp_path), **NO_DOCKER)
+    assert found.returncode == 3 and found.stderr == ""
+    assert line(found.stdout, "Docker").startswith("✗ Docker: the daemon does not answer")
+    assert line(found.stdout, "Docker").endswith("(mend: unset DOCKER_HOST)")
+    assert found.stdout.splitlines()[-1].startswith("Not ready: ")
+
+
+def test_a_plain_python_is_told_to_run_setup(tmp_path):
+    found = run("-S", store=str(tmp_path), **NO_DOCKER)
+    assert found.returncode == 3 and found.stderr == ""
+    for name in ("packages", "torch", "Docker"):
+        assert line(found.stdout, name).startswith("✗"), name
+        assert line(found.stdout, name).endswith("(mend: make setup)"), name
+    assert found.stdout.splitlines()[-1] == "Not ready: packages, torch, Docker. Run: make setup"
+
+
+def test_a_terminal_without_unicode_gets_ascii(tmp_path):
+    found = run(store=str(tmp_path), PYTHONIOENCODING="ascii", **NO_DOCKER)
+    assert found.returncode == 3 and found.stderr == ""
+    assert "ok Python: " in found.stdout and "NO Docker: " in found.stdout
+
+
+@pytest.mark.parametrize("store", ["/dev/null/runs", "ftp://host/runs", "file:///proc/runs"])
+def test_a_store_that_cannot_be_written_is_named(store):
+    found = {finding.name: finding for finding in doctor.examine(store)}["store"]
+    assert not found.good and found.mend and not found.optional
+
+
+def test_a_store_with_a_space_in_its_name_is_the_folder_itself(tmp_path):
+    (tmp_path / "my runs").write_text("a file, in which no run can be")
+    found = {finding.name: finding for finding in doctor.examine((tmp_path / "my runs").as_uri())}["store"]
+    assert not found.good and "my runs" in found.detail
+
+
+def test_a_store_that_is_not_there_yet_is_fine_and_stays_so(tmp_path):
+    found = {finding.name: finding for finding in doctor.examine(str(tmp_path / "deep" / "runs"))}["store"]
+    assert found.good and "GB free" in found.detail
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_optional_does_not_fail_the_machine(capsys):
+    lacks = [finding for finding in doctor.examine(None) if finding.optional]
+    assert {finding.name for finding in lacks} <= {"torch", "vLLM"}
+    assert all(doctor._line(finding, ("✓", "✗", "○")).startswith("○") for finding in lacks if not finding.good)
+
+
+def test_the_image_digest_is_the_one_that_setup_makes():
+    script = """. infra/setup/lib.sh; digest $(find containers/sandbox -type f ! -name '*.pyc' | LC_ALL=C sort)"""
+    made = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    assert doctor._digest("containers/sandbox") == made
+
+
+@pytest.mark.docker
+def test_a_machine_that_was_set_up_is_ready(tmp_path):
+    found = run(store=str(tmp_path))
+    assert found.returncode == 0, found.stdout
+    assert found.stdout.splitlines()[-1] == "Ready."
+    assert all(line.startswith(("✓", "○")) for line in found.stdout.splitlines()[:-1])

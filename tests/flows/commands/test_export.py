@@ -1,0 +1,119 @@
+"""Exported adapters load in PEFT and transformers with the logits that training saw; merged models in transformers."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+from flows.commands.export import export_adapter
+from flows.config import RunConfig, dump
+from flows.run.lease import hold
+from flows.run.run import Run
+from flows.storage import StoreRefused
+from flows.store.file_store import FileStore
+from stages.core.lora.adapter_files import adapter_bytes, read_adapter
+from stages.core.seed_model import seed_tokenizer
+from stages.core.training.grouped_lora import attach
+from stages.core.training.protocol import Adapter
+from tests.stages.core.training.test_grouped_lora import SIZES, TARGETS, random_weights
+
+IDS = torch.arange(12).reshape(2, 6) % 31
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model as a bfloat16 checkpoint with a tokenizer."""
+    folder = tmp_path_factory.mktemp("base")
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        LlamaForCausalLM(LlamaConfig(**SIZES)).bfloat16().save_pretrained(folder)
+    (folder / "tokenizer.json").write_text(json.dumps(seed_tokenizer.tokenizer_json()))
+    (folder / "tokenizer_config.json").write_text(json.dumps(seed_tokenizer.tokenizer_config(64)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """A run with one starting adapter."""
+    config = RunConfig.model_validate({"model": {"name": str(base), "rank": 2, "alpha": 4}})
+    store = FileStore(tmp_path_factory.mktemp("store"))
+    lora = attach(AutoModelForCausalLM.from_pretrained(base), TARGETS, 2, 4, 1)
+    with hold(store, "made") as epoch:
+        made = Run(store, "made", epoch)
+        made.describe(dump(config), {}, {})
+        files = adapter_bytes(Adapter(random_weights(lora, 3), {}, 0), "tiny", 4)
+        made.commit("start", None, [], made.write_adapter("s0-start", files), versions={"base_model": "ab" * 32})
+        yield made
+
+
+def expected(run: Run, base: Path) -> torch.Tensor:
+    """Logits of the grouped layers, as the trainer computes them."""
+    lora = attach(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), TARGETS, 2, 4, 1)
+    files = run.read_adapter("s0-start")
+    lora.load([read_adapter(files["adapter_model.safetensors"], files["optimizer.safetensors"]).weights])
+    with torch.no_grad(), lora.routed([2]):
+        logits: torch.Tensor = lora.model(IDS).logits
+    return logits
+
+
+def test_a_peft_folder_loads_in_peft_and_transformers(run: Run, base: Path, tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    line = export_adapter(run, "s0-start", tmp_path / "out", merge=False)
+    assert "PEFT" in line and {file.name for file in (tmp_path / "out").iterdir()} == {
+        "README.md", "adapter_config.json", "adapter_model.safetensors"}  # fmt: skip
+    by_peft = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), tmp_path / "out")
+    by_transformers = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    by_transformers.load_adapter(str(tmp_path / "out"))
+    for model in (by_peft, by_transformers):
+        with torch.no_grad():
+            torch.testing.assert_close(model(IDS).logits, expected(run, base), rtol=1e-4, atol=1e-5)
+
+
+def test_a_merged_model_loads_in_transformers(run: Run, base: Path, tmp_path: Path) -> None:
+    line = export_adapter(run, "s0-start", tmp_path / "out", merge=True)
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert merged.dtype == torch.bfloat16 and len(AutoTokenizer.from_pretrained(tmp_path / "out")) > 100
+    with torch.no_grad():
+        wrong = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)(IDS).logits - expected(run, base)
+        rounding = merged.float()(IDS).logits - expected(run, base)
+    assert rounding.norm() < 0.1 * wrong.norm()
+    kept = float(line.partition("kept ")[2].partition("%")[0])
+    assert 90 < kept < 100
+
+
+def test_the_card_says_where_the_weights_come_from(run: Run, tmp_path: Path) -> None:
+    export_adapter(run, "s0-start", tmp_path / "out", merge=False)
+    card = (tmp_path / "out" / "README.md").read_text()
+    sha256 = run.history.find("adapters/s0-start/adapter_model.safetensors").sha256
+    for part in (
+        "ab" * 32,
+        sha256,
+        "rank 2, alpha 4",
+        "`s0-start`: start",
+        "None of these weights themselves",
+        "--max-lora-rank 2",
+    ):
+        assert part in card
+    assert str(tmp_path) not in card
+
+
+def test_nothing_is_overwritten_and_unknown_adapters_are_named(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(StoreRefused, match="exists already"):
+        export_adapter(run, "s0-start", tmp_path, merge=False)
+    with pytest.raises(StoreRefused, match="no adapter s9"):
+        export_adapter(run, "s9", tmp_path / "new", merge=False)
+    assert not (tmp_path / "new").exists()
+
+
+def test_small_changes_that_bfloat16_cannot_hold_are_reported(base: Path, tmp_path: Path) -> None:
+    from flows.commands.export import merge_into
+
+    lora = attach(AutoModelForCausalLM.from_pretrained(base), TARGETS, 2, 4, 1)
+    tiny_change = {name: (array * 1e-3).astype(np.float32) for name, array in random_weights(lora, 3).items()}
+    assert merge_into(str(base), tiny_change, 2.0, tmp_path) < 0.5

@@ -1,0 +1,62 @@
+"""What a flow started does not outlive it, however it ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from flows.config import PROJECT
+from flows.execution import orphan_guard
+
+PARENT = """
+import subprocess, sys, time
+from flows import guard
+child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+guard.start()
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="the guard needs /proc")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_children_end_with_their_parent(number: signal.Signals) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], cwd=PROJECT, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    time.sleep(1.5)
+    os.kill(parent.pid, number)
+    parent.wait()
+    parent.stdout.close()
+    deadline = time.monotonic() + 20
+    while _alive(child) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not _alive(child)
+
+
+@pytest.mark.timeout(240)
+def test_prefect_s_server_ends_with_a_run_that_was_killed_before_it_began(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "flows.cli", "run", "-c", "chaos", "--store", str(tmp_path), "--set", "sandbox.kind=local"]
+    parent = subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not (servers := orphan_guard.descendants(parent.pid, "ui_server")):
+        assert parent.poll() is None
+        time.sleep(0.05)
+    time.sleep(1.0)
+    parent.kill()
+    parent.wait()
+    deadline = time.monotonic() + 20
+    while any(map(_alive, servers)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(map(_alive, servers))
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False

@@ -1,0 +1,58 @@
+"""An engine in another interpreter answers as one in this process: adapters, stop sequences, errors, and a worker that dies."""
+
+import os
+import signal
+import sys
+
+import numpy as np
+import pytest
+
+from flows.backend import Backend
+from flows.config import apply
+from flows.execution.remote_engine import EngineElsewhere
+from stages.core.engines.protocol import Request
+from stages.core.training.protocol import Adapter
+
+CONFIG = apply({"model": {"rank": 4}, "engine": {"python": sys.executable}, "threads": 1}, [])
+
+
+@pytest.fixture(scope="module")
+def backend() -> Backend:
+    return Backend(CONFIG)
+
+
+def adapter(backend: Backend, seed: int) -> Adapter:
+    """Strong enough to change what is said."""
+    rng = np.random.default_rng(seed)
+    first = backend.initial_adapter().weights
+    return Adapter({name: rng.normal(0, 0.1, array.shape).astype(np.float32) for name, array in first.items()}, {}, 0)
+
+
+def test_it_answers_as_an_engine_in_this_process(backend: Backend) -> None:
+    adapters = {name: adapter(backend, number) for number, name in enumerate(("s0-start", "s1-start"))}
+    here = backend.engine(adapters)
+    prompt = tuple(here.encode("def f(x):\n    return x"))
+    asked = [Request(prompt, name, 7, 12) for name in ("s0-start", "s1-start", None)]
+    wanted = here.generate(asked, 1.0)
+    text = here.decode(wanted[0].token_ids)
+    stopping = [Request(prompt, "s0-start", 7, 12, (text[2:4],))]
+    wanted_stopped = here.generate(stopping, 1.0)
+    there = EngineElsewhere(CONFIG, backend.tokenizer)
+    try:
+        there.set_adapters({name: one.weights for name, one in adapters.items()})
+        assert there.generate([], 1.0) == []
+        assert there.generate(asked, 1.0) == wanted and len({one.token_ids for one in wanted}) == 3
+        assert there.generate(stopping, 1.0) == wanted_stopped
+        assert (there.encode(text), there.window) == (here.encode(text), here.window)
+        assert [there.decode(one.token_ids) for one in wanted] == [here.decode(one.token_ids) for one in wanted]
+        there.set_adapters({"s0-start": adapters["s1-start"].weights})  # other weights under an old name
+        assert there.generate([asked[0]], 1.0)[0].token_ids == wanted[1].token_ids
+        assert there.versions["kind"] == "transformers"
+        with pytest.raises(RuntimeError, match="adapter 's1-start' is not loaded"):
+            there.generate([asked[1]], 1.0)
+        (worker,) = there._workers._running.values()
+        os.killpg(worker.pid, signal.SIGKILL)
+        worker.wait()
+        assert there.generate([asked[2]], 1.0)[0].token_ids == wanted[2].token_ids  # a new worker has taken over
+    finally:
+        there.close()

@@ -1,0 +1,75 @@
+"""What a flow process checks before it works on a run, and what it tries again."""
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import prefect
+import pytest
+
+from flows import train
+from flows.config import ConfigError, dump, load
+from flows.execution import session
+from flows.execution.session import open_session
+from flows.run.lease import hold
+from flows.run.run import Run
+from flows.storage import StoreUnavailable, open_store
+
+
+def test_a_run_that_another_process_made_while_we_waited_for_the_lease_is_not_ours(tmp_path: Path) -> None:
+    store, config = open_store(str(tmp_path)), load("chaos")
+    raised: list[ConfigError] = []
+
+    def begin() -> None:
+        try:
+            with open_session(config, "r", str(tmp_path)):
+                pass
+        except ConfigError as error:
+            raised.append(error)
+
+    ours = threading.Thread(target=begin)
+    with hold(store, "r", beat_seconds=3600) as epoch:  # no beat: whoever waits looks only whether the lease is gone
+        ours.start()
+        time.sleep(0.5)  # it reads the store and finds no run, then waits
+        Run(store, "r", epoch).describe(dump(load("chaos", ["seed=7"])), {}, {})
+    ours.join()
+    assert [str(error) for error in raised] == ["run r exists with another configuration: seed differ; choose another --run-id"]
+
+
+class FailingStart:
+    """A session whose start fails so many times with an error."""
+
+    def __init__(self, error: Exception, times: int) -> None:
+        self.error, self.left, self.calls = error, times, 0
+
+    def run_stage(self, stage: str, generation: int | None) -> dict[str, Any]:
+        self.calls += 1
+        if self.left:
+            self.left -= 1
+            raise self.error
+        return {"stage": stage, "generation": generation}
+
+
+@pytest.mark.flow
+@pytest.mark.parametrize(
+    ("error", "times", "calls"), [(StoreUnavailable("gone for a while"), 3, 4), (RuntimeError("our own fault"), 1, 1)]
+)
+def test_the_start_is_tried_again_when_the_world_failed_and_only_then(error: Exception, times: int, calls: int) -> None:
+    failing = FailingStart(error, times)
+
+    @prefect.flow(persist_result=False)
+    def begin() -> dict[str, Any]:
+        found: dict[str, Any] = train.start.with_options(retry_delay_seconds=0)()
+        return found
+
+    token = session._CURRENT.set(failing)  # type: ignore[arg-type]
+    try:
+        if calls > times:
+            assert begin() == {"stage": "start", "generation": None}
+        else:
+            with pytest.raises(RuntimeError, match="our own fault"):
+                begin()
+    finally:
+        session._CURRENT.reset(token)
+    assert failing.calls == calls

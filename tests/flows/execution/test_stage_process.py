@@ -1,0 +1,88 @@
+"""The early worker: taken by the first step that needs one, ended where none does."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows.config import ConfigError, load
+from flows.execution.orphan_guard import _children
+from flows.execution.run_stage import Spec
+from flows.execution.stage_process import StageFailed, WorkerLost, Workers, early_worker, stage_hours
+
+
+def _alive() -> set[int]:
+    return _children(os.getpid())
+
+
+STEP = ("none", "match", 0, None, 0, 1)
+
+
+def test_the_first_step_takes_the_early_worker(tmp_path: Path) -> None:
+    before = _alive()
+    with early_worker(load("chaos", []), prepare=True) as check:
+        check()
+        (early,) = _alive() - before
+        with Workers(1) as workers:
+            with pytest.raises(StageFailed, match=r"run none has no run\.json"):
+                workers.run(Spec(tmp_path.as_uri(), *STEP))
+            assert _alive() - before == {early}
+        assert _alive() == before
+
+
+def test_an_early_worker_that_nobody_takes_ends(tmp_path: Path) -> None:
+    before = _alive()
+    with early_worker(load("chaos", ["threads=2"]), prepare=False):
+        with Workers(1) as workers, pytest.raises(StageFailed):  # a worker of other threads is another one
+            workers.run(Spec(tmp_path.as_uri(), *STEP))
+        assert len(_alive() - before) == 1
+    assert _alive() == before
+
+
+def test_the_early_worker_says_what_hinders_the_run() -> None:
+    config = load("chaos", ["model.name=no-such-folder"])
+    with early_worker(config, prepare=True) as check, pytest.raises(ConfigError, match=r"model\.name: there is no folder"):
+        check()
+
+
+def stand_in(script: str, errors: int | None = None) -> subprocess.Popen[str]:
+    """A process in a worker's place."""
+    command = [sys.executable, "-c", script]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, text=True, start_new_session=True)
+
+
+def test_a_worker_that_dies_before_it_is_told_is_the_world_s_fault_and_replaced(tmp_path: Path) -> None:
+    """It still lives when looked at, and hears no more: what a step meets whose worker is just being killed."""
+    dying = stand_in("import os, time; os.close(0); print(flush=True); time.sleep(60)")
+    assert dying.stdout is not None and dying.stdout.readline() == "\n"
+    with Workers(1) as workers:
+        workers._running[sys.executable] = dying
+        with pytest.raises(WorkerLost, match="ended before it was given its step"):
+            workers.run(Spec(tmp_path.as_uri(), *STEP))
+        assert dying.poll() is not None
+        with pytest.raises(StageFailed, match=r"run none has no run\.json"):  # by a worker of its own
+            workers.run(Spec(tmp_path.as_uri(), *STEP))
+
+
+STUCK = "import faulthandler, re, signal; faulthandler.register(signal.SIGUSR1); print(flush=True); re.match('(a*)*b', 'a' * 99)"
+
+
+def test_a_stage_that_passes_its_deadline_shows_where_it_is_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POPULORA_STAGE_HOURS", "0.0001")
+    with (tmp_path / "errors").open("w") as errors, Workers(1) as workers:
+        stuck = workers._running[sys.executable] = stand_in(STUCK, errors.fileno())
+        assert stuck.stdout is not None and stuck.stdout.readline() == "\n"
+        with pytest.raises(StageFailed, match=r"stage match took longer than 0\.0001 h .* POPULORA_STAGE_HOURS"):
+            workers.run(Spec(tmp_path.as_uri(), *STEP))
+        assert stuck.poll() is not None
+    assert "re/__init__.py" in (tmp_path / "errors").read_text()
+
+
+@pytest.mark.parametrize("hours", ["0", "-1", "soon", "nan", "inf", ""])
+def test_a_deadline_that_is_none(hours: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POPULORA_STAGE_HOURS", hours)
+    with pytest.raises(ConfigError, match=f"POPULORA_STAGE_HOURS={hours}: give the hours"):
+        stage_hours()

@@ -1,0 +1,126 @@
+"""Comparing arms: the statistics against SciPy's own, budgets by hand, and pages of experiments that are not whole."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from flows.config import RunConfig
+from flows.experiments.comparison import Compared, problems
+from flows.experiments.comparison_page import arms_by_model
+from flows.experiments.spec import Planned
+from stages.analysis.comparison import at_budget, changes, differences
+from stages.core.statistics.paired import Estimate, detectable, over_seeds, p_flip, p_paired
+from stages.figures.comparison import CURVES, forest, scores, training
+
+APART = [0.10, 0.20, -0.05, 0.12, 0.07]
+
+
+def test_intervals_and_tests_are_scipys() -> None:
+    found = over_seeds(APART, 0.05)
+    interval = stats.t.interval(0.95, 4, np.mean(APART), stats.sem(APART))
+    assert (found.n, found.mean, found.stderr) == (5, pytest.approx(np.mean(APART)), pytest.approx(stats.sem(APART)))
+    assert (found.low, found.high) == (pytest.approx(interval[0]), pytest.approx(interval[1]))
+    assert p_paired(found) == pytest.approx(stats.ttest_1samp(APART, 0).pvalue)
+    flips = stats.permutation_test((APART,), lambda x, axis: x.mean(axis), permutation_type="samples", vectorized=True)
+    assert p_flip(APART) == pytest.approx(flips.pvalue)
+
+
+def test_the_detectable_difference_has_the_power_that_was_asked_for() -> None:
+    found = detectable(0.04, 5, 0.05, 0.8)
+    assert found is not None
+    assert 1 - stats.nct.cdf(stats.t.ppf(0.975, 4), 4, found / 0.04) == pytest.approx(0.8, abs=1e-6)
+
+
+def test_one_seed_says_nothing_about_chance() -> None:
+    assert over_seeds([0.3], 0.05) == Estimate(1, 0.3, None, None, None)
+    assert (p_paired(over_seeds([0.3], 0.05)), p_flip([0.3]), detectable(None, 1, 0.05, 0.8)) == (None, None, None)
+    assert math.isnan(over_seeds([], 0.05).mean)
+    assert p_paired(over_seeds([0.0, 0.0], 0.05)) == 1.0
+    assert p_paired(over_seeds([0.1, 0.1], 0.05)) == 0.0
+
+
+def point(arm: str, seed: int, tokens: float, score: float, model: str = "m") -> dict:
+    scope = {
+        "what": "score",
+        "measure": "pass@1 greedy",
+        "group": "all",
+        "over": "mean",
+        "arm": arm,
+        "seed": seed,
+        "model": model,
+    }
+    return scope | {"generations": tokens / 100, "generated_tokens": tokens, "score": score, "trained": int(tokens / 100)}
+
+
+def test_runs_are_compared_at_the_largest_amount_that_both_reached() -> None:
+    points = [point("one", 0, 0, 0.1), point("one", 0, 1000, 0.3), point("many", 0, 0, 0.1), point("many", 0, 4000, 0.5)]
+    assert at_budget(points[2:], "generated_tokens", 1000) == pytest.approx(0.2)
+    (row,) = differences(points, [("many", "one")], ["generated_tokens"], {"first": "many"}, 0.05, 0.8).to_pylist()
+    assert (row["at"], row["first_mean"], row["second_mean"]) == (1000, pytest.approx(0.2), pytest.approx(0.3))
+    assert (row["difference"], row["n"], row["stderr"], row["label"]) == (pytest.approx(-0.1), 1, None, "confirmatory")
+
+
+def test_only_the_primary_row_is_confirmatory_and_unlike_models_are_no_pair() -> None:
+    points = [point(arm, seed, at, 0.1 + at / 1e4 + seed / 100) for arm in ("a", "b") for seed in (0, 1) for at in (0, 500)]
+    points += [point("a", 2, 500, 0.9, "another"), point("b", 2, 500, 0.2), point("a", 3, 500, 0.9)]
+    primary = {"first": "a", "second": "b", "budget": "generations"}
+    rows = differences(points, [("a", "b"), ("b", "a")], ["generations", "generated_tokens"], primary, 0.05, 0.8).to_pylist()
+    assert [row["label"] for row in rows] == ["confirmatory", "exploratory", "exploratory", "exploratory"]
+    assert all(row["seeds"] == [0, 1] and row["difference"] == 0 for row in rows)
+
+
+def curve(arm: str, seed: int, values: list[float], stderr: float | None = None) -> list[dict]:
+    scope = {"arm": arm, "seed": seed, "name": "solve.rate", "stderr": stderr}
+    return [scope | {"trained": at + 1, "value": value} for at, value in enumerate(values)]
+
+
+def test_changes_are_from_the_first_third_to_the_last_over_seeds() -> None:
+    rising, faster = curve("a", 0, [1, 2, 3, 4, 5, 6], 0.5), curve("a", 1, [1, 3, 5, 7, 9, 11], 0.5)
+    (row,) = changes([*rising, *faster], 0.05).to_pylist()
+    assert (row["early"], row["late"], row["change"], row["seeds"]) == (1.75, 7.75, 6.0, [0, 1])
+    assert row["p_t"] == pytest.approx(stats.ttest_1samp([4, 8], 0).pvalue)
+    assert (row["swing"], row["noise"]) == (pytest.approx(0, abs=1e-9), 0.5)
+
+
+def test_a_swing_is_about_the_line_and_runs_without_a_third_are_left_out() -> None:
+    zigzag = [0.0, 1.0, 0.0, 1.0, 0.0, 1.0]
+    rows = [*curve("a", 0, zigzag), *curve("a", 1, zigzag)[2:4], *curve("b", 0, zigzag)[:1]]
+    (row,) = changes(rows, 0.05).to_pylist()
+    fitted = stats.linregress(range(6), zigzag)
+    rest = np.array(zigzag) - fitted.intercept - fitted.slope * np.arange(6)
+    assert row["swing"] == pytest.approx(np.sqrt((rest**2).sum() / 4))
+    assert (row["arm"], row["seeds"], row["p_t"], row["noise"]) == ("a", [0], None, None)
+    assert changes([], 0.05).num_rows == 0
+
+
+def test_figures_have_axes_units_and_n() -> None:
+    points = [point(arm, seed, at, 0.1 + at / 1e4) for arm in ("a", "b") for seed in (0, 1) for at in (0, 500, 900)]
+    rows = [{"arm": "a", "seed": seed, "trained": at, "name": "solve.rate", "value": 0.5} for seed in (0, 1) for at in (1, 2)]
+    compared = differences(points, [("a", "b")], ["generations"], {"first": "a"}, 0.05, 0.8)
+    for plate in (
+        scores(points, ["a", "b"], "generated_tokens", "score", 0.05),
+        training(rows, ["a", "b"], "solve.rate", 0.05),
+        forest(compared, 0.05),
+    ):
+        (ax,) = plate.figure.axes
+        assert ax.get_xlabel() and "n" in plate.caption
+    empty = [scores([], ["a"], "seconds", "score", 0.05), *(training([], ["a"], name, 0.05) for name in CURVES)]
+    assert all(plate.figure is None and plate.caption for plate in empty)
+    assert forest(compared.slice(0, 0), 0.05).figure is None
+
+
+def ran(arm: str, seed: int, model: str) -> Compared:
+    planned = Planned(arm, seed, f"x-{arm}-s{seed}", RunConfig.model_validate({}))
+    return Compared(planned, "finished", 3, model, "start", {}, "head", {}, (), (), ())
+
+
+def test_runs_on_unlike_base_models_are_said_and_never_averaged() -> None:
+    found = [ran("a", 0, "1" * 64), ran("a", 1, "2" * 64), ran("b", 0, "1" * 64), ran("b", 1, "1" * 64)]
+    assert arms_by_model(found) == {"x-a-s0": "a on 11111111", "x-a-s1": "a on 22222222", "x-b-s0": "b", "x-b-s1": "b"}
+    assert problems(found) == [
+        "The runs have 2 different base models and are compared only within each. "
+        "11111111: x-a-s0, x-b-s0, x-b-s1; 22222222: x-a-s1"
+    ]
+    assert problems(found[2:]) == []

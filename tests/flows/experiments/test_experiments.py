@@ -1,0 +1,280 @@
+"""Experiments: what a file may say, what a comparison says about runs that are not whole, and one that is killed and resumed."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from flows.config import PROJECT, ConfigError, dump
+from flows.experiments.comparison import gather, problems
+from flows.experiments.comparison_page import write_comparison
+from flows.experiments.cost import plan_text
+from flows.experiments.spec import Experiment, Planned, planned, read
+from flows.run.lease import hold
+from flows.run.manifest import Manifest
+from flows.run.run import Run
+from flows.storage import open_store
+from stages.core import tables
+from stages.core.statistics.metric_rows import value_row
+
+FILE = """
+name = "tiny"
+question = "Is it <b>so</b>?"
+seeds = [0, 1]
+
+[settings.benchmark]
+every = 1
+
+[[arms]]
+name = "many"
+config = "chaos"
+
+[[arms]]
+name = "one"
+config = "chaos"
+seeds = [0, 1, 2]
+settings = { mode = "single", population = { teachers = 1, students = 1 }, evolution = { every = 0 } }
+
+[primary]
+contrast = ["many", "one"]
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.toml"
+    path.write_text(FILE)
+    return path
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (PROJECT / "infra" / "experiments").glob("*.toml")))
+def test_every_committed_experiment_can_be_planned(name: str) -> None:
+    described = read(PROJECT / "infra" / "experiments" / name)
+    runs = planned(described)
+    assert len({one.run_id for one in runs}) == len(runs) >= 2 * len(described.arms)
+    text = plan_text(described, runs, open_store("nowhere-at-all"))
+    assert f"{len(runs)} runs" in text and not Path("nowhere-at-all").exists()
+
+
+def test_arms_lie_over_the_experiment_over_the_configuration(file: Path) -> None:
+    runs = planned(read(file))
+    assert [one.run_id for one in runs] == ["tiny-many-s0", "tiny-one-s0", "tiny-many-s1", "tiny-one-s1", "tiny-one-s2"]
+    many, one = runs[2].config, runs[3].config
+    assert (many.seed, many.benchmark.every, many.population.teachers, many.evolution.every) == (1, 1, 2, 1)
+    assert (one.seed, one.benchmark.every, one.population.teachers, one.mode) == (1, 1, 1, "single")
+    assert read(file).compared() == [("many", "one")]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("seeds = [0, 1]\n", "seeds = []\n"), "seeds: Tuple should have at least 1 item"),
+        (('name = "one"', 'name = "many"'), "arms: many appears twice"),
+        (('contrast = ["many", "one"]', 'contrast = ["many", "none"]'), "contrast: none is none of the arms many, one"),
+        (('contrast = ["many", "one"]', 'contrast = ["one", "one"]'), "contrast: one against itself"),
+        (('question = "', 'questoin = "'), "question: Field required"),
+        (('question = "', "question = "), "Invalid value"),
+        (('config = "chaos"', 'config = "choas"'), "arm many: no configuration 'choas'"),
+        (("evolution = { every = 0 }", "evolution = { evry = 0 }"), "arm one: evolution.evry: Extra inputs"),
+        (('name = "tiny"', f'name = "{"t" * 40}"'), "is longer than 40 characters"),
+        (("[primary]\n", '[primary]\nbudget = "watts"\n'), "primary.budget: Input should be"),
+    ],
+)
+def test_a_mistake_in_the_file_is_one_line_that_names_it(file: Path, change: tuple[str, str], said: str) -> None:
+    file.write_text(FILE.replace(*change, 1))
+    with pytest.raises(ConfigError, match=re.escape(said)) as error:
+        planned(read(file))
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_that_is_not_there_ends_with_code_2() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "flows.cli", "experiment", "no.toml"], cwd=PROJECT, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (2, "populora: no.toml: No such file or directory\n")
+
+
+def write(store: str, one: Planned, generations: int | None = None, model: str = "m", gain: float = 0.0) -> None:
+    """A run's manifests, metrics and scores: what a comparison reads."""
+    opened = open_store(store)
+    with hold(opened, one.run_id) as epoch:
+        run = Run(opened, one.run_id, epoch)
+        run.describe(dump(one.config), {"code": "c0de"}, {"started": 1.0})
+        seeds = run.write_table(None, "seeds", tables.SEEDS.empty_table())
+        run.commit("start", None, [], [seeds], {}, {"base_model": model * 64}, {})
+        score(run, one, None, 0.1)
+        for generation in range(one.config.generations if generations is None else generations):
+            rows = [value_row("cost.generated_tokens", 1000), value_row("cost.trained_tokens", 800), value_row("solve.rate", 0.5)]
+            metrics = run.write_table(generation, "metrics", tables.table(rows, tables.METRICS))
+            run.commit("update", generation, [], [metrics], clock={"seconds": 2.0})
+            score(run, one, generation, 0.1 + gain * (generation + 1) + one.seed / 100)
+            run.commit("evolve", generation, [], [run.write_table(generation, "offspring", tables.OFFSPRING.empty_table())])
+
+
+def score(run: Run, one: Planned, generation: int | None, value: float) -> Manifest:
+    member = "a0" if one.config.mode == "single" else "s0"
+    adapter = f"{member}-start" if generation is None else f"{member}-g{generation:04d}"
+    row = {
+        "suite": "probe-dev",
+        "member_id": member,
+        "role": "student",
+        "adapter_id": adapter,
+        "adapter_sha256": "0",
+        "group": "all",
+    }
+    row |= {"measure": "pass@1 greedy", "score": value, "problems": 12, "attempts": 1, "stderr": 0.1}
+    place = f"probe-dev/generation={generation:04d}" if generation is not None else f"probe-dev/asked/{adapter}-n12-k0"
+    ref = run.write_table_at(f"benchmarks/{place}/scores.parquet", tables.table([row], tables.SCORES), tables.SCORES)
+    if generation is None:
+        return run.commit_benchmark(place, [], [ref], {}, {}, {})
+    return run.commit("benchmark", generation, [], [ref], clock={"seconds": 5.0})
+
+
+def compared(file: Path, store: str) -> tuple[str, Path]:
+    described = read(file)
+    out = file.parent / "out.html"
+    write_comparison(described, file, planned(described), open_store(store), out)
+    return out.read_text(), out.with_suffix("")
+
+
+def test_whole_runs_are_compared_at_equal_budgets(file: Path, tmp_path: Path) -> None:
+    store = str(tmp_path / "runs")
+    for one in planned(read(file)):
+        write(store, one, gain=0.1 if one.arm == "many" else 0.02)
+    text, folder = compared(file, store)
+    rows = pq.read_table(folder / "differences.parquet").to_pylist()
+    primary = rows[0]
+    assert (primary["budget"], primary["n"], primary["seeds"]) == ("generations", 2, [0, 1])
+    assert (primary["first_mean"], primary["second_mean"]) == (pytest.approx(0.305), pytest.approx(0.145))
+    assert primary["label"] == "exploratory"  # the file is not committed
+    by_budget = {row["budget"]: row for row in rows if row["what"] == "score" and row["over"] == "mean"}
+    # 4 adapters share 2000 tokens; the single agent has as many to itself
+    assert by_budget["generated_tokens_per_adapter"]["at"] == 500
+    assert by_budget["seconds"]["at"] == 4.0  # benchmarks cost nothing
+    totals = {row["run"]: row for row in pq.read_table(folder / "runs.parquet").to_pylist()}
+    assert totals["tiny-one-s2"]["trained_tokens"] == 1600 and totals["tiny-one-s2"]["state"] == "finished"
+    moved = {(row["arm"], row["measure"]): row for row in pq.read_table(folder / "changes.parquet").to_pylist()}
+    assert {arm for arm, _ in moved} == {"many", "one"} and 'id="changes"' in text
+    assert "&lt;b&gt;so" in text and "<b>so" not in text and "https:" not in text and "src=" not in text
+    assert (folder / "curves.csv").read_text().startswith('"arm","seed","model","trained","name"')
+    assert "5 of 5 runs are finished" in text and "Not everything is here" not in text
+
+
+def test_what_is_missing_is_said_and_unlike_runs_are_not_averaged(file: Path, tmp_path: Path) -> None:
+    store, runs = str(tmp_path / "runs"), planned(read(file))
+    write(store, runs[0])
+    write(store, runs[1], model="n")
+    write(store, runs[2])
+    write(store, runs[3], generations=1)
+    text, folder = compared(file, store)
+    assert "tiny-one-s2: not started." in text
+    assert "tiny-one-s1: half finished, 1 of 2 generations." in text
+    assert "different base models" in text and "mmmmmmmm: tiny-many-s0" in text
+    assert pq.read_table(folder / "differences.parquet").num_rows == 0
+    assert "No seed has finished runs with scores in both arms yet." in text
+    found = gather(open_store(store), runs)
+    assert [one.state for one in found] == ["finished", "finished", "finished", "half finished", "not started"]
+
+
+def test_a_run_of_another_configuration_is_left_out(file: Path, tmp_path: Path) -> None:
+    store, runs = str(tmp_path / "runs"), planned(read(file))
+    other = runs[0].config.model_copy(update={"threads": 3})
+    write(store, Planned("many", 0, runs[0].run_id, other))
+    (one, *_) = gather(open_store(store), runs[:1])
+    assert one.state == "unlike" and problems([one]) == [
+        "tiny-many-s0: left out: the store holds a run of this name with another configuration (threads)."
+    ]
+
+
+def test_seconds_of_a_benchmark_s_shards_are_no_training(file: Path, tmp_path: Path) -> None:
+    store, (one, *_) = str(tmp_path / "runs"), planned(read(file))
+    write(store, one)
+    (before,) = gather(open_store(store), [one])
+    with hold(open_store(store), one.run_id) as epoch:
+        run = Run(open_store(store), one.run_id, epoch)
+        for stage in ("benchmark", "solve"):
+            run.commit(stage, 0, [], [], clock={"seconds": 100.0}, part="00")
+    (after,) = gather(open_store(store), [one])
+    assert (before.totals["seconds"], after.totals["seconds"]) == (4.0, 104.0)
+
+
+def test_a_run_from_before_a_setting_existed_is_compared(file: Path, tmp_path: Path) -> None:
+    store, (one, *_) = str(tmp_path / "runs"), planned(read(file))
+    write(store, one)
+    path = tmp_path / "runs" / one.run_id / "run.json"
+    description = json.loads(path.read_text())
+    del description["config"]["learning"]["warmup"], description["config"]["engine"]
+    path.write_text(json.dumps(description))
+    (found,) = gather(open_store(store), [one])
+    assert found.state == "finished" and problems([found]) == []
+
+
+def test_nothing_at_all_gives_a_page_that_says_so(file: Path, tmp_path: Path) -> None:
+    text, folder = compared(file, str(tmp_path / "runs"))
+    assert text.count("not started.") == 5 and (folder / "runs.csv").is_file()
+
+
+def test_a_file_committed_before_its_runs_makes_the_primary_contrast_confirmatory(tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    file = folder / "tiny.toml"
+    file.write_text(FILE)
+    for command in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "plan"]):
+        environment = os.environ | {"GIT_COMMITTER_DATE": "2001-01-01T00:00:00Z"}
+        subprocess.run(["git", "-C", str(folder), *command], check=True, env=environment)
+    store, described = str(tmp_path / "runs"), read(file)
+    for one in planned(described):
+        write(store, one)
+    for start, label in ((1.0, "exploratory"), (1e9, "confirmatory")):
+        for one in planned(described):
+            path = tmp_path / "runs" / one.run_id / "run.json"
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"clock": {"started": start}}))
+        _, tables_at = compared(file, store)
+        assert pq.read_table(tables_at / "differences.parquet")["label"][0].as_py() == label
+
+
+def test_the_plan_takes_the_pace_of_runs_that_are_there(file: Path, tmp_path: Path) -> None:
+    store, runs = str(tmp_path / "runs"), planned(read(file))
+    write(store, runs[0], generations=1)
+    lines = plan_text(read(file), runs, open_store(store)).splitlines()
+    assert "1 of 2" in lines[3] and lines[3].endswith("as measured") and lines[5].endswith("as measured")
+    assert lines[4].endswith("a lower bound")
+
+
+@pytest.mark.slow
+@pytest.mark.docker
+@pytest.mark.timeout(2400)
+def test_an_experiment_is_killed_and_two_processes_go_on_with_it(file: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "flows.cli", "experiment", str(file), "--store", str(tmp_path / "runs")]
+    process = subprocess.Popen(command, cwd=PROJECT, start_new_session=True)
+    second = tmp_path / "runs" / "tiny-one-s0" / "generation=0000" / "propose.json"
+    while not second.exists():
+        assert process.poll() is None
+        time.sleep(0.5)
+    first = (tmp_path / "runs" / "tiny-many-s0" / "generation=0001" / "evolve.json").stat().st_mtime_ns
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    said = [tmp_path / "0.txt", tmp_path / "1.txt"]
+    with ExitStack() as files:
+        outputs = [files.enter_context(out.open("w")) for out in said]
+        homes = [os.environ | {"PREFECT_HOME": f"{out}.home"} for out in said]
+        two = [subprocess.Popen(command, cwd=PROJECT, env=home, stdout=out) for home, out in zip(homes, outputs, strict=True)]
+    assert [one.wait() for one in two] == [0, 0]
+    assert "another process is at work on it" in said[0].read_text() + said[1].read_text()
+    assert (tmp_path / "runs" / "tiny-many-s0" / "generation=0001" / "evolve.json").stat().st_mtime_ns == first
+    page = (tmp_path / "runs" / "tiny-comparison.html").read_text()
+    assert "5 of 5 runs are finished" in page
+    scores = pq.read_table(tmp_path / "runs" / "tiny-comparison" / "scores.parquet").to_pylist()
+    assert {row["trained"] for row in scores if row["arm"] == "one" and row["seed"] == 1} == {0, 1, 2}
+
+
+def test_experiments_are_plain_values() -> None:
+    assert Experiment.model_json_schema()["required"] == ["name", "question", "seeds", "arms", "primary"]

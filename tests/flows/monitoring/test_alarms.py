@@ -1,0 +1,115 @@
+import pyarrow as pa
+
+from flows.monitoring.alarms import Alarm, alarms, summary
+from flows.monitoring.run_tables import health
+from stages.core import tables
+from stages.core.statistics.condensed import numbered
+from tests.support.report_run import made
+
+
+def metrics(*rows):
+    """(generation, name, value, member, role) as METRICS with a column `generation`."""
+    parts = [
+        numbered(
+            tables.table([{"name": name, "value": value, "member_id": member, "role": role, "kind": None}], tables.METRICS),
+            generation,
+        )
+        for generation, name, value, member, role in rows
+    ]
+    return pa.concat_tables([numbered(tables.METRICS.empty_table(), 0), *parts])
+
+
+def valid(*shares):
+    return metrics(*((generation, "propose.valid_share", share, None, None) for generation, share in enumerate(shares)))
+
+
+NO_RATINGS = numbered(tables.RATINGS.empty_table(), 0)
+
+
+def names(found):
+    return [(alarm.generation, alarm.name, alarm.subject) for alarm in found]
+
+
+def test_valid_share_collapses_against_its_own_past_or_outright():
+    assert names(alarms(valid(0.8, 0.7, 0.75, 0.3), NO_RATINGS, {})) == [(3, "collapse", "valid share")]
+    assert names(alarms(valid(0.8, 0.7, 0.75, 0.4), NO_RATINGS, {})) == []
+    assert names(alarms(valid(0.05, 0.7), NO_RATINGS, {})) == [(0, "collapse", "valid share")]
+    assert str(alarms(valid(0.8, 0.7, 0.75, 0.3), NO_RATINGS, {})[0]) == (
+        "g0003 collapse: only 30 % of proposals are valid, 75 % in the median before"
+    )
+
+
+def test_coverage_collapses_by_repetition_or_where_nothing_new_comes():
+    rows = [(generation, "propose.duplicate_share", share, None, None) for generation, share in enumerate((0.5, 0.51, 0.1))]
+    assert names(alarms(metrics(*rows), NO_RATINGS, {})) == [(1, "collapse", "coverage")]
+    cells = [1, *[0] * 9, 2, *[0] * 11]
+    rows = [(generation, "coverage.new_cells", float(count), None, None) for generation, count in enumerate(cells)]
+    found = alarms(metrics(*rows), NO_RATINGS, {})
+    assert names(found) == [(20, "collapse", "cells"), (21, "collapse", "cells")]
+    assert found[1].message == "no new cell of the problem space for 11 generations"
+
+
+def test_many_stretches_of_generations_are_counted():
+    found = [Alarm(generation, "slow", "solve", "s") for generation in range(0, 14, 2)]
+    assert summary(found) == ["slow, 7 of the generations 0 to 12: s"]
+    assert summary(found[:6]) == ["slow, generations 0, 2, 4, 6, 8 and 10: s"]
+
+
+def test_members_of_a_role_are_averaged_and_a_single_agent_counts_in_both():
+    name = "reward.zero_variance_share"
+    rows = [(0, name, 0.9, "t0", "teacher"), (0, name, 0.2, "t1", "teacher"), (0, name, 0.51, "a0", "student")]
+    found = alarms(metrics(*rows), NO_RATINGS, {})
+    assert [alarm.message for alarm in found] == [
+        "51 % of the students' groups have equal rewards and teach nothing",
+        "55 % of the teachers' groups have equal rewards and teach nothing",
+    ]
+
+
+def test_truncation_drift_and_entropy():
+    rows = [(0, "solve.truncated_share", 0.26, None, None), (0, "propose.truncated_share", 0.25, None, None)]
+    rows += [(2, "update.nonfinite", 1.0, "t0", "teacher"), (2, "update.nonfinite", 0.0, "s0", "student")]
+    rows += [(1, "update.drift_mean", 0.2, "s0", "student"), (1, "update.drift_mean", 0.01, "t0", "teacher")]
+    rows += [(generation, "update.entropy", value, "s0", "student") for generation, value in enumerate((1.0, 0.9, 1.1, 0.2))]
+    found = names(alarms(metrics(*rows), NO_RATINGS, {}))
+    assert found == [
+        (0, "truncated", "solve"),
+        (1, "drift", "student"),
+        (2, "not-finite", "teacher"),
+        (3, "collapse", "entropy student"),
+    ]
+
+
+def test_one_sided_ratings():
+    rows = []
+    for generation, chance in enumerate((0.5, 0.05, 0.95)):
+        for member, role in (("t0", "teacher"), ("s0", "student")):
+            row = dict.fromkeys(tables.RATINGS.names, "x") | {"member_id": member, "role": role, "born": 0, "expected": chance}
+            numbers = dict.fromkeys(("mu_before", "sigma_before", "mu", "sigma", "fitness", "observed"), 0.5)
+            rows.append(numbered(tables.table([row | numbers], tables.RATINGS), generation))
+    found = alarms(metrics(), pa.concat_tables(rows), {})
+    assert [alarm.message for alarm in found] == [
+        "teachers are far ahead: students win with 5 % by rating",
+        "students are far ahead: students win with 95 % by rating",
+    ]
+
+
+def test_a_stage_of_six_times_its_median_is_slow():
+    clock = {generation: {"solve": 2.0, "grade": 0.1} for generation in range(5)}
+    clock[2] = {"solve": 13.0, "grade": 1.0}  # a second is not worth an alarm
+    assert names(alarms(metrics(), NO_RATINGS, clock)) == [(2, "slow", "solve")]
+    assert alarms(metrics(), NO_RATINGS, {0: {"solve": 1.0}, 1: {"solve": 100.0}}) == []
+
+
+def test_summary_joins_generations():
+    found = [Alarm(generation, "truncated", "solve", f"{generation}") for generation in (1, 2, 3, 7)] + [
+        Alarm(4, "slow", "solve", "s")
+    ]
+    assert summary(found) == ["truncated, generations 1 to 3 and 7: 7", "slow, generation 4: s"]
+    assert summary([Alarm(2, "slow", "a", "x"), Alarm(3, "slow", "a", "y")]) == ["slow, generations 2 to 3: y"]
+    assert summary([]) == []
+
+
+def test_alarms_of_a_stored_run(tmp_path):
+    with made(tmp_path, "run", 9) as run:
+        (tmp_path / "run" / "generation=0001" / "metrics.parquet").write_bytes(b"damaged")
+        assert (7, "slow", "grade") in names(health(run))

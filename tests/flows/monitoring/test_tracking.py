@@ -1,0 +1,126 @@
+"""`populora track` for real: what TensorBoard, MLflow and Weights & Biases then hold equals the tables, once, and goes on."""
+
+import struct
+
+import pytest
+
+from flows.cli import main
+from flows.config import ConfigError
+from flows.monitoring.run_tables import Watch
+from flows.monitoring.tracking import track, values
+from flows.run.run import Run
+from flows.storage import NotStored
+from flows.store.file_store import FileStore
+from tests.support.report_run import made
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    root = tmp_path_factory.mktemp("store")
+    with made(root, "run", 3, until="grade"):
+        pass
+    return root
+
+
+@pytest.fixture(scope="module")
+def run(store):
+    return Run(FileStore(store), "run")
+
+
+def expected(run):
+    """By generation; the alarms are counted by hand below."""
+    watch = Watch(run).look()
+    return {number: values(watch, number) for number in (0, 1)}
+
+
+def quiet(_):
+    pass
+
+
+def records(data):
+    """The records of a .wandb file: LevelDB's log format after a header of seven bytes."""
+    at, kept = 7, b""
+    while at + 7 <= len(data):
+        room = 32768 - at % 32768
+        if room < 7:
+            at += room
+            continue
+        _, size, kind = struct.unpack("<IHB", data[at : at + 7])
+        kept, at = kept + data[at + 7 : at + 7 + size], at + 7 + size
+        if kind in (1, 4):  # whole, or the last part
+            yield kept
+            kept = b""
+
+
+def test_names_say_what_a_number_is_about(run):
+    found = expected(run)[1]
+    names = {"solve.rate", "solve.rate/deduction", "rating.mu/teacher/t0", "update.drift_mean/teacher/t0", "seconds/solve"}
+    assert names <= set(found)
+    rows = run.read_table(1, "metrics").to_pylist()
+    whole = {row["name"]: row["value"] for row in rows if row["member_id"] is row["role"] is row["kind"] is None}
+    assert whole and whole.items() <= found.items()
+
+
+def test_tensorboard_holds_the_numbers_once(run, tmp_path):
+    pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    assert track(run, f"tensorboard:{tmp_path}", told=quiet) == 2
+    assert track(run, f"tensorboard:{tmp_path}", told=quiet) == 0
+    events = EventAccumulator(str(tmp_path / "run"), size_guidance={"tensors": 0, "scalars": 0}).Reload()
+    tags = events.Tags()["tensors"]
+    for generation, numbers in expected(run).items():
+        assert set(numbers) <= set(tags)
+        for name in ("solve.rate", "rating.mu/teacher/t0", "seconds/solve"):
+            found = [one for one in events.Tensors(name) if one.step == generation]
+            assert [one.tensor_proto.float_val[0] for one in found] == [pytest.approx(numbers[name], rel=1e-6)]
+
+
+@pytest.mark.slow  # making the tables of its database takes many seconds
+def test_mlflow_holds_the_numbers_once_and_the_settings(run, tmp_path):
+    mlflow = pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
+    target = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    assert track(run, f"mlflow:{target}", told=quiet) == 2
+    assert track(run, f"mlflow:{target}", told=quiet) == 0
+    client = mlflow.tracking.MlflowClient(target)
+    (found,) = client.search_runs([client.get_experiment_by_name("populora").experiment_id])
+    assert found.data.params["evolution.every"] == "2" and found.data.tags["populora.run"] == "run"
+    for name in ("solve.rate/deduction", "rating.mu/teacher/t0", "alarms"):
+        history = sorted((one.step, one.value) for one in client.get_metric_history(found.info.run_id, name))
+        assert [step for step, _ in history] == [0, 1]
+        if name != "alarms":
+            assert history == [(generation, numbers[name]) for generation, numbers in expected(run).items()]
+
+
+@pytest.mark.slow
+def test_weights_and_biases_keeps_the_numbers_offline(run, tmp_path, monkeypatch):
+    pytest.importorskip("wandb", reason="the extra wandb is not installed")
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    assert track(run, f"wandb:{tmp_path}", told=quiet) == 2
+    (file,) = (tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")
+    found = {}
+    for record in map(Record.FromString, records(file.read_bytes())):
+        items = {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
+        if "solve.rate" in items:
+            found[record.history.step.num] = float(items["solve.rate"])
+    assert found == {generation: pytest.approx(numbers["solve.rate"]) for generation, numbers in expected(run).items()}
+    assert track(run, f"wandb:{tmp_path}", told=quiet) == 0
+
+
+def test_what_is_no_target_and_what_is_no_run(run, store, tmp_path, capsys):
+    for to in ("tensorboard", "elsewhere:x", "mlflow:"):
+        with pytest.raises(ConfigError, match="give one of mlflow:WHERE, tensorboard:WHERE, wandb:WHERE"):
+            track(run, to)
+    with pytest.raises(NotStored, match="no run none"):
+        track(Run(FileStore(store), "none"), "tensorboard:x")
+    assert main(["track", "run", "--store", str(store), "--to", "elsewhere:x"]) == 2
+    assert capsys.readouterr().err.startswith("populora: --to 'elsewhere:x'")
+
+
+def test_a_missing_library_names_its_extra(monkeypatch):
+    from flows.monitoring.tracking_sinks import needed
+
+    with pytest.raises(ConfigError, match=r"wandb is not installed: pip install -c constraints.txt '.\[wandb\]'"):
+        needed("no_such_library", "wandb")

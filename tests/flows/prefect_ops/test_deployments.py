@@ -1,0 +1,127 @@
+"""The form of the UI: every setting described and bounded, presets that fit it, wrong values refused before a run exists."""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from prefect.utilities.callables import parameter_schema
+from prefect.utilities.schema_tools import validation
+
+from flows.config import RUNS, dump, load
+from flows.execution.pools import stage
+from flows.prefect_ops import deployments
+from flows.prefect_ops.flows import benchmark, fork, report
+from flows.train import train
+
+
+def schema_of(flow: Any) -> dict[str, Any]:
+    """What a deployment hands to the server, which makes the form of it and refuses by it."""
+    return parameter_schema(flow).model_dump()
+
+
+def refused(values: dict[str, Any]) -> list[str]:
+    """What Prefect's own validation says of a form's values; empty when it takes them."""
+    try:
+        validation.validate(values, schema_of(train), raise_on_error=True)
+    except validation.ValidationError as error:
+        return [str(error)]
+    return []
+
+
+def form(preset: str = "smoke", **changes: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {"config": dump(load(preset)), "run_id": preset, "store": "runs"} | changes
+    return copy.deepcopy(values)
+
+
+def fields() -> Iterator[tuple[str, dict[str, Any]]]:
+    for group, definition in schema_of(train)["definitions"].items():
+        for name, field in definition["properties"].items():
+            yield f"{group}.{name}", field
+
+
+def test_every_field_of_the_form_has_a_title_and_every_group_a_description() -> None:
+    definitions = schema_of(train)["definitions"]
+    assert len(dict(fields())) > 60
+    assert [name for name, field in fields() if "$ref" not in field and field["title"][:1].islower()] == []
+    assert [name for name, definition in definitions.items() if not definition.get("description")] == []
+
+
+def test_numbers_have_limits_and_choices_are_listed() -> None:
+    found = dict(fields())
+    assert found["RunConfig.generations"]["minimum"] == 1
+    assert (found["Propose.num_inputs"]["minimum"], found["Propose.num_inputs"]["maximum"]) == (2, 20)
+    assert found["Model.style"]["enum"] == ["compact", "chat"]
+    assert found["Learning.learning_rate"]["minimum"] == 0
+
+
+@pytest.mark.parametrize("preset", sorted(file.stem for file in RUNS.glob("*.toml")))
+def test_a_preset_fills_its_form_with_values_that_are_taken(preset: str) -> None:
+    assert refused(form(preset)) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (("config", "generations"), 0),
+        (("config", "generations"), "many"),
+        (("config", "model", "style"), "english"),
+        (("config", "solve", "attempts"), 1),
+        (("config", "learning", "learning_rate"), -1.0),
+        (("config", "learning", "learnig_rate"), 1e-4),
+        (("config", "population", "teachers"), 0),
+        (("config", "evolution", "gamma"), 1.5),
+        (("run_id",), "Über Run"),
+        (("run_id",), "a" * 41),
+        (("store",), ""),
+        (("placement",), {"sandbx": "cpu"}),
+    ],
+)
+def test_a_wrong_value_is_refused(key: tuple[str, ...], value: Any) -> None:
+    values = form()
+    place = values
+    for part in key[:-1]:
+        place = place[part]
+    place[key[-1]] = value
+    assert refused(values)
+
+
+def test_what_holds_between_fields_is_refused_too() -> None:
+    single = form("single")
+    single["config"]["population"]["teachers"] = 2
+    vllm = form()
+    vllm["config"]["engine"]["kind"] = "vllm"
+    assert refused(single) and refused(vllm)
+    vllm["config"]["engine"]["python"] = ".venv-vllm/bin/python"
+    assert refused(vllm) == []
+
+
+def test_a_stage_flow_takes_what_the_run_sends() -> None:
+    properties = schema_of(stage)["properties"]
+    assert list(properties) == ["store", "run_id", "stage", "generation", "part", "epoch", "generations"]
+
+
+@pytest.mark.parametrize("flow", [train, benchmark, report, fork, stage])
+def test_every_parameter_is_explained(flow: Any) -> None:
+    assert [name for name, field in schema_of(flow)["properties"].items() if not field.get("description")] == []
+
+
+@pytest.mark.flow
+def test_deploying_twice_makes_each_deployment_once_with_its_schedule_and_its_queue() -> None:
+    from prefect.client.orchestration import get_client
+
+    first, second = deployments.deploy("/tmp/a"), deployments.deploy("/tmp/b")
+    assert first == second
+    with get_client(sync_client=True) as client:
+        found = {item.name: item for item in client.read_deployments()}
+        queues = {queue.name: queue.concurrency_limit for queue in client.read_work_queues(work_pool_name="cpu")}
+        automations = client.read_automations_by_name(deployments.upkeep.LOST_RUNS)
+    assert {name.split("/")[1] for name in first} == set(found)
+    assert {*deployments.presets(), "train", "benchmark", "report", "fork", "cpu", "gpu"} == set(found)
+    assert found["train"].parameters["config"] == dump(load("smoke"))
+    assert found["train"].parameters["store"] == "/tmp/b"
+    assert found["train"].enforce_parameter_schema
+    assert found["train"].entrypoint == "flows.train.train"
+    assert [item.schedule.cron for item in found["benchmark"].schedules] == [deployments.NIGHTLY]
+    assert {name: queues[name] for name in deployments.QUEUES} == deployments.QUEUES
+    assert len(automations) == 1 and automations[0].enabled

@@ -1,0 +1,48 @@
+"""Prefect's transactions on SQLite: one that has read while another wrote is refused, unless each takes the lock as it begins."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from prefect.server.database.configurations import AioSqliteConfiguration
+
+from flows.prefect_ops import ui_server
+
+
+async def _read_then_write_beside_a_writer(file: Path) -> list[str]:
+    """What was written, in order, when a second transaction begins after the first has read and before it writes."""
+    database = AioSqliteConfiguration(connection_url=f"sqlite+aiosqlite:///{file}")
+    engine = await database.engine()
+    has_read = asyncio.Event()
+
+    async def write(name: str, first: bool) -> None:
+        if not first:
+            await has_read.wait()
+        session = await database.session(engine)
+        async with session, database.begin_transaction(session):
+            await session.execute(sa.text("select * from written"))
+            if first:
+                has_read.set()
+                await asyncio.sleep(0.5)
+            await session.execute(sa.text("insert into written values (:name)"), {"name": name})
+
+    async with engine.begin() as connection:
+        await connection.execute(sa.text("create table written (name text)"))
+    try:
+        await asyncio.gather(write("first", True), write("second", False))
+        async with engine.connect() as connection:
+            return [row[0] for row in await connection.execute(sa.text("select name from written order by rowid"))]
+    finally:
+        await engine.dispose()
+
+
+def test_the_trap(tmp_path: Path) -> None:
+    with pytest.raises(sa.exc.OperationalError, match="database is locked"):
+        asyncio.run(_read_then_write_beside_a_writer(tmp_path / "trap.db"))
+
+
+def test_transactions_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AioSqliteConfiguration, "begin_transaction", AioSqliteConfiguration.begin_transaction)  # put back after
+    ui_server.take_turns()
+    assert asyncio.run(_read_then_write_beside_a_writer(tmp_path / "turns.db")) == ["first", "second"]

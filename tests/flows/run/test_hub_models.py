@@ -1,0 +1,183 @@
+"""Models of the hub: a run keeps the commit that it began with, and names its files; a local server answers as the hub does."""
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from flows.benchmarks.entrants import of_model
+from flows.config import PROJECT, ConfigError
+from flows.run.hub_models import check_files
+from flows.storage import open_store
+from flows.store.file_store import RUN_ID
+
+SEED = PROJECT / "infra/models/seed"
+NAME = "acme/Tiny-0.5B"
+FIRST, SECOND = "a" * 40, "b" * 40
+# Opens a run with each list of settings in turn; what its run.json then says, where its model lies, or what refused it.
+OPEN = """
+import json, os, sys
+from flows.backend import Backend
+from flows.config import ConfigError, apply
+from flows.execution.session import open_session
+from flows.benchmarks.entrants import of_model
+from flows.storage import open_store
+from stages.core.engines.protocol import EngineUnavailable
+name, store, *turns = sys.argv[1:]
+for turn in turns:
+    try:
+        with open_session(apply({"model": {"name": name}}, json.loads(turn)), "r", store) as current:
+            told, path = current.run.history.description(), Backend(current.config).model_path
+        row = [told["config"]["model"]["revision"], told["versions"]["model"], path]
+        if os.environ["HF_HUB_OFFLINE"] == "0":
+            kept = of_model(open_store(store), name, [])
+            row += [kept.run.run_id, kept.model]
+        print(json.dumps(row))
+    except (ConfigError, EngineUnavailable) as error:
+        print(json.dumps([type(error).__name__, str(error)]))
+"""
+
+
+def _git(data: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
+class Hub(ThreadingHTTPServer):
+    """One model, the seed's files under two commits; `newest` is what its main branch names."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.newest, self.asked = FIRST, list[str]()
+        self.files = {file.name: file.read_bytes() for file in SEED.iterdir() if file.suffix in (".json", ".safetensors", ".md")}
+
+    def digest(self, name: str) -> str:
+        data = self.files[name]
+        return hashlib.sha256(data).hexdigest() if name.endswith(".safetensors") else _git(data)
+
+
+class Answer(BaseHTTPRequestHandler):
+    """What the hub's client asks for a model: about it, its tree, its files."""
+
+    server: Hub
+
+    def do_GET(self) -> None:
+        path, hub = urlsplit(self.path).path, self.server
+        hub.asked.append(path)
+        commit = next((one for one in (FIRST, SECOND) if one in path), hub.newest)
+        if path.startswith(f"/api/models/{NAME}/tree/"):
+            listed = [{"type": "file", "path": name, "size": len(data), "oid": _git(data)} for name, data in hub.files.items()]
+            self._send(json.dumps(listed).encode(), commit, "tree")
+        elif path.startswith(f"/api/models/{NAME}"):
+            siblings: list[dict[str, Any]] = []
+            for name, data in hub.files.items():
+                large = {"lfs": {"sha256": hub.digest(name), "size": len(data), "pointerSize": 1}}
+                row = {"rfilename": name, "size": len(data), "blobId": _git(data)}
+                siblings.append(row | (large if name.endswith(".safetensors") else {}))
+            self._send(json.dumps({"id": NAME, "sha": commit, "siblings": siblings}).encode(), commit, "info")
+        elif path.startswith(f"/{NAME}/resolve/"):
+            name = path.rpartition("/")[2]
+            self._send(hub.files[name], commit, hub.digest(name))
+        else:
+            self.send_response(404)
+            self.send_header("X-Error-Code", "RepoNotFound")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    do_HEAD = do_GET
+
+    def _send(self, data: bytes, commit: str, tag: str) -> None:
+        self.send_response(200)
+        headers = {"Content-Type": "application/json", "Content-Length": str(len(data)), "X-Repo-Commit": commit}
+        for name, value in (headers | {"ETag": f'"{tag}"'}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing on standard error."""
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    server = Hub()
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def opened(hub: Hub, folder: Path, *turns: list[str], name: str = NAME, offline: str = "0") -> list[list[Any]]:
+    places = {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HOME": str(folder / "home"), "HF_HUB_OFFLINE": offline}
+    environment = os.environ | places | {"HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+    command = [sys.executable, "-c", OPEN, name, str(folder / "store"), *map(json.dumps, turns)]
+    done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_run_keeps_the_commit_that_it_began_with_and_names_every_file(hub: Hub, tmp_path: Path) -> None:
+    ((revision, model, path, run_id, kept),) = opened(hub, tmp_path, [])
+    wanted = {name: hub.digest(name) for name in sorted(hub.files) if not name.endswith(".md")}
+    assert (revision, model) == (FIRST, {"commit": FIRST, "files": wanted})
+    assert kept == model
+    assert Path(path).name == FIRST
+    assert {file.name: file.read_bytes() for file in Path(path).iterdir()} == {name: hub.files[name] for name in wanted}
+    assert re.fullmatch(r"model-tiny-0-5b-[0-9a-f]{8}", run_id)
+    assert RUN_ID.fullmatch(run_id)
+
+    hub.newest = SECOND  # the publisher goes on; the run does not
+    same, other = opened(hub, tmp_path, [], [f"model.revision={SECOND}"])
+    assert same[:3] == [FIRST, model, path]
+    assert other[0] == "ConfigError"
+    assert "model.revision differ" in other[1]
+    assert (same[3] != run_id, same[4]["commit"]) == (True, SECOND)  # a benchmark of the model by name takes what it is now
+    assert opened(hub, tmp_path, [], offline="1") == [[FIRST, model, path]]  # without a connection
+
+
+def test_a_model_that_the_hub_does_not_know_and_a_hub_that_does_not_answer(hub: Hub, tmp_path: Path) -> None:
+    (unknown,) = opened(hub, tmp_path, [], name="acme/none")
+    message = (
+        "model.name: acme/none from https://huggingface.co/acme/none: there is no such model, or it needs a token (HF_TOKEN)"
+    )
+    assert unknown == ["ConfigError", message]
+    (silent,) = opened(hub, tmp_path, [], offline="1")
+    assert silent[0] == "EngineUnavailable"
+    assert "\n" not in silent[1]
+
+
+def test_files_that_are_not_those_of_run_json_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(b"{}")
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    files = {"config.json": _git(b"{}"), "model.safetensors": hashlib.sha256(b"weights").hexdigest()}
+    check_files(tmp_path, {"commit": FIRST, "files": files})
+    check_files(tmp_path, {})
+    (tmp_path / "model.safetensors").write_bytes(b"Weights")
+    with pytest.raises(ConfigError, match=r"model\.safetensors is not the file that run\.json names"):
+        check_files(tmp_path, {"files": files})
+    with pytest.raises(ConfigError, match=r"extra\.json is not the file"):
+        check_files(tmp_path, {"files": {"extra.json": files["config.json"]}})
+
+
+@pytest.mark.parametrize(
+    "name", ["Qwen2.5-Coder-1.5B", "___", "Ünïcode Modèl " * 5 + "x", "a-model-with-a-very-long-name-indeed"]
+)
+def test_any_model_folder_makes_a_run_id_that_a_store_takes(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    for file in SEED.iterdir():
+        (folder / file.name).symlink_to(file)
+    subject = of_model(open_store(str(tmp_path / "store")), str(folder), [])
+    assert RUN_ID.fullmatch(subject.run.run_id), subject.run.run_id

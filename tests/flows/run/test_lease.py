@@ -1,0 +1,300 @@
+"""The lease decides who starts, the epoch who commits; judged by the observer's own clock."""
+
+import errno
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.run.lease import Fenced, LeaseHeld, LeaseLost, check_epoch, hold, newest_epoch
+from flows.run.run import Run
+from flows.storage import NotStored, Store, StoreRefused, StoreUnavailable, open_store
+
+ROOT = Path(__file__).parents[3]
+HOLDER = """
+import sys, time
+from flows.execution.orphan_guard import exit_on_sigterm
+from flows.run.lease import hold
+from flows.run.run import Run
+from flows.storage import open_store
+exit_on_sigterm()
+store = open_store(sys.argv[1])
+with hold(store, "smoke", beat_seconds=0.1, stale_seconds=float(sys.argv[2])) as epoch:
+    run = Run(store, "smoke", epoch)
+    early = run.write_blob("generation=0000/matches.parquet", b"frozen writer")
+    print(epoch, flush=True)
+    sys.stdin.readline()
+    run.commit("match", 0, [], [early])
+    print("committed", flush=True)
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path))
+
+
+def holder(store: Store, stale_seconds: float = 30.0) -> subprocess.Popen[str]:
+    """Another process that holds the lease and commits when told to."""
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen([sys.executable, "-c", HOLDER, store.url, str(stale_seconds)], cwd=ROOT, text=True, **pipes)
+    assert process.stdout is not None
+    assert process.stdout.readline().strip().isdigit(), process.communicate()
+    return process
+
+
+def lease(store: Store) -> dict[str, Any]:
+    return json.loads(store.read("smoke/.lease"))
+
+
+def test_the_lease_is_there_while_held_and_gone_afterwards(store: Store) -> None:
+    with hold(store, "smoke") as epoch:
+        held = lease(store)
+        assert epoch == 1 and held["pid"] == os.getpid()
+    with pytest.raises(NotStored):
+        lease(store)
+    with pytest.raises(ZeroDivisionError), hold(store, "smoke"):
+        _ = 1 / 0
+    with pytest.raises(NotStored):
+        lease(store)
+    assert newest_epoch(store, "smoke") == 2
+
+
+def test_the_heartbeat_beats(store: Store) -> None:
+    with hold(store, "smoke", beat_seconds=0.05):
+        time.sleep(0.5)
+        assert lease(store)["beat"] >= 2
+
+
+def test_a_second_process_is_told_who_holds_the_run(store: Store) -> None:
+    first = holder(store)
+    began = time.monotonic()
+    said = f"run smoke is being worked on by process {first.pid} on host "
+    with pytest.raises(LeaseHeld, match=said), hold(store, "smoke"):
+        pass
+    assert time.monotonic() - began < 5
+    assert first.communicate("go\n") == ("committed\n", "")
+
+
+def test_a_dead_holder_on_this_host_is_taken_over_at_once(store: Store) -> None:
+    first = holder(store)
+    first.kill()
+    first.communicate()
+    began = time.monotonic()
+    with hold(store, "smoke") as epoch:
+        assert epoch == 2
+    assert time.monotonic() - began < 1
+
+
+def test_a_dead_holder_not_yet_reaped_is_dead(store: Store) -> None:
+    first = holder(store)
+    first.kill()
+    time.sleep(0.2)  # a zombie: its parent, this test, has not waited for it
+    with hold(store, "smoke") as epoch:
+        assert epoch == 2
+    first.communicate()
+
+
+def test_a_later_process_with_the_same_pid_is_not_the_holder(store: Store) -> None:
+    with hold(store, "smoke"):
+        held = lease(store)
+    store.create("smoke/.lease", json.dumps(held | {"started": "1", "token": "x"}).encode())
+    began = time.monotonic()
+    with hold(store, "smoke") as epoch:
+        assert epoch == 2
+    assert time.monotonic() - began < 1
+
+
+@pytest.mark.parametrize("change", [{"host": "elsewhere"}, {"boot": "another boot"}, {"namespace": "pid:[1]"}])
+def test_elsewhere_a_holder_is_dead_only_when_its_heartbeat_stood_still(store: Store, change: dict[str, str]) -> None:
+    with hold(store, "smoke"):
+        held = lease(store)
+    store.create("smoke/.lease", json.dumps(held | change | {"started": "1", "token": "x"}).encode())
+    began = time.monotonic()
+    with hold(store, "smoke", beat_seconds=0.1, stale_seconds=1.0) as epoch:
+        assert epoch == 2
+    assert 1.0 <= time.monotonic() - began < 4
+
+
+def test_a_writer_frozen_overtaken_and_woken_changes_nothing(store: Store) -> None:
+    first = holder(store)
+    first.send_signal(signal.SIGSTOP)
+    with hold(store, "smoke", beat_seconds=0.1, stale_seconds=1.0) as epoch:
+        run = Run(store, "smoke", epoch)
+        mine = run.write_blob("generation=0000/matches.parquet", b"second writer")
+        first.send_signal(signal.SIGCONT)
+        said, errors = first.communicate("go\n")
+        assert said == "" and first.returncode == 1
+        assert re.search(
+            rf"Fenced: run smoke was taken over by process {os.getpid()} on host .*\(epoch 1\) commits nothing", errors
+        )
+        run.commit("match", 0, [], [mine])
+        assert run.done("match", 0) and run.read_blob(mine) == b"second writer"
+        assert lease(store)["pid"] == os.getpid(), "the woken writer must not release a lease that is no longer its own"
+
+
+def test_a_woken_writer_does_not_remove_what_is_committed(store: Store) -> None:
+    with hold(store, "smoke") as old:
+        frozen = Run(store, "smoke", old)
+        store.delete("smoke/.lease")
+        with hold(store, "smoke") as new:
+            run = Run(store, "smoke", new)
+            ref = run.write_blob("generation=0000/matches.parquet", b"new")
+            run.commit("match", 0, [], [ref])
+            with pytest.raises(Fenced):
+                frozen.write_blob("generation=0000/matches.parquet", b"old")
+            with pytest.raises(Fenced):
+                frozen.commit("propose", 0, [], [])
+            assert run.done("match", 0)
+
+
+def test_sigterm_releases_the_lease(store: Store) -> None:
+    first = holder(store)
+    began = time.monotonic()
+    first.terminate()
+    first.communicate()
+    assert first.returncode == 143 and time.monotonic() - began < 5
+    assert not store.exists("smoke/.lease")
+
+
+def test_of_many_starts_at_once_one_gets_the_run(store: Store) -> None:
+    code = """
+import sys, time
+from flows.run.lease import LeaseHeld, hold
+from flows.storage import open_store
+try:
+    with hold(open_store(sys.argv[1]), "smoke", beat_seconds=0.2) as epoch:
+        print("held", flush=True)
+        time.sleep(6)
+except LeaseHeld:
+    print("refused")
+"""
+    racing = [
+        subprocess.Popen([sys.executable, "-c", code, store.url], cwd=ROOT, text=True, stdout=subprocess.PIPE) for _ in range(5)
+    ]
+    assert sorted(process.communicate()[0] for process in racing) == ["held\n"] + ["refused\n"] * 4
+
+
+def test_a_killed_writer_s_temporaries_are_swept_by_the_next_holder(store: Store) -> None:
+    store.create("smoke/adapters/t0/.tmp-1", b"half")
+    store.create("smoke/benchmarks/probe/.tmp-1", b"still being written, without the lease")
+    with hold(store, "smoke"):
+        left = [uri for uri in store.list("smoke/", hidden=True) if ".tmp-" in uri]
+    assert left == ["smoke/benchmarks/probe/.tmp-1"]
+
+
+def test_check_epoch_names_the_new_owner(store: Store) -> None:
+    with hold(store, "smoke") as epoch:
+        check_epoch(store, "smoke", epoch)
+        store.create("smoke/.epoch-000002", json.dumps({"host": "far", "pid": 7}).encode())
+        with pytest.raises(Fenced, match="taken over by process 7 on host far"):
+            check_epoch(store, "smoke", epoch)
+
+
+class Flaky:
+    """A store that fails for a while, with whatever error, or does not answer."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.fault: Exception | None = None
+        self.hangs = threading.Event()
+        self.hangs.set()
+
+    def __getattr__(self, name: str) -> Any:
+        self.hangs.wait()
+        if self.fault is not None:
+            raise self.fault
+        return getattr(self._store, name)
+
+
+FAULTS = [StoreUnavailable("down for a moment"), MemoryError(), KeyError("beat")]
+FAULTS += [OSError(number, os.strerror(number)) for number in (errno.ENOSPC, errno.ENOLCK, errno.ESTALE, errno.EIO)]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=repr)
+def test_no_error_ends_the_heartbeat(store: Store, fault: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    flaky: Any = Flaky(store)
+    with hold(flaky, "smoke", beat_seconds=0.05):
+        flaky.fault = fault
+        wait_for(lambda: "run smoke: the heartbeat failed (" in capsys.readouterr().err)
+        flaky.fault = None
+        beat = lease(store)["beat"]
+        wait_for(lambda: lease(store)["beat"] > beat + 1)
+    assert "run smoke: the heartbeat succeeds again\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_holder_that_cannot_renew_its_lease_stops_while_it_is_still_its_own(store: Store, hangs: bool) -> None:
+    """Whatever the main thread waits for; and it leaves the lease as it is, because the store would not answer that either."""
+    flaky: Any = Flaky(store)
+    said = "run smoke: no heartbeat for 1 s .* stopped before another process takes the run over; the same command resumes it"
+
+    def held() -> None:
+        with hold(flaky, "smoke", beat_seconds=0.05, stale_seconds=1.2):
+            if hangs:
+                flaky.hangs.clear()
+                threading.Timer(3.0, flaky.hangs.set).start()
+            else:
+                flaky.fault = OSError(errno.ENOLCK, "No locks available")
+            subprocess.run(["sleep", "60"], check=True)
+
+    with pytest.raises(LeaseLost, match=said):
+        held()
+    assert LeaseLost.exit_code == 3 and lease(store)["pid"] == os.getpid()
+    assert newest_epoch(store, "smoke") == 1, "nobody else had it"
+
+
+def test_a_process_that_was_frozen_for_long_renews_its_lease_and_works_on(store: Store) -> None:
+    first = holder(store, stale_seconds=1.0)
+    first.send_signal(signal.SIGSTOP)
+    time.sleep(2.0)
+    first.send_signal(signal.SIGCONT)
+    beat = lease(store)["beat"]
+    wait_for(lambda: lease(store)["beat"] > beat)
+    assert first.communicate("go\n") == ("committed\n", "")
+
+
+def test_a_lease_that_was_taken_away_is_said(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    with hold(store, "smoke", beat_seconds=0.05):
+        store.replace("smoke/.lease", json.dumps({"pid": 7, "host": "far", "token": "theirs"}).encode())
+        said = "run smoke: its lease was taken over by process 7 on host far; this process commits nothing more\n"
+        wait_for(lambda: said == capsys.readouterr().err)
+    assert lease(store)["pid"] == 7
+
+
+def test_a_garbled_lease_is_written_anew_and_one_that_cannot_be_read_is_a_fault(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, path = open_store(str(tmp_path)), tmp_path / "smoke" / ".lease"
+    with hold(store, "smoke", beat_seconds=0.05):
+        store.replace("smoke/.lease", b"garbled")
+        wait_for(lambda: path.read_bytes() != b"garbled")
+        (tmp_path / "link").symlink_to(".lease")
+        (tmp_path / "link").replace(path)  # to itself
+        said = "run smoke: the heartbeat failed (smoke/.lease: Too many levels of symbolic links); retrying"
+        wait_for(lambda: said in capsys.readouterr().err)
+        path.unlink()
+
+
+def wait_for(happened: Any) -> None:
+    """Returns when it has; pytest's own limit ends a wait that is in vain."""
+    while not happened():
+        time.sleep(0.02)
+
+
+def test_a_lock_that_the_file_system_refuses_is_the_store_s_own_error(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    (tmp_path / "smoke" / ".lock").mkdir(parents=True)
+    with pytest.raises(StoreRefused, match=r"smoke/\.lock: Is a directory"), store.lock("smoke"):
+        pass
+    with pytest.raises(OSError, match="of the block's own") as caught, store.lock("other"):
+        raise OSError(errno.EIO, "of the block's own")
+    assert caught.value.errno == errno.EIO

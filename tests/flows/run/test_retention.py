@@ -1,0 +1,275 @@
+"""What a run lets go, how it remembers, and what a fork needs it to keep."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from flows.audit.fsck import fsck
+from flows.commands.export_tasks import SCHEMA, export_tasks
+from flows.commands.inspect import inspect
+from flows.config import ConfigError, dump
+from flows.execution.session import versions
+from flows.run.fork import fork
+from flows.run.lease import hold
+from flows.run.resume import first_generation
+from flows.run.retention import Policy, check_room, expected_bytes, pinned, plan, retire, unnamed
+from flows.run.run import Retired, Run
+from flows.run.scan import survey_of
+from flows.storage import StoreRefused, open_store
+from tests.support import example_run
+
+POLICY = Policy(newest=1, optimizer_every=4, adapter_every=2)
+CLOCK = {"host": "here"}
+CONFIG = example_run.CONFIG.model_copy(update={"generations": 9})
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four whole generations; s1, s2 and s3 die in turn. Tests work on copies."""
+    folder = tmp_path_factory.mktemp("whole")
+    with hold(open_store(str(folder)), "smoke") as epoch:
+        example_run.build(Run(open_store(str(folder)), "smoke", epoch), 4, CONFIG)
+    return folder
+
+
+@pytest.fixture
+def run(whole: Path, tmp_path: Path) -> Iterator[Run]:
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    store = open_store(str(tmp_path))
+    with hold(store, "smoke") as epoch:
+        yield Run(store, "smoke", epoch)
+
+
+def files(run: Run, name: str) -> set[str]:
+    found = run.store.list(f"{run.run_id}/adapters/")
+    return {uri.split("/")[2] for uri in found if uri.endswith(name)}
+
+
+def test_the_policy_keeps_what_it_says(run: Run) -> None:
+    births = {"t0-start", "t1-start", "s0-start", "s1-start", "s2-start", "s3-start", "s4-start"}
+    going = retire(run, POLICY, CLOCK)
+    fourth = {"t0-g0003", "t1-g0003", "s0-g0003", "s4-g0003"}  # the newest, and of every 4th
+    assert files(run, "optimizer.safetensors") == births | fourth
+    second = {"t0-g0001", "t1-g0001", "s0-g0001", "s2-g0001"}  # of every 2nd
+    deaths = {"s1-g0000", "s2-g0001", "s3-g0002"}
+    assert files(run, "adapter_model.safetensors") == births | fourth | second | deaths
+    assert len(files(run, "adapter_config.json")) == 7 + 16
+    assert all(one.size > 0 and one.reason for one in going)
+    tombstone = json.loads(run.store.read("smoke/gc/0001.json"))
+    assert {entry["uri"] for entry in tombstone["retired"]} == {one.ref.uri for one in going}
+    assert set(tombstone) == {"schema", "retired", "clock"} and set(tombstone["retired"][0]) == {"uri", "sha256", "reason"}
+
+
+def test_retired_is_never_missing(run: Run) -> None:
+    retire(run, POLICY, CLOCK)
+    assert fsck(Run(run.store, "smoke")) == []
+    assert first_generation(run) == 3
+    assert Run(run.store, "smoke").done("update", 0)
+    assert "s0-g0000" in inspect(run, adapter="s3-g0002")
+    with pytest.raises(Retired, match="was retired: weights older than 1 generations"):
+        run.read_adapter("t0-g0000")
+
+
+def test_nothing_is_retired_twice_and_a_dry_run_changes_nothing(run: Run) -> None:
+    planned = plan(run, POLICY)
+    assert planned and run.store.list("smoke/gc/") == []
+    assert retire(run, POLICY, CLOCK) == planned
+    assert plan(run, POLICY) == [] and retire(run, POLICY, CLOCK) == []
+    assert run.store.list("smoke/gc/") == ["smoke/gc/0001.json"]
+
+
+def test_an_attempt_killed_after_its_tombstone_is_finished_by_the_next(run: Run) -> None:
+    going = plan(run, POLICY)
+    entries = [{"uri": one.ref.uri, "sha256": one.ref.sha256, "reason": one.reason} for one in going]
+    run.store.create("smoke/gc/0001.json", json.dumps({"schema": 1, "retired": entries, "clock": {}}).encode())
+    assert retire(run, POLICY, CLOCK) == []
+    assert not any(run.store.exists(f"smoke/{one.ref.uri}") for one in going)
+
+
+def test_generation_by_generation_is_the_same_as_at_once(tmp_path: Path) -> None:
+    """So that a run killed between a commit and its retention ends with the same files."""
+    kept = []
+    for name, steps in (("a", (0, 1, 2, 3)), ("b", (3,))):
+        store = open_store(str(tmp_path / name))
+        with hold(store, "smoke") as epoch:
+            made = example_run.build(Run(store, "smoke", epoch), 4, CONFIG)
+            for step in steps:
+                retire(made, POLICY, CLOCK, step)
+        kept.append(store.list("smoke/adapters/"))
+    assert kept[0] == kept[1]
+
+
+def test_retention_needs_the_lease(run: Run) -> None:
+    with pytest.raises(StoreRefused, match="needs the run's lease"):
+        retire(Run(run.store, "smoke"), POLICY, CLOCK)
+
+
+def test_bytes_at_the_end_of_a_run() -> None:
+    weights, optimizer, tables = 323, 646, 100
+    everything = expected_bytes(None, 200, 8, weights, optimizer, tables, 0, 0)
+    assert everything == 8 * 323 + 200 * 100 + 200 * 8 * (323 + 646)
+    assert expected_bytes(Policy(), 200, 8, weights, optimizer, tables, births=40, benchmarks=20) == (
+        8 * 323 + 200 * 100 + 8 * 12 * 646 + (8 * 62 + 80) * 323
+    )
+
+
+def test_a_store_that_is_too_small_is_refused(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "not" / "yet"))
+    check_room(store, 1000)
+    with pytest.raises(StoreRefused, match=r"GB are free and the run will need about 1000000\.0 GB"):
+        check_room(store, 10**15)
+
+
+def test_what_no_manifest_names_is_listed(run: Run) -> None:
+    assert unnamed(survey_of(run)) == []
+    run.store.create("smoke/generation=0003/strange.parquet", b"?")
+    run.store.create("smoke/adapters/t9-g0009/adapter_model.safetensors", b"?")
+    assert unnamed(survey_of(run)) == ["adapters/t9-g0009/adapter_model.safetensors", "generation=0003/strange.parquet"]
+
+
+# --- forks ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_fork_shares_the_past_and_has_its_own_future(run: Run) -> None:
+    made = fork(run, "other", 1, ["learning.learning_rate=0.5", "seed=9"], lambda config: {"code": "x"}, CLOCK)
+    fresh = Run(run.store, "other")
+    description = fresh.history.description()
+    assert description is not None
+    assert description["config"] == dump(CONFIG) | {"seed": 9, "learning": dump(CONFIG)["learning"] | {"learning_rate": 0.5}}
+    forked = description["versions"]["forked_from"]
+    assert (forked["run"], forked["generation"]) == ("smoke", 1)
+    assert not [uri for uri in run.store.list("other/") if not uri.endswith(".json")], "only manifests are copied"
+    manifest = fresh.manifest("solve", 1)
+    assert manifest is not None and manifest.to_json()["outputs"][0]["from"] == "smoke"
+    assert fsck(fresh) == []
+    assert first_generation(made) == 2
+    assert fresh.read_table(1, "rollouts") == run.read_table(1, "rollouts")
+    with hold(run.store, "other") as epoch:
+        going_on = Run(run.store, "other", epoch)
+        population = example_run.population_of(going_on, 1)
+        example_run.one_generation(going_on, population, 2, last=True)
+    assert fsck(Run(run.store, "other")) == []
+    assert fsck(Run(run.store, "smoke")) == []
+    assert "s0-g0001" in inspect(Run(run.store, "other"), adapter="s0-g0002")
+
+
+def test_a_fork_of_a_fork_and_one_of_the_start(run: Run) -> None:
+    fork(run, "other", 1, [], versions, CLOCK)
+    made = fork(Run(run.store, "other"), "third", 0, [], versions, CLOCK)
+    manifest = Run(run.store, "third").manifest("solve", 0)
+    assert manifest is not None and {ref.origin for ref in manifest.outputs} == {"smoke"}
+    assert fsck(made) == [] and first_generation(made) == 1
+    assert first_generation(fork(run, "fourth", -1, [], versions, CLOCK)) == 0
+
+
+def test_what_a_fork_stands_on_is_not_retired(run: Run) -> None:
+    fork(run, "other", 0, [], versions, CLOCK)
+    retire(run, POLICY, CLOCK)
+    assert {"t0-g0000", "t1-g0000", "s0-g0000"} <= files(run, "optimizer.safetensors")
+    assert fsck(Run(run.store, "other")) == []
+
+
+def test_a_fork_that_is_made_again_pins_what_it_stood_on_before_too(run: Run) -> None:
+    fork(run, "other", 0, [], versions, CLOCK)
+    shutil.rmtree(Path(run.store.url.removeprefix("file://")) / "other")
+    fork(run, "other", 2, [], versions, CLOCK)
+    assert {f"{member}-g{number:04d}" for member in ("t0", "t1", "s0") for number in (0, 2)} <= pinned(run)
+    retire(run, POLICY, CLOCK)
+    assert {"t0-g0000", "t0-g0002"} <= files(run, "optimizer.safetensors") and fsck(Run(run.store, "other")) == []
+
+
+def test_a_fork_records_its_own_choices_not_its_parent_s(run: Run, tmp_path: Path) -> None:
+    rule = tmp_path / "rule.py"
+    rule.write_text("def f(*rates):\n    return 0.0\n")
+    fork(run, "other", 1, [f"reward.rule={rule}:f"], versions, CLOCK)
+    description = Run(run.store, "other").history.description()
+    assert description is not None and list(description["versions"]["choices"]) == [f"{rule}:f"]
+
+
+def test_a_file_that_was_pinned_after_its_tombstone_stays(run: Run) -> None:
+    """The rest of a killed attempt: its tombstone is taken back, and the file can be forked from again."""
+    entries = [{"uri": one.ref.uri, "sha256": one.ref.sha256, "reason": one.reason} for one in plan(run, POLICY)]
+    run.store.create("smoke/.fork-other", b"t0-g0002")
+    run.store.create("smoke/gc/0001.json", json.dumps({"schema": 1, "retired": entries, "clock": {}}).encode())
+    retire(run, POLICY, CLOCK)
+    kept = [f"adapters/t0-g0002/{name}.safetensors" for name in ("adapter_model", "optimizer")]
+    assert json.loads(run.store.read("smoke/gc/0002.json")) == {"schema": 1, "retired": [], "kept": kept, "clock": CLOCK}
+    assert not run.history.retired().keys() & set(kept) and "t0-g0002" in files(run, "optimizer.safetensors")
+    assert fsck(run) == []
+
+
+def test_a_retired_point_names_the_nearest_usable_one(run: Run) -> None:
+    retire(run, POLICY, CLOCK)
+    said = r"cannot be forked from generation 2: adapters/t0-g0002/.* was retired; the nearest usable generation is 3"
+    with pytest.raises(StoreRefused, match=said):
+        fork(run, "other", 2, [], versions, CLOCK)
+    with pytest.raises(StoreRefused, match="the nearest usable generation is -1"):
+        fork(run, "other", 0, [], versions, CLOCK)
+    assert run.store.list("other/", hidden=True) == []
+
+
+def test_a_fork_killed_half_way_is_finished_by_the_same_command(run: Run) -> None:
+    fork(run, "other", 1, [], versions, CLOCK)
+    for stage in ("evolve", "rate", "update"):
+        run.store.delete(f"other/generation=0001/{stage}.json")
+    with hold(run.store, "other") as epoch, pytest.raises(StoreRefused, match="a fork that was not finished"):
+        first_generation(Run(run.store, "other", epoch))
+    made = fork(run, "other", 1, [], versions, CLOCK)
+    assert fsck(made) == [] and first_generation(made) == 2
+
+
+def test_forks_that_make_no_sense_are_refused(run: Run) -> None:
+    for settings, error in (
+        (["model.rank=4"], "model.rank: a fork shares artifacts"),
+        (["population.students=3"], "population.students: a fork shares"),
+        (["generations=2"], "generations: 2 leaves nothing to do after generation 1"),
+        (["nonsense=1"], "nonsense"),
+    ):
+        with pytest.raises(ConfigError, match=error):
+            fork(run, "other", 1, settings, versions, CLOCK)
+    for run_id, generation, error in (
+        ("smoke", 1, "needs an id of its own"),
+        ("other", 7, "has not finished generation 7"),
+        ("other", -2, "has not finished generation -2"),
+        ("../x", 1, "lower-case letters"),
+    ):
+        with pytest.raises(StoreRefused, match=error):
+            fork(run, run_id, generation, [], versions, CLOCK)
+    fork(run, "other", 1, [], versions, CLOCK)
+    with pytest.raises(StoreRefused, match="run other exists already"):
+        fork(run, "other", 0, [], versions, CLOCK)
+    with pytest.raises(StoreRefused, match="there is no run nobody"):
+        fork(Run(run.store, "nobody"), "new", 0, [], versions, CLOCK)
+
+
+def test_damage_in_the_parent_is_found_in_the_fork_and_mended_in_the_parent(run: Run, tmp_path: Path) -> None:
+    made = fork(run, "other", 1, [], versions, CLOCK)
+    (tmp_path / "smoke/generation=0001/grades.parquet").write_bytes(b"?")
+    (finding,) = fsck(made)
+    assert finding.command == f"populora fsck smoke --store {run.store.url}"
+
+
+# --- exported tasks -------------------------------------------------------------------------------------------------------------
+
+
+def test_exported_tasks_are_valid_new_and_described(run: Run, tmp_path: Path) -> None:
+    line = export_tasks(run, tmp_path / "out")
+    table = pq.read_table(tmp_path / "out" / "tasks.parquet")
+    assert table.schema.names == SCHEMA.names and table.schema.metadata[b"schema"] == b"1"
+    rows = table.to_pylist()
+    keys = {(row["kind"], row["program"], tuple(row["inputs"])) for row in rows}
+    assert len(keys) == len(rows) == 5 and line.startswith("5 tasks in ")
+    assert {row["task_id"] for row in rows} == {f"g0000-m0{m}-p00{n}" for m, n in ((0, 0), (0, 1), (0, 3), (0, 4), (1, 2))}
+    assert rows[0]["solve_rate"] == 0.5
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert run.history.head() in card and "| proposals behind them | 48, of which 40 were valid and 5 are new |" in card
+    assert all(f"- `{name}`: " in card for name in SCHEMA.names)
+    with pytest.raises(StoreRefused, match=r"tasks\.parquet exists already"):
+        export_tasks(run, tmp_path / "out")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreRefused, match=r"Not a directory|File exists"):
+        export_tasks(run, tmp_path / "file")

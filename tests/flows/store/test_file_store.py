@@ -1,0 +1,266 @@
+"""The store on files: written once, whole, durable; path tricks refused; tables as deterministic bytes."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from flows.storage import (
+    Damaged,
+    NotStored,
+    Store,
+    StoreRefused,
+    StoreUnavailable,
+    check_run_id,
+    decode_table,
+    encode_table,
+    open_store,
+)
+from flows.store.conformance import conformance
+from stages.core import tables
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(tmp_path.as_uri())
+
+
+def python(code: str, *arguments: str) -> subprocess.Popen[str]:
+    """Runs code in a process of its own, with the project importable."""
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def test_what_is_created_once_stays(store: Store) -> None:
+    assert store.create("r/a.bin", b"first")
+    assert store.create("r/a.bin", b"second") is None
+    assert store.read("r/a.bin") == b"first"
+    assert store.size("r/a.bin") == 5
+    assert store.exists("r/a.bin") and not store.exists("r/b.bin")
+    with pytest.raises(NotStored, match=r"r/b\.bin"):
+        store.read("r/b.bin")
+    store.delete("r/b.bin")
+    store.delete("r/a.bin")
+    assert store.list("r/", hidden=True) == []
+
+
+def test_a_stamp_tells_a_new_object_from_the_old_one(store: Store) -> None:
+    stamp = store.create("r/a.bin", b"x")
+    assert stamp == store.stamp("r/a.bin")
+    store.delete("r/a.bin")
+    assert store.stamp("r/a.bin") == ""
+    store.create("r/a.bin", b"x")
+    assert store.stamp("r/a.bin") != stamp
+
+
+def test_listing_is_sorted_by_prefix_and_hides_dotted_names(store: Store) -> None:
+    for uri in ("r/b.json", "r/a/x.json", "r/a.json", "r/.lease", "q/a.json", "r/a/.tmp-1"):
+        store.create(uri, b"")
+    assert store.list("r/") == ["r/a.json", "r/a/x.json", "r/b.json"]
+    assert store.list("r/a") == ["r/a.json", "r/a/x.json"]
+    assert store.list("r/.", hidden=True) == ["r/.lease"]
+    assert store.list("nothing/here/") == []
+    store.sweep("r/")
+    assert store.list("r/", hidden=True) == ["r/.lease", "r/a.json", "r/a/x.json", "r/b.json"]
+
+
+def test_of_many_threads_exactly_one_creates(store: Store) -> None:
+    contents = [bytes([number]) * 100_000 for number in range(32)]
+    with ThreadPoolExecutor(32) as pool:
+        won = list(pool.map(lambda data: store.create("r/a.bin", data), contents))
+    assert sum(map(bool, won)) == 1
+    assert store.read("r/a.bin") == next(data for data, stamp in zip(contents, won, strict=True) if stamp)
+    assert store.list("r/", hidden=True) == ["r/a.bin"]
+
+
+def test_of_many_processes_exactly_one_creates(store: Store) -> None:
+    code = """
+import sys
+from flows.storage import open_store
+store = open_store(sys.argv[1])
+print(sum(bool(store.create(f"r/{n}.bin", sys.argv[2].encode() * 1000)) for n in range(60)))
+"""
+    racing = [python(code, store.url, name) for name in "abcd"]
+    assert sum(int(process.communicate()[0]) for process in racing) == 60
+    for number in range(60):
+        assert len(set(store.read(f"r/{number}.bin"))) == 1
+
+
+def test_a_writer_killed_at_any_moment_leaves_whole_files_or_none(store: Store, tmp_path: Path) -> None:
+    code = """
+import sys
+from flows.storage import open_store
+store = open_store(sys.argv[1])
+print("ready", flush=True)
+for n in range(10**6):
+    store.create(f"r/{sys.argv[2]}/{n}.bin", bytes([n % 256]) * 1_000_000)
+"""
+    rng = random.Random(1)
+    for number in range(40):
+        if number >= 6 and any(".tmp-" in uri for uri in store.list("r/", hidden=True)):
+            break
+        writer = python(code, store.url, f"try{number}")
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        time.sleep(rng.uniform(0.0, 0.1))
+        writer.send_signal(signal.SIGKILL)
+        writer.communicate()
+    else:
+        pytest.fail("no writer was caught in the act")
+    for uri in store.list("r/"):
+        data = store.read(uri)
+        assert len(data) == 1_000_000 and len(set(data)) == 1, uri
+    store.sweep("r/")
+    assert not list(tmp_path.rglob(".tmp-*"))
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["", "/etc/passwd", "../x", "r/../../x", "r/./x", "r//x", "r/", "r/a\0b", "r/a b", "r/é", "r\\x", "r/" + "a" * 300, "r/..."],
+)
+def test_path_tricks_are_refused(store: Store, uri: str) -> None:
+    for use in (store.read, store.exists, store.stamp, store.delete, lambda name: store.create(name, b"")):
+        with pytest.raises(StoreRefused, match="plain relative path"):
+            use(uri)
+
+
+@pytest.mark.parametrize("run_id", ["", "../x", "a/b", "A", "-a", "a\0", "a\n", "a" * 41, "a" * 2048, "ä", ".", "a.b"])
+def test_run_ids_with_tricks_are_refused(run_id: str) -> None:
+    with pytest.raises(StoreRefused, match="lower-case letters"):
+        check_run_id(run_id)
+
+
+@pytest.mark.parametrize("url", ["", "ftp://host/x", "gs://bucket/x", "file://host/x", "file://", "s4://b", "a\0b"])
+def test_urls_that_mean_nothing_are_refused(url: str) -> None:
+    with pytest.raises(StoreRefused, match="store"):
+        open_store(url)
+
+
+def test_a_plain_path_and_a_file_url_are_the_same_store(tmp_path: Path) -> None:
+    folder = tmp_path / "with space"
+    open_store(str(folder)).create("r/a.bin", b"x")
+    assert open_store(folder.as_uri()).read("r/a.bin") == b"x"
+
+
+def test_an_unusable_folder_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StoreRefused, match=r"r/a\.bin: Not a directory"):
+        open_store(str(tmp_path / "file")).create("r/a.bin", b"x")
+    with pytest.raises(StoreRefused, match=r"r/a\.bin"):
+        open_store("/proc/nothing").create("r/a.bin", b"x")
+
+
+def test_a_full_disk_is_unavailable_and_leaves_nothing(store: Store, tmp_path: Path) -> None:
+    code = """
+import resource, sys
+from flows.storage import open_store, StoreUnavailable
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    open_store(sys.argv[1]).create("r/a.bin", b"x" * 5000)
+except StoreUnavailable as error:
+    print(error)
+"""
+    said, errors = python(code, store.url).communicate()
+    assert said == "r/a.bin: File too large\n", errors
+    assert store.list("", hidden=True) == []
+
+
+def test_a_lock_makes_processes_wait_and_dies_with_its_holder(store: Store) -> None:
+    code = """
+import sys, time
+from flows.storage import open_store
+with open_store(sys.argv[1]).lock("r"):
+    print("locked", flush=True)
+    time.sleep(60)
+"""
+    holder = python(code, store.url)
+    assert holder.stdout is not None and holder.stdout.readline() == "locked\n"
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(_lock_once, store)
+        time.sleep(0.3)
+        assert not waiting.done()
+        os.kill(holder.pid, signal.SIGKILL)
+        waiting.result(timeout=10)
+    holder.communicate()
+
+
+def _lock_once(store: Store) -> None:
+    with store.lock("r"):
+        pass
+
+
+def _row(schema: pa.Schema, number: int) -> dict:
+    made = {pa.string(): f"é{number}", pa.int64(): number, pa.float64(): number / 3, pa.bool_(): True}
+    return {field.name: (None if field.nullable and number == 1 else made.get(field.type, [])) for field in schema}
+
+
+ALL = tables.GENERATION_TABLES | {"seeds": tables.SEEDS, "scores": tables.SCORES, "answers": tables.ANSWERS}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_tables_come_back_as_they_went(name: str) -> None:
+    schema = ALL[name]
+    for rows in ([], [_row(schema, number) for number in range(3)]):
+        data = encode_table(tables.table(rows, schema))
+        found = decode_table(data, schema)
+        assert found.schema.equals(schema, check_metadata=True)
+        assert found.to_pylist() == rows
+        assert b"pandas" not in data
+
+
+def test_equal_rows_give_equal_bytes_however_they_were_chunked() -> None:
+    rows = [_row(tables.TASKS, number) for number in range(9)]
+    whole = tables.table(rows, tables.TASKS)
+    pieces = pa.concat_tables([whole.slice(0, 2), whole.slice(2, 5), whole.slice(7)])
+    assert encode_table(pieces) == encode_table(whole) == encode_table(tables.table(rows, tables.TASKS))
+
+
+def test_tables_that_are_not_what_they_should_be_are_refused() -> None:
+    data = encode_table(tables.table([_row(tables.METRICS, 0)], tables.METRICS))
+    with pytest.raises(Damaged, match=r"x\.parquet: not a Parquet file"):
+        decode_table(data[:-9], tables.METRICS, "x.parquet")
+    with pytest.raises(Damaged, match=r"x\.parquet: columns"):
+        decode_table(data, tables.GRADES, "x.parquet")
+    sink = pa.BufferOutputStream()
+    pq.write_table(tables.METRICS.empty_table().replace_schema_metadata({"table": "metrics", "schema": "2"}), sink)
+    with pytest.raises(StoreRefused, match="newer than this version reads"):
+        decode_table(sink.getvalue().to_pybytes(), tables.METRICS, "x.parquet")
+
+
+def test_errors_carry_their_exit_codes() -> None:
+    assert (StoreUnavailable.exit_code, StoreRefused.exit_code, Damaged.exit_code) == (3, 2, 1)
+
+
+def test_a_folder_keeps_every_promise_of_a_store(tmp_path: Path) -> None:
+    checks = list(conformance(tmp_path.as_uri(), large=8 << 20))
+    assert [(check.name, check.detail) for check in checks if not check.good] == [] and len(checks) == 7
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_breaks_a_promise_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (check,) = conformance(str(tmp_path / "file"))
+    assert (check.name, check.good) == ("write and read back", False) and "Not a directory" in check.detail
+
+
+def test_sizes_and_folders_of_a_store(tmp_path):
+    store = open_store(str(tmp_path))
+    for uri, data in (("run/a.json", b"1234"), ("run/x/b.bin", b"12"), ("other/run.json", b"1"), ("top", b"")):
+        store.create(uri, data)
+    store.replace("run/.lease", b"hidden")
+    assert store.sizes("run/") == {"run/a.json": 4, "run/x/b.bin": 2}
+    assert store.folders("") == ["other", "run"]
+    assert store.folders("run/") == ["x"]
+    assert open_store(str(tmp_path / "none")).folders("") == []
+    assert open_store(str(tmp_path / "none")).sizes("run/") == {}

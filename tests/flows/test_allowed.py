@@ -1,0 +1,87 @@
+"""What a run that came in through a server may bring and name: no command, no environment, no file outside allowed folders."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from flows import allowed
+from flows.choices import choose, sources
+from flows.config import ConfigError, load
+from stages.core.method.rewards import RULES
+
+
+@pytest.mark.flow
+def test_a_worker_takes_nothing_that_a_run_brings() -> None:
+    from prefect.workers.process import ProcessJobConfiguration
+
+    from flows.prefect_ops.deployments import TEMPLATE
+
+    brought = {
+        "command": "touch /tmp/owned",
+        "env": {"PATH": "/tmp"},
+        "env.LD_PRELOAD": "x.so",
+        "working_dir": "/tmp",
+        "name": "x",
+    }
+    made = asyncio.run(ProcessJobConfiguration.from_template_and_values(TEMPLATE, brought))
+    assert made.command == "python -m prefect.engine" and made.env == {} and made.working_dir is None and made.name is None
+
+
+@pytest.mark.flow
+def test_the_server_refuses_a_run_that_brings_a_command() -> None:
+    from prefect.client.orchestration import get_client
+    from prefect.exceptions import PrefectHTTPStatusError
+
+    from flows.prefect_ops import deployments
+
+    deployments.deploy("/tmp/doors")
+    with get_client(sync_client=True) as client:
+        train = client.read_deployment_by_name("train/train")
+        assert client.read_work_pool("cpu").base_job_template["variables"]["additionalProperties"] is False
+        for brought in ({"command": "touch /tmp/owned"}, {"env": {"PATH": "/tmp"}}, {"working_dir": "/tmp"}):
+            with pytest.raises(PrefectHTTPStatusError, match=r"40\d|42\d"):
+                client.create_flow_run_from_deployment(train.id, job_variables=brought)
+
+
+def test_a_command_line_may_name_any_function_and_a_worker_those_of_its_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    for folder in (mine, theirs):
+        folder.mkdir()
+        (folder / "rule.py").write_text("def rule():\n    return 1\n")
+    (mine / "link.py").symlink_to(theirs / "rule.py")
+    monkeypatch.delenv(allowed.FOLDERS, raising=False)
+    assert choose("reward.rule", f"{theirs}/rule.py:rule", RULES)() == 1
+    monkeypatch.setenv(allowed.FOLDERS, str(mine))
+    assert choose("reward.rule", f"{mine}/rule.py:rule", RULES)() == 1
+    assert choose("reward.rule", "azr", {"azr": dict}) is dict
+    for name in (f"{theirs}/rule.py:rule", f"{mine}/../theirs/rule.py:rule", f"{mine}/link.py:rule", f"{tmp_path}/none.py:f"):
+        with pytest.raises(ValueError, match="in no folder that this worker was allowed"):
+            choose("reward.rule", name, RULES)
+        with pytest.raises(ValueError, match="in no folder that this worker was allowed"):
+            sources(load("chaos", [f"reward.rule={name}"]))
+    monkeypatch.setenv(allowed.FOLDERS, "")
+    with pytest.raises(ValueError, match="in no folder"):
+        choose("reward.rule", f"{mine}/rule.py:rule", RULES)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"), [("sandbox.kind=local", "local has no walls"), ("engine.python=/tmp/python", "is in no folder")]
+)
+def test_a_run_of_a_server_keeps_its_walls_and_its_interpreter(
+    setting: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(allowed.FOLDERS, raising=False)
+    load("chaos", [setting])
+    monkeypatch.setenv(allowed.FOLDERS, str(tmp_path))
+    with pytest.raises(ConfigError, match=said):
+        load("chaos", [setting])
+    for good in (".venv-vllm/bin/python", "/vllm/bin/python", f"{tmp_path}/bin/python"):
+        load("chaos", [f"engine.python={good}"])
+
+
+def test_every_worker_limits_what_its_runs_name() -> None:
+    assert allowed.worker_settings({}) == {allowed.FOLDERS: ""}
+    assert allowed.worker_settings({allowed.FOLDERS: "/mine"}) == {allowed.FOLDERS: "/mine"}

@@ -1,0 +1,64 @@
+"""Every committed configuration parses; a bad one is one line that names the key."""
+
+import pytest
+
+from flows.config import RUNS, ConfigError, RunConfig, differences, dump, load
+from flows.execution.estimate import plan
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in RUNS.glob("*.toml")))
+def test_committed_configurations_parse_and_have_a_plan(name: str) -> None:
+    config = load(name)
+    assert "memory" in plan(config)
+    assert "hours" in plan(config)
+
+
+def test_the_issue_of_record_is_what_the_named_runs_say() -> None:
+    assert {load(name).proposals_per_teacher for name in ("smoke", "single", "one-one", "azr")} == {12}
+    assert load("paper").proposals_per_teacher == 192
+    assert load("paper").model.rank == 32
+    smoke, single = load("smoke"), load("single")
+    assert smoke.learning == single.learning
+    assert (smoke.propose, smoke.solve, smoke.seeding, smoke.model) == (
+        single.propose,
+        single.solve,
+        single.seeding,
+        single.model,
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["population.teacherz=3"], "population.teacherz"),
+        (["generations=0"], "generations"),
+        (["model.rank='big'"], "model.rank"),
+        (["mode=single"], "mode single"),
+        (["engine.kind=vllm"], "engine.python"),
+        (["seed"], "key=value"),
+        (["seed.deep=1"], "seed"),
+        (["solve.trained_attempts=9"], "trained_attempts"),
+    ],
+)
+def test_a_bad_setting_is_one_line_that_names_it(settings: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as error:
+        load("smoke", settings)
+    assert "\n" not in str(error.value)
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="smoke"):
+        load("nothing")
+
+
+def test_settings_are_toml_where_they_parse_and_text_elsewhere() -> None:
+    config = load("smoke", ["learning.learning_rate=2e-4", "sandbox.kind=local", "reward.gates=['constant']"])
+    assert (config.learning.learning_rate, config.sandbox.kind, config.reward.gates) == (2e-4, "local", ("constant",))
+
+
+def test_differences_are_dotted_keys() -> None:
+    assert differences(dump(load("smoke")), dump(load("smoke", ["seed=1", "model.rank=8"]))) == ["model.rank", "seed"]
+
+
+def test_a_configuration_survives_its_own_dump() -> None:
+    assert RunConfig.model_validate(dump(load("paper"))) == load("paper")

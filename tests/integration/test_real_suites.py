@@ -1,0 +1,54 @@
+"""A pretrained model on a few problems of public suites: asked as benchmarks ask, it writes programs, ends them, solves some."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flows.backend import Backend
+from flows.benchmarks.suite_data import SAMPLES, expected, load
+from flows.benchmarks.suite_score import Question, benchmark_sandboxes, style_of, words_of
+from flows.config import apply
+from stages.core.suites.math_grader import MathGrader
+from stages.core.suites.prompts import wording
+from stages.suites import Ask, Contestant, Given, Judges, complete, judge
+
+pytestmark = [pytest.mark.real, pytest.mark.docker]
+
+NAMES = ("HumanEval/2", "HumanEval/53", "Mbpp/17", "Mbpp/139")
+PROBLEMS = [one for suite in ("humaneval-plus", "mbpp-plus") for one in load(suite, SAMPLES) if one.problem_id in NAMES]
+TOKENS = 128
+
+
+@pytest.fixture(scope="module")
+def backend(real_model: Path) -> Iterator[Backend]:
+    model = {"name": str(real_model), "rank": 1, "targets": ["q_proj"], "device": "cpu"}
+    made = Backend(apply({"model": model, "sandbox": {"containers": 1}}, []))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def judges(backend: Backend) -> Iterator[Judges]:
+    sandboxes, grader = benchmark_sandboxes(backend, backend.config.sandbox), MathGrader(1)
+    yield Judges(sandboxes, expected(PROBLEMS, sandboxes), grader)
+    sandboxes.usual.close()
+    sandboxes.patient.close()
+    grader.close()
+
+
+@pytest.mark.parametrize("style", ["chat", "completion"])
+def test_a_real_model_writes_programs_ends_them_and_solves_some(backend: Backend, judges: Judges, style: str) -> None:
+    assert style_of(backend) == "chat"
+    words = words_of(Question("mbpp-plus", tuple(PROBLEMS), style), backend)
+    who = Contestant("base", "base", None, "")
+    given: list[Given] = complete([who], PROBLEMS, backend.engine({}), Ask("mbpp-plus", words, 0, TOKENS, 1.0, 0))
+    assert all(
+        stop not in one.text for one, problem in zip(given, PROBLEMS, strict=True) for stop in wording(problem, style).stops
+    )
+    assert sum(not one.truncated for one in given) >= 3, [one.text for one in given]  # ended by a stop sequence or its own end
+    rows = judge(given, PROBLEMS, "mbpp-plus", words, judges).to_pylist()
+    assert len([ast.parse(row["answer"]) for row in rows]) == len(NAMES)
+    solved = [row["problem_id"] for row in rows if row["correct"]]
+    assert len(solved) >= 2, [(row["problem_id"], row["status"], row["answer"]) for row in rows]

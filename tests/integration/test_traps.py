@@ -1,0 +1,149 @@
+"""Traps of Prefect, one test each; docs/operations.md lists them all, and the last test here keeps that list true."""
+
+import ast
+import re
+import threading
+import time
+from importlib.metadata import version
+from typing import Any
+from uuid import uuid4
+
+import prefect
+import pytest
+from packaging.version import Version
+from prefect.cache_policies import NO_CACHE
+
+from flows import generation, train
+from flows.bench import orchestration
+from flows.config import PROJECT, load
+from flows.execution import pools, session
+from flows.execution.stage_process import StageFailed
+from flows.notes import publish as notes
+from flows.prefect_ops import flows as flows_
+from flows.prefect_ops import prefect_api, ui_server
+
+FLOWS = [train.train, generation.run_generation, flows_.benchmark, flows_.report, flows_.fork, pools.stage]
+TASKS = [train.start, generation.run_stage, generation.run_part, generation.run_part_on_node, flows_.score]
+
+
+def test_the_installed_versions_are_those_with_which_the_server_starts_and_schedules_fire() -> None:
+    assert Version(version("prefect")) >= Version("3.8.8")
+    assert Version("0.139") <= Version(version("fastapi")) < Version("0.151")
+    assert Version("2.0") <= Version(version("sqlalchemy")) < Version("2.1")
+    pinned = (PROJECT / "constraints.txt").read_text()
+    for name in ("prefect", "fastapi", "sqlalchemy"):
+        assert f"\n{name}=={version(name)}\n" in pinned.lower()
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.fn.__name__)
+def test_no_result_is_cached_or_kept(task: Any) -> None:
+    assert task.cache_policy is NO_CACHE and task.persist_result is False
+
+
+@pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.fn.__name__)
+def test_flows_keep_no_results_and_are_not_retried_whole_by_prefect(flow: Any) -> None:
+    assert flow.persist_result is False and flow.retries == 0
+
+
+def test_flows_are_in_modules_whose_annotations_are_values() -> None:
+    for file in (PROJECT / "flows").glob("*.py"):
+        imported = [node.module for node in ast.parse(file.read_text()).body if isinstance(node, ast.ImportFrom)]
+        assert "__future__" not in imported, file
+
+
+def test_the_page_finds_its_server_behind_any_port_and_slots_outlive_a_restart() -> None:
+    settings = ui_server.SETTINGS
+    assert settings["PREFECT_UI_API_URL"] == "/api"
+    assert settings["PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE"].endswith("lease_storage.filesystem")
+    assert settings["PREFECT_SERVER_ANALYTICS_ENABLED"] == "false"
+
+
+def test_the_server_forgets() -> None:
+    settings = ui_server.SETTINGS
+    assert settings["PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED"] == "events,flow_runs"
+    assert int(settings["PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD"]) <= 30 * 86400
+
+
+def test_prefect_knows_every_setting_that_we_give_it() -> None:
+    from prefect.settings import Settings
+
+    known = set()
+
+    def walk(model: Any) -> None:
+        for name, field in model.model_fields.items():
+            prefix = str(model.model_config.get("env_prefix", "PREFECT_"))
+            known.add(f"{prefix}{name}".upper())
+            aliases = getattr(field.validation_alias, "choices", [field.validation_alias] if field.validation_alias else [])
+            known.update(str(alias).upper() for alias in aliases if isinstance(alias, str))
+            if hasattr(field.annotation, "model_fields"):
+                walk(field.annotation)
+
+    walk(Settings)
+    ours = set(ui_server.SETTINGS) | set(ui_server.ALONE) | set(prefect_api.WORKER_SETTINGS)
+    assert {name for name in ours if name.startswith("PREFECT_")} - known == set()
+
+
+def test_every_task_is_called_where_a_cancel_reaches_it_or_can_be_told_of_one() -> None:
+    """A submitted task never sees the signal: while it waits for another machine it listens to its flow instead."""
+    leaving = threading.Event()
+    leaving.set()
+    with pytest.raises(StageFailed, match="was cancelled"):
+        pools._end_of(None, uuid4(), "gpu", leaving)
+
+
+def test_no_task_starts_a_task() -> None:
+    """A bounded thread pool would wait for itself."""
+    for file in (PROJECT / "flows").glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.FunctionDef) and any("task" in ast.unparse(one) for one in node.decorator_list):
+                assert ".submit(" not in ast.unparse(node), f"{file}: {node.name}"
+
+
+@pytest.mark.flow
+@pytest.mark.parametrize("adapters", [1, 8])
+def test_a_generation_costs_tens_of_tasks_without_tags(adapters: int) -> None:
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import TaskRunFilter, TaskRunFilterFlowRunId
+
+    @prefect.flow(persist_result=False)
+    def whole() -> None:
+        with notes.tagged(f"budget-{adapters}", "population", 0):
+            generation.run_generation(f"budget-{adapters}", 0, {})
+        ids.append(str(prefect.runtime.flow_run.id))
+
+    ids: list[str] = []
+    config = load("chaos", ["benchmark.every=1"])
+    token = session._CURRENT.set(orchestration.NoStages(config, adapters))  # type: ignore[arg-type]
+    try:
+        whole()
+    finally:
+        session._CURRENT.reset(token)
+    with get_client(sync_client=True) as client:
+        inner = client.read_flow_runs(limit=200)
+        found = next(run for run in inner if run.name == f"budget-{adapters}-g0000")
+        wanted = TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=[found.id]))
+        until = time.monotonic() + 30  # the server writes tasks down after the flow has gone on
+        while True:
+            tasks = client.read_task_runs(task_run_filter=wanted, limit=200)
+            written = len(tasks) == 10 + adapters and all("-g0000" in run.name for run in tasks)
+            if written or time.monotonic() > until:
+                break
+            time.sleep(0.2)
+    names = [run.name for run in tasks]
+    stages = [name for name in names if not name.startswith("update-g0000-")]
+    assert sorted(stages) == sorted(f"{stage}-g0000" for stage in session.STAGES)
+    assert len(names) == 10 + adapters
+    assert set(found.tags) == {f"run:budget-{adapters}", "mode:population", "gen:0"}
+    assert not any(run.tags for run in tasks)
+
+
+def test_every_trap_has_a_remedy_and_tests_that_exist() -> None:
+    page = (PROJECT / "docs" / "operations.md").read_text()
+    table = page.partition("## Traps of Prefect")[2].partition("\n## ")[0]
+    lines = [line for line in table.splitlines() if line.startswith("| ") and not line.startswith("| trap")]
+    assert len(lines) > 25
+    for line in lines:
+        named = re.findall(r"`(test_\w+)\.(test_\w+)`", line)
+        assert named, line
+        for file, name in named:
+            assert f"def {name}(" in (PROJECT / "tests" / f"{file}.py").read_text(), f"{file}.{name}"

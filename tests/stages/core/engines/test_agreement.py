@@ -1,0 +1,143 @@
+"""Engine and trainer compute the same policy, or the run stops."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from flows.backend import Backend
+from flows.config import dump, load
+from flows.execution.run_stage import Spec
+from flows.execution.stage_process import StageFailed, Workers
+from flows.run import lease
+from flows.run.run import Run
+from flows.store.file_store import FileStore
+from stages.core import tables
+from stages.core.engines.agreement import BOUNDS, Disagreement, Drift, check_agreement, check_drift, compare, probe
+from stages.core.lora.adapter_files import adapter_bytes
+from stages.core.training.protocol import Adapter
+from tests.support.example_run import CLOCK
+
+
+def metrics(**drift: float):
+    rows = [
+        {"name": "update.drift_mean", "value": value, "member_id": member, "role": "student", "kind": None}
+        for member, value in drift.items()
+    ]
+    rows.append({"name": "update.drift_max", "value": 9.0, "member_id": "s0", "role": "student", "kind": None})
+    return tables.table(rows, tables.METRICS)
+
+
+def test_small_drift_passes_and_large_drift_names_the_members():
+    check_drift(metrics(s0=0.01, s1=0.2), 0.2)
+    with pytest.raises(Disagreement, match=r"more than 0.2 nats a token: \{'s1': 0.31\}"):
+        check_drift(metrics(s0=0.01, s1=0.31), 0.2)
+    with pytest.raises(Disagreement, match="nan"):
+        check_drift(metrics(s0=float("nan")), 0.2)
+
+
+class Measured:
+    """A scorer that has measured already."""
+
+    def __init__(self, **drift: Drift) -> None:
+        self._drift = drift
+
+    def drift(self, adapters: Mapping[str, Adapter], samples: pa.Table) -> dict[str, Drift]:
+        return self._drift
+
+
+def test_the_mean_and_the_largest_token_have_a_bound_each():
+    """In bfloat16 a healthy engine is off by far more at its worst token than in the mean."""
+    bounds, samples, nan = Drift(0.1, 1.0), tables.SAMPLES.empty_table(), float("nan")
+    healthy = Measured(s0=Drift(0.018, 0.6), s1=Drift(0.006, 0.2))
+    assert compare(healthy, {}, samples, bounds) == healthy.drift({}, samples)
+    for bad in (Drift(0.11, 0.6), Drift(0.01, 1.1), Drift(nan, 0.1), Drift(0.01, nan)):
+        with pytest.raises(Disagreement, match=r"more than 0.1 nats a token in the mean or 1.0 at one token: \{'s1': 'mean"):
+            compare(Measured(s0=Drift(0.018, 0.6), s1=bad), {}, samples, bounds)
+
+
+def test_the_bounds_follow_the_arithmetic_unless_they_are_configured():
+    assert Backend(load("smoke")).drift_bounds() == BOUNDS["float32"]
+    assert Backend(load("one-gpu")).drift_bounds() == BOUNDS["bfloat16"]
+    configured = load("one-gpu", ["engine.max_drift=0.3", "engine.max_token_drift=2.0"])
+    assert Backend(configured).drift_bounds() == Drift(0.3, 2.0)
+
+
+@pytest.mark.parametrize(("rate", "caught"), [("1e-3", True), ("1e-4", True), ("0", False)])
+def test_a_stale_adapter_is_caught_after_one_step(rate: str, caught: bool):
+    """The seed model in float32: the trainer has taken a step, the engine serves what was before it."""
+    backend = Backend(load("chaos", [f"learning.learning_rate={rate}"]))
+    old = {"s0-start": backend.initial_adapter()}
+    samples = tables.join([probe(backend.engine(old), old, 1.0)] * 2, tables.SAMPLES)
+    rows = [row | {"centred": sign, "advantage": sign} for row, sign in zip(samples.to_pylist(), (1.5, -0.5), strict=True)]
+    new = {"s0-start": backend.trainer().update(old, tables.table(rows, tables.SAMPLES))["s0-start"].adapter}
+    check_agreement(backend.engine(old), backend.scorer(), old, 1.0, backend.drift_bounds())
+    check_agreement(backend.engine(new), backend.scorer(), new, 1.0, backend.drift_bounds())
+    stale = probe(backend.engine(old), old, 1.0)
+    claimed = probe(backend.engine(new), new, 1.0)["adapter_sha256"]
+    stale = stale.set_column(stale.schema.get_field_index("adapter_sha256"), "adapter_sha256", claimed)
+    if caught:
+        with pytest.raises(Disagreement, match="'s0-start'"):
+            compare(backend.scorer(), new, stale, backend.drift_bounds())
+    else:
+        compare(backend.scorer(), new, stale, backend.drift_bounds())
+
+
+# across the processes of engine and trainer ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def backend() -> Backend:
+    return Backend(load("chaos", ["population.teachers=1", "population.students=1"]))
+
+
+@pytest.fixture(scope="module")
+def stored(backend: Backend, tmp_path_factory: pytest.TempPathFactory) -> tuple[Spec, dict[str, Adapter]]:
+    """A run whose next step is propose, and the adapter that its teacher plays with: B is not zero any more."""
+    root = tmp_path_factory.mktemp("store")
+    store, rng = FileStore(root), np.random.default_rng(0)
+    fresh = backend.initial_adapter()
+    trained = {
+        name: rng.normal(0, 0.05, array.shape).astype(np.float32) if "lora_B" in name else array
+        for name, array in fresh.weights.items()
+    }
+    names = {"match_id": "g0000-m00", "teacher_id": "t0", "student_id": "s0"}
+    names |= {"teacher_adapter_id": "t0-g0000", "student_adapter_id": "s0-start"}
+    row = names | dict.fromkeys(("teacher_mu", "teacher_sigma", "student_mu", "student_sigma", "expected"), 0.5)
+    with lease.hold(store, "run") as epoch:
+        run = Run(store, "run", epoch)
+        run.describe(dump(backend.config), {}, CLOCK)
+        refs = run.write_adapter("t0-g0000", adapter_bytes(Adapter(trained, {}, 0), "seed", backend.config.model.alpha))
+        run.commit("start", None, [], refs, {}, {}, CLOCK)
+        run.commit("match", 0, [], [run.write_table(0, "matches", tables.table([row], tables.MATCHES))], {}, {}, CLOCK)
+    return Spec(root.as_uri(), "run", "propose", 0, None, None, 2), {"t0-g0000": Adapter(trained, {}, 0)}
+
+
+def engine_that_serves(folder: Path, backend: Backend, served: dict[str, Adapter], named: dict[str, Adapter]) -> str:
+    """An interpreter whose worker completes the probe with one set of weights under another's names, then does any step."""
+    engine = backend.engine(served)
+    rows = probe(engine, served, backend.config.engine.temperature).to_pylist()
+    digests = probe(engine, named, backend.config.engine.temperature)["adapter_sha256"].to_pylist()
+    rows = [row | {"adapter_sha256": digest} for row, digest in zip(rows, digests, strict=True)]
+    python = folder / "python"
+    answers = [{"done": {"samples": rows}}, {"done": {"stage": "propose"}}]
+    (folder / "answers").write_text("".join(json.dumps(answer) + "\n" for answer in answers))
+    python.write_text(f'#!/bin/sh\nexec 3<{folder}/answers\nwhile read order; do read answer <&3; echo "$answer"; done\n')
+    python.chmod(0o755)
+    return str(python)
+
+
+@pytest.mark.parametrize("served", ["right", "lost"])
+def test_an_engine_in_another_process_is_checked_before_it_generates(backend, stored, tmp_path, served) -> None:
+    spec, adapters = stored
+    lost = {"t0-g0000": backend.initial_adapter()}  # the base model: B is zero
+    python = engine_that_serves(tmp_path, backend, adapters if served == "right" else lost, adapters)
+    with Workers(1) as workers:
+        if served == "right":
+            assert workers.run(spec, python) == {"stage": "propose"}
+        else:
+            with pytest.raises(StageFailed, match=r"engine and trainer differ by more than .*'t0-g0000'"):
+                workers.run(spec, python)

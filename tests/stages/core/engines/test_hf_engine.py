@@ -1,0 +1,167 @@
+"""The transformers engine against a naive decoder that runs one request at a time without a cache."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from stages.core.engines.hf_engine import HFEngine
+from stages.core.engines.protocol import Completion, Request, before_stop
+from stages.core.training.grouped_lora import GroupedLoRA, attach
+from tests.stages.core.training.test_grouped_lora import TARGETS, random_weights, tiny
+
+END = 1
+WEIGHT_SCALE = 3  # large enough that the adapters' completions differ
+
+
+class Letters:
+    """A tokenizer of single characters."""
+
+    eos_token_id = END
+
+    def encode(self, text: str) -> list[int]:
+        return [(ord(letter) - 95) % 31 for letter in text]
+
+    def decode(self, token_ids: Sequence[int], **_: bool) -> str:
+        return "".join(chr(token + 95) for token in token_ids)
+
+
+@pytest.fixture(scope="module")
+def lora() -> GroupedLoRA:
+    return attach(tiny(dtype=torch.float32), TARGETS, 2, 4, 1)
+
+
+@pytest.fixture(scope="module")
+def engine(lora: GroupedLoRA) -> HFEngine:
+    adapters = {f"s{n}": {name: WEIGHT_SCALE * array for name, array in random_weights(lora, n).items()} for n in range(3)}
+    return HFEngine(lora, Letters(), adapters, batch_tokens=160)
+
+
+def requests(num: int = 16, repeats: int = 2, max_new_tokens: int = 8) -> list[Request]:
+    rng = np.random.default_rng(3)
+    prompts = [tuple(rng.integers(2, 31, rng.integers(1, 9)).tolist()) for _ in range(num // repeats)]
+    adapters = ["s0", "s1", None, "s2"]
+    return [Request(prompts[i // repeats], adapters[(i // repeats) % 4], 100 + i, max_new_tokens + i % 3) for i in range(num)]
+
+
+def naive(engine: HFEngine, lora: GroupedLoRA, request: Request, temperature: float) -> Completion:
+    """One token at a time from a full forward pass; the definition of what the engine must return."""
+    weights = engine._base if request.adapter_id is None else engine._adapters[request.adapter_id]
+    lora.load([weights])
+    uniforms, ids, logprobs = np.random.default_rng(request.seed).random(request.max_new_tokens), list(request.prompt_ids), []
+    for uniform in uniforms:
+        with torch.no_grad(), lora.routed([1]):
+            logits = lora.model(torch.tensor([ids])).logits[0, -1]
+        row = (logits / (temperature or 1)).log_softmax(-1)
+        cumulative = row.double().exp().cumsum(0)
+        token = int(row.argmax()) if temperature == 0 else int((cumulative > uniform * cumulative[-1]).nonzero()[0])
+        ids.append(token)
+        logprobs.append(float(row[token]))
+        if token == END:
+            break
+    written = ids[len(request.prompt_ids) :]
+    return Completion(tuple(written), tuple(logprobs), written[-1] != END)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
+def test_equals_the_naive_decoder(engine: HFEngine, lora: GroupedLoRA, temperature: float) -> None:
+    asked = requests()
+    for request, completion in zip(asked, engine.generate(asked, temperature), strict=True):
+        expected = naive(engine, lora, request, temperature)
+        assert (completion.token_ids, completion.truncated) == (expected.token_ids, expected.truncated)
+        np.testing.assert_allclose(completion.logprobs, expected.logprobs, atol=2e-5)
+
+
+def test_memory_is_bounded_however_many_prompts_there_are(lora: GroupedLoRA) -> None:
+    """Prompts are read, and distributions drawn from, some at a time; the head gets contiguous rows, which it need not copy."""
+    weights = {"s0": random_weights(lora, 0), "s1": random_weights(lora, 1)}
+    asked = [Request((2 + n % 5, *range(2, 9)), f"s{n % 2}", n, 6) for n in range(40)]
+    whole = HFEngine(lora, Letters(), weights).generate(asked, 1.0)
+    bound = 8 * 4 * 40 * 3  # three prompts of eight tokens, 40 wide, in float32
+    widest, rows, contiguous = [], [], []
+    head, layer = lora.model.get_output_embeddings(), lora.model.get_submodule("model.layers.0.mlp.down_proj")
+    hooks = [
+        layer.register_forward_pre_hook(lambda _, given: widest.append(given[0].numel() * 4)),
+        head.register_forward_pre_hook(lambda _, given: rows.append(len(given[0]))),
+        head.register_forward_pre_hook(lambda _, given: contiguous.append(given[0].is_contiguous())),
+    ]
+    bounded = HFEngine(lora, Letters(), weights, pass_bytes=bound).generate(asked, 1.0)
+    for hook in hooks:
+        hook.remove()
+    assert [one.token_ids for one in bounded] == [one.token_ids for one in whole]
+    assert max(rows[:4]) == 3 and len(rows) > 5 and max(widest[:4]) <= bound
+    assert all(contiguous)
+
+
+def test_repeats_bit_for_bit_and_leaves_the_global_generator_alone(engine: HFEngine) -> None:
+    before = torch.random.get_rng_state()
+    first = engine.generate(requests(), 1.0)
+    assert engine.generate(requests(), 1.0) == first
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert {completion.truncated for completion in first} == {True, False}
+    assert all(isinstance(token, int) for completion in first for token in completion.token_ids)
+
+
+def test_a_draw_does_not_depend_on_the_batch(engine: HFEngine) -> None:
+    asked = requests()
+    together, alone = engine.generate(asked, 1.0), [engine.generate([request], 1.0)[0] for request in asked]
+    assert [completion.token_ids for completion in together] == [completion.token_ids for completion in alone]
+
+
+def test_sampling_follows_the_distribution(engine: HFEngine, lora: GroupedLoRA) -> None:
+    num = 4000
+    sampled = engine.generate([Request((5, 6, 7), "s0", seed, 1) for seed in range(num)], 1.3)
+    share_V = np.bincount([completion.token_ids[0] for completion in sampled], minlength=31) / num
+    lora.load([engine._adapters["s0"]])
+    with torch.no_grad(), lora.routed([1]):
+        expected_V = (lora.model(torch.tensor([[5, 6, 7]])).logits[0, -1] / 1.3).softmax(-1).numpy()
+    assert np.abs(share_V - expected_V).max() < 4 * np.sqrt(0.25 / num)
+
+
+def test_adapters_are_exchanged_between_calls(lora: GroupedLoRA) -> None:
+    weights = [{name: WEIGHT_SCALE * array for name, array in random_weights(lora, n).items()} for n in (7, 8)]
+    engine = HFEngine(lora, Letters(), {"a": weights[0]})
+    asked = [Request((4, 5), "a", seed, 8) for seed in range(8)]
+    first = engine.generate(asked, 1.0)
+    engine.set_adapters({"a": weights[1]})
+    assert engine.generate(asked, 1.0) != first
+    engine.set_adapters({"other": weights[1], "a": weights[0]})
+    assert [c.token_ids for c in engine.generate(asked, 1.0)] == [c.token_ids for c in first]
+
+
+def test_the_window_ends_a_completion(engine: HFEngine) -> None:
+    (completion,) = engine.generate([Request((3,) * 60, "s1", 1, 50)], 1.0)
+    assert len(completion.token_ids) <= engine.window - 60
+
+
+def test_bad_requests_are_named(engine: HFEngine) -> None:
+    for request in [Request((), "s0", 1, 4), Request((2,) * 64, "s0", 1, 4), Request((2,), "s0", 1, 0)]:
+        with pytest.raises(ValueError, match="prompt of"):
+            engine.generate([request], 1.0)
+    with pytest.raises(ValueError, match="'gone' is not loaded"):
+        engine.generate([Request((2,), "gone", 1, 4)], 1.0)
+    assert engine.generate([], 1.0) == []
+
+
+def test_text_goes_both_ways(engine: HFEngine) -> None:
+    assert engine.decode([*engine.encode("abc"), END]) == "abc"
+
+
+def test_a_stop_sequence_ends_a_completion_and_is_no_cut(engine: HFEngine) -> None:
+    plain = engine.generate(requests(max_new_tokens=12), 0.7)
+    stops = [engine.decode(one.token_ids)[3:5] for one in plain]
+    asked = [replace(request, stops=("never", stop)) for request, stop in zip(requests(max_new_tokens=12), stops, strict=True)]
+    ended = 0
+    for stop, whole, found in zip(stops, plain, engine.generate(asked, 0.7), strict=True):
+        text = engine.decode(whole.token_ids)
+        if len(stop) < 2:  # it ended by itself before
+            assert found.token_ids == whole.token_ids
+            continue
+        written = engine.decode(found.token_ids)
+        assert written == text[: text.index(stop) + 2] and not found.truncated
+        assert found.logprobs == pytest.approx(whole.logprobs[: len(found.token_ids)], abs=2e-5)
+        assert before_stop(written, ("never", stop)) == text[: text.index(stop)]
+        ended += 1
+    assert ended >= 10

@@ -1,0 +1,76 @@
+"""Adapters to bytes and back: equal adapters, equal bytes; nothing of this machine in them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stages.core.lora.adapter_files import (
+    CONFIG_FILE,
+    OPTIMIZER_FILE,
+    WEIGHTS_FILE,
+    adapter_bytes,
+    initial_adapter,
+    read_adapter,
+    weights_bytes,
+    weights_sha256,
+)
+from stages.core.training.protocol import Adapter, Weights
+
+SHAPES = {"model.layers.0.self_attn.q_proj": (5, 3), "model.layers.0.mlp.down_proj": (3, 7)}
+
+
+def trained() -> Adapter:
+    weights = initial_adapter(SHAPES, 2, 1).weights
+    rng = np.random.default_rng(0)
+    moments = {
+        f"{kind}.{name}": rng.normal(size=array.shape).astype(np.float32)
+        for kind in ("exp_avg", "exp_avg_sq")
+        for name, array in weights.items()
+    }
+    return Adapter(weights, moments, 7)
+
+
+def same(a: Weights, b: Weights) -> bool:
+    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("adapter", [trained(), initial_adapter(SHAPES, 2, 1)], ids=["trained", "fresh"])
+def test_bytes_hold_everything(adapter: Adapter) -> None:
+    files = adapter_bytes(adapter, "seed", 2.0)
+    back = read_adapter(files[WEIGHTS_FILE], files[OPTIMIZER_FILE])
+    assert same(back.weights, adapter.weights) and same(back.moments, adapter.moments) and back.step == adapter.step
+    assert adapter_bytes(back, "seed", 2.0) == files
+
+
+def test_order_and_memory_layout_do_not_matter() -> None:
+    weights = trained().weights
+    other = {name: np.asfortranarray(array) for name, array in reversed(weights.items())}
+    assert weights_bytes(other) == weights_bytes(weights)
+    assert weights_sha256(weights | {next(iter(weights)): next(iter(weights.values())) + 1}) != weights_sha256(weights)
+
+
+def test_configuration_is_sorted_and_names_the_base() -> None:
+    config = adapter_bytes(trained(), "some/base", 4.0)[CONFIG_FILE]
+    values = json.loads(config)
+    assert list(values) == sorted(values) and values["target_modules"] == ["down_proj", "q_proj"]
+    assert (values["r"], values["lora_alpha"], values["base_model_name_or_path"]) == (2, 4, "some/base")
+
+
+def test_moments_of_other_weights_and_other_types_are_refused() -> None:
+    adapter = trained()
+    files = adapter_bytes(adapter, "seed", 2.0)
+    first = next(iter(adapter.weights))
+    fewer = weights_bytes({name: array for name, array in adapter.weights.items() if name != first})
+    with pytest.raises(ValueError, match="other weights"):
+        read_adapter(fewer, files[OPTIMIZER_FILE])
+    with pytest.raises(ValueError, match="float32"):
+        weights_bytes({first: adapter.weights[first].astype(np.float64)})
+
+
+def test_needs_no_torch() -> None:
+    code = "import sys, stages.core.lora.adapter_files, stages.core.method.advantages, stages.core.training.packing; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[4])

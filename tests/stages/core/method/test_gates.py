@@ -1,0 +1,51 @@
+"""Task gates: what each stops, and what it lets through."""
+
+import pytest
+
+from stages.core.method.gates import GATES
+
+
+def row(program: str, inputs: list[str], outputs: list[str], kind: str = "deduction", message: str = "") -> dict[str, object]:
+    return {"program": program, "inputs": inputs, "outputs": outputs, "values": outputs, "kind": kind, "message": message}
+
+
+SUM = "def f(a, b):\n    # adds 3 and 4\n    return a + b"
+CASES = {
+    "constant": (
+        row("def f(x):\n    return 7", ["1", "2"], ["7", "7"], "induction"),
+        row("def f(x):\n    return 7 * x", ["1", "2"], ["7", "14"], "induction"),
+    ),
+    "identity": (
+        row("def f(x):\n    return x", ["[1,2]"], ["[1, 2]"]),
+        row("def f(x):\n    return x[::-1]", ["[1,2]"], ["[2, 1]"]),
+    ),
+    "ignores_input": (
+        row("def f(text: str, n=2) -> int:\n    '''Counts text.'''\n    # n is not used\n    return len('abc')", ["'a'"], ["3"]),
+        row("def f(text: str, n=2) -> int:\n    return len(text)", ["'a'"], ["1"]),
+    ),
+    "verbatim_output": (
+        row("def f(x):\n    return ['a', 'bc'] if x else 0", ["1"], ['["a", "bc"]']),
+        row("def f(x):\n    return ['a' + x]", ["'b'"], ["['ab']"]),
+    ),
+    "quoted_input": (row(SUM, ["3"], ["7"]), row(SUM, ["5, 6"], ["11"])),
+    "telling_message": (
+        row("def f(x):\n    return x * 3 + 1", ["1", "40"], ["4", "121"], "induction", "It is return x*3+1, you see."),
+        row("def f(x):\n    return x * 3 + 1", ["1", "40"], ["4", "121"], "induction", "Triples a number and adds one."),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GATES)
+def test_a_gate_stops_what_it_names_and_nothing_else(name: str) -> None:
+    stopped, passed = CASES[name]
+    assert GATES[name](stopped) is True
+    assert GATES[name](passed) is False
+
+
+def test_a_hidden_output_in_the_message_is_stopped_and_a_shown_one_is_not() -> None:
+    task = row("def f(x):\n    return x * 111", ["1", "2", "3", "4"], ["111", "222", "333", "444"], "induction", "Such as 444.")
+    assert GATES["telling_message"](task) and not GATES["telling_message"](task | {"message": "Such as 111."})
+
+
+def test_f_without_parameters_ignores_none() -> None:
+    assert not GATES["ignores_input"](row("def f():\n    return 1", [""], ["1"]))

@@ -1,0 +1,151 @@
+import ast
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from flows.report.report_data import gather
+from flows.report.report_figures import EVERY
+from stages.core.statistics.condensed import condense, joined
+from stages.core.statistics.estimates import Series, estimate, series
+from stages.figures import diversity as diversity_figures
+from stages.figures import figures
+from stages.figures import population as population_figures
+from stages.figures import tasks as task_figures
+from stages.figures.plates import ROLE, canvas, curve, end_labels, svg
+from tests.support.report_run import made
+
+
+@pytest.fixture(scope="module")
+def gathered(tmp_path_factory):
+    with made(tmp_path_factory.mktemp("store"), "run", 6) as run:
+        yield gather(run)
+
+
+@pytest.fixture(scope="module")
+def plates(gathered):
+    return [draw(gathered) for draw in EVERY.values()]
+
+
+def test_clusters_count_once():
+    table = pa.table(
+        {
+            "generation": [0, 0, 0, 0, 3],
+            "task": ["a", "a", "a", "b", "a"],
+            "correct": [True, True, False, False, None],
+        }
+    )
+    found = series(table, "correct", "task")
+    np.testing.assert_allclose(found.mean, [1 / 3])
+    np.testing.assert_allclose(found.stderr, [np.std([2 / 3, 0], ddof=1) / np.sqrt(2)])
+    assert (found.generations.tolist(), found.clusters.tolist(), found.clusters_text()) == ([0], [2], "2")
+    overall = estimate(table, "correct", ["generation", "task"])
+    np.testing.assert_allclose(
+        (overall.mean, overall.stderr, overall.clusters), (1 / 3, np.std([2 / 3, 0], ddof=1) / np.sqrt(2), 2)
+    )
+
+
+def test_one_cluster_has_no_error_and_none_no_series():
+    table = pa.table({"generation": [1], "task": ["a"], "value": [2.0]})
+    assert np.isnan(series(table, "value", "task").stderr[0])
+    assert not series(table.slice(0, 0), "value", "task")
+    assert estimate(table.slice(0, 0), "value", "task").clusters == 0
+
+
+def test_every_figure_says_when_there_is_nothing_to_draw():
+    empty = joined([])
+    found = [
+        figures.solve_rate(empty["grades"]),
+        figures.rewards(empty["samples"]),
+        figures.reward_distribution(empty["samples"]),
+        figures.zero_variance(empty["samples"]),
+        figures.exploration(empty["completions"]),
+        figures.lengths(empty["completions"]),
+        population_figures.rating_curves(empty["ratings"]),
+        population_figures.heat_map(empty["matches"], empty["grades"]),
+        population_figures.calibration(empty["ratings"]),
+        population_figures.family_tree(empty["ratings"], empty["offspring"]),
+        population_figures.recovery(empty["samples"], empty["offspring"]),
+        task_figures.valid_share(empty["tasks"]),
+        task_figures.reasons(empty["tasks"]),
+        task_figures.program_complexity(empty["tasks"]),
+        task_figures.coverage(empty["tasks"]),
+        task_figures.seconds(pa.table({"generation": pa.array([], pa.int64()), "stage": [], "seconds": []})),
+        task_figures.drift(empty["metrics"]),
+        diversity_figures.novelty(empty["metrics"]),
+        diversity_figures.differences(empty["metrics"]),
+    ]
+    assert [plate.figure for plate in found] == [None] * len(found)
+    assert all(plate.caption.startswith("No ") and plate.caption.endswith(".") for plate in found)
+
+
+def test_every_figure_asks_a_question_and_has_axes_units_n_and_errors(plates):
+    drawn = [plate for plate in plates if plate.figure is not None]
+    assert {plate.name for plate in plates} - {plate.name for plate in drawn} == {"benchmark"}  # none in six generations
+    for plate in drawn:
+        assert plate.question.endswith("?") and len(plate.question) <= 46, plate.question
+        assert plate.figure.get_suptitle() == plate.question
+        assert "n = " in plate.caption, plate.caption
+        assert any(word in plate.caption.lower() for word in ("standard error", "sampl", "error bars")), plate.caption
+        for ax in plate.figure.axes:
+            assert ax.get_xlabel() or ax.get_subplotspec().is_last_row() is False, plate.name
+            assert ax.get_ylabel() or plate.name == "family", plate.name
+    assert len({plate.name for plate in plates}) == len(plates)
+
+
+def test_roles_keep_their_colours(plates):
+    for plate in plates:
+        for ax in plate.figure.axes if plate.figure else []:
+            for line in ax.get_lines():
+                for role in ("teacher", "student"):
+                    if str(line.get_label()).startswith(role):
+                        assert line.get_color() == ROLE[role], plate.name
+
+
+def test_lines_break_where_a_generation_is_missing():
+    figure, (ax,) = canvas("Gap?")
+    curve(
+        ax,
+        Series(np.array([0, 1, 5]), np.array([1.0, 2.0, 3.0]), np.array([0.1, np.nan, 0.1]), np.array([2, 1, 2])),
+        "#000000",
+        "x",
+    )
+    x = ax.get_lines()[0].get_xdata()
+    assert np.isnan(x[2]) and x[[0, 1, 3]].tolist() == [0, 1, 5]
+    assert figure.axes == [ax]
+
+
+def test_labels_that_end_together_are_moved_apart():
+    _, (ax,) = canvas("Labels?")
+    ax.set_ylim(0, 10)
+    end_labels(ax, [(5.0, 2.0, "a"), (5.0, 2.1, "b"), (3.0, 2.0, "c")], "#000000")
+    places = {text.get_text(): text.xy for text in ax.texts}
+    assert places["c"] == (3.0, 2.0)
+    assert places["b"][1] - places["a"][1] == pytest.approx(0.9)
+    assert (places["a"][1] + places["b"][1]) / 2 == pytest.approx(2.05)
+
+
+def test_svg_for_a_page_refers_to_nothing_outside(plates):
+    for plate in (plate for plate in plates if plate.figure is not None):
+        text = svg(plate.figure, plate.name, themed=True)
+        assert text.startswith("<svg viewBox=") and text.endswith("</svg>\n")
+        assert "http" not in text and "<image" not in text and "data:" not in text, plate.name
+        assert ROLE["teacher"] not in text, "colours are variables of the page"
+    assert 'xmlns="http://www.w3.org/2000/svg"' in svg(plates[0].figure, "alone"), "a file of its own names its namespace"
+
+
+def test_surprise_is_the_mean_of_minus_log_p(gathered):
+    generation = gathered.run.read_table(2, "proposals")
+    condensed = condense(2, {"proposals": generation})["completions"]
+    expected = [-np.mean(row) for row in generation["logprobs"].to_pylist()]
+    np.testing.assert_allclose(condensed["surprise"].to_numpy(), expected, rtol=1e-6)
+    assert condensed["tokens"].to_pylist() == [len(ids) for ids in generation["completion_ids"].to_pylist()]
+
+
+def test_complexity_columns_are_those_of_valid_programs(gathered):
+    for row in gathered.tables["tasks"].to_pylist():
+        if row["status"] == "valid":
+            assert row["lines"] == len(row["program"].splitlines())
+            assert ast.parse(row["program"])
+        else:
+            assert row["depth"] is None

@@ -1,0 +1,168 @@
+"""Propose, verify, solve, grade, reward: literal rows in, literal rows out, with scripted completions and verdicts."""
+
+import pyarrow as pa
+import pytest
+
+from stages.core import tables
+from stages.core.method.buffer import snapshot
+from stages.core.method.proposing import Plan
+from stages.core.method.rewards import Event, azr, populora
+from stages.core.prompts.styles import Kind
+from stages.grade import grade
+from stages.propose import propose
+from stages.reward import ESTIMATORS, reward
+from stages.solve import Plan as SolvePlan
+from stages.solve import solve
+from stages.verify import known_keys, verify
+from tests.support.fakes import PlainStyle, ScriptedEngine, TableSandbox
+
+PLAN = Plan(groups=1, group_size=2, references=2, num_inputs=2, max_new_tokens=8, temperature=1.0)
+SEED_ROW = {
+    "task_id": "seed-d0000",
+    "kind": "deduction",
+    "program": "id",
+    "inputs": ["1"],
+    "outputs": ["1"],
+    "values": ["1"],
+    "message": "",
+    "program_key": "key of id",
+}
+DIGESTS = {"t0-start": "sha t", "s0-start": "sha s"}
+
+
+def seeds() -> pa.Table:
+    rows = [SEED_ROW, SEED_ROW | {"task_id": "seed-a0000", "kind": "abduction"}]
+    return tables.table([*rows, SEED_ROW | {"task_id": "seed-i0000", "kind": "induction", "inputs": ["1", "2"]}], tables.SEEDS)
+
+
+def matches() -> pa.Table:
+    row = {
+        "match_id": "g0000-m00",
+        "teacher_id": "t0",
+        "student_id": "s0",
+        "teacher_adapter_id": "t0-start",
+        "student_adapter_id": "s0-start",
+        "teacher_mu": 25.0,
+        "teacher_sigma": 8.0,
+        "student_mu": 25.0,
+        "student_sigma": 8.0,
+        "expected": 0.5,
+    }
+    return tables.table([row], tables.MATCHES)
+
+
+def proposals(*texts: str) -> pa.Table:
+    buffers = {"t0": snapshot(seeds(), [], 100)}
+    return propose(matches(), DIGESTS, buffers, ScriptedEngine(*texts), PlainStyle(), PLAN, seed=0, generation=0)
+
+
+def verified(
+    *texts: str, known: dict[tuple[str, str], str] | None = None, gates: tuple[str, ...] = ()
+) -> tuple[pa.Table, pa.Table]:
+    made = proposals(*texts)
+    sandbox, style = TableSandbox(known or {}), PlainStyle()
+    return made, verify(made, sandbox, style, known_keys(seeds(), []), {"key of probe"}, gates, lambda text: len(text) < 200)
+
+
+def test_a_teacher_writes_three_kinds_in_groups_that_share_a_prompt() -> None:
+    made = proposals("p|1", "no bar", "p|2", "p|3", "4|5", "6")
+    assert made["kind"].to_pylist() == ["deduction", "deduction", "abduction", "abduction", "induction", "induction"]
+    assert made["status"].to_pylist() == ["parsed", "unparsed", "parsed", "parsed", "parsed", "unparsed"]
+    assert made["inputs"].to_pylist() == [["1"], [], ["2"], ["3"], ["4", "5"], []]
+    assert made["program"].to_pylist()[4:] == ["id", "id"]
+    for first, second in ((0, 1), (2, 3), (4, 5)):
+        assert made["prompt_ids"][first] == made["prompt_ids"][second]
+        assert made["group_id"][first] == made["group_id"][second]
+        assert made["seed"][first] != made["seed"][second]
+    assert set(made["adapter_sha256"].to_pylist()) == {"sha t"}
+    assert made.equals(proposals("p|1", "no bar", "p|2", "p|3", "4|5", "6"))
+
+
+def test_verify_keeps_every_row_with_its_status() -> None:
+    known = {("p", "1"): "7", ("q", "2"): "timeout", ("probe", "3"): "9", ("id", "4"): "4", ("id", "5"): "error"}
+    made, tasks = verified("p|1", "q|2", "probe|3", "p|1", "4|5", "bad", known=known)
+    assert tasks["task_id"].to_pylist() == made["proposal_id"].to_pylist()
+    assert tasks["status"].to_pylist() == ["valid", "timeout", "valid", "valid", "error", "unparsed"]
+    assert tasks["outputs"].to_pylist() == [["7"], [], ["9"], ["7"], [], []]
+    assert tasks["probe_overlap"].to_pylist() == [False, False, True, False, False, False]
+    assert tasks["duplicate"].to_pylist() == [False] * 6
+
+
+def test_duplicates_are_told_by_kind_program_and_inputs() -> None:
+    _, tasks = verified("p|1", "p|1", "id|1", "p|1", "4|5", "4|5")
+    assert tasks["duplicate"].to_pylist() == [False, True, True, False, False, True]
+
+
+def test_gates_name_their_reason_and_the_buffer_keeps_out_what_they_stop() -> None:
+    _, tasks = verified("p|1", "p|2", "p|3", "p|4", "4|5", "4|6", known={("p", "1"): "1"}, gates=("identity", "constant"))
+    assert tasks["gate"].to_pylist() == ["identity", None, None, None, "constant", "constant"]
+    kept = snapshot(seeds(), [tasks], 100)
+    assert [row["task_id"] for row in kept[Kind.DEDUCTION]] == ["seed-d0000", "g0000-m00-p001"]
+
+
+def test_the_buffer_keeps_the_newest() -> None:
+    _, tasks = verified("p|1", "p|2", "p|3", "p|4", "4|5", "4|6")
+    assert [row["task_id"] for row in snapshot(seeds(), [tasks], 2)[Kind.DEDUCTION]] == ["g0000-m00-p000", "g0000-m00-p001"]
+    assert [row["task_id"] for row in snapshot(seeds(), [tasks], 9, "t9")[Kind.DEDUCTION]] == ["seed-d0000"]
+
+
+def test_a_task_whose_prompt_is_too_long_counts_as_invalid() -> None:
+    _, tasks = verified("p|1", "p" * 300 + "|1", "p|1", "p|1", "4|5", "4|6")
+    assert tasks["status"].to_pylist()[:2] == ["valid", "too_long"]
+
+
+def played(*answers: str) -> tuple[pa.Table, pa.Table, pa.Table, pa.Table]:
+    known = {
+        ("p", "1"): "7",
+        ("p", "2"): "8",
+        ("q", "2"): "error",
+        ("id", "4"): "4",
+        ("id", "5"): "5",
+        ("g", "4"): "4",
+        ("g", "5"): "5",
+    }
+    made, tasks = verified("p|1", "no", "p|2", "q|2", "4|5", "no", known=known)
+    plan = SolvePlan(attempts=2, max_new_tokens=8, temperature=1.0)
+    rollouts = solve(matches(), DIGESTS, tasks, ScriptedEngine(*answers), PlainStyle(), plan, seed=0, generation=0)
+    return made, tasks, rollouts, grade(tasks, rollouts, TableSandbox(known))
+
+
+def test_only_valid_tasks_are_posed_and_each_answer_is_graded() -> None:
+    _, _, rollouts, grades = played("7", "8", "2", "1", "g", "")
+    assert rollouts["task_id"].to_pylist() == [f"g0000-m00-p00{n}" for n in (0, 0, 2, 2, 4, 4)]
+    assert grades["status"].to_pylist() == ["correct", "wrong", "correct", "wrong", "correct", "format"]
+    assert grades["correct"].to_pylist() == [True, False, True, False, True, False]
+
+
+def test_rewards_are_the_papers_and_centred_ones_sum_to_zero_in_a_group() -> None:
+    made, tasks, rollouts, grades = played("7", "8", "2", "1", "g", "")
+    samples = reward(made, tasks, rollouts, grades, populora, ESTIMATORS["dr_grpo"], "group", 0)
+    assert samples["reward"].to_pylist() == [0.5, -1.0, 0.5, -1.0, 0.5, -1.0, 1.0, -0.5, 1.0, -0.5, 1.0, -1.0]
+    assert samples["role"].to_pylist() == ["teacher"] * 6 + ["student"] * 6
+    sums: dict[str, float] = {}
+    for group, centred in zip(samples["group_id"].to_pylist(), samples["centred"].to_pylist(), strict=True):
+        sums[group] = sums.get(group, 0.0) + centred
+    assert max(map(abs, sums.values())) < 1e-12
+
+
+def test_one_trained_attempt_leaves_the_solve_rate_as_it_is() -> None:
+    made, tasks, rollouts, grades = played("7", "8", "2", "1", "g", "")
+    samples = reward(made, tasks, rollouts, grades, populora, ESTIMATORS["trr_plus_plus"], "none", 1)
+    assert samples["reward"].to_pylist() == [0.5, -1.0, 0.5, -1.0, 0.5, -1.0, 1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("status", "rate", "expected", "by_azr"),
+    [
+        ("valid", 0.0, 0.0, -0.5),
+        ("valid", 0.125, 0.875, 0.875),
+        ("valid", 1.0, 0.0, -0.5),
+        ("timeout", None, -1.0, -1.0),
+        ("gated", None, 0.0, 0.0),
+    ],
+)
+def test_teachers_are_paid_for_tasks_that_are_hard_but_solved(
+    status: str, rate: float | None, expected: float, by_azr: float
+) -> None:
+    event = Event("teacher", Kind.DEDUCTION, status, rate)
+    assert (populora(event), azr(event)) == (expected, by_azr)

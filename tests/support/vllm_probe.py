@@ -1,0 +1,38 @@
+"""Run by the vLLM environment's interpreter: `vllm_probe.py SPEC OUT` answers the spec's requests and writes them as JSON."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def main() -> None:
+    sys.path.insert(0, str(ROOT))
+    from stages.core.engines.protocol import Request
+    from stages.core.engines.vllm_engine import Limits, VLLMEngine
+
+    spec = json.loads(Path(sys.argv[1]).read_text())
+    adapters = {name: load_file(path) for name, path in spec["adapters"].items()}
+    window = spec["window"]  # batch_tokens as small as it may be: prompts come in several batches
+    limits = Limits(spec["rank"], spec["alpha"], 4, window, batch_tokens=window, dtype="float32", compile=False)
+    engine = VLLMEngine(spec["model"], limits, {})
+    answers = []
+    for turn in spec["turns"]:
+        engine.set_adapters({name: adapters[file] for name, file in turn["adapters"].items()})
+        stops = turn.get("stops", [[]] * len(turn["requests"]))
+        rows = zip(turn["requests"], stops, strict=True)
+        asked = [Request(tuple(ids), name, seed, length, tuple(stop)) for (ids, name, seed, length), stop in rows]
+        completions = engine.generate(asked, turn["temperature"])
+        answers.append([[c.token_ids, np.float64(c.logprobs).tolist(), c.truncated] for c in completions])
+    text = engine.decode(engine.encode("def f(x):\n    return x"))
+    published = len(list(engine._folder.iterdir()))
+    engine.close()
+    Path(sys.argv[2]).write_text(json.dumps({"answers": answers, "text": text, "published": published}))
+
+
+if __name__ == "__main__":
+    main()
