@@ -21,7 +21,6 @@ from pygments.util import ClassNotFound
 from sphinx.addnodes import download_reference
 from sphinx.application import Sphinx
 from sphinx.util import logging
-from sphinx.util.osutil import relative_uri
 
 ROOT = Path(__file__).resolve().parent.parent
 ORDER = "docs/README.md"
@@ -43,7 +42,7 @@ html_copy_source = False
 html_show_copyright = False
 html_use_index = False
 suppress_warnings = ["misc.highlighting_failure"]  # SQL of DuckDB, which Pygments does not know
-html_theme_options = {"top_of_page_buttons": []}
+html_theme_options: dict[str, Any] = {"top_of_page_buttons": []}
 html_css_files = ["site.css"]
 html_static_path = ["_static"]
 
@@ -125,7 +124,8 @@ def source_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
 def add_index(app: Sphinx, error: Exception | None) -> None:
     """Lets a server, or a reader who opens the folder, begin at the first page."""
     if error is None:
-        page = f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={root_doc}.html"><title>{project}</title>'
+        leads = f'<meta http-equiv="refresh" content="0; url={root_doc}.html">'
+        page = f'<!doctype html><meta charset="utf-8">{leads}<title>{project}</title>'
         (Path(app.outdir) / "index.html").write_text(page, encoding="utf-8")
 
 

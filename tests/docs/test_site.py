@@ -61,8 +61,11 @@ def test_no_link_leads_nowhere(site):
 
 
 def test_what_does_not_exist_is_an_error(tmp_path):
-    page = """# A page\n\n[a page](docs/nothing.md), [a heading](#nothing), `flows/nothing.py`, `flows/cli.py:nothing`, `flows/cli.py:main`\n"""
-    (tmp_path / "README.md").write_text(page)
+    links, names = (
+        "[a page](docs/nothing.md), [a heading](#nothing)",
+        "`flows/nothing.py`, `flows/cli.py:nothing`, `flows/cli.py:main`",
+    )
+    (tmp_path / "README.md").write_text(f"# A page\n\n{links}, {names}\n")
     done = built(tmp_path, tmp_path / "out")
     assert done.returncode != 0
     for wrong in (
