@@ -6,7 +6,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stages.core import tables
-from stages.core.training.protocol import Adapter, Trainer
+from stages.core.lora.adapter import Adapter
+from stages.core.training.protocol import Trainer
 
 
 def update(

@@ -6,9 +6,9 @@ from typing import Any
 from flows.browser.keys import cells
 from flows.browser.library import Library
 from flows.browser.table_view import Asked, row, view
-from flows.commands.status import done, following, holder
 from flows.monitoring.alarms import Alarm, summary
 from flows.monitoring.run_tables import Watch, seconds_of
+from flows.monitoring.status import done, following, holder
 from flows.run.manifest import STAGES, Json, Manifest, Ref, digest, folder_of
 from flows.run.run import Run
 from flows.storage import NotStored

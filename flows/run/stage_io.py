@@ -9,9 +9,9 @@ from safetensors.numpy import load
 
 from flows.run.run import Manifest, Ref, Run
 from stages.core import tables
+from stages.core.lora.adapter import Adapter
 from stages.core.lora.adapter_files import OPTIMIZER_FILE, WEIGHTS_FILE, adapter_bytes, read_adapter
 from stages.core.population import Member, population_after
-from stages.core.training.protocol import Adapter
 
 
 class StageIO:
