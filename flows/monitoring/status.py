@@ -3,8 +3,9 @@
 import json
 
 from flows.monitoring.run_tables import clock, health
-from flows.run.manifest import STAGES, Manifest
+from flows.run.manifest import Manifest
 from flows.run.run import Run
+from flows.stages import STAGE_NAMES
 from flows.storage import Damaged, NotStored
 from stages.analysis.summary import generation_line
 
@@ -52,11 +53,11 @@ def following(run: Run, planned: int) -> str:
     generation, done = _newest(run)
     if not done:
         return "start"
-    if generation is None or done[-1].stage == STAGES[-1]:
+    if generation is None or done[-1].stage == STAGE_NAMES[-1]:
         following = 0 if generation is None else generation + 1
-        return f"{STAGES[0]} of generation {following}" if following < planned else "nothing: the run is finished"
+        return f"{STAGE_NAMES[0]} of generation {following}" if following < planned else "nothing: the run is finished"
     # A benchmark runs only in some generations, so what follows `rate` is either.
-    after = STAGES[STAGES.index(done[-1].stage) + 1]
+    after = STAGE_NAMES[STAGE_NAMES.index(done[-1].stage) + 1]
     return f"{'benchmark or evolve' if after == 'benchmark' else after} of generation {generation}"
 
 
