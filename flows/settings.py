@@ -57,7 +57,7 @@ class Population(Group):
     matchmaker: str = Field(
         "pfsp",
         title="Matchmaker",
-        description="How teachers meet students: pfsp (in proportion to p(1-p)), random, round_robin, or path/to/file.py:function.",
+        description="pfsp (in proportion to p(1-p)), random, round_robin, or path/to/file.py:function.",
     )
 
 
