@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import example_run
 import pyarrow.parquet as pq
 import pytest
 
@@ -13,6 +12,7 @@ from flows.run.lineage import generation_of
 from flows.run.run import Run
 from flows.storage import Damaged, NotStored, StoreRefused, open_store
 from stages.core import tables
+from tests.support import example_run
 
 SCORE = {
     "suite": "probe",

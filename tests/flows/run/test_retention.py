@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import example_run
 import pyarrow.parquet as pq
 import pytest
 
@@ -20,6 +19,7 @@ from flows.run.retention import Policy, check_room, expected_bytes, plan, retire
 from flows.run.run import Retired, Run
 from flows.run.scan import survey_of
 from flows.storage import StoreRefused, open_store
+from tests.support import example_run
 
 POLICY = Policy(newest=1, optimizer_every=4, adapter_every=2)
 CLOCK = {"host": "here"}
