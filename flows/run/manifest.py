@@ -7,7 +7,7 @@ Everything that may differ between two equal runs stands under `clock`, which no
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from flows.stages import REQUIRED, STAGE_NAMES
@@ -98,10 +98,6 @@ class Manifest:
             if ref.uri == name or ref.uri.endswith(f"/{name}"):
                 return ref
         raise LookupError(f"{self.stage} of generation {self.generation} has no output {name}")
-
-    def same_work(self, other: "Manifest") -> bool:
-        """Whether both say the same, clocks aside."""
-        return replace(self, clock={}) == replace(other, clock={})
 
 
 def digest(manifest: Manifest | Mapping[str, Any]) -> str:
