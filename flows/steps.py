@@ -156,20 +156,24 @@ def reward(io: StageIO, config: RunConfig, backend: Backend) -> None:
         config.solve.trained_attempts,
     )
     io.write_table("samples", samples)
+    io.write_table("groups", updating.groups(_trained(samples, config), io.population(), config.learning.adapters_per_group))
 
 
 def update_parts(io: StageIO, config: RunConfig) -> list[tuple[str, list[str]]]:
-    """The adapter groups of this generation's update, each with its part's name: `00`, `01`, ..."""
-    return [(f"{number:02d}", group) for number, group in enumerate(_groups(io, config))]
+    """The parts of this generation's update, `00`, `01`, ..., each with the ids of its adapters."""
+    parts: dict[str, list[str]] = {}
+    for row in _groups(io, config).to_pylist():
+        parts.setdefault(row["part"], []).append(row["adapter_id"])
+    return list(parts.items())
 
 
 def update_part(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """One adapter group takes its step."""
     assert io.part is not None
-    chosen = _groups(io, config)[int(io.part)]
-    members = {member.adapter_id: (member.member_id, member.role) for member in io.population() if member.adapter_id in chosen}
-    adapters = io.adapters(chosen, moments=True)
-    stepped, metrics = updating.update(adapters, members, _trained(io, config), backend.trainer())
+    group = only(_groups(io, config), part=io.part).to_pylist()
+    members = {row["adapter_id"]: (row["member_id"], row["role"]) for row in group}
+    adapters = io.adapters(members, moments=True)
+    stepped, metrics = updating.update(adapters, members, _trained(io.table("samples"), config), backend.trainer())
     check_drift(metrics, config.engine.max_drift)
     for member_id, adapter in stepped.items():
         io.write_adapter(f"{member_id}-g{io.generation:04d}", adapter)
@@ -286,17 +290,16 @@ def _replayed(io: StageIO, rollouts: pa.Table, tasks: pa.Table) -> list[dict]:
     return [row for table in chosen for row in table.select(tables.SEEDS.names).to_pylist()]
 
 
-def _trained(io: StageIO, config: RunConfig) -> pa.Table:
+def _groups(io: StageIO, config: RunConfig) -> pa.Table:
+    """The groups that `reward` stored; computed again where version 0.1 of this project ran it and stored none."""
+    if io.has("groups"):
+        return io.table("groups")
+    return updating.groups(_trained(io.table("samples"), config), io.population(), config.learning.adapters_per_group)
+
+
+def _trained(samples: pa.Table, config: RunConfig) -> pa.Table:
     """The samples that train: those of a frozen role do not."""
-    samples = io.table("samples")
-    frozen = config.learning.frozen.removesuffix("s")
-    return samples.filter(pc.not_equal(samples["role"], frozen))
-
-
-def _groups(io: StageIO, config: RunConfig) -> list[list[str]]:
-    samples = _trained(io, config)
-    playing = [member.adapter_id for member in io.population() if member.adapter_id in set(samples["adapter_id"].to_pylist())]
-    return updating.by_tokens(samples, playing, config.learning.adapters_per_group)
+    return samples.filter(pc.not_equal(samples["role"], config.learning.frozen.removesuffix("s")))
 
 
 def _generation_metrics(io: StageIO, config: RunConfig, parts: Sequence[pa.Table]) -> pa.Table:

@@ -33,6 +33,10 @@ class StageIO:
         """A table of this generation, or of an earlier one."""
         return self._read_table(self.generation if generation is None else generation, name)
 
+    def has(self, name: str) -> bool:
+        """Whether a stage of this generation has stored the table."""
+        return next(self.run.history.naming(f"generation={self.generation:04d}/{name}.parquet"), None) is not None
+
     def start_table(self, name: str) -> pa.Table:
         """A table of `start/`."""
         return self._read_table(None, name)

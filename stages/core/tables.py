@@ -248,6 +248,18 @@ ANSWERS = _schema(
     {"answer": _STR},
 )
 
+# One row an adapter that trains in the generation: the group whose pass it takes part in.
+GROUPS = _schema(
+    "groups",
+    {
+        "part": _STR,  # of the update: 00, 01, ...
+        "adapter_id": _STR,
+        "member_id": _STR,
+        "role": _STR,
+        "tokens": _INT,  # of its samples, prompts included
+    },
+)
+
 GENERATION_TABLES: dict[str, pa.Schema] = {
     "matches": MATCHES,
     "proposals": PROPOSALS,
