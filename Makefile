@@ -2,7 +2,7 @@
 # Pass more to a command with ARGS: make run ARGS="--set generations=8", make test ARGS="-k reward".
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all check bench vllm up down stack logs images
+.PHONY: help setup run test test-all check docs bench vllm up down stack logs images
 VENV := .venv/bin
 SETUP := bash infra/setup/setup.sh
 BENCHMARKS := sandbox update rollout evolve population orchestration storage scoring
@@ -31,6 +31,11 @@ check: ## lint, format, types
 	$(VENV)/ruff check .
 	$(VENV)/ruff format --check .
 	$(VENV)/mypy
+
+docs: ## the documentation site, to build/docs; fails on a link or a name that leads nowhere
+	@$(SETUP) venv
+	@$(VENV)/python -m sphinx -q -W --keep-going -E -a -b html -c docs . build/docs $(ARGS)
+	@echo "site       build/docs/index.html"
 
 bench: setup ## our measurements, JSON lines; NAME=sandbox for one of them
 	@set -e; for name in $(NAME); do $(VENV)/populora bench $$name $(ARGS); done
