@@ -5,7 +5,7 @@
 .PHONY: help setup run test test-all check docs bench vllm up down stack logs images
 VENV := .venv/bin
 SETUP := bash infra/setup/setup.sh
-BENCHMARKS := $(foreach name,sandbox update rollout evolve population orchestration storage,$(if $(wildcard flows/bench_$(name).py),$(name)))
+BENCHMARKS := sandbox update rollout evolve population orchestration storage scoring
 NAME ?= $(BENCHMARKS)
 ARGS ?=
 # The environment is installed uncompiled: where Python may not keep what it compiles, every stage would compile torch anew.

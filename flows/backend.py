@@ -20,12 +20,13 @@ from flows.choices import choose
 from flows.config import PROJECT, ConfigError, RunConfig
 from stages import evolve as evolution
 from stages.core.engines.protocol import Engine
+from stages.core.lora.adapter import Adapter
 from stages.core.method.gates import GATES
 from stages.core.method.rating import Rating
 from stages.core.method.rewards import RULES
 from stages.core.prompts.styles import PromptStyle
 from stages.core.sandbox.protocol import Sandbox
-from stages.core.training.protocol import Adapter, Trainer
+from stages.core.training.protocol import Trainer
 from stages.match import MATCHMAKERS
 from stages.reward import ESTIMATORS, Estimator
 

@@ -1,4 +1,4 @@
-"""Checks of a finished or damaged run: file digests, references, the method's invariants and replayed stages.
+"""Checks of a stored run and of a store: digests, references, the method's invariants, replayed stages.
 
-Imports `flows.run`, `flows.store` and pure stages; no Prefect.
+May import: flows.config, flows.choices, flows.storage, flows.store, flows.backend, flows.run, stages.
 """

@@ -1,4 +1,4 @@
-"""Measurements for `populora bench`, each next to a rival in the same run.
+"""The measurements of `populora bench`, each next to a rival in the same run.
 
-May import every room and torch; only `populora bench` imports it.
+May import: flows, stages, torch, transformers, peft, prefect, docker, boto3.
 """

@@ -39,9 +39,9 @@ from flows.bench.evolve_rivals import (
     shapes_of,
     timed,
 )
+from stages.core.lora.adapter import Weights
 from stages.core.lora.adapter_files import initial_adapter, weights_bytes, weights_sha256
 from stages.core.lora.delta import check_alike
-from stages.core.training.protocol import Weights
 
 
 def main(options: Sequence[str]) -> Iterator[Line]:

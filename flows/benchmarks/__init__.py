@@ -1,4 +1,4 @@
-"""Benchmarks of members, models and stored completions: who is scored, on which problems, when, and where scores are kept.
+"""Benchmarks of members, models and stored completions: who is scored, on what, when, and where scores are kept.
 
-Imports `flows.run`, `flows.backend` and the suites of `stages`; no Prefect.
+May import: flows.config, flows.settings, flows.storage, flows.store, flows.run, flows.backend, stages.
 """

@@ -1,1 +1,5 @@
-"""The artifact browser: read-only pages of any store, made on the server, without a script or a request to elsewhere."""
+"""Read-only pages of every run in a store.
+
+May import: flows.config, flows.stages, flows.storage, flows.store, flows.run, flows.monitoring, flows.report,
+stages.analysis, stages.figures, stages.core.
+"""

@@ -1,4 +1,5 @@
-"""The commands of `populora`, one module each: what it reads from the command line, and what it does.
+"""The commands of `populora`, one module each: its options, and the function that the command calls.
 
-May import every room; nothing but `flows.cli` imports it.
+May import: flows, stages, torch (export_adapter pretrain_recipe), transformers (export_adapter pretrain_recipe), docker
+(doctor).
 """

@@ -1,4 +1,5 @@
-"""Where a stage runs: the session of a flow, stage subprocesses, work pools, Ray nodes, preflight checks and clean-up.
+"""Where a stage runs: the flow's session, stage subprocesses, work pools, Ray nodes, preflight checks and clean-up.
 
-Imports `flows.run`, `flows.monitoring`, `flows.benchmarks` and the steps; Prefect in `pools`, `ray_cluster` and `flow_cleanup` only.
+May import: flows.config, flows.choices, flows.stages, flows.storage, flows.backend, flows.steps, flows.run, flows.monitoring,
+flows.benchmarks, stages.analysis, stages.core, prefect (pools flow_cleanup), ray (ray_cluster).
 """

@@ -24,11 +24,11 @@ from flows.run import lease, retention
 from flows.run.resume import first_generation
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
+from flows.stages import STAGE_NAMES
 from flows.storage import open_store
 from stages.analysis.summary import generation_line
 
 PACKAGES = ("prefect", "docker", "torch", "transformers", "peft", "boto3", "pyarrow", "numpy", "safetensors", "pydantic")
-STAGES = ("match", "propose", "verify", "solve", "grade", "reward", "update", "rate", "benchmark", "evolve")
 
 
 class Elsewhere(Protocol):
@@ -208,6 +208,6 @@ def _git(*arguments: str) -> str:
 
 def _bar(generation: int | None, stage: str, config: RunConfig, width: int = 24) -> str:
     """A progress bar over all stages of the run."""
-    within = 0.0 if generation is None else generation + STAGES.index(stage) / len(STAGES)
+    within = 0.0 if generation is None else generation + STAGE_NAMES.index(stage) / len(STAGE_NAMES)
     filled = int(width * within / config.generations)
     return "█" * filled + "░" * (width - filled)

@@ -13,6 +13,7 @@ from typing import Any
 
 from flows.config import PROJECT, ConfigError, RunConfig, dump
 from flows.execution.run_stage import Spec
+from flows.stages import stage_of
 from flows.storage import StoreUnavailable
 from stages.core.engines.protocol import EngineUnavailable
 from stages.core.sandbox.protocol import SandboxUnavailable
@@ -32,12 +33,11 @@ class WorkerLost(EngineUnavailable):
 
 Process = subprocess.Popen[str]
 _early: dict[tuple[str, int], Process] = {}  # by interpreter and threads: started, and not yet asked for
-ROLLOUT = ("propose", "solve", "benchmark", "start")
 
 
 def interpreter(config: RunConfig, stage: str) -> str:
     """The Python that runs a stage, empty for this one: vLLM lives in an environment of its own."""
-    return config.engine.python if config.engine.kind == "vllm" and stage in ROLLOUT else ""
+    return config.engine.python if config.engine.kind == "vllm" and stage_of(stage).generates else ""
 
 
 def known_error(message: str) -> Exception | None:

@@ -1,4 +1,5 @@
-"""Arms times seeds: the specification, the flow that runs it, its cost, and the comparison of the runs.
+"""Arms times seeds: the specification, the flow that runs it, its cost, and the comparison of its runs.
 
-Imports `flows.run`, `flows.execution`, `flows.benchmarks` and `flows.report`; Prefect in `flow` only.
+May import: flows.config, flows.settings, flows.storage, flows.store, flows.run, flows.benchmarks, flows.execution,
+flows.report, flows.train, stages.analysis, stages.figures, stages.core, prefect (flow).
 """

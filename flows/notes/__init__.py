@@ -1,4 +1,5 @@
 """The notes that a run shows in the Prefect UI.
 
-Imports `flows.run`, `flows.monitoring` and figures; Prefect in `publish` only.
+May import: flows.config, flows.stages, flows.storage, flows.run, flows.monitoring, stages.analysis, stages.figures,
+stages.core, prefect (publish).
 """

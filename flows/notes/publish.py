@@ -34,8 +34,8 @@ from prefect.events import emit_event
 from flows.config import ConfigError, RunConfig
 from flows.notes.note_writer import Writer, Written
 from flows.run.addresses import Addresses
-from flows.run.manifest import STAGES
 from flows.run.run import Run
+from flows.stages import STAGE_NAMES
 
 PROGRESS_SECONDS = 5.0
 ASIDE_SECONDS = 0.5  # what is said of a generation waits so long: the next one begins first
@@ -110,7 +110,7 @@ class Notes:
         now = time.monotonic()
         if now - self._said >= PROGRESS_SECONDS:
             self._said = now
-            share = (generation + STAGES.index(stage) / len(STAGES)) / self._planned
+            share = (generation + STAGE_NAMES.index(stage) / len(STAGE_NAMES)) / self._planned
             self._work.put(lambda: self._say_progress(share, f"{stage} of generation {generation} of {self._planned}"))
 
     def close(self, patience: float) -> None:

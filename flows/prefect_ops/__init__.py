@@ -1,4 +1,5 @@
-"""Everything that serves Prefect: deployments and their flows, the server and its walls, pool workers, `populora serve`.
+"""Everything that serves Prefect: deployments and their flows, the server, its workers, and `populora serve`.
 
-Imports every room below the commands.
+May import: flows.config, flows.storage, flows.store, flows.run, flows.benchmarks, flows.execution, flows.report, flows.train,
+prefect.
 """

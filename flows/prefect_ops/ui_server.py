@@ -1,8 +1,8 @@
 """Prefect's server and UI with two additions: a content security policy, and transactions of SQLite that wait their turn.
 
 The UI of Prefect 3.8 requests an analytics host even when analytics are off, and logos from a content network. The policy makes
-the browser refuse both. `python -m flows.prefect_ops.ui_server --host 127.0.0.1 --port 4200`; everything else is Prefect's own settings.
-`--alone` is the server of one command: no page, no schedules.
+the browser refuse both. `python -m flows.prefect_ops.ui_server --host 127.0.0.1 --port 4200`; everything else is Prefect's own
+settings. `--alone` is the server of one command: no page, no schedules.
 """
 
 import argparse

@@ -1,4 +1,4 @@
 """The self-contained HTML report of a run.
 
-Imports `flows.run`, `flows.monitoring` and figures; no Prefect.
+May import: flows.config, flows.stages, flows.storage, flows.store, flows.run, flows.monitoring, stages.figures, stages.core.
 """

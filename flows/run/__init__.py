@@ -1,4 +1,4 @@
 """One run as artifacts: manifests, history, lease, resume, retention, forks, lineage, and what a stage reads and writes.
 
-Imports `flows.store` and the configuration; no Prefect.
+May import: flows.config, flows.stages, flows.storage, flows.store, stages.core, stages.benchmark.
 """

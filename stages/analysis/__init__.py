@@ -1,4 +1,4 @@
-"""Numbers about runs: a generation's metrics, the summary line, and comparisons between runs.
+"""Numbers about runs: a generation's metrics, its summary line, and comparisons between runs.
 
-Imports `stages.core`; pure, as the stages are.
+May import: stages.core.
 """

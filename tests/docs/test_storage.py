@@ -4,12 +4,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-import example_run
 import pytest
 
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import open_store
+from tests.support import example_run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "storage.md").read_text(encoding="utf-8")
 

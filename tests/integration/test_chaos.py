@@ -17,12 +17,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import s3_servers
 
 from flows.audit.fsck import fsck
 from flows.run.run import Run, canonical_json
 from flows.storage import Store, open_store
 from stages.core.sandbox.docker import LABEL
+from tests.support import s3_servers
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1200)]
 LIMIT = 600.0

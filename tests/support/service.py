@@ -11,10 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import s3_servers
-
 from flows.config import PROJECT
 from stages.core.sandbox.docker import LABEL
+from tests.support import s3_servers
 from tests.support.stack import NO_GIT
 
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")

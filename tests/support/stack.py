@@ -10,11 +10,10 @@ from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
-import s3_servers
-
 from flows.config import PROJECT
 from flows.run.run import canonical_json
 from flows.storage import Store, open_store
+from tests.support import s3_servers
 
 STORE = "s3://populora"
 NO_GIT = {"GIT_DIR": "/nonexistent"}

@@ -1,4 +1,4 @@
-"""Engines that generate completions with adapters: transformers and vLLM, behind one protocol.
+"""Engines that generate completions with adapters, transformers and vLLM, behind one protocol.
 
-Imports torch and `training`'s grouped layers.
+May import: stages.core.lora, stages.core.training, stages.core.tables, torch, transformers, vllm.
 """

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from stages.core import tables
 from stages.core.engines.protocol import Engine, Request
+from stages.core.lora.adapter import Adapter
 from stages.core.lora.adapter_files import weights_sha256
-from stages.core.training.protocol import Adapter
 
 PROMPT = "def f(x):\n    return x + 1\n"
 TOKENS = 16

@@ -19,9 +19,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 from transformers.utils import logging
 
 from stages.core.engines.protocol import Completion, EngineUnavailable, Request
+from stages.core.lora.adapter import Weights
 from stages.core.lora.adapter_files import parameter_shapes
 from stages.core.training.grouped_lora import GroupedLoRA
-from stages.core.training.protocol import Weights
 
 _COMPACT_BELOW = 0.8  # finished rows are dropped when fewer than this share are alive: moving the cache costs about a step
 

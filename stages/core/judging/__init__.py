@@ -1,4 +1,4 @@
-"""What is asked of the sandbox and how its answers become a status.
+"""What is asked of the sandbox, and how its answers become a status.
 
-Imports `values` and `sandbox`; no torch.
+May import: stages.core.sandbox, stages.core.values.
 """

@@ -1,4 +1,4 @@
 """LoRA adapters as values: evolution operators, their algebra, distances, and the PEFT files.
 
-Imports torch; no engine and no trainer.
+May import: torch.
 """

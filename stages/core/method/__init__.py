@@ -1,4 +1,4 @@
-"""The rules of the method: rewards, advantages, ratings, gates, the task buffer and prompts of a proposal round.
+"""The rules of the method: rewards, advantages, ratings, gates, the task buffer and what a proposal prompt shows.
 
-Imports `stages.core.tables`, `statistics` and `judging`; no torch.
+May import: stages.core.engines.protocol, stages.core.prompts, stages.core.randomness, stages.core.tables.
 """

@@ -1,4 +1,4 @@
 """Prompt styles: how a task is asked and how an answer is read.
 
-Imports `values`; no torch.
+May import: nothing of the project.
 """

@@ -1,4 +1,4 @@
-"""Sandboxes that run model-written programs: Docker containers or local processes, behind one protocol.
+"""Sandboxes that run model-written programs, Docker containers or local processes, behind one protocol.
 
-Imports `values`; Docker in `docker` only.
+May import: stages.core.values, docker (docker).
 """

@@ -1,4 +1,5 @@
 """The recipe of the shipped seed model: programs, tokenizer, pretraining and its probe.
 
-Imports torch; nothing of the loop imports it but the probe.
+May import: stages.core.engines.protocol, stages.core.judging, stages.core.prompts, stages.core.sandbox, stages.core.values,
+torch, transformers.
 """

@@ -1,4 +1,4 @@
 """Estimates, paired differences and other statistics that tables and figures carry.
 
-Imports `stages.core.tables` only.
+May import: stages.core.judging, stages.core.method, stages.core.tables.
 """

@@ -1,4 +1,4 @@
 """The grouped trainer: many adapters in one forward and backward pass over one frozen base.
 
-Imports torch and `lora`.
+May import: stages.core.lora, torch.
 """

@@ -17,6 +17,7 @@ import pyarrow as pa
 import torch
 from torch import nn
 
+from stages.core.lora.adapter import Adapter, Weights
 from stages.core.training.grouped_lora import GroupedLoRA, unflatten
 from stages.core.training.loss import Objective, importance_weights, sequence_mask, token_logprobs, token_losses
 from stages.core.training.packing import (
@@ -30,7 +31,7 @@ from stages.core.training.packing import (
     micro_batches,
     pack_rows,
 )
-from stages.core.training.protocol import Adapter, Update, Weights
+from stages.core.training.protocol import Update
 
 
 @dataclass(frozen=True)

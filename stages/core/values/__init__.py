@@ -1,4 +1,4 @@
 """Python literals and their canonical typed text, read without evaluating anything.
 
-Imports nothing of the project.
+May import: nothing of the project.
 """

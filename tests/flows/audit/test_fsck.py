@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import example_run
 import pyarrow as pa
 import pytest
 
@@ -21,6 +20,7 @@ from stages.core import tables
 from stages.core.method.advantages import reinforce_plus_plus_baseline
 from stages.core.method.rewards import populora
 from stages.core.population import population_after
+from tests.support import example_run
 
 LAST = 2
 

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import example_run
 import pytest
 
 from flows.bench import storage as storage_bench
@@ -10,6 +9,7 @@ from flows.config import ConfigError
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import open_store
+from tests.support import example_run
 
 
 def test_a_generation_is_read_and_written_again(tmp_path: Path) -> None:

@@ -3,16 +3,16 @@
 import json
 from pathlib import Path
 
-import example_run
 import pyarrow.parquet as pq
 import pytest
 
-from flows.commands.inspect import inspect, rows
+from flows.run.inspection import inspect, rows
 from flows.run.lease import hold
 from flows.run.lineage import generation_of
 from flows.run.run import Run
 from flows.storage import Damaged, NotStored, StoreRefused, open_store
 from stages.core import tables
+from tests.support import example_run
 
 SCORE = {
     "suite": "probe",

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from flows.commands import judge
+from flows.commands import judge_stream as judge
 from flows.config import PROJECT
 from stages.core.sandbox.local import LocalSandbox
 from stages.core.sandbox.protocol import Job, Sandbox, Verdict

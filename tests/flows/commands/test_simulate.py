@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from flows.bench.evolve import bench
-from flows.commands.simulate import World, history, neighbours, simulate, world_of
+from flows.commands.evolution_simulation import World, history, neighbours, simulate, world_of
 from flows.config import load
 
 

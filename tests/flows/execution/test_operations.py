@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import s3_servers
 
 from flows import cli
 from flows.config import ConfigError, load
@@ -20,6 +19,7 @@ from flows.execution.pools import HERE, Placement
 from flows.prefect_ops import deployments, prefect_api, serve, supervised, ui_server
 from flows.prefect_ops.own_server import own_server
 from stages.core.engines.protocol import EngineUnavailable
+from tests.support import s3_servers
 from tests.support.prefect_double import server_of_version
 
 

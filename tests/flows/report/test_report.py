@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from flows.commands.status import status
+from flows.monitoring.status import status
 from flows.report.report import export_figures, report
 from flows.report.report_page import Links, escape
 from flows.run.run import Run

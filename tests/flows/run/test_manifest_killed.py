@@ -23,7 +23,7 @@ def test_a_run_killed_anywhere_and_started_again_ends_as_if_never_killed(tmp_pat
     code = """
 import sys
 sys.path.append("tests")
-import example_run
+from tests.support import example_run
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import open_store

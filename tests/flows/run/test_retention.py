@@ -5,21 +5,21 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import example_run
 import pyarrow.parquet as pq
 import pytest
 
 from flows.audit.fsck import fsck
 from flows.commands.export_tasks import SCHEMA, export_tasks
-from flows.commands.inspect import inspect
 from flows.config import ConfigError, dump
 from flows.run.fork import fork
+from flows.run.inspection import inspect
 from flows.run.lease import hold
 from flows.run.resume import first_generation
 from flows.run.retention import Policy, check_room, expected_bytes, plan, retire, unnamed
 from flows.run.run import Retired, Run
 from flows.run.scan import survey_of
 from flows.storage import StoreRefused, open_store
+from tests.support import example_run
 
 POLICY = Policy(newest=1, optimizer_every=4, adapter_every=2)
 CLOCK = {"host": "here"}

@@ -5,10 +5,10 @@ from threading import Thread
 from typing import Any
 
 import pytest
-import s3_servers
 
+from flows.audit.conformance import conformance
 from flows.storage import StoreRefused, StoreUnavailable, open_store
-from flows.store.conformance import conformance
+from tests.support import s3_servers
 
 
 @pytest.mark.parametrize("url", ["s3://", "s3:///x", "s3://b/../x", "s3://b/a b", "s3://b/x?y=1", "s3://b//x"])

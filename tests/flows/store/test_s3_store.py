@@ -11,19 +11,18 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-import example_run
 import pytest
-import s3_servers
 
+from flows.audit.conformance import conformance
 from flows.audit.fsck import fsck
 from flows.run.lease import Fenced, LeaseHeld, hold
 from flows.run.retention import unnamed
 from flows.run.run import Manifest, Overtaken, Ref, Run, canonical_json, sha256_hex
 from flows.run.scan import survey_of
 from flows.storage import Damaged, NotStored, Store, StoreRefused, StoreUnavailable, open_store
-from flows.store.conformance import conformance
 from flows.store.file_store import LOCK_SECONDS
 from flows.store.s3_store import PART, S3Store
+from tests.support import example_run, s3_servers
 from tests.support.faulty_proxy import FAULTS, FaultyProxy
 
 ROOT = Path(__file__).parents[3]
@@ -148,7 +147,7 @@ def test_a_writer_killed_anywhere_leaves_whole_objects(store: Store, endpoint: s
     code = """
 import sys
 sys.path.append("tests")
-import example_run
+from tests.support import example_run
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import open_store
