@@ -2,10 +2,10 @@
 # Pass more to a command with ARGS: make run ARGS="--set generations=8", make test ARGS="-k reward".
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all check bench vllm up down stack logs link images
+.PHONY: help setup run test test-all check docs bench vllm up down stack logs link images
 VENV := .venv/bin
 SETUP := bash infra/setup/setup.sh
-BENCHMARKS := $(foreach name,sandbox update rollout evolve population orchestration storage scoring,$(if $(wildcard flows/bench_$(name).py),$(name)))
+BENCHMARKS := sandbox update rollout evolve population orchestration storage scoring
 NAME ?= $(BENCHMARKS)
 ARGS ?=
 # The environment is installed uncompiled: where Python may not keep what it compiles, every stage would compile torch anew.
@@ -31,6 +31,11 @@ check: ## lint, format, types
 	$(VENV)/ruff check .
 	$(VENV)/ruff format --check .
 	$(VENV)/mypy
+
+docs: ## the documentation site, to build/docs; fails on a link or a name that leads nowhere
+	@$(SETUP) venv
+	@$(VENV)/python -m sphinx -q -W --keep-going -E -a -b html -c docs . build/docs $(ARGS)
+	@echo "site       build/docs/index.html"
 
 bench: setup ## our measurements, JSON lines; NAME=sandbox for one of them
 	@set -e; for name in $(NAME); do $(VENV)/populora bench $$name $(ARGS); done

@@ -21,15 +21,16 @@ from flows.choices import choose
 from flows.config import PROJECT, ConfigError, RunConfig
 from flows.run import hub_models
 from stages import evolve as evolution
-from stages.core.engines.agreement import BOUNDS, Drift, Scorer, check_agreement
+from stages.core.engines.agreement import BOUNDS, Scorer, check_agreement
 from stages.core.engines.protocol import Engine
+from stages.core.lora.adapter import Adapter
 from stages.core.method.gates import GATES
 from stages.core.method.rating import Rating
 from stages.core.method.rewards import RULES
 from stages.core.progress import Progress, silent
 from stages.core.prompts.styles import PromptStyle
 from stages.core.sandbox.protocol import Sandbox
-from stages.core.training.protocol import Adapter, Trainer
+from stages.core.training.protocol import Drift, Trainer
 from stages.match import MATCHMAKERS
 from stages.reward import ESTIMATORS, Estimator
 

@@ -1,4 +1,4 @@
-"""RunConfig: every knob of a run, in the groups of flows/settings.py; the files in infra/runs/ say what a named one changes.
+"""RunConfig: every setting of a run, in the groups of flows/settings.py. The files in infra/runs/ are named configurations.
 
 One frozen pydantic model. Imports no Prefect.
 """
@@ -51,7 +51,7 @@ BETWEEN_FIELDS: list[Any] = [
         "then": {"properties": {"engine": {"properties": {"python": {"minLength": 1}}, "required": ["python"]}}},
     },
 ]
-"""What JSON schema can say of `_consistent`: Prefect's server refuses such values before a run exists."""
+"""The part of `_consistent` that JSON schema can express: Prefect's server rejects such values before a run exists."""
 
 
 class RunConfig(Group):
@@ -60,12 +60,16 @@ class RunConfig(Group):
     model_config = ConfigDict(json_schema_extra={"allOf": BETWEEN_FIELDS})
 
     mode: Literal["population", "single"] = Field(
-        "population", title="Mode", description="single: one adapter in both roles, so one teacher and one student."
+        "population",
+        title="Mode",
+        description="population: teachers and students are different adapters. single: one adapter plays both roles.",
     )
-    generations: Positive = Field(200, title="Generations", description="May be raised when a run goes on.")
-    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = Field(0, title="Seed", description="Of every random draw of the run.")
+    generations: Positive = Field(
+        200, title="Generations", description="Number of generations. May be raised when a run is resumed."
+    )
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = Field(0, title="Seed", description="Seed of every random draw of the run.")
     threads: Positive = Field(
-        2, title="CPU threads", description="Of engine and trainer; part of what makes runs byte-identical."
+        2, title="CPU threads", description="Threads of engine and trainer. Runs are byte-identical only with the same number."
     )
     model: Model = Model()
     population: Population = Population()

@@ -1,6 +1,6 @@
-"""The groups of a run's configuration: every knob with its title, description, default, choices and limits.
+"""The groups of a run's configuration: every setting with its title, description, default, choices and limits.
 
-The same text is the reference for the TOML files in infra/runs/ and the form of the Prefect UI. Defaults are the paper's
+The same text is the reference for the TOML files in infra/runs/ and the form in the Prefect UI. Defaults are the paper's
 (arXiv 2605.16727) or, where it is silent, the decisions of docs/method.md. Imports no Prefect.
 """
 
@@ -18,7 +18,7 @@ Above0 = Annotated[float, Field(gt=0)]
 
 
 class Group(BaseModel):
-    """Settings that belong together: frozen, and a name that is not one of them is an error."""
+    """Settings that belong together. Frozen; an unknown name is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -26,214 +26,277 @@ class Group(BaseModel):
 class Model(Group):
     """The frozen base model and the shape of every adapter."""
 
-    name: str = Field("infra/models/seed", title="Base model", description="Folder (relative to the project) or hub name.")
+    name: str = Field(
+        "infra/models/seed",
+        title="Base model",
+        description="Folder, relative to the project, or model name on the Hugging Face hub.",
+    )
     revision: str = Field(
-        "", title="Revision", description="Commit of a hub model; empty: the newest when the run begins, which run.json keeps."
+        "",
+        title="Revision",
+        description="Commit of a hub model. Empty uses the newest when the run begins; run.json records it.",
     )
     style: Literal["compact", "chat"] = Field(
-        "compact", title="Prompt style", description="Marker tokens for the seed model, English for others."
+        "compact",
+        title="Prompt style",
+        description="compact: marker tokens, for the seed model. chat: plain English, for other models.",
     )
     rank: Positive = Field(32, title="LoRA rank")
     alpha: Above0 = Field(32.0, title="LoRA alpha", description="Adapters are scaled by alpha / rank.")
     targets: tuple[str, ...] = Field(
         ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
         title="Adapted layers",
-        description="Names of linear layers, in every block.",
+        description="Names of the linear layers that get an adapter, in every block.",
     )
     dtype: Literal["float32", "bfloat16"] = Field(
-        "bfloat16", title="Arithmetic", description="Of the base model; adapters are float32 masters."
+        "bfloat16", title="Data type", description="Data type of the base model. Adapters keep float32 master weights."
     )
-    device: str = Field("auto", title="Device", description="cpu, cuda, cuda:1 ...; auto takes the first GPU if there is one.")
+    device: str = Field(
+        "auto", title="Device", description="cpu, cuda or cuda:1. auto uses the first GPU if there is one, else the CPU."
+    )
 
 
 class Population(Group):
-    """How many of each role. One in each role with mode = single is one adapter that plays both."""
+    """How many adapters play each role. With mode = single, one adapter plays both roles."""
 
     teachers: Positive = Field(4, title="Teachers")
     students: Positive = Field(4, title="Students")
     matchmaker: str = Field(
-        "pfsp", title="Matchmaker", description="pfsp (weight p(1-p)), random, round_robin, or path/to/file.py:function."
+        "pfsp",
+        title="Matchmaker",
+        description="pfsp (in proportion to p(1-p)), random, round_robin, or path/to/file.py:function.",
     )
 
 
 class Propose(Group):
-    """What each teacher writes a generation: 3 kinds x groups x group_size proposals."""
+    """What each teacher writes per generation: 3 kinds x groups x group_size proposals."""
 
-    groups: Positive = Field(16, title="Prompts a kind", description="Different prompts a kind.")
-    group_size: Positive = Field(4, title="Proposals a prompt", description="Their rewards share a baseline.")
+    groups: Positive = Field(16, title="Prompts per kind", description="Number of different prompts per task kind.")
+    group_size: Positive = Field(
+        4, title="Proposals per prompt", description="Proposals sampled from the same prompt. They share a reward baseline."
+    )
     references: Annotated[int, Field(ge=0, le=16)] = Field(
-        6, title="References", description="Past tasks shown in a prompt, drawn from the buffer."
+        6, title="References", description="Number of past tasks shown in each prompt, drawn from the buffer."
     )
     num_inputs: Annotated[int, Field(ge=2, le=20)] = Field(
-        10, title="Inputs of an induction task", description="The first half is shown."
+        10, title="Inputs per induction task", description="The student sees the first half; all of them decide the grade."
     )
-    max_new_tokens: Positive = Field(1024, title="Longest proposal", description="In tokens.")
-    buffer: Literal["shared", "own"] = Field("shared", title="Buffer", description="One of all teachers, or one each.")
-    buffer_size: Positive = Field(16384, title="Buffer size", description="Newest tasks kept, a kind.")
+    max_new_tokens: Positive = Field(1024, title="Maximum proposal length", description="In tokens.")
+    buffer: Literal["shared", "own"] = Field(
+        "shared", title="Buffer", description="shared: one buffer for all teachers. own: one buffer per teacher."
+    )
+    buffer_size: Positive = Field(16384, title="Buffer size", description="Number of newest tasks kept per kind.")
 
 
 class Solve(Group):
-    """What each student does with its teacher's valid tasks."""
+    """How students attempt their teacher's valid tasks."""
 
-    attempts: Annotated[int, Field(ge=2)] = Field(8, title="Attempts a task")
-    max_new_tokens: Positive = Field(1024, title="Longest answer", description="In tokens.")
-    trained_attempts: Count = Field(0, title="Trained attempts", description="Attempts a task that train; 0 means all.")
+    attempts: Annotated[int, Field(ge=2)] = Field(8, title="Attempts per task")
+    max_new_tokens: Positive = Field(1024, title="Maximum answer length", description="In tokens.")
+    trained_attempts: Count = Field(
+        0, title="Trained attempts", description="Attempts per task that are used for training. 0 uses all of them."
+    )
     top_up: bool = Field(
-        False, title="Top-up", description="Stored tasks, never rated, fill the batches of teachers that wrote too few."
+        False,
+        title="Top-up",
+        description="Fill the batches of teachers that wrote too few valid tasks with stored tasks. Those are not rated.",
     )
 
 
 class Reward(Group):
     """Who earns what: teacher 1 - s for 0 < s, 0 for s = 0, -1 invalid; student +1, -0.5, -1 on a format error."""
 
-    rule: str = Field("populora", title="Rule", description="populora, azr (-0.5 at the extremes), or path/to/file.py:function.")
+    rule: str = Field(
+        "populora", title="Reward rule", description="populora, azr (-0.5 at the extremes), or path/to/file.py:function."
+    )
     gates: tuple[str, ...] = Field(
         (),
         title="Gates",
-        description="Task gates that are on: constant, identity, ignores_input, verbatim_output, quoted_input, telling_message.",
+        description="Enabled task gates: constant, identity, ignores_input, verbatim_output, quoted_input, telling_message.",
     )
 
 
 class Learning(Group):
-    """The policy gradient: one optimizer step an adapter and generation."""
+    """The policy gradient: one optimizer step per adapter and generation."""
 
     estimator: str = Field(
         "reinforce_plus_plus_baseline",
         title="Advantage estimator",
-        description="Or trr_plus_plus, grpo, dr_grpo, or path/to/file.py:function.",
+        description="reinforce_plus_plus_baseline, trr_plus_plus, grpo, dr_grpo, or path/to/file.py:function.",
     )
     teacher_baseline: Literal["group", "kind", "none"] = Field(
-        "group", title="Teachers' baseline", description="Mean reward of the prompt's group, of the kind, or none."
+        "group", title="Teachers' baseline", description="Mean reward over the prompt's group, over the task kind, or none."
     )
     whiten_shift: bool = Field(
-        True, title="Whitening shifts", description="Subtract the token-weighted mean when whitening, as veRL does."
+        True,
+        title="Shift when whitening",
+        description="Subtract the token-weighted mean when whitening advantages, as veRL does.",
     )
     learning_rate: Amount = Field(1e-5, title="Learning rate")
     frozen: Literal["nobody", "teachers", "students"] = Field(
         "nobody",
         title="Frozen role",
-        description="Plays and is rated, but takes no step; of a single agent, its samples in that role.",
+        description="This role plays and is rated but is not trained. With mode = single, its samples in that role are not used.",
     )
     warmup: Count = Field(
-        0, title="Warm-up", description="Steps over which an adapter's rate rises from fresh moments on; 0: none."
+        0,
+        title="Warm-up steps",
+        description="Steps over which the learning rate rises after optimizer moments are reset. 0 disables warm-up.",
     )
-    betas: tuple[float, float] = Field((0.9, 0.999), title="Betas", description="Of AdamW.")
+    betas: tuple[float, float] = Field((0.9, 0.999), title="AdamW betas")
     weight_decay: Amount = Field(0.0, title="Weight decay")
-    max_grad_norm: Above0 = Field(1.0, title="Largest gradient norm", description="Of one adapter; larger ones are scaled down.")
-    clip_range: Above0 = Field(0.2, title="Clip range", description="Of the probability ratio.")
-    entropy_bonus: float = Field(0.001, title="Entropy bonus")
-    kl: Amount = Field(0.0, title="KL weight", description="Against the base model.")
-    importance_cap: Amount = Field(
-        0.0, title="Importance cap", description="Truncates engine/trainer weights; 0 switches it off."
+    max_grad_norm: Above0 = Field(
+        1.0, title="Maximum gradient norm", description="Per adapter. Larger gradients are scaled down."
     )
-    micro_batch_tokens: Positive = Field(16384, title="Micro batch", description="Tokens of one backward pass.")
-    gradient_checkpointing: bool = Field(False, title="Gradient checkpointing", description="Less memory, more arithmetic.")
-    adapters_per_group: Count = Field(0, title="Adapters a pass", description="Adapters in one pass; 0 means all of them.")
+    clip_range: Above0 = Field(0.2, title="Clip range", description="Clipping range of the probability ratio.")
+    entropy_bonus: float = Field(0.001, title="Entropy bonus")
+    kl: Amount = Field(0.0, title="KL weight", description="Weight of the KL penalty against the base model.")
+    importance_cap: Amount = Field(
+        0.0,
+        title="Importance cap",
+        description="Upper limit of the importance weights between engine and trainer. 0 disables the correction.",
+    )
+    micro_batch_tokens: Positive = Field(16384, title="Micro-batch size", description="Tokens per backward pass.")
+    gradient_checkpointing: bool = Field(
+        False,
+        title="Gradient checkpointing",
+        description="Recompute activations in the backward pass: less memory, more computation.",
+    )
+    adapters_per_group: Count = Field(
+        0, title="Adapters per pass", description="Number of adapters trained in one pass. 0 trains all of them together."
+    )
 
 
 class RatingRule(Group):
     """TrueSkill constants and the rule that turns solve rates into results."""
 
-    mu: float = Field(25.0, title="Mu at the start")
-    sigma: float = Field(25.0 / 3.0, title="Sigma at the start")
-    beta: float = Field(25.0 / 6.0, title="Beta", description="Spread of one performance.")
-    tau: float = Field(25.0 / 300.0, title="Tau", description="Growth of sigma between generations.")
+    mu: float = Field(25.0, title="Initial mu")
+    sigma: float = Field(25.0 / 3.0, title="Initial sigma")
+    beta: float = Field(25.0 / 6.0, title="Beta", description="Standard deviation of a single performance.")
+    tau: float = Field(25.0 / 300.0, title="Tau", description="Amount added to sigma (in quadrature) between generations.")
     draw_probability: Share = Field(0.1, title="Draw probability")
-    draw_margin: Amount = Field(0.02, title="Draw margin", description="A draw when observed and expected rate differ by less.")
+    draw_margin: Amount = Field(
+        0.02,
+        title="Draw margin",
+        description="A match is a draw if the observed and expected solve rates differ by less than this.",
+    )
 
 
 class Evolution(Group):
-    """Every `every` generations the bottom share `gamma` of each role, by mu - kappa*sigma, is replaced."""
+    """Every `every` generations, the lowest share `gamma` of each role, by mu - kappa*sigma, is replaced by offspring."""
 
-    every: Count = Field(10, title="Generations between events", description="0 switches evolution off.")
-    gamma: Share = Field(0.25, title="Share replaced")
-    kappa: float = Field(3.0, title="Kappa")
-    crossover_share: Share = Field(0.5, title="Share of crossovers", description="The others are mutations.")
+    every: Count = Field(10, title="Generations between events", description="0 disables evolution.")
+    gamma: Share = Field(0.25, title="Replaced share", description="Share of each role that an event replaces.")
+    kappa: float = Field(3.0, title="Kappa", description="Fitness is mu - kappa * sigma.")
+    crossover_share: Share = Field(
+        0.5, title="Crossover share", description="Share of offspring made by crossover. The others are mutations."
+    )
     mix: Literal["draw", "alternate"] = Field(
-        "draw", title="Mix", description="draw: by chance; alternate: mutation and crossover in turn."
+        "draw", title="Mix", description="draw: choose mutation or crossover at random. alternate: take turns."
     )
     mutations: tuple[str, ...] = Field(("M1", "M2", "M3", "M4"), title="Mutations")
     crossovers: tuple[str, ...] = Field(("X1", "X2", "X3", "X4"), title="Crossovers")
-    space: Literal["delta", "paper"] = Field("delta", title="Space", description="Operators on delta W, or on the factors.")
-    child_rating: Literal["inherit", "fresh"] = Field("inherit", title="Ratings of offspring")
-    min_age: Count = Field(0, title="Protection", description="Evolution events that a newborn is protected for.")
+    space: Literal["delta", "paper"] = Field(
+        "delta", title="Operator space", description="delta: operators act on delta W. paper: operators act on the LoRA factors."
+    )
+    child_rating: Literal["inherit", "fresh"] = Field(
+        "inherit", title="Ratings of offspring", description="inherit: the parents' rating. fresh: the initial rating."
+    )
+    min_age: Count = Field(
+        0, title="Protected age", description="Number of evolution events during which offspring cannot be replaced."
+    )
 
 
 class SandboxRule(Group):
-    """Where model-written programs run, and within which limits."""
+    """Where model-written programs run, and their limits."""
 
     kind: Literal["docker", "local"] = Field("docker", title="Kind")
     image: str = Field(IMAGE, title="Image")
-    runtime: str = Field("", title="Runtime", description="Container runtime, such as runsc; empty takes Docker's default.")
+    runtime: str = Field("", title="Container runtime", description="For example runsc. Empty uses Docker's default.")
     containers: Positive = Field(2, title="Containers")
-    cpu_seconds: Above0 = Field(2.0, title="CPU seconds a call")
-    wall_seconds: Above0 = Field(10.0, title="Seconds a call")
-    memory_mb: Positive = Field(256, title="Memory a program", description="In MB.")
-    recycle_after: Positive = Field(2000, title="Programs a container", description="Then it is replaced by a fresh one.")
+    cpu_seconds: Above0 = Field(2.0, title="CPU seconds per call")
+    wall_seconds: Above0 = Field(10.0, title="Wall-clock seconds per call")
+    memory_mb: Positive = Field(256, title="Memory per program", description="In MB.")
+    recycle_after: Positive = Field(
+        2000, title="Programs per container", description="A container is replaced after this many programs."
+    )
 
 
 class EngineRule(Group):
-    """What makes completions."""
+    """What generates completions."""
 
     kind: Literal["transformers", "vllm"] = Field("transformers", title="Kind")
-    python: str = Field("", title="Interpreter", description="Of the rollout worker; empty takes this one (vLLM wants its own).")
+    python: str = Field(
+        "",
+        title="Python interpreter",
+        description="Interpreter of the rollout worker. vLLM requires its own; empty uses this one.",
+    )
     temperature: Above0 = Field(1.0, title="Temperature")
     shards: Positive = Field(
-        1, title="Shards", description="Parts of propose, solve and benchmark, which several machines may share; 1: whole."
+        1, title="Shards", description="Number of shards for propose, solve and benchmark. 1 disables sharding."
     )
-    batch_tokens: Positive = Field(131072, title="Decoding batch", description="Cache positions of one decoding batch.")
-    window: Count = Field(0, title="Window", description="Tokens of a prompt and its completion; 0 takes the model's own.")
-    memory_share: Share = Field(0.6, title="Share of the GPU", description="What vLLM sets aside on it.")
-    compile: bool = Field(True, title="Compile", description="vLLM: off starts faster and decodes slower.")
+    batch_tokens: Positive = Field(
+        131072, title="Decoding batch", description="Number of KV-cache positions in one decoding batch."
+    )
+    window: Count = Field(
+        0, title="Context window", description="Maximum tokens of a prompt and its completion. 0 uses the model's own limit."
+    )
+    memory_share: Share = Field(0.6, title="GPU memory share", description="Share of GPU memory that vLLM reserves.")
+    compile: bool = Field(
+        True, title="Compile", description="vLLM only. Without compilation, it starts faster and decodes more slowly."
+    )
     max_drift: Amount = Field(
         0.0,
-        title="Largest mean drift",
-        description="Mean difference of engine and trainer, in nats a token, above which a run stops; 0: by the arithmetic.",
+        title="Maximum mean drift",
+        description="Mean difference of engine and trainer log-probabilities, in nats per token, above which a run stops. "
+        "0 uses the default of the data type.",
     )
     max_token_drift: Amount = Field(
         0.0,
-        title="Largest drift of a token",
-        description="The same for a single token, where the engine is checked before it generates; 0: by the arithmetic.",
+        title="Maximum drift of a token",
+        description="The same for a single token, checked before the engine generates. 0 uses the default of the data type.",
     )
 
 
 class Seeding(Group):
-    """The buffers at the start: valid tasks that the base model wrote from the identity function, as AZR does."""
+    """The initial buffers: valid tasks that the base model writes, starting from the identity function, as AZR does."""
 
-    rows: Positive = Field(256, title="Tasks a kind")
-    max_rounds: Positive = Field(40, title="Rounds at most")
+    rows: Positive = Field(256, title="Seed tasks per kind")
+    max_rounds: Positive = Field(40, title="Maximum rounds")
 
 
 class BenchmarkRule(Group):
-    """Scores inside the run, on the members as trained."""
+    """Benchmarks inside the run, on the members as trained."""
 
-    every: Count = Field(0, title="Generations between benchmarks", description="0 means only the last one.")
-    suite: str = Field("probe-dev", title="Probe", description="The project's own: probe-dev or probe-test.")
+    every: Count = Field(0, title="Generations between benchmarks", description="0 benchmarks only the last generation.")
+    suite: str = Field("probe-dev", title="Probe", description="The project's own suite: probe-dev or probe-test.")
     suites: tuple[str, ...] = Field(
-        (), title="Public suites", description="Also scored, such as gsm8k; see docs/benchmarks.md. Their data must be there."
+        (),
+        title="Public suites",
+        description="Suites to score as well, such as gsm8k. Their data must be available; see docs/benchmarks.md.",
     )
     style: Literal["", "chat", "completion", "azr"] = Field(
-        "", title="Style", description="How public suites are asked; empty: as the model's tokenizer says."
+        "", title="Style", description="How public suites are asked. Empty follows the model's tokenizer."
     )
-    limit: Count = Field(0, title="Problems", description="Problems scored, evenly over kinds and bands; 0 means all.")
-    attempts: Count = Field(0, title="Sampled attempts", description="Beside the greedy one, for pass@k.")
-    members: Literal["all", "students"] = Field("students", title="Who")
+    limit: Count = Field(
+        0, title="Problems", description="Number of problems, spread evenly over kinds and bands. 0 uses all of them."
+    )
+    attempts: Count = Field(0, title="Sampled attempts", description="In addition to the greedy attempt, for pass@k.")
+    members: Literal["all", "students"] = Field("students", title="Members", description="Which members are scored.")
     children_at: tuple[Count, ...] = Field(
         (),
         title="Ages of offspring",
-        description="Offspring are also scored after so many generations; 0: at birth, with their parents.",
+        description="Also score offspring at these ages, in generations. 0 scores them at birth, together with their parents.",
     )
-    max_new_tokens: Positive = Field(1024, title="Longest answer", description="In tokens.")
+    max_new_tokens: Positive = Field(1024, title="Maximum answer length", description="In tokens.")
 
 
 class Retention(Group):
-    """Which adapter files stay after a generation is done; what goes leaves a tombstone with its digest and the reason."""
+    """Which adapter files are kept after a generation. A removed file leaves a tombstone with its digest and the reason."""
 
-    on: bool = Field(True, title="On")
-    newest: Positive = Field(2, title="Newest", description="Optimizer states of that many newest generations stay.")
-    optimizer_every: Positive = Field(
-        20, title="Optimizer states every", description="Those of every so-manieth generation stay."
-    )
+    on: bool = Field(True, title="Enabled")
+    newest: Positive = Field(2, title="Newest generations", description="Keep optimizer states of this many newest generations.")
+    optimizer_every: Positive = Field(20, title="Optimizer states", description="Keep optimizer states every N generations.")
     adapter_every: Positive = Field(
-        5, title="Adapters every", description="Of every so-manieth generation, and at births, deaths, benchmarks, stay."
+        5, title="Adapters", description="Keep adapters every N generations, and at births, deaths and benchmarks."
     )

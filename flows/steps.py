@@ -4,7 +4,8 @@ A step is the only place where a stage meets storage. `STEPS` names them in the 
 stage subprocess runs the same functions.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from flows.benchmarks.in_run import score_members
 from flows.benchmarks.schedule import members_at, panels, shared, write_panels
 from flows.choices import choose
 from flows.config import RunConfig
-from flows.measuring import generation_metrics
 from flows.run.hub_models import check_files
 from flows.run.lineage import generation_of
 from flows.run.sharding import own_matches
@@ -32,6 +32,7 @@ from stages import seed as seeding
 from stages import solve as solving
 from stages import update as updating
 from stages import verify as verification
+from stages.analysis.measure import Birth, costs, explore, measure, relate, replayed
 from stages.core import tables
 from stages.core.engines.agreement import check_drift
 from stages.core.lora.adapter_files import weights_sha256
@@ -42,17 +43,19 @@ from stages.core.method.rewards import RULES
 from stages.core.method.top_up import fresh, replays
 from stages.core.population import Member, initial_members, member_ids, start_adapter_id
 from stages.core.randomness import generator
+from stages.core.statistics.estimates import only
 
 Step = Callable[[StageIO, RunConfig, Backend], None]
+PLAYED = ("proposals", "tasks", "rollouts", "grades", "samples")
 
 
 def start(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Starting adapters (equal: one A for all, B = 0), ratings and seed tasks."""
     described = io.run.history.description() or {}
     check_files(Path(backend.model_path), described.get("versions", {}).get("model", {}))
-    fresh, sizes = backend.initial_adapter(), config.population
+    adapter, sizes = backend.initial_adapter(), config.population
     names = [start_adapter_id(member) for member, _ in member_ids(sizes.teachers, sizes.students, config.mode)]
-    digests = {name: io.write_adapter(name, fresh) for name in names}
+    digests = {name: io.write_adapter(name, adapter) for name in names}
     rating = Rating(config.rating.mu, config.rating.sigma)
     members = initial_members(sizes.teachers, sizes.students, config.mode, digests, rating)
     io.write_table("population", seeding.starting_ratings(members, config.evolution.kappa))
@@ -159,20 +162,24 @@ def reward(io: StageIO, config: RunConfig, backend: Backend) -> None:
         config.solve.trained_attempts,
     )
     io.write_table("samples", samples)
+    io.write_table("groups", updating.groups(_trained(samples, config), io.population(), config.learning.adapters_per_group))
 
 
 def update_parts(io: StageIO, config: RunConfig) -> list[tuple[str, list[str]]]:
-    """The adapter groups of this generation's update, each with its part's name: `00`, `01`, ..."""
-    return [(f"{number:02d}", group) for number, group in enumerate(_groups(io, config))]
+    """The parts of this generation's update, `00`, `01`, ..., each with the ids of its adapters."""
+    parts: dict[str, list[str]] = {}
+    for row in _groups(io, config).to_pylist():
+        parts.setdefault(row["part"], []).append(row["adapter_id"])
+    return list(parts.items())
 
 
 def update_part(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """One adapter group takes its step."""
     assert io.part is not None
-    chosen = _groups(io, config)[int(io.part)]
-    members = {member.adapter_id: (member.member_id, member.role) for member in io.population() if member.adapter_id in chosen}
-    adapters = io.adapters(chosen, moments=True)
-    stepped, metrics = updating.update(adapters, members, _trained(io, config), backend.trainer())
+    group = only(_groups(io, config), part=io.part).to_pylist()
+    members = {row["adapter_id"]: (row["member_id"], row["role"]) for row in group}
+    adapters = io.adapters(members, moments=True)
+    stepped, metrics = updating.update(adapters, members, _trained(io.table("samples"), config), backend.trainer())
     check_drift(metrics, backend.drift_bounds().mean)
     for member_id, adapter in stepped.items():
         io.write_adapter(f"{member_id}-g{io.generation:04d}", adapter)
@@ -182,7 +189,7 @@ def update_part(io: StageIO, config: RunConfig, backend: Backend) -> None:
 def update(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Joins the groups, and measures the generation so far."""
     parts = io.parts([name for name, _ in update_parts(io, config)], tables.METRICS)
-    io.write_table("metrics", generation_metrics(io, config, parts))
+    io.write_table("metrics", _generation_metrics(io, config, parts))
 
 
 def rate(io: StageIO, config: RunConfig, backend: Backend) -> None:
@@ -290,14 +297,49 @@ def _replayed(io: StageIO, rollouts: pa.Table, tasks: pa.Table) -> list[dict]:
     return [row for table in chosen for row in table.select(tables.SEEDS.names).to_pylist()]
 
 
-def _trained(io: StageIO, config: RunConfig) -> pa.Table:
+def _groups(io: StageIO, config: RunConfig) -> pa.Table:
+    """The groups that `reward` stored; computed again where version 0.1 of this project ran it and stored none."""
+    if io.has("groups"):
+        return io.table("groups")
+    return updating.groups(_trained(io.table("samples"), config), io.population(), config.learning.adapters_per_group)
+
+
+def _trained(samples: pa.Table, config: RunConfig) -> pa.Table:
     """The samples that train: those of a frozen role do not."""
-    samples = io.table("samples")
-    frozen = config.learning.frozen.removesuffix("s")
-    return samples.filter(pc.not_equal(samples["role"], frozen))
+    return samples.filter(pc.not_equal(samples["role"], config.learning.frozen.removesuffix("s")))
 
 
-def _groups(io: StageIO, config: RunConfig) -> list[list[str]]:
-    samples = _trained(io, config)
-    playing = [member.adapter_id for member in io.population() if member.adapter_id in set(samples["adapter_id"].to_pylist())]
-    return updating.by_tokens(samples, playing, config.learning.adapters_per_group)
+def _generation_metrics(io: StageIO, config: RunConfig, parts: Sequence[pa.Table]) -> pa.Table:
+    """METRICS of the generation, the update's own `parts` among them."""
+    found = {name: io.table(name) for name in ("matches", *PLAYED)}
+    steps = only(tables.join(parts, tables.METRICS), name="update.stepped")
+    stepped = {row["member_id"]: row["value"] > 0 for row in steps.to_pylist()}
+    earlier = [io.table("tasks", generation) for generation in range(io.generation)]
+    members = io.population()
+    weights = {name: adapter.weights for name, adapter in io.adapters([member.adapter_id for member in members]).items()}
+    scale = config.model.alpha / config.model.rank
+    new = fresh(found["grades"], found["tasks"])
+    measured = [
+        measure(*(found[name] for name in PLAYED)),
+        explore(found["tasks"], earlier),
+        relate(members, found["matches"], new, found["samples"], weights, _births(io, members), scale, io.generation),
+        costs(found["samples"], stepped, config.learning.frozen.removesuffix("s")),
+    ]
+    if config.solve.top_up:
+        measured.append(replayed(found["tasks"], found["grades"]))
+    return tables.join([*measured, *parts], tables.METRICS)
+
+
+def _births(io: StageIO, members: Sequence[Member]) -> dict[str, Birth]:
+    """Where the members that were born in this run come from, by member id."""
+    found = {}
+    for member in members:
+        if not member.born:
+            continue
+        event = member.born - 1
+        row = only(io.table("offspring", event), member_id=member.member_id).to_pylist()[0]
+        earned = only(io.table("metrics", event), name="reward.mean").to_pylist()
+        rewards = [one["value"] for one in earned if one["member_id"] in row["parents"]]
+        mean = math.fsum(rewards) / len(rewards) if rewards else math.nan  # a parent that sat out earned nothing
+        found[member.member_id] = Birth(tuple(row["parents"]), row["operator"], mean)
+    return found

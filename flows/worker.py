@@ -1,13 +1,13 @@
 """The stage subprocess: runs steps of a run where the configuration says so, without Prefect.
 
     python -m flows.worker STAGE --spec FILE      one step, then exit
-    python -m flows.worker --warm                 steps, or orders of flows.execution.remote_engine, from standard input, a JSON object a
-                                                  line, until it closes
+    python -m flows.worker --warm                 orders from standard input, a JSON object per line, until it closes
 
-A step is {"store", "run_id", "generation", "stage", "part", "epoch"}. Answers are JSON lines on standard output; readings of the
-step's progress, {"progress": ...}, come before its answer. What stages print goes to standard error. A warm worker keeps imports
-and the base model between steps, and takes either side of the check before them (flows.execution.agreement). Exit codes are those of the
-command line.
+An order is a step, or a request to the engine (flows.execution.remote_engine).
+A step is {"store", "run_id", "generation", "stage", "part", "epoch"}. Answers are JSON lines on standard output; readings of
+the step's progress, {"progress": ...}, come before its answer. What stages print goes to standard error. A warm worker keeps
+imports and the base model between steps, and takes either side of the check before them (flows.execution.agreement). Exit codes
+are those of the command line.
 """
 
 import argparse

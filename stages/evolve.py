@@ -24,11 +24,11 @@ import numpy as np
 import pyarrow as pa
 
 from stages.core import tables
+from stages.core.lora.adapter import Adapter, Weights
 from stages.core.lora.delta import Change, check_alike, compare
 from stages.core.method.rating import Rating
 from stages.core.population import PREFIX, Member, Role, next_number, start_adapter_id
 from stages.core.randomness import completion_seed, generator
-from stages.core.training.protocol import Adapter, Weights
 
 Operator = Callable[[Sequence[Weights], np.random.Generator], tuple[Weights, dict[str, Any]]]
 """Parents' weights (one, or the better and the worse) and a generator -> the child's weights and the parameters drawn or used."""

@@ -4,7 +4,7 @@ Prioritised fictitious self-play (arXiv 2605.16727): with p the student's chance
 with weight p(1 - p). Teachers choose in an order drawn anew each generation; a student that is chosen leaves the pool, and the
 pool refills when it is empty. So every student plays when there are no fewer teachers than students; else some stay idle.
 
-Deviations: `random` and `round_robin` are ablations; frozen past students may join the pool (the paper matches the living only).
+Deviations: `random` and `round_robin` are ablations.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,17 +27,13 @@ def match(
     generation: int,
     beta: float,
     matchmaker: str | Matchmaker = "pfsp",
-    past: Sequence[Member] = (),
 ) -> pa.Table:
-    """MATCHES of one generation, a row for every teacher; a single agent meets itself.
-
-    `past` are frozen students that the pool holds beside the living: they are played, but neither trained nor rated.
-    """
+    """MATCHES of one generation, a row for every teacher; a single agent meets itself."""
     if len(population) == 1 and population[0].role == "both":
         pairs = [(population[0], population[0])]
     else:
         maker = matchmaker if callable(matchmaker) else _named(matchmaker)
-        pairs = maker(of_role(population, "teacher"), [*of_role(population, "student"), *past], rng, generation, beta)
+        pairs = maker(of_role(population, "teacher"), of_role(population, "student"), rng, generation, beta)
     rows = [
         {
             "match_id": f"g{generation:04d}-m{index:02d}",

@@ -1,12 +1,14 @@
 """Update: one policy-gradient step for every adapter of a group, each on its own samples."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from stages.core import tables
-from stages.core.training.protocol import Adapter, Trainer
+from stages.core.lora.adapter import Adapter
+from stages.core.population import Member
+from stages.core.training.protocol import Trainer
 
 
 def update(
@@ -32,16 +34,45 @@ def update(
     return stepped, tables.table(rows, tables.METRICS)
 
 
-def by_tokens(samples: pa.Table, adapter_ids: list[str], size: int) -> list[list[str]]:
-    """Adapter ids in groups of at most `size` (0: one group), balanced by their tokens: largest first into the lightest."""
-    if not size or size >= len(adapter_ids):
-        return [adapter_ids]
-    tokens = dict.fromkeys(adapter_ids, 0)
+def groups(samples: pa.Table, population: Sequence[Member], size: int) -> pa.Table:
+    """GROUPS: every adapter with samples, in groups of at most `size` (0: one group).
+
+    Groups are balanced by tokens: the adapter with the most goes first, each into the group that has the fewest so far. Rows
+    are group by group, in the order of the population.
+    """
+    tokens = _tokens(samples)
+    playing = [member for member in population if member.adapter_id in tokens]
+    rows = [
+        {
+            "part": f"{number:02d}",
+            "adapter_id": member.adapter_id,
+            "member_id": member.member_id,
+            "role": member.role,
+            "tokens": tokens[member.adapter_id],
+        }
+        for number, group in enumerate(_balanced([(member.adapter_id, tokens[member.adapter_id]) for member in playing], size))
+        for member in playing
+        if member.adapter_id in group
+    ]
+    return tables.table(rows, tables.GROUPS)
+
+
+def _tokens(samples: pa.Table) -> dict[str, int]:
+    """Tokens of each adapter's samples."""
     lengths = pc.add(pc.list_value_length(samples["prompt_ids"]), pc.list_value_length(samples["completion_ids"]))
+    tokens: dict[str, int] = {}
     for adapter_id, length in zip(samples["adapter_id"].to_pylist(), lengths.to_pylist(), strict=True):
-        tokens[adapter_id] += length
-    groups: list[list[str]] = [[] for _ in range(-(-len(adapter_ids) // size))]
-    for adapter_id in sorted(adapter_ids, key=lambda name: (-tokens[name], adapter_ids.index(name))):
-        lightest = min((group for group in groups if len(group) < size), key=lambda group: sum(tokens[name] for name in group))
-        lightest.append(adapter_id)
-    return [sorted(group, key=adapter_ids.index) for group in groups]
+        tokens[adapter_id] = tokens.get(adapter_id, 0) + length
+    return tokens
+
+
+def _balanced(adapters: list[tuple[str, int]], size: int) -> list[set[str]]:
+    """Names in groups of at most `size`, from (name, tokens): the largest first, each into the lightest group."""
+    count = -(-len(adapters) // size) if size else min(1, len(adapters))
+    found: list[set[str]] = [set() for _ in range(count)]
+    sums = [0] * count
+    for name, tokens in sorted(adapters, key=lambda adapter: -adapter[1]):
+        lightest = min((at for at in range(count) if not size or len(found[at]) < size), key=lambda at: sums[at])
+        found[lightest].add(name)
+        sums[lightest] += tokens
+    return found

@@ -88,7 +88,7 @@ def _tasks(found: Tables, given: Given) -> Iterator[Problem]:
 
 
 def _rollouts(found: Tables, given: Given) -> Iterator[Problem]:
-    """Valid, ungated tasks are attempted exactly as often as configured, by the matched student (flows.audit.replay_check: replays)."""
+    """Valid, ungated tasks are attempted exactly as often as configured, by the matched student; replays: see replay_check."""
     posed = {row["task_id"] for row in found["tasks"].to_pylist() if row["status"] == "valid" and row["gate"] is None}
     replayed = set(_column(found["rollouts"], "task_id")) - set(_column(found["tasks"], "task_id"))
     yield from _foreign("rollouts", found["rollouts"], "task_id", posed | replayed if given.config.solve.top_up else posed)

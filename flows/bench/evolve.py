@@ -42,9 +42,9 @@ from flows.bench.evolve_rivals import (
     timed,
 )
 from flows.choices import choose
+from stages.core.lora.adapter import Weights
 from stages.core.lora.adapter_files import initial_adapter, weights_bytes, weights_sha256
 from stages.core.lora.delta import check_alike
-from stages.core.training.protocol import Weights
 
 USERS = {"mutation": 1, "crossover": 2}
 """Options that name a user's operators, with the number of parents."""

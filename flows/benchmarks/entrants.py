@@ -19,9 +19,9 @@ from flows.run.manifest import Ref
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
 from flows.storage import Store
+from stages.core.lora.adapter import Adapter
 from stages.core.lora.adapter_files import WEIGHTS_FILE, rank_of
 from stages.core.suites.problems import Problem
-from stages.core.training.protocol import Adapter
 from stages.suites import Contestant, Given
 
 Text = str | None

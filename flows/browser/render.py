@@ -8,7 +8,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from flows.report.report_style import CSS
+from flows.report.report_page import CSS
 from flows.run.addresses import Addresses
 from stages.core.highlight import python_html, visible
 

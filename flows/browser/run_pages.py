@@ -6,11 +6,12 @@ from typing import Any
 from flows.browser.keys import cells
 from flows.browser.library import Library
 from flows.browser.table_view import Asked, row, view
-from flows.commands.status import done, following, holder
 from flows.monitoring.alarms import Alarm, summary
 from flows.monitoring.run_tables import Watch, seconds_of
-from flows.run.manifest import STAGES, Json, Manifest, Ref, digest, folder_of
+from flows.monitoring.status import done, following, holder
+from flows.run.manifest import Json, Manifest, Ref, digest, folder_of
 from flows.run.run import Run
+from flows.stages import REQUIRED
 from flows.storage import NotStored
 from stages.analysis.summary import KINDS, lookup
 
@@ -60,7 +61,7 @@ def generation_page(library: Library, run_id: str, generation: int | None) -> Js
         "generation": generation,
         "stages": [_stage(manifest, spent.get(manifest.stage, 0.0)) for manifest in stages],
         "parts": [_stage(manifest, float(manifest.clock.get("seconds", 0.0))) for manifest in found if manifest not in stages],
-        "missing": [stage for stage in STAGES if generation is not None and stage not in spent and stage != "benchmark"],
+        "missing": [stage for stage in REQUIRED if generation is not None and stage not in spent],
         "tables": [ref for manifest in stages for ref in manifest.outputs if ref.uri.endswith(".parquet")],
         "seconds": sum(spent.values()),
         "numbers": None if generation is None else _generation_row(watch, generation, alarms),

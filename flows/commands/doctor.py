@@ -1,9 +1,11 @@
-"""`populora doctor`: what this machine lacks, and for each lack the command that mends it.
+"""`populora doctor`: what is missing on this machine, and the command that fixes each problem.
 
-Only the standard library is imported at the top, because a missing package is one of the things it looks for: it also runs as
-`python3 -m flows.commands.doctor` outside the virtual environment. Imports no Prefect and no torch (its build is read from its files).
+Only the standard library is imported at the top, because a missing package is one of the things it looks for: it also runs
+outside the virtual environment, as `python3 -m flows.commands.doctor`. Imports no Prefect and no torch (its build is read from
+its files).
 """
 
+import argparse
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -38,6 +40,13 @@ class Finding:
     detail: str
     mend: str = ""
     optional: bool = False
+
+
+def add(command: Callable[[str, str, Callable[[argparse.Namespace], int]], argparse.ArgumentParser]) -> None:
+    """Add the command and its options."""
+    summary = "Check this machine and print the command that fixes each problem."
+    parser = command("doctor", summary, lambda arguments: doctor(arguments.store))
+    parser.add_argument("--store", help="also check this store")
 
 
 def doctor(store_url: str | None) -> int:

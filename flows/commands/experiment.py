@@ -1,27 +1,38 @@
-"""What `populora experiment FILE` does. Imports stand inside the function, as in `flows.commands.commands`."""
+"""`populora experiment FILE`: run or resume arms times seeds, and compare them."""
 
 from argparse import Namespace
 from contextlib import closing
 from pathlib import Path
 
-from flows.commands import commands
+from flows.commands.arguments import Add, absolute, add_store
 from flows.config import RunConfig
 
 
+def add(command: Add) -> None:
+    """Add the command and its options."""
+    parser = command("experiment", "Run or resume arms times seeds, and compare them on one page.", experiment)
+    parser.add_argument("file", type=Path, metavar="FILE", help="what is compared, such as infra/experiments/size.toml")
+    parser.add_argument("--dry-run", action="store_true", help="print hours and bytes of every run, and write nothing")
+    parser.add_argument("--only-compare", action="store_true", help="run nothing; compare the runs that exist")
+    parser.add_argument("--out", type=Path, help="the page (default: next to the runs, or in this folder)")
+    add_store(parser, run=False)
+
+
 def experiment(arguments: Namespace) -> int:
-    """The runs of an experiment one after another, started or resumed, then the comparison of what there is."""
+    """Run the experiment's runs one after another, then compare those that exist."""
     from flows.experiments.cost import check, plan_text
     from flows.experiments.spec import planned, read
+    from flows.prefect_ops.command_server import command_server
     from flows.storage import open_store
 
     described = read(arguments.file)
-    runs, store = planned(described), commands.absolute(arguments.store)
+    runs, store = planned(described), absolute(arguments.store)
     if arguments.dry_run:
         print(plan_text(described, runs, open_store(store)))
         return 0
     if not arguments.only_compare:
         check(runs, open_store(store), _check_reachable)
-    with commands._prefect() as server_answers:
+    with command_server() as server_answers:
         from flows.experiments.flow import experiment as conduct
 
         server_answers()

@@ -1,170 +1,24 @@
-"""`populora inspect`: a run, a generation, an adapter or a task, as text for people or as JSON."""
+"""`populora inspect`: any row of a run, and its lineage."""
 
-import json
-from collections.abc import Callable, Iterator
-from typing import Any
+from argparse import Namespace
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from flows.run.lineage import Json, Lineage, generation_of, tops_up
-from flows.run.run import Run
-from flows.storage import NotStored, StoreRefused
-
-WIDTH = 110
-SHOWN = 12
+from flows.commands.arguments import Add, add_store, open_run
 
 
-def inspect(
-    run: Run, generation: int | None = None, adapter: str | None = None, task: str | None = None, as_json: bool = False
-) -> str:
-    """What the store says about a task (or rollout), an adapter, a generation, or the run as a whole.
-
-    Raises NotStored when there is no such run, StoreRefused when the run has nothing of that id.
-    """
-    if run.history.description() is None:
-        raise NotStored(f"there is no run {run.run_id} in {run.store.url}")
-    lineage = Lineage(run)
-    values: Json
-    if task is not None:
-        values = lineage.task(task)
-    elif adapter is not None:
-        values = lineage.adapter(adapter)
-    elif generation is not None:
-        values = generation_summary(run, lineage, generation)
-    else:
-        values = run_summary(run)
-    return json.dumps(values, indent=1, ensure_ascii=False) if as_json else "\n".join(_text(values))
+def add(command: Add) -> None:
+    """Add the command and its options."""
+    parser = command("inspect", "Any row of a run, and its lineage backwards and forwards.", inspect)
+    parser.add_argument("--generation", type=int)
+    parser.add_argument("--adapter", metavar="ID")
+    parser.add_argument("--task", metavar="ID")
+    parser.add_argument("--json", action="store_true", help="JSON instead of text")
+    add_store(parser)
 
 
-def run_summary(run: Run) -> Json:
-    """What the run is and how far it has come."""
-    description = run.history.description() or {}
-    manifests = list(run.history.walk())
-    config = description.get("config", {})
-    return {
-        "run": run.run_id,
-        "store": run.store.url,
-        "mode": config.get("mode"),
-        "model": config.get("model", {}).get("name"),
-        "generations": f"{len(run.history.generations())} begun of {config.get('generations')}",
-        "last_stage": f"{manifests[-1].stage} of generation {manifests[-1].generation}" if manifests else "none",
-        "stages_committed": len(manifests),
-        "artifacts": sum(len(manifest.outputs) for manifest in manifests),
-        "seconds": round(sum(float(manifest.clock.get("seconds", 0.0)) for manifest in manifests), 1),
-        "benchmarks": [ref.uri for manifest in run.history.benchmarks() for ref in manifest.outputs],
-        "head": run.history.head(),
-    }
+def inspect(arguments: Namespace) -> int:
+    """Print the run, a generation, an adapter or a task."""
+    from flows.run.inspection import inspect as text
 
-
-def generation_summary(run: Run, lineage: Lineage, generation: int) -> Json:
-    """Its stages, matches, tasks by status, ratings and offspring."""
-    manifests = run.history.of_generation(generation)
-    if not manifests:
-        raise StoreRefused(f"run {run.run_id} has no generation {generation}")
-    return {
-        "run": run.run_id,
-        "generation": generation,
-        "stages": [
-            {
-                "stage": manifest.stage,
-                "seconds": manifest.clock.get("seconds"),
-                "outputs": len(manifest.outputs),
-                "rows": {ref.uri.rpartition("/")[2]: ref.rows for ref in manifest.outputs if ref.rows is not None},
-            }
-            for manifest in manifests
-        ],
-        "matches": [
-            {key: row[key] for key in ("match_id", "teacher_adapter_id", "student_adapter_id", "expected")}
-            for row in lineage.rows(generation, "matches")
-        ],
-        "tasks": _counts(lineage.rows(generation, "tasks"), "status"),
-        "grades": _counts(lineage.rows(generation, "grades"), "status"),
-        **_replayed(run, lineage, generation),
-        "ratings": [
-            {key: row[key] for key in ("member_id", "adapter_id", "result", "mu", "sigma", "next_adapter_id")}
-            for row in lineage.rows(generation, "ratings")
-        ],
-        "offspring": lineage.rows(generation, "offspring"),
-        "task_ids": [row["task_id"] for row in lineage.rows(generation, "tasks") if row["status"] == "valid"],
-    }
-
-
-def _replayed(run: Run, lineage: Lineage, generation: int) -> Json:
-    """The stored tasks that filled short batches; nothing in a run without top-up."""
-    own = {row["task_id"] for row in lineage.rows(generation, "tasks")}
-    replays = {(row["match_id"], row["task_id"]) for row in lineage.rows(generation, "grades") if row["task_id"] not in own}
-    return {"replayed": [{"match_id": match, "task_id": task} for match, task in sorted(replays)]} if tops_up(run) else {}
-
-
-def rows(run: Run, name: str, generations: list[int] | None = None, **equal: Any) -> pa.Table:
-    """A slice of one table over generations (default: all), verified, as an Arrow table that can be written as Parquet.
-
-    `equal` keeps the rows in which a column has that value: `rows(run, "rollouts", task_id="g0003-m00-p001")`.
-    """
-    wanted = generations if generations is not None else _generations_for(run, name, equal)
-    slices = []
-    for generation in wanted:
-        table = run.read_table(generation, name)
-        for column, value in equal.items():
-            table = table.filter(pc.equal(table[column], value))
-        slices.append(table.append_column("generation", pa.array([generation] * table.num_rows, pa.int64())))
-    if not slices:
-        raise StoreRefused(f"run {run.run_id} has no generation to take {name} from")
-    return pa.concat_tables(slices).combine_chunks()
-
-
-def _generations_for(run: Run, name: str, equal: Json) -> list[int]:
-    """All generations, or the one that an id in the condition belongs to; what came of a task may stand in later ones, too."""
-    named = {place for key, value in equal.items() if key.endswith("_id") and (place := generation_of(str(value))) is not None}
-    begun = run.history.generations()
-    if named and name in ("rollouts", "grades", "samples") and {"task_id", "group_id"} & set(equal) and tops_up(run):
-        return [number for number in begun if number >= min(named)]
-    return [number for number in begun if not named or number in named]
-
-
-def _counts(found: list[Json], column: str) -> dict[str, int]:
-    values = [row[column] for row in found]
-    return {value: values.count(value) for value in sorted(set(values))}
-
-
-def _text(values: Json, indent: str = "") -> Iterator[str]:
-    """One `name  value` line for each entry, nested ones indented, long lists cut with their length said."""
-    width = max((len(key) for key in values), default=0)
-    for key, value in values.items():
-        if isinstance(value, dict) and value:
-            yield f"{indent}{key}"
-            yield from _text(value, indent + "  ")
-        elif isinstance(value, list) and value:
-            yield f"{indent}{key} ({len(value)})"
-            yield from _items(value, indent + "  ")
-        elif isinstance(value, str) and "\n" in value:
-            yield f"{indent}{key}"
-            yield from (f"{indent}  | {line}" for line in value.rstrip("\n").split("\n"))
-        else:
-            yield f"{indent}{key:<{width}}  {_short(value)}".rstrip()
-
-
-def _items(values: list[Any], indent: str) -> Iterator[str]:
-    """List items, one a line while they are flat."""
-    for value in values[:SHOWN]:
-        if isinstance(value, dict) and any("\n" in str(inner) for inner in value.values()):
-            yield from _text(value, indent)
-            yield ""
-        else:
-            yield indent + (_line(value) if isinstance(value, dict) else _short(value))
-    if len(values) > SHOWN:
-        yield f"{indent}… and {len(values) - SHOWN} more (all with --json)"
-
-
-def _line(values: Json) -> str:
-    show: Callable[[Any], str] = lambda value: "{" + _line(value) + "}" if isinstance(value, dict) else _short(value)  # noqa: E731
-    return "  ".join(f"{key}={show(value)}" for key, value in values.items() if value not in (None, "", [], {}))
-
-
-def _short(value: Any) -> str:
-    """One line of at most WIDTH characters; floats to four digits, empty values as a dash."""
-    if value in (None, "", [], {}):
-        return "-"
-    text = f"{value:.4g}" if isinstance(value, float) else " ".join(str(value).split())
-    return text if len(text) <= WIDTH else text[: WIDTH - 1] + "…"
+    found = open_run(arguments.store, arguments.run)
+    print(text(found, arguments.generation, arguments.adapter, arguments.task, arguments.json))
+    return 0

@@ -1,182 +1,22 @@
-"""`populora simulate`: what an evolution policy does to a population, before a GPU hour is spent on it.
+"""`populora simulate`: what an evolution policy does to a population of known skill."""
 
-Plays the configuration's matchmaking, ratings and replacement on members that have a hidden skill and no weights. A match is one
-coin: the student wins with chance Phi((skill_s - skill_t) / (sqrt(2) beta)). Children have their parents' mean skill; nothing
-learns. Shown for the configuration's policy and for its neighbours:
+from argparse import Namespace
 
-- newborn culled next: how often a child is the one culled at the very next event, with equal skills; fair is 1 / N. With fresh
-  ratings, gamma = 0.25 and kappa = 3 the newborn's wide sigma makes it the rule: one slot churns, older members are never tested.
-- weakest culled first: how often the first cull hits the least skilled, where founders differ by one beta; by chance 1 / N.
-- gain: by how much the mean skill of a role has risen at the end, in beta: what selection alone is worth.
-"""
-
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-
-import numpy as np
-
-from flows.choices import choose
-from flows.config import RunConfig
-from stages.core.method.rating import Rating, Result, Scale, play, win_chance
-from stages.core.population import Member, initial_members, member_ids, of_role, start_adapter_id
-from stages.evolve import Birth, Policy, births, due
-from stages.match import MATCHMAKERS, Matchmaker
+from flows.commands.arguments import Add, add_settings
+from flows.config import load
 
 
-@dataclass(frozen=True)
-class World:
-    """Everything of a configuration that ratings and replacement depend on."""
-
-    teachers: int
-    students: int
-    generations: int
-    matchmaker: Matchmaker
-    scale: Scale
-    start: Rating
-    policy: Policy
+def add(command: Add) -> None:
+    """Add the command and its options."""
+    parser = command("simulate", "Simulate an evolution policy and print how often members are replaced.", simulate)
+    parser.add_argument("-c", "--config", default="paper")
+    add_settings(parser, "override a setting, e.g. evolution.every=5")
+    parser.add_argument("--runs", type=int, default=300)
 
 
-@dataclass
-class Tally:
-    """What happened in some runs."""
+def simulate(arguments: Namespace) -> int:
+    """Print the table."""
+    from flows.commands.evolution_simulation import simulate as table
 
-    again: int = 0  # newborns culled at the next event
-    newborns: int = 0  # newborns that met a next event
-    weakest: int = 0  # first culls that hit the least skilled
-    first_culls: int = 0
-    gains: tuple[float, ...] = ()
-
-    def __add__(self, other: "Tally") -> "Tally":
-        return Tally(
-            self.again + other.again,
-            self.newborns + other.newborns,
-            self.weakest + other.weakest,
-            self.first_culls + other.first_culls,
-            self.gains + other.gains,
-        )
-
-
-def simulate(config: RunConfig, runs: int = 300) -> str:
-    """A table in Markdown: the configuration's policy and its neighbours, with standard errors."""
-    world = world_of(config)
-    lines = [
-        f"{world.teachers} teachers, {world.students} students, {world.generations} generations, {runs} runs, "
-        f"evolution every {world.policy.every}",
-        "",
-        "| policy | newborn culled next | weakest culled first | gain in beta |",
-        "|---|---|---|---|",
-    ]
-    for name, policy in {"this configuration": world.policy, **neighbours(world.policy)}.items():
-        own = replace(world, policy=policy)
-        equal = _sum(history(own, seed, 0.0) for seed in range(runs))
-        unequal = _sum(history(own, seed, world.scale.beta) for seed in range(runs))
-        gains = np.array(unequal.gains) / world.scale.beta
-        gain = f"{gains.mean():.2f} ± {gains.std() / np.sqrt(len(gains)):.2f}" if len(gains) else "–"
-        lines.append(
-            f"| {name} | {_share(equal.again, equal.newborns)} | {_share(unequal.weakest, unequal.first_culls)} | {gain} |"
-        )
-    return "\n".join(lines)
-
-
-def world_of(config: RunConfig) -> World:
-    """The part of a configuration that is simulated."""
-    rule, evolution = config.rating, config.evolution
-    start = Rating(rule.mu, rule.sigma)
-    return World(
-        config.population.teachers,
-        config.population.students,
-        config.generations,
-        choose("population.matchmaker", config.population.matchmaker, MATCHMAKERS),
-        Scale(rule.beta, rule.tau, rule.draw_probability),
-        start,
-        Policy(**evolution.model_dump(), fresh=start),
-    )
-
-
-def neighbours(policy: Policy) -> dict[str, Policy]:
-    """Policies worth comparing with: the published ratings of children, and one change to them at a time."""
-    published = replace(policy, child_rating="fresh", kappa=3.0, min_age=0)
-    return {
-        "fresh child ratings, kappa = 3 (as published)": published,
-        "the same, kappa = 1": replace(published, kappa=1.0),
-        "the same, kappa = 0": replace(published, kappa=0.0),
-        f"the same, every {2 * policy.every} generations": replace(published, every=2 * policy.every),
-        "the same, newborns protected for one event": replace(published, min_age=1),
-        "inherited child ratings, kappa = 3": replace(published, child_rating="inherit"),
-    }
-
-
-def history(world: World, seed: int, spread: float) -> Tally:
-    """One run: founders' skills are normal with deviation `spread`."""
-    rng = np.random.default_rng(seed)
-    ids = member_ids(world.teachers, world.students, "population")
-    population = initial_members(
-        world.teachers, world.students, "population", {start_adapter_id(name): "" for name, _ in ids}, world.start
-    )
-    skill = {name: float(rng.normal(0.0, spread)) if spread else 0.0 for name, _ in ids}
-    before = _means(population, skill)
-    tally, newest = Tally(), set[str]()
-    for generation in range(world.generations):
-        population = _rated(population, world, generation, skill, rng)
-        if not due(generation, world.generations, world.policy):
-            continue
-        planned = births(population, generation, seed, world.policy)
-        _count(tally, planned, newest, population, skill)
-        newest = {birth.member_id for birth in planned}
-        skill |= {birth.member_id: float(np.mean([skill[parent.member_id] for parent in birth.parents])) for birth in planned}
-        population = _replaced(population, planned, generation)
-    after = _means(population, skill)
-    tally.gains = tuple(late - early for late, early in zip(after, before, strict=True))
-    return tally
-
-
-def _rated(
-    population: list[Member], world: World, generation: int, skill: dict[str, float], rng: np.random.Generator
-) -> list[Member]:
-    ratings = {member.member_id: member.rating for member in population}
-    teachers, students = of_role(population, "teacher"), of_role(population, "student")
-    for teacher, student in world.matchmaker(teachers, students, rng, generation, world.scale.beta):
-        one, other = student.member_id, teacher.member_id
-        chance = win_chance(Rating(skill[one], 0.0), Rating(skill[other], 0.0), world.scale.beta)
-        result: Result = "win" if rng.random() < chance else "loss"
-        ratings[one], ratings[other] = play(ratings[one], ratings[other], result, world.scale)
-    return [replace(member, rating=ratings[member.member_id]) for member in population]
-
-
-def _count(
-    tally: Tally, planned: Sequence[Birth], newest: set[str], population: Sequence[Member], skill: dict[str, float]
-) -> None:
-    gone = {birth.replaces.member_id for birth in planned}
-    tally.again += len(gone & newest)
-    tally.newborns += len(newest)
-    if not newest and not tally.first_culls:
-        for role in {birth.replaces.role for birth in planned}:
-            weakest = min((member.member_id for member in population if member.role == role), key=lambda name: skill[name])
-            tally.weakest += weakest in gone
-            tally.first_culls += 1
-
-
-def _replaced(population: Sequence[Member], planned: Sequence[Birth], generation: int) -> list[Member]:
-    children = {
-        birth.replaces.member_id: replace(birth.replaces, member_id=birth.member_id, rating=birth.rating, born=generation + 1)
-        for birth in planned
-    }
-    return [children.get(member.member_id, member) for member in population]
-
-
-def _means(population: Sequence[Member], skill: dict[str, float]) -> list[float]:
-    return [float(np.mean([skill[member.member_id] for member in of_role(population, role)])) for role in ("teacher", "student")]
-
-
-def _share(hits: int, count: int) -> str:
-    if not count:
-        return "–"
-    share = hits / count
-    return f"{share:.3f} ± {np.sqrt(share * (1 - share) / count):.3f}"
-
-
-def _sum(tallies: Iterable[Tally]) -> Tally:
-    total = Tally()
-    for tally in tallies:
-        total = total + tally
-    return total
+    print(table(load(arguments.config, arguments.set), arguments.runs))
+    return 0

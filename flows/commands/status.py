@@ -1,115 +1,18 @@
-"""Where a run stands, as text for `populora status`."""
+"""`populora status`: where a run stands."""
 
-import json
+from argparse import Namespace
 
-from flows.monitoring.run_tables import clock, health
-from flows.run.manifest import STAGES, Manifest
-from flows.run.run import Run
-from flows.storage import Damaged, NotStored
-from stages.analysis.summary import generation_line
+from flows.commands.arguments import Add, add_store, open_run
 
 
-def status(run: Run) -> str:
-    """What is done, what is next, who holds the lease, the head, bytes stored, the newest numbers and their alarms."""
-    description = run.history.description()
-    if description is None:
-        raise NotStored(f"no run {run.run_id} in {run.store.url}")
-    planned = int(description["config"].get("generations", 0))
-    numbers, alarms = _numbers(run)
-    lines = [
-        f"run        {run.run_id} in {run.store.url}",
-        f"done       {done(run, planned)}",
-        f"next       {following(run, planned)}",
-        f"lease      {holder(run)}",
-        f"head       {run.history.head()}",
-        f"stored     {stored(run)}",
-        f"numbers    {numbers}",
-        *(f"alarm      {alarm}" for alarm in alarms),
-    ]
-    return "\n".join(lines)
+def add(command: Add) -> None:
+    """Add the command and its options."""
+    add_store(command("status", "Where a run stands.", status))
 
 
-def _newest(run: Run) -> tuple[int | None, list[Manifest]]:
-    """The newest generation with a finished stage, and its manifests; None for start."""
-    for generation in reversed(run.history.generations()):
-        if done := run.history.of_generation(generation):
-            return generation, done
-    return None, run.history.of_generation(None)
+def status(arguments: Namespace) -> int:
+    """Print what is done, what is next, and the newest numbers."""
+    from flows.monitoring.status import status as text
 
-
-def done(run: Run, planned: int) -> str:
-    """How far the run has come."""
-    whole = sum(1 for generation in run.history.generations() if run.manifest("evolve", generation) is not None)
-    generation, finished = _newest(run)
-    if not finished:
-        return "nothing yet"
-    where = "start" if generation is None else f"{finished[-1].stage} of generation {generation}"
-    return f"{whole} of {planned} generations; last finished: {where}"
-
-
-def following(run: Run, planned: int) -> str:
-    """The stage that comes next."""
-    generation, done = _newest(run)
-    if not done:
-        return "start"
-    if generation is None or done[-1].stage == STAGES[-1]:
-        following = 0 if generation is None else generation + 1
-        return f"{STAGES[0]} of generation {following}" if following < planned else "nothing: the run is finished"
-    # A benchmark runs only in some generations, so what follows `rate` is either.
-    after = STAGES[STAGES.index(done[-1].stage) + 1]
-    return f"{'benchmark or evolve' if after == 'benchmark' else after} of generation {generation}"
-
-
-def holder(run: Run) -> str:
-    """Who works on the run."""
-    try:
-        lease = json.loads(run.store.read(f"{run.run_id}/.lease"))
-    except NotStored:
-        return "held by nobody"
-    except ValueError:
-        return "held, but the lease cannot be read"
-    return f"held by process {lease.get('pid', '?')} on host {lease.get('host', '?')}, beat {lease.get('beat', '?')}"
-
-
-def stored(run: Run) -> str:
-    """Bytes by what they are for."""
-    sizes = stored_bytes(run)
-    parts = ", ".join(f"{kind} {size_text(size)}" for kind, size in sorted(sizes.items()))
-    return f"{size_text(sum(sizes.values()))} ({parts})" if parts else "0 B"
-
-
-def stored_bytes(run: Run) -> dict[str, int]:
-    """Bytes of adapters, benchmarks, generations and the rest."""
-    found: dict[str, int] = {}
-    prefix = f"{run.run_id}/"
-    for uri, size in run.store.sizes(prefix).items():
-        top = uri.removeprefix(prefix).partition("/")[0]
-        kind = "generations" if top.startswith("generation=") else top if top in ("adapters", "benchmarks") else "other"
-        found[kind] = found.get(kind, 0) + size
-    return found
-
-
-def size_text(size: float) -> str:
-    """Bytes as people read them."""
-    for unit in ("B", "KB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
-
-
-def _numbers(run: Run) -> tuple[str, list[str]]:
-    """The line of the newest generation that is rated, and its alarms."""
-    for generation in reversed(run.history.generations()):
-        if run.manifest("rate", generation) is None:
-            continue
-        try:
-            metrics, ratings = run.read_table(generation, "metrics"), run.read_table(generation, "ratings")
-            seconds = clock(run).get(generation, {})
-            evolved = run.manifest("evolve", generation) is not None
-            offspring = run.read_table(generation, "offspring") if evolved else None
-            line = generation_line(metrics, ratings, offspring, seconds, generation)
-            return line, [str(alarm) for alarm in health(run) if alarm.generation == generation]
-        except (NotStored, Damaged) as error:
-            return str(error), []
-    return "none yet", []
+    print(text(open_run(arguments.store, arguments.run)))
+    return 0

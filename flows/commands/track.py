@@ -1,14 +1,23 @@
-"""`populora track`, as the command line calls it; libraries load when it runs."""
+"""`populora track`: send a run's numbers to an experiment tracker."""
 
 from argparse import Namespace
 
-from flows.run.run import Run
-from flows.storage import open_store
+from flows.commands.arguments import Add, add_store
+
+
+def add(command: Add) -> None:
+    """Add the command and its options."""
+    parser = command("track", "Send a run's numbers to TensorBoard, MLflow or Weights & Biases, too.", track)
+    parser.add_argument("--to", required=True, metavar="WHERE", help="tensorboard:FOLDER, mlflow:URI or wandb:FOLDER")
+    parser.add_argument("--follow", action="store_true", help="keep sending until the run has finished")
+    add_store(parser)
 
 
 def track(arguments: Namespace) -> int:
-    """`populora track`."""
-    from flows.monitoring.tracking import track as send  # noqa: PLC0415 (no other command waits for it)
+    """Send every finished generation that the tracker does not have yet."""
+    from flows.monitoring.tracking import track as send
+    from flows.run.run import Run
+    from flows.storage import open_store
 
     sent = send(Run(open_store(arguments.store), arguments.run), arguments.to, arguments.follow)
     print(f"{sent} generations sent to {arguments.to}")

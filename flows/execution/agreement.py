@@ -19,7 +19,7 @@ from flows.run.stage_io import StageIO
 from flows.storage import open_store
 from stages.core import tables
 from stages.core.engines.agreement import compare, probe
-from stages.core.training.protocol import Adapter
+from stages.core.lora.adapter import Adapter
 
 BackendOf = Callable[[Mapping[str, Any]], Backend]
 CHECKED = {"propose": "teacher_adapter_id", "solve": "student_adapter_id"}

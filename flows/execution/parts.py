@@ -6,6 +6,7 @@ from flows.benchmarks.schedule import members_at, panels, write_panels
 from flows.config import RunConfig
 from flows.run.sharding import WRITERS, joined_proposals, joined_rollouts, shard, split_answers
 from flows.run.stage_io import StageIO
+from flows.stages import stage_of
 from flows.steps import STEPS, Step, update_part, update_parts
 from stages.core import tables
 
@@ -17,7 +18,7 @@ def part_names(io: StageIO, config: RunConfig) -> list[str]:
 
 def named_parts(io: StageIO, config: RunConfig) -> list[tuple[str, str]]:
     """The parts, each with the members that it is for in words."""
-    if io.stage == "update":
+    if stage_of(io.stage).trains:
         return [(name, _words([adapter.rpartition("-")[0] for adapter in group])) for name, group in update_parts(io, config)]
     members = _members(io, config) if config.engine.shards > 1 else []
     count = min(config.engine.shards, len(members))
@@ -27,9 +28,10 @@ def named_parts(io: StageIO, config: RunConfig) -> list[tuple[str, str]]:
 
 def step_of(io: StageIO, config: RunConfig) -> Step:
     """The function that does what `io` is for."""
+    trains = stage_of(io.stage).trains
     if io.part is not None:
-        return update_part if io.stage == "update" else STEPS[io.stage]
-    return join if io.stage != "update" and part_names(io, config) else STEPS[io.stage]
+        return update_part if trains else STEPS[io.stage]
+    return join if not trains and part_names(io, config) else STEPS[io.stage]
 
 
 def join(io: StageIO, config: RunConfig, backend: Backend) -> None:
@@ -49,10 +51,11 @@ def join(io: StageIO, config: RunConfig, backend: Backend) -> None:
 
 def _members(io: StageIO, config: RunConfig) -> list[str]:
     """Who writes in this stage; of benchmarks, the larger panel."""
-    if io.stage == "benchmark":
+    shards = stage_of(io.stage).shards
+    if shards == "players":
         players = max((panel.players for panel in panels(io, config)), key=len, default=[])
         return [player.member_id for player in players]
-    return list(dict.fromkeys(io.table("matches")[WRITERS[io.stage]].to_pylist())) if io.stage in WRITERS else []
+    return list(dict.fromkeys(io.table("matches")[WRITERS[shards]].to_pylist())) if shards in WRITERS else []
 
 
 def _words(members: list[str], most: int = 4) -> str:

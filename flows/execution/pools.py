@@ -26,13 +26,11 @@ from flows.execution.stage_process import StageFailed, WorkerLost, Workers, inte
 from flows.monitoring.progress import Display
 from flows.run.manifest import manifest_uri
 from flows.run.run import Run
+from flows.stages import stage_of
 from flows.storage import open_store
 
 POLL_SECONDS = 2
 WITHOUT_WORKER_SECONDS = 60
-SANDBOX_STAGES = ("verify", "grade")
-GPU_STAGES = ("propose", "solve", "update")
-BOTH = ("start", "benchmark")  # they generate and judge: a machine with a GPU and Docker
 
 
 class Placement(BaseModel):
@@ -55,10 +53,10 @@ class Placement(BaseModel):
 
     def pool(self, stage: str, part: str | None) -> str:
         """The pool of a step, empty for here. Joining the parts of an update needs no GPU."""
-        if stage in SANDBOX_STAGES:
-            return self.sandbox
-        on_gpu = stage in BOTH or (stage in GPU_STAGES and (stage != "update" or part is not None))
-        return self.gpu if on_gpu else ""
+        needs = stage_of(stage)
+        if needs.generates or (needs.trains and part is not None):
+            return self.gpu
+        return self.sandbox if needs.judges else ""
 
 
 HERE = Placement()

@@ -16,7 +16,7 @@ from flows.backend import Backend
 from flows.config import RunConfig, dump, parse
 from flows.execution.stage_process import Workers
 from stages.core.engines.protocol import Completion, Request
-from stages.core.training.protocol import Adapter, Weights
+from stages.core.lora.adapter import Adapter, Weights
 
 KEY = "requests"  # what tells an order from a step
 

@@ -4,6 +4,7 @@ import os
 import platform
 import resource
 import socket
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ from typing import Any
 from flows.backend import Backend
 from flows.choices import check_sources
 from flows.config import RunConfig, parse
-from flows.execution.gpu_memory import forget_gpu_memory, gpu_memory
 from flows.execution.parts import step_of
 from flows.run.manifest import digest, folder_of
 from flows.run.run import Manifest, Run
@@ -84,3 +84,18 @@ def reference(manifest: Manifest) -> Reference:
         "manifest": digest(manifest),
         "rows": {ref.uri: ref.rows for ref in manifest.outputs if ref.rows is not None},
     }
+
+
+def forget_gpu_memory() -> None:
+    """Reset the peak that `gpu_memory` reports. Does nothing unless this process has loaded torch and uses a GPU."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.reset_peak_memory_stats()
+
+
+def gpu_memory() -> dict[str, int]:
+    """Peak memory of this process's tensors, empty without a GPU. vLLM's engine is a process of its own and is not counted."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return {}
+    return {"peak_gpu_memory_mb": int(torch.cuda.max_memory_allocated()) >> 20}

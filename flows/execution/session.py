@@ -27,11 +27,11 @@ from flows.run import hub_models, lease, retention
 from flows.run.resume import first_generation
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
+from flows.stages import STAGE_NAMES
 from flows.storage import open_store
 from stages.analysis.summary import generation_line
 
 PACKAGES = ("prefect", "docker", "torch", "transformers", "peft", "boto3", "pyarrow", "numpy", "safetensors", "pydantic")
-STAGES = ("match", "propose", "verify", "solve", "grade", "reward", "update", "rate", "benchmark", "evolve")
 
 
 class Elsewhere(Protocol):
@@ -235,4 +235,4 @@ def _git(*arguments: str) -> str:
 
 def share_before(generation: int | None, stage: str, config: RunConfig) -> float:
     """What share of all stages of the run is done when this one begins."""
-    return 0.0 if generation is None else (generation + STAGES.index(stage) / len(STAGES)) / config.generations
+    return 0.0 if generation is None else (generation + STAGE_NAMES.index(stage) / len(STAGE_NAMES)) / config.generations

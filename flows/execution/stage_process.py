@@ -19,6 +19,7 @@ from flows.execution.agreement import CHECKED
 from flows.execution.preflight import HOME_PYTHON
 from flows.execution.run_stage import Spec
 from flows.monitoring.meter import Reading
+from flows.stages import stage_of
 from flows.storage import StoreUnavailable
 from flows.worker import WHERE
 from stages.core.engines.protocol import EngineUnavailable
@@ -45,12 +46,11 @@ class WorkerLost(EngineUnavailable):
 Process = subprocess.Popen[str]
 Told = Callable[[Reading], None]
 _early: dict[tuple[str, int], Process] = {}  # by interpreter and threads: started, and not yet asked for
-ROLLOUT = ("propose", "solve", "benchmark", "start")
 
 
 def interpreter(config: RunConfig, stage: str) -> str:
     """The Python that runs a stage, empty for this one: vLLM lives in an environment of its own."""
-    return config.engine.python if config.engine.kind == "vllm" and stage in ROLLOUT else ""
+    return config.engine.python if config.engine.kind == "vllm" and stage_of(stage).generates else ""
 
 
 def known_error(message: str) -> Exception | None:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from flows.commands.status import stored_bytes
 from flows.monitoring.run_tables import Watch
+from flows.monitoring.status import stored_bytes
 from flows.monitoring.telemetry_machine import Around
 from flows.monitoring.telemetry_run import numbers
 from flows.run.run import Run

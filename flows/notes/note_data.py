@@ -159,7 +159,7 @@ def _shares(values: Any) -> tuple[float | None, float | None]:
 
 def _small(figure: Any) -> str:
     """The figure as a PNG of a few colours and kilobytes, in a data URI."""
-    from PIL import Image  # noqa: PLC0415 (only where a note is made)
+    from PIL import Image
 
     drawn, out = io.BytesIO(), io.BytesIO()
     figure.savefig(drawn, format="png", dpi=PICTURE_DPI, facecolor="white")

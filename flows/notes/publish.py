@@ -35,8 +35,8 @@ from flows.config import ConfigError, RunConfig
 from flows.monitoring.meter import Reading
 from flows.notes.note_writer import Writer, Written
 from flows.run.addresses import Addresses
-from flows.run.manifest import STAGES
 from flows.run.run import Run
+from flows.stages import STAGE_NAMES
 
 PROGRESS_SECONDS = 5.0
 ASIDE_SECONDS = 0.5  # what is said of a generation waits so long: the next one begins first
@@ -192,8 +192,8 @@ def progress_of(generation: int | None, stage: str, reading: Reading | None, pla
     within = "" if reading is None else f": {reading}"
     if generation is None:
         return 0.0, f"{stage}{within}"
-    stages = STAGES.index(stage) + (0.0 if reading is None else reading.share)
-    return (generation + stages / len(STAGES)) / planned, f"{stage} of generation {generation} of {planned}{within}"
+    stages = STAGE_NAMES.index(stage) + (0.0 if reading is None else reading.share)
+    return (generation + stages / len(STAGE_NAMES)) / planned, f"{stage} of generation {generation} of {planned}{within}"
 
 
 def _checked(browser: str) -> str:

@@ -1,4 +1,6 @@
-"""Workers: `populora worker POOL` takes runs from a work pool; `python -m flows.prefect_ops.pool_worker setup STORE` makes pools and deployments.
+"""Workers: `populora worker POOL` takes runs from a work pool.
+
+`python -m flows.prefect_ops.pool_worker setup STORE` creates the pools and deployments.
 
 A worker is Prefect's own, started with our settings after three checks (the server answers, its version, a GPU where one is
 promised), with a thread beside it that clears up after runs that were lost.

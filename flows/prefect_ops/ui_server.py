@@ -1,9 +1,11 @@
-"""Prefect's server and UI behind a door (flows/servers/gate.py), with a password, a link that opens the UI (flows/servers/login_link.py), a content
-security policy, and transactions of SQLite that wait their turn.
+"""Prefect's server and UI behind our own gate.
+
+Added to Prefect: Host and Origin checks (flows/servers/gate.py), a password, a link that opens the UI
+(flows/servers/login_link.py), a content security policy, and transactions of SQLite that wait their turn.
 
 The UI of Prefect 3.8 requests an analytics host even when analytics are off, and logos from a content network. The policy makes
-the browser refuse both. `python -m flows.prefect_ops.ui_server --host 127.0.0.1 --port 4200`; everything else is Prefect's own settings.
-`--alone` is the server of one command: no page, no schedules.
+the browser refuse both. `python -m flows.prefect_ops.ui_server --host 127.0.0.1 --port 4200`; everything else is Prefect's own
+settings. `--alone` is the server of one command: no page, no schedules.
 """
 
 import argparse

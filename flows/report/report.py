@@ -12,8 +12,9 @@ from flows.report.report_data import Gathered, gather
 from flows.report.report_figures import EVERY, LEARNING, MACHINE, POPULATION, TASKS, Draw, picture
 from flows.report.report_page import Html, Links, details, escape, joined, note, page, table, tile
 from flows.report.report_tasks import samples
-from flows.run.manifest import STAGES, folder_of
+from flows.run.manifest import folder_of
 from flows.run.run import Run
+from flows.stages import STAGE_NAMES
 from flows.storage import StoreRefused
 from stages.core.statistics.estimates import estimate, only
 from stages.figures import figures
@@ -231,7 +232,7 @@ def _artifacts(run: Gathered, links: Links) -> Html:
         if generation is None:
             cells = [joined([links(ref.uri, name) for name, ref in refs.items()], " ")] + [Html("")] * (len(names) - 1)
         by_stage = {manifest.stage: manifest for manifest in manifests}
-        order = [stage for stage in ("start", *STAGES) if stage in by_stage]
+        order = [stage for stage in ("start", *STAGE_NAMES) if stage in by_stage]
         done = joined([links(f"{folder}/{stage}.json", stage) for stage in order], " ")
         rows.append([escape(folder), *cells, done])
     return joined(

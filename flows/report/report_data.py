@@ -8,13 +8,13 @@ import pyarrow as pa
 
 from flows.monitoring.alarms import Clock
 from flows.monitoring.run_tables import clock
-from flows.run.manifest import STAGES, Json, Manifest, Ref, digest, folder_of
+from flows.run.manifest import Json, Manifest, Ref, digest, folder_of
 from flows.run.run import Run
+from flows.stages import REQUIRED, STAGE_NAMES
 from flows.storage import Damaged, NotStored
 from stages.core import tables
 from stages.core.statistics.condensed import Tables, condense, joined, numbered
 
-EVERY = tuple(stage for stage in STAGES if stage != "benchmark")
 _TRAINED = re.compile(r"-g(\d+)$")
 
 
@@ -86,7 +86,7 @@ def clock_table(found: Clock) -> pa.Table:
     """Seconds as a table; stages in the order of a generation."""
     rows = [
         {"generation": generation, "stage": stage, "seconds": spent[stage]}
-        for stage in STAGES
+        for stage in STAGE_NAMES
         for generation, spent in found.items()
         if stage in spent
     ]
@@ -118,7 +118,7 @@ def _gaps(manifests: dict[int | None, list[Manifest]], planned: int) -> list[str
         said.append(f"Nothing is stored of generations {', '.join(map(str, absent))}; lines are broken there.")
     for generation in begun:
         done = {manifest.stage for manifest in manifests[generation]}
-        lacking = [stage for stage in EVERY if stage not in done]
+        lacking = [stage for stage in REQUIRED if stage not in done]
         if lacking and generation == newest:
             said.append(
                 f"Generation {generation} is not finished: {lacking[0]} is its next stage. Figures hold what it has so far."

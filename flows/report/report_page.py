@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import NewType
 from urllib.parse import quote
 
-from flows.report.report_style import CSS
 from flows.storage import Store
 from flows.store.file_store import FileStore
 from stages.core.highlight import visible
 
 Html = NewType("Html", str)
+CSS = (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
 
 
 class Links:

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from flows.run import manifest as chain
-from flows.run.manifest import STAGES, Json, Manifest, Ref, digest, folder_of, manifest_uri
+from flows.run.manifest import Json, Manifest, Ref, digest, folder_of, manifest_uri
+from flows.stages import STAGE_NAMES
 from flows.storage import NotStored, Store, check_run_id
 
 
@@ -52,7 +53,7 @@ class History:
         """The manifests of a generation (None: of `start`) in chain order; those of parts last, and only if asked for."""
         prefix = self.place(folder_of(generation)) + "/"
         uris = [uri.removeprefix(f"{self.run_id}/") for uri in self.store.list(prefix) if uri.endswith(".json")]
-        order = {} if generation is None else {manifest_uri(stage, generation): at for at, stage in enumerate(STAGES)}
+        order = {} if generation is None else {manifest_uri(stage, generation): at for at, stage in enumerate(STAGE_NAMES)}
         stages = sorted((uri for uri in uris if uri in order or generation is None), key=lambda uri: order.get(uri, 0))
         wanted = stages + sorted(uri for uri in uris if parts and ".parts/" in uri)
         return [manifest for uri in wanted if (manifest := self.manifest(uri))]
@@ -73,7 +74,7 @@ class History:
         if generation is None:
             description = self.description()
             return digest(description) if description else ""
-        before = [one for one in self.of_generation(generation) if STAGES.index(one.stage) < STAGES.index(stage)]
+        before = [one for one in self.of_generation(generation) if STAGE_NAMES.index(one.stage) < STAGE_NAMES.index(stage)]
         earlier = generation
         while not before and earlier > 0:
             earlier -= 1
@@ -108,8 +109,8 @@ class History:
         if manifest.generation is None or (begun and begun[-1] > manifest.generation):
             return bool(begun)
         stage, _, part = manifest.stage.partition(".parts/")
-        after = STAGES.index(stage) + (0 if part else 1)
-        return any(STAGES.index(one.stage) >= after for one in self.of_generation(manifest.generation))
+        after = STAGE_NAMES.index(stage) + (0 if part else 1)
+        return any(STAGE_NAMES.index(one.stage) >= after for one in self.of_generation(manifest.generation))
 
     def retired(self) -> dict[str, Json]:
         """Tombstones by uri: what retention removed, with digest and reason; without those that a later file takes back."""

@@ -2,9 +2,9 @@
 
 `.lease` names its holder and carries a heartbeat. A holder that is dead on this host is taken over at once; any other is
 watched by our own monotonic clock until its heartbeat has stood still for STALE_SECONDS. Clocks of two machines are never
-compared. A holder that cannot renew its lease stops before that time is over (flows.run.heartbeat). `.epoch-000001`, ... are created
-conditionally, one at each start; only the owner of the newest may commit, so a holder that was frozen and wakes up too late finds
-itself fenced off.
+compared. A holder that cannot renew its lease stops before that time is over (flows.run.heartbeat). `.epoch-000001`, ... are
+created conditionally, one at each start; only the owner of the newest may commit, so a holder that was frozen and wakes up too
+late finds itself fenced off.
 """
 
 import json

@@ -7,14 +7,13 @@ Everything that may differ between two equal runs stands under `clock`, which no
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
+from flows.stages import REQUIRED, STAGE_NAMES
 from flows.store.file_store import Damaged, StoreRefused
 
 SCHEMA = 1
-STAGES = ("match", "propose", "verify", "solve", "grade", "reward", "update", "rate", "benchmark", "evolve")
-"""The order of a generation's stages, and so of the chain. Absent ones (benchmark, evolve in most generations) are skipped."""
 
 Json = dict[str, Any]
 
@@ -105,10 +104,6 @@ class Manifest:
                 return ref
         raise LookupError(f"{self.stage} of generation {self.generation} has no output {name}")
 
-    def same_work(self, other: "Manifest") -> bool:
-        """Whether both say the same, clocks aside."""
-        return replace(self, clock={}) == replace(other, clock={})
-
 
 def digest(manifest: Manifest | Mapping[str, Any]) -> str:
     """sha256 of the canonical JSON without `clock`: what the next manifest carries as `previous`."""
@@ -148,21 +143,17 @@ def read_manifest(data: bytes, uri: str) -> Manifest:
         raise Damaged(uri, f"a manifest lacks or garbles {error}") from error
 
 
-OPTIONAL = ("benchmark",)
-"""Stages that not every generation has; each of the others leaves a manifest in every generation."""
-
-
 def place_of(generation: int | None, stage: str) -> int:
     """The place of a stage in the run's total order; `start` is -1."""
-    return -1 if generation is None else generation * len(STAGES) + STAGES.index(stage)
+    return -1 if generation is None else generation * len(STAGE_NAMES) + STAGE_NAMES.index(stage)
 
 
 def skipped(after: int, before: int) -> list[tuple[int | None, str]]:
     """The stages strictly between two places that must have a manifest there."""
     found: list[tuple[int | None, str]] = [(None, "start")] if after < -1 < before else []
     for place in range(max(after + 1, 0), before):
-        generation, stage = place // len(STAGES), STAGES[place % len(STAGES)]
-        if stage not in OPTIONAL:
+        generation, stage = place // len(STAGE_NAMES), STAGE_NAMES[place % len(STAGE_NAMES)]
+        if stage in REQUIRED:
             found.append((generation, stage))
     return found
 
@@ -177,5 +168,5 @@ def manifest_uri(stage: str, generation: int | None, part: str | None = None) ->
     if generation is None:
         assert stage == "start" and part is None, (stage, part)
         return "start/start.json"
-    assert stage in STAGES, f"unknown stage {stage}, add it to STAGES in its place"
+    assert stage in STAGE_NAMES, f"unknown stage {stage}, add it to flows/stages.py"
     return f"{folder_of(generation)}/{stage}.parts/{part}.json" if part else f"{folder_of(generation)}/{stage}.json"

@@ -3,8 +3,9 @@
 import json
 from collections.abc import Mapping
 
-from flows.run.manifest import STAGES, Json, Manifest, digest, manifest_uri, place_of, skipped
+from flows.run.manifest import Json, Manifest, digest, manifest_uri, place_of, skipped
 from flows.run.run import Run, sha256_hex
+from flows.stages import STAGE_NAMES
 from flows.storage import Damaged, NotStored, StoreRefused
 
 MARK = ".damaged"
@@ -42,7 +43,7 @@ def _after_fork(run: Run, description: Json, place: int, generation: int) -> int
     if not forked:
         return generation
     borrowed = int(forked["generation"])
-    if place < (place_of(borrowed, STAGES[-1]) if borrowed >= 0 else place_of(None, "start")):
+    if place < (place_of(borrowed, STAGE_NAMES[-1]) if borrowed >= 0 else place_of(None, "start")):
         raise StoreRefused(f"run {run.run_id} is a fork that was not finished; give the same populora fork again")
     return max(generation, borrowed + 1)
 

@@ -13,14 +13,14 @@ import pyarrow as pa
 from flows.run import manifest as chain
 from flows.run.history import History
 from flows.run.lease import check_epoch
-from flows.run.manifest import STAGES, Json, Manifest, Ref, canonical_json, digest, folder_of, manifest_uri, sha256_hex
+from flows.run.manifest import Json, Manifest, Ref, canonical_json, digest, folder_of, manifest_uri, sha256_hex
 from flows.storage import Damaged, NotStored, Store, StoreRefused, StoreUnavailable, check_run_id, decode_table, encode_table
-from stages.core.tables import ANSWERS, GENERATION_TABLES, RATINGS, SCORES, SEEDS, conform
+from stages.core.tables import ANSWERS, GENERATION_TABLES, GROUPS, RATINGS, SCORES, SEEDS, conform
 
-__all__ = ["STAGES", "Json", "Manifest", "Overtaken", "Ref", "Retired", "Run", "canonical_json", "digest", "sha256_hex"]
+__all__ = ["Json", "Manifest", "Overtaken", "Ref", "Retired", "Run", "canonical_json", "digest", "sha256_hex"]
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "optimizer.safetensors")
-SCHEMAS = GENERATION_TABLES | {"population": RATINGS, "seeds": SEEDS, "scores": SCORES, "answers": ANSWERS}
+SCHEMAS = GENERATION_TABLES | {"groups": GROUPS, "population": RATINGS, "seeds": SEEDS, "scores": SCORES, "answers": ANSWERS}
 ATTEMPTS = 5
 
 

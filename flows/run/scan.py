@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flows.run.history import History
-from flows.run.manifest import STAGES, Json, Manifest, digest, folder_of, manifest_uri, place_of, read_manifest, skipped
+from flows.run.manifest import Json, Manifest, digest, folder_of, manifest_uri, place_of, read_manifest, skipped
 from flows.run.run import Run
+from flows.stages import STAGE_NAMES
 from flows.storage import Damaged, NotStored, StoreRefused
 
 
@@ -88,7 +89,7 @@ def _check_identity(survey: Survey, uri: str, manifest: Manifest) -> None:
     """A manifest is of the run, generation and stage whose name it bears; a part hangs on the chain where its stage does."""
     stage, is_part, part = manifest.stage.partition(".parts/")
     benchmark = uri.startswith("benchmarks/")
-    fits = stage in (*STAGES, "start") and (benchmark or manifest_uri(stage, manifest.generation, part or None) == uri)
+    fits = stage in (*STAGE_NAMES, "start") and (benchmark or manifest_uri(stage, manifest.generation, part or None) == uri)
     if not fits or manifest.run != survey.run.run_id:
         survey.report(uri, f"it says that it is {manifest.stage} of generation {manifest.generation} of run {manifest.run}")
     whole = survey.manifests.get(manifest_uri(stage, manifest.generation)) if is_part and fits else None
@@ -137,6 +138,6 @@ def place_in_chain(uri: str) -> int | None:
     stage = rest.partition(".parts/")[0].removesuffix(".json")
     if top == "start":
         return place_of(None, stage)
-    if not top.startswith("generation=") or stage not in STAGES:
+    if not top.startswith("generation=") or stage not in STAGE_NAMES:
         return None
     return place_of(int(top.removeprefix("generation=")), stage)

@@ -10,11 +10,19 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flows.stages import stage_of
 from stages.benchmark import Player
 from stages.core import tables
 
-WRITERS = {"propose": "teacher_id", "solve": "student_id"}
-"""The column of `matches` that names who writes in a stage."""
+WRITERS = {"teachers": "teacher_id", "students": "student_id"}
+"""The column of `matches` that names whose work a stage's shards divide (`flows.stages.Stage.shards`)."""
+
+
+def writer_column(stage: str) -> str:
+    """The column of `matches` that names who writes in a stage sharded by its writers."""
+    shards = stage_of(stage).shards
+    assert shards in WRITERS, stage
+    return WRITERS[shards]
 
 
 def shard(members: Iterable[str], shards: int, part: str | None) -> list[str]:
@@ -28,7 +36,7 @@ def shard(members: Iterable[str], shards: int, part: str | None) -> list[str]:
 
 def own_matches(matches: pa.Table, stage: str, shards: int, part: str | None) -> pa.Table:
     """The matches whose writers a part is for."""
-    column = matches[WRITERS[stage]]
+    column = matches[writer_column(stage)]
     wanted = shard(column.to_pylist(), shards, part)
     return matches.filter(pc.is_in(column, pa.array(wanted, pa.string())))
 

@@ -9,9 +9,9 @@ from safetensors.numpy import load
 
 from flows.run.run import Manifest, Ref, Run
 from stages.core import tables
+from stages.core.lora.adapter import Adapter
 from stages.core.lora.adapter_files import OPTIMIZER_FILE, WEIGHTS_FILE, adapter_bytes, read_adapter
 from stages.core.population import Member, population_after
-from stages.core.training.protocol import Adapter
 
 
 class StageIO:
@@ -32,6 +32,10 @@ class StageIO:
     def table(self, name: str, generation: int | None = None) -> pa.Table:
         """A table of this generation, or of an earlier one."""
         return self._read_table(self.generation if generation is None else generation, name)
+
+    def has(self, name: str) -> bool:
+        """Whether a stage of this generation has stored the table."""
+        return next(self.run.history.naming(f"generation={self.generation:04d}/{name}.parquet"), None) is not None
 
     def start_table(self, name: str) -> pa.Table:
         """A table of `start/`."""

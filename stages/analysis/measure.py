@@ -18,13 +18,13 @@ import pyarrow.compute as pc
 
 from stages.core import tables
 from stages.core.judging.shapes import COUNTS, STRIPPED, cell
+from stages.core.lora.adapter import Weights
 from stages.core.lora.distances import distances, inner_products
 from stages.core.method.top_up import fresh
 from stages.core.population import Member
 from stages.core.statistics.condensed import completions
 from stages.core.statistics.metric_rows import Row, clustered, mean_row, value_row
 from stages.core.statistics.novelty import distance, novelty
-from stages.core.training.protocol import Weights
 
 STAGE_OF = {"teacher": "propose", "student": "solve"}
 
@@ -135,7 +135,7 @@ def costs(samples: pa.Table, stepped: Mapping[str, bool], frozen: str) -> pa.Tab
 
 
 def explore(tasks: pa.Table, earlier: Sequence[pa.Table]) -> pa.Table:
-    """METRICS of coverage: cells of the problem space (stages.core.judging.shapes) and novelty by compression, against all the past.
+    """METRICS of coverage: cells of the problem space (`judging.shapes`) and novelty by compression, against all the past.
 
     `coverage.cells` and `coverage.programs` count distinct ones so far, this generation included; `.new_cells` those first seen
     in this generation. `coverage.novelty` is independent of both: it compares texts. `pair.program_distance` is how unlike

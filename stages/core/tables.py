@@ -118,7 +118,7 @@ SEEDS = _schema(
 ROLLOUTS = _schema(
     "rollouts",
     {
-        "rollout_id": _STR,  # the task's id and the attempt; of a replayed task the match's id in front (stages.core.method.top_up)
+        "rollout_id": _STR,  # the task's id and the attempt; of a replayed task the match's id in front (method.top_up)
         "task_id": _STR,  # of this generation; with `solve.top_up` also a seed's or an earlier generation's
         "match_id": _STR,  # of this generation
         "student_id": _STR,
@@ -246,6 +246,18 @@ ANSWERS = _schema(
         "correct": _BOOL,
     },
     {"answer": _STR},
+)
+
+# One row an adapter that trains in the generation: the group whose pass it takes part in.
+GROUPS = _schema(
+    "groups",
+    {
+        "part": _STR,  # of the update: 00, 01, ...
+        "adapter_id": _STR,
+        "member_id": _STR,
+        "role": _STR,
+        "tokens": _INT,  # of its samples, prompts included
+    },
 )
 
 GENERATION_TABLES: dict[str, pa.Schema] = {

@@ -11,11 +11,21 @@ from stages.core.tables import GENERATION_TABLES
 README = (PROJECT / "README.md").read_text(encoding="utf-8")
 
 
+def listed() -> list[str]:
+    """The folders that the tree names, as paths: two spaces are one level."""
+    above: list[str] = []
+    found = []
+    for indent, name in re.findall(r"^( *)(\w+)/ ", README.split("## The tree")[1].split("```")[1], flags=re.MULTILINE):
+        above = [*above[: len(indent) // 2], name]
+        found.append("/".join(above))
+    return found
+
+
 def test_the_tree_is_what_lies_there() -> None:
-    tree = README.split("## The tree")[1].split("```")[1]
-    named = re.findall(r"^(\S+)/ ", tree, flags=re.MULTILINE)
-    assert len(named) >= 6
-    assert all((PROJECT / folder).is_dir() for folder in named), named
+    packages = {path.parent.relative_to(PROJECT) for top in ("flows", "stages") for path in PROJECT.glob(f"{top}/**/__init__.py")}
+    made = {"build", "dist", "runs"}
+    tops = {path.name for path in PROJECT.iterdir() if path.is_dir() and path.name.isidentifier() and path.name not in made}
+    assert sorted(listed()) == sorted({path.as_posix() for path in packages} | tops)
 
 
 def test_every_configuration_is_named_and_no_other() -> None:

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from stages.core import tables
+from stages.core.lora.adapter import Adapter
 from stages.core.lora.delta import A_SUFFIX, B_SUFFIX, compare
 from stages.core.lora.operators import operators
 from stages.core.lora.paper import PAPER_OPERATORS
 from stages.core.method.rating import Rating
 from stages.core.population import Member
-from stages.core.training.protocol import Adapter
 from stages.evolve import Policy, births, culled, due, evolve, needed
 
 SHAPES = ((7, 5), (5, 9))

@@ -8,10 +8,10 @@ import pytest
 import trueskill
 
 from stages.core import tables
+from stages.core.lora.adapter import Adapter
 from stages.core.lora.operators import operators
 from stages.core.method.rating import Rating, Scale
 from stages.core.population import initial_members, member_ids, population_after, start_adapter_id
-from stages.core.training.protocol import Adapter
 from stages.evolve import Policy, due, evolve
 from stages.match import match
 from stages.rate import rate

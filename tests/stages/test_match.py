@@ -105,13 +105,6 @@ def test_an_unknown_matchmaker_is_named():
         match([member("t0"), member("s0")], np.random.default_rng(0), 0, BETA, "elo")
 
 
-def test_frozen_past_students_join_the_pool():
-    population = [member("t0"), member("t1"), member("s0")]
-    rng = np.random.default_rng(0)
-    met = {name for _ in range(50) for name in match(population, rng, 0, BETA, past=[member("s7")])["student_id"].to_pylist()}
-    assert met == {"s0", "s7"}
-
-
 def test_a_single_agent_meets_itself_at_even_odds():
     (row,) = match([member("a0", 25.0, 1.0)], np.random.default_rng(0), 3, BETA).to_pylist()
     assert (row["teacher_id"], row["student_id"], row["expected"]) == ("a0", "a0", 0.5)

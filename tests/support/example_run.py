@@ -9,12 +9,12 @@ import pyarrow as pa
 from flows.config import RunConfig, dump
 from flows.run.run import Manifest, Ref, Run
 from stages.core import tables
+from stages.core.lora.adapter import Adapter
 from stages.core.lora.adapter_files import adapter_bytes, weights_sha256
 from stages.core.method.advantages import reinforce_plus_plus_baseline
 from stages.core.method.rating import Rating, Scale
 from stages.core.method.rewards import populora
 from stages.core.population import Member, initial_members, population_after
-from stages.core.training.protocol import Adapter
 from stages.match import match
 from stages.rate import rate
 from stages.reward import reward

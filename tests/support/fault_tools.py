@@ -33,7 +33,7 @@ except Exception as error:
 
 
 def builder(url: str, generations: int, stale: float = 30.0, prefix: tuple[str, ...] = (), **more: str) -> subprocess.Popen[str]:
-    """A process that makes or resumes the run of tests/support/example_run.py; it prints its epoch first. `more` is environment."""
+    """A process that makes or resumes the run of example_run.py; it prints its epoch first. `more` is environment."""
     command = [*prefix, sys.executable, "-c", BUILD, url, str(generations), str(stale)]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(command, cwd=ROOT, env=os.environ | more, text=True, **pipes)

@@ -6,7 +6,6 @@ batch shapes) or a mistake (stale weights, another temperature, another scale), 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
@@ -14,19 +13,12 @@ import pyarrow.compute as pc
 
 from stages.core import tables
 from stages.core.engines.protocol import Engine, Request
+from stages.core.lora.adapter import Adapter
 from stages.core.lora.adapter_files import weights_sha256
-from stages.core.training.protocol import Adapter
+from stages.core.training.protocol import Drift
 
 PROMPT = "def f(x):\n    return x + 1\n"
 TOKENS = 32
-
-
-@dataclass(frozen=True)
-class Drift:
-    """|log-probability of the trainer minus that of the engine| over an adapter's tokens, in nats: their mean and the largest."""
-
-    mean: float
-    largest: float
 
 
 BOUNDS = {"float32": Drift(0.001, 0.02), "bfloat16": Drift(0.05, 0.5)}

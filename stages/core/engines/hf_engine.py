@@ -19,10 +19,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 from transformers.utils import logging
 
 from stages.core.engines.protocol import Completion, EngineUnavailable, Request
+from stages.core.lora.adapter import Weights
 from stages.core.lora.adapter_files import parameter_shapes
 from stages.core.progress import Progress, silent
 from stages.core.training.grouped_lora import GroupedLoRA
-from stages.core.training.protocol import Weights
 
 PASS_BYTES = 2**29  # of the widest activations while prompts are read, and of the distributions that are drawn from at once
 _DRAW_BYTES = 32  # an entry of a distribution: two float32 and three float64 at the peak

@@ -25,9 +25,9 @@ from vllm.platforms import current_platform  # type: ignore[import-not-found,unu
 from vllm.v1.engine.exceptions import EngineDeadError  # type: ignore[import-not-found,unused-ignore]
 
 from stages.core.engines.protocol import Completion, EngineUnavailable, Request
+from stages.core.lora.adapter import Weights
 from stages.core.lora.adapter_files import CONFIG_FILE, WEIGHTS_FILE, config_bytes, weights_bytes, weights_sha256
 from stages.core.progress import Progress, silent
-from stages.core.training.protocol import Weights
 
 MEMORY_FOLDER = Path("/dev/shm")  # a Linux file system in memory; elsewhere the temporary folder is used
 

@@ -1,7 +1,7 @@
 """How complex a program is: a program itself, which runs in the sandbox with the measured program's text as its argument.
 
-Nothing that a model wrote is parsed on the host, so `stages.core.judging.shapes` sends this file's text to the sandbox as a trusted
-program: standard library only, nothing that the filter bans. Counted are, as written and once more when stripped:
+Nothing that a model wrote is parsed on the host, so `stages.core.judging.shapes` sends this file's text to the sandbox as a
+trusted program: standard library only, nothing that the filter bans. Counted are, as written and once more when stripped:
 
 - lines: those with text on them, comments included;
 - depth of the syntax tree;

@@ -7,7 +7,8 @@ A *cell* of the problem space is (kind of syntax tree, kinds of values, kind of 
 - values: the types of the arguments and of the output, two levels deep (`(int, list[str]) -> str`);
 - execution: the lines that the first input's run executes, in powers of two; absent where the sandbox does not trace.
 
-Induction tasks count by their first input. Programs are parsed by `stages.core.judging.complexity`, a trusted program in the sandbox.
+Induction tasks count by their first input. Programs are parsed by `stages.core.judging.complexity`, a trusted program in the
+sandbox.
 """
 
 import inspect

@@ -13,7 +13,7 @@ from zlib import crc32
 import numpy as np
 from safetensors.numpy import load, save
 
-from stages.core.training.protocol import Adapter, Weights
+from stages.core.lora.adapter import Adapter, Weights
 
 WEIGHTS_FILE = "adapter_model.safetensors"
 CONFIG_FILE = "adapter_config.json"

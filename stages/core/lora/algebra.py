@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stages.core.lora.adapter import Weights
 from stages.core.lora.delta import A_SUFFIX, B_SUFFIX, modules
-from stages.core.training.protocol import Weights
 
 _NEGLIGIBLE = 1e-14  # eigenvalues of a Gram matrix below this share of the largest are rounding
 _NOTHING = 1e-12  # singular values below this share of |B| |A| are rounding of the small algebra

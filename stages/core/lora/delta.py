@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stages.core.training.protocol import Weights
+from stages.core.lora.adapter import Weights
 
 A_SUFFIX, B_SUFFIX = ".lora_A.weight", ".lora_B.weight"
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from stages.core.lora.adapter import Weights
 from stages.core.lora.delta import factors
-from stages.core.training.protocol import Weights
 
 
 def inner_products(adapters: Sequence[Weights]) -> np.ndarray:

@@ -27,9 +27,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stages.core.lora.adapter import Weights
 from stages.core.lora.algebra import Factors, Grams, Thin, copies, dump, grams, load, norms, oriented, part, rebuild, thin_svd
 from stages.core.lora.delta import Change, change
-from stages.core.training.protocol import Weights
 
 Parameters = dict[str, Any]
 Result = tuple[Factors, Parameters]

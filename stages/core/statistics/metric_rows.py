@@ -1,7 +1,8 @@
 """Rows of METRICS: a mean with its number of observations and its standard error, about somebody or everybody.
 
 Attempts at one task, or proposals from one prompt, resemble each other, so each such cluster counts as one observation: its
-mean (as in `stages.core.statistics.estimates`). A count or a ratio of totals has no sampling error; its `n` is what it was taken over.
+mean (as in `stages.core.statistics.estimates`). A count or a ratio of totals has no sampling error; its `n` is what it was
+taken over.
 """
 
 import math

@@ -1,7 +1,8 @@
 """The public suites: where each is published, in which file a local copy is looked for, how long an answer may be.
 
-`revision` pins the publisher's commit on the Hugging Face hub; where it is empty the newest is taken at the first fetch and kept
-from then on (flows/benchmarks/suite_data.py). `digest` is that of the problems as this project reads them (problems.digest), where known.
+`revision` pins the publisher's commit on the Hugging Face hub; where it is empty the newest is taken at the first fetch and
+kept from then on (flows/benchmarks/suite_data.py). `digest` is that of the problems as this project reads them
+(problems.digest), where known.
 """
 
 from collections.abc import Callable, Sequence

@@ -18,9 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from stages.core.lora.adapter import Weights
 from stages.core.lora.adapter_files import parameter_shapes
 from stages.core.training.lora_backends import Backend, EqualGroups, choose_backend, lora_bmm
-from stages.core.training.protocol import Weights
 
 
 class Router:

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stages.core.lora.adapter import Adapter
 from stages.core.lora.adapter_files import weights_sha256
-from stages.core.training.protocol import Adapter
 
 PAD_TO = 8  # row lengths; CUDA's attention kernels want masks aligned so
 PADDING = -1  # segment of padding; 0 is the prompt, 1, 2, ... are the completions

@@ -1,26 +1,12 @@
-"""The trainer: takes one optimizer step for each adapter of a group."""
+"""The trainer: take one optimizer step for each adapter of a group."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
 import pyarrow as pa
 
-Weights = dict[str, np.ndarray]
-"""PEFT parameter name -> float32 array, e.g. `base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight` [R, I]."""
-
-
-@dataclass(frozen=True)
-class Adapter:
-    """Weights, AdamW moments and step count: one unit, immutable.
-
-    `moments` holds `exp_avg.<name>` and `exp_avg_sq.<name>` for every weight (empty for a fresh adapter, which means zeros).
-    """
-
-    weights: Weights
-    moments: Weights
-    step: int
+from stages.core.lora.adapter import Adapter
 
 
 @dataclass(frozen=True)
@@ -34,6 +20,14 @@ class Update:
     adapter: Adapter
     stepped: bool
     metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Drift:
+    """|log-probability of the trainer minus that of the engine| over an adapter's tokens, in nats: their mean and the largest."""
+
+    mean: float
+    largest: float
 
 
 class Trainer(Protocol):

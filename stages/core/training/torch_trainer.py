@@ -17,7 +17,7 @@ import pyarrow as pa
 import torch
 from torch import nn
 
-from stages.core.engines.agreement import Drift
+from stages.core.lora.adapter import Adapter, Weights
 from stages.core.progress import Progress, silent
 from stages.core.training.grouped_lora import GroupedLoRA, unflatten
 from stages.core.training.loss import Objective, importance_weights, sequence_mask, token_logprobs, token_losses
@@ -32,7 +32,7 @@ from stages.core.training.packing import (
     micro_batches,
     pack_rows,
 )
-from stages.core.training.protocol import Adapter, Update, Weights
+from stages.core.training.protocol import Drift, Update
 
 
 @dataclass(frozen=True)

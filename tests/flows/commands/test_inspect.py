@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from flows.commands.inspect import inspect, rows
+from flows.run.inspection import inspect, rows
 from flows.run.lease import hold
 from flows.run.lineage import generation_of
 from flows.run.run import Run

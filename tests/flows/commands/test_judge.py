@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.commands import judge
+from flows.commands import judge_stream as judge
 from flows.commands.line_ids import IdReader
 from flows.config import PROJECT
 from stages.core.sandbox.local import LocalSandbox

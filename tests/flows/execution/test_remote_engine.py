@@ -11,7 +11,7 @@ from flows.backend import Backend
 from flows.config import apply
 from flows.execution.remote_engine import EngineElsewhere
 from stages.core.engines.protocol import Request
-from stages.core.training.protocol import Adapter
+from stages.core.lora.adapter import Adapter
 
 CONFIG = apply({"model": {"rank": 4}, "engine": {"python": sys.executable}, "threads": 1}, [])
 

@@ -65,7 +65,7 @@ def test_nothing_on_the_page_is_invented(written):
 def test_every_alarm_is_on_the_page():
     section = DOC[DOC.index("## Alarms") :]
     told = set(re.findall(r"^\| `([\w-]+)` \|", section, re.MULTILINE))
-    source = (PROJECT / "flows" / "health.py").read_text(encoding="utf-8")
+    source = (PROJECT / "flows" / "monitoring" / "alarms.py").read_text(encoding="utf-8")
     assert told == set(re.findall(r'Alarm\(generation, "([\w-]+)"', source))
     assert told == {name for name in re.findall(r"^\| ([\w-]+) \|", alarms.__doc__ or "", re.MULTILINE) if name != "alarm"}
 

@@ -17,8 +17,8 @@ from flows.monitoring.progress import Display
 from flows.notes.publish import progress_of
 from flows.worker import _Backends
 from stages.core.engines.hf_engine import HFEngine
+from stages.core.lora.adapter import Adapter
 from stages.core.lora.adapter_files import weights_sha256
-from stages.core.training.protocol import Adapter
 from stages.core.training.torch_trainer import TorchTrainer
 from tests.stages.core.engines.test_hf_engine import Letters, requests
 from tests.stages.core.training.test_grouped_lora import random_weights

@@ -11,11 +11,11 @@ from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from flows.browser.app import make_app
-from flows.commands.status import stored_bytes
 from flows.config import PROJECT
-from flows.execution.gpu_memory import forget_gpu_memory, gpu_memory
+from flows.execution.run_stage import forget_gpu_memory, gpu_memory
 from flows.monitoring import telemetry_machine
 from flows.monitoring.run_tables import Watch
+from flows.monitoring.status import stored_bytes
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.store.file_store import FileStore

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from flows.commands.status import status
+from flows.monitoring.status import status
 from flows.prefect_ops.flows import write_report_of
 from flows.report.report import export_figures, report
 from flows.report.report_data import gather

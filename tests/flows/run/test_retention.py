@@ -10,10 +10,10 @@ import pytest
 
 from flows.audit.fsck import fsck
 from flows.commands.export_tasks import SCHEMA, export_tasks
-from flows.commands.inspect import inspect
 from flows.config import ConfigError, dump
 from flows.execution.session import versions
 from flows.run.fork import fork
+from flows.run.inspection import inspect
 from flows.run.lease import hold
 from flows.run.resume import first_generation
 from flows.run.retention import Policy, check_room, expected_bytes, pinned, plan, retire, unnamed

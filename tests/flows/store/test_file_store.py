@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from flows.audit.conformance import conformance
 from flows.storage import (
     Damaged,
     NotStored,
@@ -24,7 +25,6 @@ from flows.storage import (
     encode_table,
     open_store,
 )
-from flows.store.conformance import conformance
 from stages.core import tables
 
 ROOT = Path(__file__).parents[3]

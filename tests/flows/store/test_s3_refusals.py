@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from flows.audit.conformance import conformance
 from flows.storage import StoreRefused, StoreUnavailable, open_store
-from flows.store.conformance import conformance
 from tests.support import s3_servers
 
 

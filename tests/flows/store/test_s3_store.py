@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from flows.audit.conformance import conformance
 from flows.audit.fsck import fsck
 from flows.run.lease import Fenced, LeaseHeld, hold
 from flows.run.retention import unnamed
 from flows.run.run import Manifest, Overtaken, Ref, Run, canonical_json, sha256_hex
 from flows.run.scan import survey_of
 from flows.storage import Damaged, NotStored, Store, StoreRefused, StoreUnavailable, open_store
-from flows.store.conformance import conformance
 from flows.store.file_store import LOCK_SECONDS
 from flows.store.s3_store import PART, S3Store
 from tests.support import example_run, s3_servers

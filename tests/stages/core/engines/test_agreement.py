@@ -16,9 +16,10 @@ from flows.run import lease
 from flows.run.run import Run
 from flows.store.file_store import FileStore
 from stages.core import tables
-from stages.core.engines.agreement import BOUNDS, Disagreement, Drift, check_agreement, check_drift, compare, probe
+from stages.core.engines.agreement import BOUNDS, Disagreement, check_agreement, check_drift, compare, probe
+from stages.core.lora.adapter import Adapter
 from stages.core.lora.adapter_files import adapter_bytes
-from stages.core.training.protocol import Adapter
+from stages.core.training.protocol import Drift
 from tests.support.example_run import CLOCK
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stages.core.lora.adapter import Adapter, Weights
 from stages.core.lora.adapter_files import (
     CONFIG_FILE,
     OPTIMIZER_FILE,
@@ -18,7 +19,6 @@ from stages.core.lora.adapter_files import (
     weights_bytes,
     weights_sha256,
 )
-from stages.core.training.protocol import Adapter, Weights
 
 SHAPES = {"model.layers.0.self_attn.q_proj": (5, 3), "model.layers.0.mlp.down_proj": (3, 7)}
 
@@ -72,5 +72,6 @@ def test_moments_of_other_weights_and_other_types_are_refused() -> None:
 
 
 def test_needs_no_torch() -> None:
-    code = "import sys, stages.core.lora.adapter_files, stages.core.method.advantages, stages.core.training.packing; assert 'torch' not in sys.modules"
+    modules = "sys, stages.core.lora.adapter_files, stages.core.method.advantages, stages.core.training.packing"
+    code = f"import {modules}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[4])

@@ -7,6 +7,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
+from stages.core.lora.adapter import Adapter, Weights
 from stages.core.lora.adapter_files import (
     CONFIG_FILE,
     OPTIMIZER_FILE,
@@ -17,7 +18,6 @@ from stages.core.lora.adapter_files import (
 )
 from stages.core.training.grouped_lora import GroupedLoRA, attach, read_row
 from stages.core.training.lora_backends import Backend, choose_backend, lora_bmm, lora_grouped_mm, lora_loop
-from stages.core.training.protocol import Adapter, Weights
 
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 SIZES = {

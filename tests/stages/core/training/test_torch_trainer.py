@@ -12,10 +12,10 @@ from stages.core import tables
 from stages.core.engines.agreement import BOUNDS, Disagreement, check_agreement
 from stages.core.engines.hf_engine import HFEngine
 from stages.core.engines.protocol import Request
+from stages.core.lora.adapter import Adapter
 from stages.core.lora.adapter_files import weights_sha256
 from stages.core.training.grouped_lora import GroupedLoRA, attach
 from stages.core.training.loss import Objective
-from stages.core.training.protocol import Adapter
 from stages.core.training.torch_trainer import Settings, TorchTrainer
 from tests.stages.core.engines.test_hf_engine import Letters
 from tests.stages.core.training.test_grouped_lora import TARGETS, random_weights, tiny

@@ -1,0 +1,66 @@
+"""What several commands share: the store option, and the run or folder that it names."""
+
+import os
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flows.config import ConfigError
+
+if TYPE_CHECKING:
+    from flows.run.run import Run
+
+Action = Callable[[Namespace], int]
+Add = Callable[[str, str, Action], ArgumentParser]
+"""Adds a command by name, summary and action; returns its parser."""
+
+
+def add_store(parser: ArgumentParser, run: bool = True) -> None:
+    """Add `--store`, and RUN unless the command takes none."""
+    default = os.environ.get("POPULORA_STORE") or "runs"
+    parser.add_argument("--store", default=default, help=f"folder, file:///folder or s3://bucket/prefix (default: {default})")
+    if run:
+        parser.add_argument("run", metavar="RUN", help="id of the run")
+
+
+def add_settings(parser: ArgumentParser, summary: str) -> None:
+    """Add `--set key=value`, which may be repeated."""
+    parser.add_argument("--set", action="append", default=[], metavar="key=value", help=summary)
+
+
+def add_functions(parser: ArgumentParser) -> None:
+    """Add `--functions FOLDER`, which may be repeated."""
+    summary = "folder whose functions (file.py:function) runs may name (repeatable; default: none)"
+    parser.add_argument("--functions", action="append", default=[], type=Path, metavar="FOLDER", help=summary)
+
+
+def function_folders(given: list[Path]) -> tuple[Path, ...]:
+    """The folders of `--functions`. Raises ConfigError for a folder that does not exist."""
+    for folder in given:
+        if not folder.is_dir() or os.pathsep in str(folder):
+            raise ConfigError(f"--functions {folder}: there is no such folder")
+    return tuple(folder.resolve() for folder in given)
+
+
+def open_run(store: str, run_id: str) -> "Run":
+    """The run in the store. Raises NotStored when there is none."""
+    from flows.run.run import Run
+    from flows.storage import NotStored, open_store
+
+    found = Run(open_store(store), run_id)
+    if found.history.description() is None:
+        raise NotStored(f"no run {run_id} in {store}")
+    return found
+
+
+def absolute(store: str) -> str:
+    """A plain folder as an absolute one, because workers run in another folder."""
+    return store if "://" in store else str(Path(store).absolute())
+
+
+def report_path(store: str, run_id: str) -> Path:
+    """Where a run's report goes unless the user says otherwise: next to the run, or in this folder for a remote store."""
+    if "://" not in store:
+        return Path(store) / f"{run_id}.html"
+    return Path(f"{run_id}-report.html")

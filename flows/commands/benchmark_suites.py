@@ -1,0 +1,145 @@
+"""`populora benchmark`: suites on members of a run, on any model or PEFT folder, or on completions made elsewhere."""
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pyarrow as pa
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from flows.backend import PROBE, Backend
+from flows.benchmarks import entrants
+from flows.benchmarks.contamination import contamination
+from flows.benchmarks.entrants import Subject
+from flows.benchmarks.score import asked, folder_of_run, forms_text, players_of, probe_folder, score_run, scores_text
+from flows.benchmarks.suite_data import suite_of, suites_folder
+from flows.benchmarks.suite_score import ELSEWHERE, Question, done_shards, folder_of, problems_of, score_suite, stored, words_of
+from flows.config import ConfigError, RunConfig
+from flows.run.run import Run
+from flows.storage import Store
+from stages.core.suites.statistics import compare
+
+
+def benchmark(arguments: Namespace, store: Store, run: Run | None) -> int:
+    """Scores as tables on standard output; everything else is stored. Raises ConfigError for a request that fits nothing."""
+    _check(arguments)
+    for suite in arguments.suite:
+        if arguments.contamination:
+            assert run is not None
+            print(contamination(run, suite, Path(arguments.data) if arguments.data else suites_folder()).text())
+            continue
+        if run is not None and suite in PROBE and not arguments.completions:
+            _probe_of_run(arguments, run, suite)
+            continue
+        subject, question = _subject(arguments, store, run, suite)
+        if arguments.dry_run:
+            print(_plan(subject, question))
+            continue
+        scores = _scored(subject, question)
+        print(f"{suite}, {len(question.problems)} problems, style {question.style}\n{scores_text(scores)}")
+        print(_comparisons(subject, question), end="")
+        print(f"stored under {subject.run.run_id}/benchmarks/{folder_of(subject, question)}")
+    return 0
+
+
+def _check(arguments: Namespace) -> None:
+    """One subject, and only what goes with it."""
+    chosen = [name for name in ("run", "model", "completions") if getattr(arguments, name)]
+    if len(chosen) != 1:
+        raise ConfigError("benchmark: give one of RUN, --model and --completions")
+    if arguments.run and any("/" in name for name in arguments.adapter):
+        raise ConfigError("benchmark: --adapter takes an id with RUN, a PEFT folder with --model")
+    if arguments.contamination and not arguments.run:
+        raise ConfigError("benchmark: --contamination goes with RUN, whose tasks and seed rows it compares")
+    for suite in arguments.suite:
+        if suite not in PROBE:
+            suite_of(suite)
+    if (arguments.since or arguments.until) and arguments.suite != ["livecodebench"]:
+        raise ConfigError("benchmark: --since and --until go with --suite livecodebench alone, whose problems have dates")
+
+
+def _probe_of_run(arguments: Namespace, run: Run, suite: str) -> None:
+    where = (arguments.adapter, arguments.generation, arguments.limit, arguments.attempts, arguments.members)
+    if arguments.dry_run:
+        players = players_of(run, *where[:2], arguments.members)
+        count = problems_of(suite, RunConfig(), None, arguments.limit)
+        print(
+            f"{suite}: {len(count)} problems, {len(players)} adapters, "
+            f"{(1 + arguments.attempts) * len(players) * len(count)} answers"
+        )
+        return
+    scores = score_run(run, suite, *where)
+    answers = run.read_table(f"benchmarks/{probe_folder(run, suite, *where)}/answers.parquet", "answers")
+    print(f"{suite}\n{scores_text(scores)}\n\n{forms_text(answers)}")
+
+
+def _subject(arguments: Namespace, store: Store, run: Run | None, suite: str) -> tuple[Subject, Question]:
+    data = Path(arguments.data) if arguments.data else suites_folder()
+    if run is not None:
+        players = players_of(run, arguments.adapter, arguments.generation, arguments.members)
+        subject = entrants.of_run(run, players, folder_of_run(run, arguments.adapter, arguments.generation, arguments.members))
+    elif arguments.model:
+        subject = entrants.of_model(store, arguments.model, [Path(name) for name in arguments.adapter], _settings(arguments))
+    else:
+        listed = problems_of(suite, RunConfig(), data, arguments.limit, arguments.since, arguments.until)
+        subject = entrants.of_completions(store, Path(arguments.completions), list(listed))
+    return subject, asked(
+        suite,
+        subject.config,
+        data,
+        limit=arguments.limit,
+        attempts=arguments.attempts if subject.given is None else 0,
+        style=arguments.style if subject.given is None else ELSEWHERE,
+        max_new_tokens=arguments.max_new_tokens,
+        window=(arguments.since, arguments.until),
+    )
+
+
+def _settings(arguments: Namespace) -> list[str]:
+    style = arguments.probe_prompts
+    return [f"model.style={style}", *arguments.set]
+
+
+def _scored(subject: Subject, question: Question) -> pa.Table:
+    """With a progress bar on standard error where that is a terminal."""
+    columns = (TextColumn(question.suite), BarColumn(), MofNCompleteColumn(), TextColumn("shards"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as bar:
+        task = bar.add_task(question.suite, total=None)
+        return score_suite(subject, question, lambda done, of: bar.update(task, completed=done, total=of))
+
+
+def _plan(subject: Subject, question: Question) -> str:
+    """What the benchmark would cost: answers, tokens at most, and minutes by the shards that are already done."""
+    if stored(subject, question) is not None:
+        return f"{question.suite}: scored already, nothing to do"
+    words, each = words_of(question, Backend(subject.config)), 1 + question.attempts
+    answers = len(question.problems) * len(subject.contestants) * each if subject.given is None else len(subject.given)
+    lines = [f"{question.suite}: {len(question.problems)} problems, {len(subject.contestants)} contestants, {answers} answers"]
+    if subject.given is None:
+        letters = sum(len(words.asks(problem)) for problem in question.problems)
+        lines.append(f"  prompts: about {letters // 4 * len(subject.contestants)} tokens; style {words.style}")
+        lines.append(f"  to write: at most {answers * question.max_new_tokens} tokens")
+    done = done_shards(subject, question)
+    if done:
+        seconds = sum(one.clock["seconds"] for one in done) / sum(one.counts["answers"] for one in done)
+        left = answers - sum(one.counts["answers"] for one in done)
+        lines.append(f"  {len(done)} shards are done; about {seconds * left / 60:.1f} minutes left at their rate")
+    return "\n".join(lines)
+
+
+def _comparisons(subject: Subject, question: Question) -> str:
+    """Every adapter against the base model, paired by problem."""
+    if len(subject.contestants) < 2 or subject.contestants[0].member_id != "base":
+        return ""
+    uri = f"benchmarks/{folder_of(subject, question)}/answers.parquet"
+    rows = [row for row in subject.run.read_table(uri, "answers").to_pylist() if row["greedy"]]
+    own: dict[str, dict[str, float]] = {}
+    for row in rows:
+        own.setdefault(row["member_id"], {})[row["problem_id"]] = float(row["correct"])
+    lines = []
+    for name in list(own)[1:]:
+        found = compare(own[name], own["base"])
+        error = "" if found.stderr is None else f" ± {100 * found.stderr:.2f}"
+        lines.append(f"{name} - base: {100 * found.difference:+.2f}{error}, better on {found.better}, worse on {found.worse}\n")
+    return "".join(lines)

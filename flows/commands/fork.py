@@ -1,0 +1,28 @@
+"""`populora fork`: start a new run from an old generation."""
+
+from argparse import Namespace
+from functools import partial
+
+from flows.commands.arguments import Add, add_settings, add_store, open_run
+
+
+def add(command: Add) -> None:
+    """Add the command and its options."""
+    parser = command("fork", "Start a new run from an old generation, sharing what came before.", fork)
+    parser.add_argument("--generation", type=int, required=True, help="the last generation that both share; -1: the start")
+    parser.add_argument("--run-id", required=True, help="name of the new run")
+    add_settings(parser, "settings that differ in the new run")
+    add_store(parser)
+
+
+def fork(arguments: Namespace) -> int:
+    """Write the new run; `populora run --resume` continues it."""
+    from flows.execution.session import clock, versions
+    from flows.run.fork import fork as make
+
+    parent = open_run(arguments.store, arguments.run)
+    known = partial(versions, known=parent.history.description())
+    made = make(parent, arguments.run_id, arguments.generation, arguments.set, known, clock())
+    print(f"created run {made.run_id} from generation {arguments.generation} of {parent.run_id}")
+    print(f"resume it with: populora run --store {arguments.store} --resume {made.run_id}")
+    return 0

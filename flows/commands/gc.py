@@ -1,0 +1,35 @@
+"""`populora gc`: apply the retention rule by hand."""
+
+from argparse import Namespace
+
+from flows.commands.arguments import Add, add_store, open_run
+from flows.config import parse
+
+
+def add(command: Add) -> None:
+    """Add the command and its options."""
+    parser = command("gc", "Remove adapter files that the retention rule no longer keeps; each leaves a tombstone.", gc)
+    parser.add_argument("--dry-run", action="store_true", help="print what would be removed, and remove nothing")
+    add_store(parser)
+
+
+def gc(arguments: Namespace) -> int:
+    """Remove what the rule of the run's configuration no longer keeps."""
+    from flows.execution.session import clock
+    from flows.run import lease, retention
+    from flows.run.run import Run
+
+    found = open_run(arguments.store, arguments.run)
+    description = found.history.description()
+    assert description is not None, found.run_id
+    rule = parse(description["config"]).retention
+    policy = retention.Policy(rule.newest, rule.optimizer_every, rule.adapter_every)
+    if arguments.dry_run:
+        removed = retention.plan(found, policy)
+    else:
+        with lease.hold(found.store, found.run_id) as epoch:
+            removed = retention.retire(Run(found.store, found.run_id, epoch), policy, clock())
+    for one in removed:
+        print(f"{one.ref.uri}  {one.size}  {one.reason}")
+    print(f"{len(removed)} files, {sum(one.size for one in removed) / 1e6:.1f} MB")
+    return 0

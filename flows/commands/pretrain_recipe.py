@@ -1,0 +1,236 @@
+"""`populora pretrain`: makes the probe where it is missing, pretrains the seed model, scores it and writes its model card.
+
+The length is a number of tokens, so that a recipe repeats exactly; `minutes` is what that takes on the two-core machine on which
+`TOKENS_PER_MINUTE` was measured.
+"""
+
+import copy
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from transformers import GenerationConfig, LlamaForCausalLM
+
+from stages.core.engines.hf_engine import HFEngine, load_model, load_tokenizer
+from stages.core.judging.judge import TaskItem, judge_tasks
+from stages.core.prompts.compact import CompactPrompts
+from stages.core.prompts.styles import Kind
+from stages.core.sandbox.local import LocalSandbox
+from stages.core.sandbox.protocol import Sandbox
+from stages.core.seed_model import pretraining, probe, seed_tokenizer
+from stages.core.seed_model.pretraining_data import ROW, Rows, make_rows
+from stages.core.seed_model.programs import ProgramKeys
+from stages.core.seed_model.seed_card import Phase, Training, model_card, proposal_table, solving_table
+from stages.core.seed_model.seed_scores import (
+    Problem,
+    ProposalScores,
+    Scores,
+    fresh_problems,
+    proposal_prompts,
+    score_proposals,
+    score_solving,
+)
+from stages.core.training.cpu import use_cpu
+from stages.core.training.grouped_lora import attach
+
+TOKENS_PER_MINUTE = 550_000
+PROBE_SEED = 0
+PROBE_FOLDER = Path(__file__).parents[2] / "infra" / "benchmarks"
+CHUNK_ROWS = 256
+FIRST_SAVE_SECONDS, SAVE_SECONDS = 420.0, 240.0
+
+Log = Callable[[str], None]
+
+
+def make_probe(folder: Path, sandbox: Sandbox) -> None:
+    """Writes the probe's halves where they are missing. The sandbox runs every problem once more and gives the program keys.
+
+    Raises ValueError for a problem on which sandbox and generator disagree.
+    """
+    paths = {half: folder / f"probe-{half}.parquet" for half in probe.HALVES}
+    if all(path.exists() for path in paths.values()):
+        return
+    for half, table in probe.probe_tables(PROBE_SEED).items():
+        problems = table.to_pylist()
+        tasks = [TaskItem(row["program"], tuple(row["inputs"])) for row in problems]
+        verdicts = list(judge_tasks(sandbox, tasks))
+        for row, verdict in zip(problems, verdicts, strict=True):
+            if verdict.outputs != tuple(row["outputs"]):
+                raise ValueError(f"{row['problem_id']}: the sandbox says {verdict}, not {row['outputs']}")
+        keys = [verdict.program_key for verdict in verdicts]
+        pq.write_table(probe.with_program_keys(table, keys), paths[half], compression="zstd")
+
+
+def probe_halves(folder: Path) -> dict[str, pa.Table]:
+    """Both halves as they are stored."""
+    return {half: pq.read_table(folder / f"probe-{half}.parquet") for half in probe.HALVES}
+
+
+@dataclass
+class _Counts:
+    """What the data took, counted as it is made."""
+
+    documents: int = 0
+    skipped: int = 0
+
+
+def _batches(seed: int, phase: int, recipe: pretraining.Recipe, held_out: ProgramKeys, counts: _Counts) -> Iterator[Rows]:
+    """Endless fresh batches; rows are made a chunk at a time and shuffled."""
+    chunk = 0
+    while True:
+        rows = make_rows((seed, 1 + 2 * phase, chunk), CHUNK_ROWS, held_out, recipe.mix)
+        counts.documents += rows.documents
+        counts.skipped += rows.skipped
+        order = np.random.default_rng([seed, 2 + 2 * phase, chunk]).permutation(CHUNK_ROWS).reshape(-1, recipe.rows_per_step)
+        for chosen in order:
+            yield Rows(rows.ids[chosen], rows.weights[chosen], rows.segments[chosen], 0, 0)
+        chunk += 1
+
+
+def save(model: LlamaForCausalLM, out: Path) -> None:
+    """The checkpoint in bfloat16 with its tokenizer; each file is replaced whole."""
+    part = out / ".part"
+    part.mkdir(parents=True, exist_ok=True)
+    half = copy.deepcopy(model).to(torch.bfloat16)
+    ids = seed_tokenizer.IDS
+    half.generation_config = GenerationConfig(
+        eos_token_id=ids[seed_tokenizer.EOS], pad_token_id=ids[seed_tokenizer.PAD], do_sample=True
+    )
+    half.save_pretrained(part)
+    documents = {
+        "tokenizer.json": seed_tokenizer.tokenizer_json(),
+        "tokenizer_config.json": seed_tokenizer.tokenizer_config(pretraining.WINDOW),
+    }
+    for name, document in documents.items():
+        (part / name).write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    for path in sorted(part.iterdir()):
+        path.chmod(0o644)
+        os.replace(path, out / path.name)
+    part.rmdir()
+
+
+class _Progress:
+    """Logs every 25 steps, and saves after seven minutes, then every four, and at the end."""
+
+    def __init__(self, model: LlamaForCausalLM, out: Path, recipe: pretraining.Recipe, log: Log) -> None:
+        self._model, self._out, self._recipe, self._log = model, out, recipe, log
+        self._start = time.monotonic()
+        self._next_save = self._start + FIRST_SAVE_SECONDS
+        self._losses: list[float] = []
+
+    @property
+    def minutes(self) -> float:
+        """Since the start."""
+        return (time.monotonic() - self._start) / 60
+
+    def __call__(self, done: int, loss: float) -> None:
+        """After each step."""
+        self._losses.append(loss)
+        if done % 25 == 0:
+            tokens = done * self._recipe.rows_per_step * ROW
+            recent = sum(self._losses[-25:]) / 25
+            self._log(
+                f"{done}/{self._recipe.steps} steps  {tokens / 1e6:.2f} M tokens  {self.minutes:.1f} min  loss {recent:.3f}"
+            )
+        if time.monotonic() >= self._next_save or done == self._recipe.steps:
+            save(self._model, self._out)
+            self._next_save = time.monotonic() + SAVE_SECONDS
+            self._log(f"saved at step {done}")
+
+
+def train(
+    out: Path, minutes: float, seed: int, threads: int, probe_folder: Path, log: Log, first_phase: int = 0
+) -> tuple[Phase, ...]:
+    """Pretrains for `minutes` worth of tokens, saving into `out` as it goes; returns what each phase took.
+
+    A later phase starts from the checkpoint in `out`, so that one can also be run alone.
+    """
+    use_cpu(threads)
+    held_out = probe.probe_keys(*probe_halves(probe_folder).values())
+    log(f"probe: {len(held_out.syntax)} programs and {len(held_out.behaviour)} behaviours are kept out")
+    taken = []
+    for phase, recipe in list(enumerate(pretraining.phases(round(minutes * TOKENS_PER_MINUTE))))[first_phase:]:
+        model = pretraining.read_model(str(out)) if phase else pretraining.new_model(seed)
+        counts, progress = _Counts(), _Progress(model, out, recipe, log)
+        pretraining.train(model, _batches(seed, phase, recipe, held_out, counts), recipe, progress)
+        taken.append(Phase(recipe, counts.documents, counts.skipped, progress.minutes))
+        log(f"phase {phase + 1}: {recipe.tokens:,} tokens, {counts.documents:,} documents, {progress.minutes:.1f} minutes")
+        log(f"probe overlap: {counts.skipped} drawn programs equalled a probe program and were left out; 0 were trained on")
+    return tuple(taken)
+
+
+def stored_problems(table: pa.Table) -> list[Problem]:
+    """Problems of a probe half."""
+    return [
+        Problem(Kind(row["kind"]), row["band"], row["program"], tuple(row["inputs"]), tuple(row["outputs"]))
+        for row in table.to_pylist()
+    ]
+
+
+def score(
+    folder: Path, sandbox: Sandbox, probe_folder: Path, seed: int, per_band: int, log: Log
+) -> tuple[dict[str, Scores], dict[str, ProposalScores]]:
+    """Scores of a checkpoint: solving on fresh problems and on the probe's `dev` half, and its proposals. Logs the tables."""
+    engine = HFEngine(attach(load_model(str(folder), "cpu"), ("q_proj",), 1, 1.0, 1), load_tokenizer(str(folder)), {})
+    style = CompactPrompts()
+    sets = {
+        "Fresh problems of the training distribution's generator": fresh_problems(np.random.default_rng([seed, 7]), per_band),
+        "Suite `probe`, half `dev` (programs and behaviours kept out of training)": stored_problems(
+            probe_halves(probe_folder)["dev"]
+        ),
+    }
+    solving = {}
+    for name, problems in sets.items():
+        solving[name] = score_solving(engine, sandbox, style, problems)
+        log(f"{name}\n{solving_table(solving[name])}")
+    plans = {
+        "deduction, 6 references": (Kind.DEDUCTION, 6),
+        "abduction, 6 references": (Kind.ABDUCTION, 6),
+        "deduction, no references": (Kind.DEDUCTION, 0),
+        "inputs for induction": (Kind.INDUCTION, 0),
+    }
+    proposals = {
+        name: score_proposals(engine, sandbox, style, kind, proposal_prompts(style, seed, kind, 2 * per_band, references))
+        for name, (kind, references) in plans.items()
+    }
+    log(proposal_table(proposals))
+    return solving, proposals
+
+
+def pretrain(
+    out: Path,
+    minutes: float,
+    seed: int,
+    threads: int,
+    probe_folder: Path = PROBE_FOLDER,
+    log: Log = print,
+    sandbox: Sandbox | None = None,
+    per_band: int = 200,
+) -> None:
+    """The whole recipe: probe, training, scores, model card. The first checkpoint is in `out` after seven minutes.
+
+    The sandbox runs what the model writes when it is scored; without one it is the local sandbox.
+    """
+    judge = sandbox or LocalSandbox()
+    try:
+        make_probe(probe_folder, judge)
+        taken = train(out, minutes, seed, threads, probe_folder, log)
+        training = Training(
+            f"populora pretrain --minutes {minutes:g} --seed {seed} --threads {threads}",
+            threads,
+            sum(parameter.numel() for parameter in pretraining.read_model(str(out)).parameters()),
+            len(probe.probe_keys(*probe_halves(probe_folder).values()).syntax),
+            taken,
+        )
+        solving, proposals = score(out, judge, probe_folder, seed, per_band, log)
+        (out / "README.md").write_text(model_card(training, solving, proposals), encoding="utf-8")
+    finally:
+        if sandbox is None:
+            judge.close()

@@ -1,0 +1,77 @@
+"""`populora run`: start a run, or resume it."""
+
+import json
+from argparse import Namespace
+from pathlib import Path
+
+from flows.commands.arguments import Add, absolute, add_settings, add_store, open_run, report_path
+from flows.config import ConfigError, apply, dump, load
+
+
+def add(command: Add) -> None:
+    """Add the command and its options."""
+    parser = command("run", "Start a run, or resume it if it exists with the same configuration.", run)
+    parser.add_argument("-c", "--config", default="smoke", help="TOML file, or a name in infra/runs (default: smoke)")
+    add_settings(parser, "override a setting, e.g. model.rank=8")
+    parser.add_argument("--run-id", help="name of the run (default: the configuration's)")
+    parser.add_argument("--resume", metavar="RUN", help="resume this run with the configuration that it was started with")
+    parser.add_argument("--dry-run", action="store_true", help="print the resolved configuration and the plan, and write nothing")
+    parser.add_argument("--detach", action="store_true", help="hand the run to the server of populora serve, and return")
+    where = "other machines for stages: sandbox=POOL, gpu=POOL, ray=HOST:PORT (repeatable)"
+    parser.add_argument("--place", action="append", default=[], metavar="KIND=WHERE", help=where)
+    add_store(parser, run=False)
+
+
+def run(arguments: Namespace) -> int:
+    """Start or resume the run; print a line a generation, then where everything is."""
+    from flows.execution.estimate import plan, stored_bytes
+    from flows.execution.session import check_resumable
+    from flows.execution.stage_process import early_worker
+    from flows.prefect_ops.command_server import command_server
+    from flows.run.hub_models import pinned
+    from flows.run.retention import check_room
+    from flows.run.run import Run
+    from flows.storage import check_run_id, open_store
+
+    run_id = arguments.resume or arguments.run_id or Path(arguments.config).stem
+    check_run_id(run_id)
+    if arguments.resume:
+        description = open_run(arguments.store, run_id).history.description()
+        assert description is not None, run_id
+        config = apply(description["config"], arguments.set)
+    else:
+        config = load(arguments.config, arguments.set)
+    if arguments.dry_run:
+        print(json.dumps(dump(config), indent=2), plan(config), sep="\n")
+        return 0
+    store, places = absolute(arguments.store), _placement(arguments.place)
+    if arguments.detach:
+        from flows.prefect_ops.submit import submit
+
+        print(submit(config, run_id, store, places))
+        return 0
+    config = pinned(config, Run(open_store(store), run_id).history.description())
+    check_resumable(Run(open_store(store), run_id), config)
+    check_room(open_store(store), stored_bytes(config))
+    with early_worker(config, prepare=not places) as check_reachable, command_server() as server_answers:
+        from flows.execution.pools import Placement
+        from flows.report.report import report as write_report
+        from flows.train import train
+
+        check_reachable()
+        server_answers()
+        head = train(run_id, store, config, Placement(**places))
+        print(f"artifacts  {store}/{run_id}\nreport     {write_report(open_run(store, run_id), report_path(store, run_id))}")
+    print(f"head       {head}")
+    return 0
+
+
+def _placement(places: list[str]) -> dict[str, str]:
+    """Where stages run that do not run here, as flows.execution.pools.Placement takes it. Raises ConfigError."""
+    found = {}
+    for place in places:
+        kind, equals, where = place.partition("=")
+        if kind not in ("sandbox", "gpu", "ray") or not equals or not where:
+            raise ConfigError(f"--place {place}: write sandbox=POOL, gpu=POOL or ray=HOST:PORT")
+        found[kind] = where
+    return found

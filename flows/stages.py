@@ -1,0 +1,59 @@
+"""The stages of a generation, one row each: the only place that knows a stage's order, what it needs, and how it is sharded.
+
+A new stage is a row here, a step in `flows/steps.py`, and a file in `stages/`.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Shards = Literal["teachers", "students", "players", "adapter groups"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of a generation.
+
+    Attributes:
+        name: Its name in manifests, in the run graph and on the command line.
+        generates: It asks the engine: it runs under `engine.python` with vLLM, and in the GPU pool of a placement.
+        judges: It asks the sandbox: it needs Docker, and runs in the sandbox pool of a placement unless it also generates.
+        trains: Its parts take optimizer steps, in the GPU pool of a placement; joining them needs no GPU.
+        shards: Whose work its parts divide; None for a stage that always runs whole.
+        optional: Only some generations have it.
+    """
+
+    name: str
+    generates: bool = False
+    judges: bool = False
+    trains: bool = False
+    shards: Shards | None = None
+    optional: bool = False
+
+
+START = Stage("start", generates=True, judges=True)
+"""What comes before the first generation."""
+
+STAGES = (
+    Stage("match"),
+    Stage("propose", generates=True, shards="teachers"),
+    Stage("verify", judges=True),
+    Stage("solve", generates=True, shards="students"),
+    Stage("grade", judges=True),
+    Stage("reward"),
+    Stage("update", trains=True, shards="adapter groups"),
+    Stage("rate"),
+    Stage("benchmark", generates=True, judges=True, shards="players", optional=True),
+    Stage("evolve"),
+)
+"""In the order of a generation, which is the order of its manifests."""
+
+STAGE_NAMES = tuple(stage.name for stage in STAGES)
+REQUIRED = tuple(stage.name for stage in STAGES if not stage.optional)
+"""The stages that every generation has."""
+
+_BY_NAME = {stage.name: stage for stage in (START, *STAGES)}
+
+
+def stage_of(name: str) -> Stage:
+    """The row of a stage. Raises KeyError for an unknown name."""
+    return _BY_NAME[name]
