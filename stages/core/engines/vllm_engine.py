@@ -29,6 +29,7 @@ from stages.core.lora.adapter import Weights
 from stages.core.lora.adapter_files import CONFIG_FILE, WEIGHTS_FILE, config_bytes, weights_bytes, weights_sha256
 from stages.core.progress import Progress, silent
 
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM makes room for; an adapter of a smaller rank fits
 MEMORY_FOLDER = Path("/dev/shm")  # a Linux file system in memory; elsewhere the temporary folder is used
 
 
@@ -66,7 +67,7 @@ class VLLMEngine:
             tensor_parallel_size=limits.tensor_parallel,
             enforce_eager=not limits.compile,
             enable_lora=True,
-            max_lora_rank=limits.rank,
+            max_lora_rank=min((rank for rank in RANKS if rank >= limits.rank), default=limits.rank),
             max_loras=limits.max_adapters,
             max_cpu_loras=2 * limits.max_adapters,  # those of this generation and of the next
             enable_prefix_caching=True,

@@ -11,12 +11,15 @@ import pytest
 from transformers import AutoTokenizer
 
 from flows.backend import Backend
+from flows.benchmarks.entrants import of_model
 from flows.benchmarks.score import asked
 from flows.benchmarks.suite_data import SAMPLES, load
-from flows.benchmarks.suite_score import words_of
+from flows.benchmarks.suite_score import folder_of, score_suite, words_of
 from flows.config import PROJECT, ConfigError, apply
+from flows.storage import open_store
 from stages.core.engines.protocol import before_stop
 from stages.core.prompts.chat_template import templated
+from stages.core.suites import prompts
 from stages.core.suites.catalogue import SUITES
 from stages.core.suites.prompts import STYLES, continued, wording
 from tests.stages.core.suites.test_readers import ADD, BODY, INPUT, METHOD, OUTPUT, STDIN
@@ -139,3 +142,17 @@ def test_chat_on_a_base_model_is_one_line_and_code_2(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert "has no chat template; take completion" in done.stderr
+
+
+def test_the_manifest_says_how_a_model_was_asked(tmp_path: Path) -> None:
+    subject = of_model(open_store(str(tmp_path)), str(SEED), [], ["model.device=cpu"])
+    question = asked("gsm8k", subject.config, SAMPLES, limit=2, style="azr", max_new_tokens=4)
+    score_suite(subject, question)
+    done = subject.run.history.manifest(f"benchmarks/{folder_of(subject, question)}/benchmark.json")
+    assert done is not None
+    assert done.versions["question"] == {"style": "azr", "attempts": 0, "max_new_tokens": 4, "temperature": 1.0, "seed": 0}
+    assert done.versions["prompt"] == prompts.digest(question.problems, "azr") != prompts.digest(question.problems, "chat")
+    assert done.versions["engine"]["kind"] == "transformers"
+    answers = subject.run.read_table(f"benchmarks/{folder_of(subject, question)}/answers.parquet", "answers")
+    assert answers.num_rows == 2
+    assert set(answers["status"].to_pylist()) <= {"wrong", "correct", "format"}
