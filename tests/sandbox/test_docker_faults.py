@@ -106,7 +106,8 @@ def test_a_daemon_that_is_not_there_is_said_within_ten_seconds(monkeypatch: pyte
 def test_an_image_with_another_runner_is_refused(tmp_path: Path) -> None:
     import docker
 
-    from stages.core.sandbox.docker import IMAGE, DockerSandbox
+    from stages.core.sandbox.docker import DockerSandbox
+    from stages.core.sandbox.protocol import IMAGE
 
     tag = f"populora-sandbox-test:{os.getpid()}"
     (tmp_path / "Dockerfile").write_text(f"FROM {IMAGE}\nCOPY clock.py /sandbox/clock.py\n")
@@ -254,3 +255,43 @@ def kill_once(supervisor: int, killed: list[int]) -> None:
                     killed.append(int(child))
                     return
         time.sleep(0.0005)
+
+
+def test_the_sweep_takes_what_a_dead_process_left_and_nothing_of_a_live_one() -> None:
+    import docker
+
+    from stages.core.docker_sandbox import LABEL, DockerSandbox, _host
+    from stages.core.sandbox import IMAGE
+
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    client = docker.from_env()
+    hosts = {dead.pid: _host(), os.getpid(): _host(), os.getppid(): _host(), 0: "another machine"}
+    made = {
+        pid: client.containers.create(IMAGE, labels={LABEL: "1", LABEL + ".host": host, LABEL + ".pid": str(pid or dead.pid)})
+        for pid, host in hosts.items()
+    }
+    try:
+        DockerSandbox(containers=1).close()
+        left = {container.id for container in client.containers.list(all=True, sparse=True, filters={"label": LABEL})}
+        assert [pid for pid, container in made.items() if container.id not in left] == [dead.pid]
+    finally:
+        for container in made.values():
+            with contextlib.suppress(docker.errors.NotFound):
+                container.remove(force=True)
+        client.close()
+
+
+def test_a_live_process_is_known_where_there_is_no_proc() -> None:
+    """As on macOS: the file system of processes is covered, and asked all the same."""
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    code = (
+        "import os, sys; sys.path.insert(0, os.getcwd())\nfrom stages.core.docker_sandbox import _host, alive\n"
+        "assert not os.path.exists('/proc/self')\nprint(alive(int(sys.argv[1])), alive(int(sys.argv[2])), _host() == _host())"
+    )
+    command = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$0" "$@"', sys.executable, "-c", code]
+    done = subprocess.run([*command, str(os.getpid()), str(dead.pid)], capture_output=True, text=True, check=False)
+    if "unshare:" in done.stderr or "mount:" in done.stderr:
+        pytest.skip(f"no mount namespace here: {done.stderr.strip()}")
+    assert done.stdout.split() == ["True", "False", "True"], done.stderr

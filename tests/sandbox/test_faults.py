@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
+from ast import literal_eval
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -287,3 +288,75 @@ def test_closing_a_stream_early_leaves_a_clean_pool() -> None:
         assert next(stream).text == "1"
         stream.close()  # type: ignore[attr-defined]
         assert texts(sandbox.run(ADD[:50])) == SUMS[:50]
+
+
+@pytest.mark.parametrize(
+    ("mapped", "wanted", "first"),
+    [
+        ("0 0 4294967295\n", 70_000_000, 70_000_000),  # no user namespace
+        ("0 100000 65536\n", 70_000_000, None),  # remapped
+        ("0 1000 1\n1 100000 65536\n", 70_000_000, None),  # rootless
+        ("0 100000 65536\n", 40_000, 40_000),
+        ("0 1000 1\n", 70_000_000, 0),  # nothing but its own
+        ("", 70_000_000, 0),
+    ],
+)
+def test_program_uids_are_mapped_ones(mapped: str, wanted: int, first: int | None, tmp_path: Path) -> None:
+    (tmp_path / "uid_map").write_text(mapped)
+    code = "import sys, uids; print([uids.first_mapped(int(sys.argv[1]) + 64 * n, 64, sys.argv[2]) for n in range(20)])"
+    command = [sys.executable, "-c", code, str(wanted), str(tmp_path / "uid_map")]
+    chosen = literal_eval(subprocess.run(command, cwd=RUNNER.parent, capture_output=True, text=True, check=True).stdout)
+    if first == 0:
+        assert chosen == [None] * 20
+    elif first is not None:
+        assert chosen == [first + 64 * number for number in range(20)]
+    else:
+        assert len(set(chosen)) == 20 and all(uid >= 1_000 and uid + 64 <= 65_536 for uid in chosen)
+
+
+USER_NAMESPACE = """
+import ctypes, os, sys
+parent, ready, go = os.getpid(), os.pipe(), os.pipe()
+if os.fork() == 0:
+    os.read(ready[0], 1)
+    for kind in ("uid", "gid"):
+        with open(f"/proc/{parent}/{kind}_map", "w") as file:
+            file.write(sys.argv[1])
+    os.write(go[1], b"x")
+    os._exit(0)
+assert ctypes.CDLL(None).unshare(0x10000000) == 0
+os.write(ready[1], b"x")
+assert os.wait()[1] == 0
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+
+
+def in_user_namespace(mapping: str) -> LocalSandbox:
+    """A sandbox whose supervisor is root of a user namespace with that mapping; skips where none can be made."""
+    sandbox = LocalSandbox(1)
+    own = ["unshare", "--net", "--ipc", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    sandbox.prefix = [sys.executable, "-c", USER_NAMESPACE, mapping, *own]
+    tried = subprocess.run([*sandbox.prefix, "true"], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        pytest.skip(f"no such user namespace here: {tried.stderr.strip().splitlines()[-1:]}")
+    return sandbox
+
+
+def test_a_user_namespace_with_few_ids_gives_every_program_an_own_one() -> None:
+    sandbox = in_user_namespace("0 0 65536")
+    with contextlib.closing(sandbox):
+        assert texts(sandbox.run(ADD[:20])) == SUMS[:20]
+        attested = sandbox.attestation()
+    assert attested["missing"] == ["container", "own_filesystem", "memory_cgroup", "pids_cgroup"]
+    assert 1_000 <= attested["uids"][0] < 65_536  # type: ignore[index]
+
+
+def test_a_user_namespace_of_one_id_leaves_programs_no_capability_and_says_what_they_can_do() -> None:
+    """This one's only id is root's outside, too, which the limit on processes does not hold: that is said."""
+    sandbox = in_user_namespace("0 0 1")
+    with contextlib.closing(sandbox):
+        assert texts(sandbox.run(ADD[:20])) == SUMS[:20]
+        attested = sandbox.attestation()
+    assert {"own_uid", "no_fork"} <= set(attested["missing"])  # type: ignore[call-overload]
+    key_server: dict[str, dict[str, str]] = attested["key_server"]  # type: ignore[assignment]
+    assert key_server["child"]["CapEff"] == "0" * 16 and key_server["missing"] == ["own_uid"]

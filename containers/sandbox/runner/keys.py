@@ -5,7 +5,8 @@ import contextlib
 import socket
 
 from serve import CONTROL
-from servers import PROGRAM_UIDS, cpu_ceiling, end_server, spawn
+from servers import cpu_ceiling, end_server, spawn
+from walls import PROGRAM_UIDS
 
 
 class KeyServer:

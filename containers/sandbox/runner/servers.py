@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 
 from serve import CONTROL, ELSEWHERE, JOB, ORDER, RESULT
+from walls import PROGRAM_UIDS
 
 MAX_STREAM = 1 << 20
 SERVER_ENDED = b"the program's server ended"  # the host has such a job run again
@@ -35,7 +36,6 @@ _ENVIRONMENT = {
 _SEEDS = (0, 1, 4_242, 777, 31_337, 99)
 CHILDREN = (signal.SIGCHLD,)  # blocked in the supervisor and waited for
 SERVERS: set[int] = set()  # pids of templates and key servers, not waited for yet
-PROGRAM_UIDS = 63  # of the 64 that a supervisor has; the last is its key server's
 Ended = tuple[int, resource.struct_rusage]
 Run = tuple[bytes, int, int, int, bytes, bool, bool]  # verdict, cpu µs, wall µs, RSS KiB, text, passed, sets or hashes may show
 

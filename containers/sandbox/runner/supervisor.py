@@ -20,7 +20,9 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # `-P` keeps the script's folder out
 
 from keys import KeyServer
-from servers import CHILDREN, PROGRAM_UIDS, SERVER_ENDED, WANTS_MODULES, Run, Template
+from servers import CHILDREN, SERVER_ENDED, WANTS_MODULES, Run, Template
+from uids import first_mapped
+from walls import PROGRAM_UIDS
 
 RUN = struct.Struct("!cIIIBI")  # verdict, cpu µs, wall µs, RSS KiB, length of the key (a first run may have one), of the text
 MAX_FRAME = 1 << 20
@@ -160,6 +162,8 @@ def attest(supervisor: Supervisor) -> dict:
         "memory_limit": _read("/sys/fs/cgroup/memory/memory.limit_in_bytes") or _read("/sys/fs/cgroup/memory.max"),
         "pids_limit": _read("/sys/fs/cgroup/pids/pids.max") or _read("/sys/fs/cgroup/pids.max"),
         "pid": os.getpid(),
+        "uids": [supervisor.config["uid"], PROGRAM_UIDS + 1],
+        "uid_map": (_read("/proc/self/uid_map") or "").split(),
         "key_server": supervisor.keys.probe(),
         "program": [supervisor.template(index, False).probe(supervisor.uid()) for index in (0, 1)],
     }
@@ -184,6 +188,7 @@ def main() -> None:
     if config["core"] is not None:
         with contextlib.suppress(OSError):  # a daemon elsewhere may have fewer
             os.sched_setaffinity(0, {config["core"]})
+    config["uid"] = first_mapped(config["uid"], PROGRAM_UIDS + 1) or config["uid"]
     supervisor = Supervisor(host, config)
     host.send(struct.pack("!IB", 0xFFFFFFFF, 0) + json.dumps(attest(supervisor)).encode())
     supervisor.serve()

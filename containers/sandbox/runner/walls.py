@@ -10,6 +10,7 @@ import struct
 
 from drop import make_drop
 from native import Number, Place, Text, Word, function
+from uids import first_mapped
 
 PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 4, 22, 38
 _X86_TEXT = """
@@ -30,7 +31,9 @@ ppoll=73
 """
 _MACHINES = {"x86_64": (0xC000003E, _X86_TEXT), "aarch64": (0xC00000B7, _ARM_TEXT)}
 _NOBODY = 65_534
+PROGRAM_UIDS = 63  # of the 64 that a supervisor has; the last is its key server's
 _prctl = function("prctl", Number, Number, Word, Place, Word, Word)
+_capset = function("capset", Number, Text, Text)
 _malloc, _copy = function("malloc", Place, Word), function("memcpy", Place, Place, Text, Word)
 
 
@@ -70,7 +73,9 @@ class Walls:
 
     def __init__(self, memory_mb: int, cpu_ceiling: int):
         self.missing: list[str] = []
-        self.root = posix.getuid() == 0
+        self.root = posix.getuid() == 0 and first_mapped(65_536, PROGRAM_UIDS + 1) is not None
+        if not self.root:
+            self.missing.append("own_uid")
         self.drop, self.memory = make_drop(self.root, (cpu_ceiling, cpu_ceiling + 1)), memory_mb << 20
         self.filter = make_filter()
         self.clone = 56 if posix.uname().machine == "x86_64" else 220  # the latter is every newer architecture's number
@@ -87,7 +92,10 @@ class Walls:
         self._limit("STACK", 8 << 20)
         if self.root:
             posix.setgroups(())
-            posix.setresgid(_NOBODY, _NOBODY, _NOBODY)
+            group = first_mapped(_NOBODY, 1, "/proc/self/gid_map")
+            posix.setresgid(group, group, group)
+        else:  # where it is root of a user namespace of one id, its programs will be too
+            self._try("capabilities", _capset(struct.pack("=Ii", 0x20080522, 0), bytes(24)) == 0)
         with open("/proc/self/statm") as file:
             pages = int(file.read().split()[0])
         self._limit("AS", pages * posix.sysconf("SC_PAGESIZE") + self.memory)

@@ -23,7 +23,7 @@ from stages.core.sandbox.protocol import IMAGE, SandboxUnavailable
 
 LABEL = "populora.sandbox"
 _FAULTS = (docker.errors.DockerException, requests.exceptions.RequestException, OSError)
-_REMOVE_SECONDS = 5.0
+_REMOVE_SECONDS, _PIDS = 5.0, 32
 _CAPABILITIES = {"SETUID", "SETGID", "KILL"}
 
 
@@ -59,7 +59,7 @@ class DockerSandbox(Pool):
     def attestation(self) -> dict[str, object]:
         """Image, engine and walls, as read back from inside a container."""
         found = super().attestation()
-        missing = _missing(found, self.info)
+        missing = _missing(found, self.info, self._memory_mb() << 20)
         facts = {"engine": self.info.get("ServerVersion"), "security": self.info.get("SecurityOptions"), "runtime": self.runtime}
         return {"kind": "docker", "image": self.image_id, "missing": missing, **facts, **found}
 
@@ -88,8 +88,11 @@ class DockerSandbox(Pool):
         except _FAULTS as error:
             raise SandboxUnavailable(f"no sandbox container could be started: {error}") from error
 
+    def _memory_mb(self) -> int:
+        return self.limits.memory_mb + 64 * (self.limits.witnesses + 4)
+
     def _arguments(self, number: int) -> dict[str, object]:
-        memory = f"{self.limits.memory_mb + 64 * (self.limits.witnesses + 4)}m"
+        memory = f"{self._memory_mb()}m"
         ulimit = docker.types.Ulimit
         return {
             "image": self.image_id,
@@ -105,7 +108,7 @@ class DockerSandbox(Pool):
             "mem_limit": memory,
             "memswap_limit": memory,
             "oom_score_adj": 500,
-            "pids_limit": 32,
+            "pids_limit": _PIDS,
             "ulimits": [ulimit(name=name, soft=value, hard=value) for name, value in (("nofile", 64), ("core", 0), ("fsize", 0))],
             "log_config": docker.types.LogConfig(type="none"),
             "auto_remove": True,
@@ -119,7 +122,7 @@ class DockerSandbox(Pool):
         for container in self.client.containers.list(all=True, sparse=True, filters={"label": LABEL}):
             labels = container.attrs.get("Labels") or {}
             pid = labels.get(LABEL + ".pid", "")
-            if labels.get(LABEL + ".host") == _host() and pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
+            if labels.get(LABEL + ".host") == _host() and pid.isdigit() and not alive(int(pid)):
                 with contextlib.suppress(docker.errors.APIError):
                     container.remove(force=True)
 
@@ -130,14 +133,29 @@ def _mending(image: str) -> str:
     return "`make setup`" if image == IMAGE else f"`{own}`"
 
 
+def alive(pid: int) -> bool:
+    """Whether there is a process of this number: asked of the kernel, since macOS has no `/proc`."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True
+
+
 def _host() -> str:
-    """This boot of this machine and its process namespace: pids mean nothing elsewhere, nor in another container's namespace."""
+    """This boot of this machine and its process namespace: pids mean nothing elsewhere, nor in another container's namespace.
+
+    Without `/proc` (macOS) its name and its network card's number: what another boot left is then kept if the pid is taken again,
+    and ends by itself.
+    """
     with contextlib.suppress(OSError):
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
-    return socket.gethostname()
+    return f"{socket.gethostname()} {uuid.getnode():012x}"
 
 
-def _missing(found: dict[str, object], info: dict[str, object]) -> list[str]:
+def _missing(found: dict[str, object], info: dict[str, object], memory: int) -> list[str]:
     """Names of walls that were asked for and are not seen from inside."""
     supervisor = found.get("supervisor")
     status = supervisor if isinstance(supervisor, dict) else {}
@@ -148,12 +166,19 @@ def _missing(found: dict[str, object], info: dict[str, object]) -> list[str]:
         "no_new_privs": status.get("NoNewPrivs") == "1",
         "capabilities": status.get("CapBnd") == "00000000000000e0",
         "pid_1": found.get("pid") == 1,
+        "memory_cgroup": _within(found.get("memory_limit"), memory, info.get("MemoryLimit")),
+        "pids_cgroup": _within(found.get("pids_limit"), _PIDS, info.get("PidsLimit")),
         "user_namespace": any(
             "userns" in str(option) or "rootless" in str(option) for option in _list(info.get("SecurityOptions"))
         ),
     }
     missing = [name for name, stands in checks.items() if not stands]
     return missing + [name for name in missing_walls(found) if name not in missing]
+
+
+def _within(seen: object, most: int, known: object) -> bool:
+    """Whether a limit stands: as it is seen from inside, or where it cannot be seen there (gVisor), as the daemon says."""
+    return int(seen) <= most if isinstance(seen, str) and seen.isdigit() else seen is None and known is True
 
 
 def _list(value: object) -> list[Any]:

@@ -39,7 +39,14 @@ def core_for(workers: int, taken: Sequence[int | None]) -> int | None:
 def missing_walls(attestation: dict[str, Any]) -> list[str]:
     """By name, the walls that programs' processes and the key server have looked for around themselves and not found."""
     processes = [*attestation.get("program", [{}]), attestation.get("key_server", {})]
-    return sorted({name for process in processes for name in process.get("missing", ["program_walls"])})
+    found = {name for process in processes for name in process.get("missing", ["program_walls"])}
+    first, count = attestation.get("uids", (0, 0))
+    children = [process.get("child", {}) for process in processes]
+    uids = [child.get("Uid", "") for child in children]
+    if not all(uid.isdigit() and first <= int(uid) < first + count for uid in uids):
+        found.add("own_uid")
+    tried = ("fork", "open", "socket", "kill", "setuid")
+    return sorted(found | {f"no_{name}" for child in children for name in tried if not child.get(name, "").startswith("refused")})
 
 
 class Link(Protocol):
