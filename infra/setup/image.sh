@@ -2,6 +2,8 @@
 # shellcheck shell=bash
 
 PUBLIC_BASE="python:3.11-slim-bookworm"
+# The index of all platforms that this tag had in September 2026 (Python 3.11.16): what is pulled is this, whatever the tag says now.
+PUBLIC_DIGEST="sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b"
 SANDBOX_FOLDER="containers/sandbox"
 
 image_id() { docker image inspect --format '{{.Id}}' "$1" 2>/dev/null; }
@@ -64,14 +66,20 @@ debootstrap_base() (
         logged import import_tree "$tree"
 )
 
+# By digest, and then under the name that the rest of the set-up knows.
+pull_base() {
+    logged pull with_timeout 300 docker pull -q "$PUBLIC_BASE@$PUBLIC_DIGEST" 2>/dev/null &&
+        docker tag "$PUBLIC_BASE@$PUBLIC_DIGEST" "$PUBLIC_BASE"
+}
+
 # Sets BASE to an image with Python that is on this machine.
 ensure_base() {
     for BASE in "$PUBLIC_BASE" "$BASE_IMAGE"; do
         [ -z "$(image_id "$BASE")" ] || return 0
     done
     BASE="$PUBLIC_BASE"
-    say "Pulling $BASE"
-    logged pull with_timeout 300 docker pull -q "$BASE" 2>/dev/null && return 0
+    say "Pulling $BASE by its digest"
+    pull_base && return 0
     BASE="$BASE_IMAGE"
     say "$PUBLIC_BASE could not be pulled; building a base image from packages instead"
     if ! is_debian || ! is_root; then

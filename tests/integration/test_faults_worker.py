@@ -72,15 +72,15 @@ sys.meta_path.insert(0, Watch())
 """
 
 
-def build(store: Store) -> int:
-    """One generation by the workers of stages, and how often one of them was lost."""
+def build(store: Store, stages: tuple[str, ...]) -> int:
+    """The start and stages of one generation by their workers, and how often one of them was lost."""
     config, lost = load("chaos", ["generations=1"]), 0
     with hold(store, "smoke") as epoch, Workers(config.threads) as workers:
         run = Run(store, "smoke", epoch)
         run.describe(dump(config), versions(config), clock())
         session = Session(config, run, workers)
         lost += until_done(session, "start", None, None)
-        for stage in STAGES:
+        for stage in stages:
             for part in [part for part, _ in session.parts(stage, 0)]:
                 lost += until_done(session, stage, 0, part)
             lost += until_done(session, stage, 0, None)
@@ -102,7 +102,7 @@ def until_done(session: Session, stage: str, generation: int | None, part: str |
 @pytest.mark.parametrize(
     "killed",
     [
-        pytest.param(("match", "reward", "rate"), id="three"),
+        pytest.param(("match",), id="match"),
         pytest.param(("start", *STAGES), id="all", marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
     ],
 )
@@ -113,11 +113,12 @@ def test_a_worker_killed_in_every_phase_of_a_stage(
         (tmp_path / folder).mkdir()
     (tmp_path / "hook" / "sitecustomize.py").write_text(HOOK)
     whole, store = open_store(str(tmp_path / "whole")), open_store(str(tmp_path / "store"))
-    assert build(whole) == 0
+    stages = STAGES if len(killed) > 1 else killed
+    assert build(whole, stages) == 0
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "hook"))
     monkeypatch.setenv("KILLED", str(tmp_path / "killed"))
     monkeypatch.setenv("KILL_STAGES", ",".join(killed))
-    lost = build(store)
+    lost = build(store, stages)
     phases = {path.name for path in (tmp_path / "killed").iterdir()}
     print(f"{lost} workers were killed, in {len(phases)} phases")
     assert lost == len(phases) and phases >= {f"{stage}-{phase}" for stage in killed for phase in PHASES if stage != "start"}

@@ -260,8 +260,8 @@ def kill_once(supervisor: int, killed: list[int]) -> None:
 def test_the_sweep_takes_what_a_dead_process_left_and_nothing_of_a_live_one() -> None:
     import docker
 
-    from stages.core.docker_sandbox import LABEL, DockerSandbox, _host
-    from stages.core.sandbox import IMAGE
+    from stages.core.sandbox.docker import LABEL, DockerSandbox, _host
+    from stages.core.sandbox.protocol import IMAGE
 
     dead = subprocess.Popen(["true"])
     dead.wait()
@@ -287,7 +287,7 @@ def test_a_live_process_is_known_where_there_is_no_proc() -> None:
     dead = subprocess.Popen(["true"])
     dead.wait()
     code = (
-        "import os, sys; sys.path.insert(0, os.getcwd())\nfrom stages.core.docker_sandbox import _host, alive\n"
+        "import os, sys; sys.path.insert(0, os.getcwd())\nfrom stages.core.sandbox.docker import _host, alive\n"
         "assert not os.path.exists('/proc/self')\nprint(alive(int(sys.argv[1])), alive(int(sys.argv[2])), _host() == _host())"
     )
     command = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$0" "$@"', sys.executable, "-c", code]

@@ -18,26 +18,26 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from counted import lines_run, regex_steps, words_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flows import judge_lines
-from flows.line_ids import line_id
+from flows.commands.line_ids import line_id
 from stages.core import gates, highlight, values
-from stages.core.chat_prompts import ChatPrompts
-from stages.core.compact_prompts import INPUT, CompactPrompts
-from stages.core.judge import compare_literal
-from stages.core.prompts import Kind, Unparsed
-from stages.core.sandbox import Job, Status, Verdict
-from stages.core.sandbox_verdicts import Run, payload, verdict
+from stages.core.judging.judge import compare_literal
+from stages.core.prompts.chat import ChatPrompts
+from stages.core.prompts.compact import INPUT, CompactPrompts
+from stages.core.prompts.styles import Kind, Unparsed
+from stages.core.sandbox.protocol import Job, Status, Verdict
+from stages.core.sandbox.verdicts import Run, payload, verdict
 from stages.core.suites import evalplus_rules, harness, livecode_rules, prompts
 from stages.core.suites.harness import Returned
 from stages.core.suites.math_grader import MathGrader, Question
 from stages.core.suites.problems import Form, Problem
-from stages.core.values import LiteralError, TooLarge
+from stages.core.values.canonical import LiteralError, TooLarge
+from tests.support.counted import lines_run, regex_steps, words_of
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[4]
 CHAT, COMPACT, PROGRAM = ChatPrompts(), CompactPrompts(), "def f(a):\n    return a"
 SOLVED = "def add(a, b):\n    return a + b\n"
 PROBLEMS = (
@@ -195,40 +195,40 @@ def test_a_reader_runs_no_more_lines_than_the_text_is_long(name: str) -> None:
 # --- regular expressions
 
 SEEING = (
-    "flows.line_ids",
-    "stages.core.chat_prompts",
-    "stages.core.compact_prompts",
-    "stages.core.fences",
-    "stages.core.gates",
+    "flows.commands.line_ids",
+    "stages.core.prompts.chat",
+    "stages.core.prompts.compact",
+    "stages.core.prompts.fences",
+    "stages.core.method.gates",
     "stages.core.highlight",
-    "stages.core.literal_tokens",
-    "stages.core.literals",
-    "stages.core.sandbox_verdicts",
+    "stages.core.values.literal_tokens",
+    "stages.core.values.literals",
+    "stages.core.sandbox.verdicts",
     "stages.core.suites.math_answers",
     "stages.core.suites.prompts",
-    "stages.core.values",
+    "stages.core.values.canonical",
 )
 NOT_SEEING = MappingProxyType(
     {
         "flows.browser": "names of runs and rows, which are ours",
-        "flows.doctor": "what commands of this machine say",
-        "flows.file_store": "names of artifacts",
-        "flows.lineage": "ids of rows",
-        "flows.note_text": "notes about runs; model text in them was made visible and cut before",
-        "flows.prefect_api": "what a Prefect server says",
-        "flows.report_data": "ids of adapters",
-        "flows.s3_store": "what a store says",
-        "flows.tracking_sinks": "names of metrics",
-        "flows.workers": "messages of errors",
-        "stages.core.plates": "figures, which are ours",
-        "stages.core.program_grammar": "programs that we generate",
-        "stages.core.programs": "programs that we generate",
-        "stages.core.seed_tokenizer": "texts that we generate",
+        "flows.commands.doctor": "what commands of this machine say",
+        "flows.store.file_store": "names of artifacts",
+        "flows.run.lineage": "ids of rows",
+        "flows.notes.note_text": "notes about runs; model text in them was made visible and cut before",
+        "flows.prefect_ops.prefect_api": "what a Prefect server says",
+        "flows.report.report_data": "ids of adapters",
+        "flows.store.s3_store": "what a store says",
+        "flows.monitoring.tracking_sinks": "names of metrics",
+        "flows.execution.stage_process": "messages of errors",
+        "stages.figures.plates": "figures, which are ours",
+        "stages.core.seed_model.program_grammar": "programs that we generate",
+        "stages.core.seed_model.programs": "programs that we generate",
+        "stages.core.seed_model.seed_tokenizer": "texts that we generate",
         "stages.core.suites.contamination": "problems of suites, and one run of word characters at a time",
         "stages.core.suites.math_grader": "names of modules",
         "stages.core.suites.math_worker": "model text, but in a process that has so much processor time",
         "stages.core.suites.readers": "a publisher's files",
-        "stages.core.top_up": "ids of rows",
+        "stages.core.method.top_up": "ids of rows",
     }
 )
 
