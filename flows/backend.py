@@ -35,6 +35,8 @@ from stages.match import MATCHMAKERS
 from stages.reward import ESTIMATORS, Estimator
 
 SUITES = PROJECT / "infra" / "benchmarks"
+HOME_PYTHON = "POPULORA_PYTHON"
+"""Names to a worker the interpreter with the project's own packages, math-verify among them."""
 PROBE = ("probe-dev", "probe-test")
 
 

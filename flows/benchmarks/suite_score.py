@@ -17,11 +17,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from flows.backend import PROBE, Backend
+from flows.backend import HOME_PYTHON, PROBE, Backend
 from flows.benchmarks import suite_data
 from flows.benchmarks.entrants import Subject
 from flows.config import ConfigError, RunConfig
-from flows.execution.preflight import HOME_PYTHON
 from flows.run.manifest import Ref
 from flows.run.run import Manifest, Run
 from flows.settings import SandboxRule

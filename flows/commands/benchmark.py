@@ -34,7 +34,7 @@ def add(command: Add) -> None:
 
 def benchmark(arguments: Namespace) -> int:
     """Print scores as tables; everything else is stored under benchmarks/."""
-    from flows.commands.benchmark_suites import benchmark as score
+    from flows.benchmarks.benchmark_suites import benchmark as score
     from flows.storage import open_store
 
     return score(arguments, open_store(arguments.store), open_run(arguments.store, arguments.run) if arguments.run else None)

@@ -22,13 +22,13 @@ def export(arguments: Namespace) -> int:
     """Write the folder and print its path."""
     found = open_run(arguments.store, arguments.run)
     if arguments.tasks is not None:
-        from flows.commands.export_tasks import export_tasks
+        from flows.export.tasks import export_tasks
 
         print(export_tasks(found, arguments.tasks))
         return 0
     if arguments.adapter is None or arguments.folder is None:
         raise ConfigError("export: give RUN ADAPTER DIR, or RUN --tasks DIR")
-    from flows.commands.export_adapter import export_adapter
+    from flows.export.adapter import export_adapter
 
     print(export_adapter(found, arguments.adapter, arguments.folder, arguments.merge))
     return 0

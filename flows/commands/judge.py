@@ -21,7 +21,7 @@ def add(command: Add) -> None:
 def judge(arguments: Namespace) -> int:
     """Read standard input and write a verdict a line."""
     from flows.backend import Backend
-    from flows.commands import judge_stream
+    from flows.judging import stream as judge_stream
 
     settings = [f"sandbox.{setting}" for setting in arguments.set] + [f"sandbox.kind={arguments.sandbox}"]
     backend = Backend(load("smoke", settings))

@@ -8,8 +8,6 @@ from flows.execution.estimate import stored_bytes
 from flows.run.retention import check_room
 from flows.storage import open_store
 
-HOME_PYTHON = "POPULORA_PYTHON"  # names to a worker the interpreter with the project's own packages, math-verify among them
-
 
 def check(config: RunConfig, store: str, gpu_elsewhere: bool = False, sandbox_elsewhere: bool = False) -> None:
     """Raises ConfigError, SandboxUnavailable or StoreRefused for what a run would fail at later here."""

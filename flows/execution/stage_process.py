@@ -14,9 +14,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any
 
+from flows.backend import HOME_PYTHON
 from flows.config import PROJECT, ConfigError, RunConfig, dump
 from flows.execution.agreement import CHECKED
-from flows.execution.preflight import HOME_PYTHON
 from flows.execution.run_stage import Spec
 from flows.monitoring.meter import Reading
 from flows.stages import stage_of

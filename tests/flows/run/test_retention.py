@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.audit.fsck import fsck
-from flows.commands.export_tasks import SCHEMA, export_tasks
 from flows.config import ConfigError, dump
 from flows.execution.session import versions
+from flows.export.tasks import SCHEMA, export_tasks
 from flows.run.fork import fork
 from flows.run.inspection import inspect
 from flows.run.lease import hold

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flows import judge_lines
-from flows.commands.line_ids import line_id
+from flows.judging.line_ids import line_id
 from stages.core import gates, highlight, values
 from stages.core.judging.judge import compare_literal
 from stages.core.prompts.chat import ChatPrompts
@@ -195,7 +195,7 @@ def test_a_reader_runs_no_more_lines_than_the_text_is_long(name: str) -> None:
 # --- regular expressions
 
 SEEING = (
-    "flows.commands.line_ids",
+    "flows.judging.line_ids",
     "stages.core.prompts.chat",
     "stages.core.prompts.compact",
     "stages.core.prompts.fences",

@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from flows.commands.export_adapter import export_adapter
 from flows.config import RunConfig, dump
+from flows.export.adapter import export_adapter
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import StoreRefused
@@ -112,7 +112,7 @@ def test_nothing_is_overwritten_and_unknown_adapters_are_named(run: Run, tmp_pat
 
 
 def test_small_changes_that_bfloat16_cannot_hold_are_reported(base: Path, tmp_path: Path) -> None:
-    from flows.commands.export_adapter import merge_into
+    from flows.export.adapter import merge_into
 
     lora = attach(AutoModelForCausalLM.from_pretrained(base), TARGETS, 2, 4, 1)
     tiny_change = {name: (array * 1e-3).astype(np.float32) for name, array in random_weights(lora, 3).items()}

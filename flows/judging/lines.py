@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from flows.commands.line_ids import IdReader, line_id
+from flows.judging.line_ids import IdReader, line_id
 from stages.core.judging.judge import AnswerItem, TaskItem
 from stages.core.values.canonical import LiteralError, canonical, parse_value
 

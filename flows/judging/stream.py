@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO, TextIO
 
-from flows.commands.judge_lines import BadLine, Line, answer, checked, lines, task
+from flows.judging.lines import BadLine, Line, answer, checked, lines, task
 from stages.core.judging.judge import AnswerItem, TaskItem, judge_answers, judge_tasks
 from stages.core.row_errors import ItemFailed
 from stages.core.sandbox.protocol import Sandbox

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.commands import judge_stream as judge
-from flows.commands.line_ids import IdReader
 from flows.config import PROJECT
+from flows.judging import stream as judge
+from flows.judging.line_ids import IdReader
 from stages.core.sandbox.local import LocalSandbox
 from stages.core.sandbox.protocol import Job, Sandbox, Verdict
 
