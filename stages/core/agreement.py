@@ -29,7 +29,7 @@ class Drift:
     largest: float
 
 
-BOUNDS = {"float32": Drift(0.001, 0.02), "bfloat16": Drift(0.05, 0.5)}
+BOUNDS = {"float32": Drift(0.0001, 0.005), "bfloat16": Drift(0.05, 1.0)}
 """What arithmetic alone explains, by type (measured: docs/metrics.md)."""
 
 
