@@ -7,7 +7,7 @@
 | one-sided | the students' mean chance to win, by rating, is below 10 % or above 90 % |
 | zero-variance | more than half of a role's groups have equal rewards and so no gradient |
 | truncated | more than a quarter of proposals or answers hit the token limit |
-| drift | engine and trainer differ by more than 0.1 nats a token on the same tokens |
+| drift | engine and trainer differ by more than 0.03 nats a token on the same tokens |
 | not-finite | an adapter took no step because its gradients were not finite |
 | slow | a stage took six times its median over the other generations, and 5 s more |
 """
@@ -21,7 +21,7 @@ import pyarrow as pa
 
 LEAST_VALID, FALL, ENTROPY_FALL = 0.1, 0.5, 0.25
 ONE_SIDED = 0.1
-ZERO_VARIANCE, TRUNCATED, DRIFT = 0.5, 0.25, 0.1
+ZERO_VARIANCE, TRUNCATED, DRIFT = 0.5, 0.25, 0.03
 SLOW, SLOW_SECONDS = 6.0, 5.0
 REPEATED = 0.5
 BARREN = 10  # generations without a new cell

@@ -9,12 +9,16 @@ PERIOD = 0.5  # seconds between two readings
 
 @dataclass(frozen=True)
 class Reading:
-    """A moment of a step: (what, done, total) of what is counted, outermost first, its tokens, their rate, and seconds left."""
+    """A moment of a step: (what, done, total) of what is counted, outermost first, its tokens and their rate.
+
+    `seconds_left` is for the count `left_of`: the outermost, or where that has not moved yet, the newest.
+    """
 
     counts: tuple[tuple[str, float, float], ...]
     tokens: int
     tokens_a_second: float | None
     seconds_left: float | None
+    left_of: str = ""
 
     @property
     def share(self) -> float:
@@ -23,7 +27,8 @@ class Reading:
         return done / total if total else 1.0
 
     def __str__(self) -> str:
-        left = [] if self.seconds_left is None else [f"{duration(self.seconds_left)} left"]
+        of_what = f" of {self.left_of}" if self.left_of != self.counts[0][0] else ""
+        left = [] if self.seconds_left is None else [f"{duration(self.seconds_left)} left{of_what}"]
         rate = [] if self.tokens_a_second is None else [f"{self.tokens_a_second:,.0f} tokens/s"]
         counts = [f"{what} {int(done):,}/{int(total):,}" for what, done, total in self.counts]
         tokens = [] if self.tokens_a_second is None else [f"{self.tokens:,} tokens"]
@@ -56,35 +61,35 @@ class Meter:
     def begin(self) -> None:
         """Another step: what was counted before is over."""
         self._counts: dict[str, _Count] = {}
+        self._newest = ""
         self._earlier_tokens = 0
         self._said = self._clock()
 
     def __call__(self, what: str, done: float, total: float, tokens: int = 0) -> None:
         """See `Progress`. A count that falls back, or has another total, begins anew."""
-        now, count = self._clock(), self._counts.get(what)
-        if count is None or done < count.done or total != count.total:
+        now, count, self._newest = self._clock(), self._counts.get(what), what
+        begins = count is None or done < count.done or total != count.total
+        if count is None or begins:
             self._earlier_tokens += 0 if count is None else count.tokens
             self._counts.pop(what, None)
             count = self._counts[what] = _Count(now, done, done, total)
         count.done, count.tokens = done, tokens
-        if now - self._said >= PERIOD:
+        if begins or now - self._said >= PERIOD:  # after it begins, minutes can pass without a word
             self._said = now
             self._hand_on(self.reading(now))
 
     def reading(self, now: float) -> Reading:
         """The moment `now`: the outermost count that is not finished, and the newest within it."""
-        newest = list(self._counts)[-1]
-        outer = next((what for what, count in self._counts.items() if count.done < count.total), newest)
-        chosen = dict.fromkeys((outer, newest))
-        counted = [count for what, count in self._counts.items() if what in chosen]
+        outer = next((what for what, count in self._counts.items() if count.done < count.total), self._newest)
+        chosen = list(dict.fromkeys((outer, self._newest)))
         writing = [count for count in reversed(self._counts.values()) if count.tokens]
         elapsed = now - writing[0].began if writing else 0.0
-        lefts = [left for count in counted if (left := count.seconds_left(now)) is not None]
+        lefts = [(left, what) for what in chosen if (left := self._counts[what].seconds_left(now)) is not None]
         return Reading(
             tuple((what, self._counts[what].done, self._counts[what].total) for what in chosen),
             self._earlier_tokens + sum(count.tokens for count in self._counts.values()),
             writing[0].tokens / elapsed if elapsed > 0 else None,
-            lefts[0] if lefts else None,
+            *(lefts[0] if lefts else (None, "")),
         )
 
 

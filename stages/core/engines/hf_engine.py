@@ -25,6 +25,7 @@ from stages.core.progress import Progress, silent
 from stages.core.training.grouped_lora import GroupedLoRA
 
 PASS_BYTES = 2**29  # of the widest activations while prompts are read, and of the distributions that are drawn from at once
+CPU_PASS = 2e12  # floating-point operations of one pass over prompts on a processor: seconds, so that progress is seen
 _DRAW_BYTES = 32  # an entry of a distribution: two float32 and three float64 at the peak
 _COMPACT_BELOW = 0.8  # finished rows are dropped when fewer than this share are alive: moving the cache costs about a step
 
@@ -134,6 +135,7 @@ class HFEngine:
         self._progress = progress
         model: Any = lora.model
         self._model, self._device = model, next(model.parameters()).device
+        self._size = sum(parameter.numel() for parameter in model.parameters())
         self._width = int(getattr(model.config, "intermediate_size", 4 * model.config.hidden_size))
         ends = getattr(model.generation_config, "eos_token_id", None)
         self._ends = frozenset(ends if isinstance(ends, list) else [ends]) | {tokenizer.eos_token_id}
@@ -257,13 +259,17 @@ class HFEngine:
         longest = max(len(group.prompt_ids) for group in batch)
         cache = _RowCache(len(rows_B), longest + room)
         size = max(1, self._pass_bytes // (longest * self._width * self._model.dtype.itemsize))
+        if self._device.type == "cpu":
+            size = max(1, min(size, int(CPU_PASS / (2 * self._size * longest))))
         logits = []
         for start in range(0, len(batch), size):
+            self._progress("prompts", start, len(batch))
             part = batch[start : start + size]
             part_logits_UV, prompts = self._read(part, longest)
             own = np.flatnonzero((rows_B >= start) & (rows_B < start + len(part)))
             cache.fill(prompts, int(own[0]), self._tensor(rows_B[own] - start))
             logits.append(part_logits_UV)
+        self._progress("prompts", len(batch), len(batch))
         return torch.cat(logits), cache
 
     def _read(self, groups: list[_Group], length: int) -> tuple[torch.Tensor, DynamicCache]:

@@ -35,7 +35,7 @@ from tests.stages.test_loop_stages import (
     verified,
 )
 
-READING = Reading((("seed programs", 3.0, 48.0), ("completions", 12.5, 32.0)), 4210, 70.4, 754.0)
+READING = Reading((("seed programs", 3.0, 48.0), ("completions", 12.5, 32.0)), 4210, 70.4, 754.0, "seed programs")
 
 
 class Clock:
@@ -62,8 +62,9 @@ def test_the_engine_tells_every_step() -> None:
     heard, lora = Heard(), lora_of(torch.float32)
     adapters = {f"s{n}": random_weights(lora, n) for n in range(3)}
     completions = HFEngine(lora, Letters(), adapters, batch_tokens=160, progress=heard).generate(requests(), 1.0)
-    whats, dones, totals, tokens = zip(*heard.told, strict=True)
-    assert set(whats) == {"completions"} and set(totals) == {len(completions)}
+    _, dones, totals, tokens = zip(*(told for told in heard.told if told[0] == "completions"), strict=True)
+    assert {told[0] for told in heard.told} == {"prompts", "completions"} and set(totals) == {len(completions)}
+    assert heard.told[1][:2] == ("prompts", 0) and heard.told[2][1] == heard.told[2][2]
     assert list(dones) == sorted(dones) and dones[0] == 0 and abs(dones[-1] - len(completions)) < 1e-9
     assert tokens[-1] == sum(len(one.token_ids) for one in completions) and list(tokens) == sorted(tokens)
     assert len(heard.told) > max(len(one.token_ids) for one in completions)  # once a token step of every batch
@@ -101,13 +102,14 @@ def test_readings_hold_rate_and_time_left_of_the_outermost_count() -> None:
     meter("completions", 8, 32, 400)
     assert readings[-1].counts == (("seed programs", 1, 5), ("completions", 8, 32))
     assert (readings[-1].tokens, readings[-1].tokens_a_second, readings[-1].seconds_left) == (400, 40.0, 30.0)
+    assert readings[-1].left_of == "completions" and str(readings[-1]).startswith("30 s left of completions · 40 tokens/s · seed")
     clock.now = 40.0
     meter("completions", 32, 32, 1600)
     meter("seed programs", 2, 5)
     meter("completions", 0, 32)  # the next round
     clock.now = 50.0
     meter("completions", 16, 32, 500)
-    assert readings[-1].seconds_left == 150.0  # one program in 50 s, three to go
+    assert (readings[-1].seconds_left, readings[-1].left_of) == (150.0, "seed programs")  # one program in 50 s, three to go
     assert readings[-1].tokens == 2100 and readings[-1].tokens_a_second == 50.0
     assert readings[-1].share == 2 / 5
     meter.begin()
