@@ -224,6 +224,7 @@ def test_sigterm_ends_a_run_within_its_grace_and_lets_go_of_the_lease(tmp_path: 
     assert not [pid for pid in _processes() if f"{tmp_path}/spot".encode() in _command(pid)]
 
 
+@pytest.mark.slow
 def test_a_run_that_cannot_renew_its_lease_stops_with_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lease has become a link to itself: only the heartbeat notices, in the middle of a stage; then it goes on as ever."""
     monkeypatch.setenv("POPULORA_STALE_SECONDS", "12")
