@@ -173,18 +173,39 @@ def test_another_runner_is_refused_before_any_program_ran() -> None:
     assert "\n" not in str(raised.value) and not sandbox.workers
 
 
-def test_a_job_larger_than_its_pipe_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # as on a host where one user's pipes have used up fs.pipe-user-pages-soft: the kernel then gives a page or two
+def with_edited_runner(name: str, old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalSandbox:
+    """A sandbox of a copy of the runner that differs in one place."""
     runner = shutil.copytree(RUNNER.parent, tmp_path / "runner", ignore=shutil.ignore_patterns("__pycache__"))
-    servers = runner / "servers.py"
-    enlarged = servers.read_text(encoding="utf-8")
-    assert "F_SETPIPE_SZ, 1 << 20" in enlarged
-    servers.write_text(enlarged.replace("F_SETPIPE_SZ, 1 << 20", "F_SETPIPE_SZ, 4096"), encoding="utf-8")
+    text = (runner / name).read_text(encoding="utf-8")
+    assert text.count(old) == 1
+    (runner / name).write_text(text.replace(old, new), encoding="utf-8")
     for folder in (runner, *tmp_path.parents[:2], tmp_path):
         folder.chmod(0o755)
     monkeypatch.setattr(local, "RUNNER", runner / "supervisor.py")
     monkeypatch.setattr(sandbox_link, "SANDBOX_FOLDER", tmp_path)
-    sandbox = LocalSandbox(1)
+    return LocalSandbox(1)
+
+
+@pytest.mark.parametrize("other", ["'0'", "program + '\\n0'"])
+def test_a_key_server_that_answers_another_key_is_found_out(other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same key for every text, or the key of another text: the values are right, and no verdict with such a key comes out."""
+    sandbox = with_edited_runner("key_server.py", "compile(program,", f"compile({other},", tmp_path, monkeypatch)
+    found: list[Verdict] = []
+    with contextlib.closing(sandbox), pytest.raises(SandboxUnavailable):
+        found.extend(sandbox.run([Job(job.program, job.input, True) for job in ADD]))
+    assert found == []
+
+
+def test_the_canaries_are_tasks_with_the_keys_that_the_runner_makes() -> None:
+    texts = [job.program for job, _ in sandbox_link.CANARIES]
+    command = [sys.executable, "-c", "import ast, key, sys; print([key.program_key(ast.parse(t)) for t in sys.argv[1:]])", *texts]
+    keys = literal_eval(subprocess.run(command, cwd=RUNNER.parent, capture_output=True, text=True, check=True).stdout)
+    assert keys == [key for _, (_, key) in sandbox_link.CANARIES] and all(job.validate for job, _ in sandbox_link.CANARIES)
+
+
+def test_a_job_larger_than_its_pipe_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # as on a host where one user's pipes have used up fs.pipe-user-pages-soft: the kernel then gives a page or two
+    sandbox = with_edited_runner("servers.py", "F_SETPIPE_SZ, 1 << 20", "F_SETPIPE_SZ, 4096", tmp_path, monkeypatch)
     large = Job(f"# {'x' * 15_000}\ndef f(s):\n    return len(s)", repr("y" * 30_000), True)
     with contextlib.closing(sandbox):
         assert texts(sandbox.run([ADD[0], large, ADD[1]])) == ["1", "30000", "2"]

@@ -10,11 +10,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from stages.core.sandbox.protocol import Verdict
+from stages.core.sandbox.protocol import Job, Verdict
 
 SANDBOX_FOLDER = Path(__file__).resolve().parents[3] / "containers" / "sandbox"
 START_SECONDS, SILENT_SECONDS = 20, 2
 _LARGEST_ANSWER = 1 << 26
+# What the judge asks itself, as tasks: none may vouch for less than another. The value, and the key that `runner/key.py` makes.
+_ORDERED = (
+    Job("def f(a, b):\n    return sorted({a: b, b: a}.items()), (a + b) / 2, str(a)", "3, 5", True),
+    ("([(3, 5), (5, 3)], 4.0, '3')", "d2754a00547addc59858557855776ca0"),
+)
+_MIXED = (
+    Job("def f(s):\n    return [s.upper(), len(s), s == 'x', None]", "'ab'", True),
+    ("['AB', 2, False, None]", "611fcbd832e2b684c88c0a0d19ce6a06"),
+)
+_WITNESSED = (  # sets: five servers
+    Job("def f(s):\n    return {s, s * 2}", "'ab'", True),
+    ("{'ab', 'abab'}", "59a59928557ab3694057f8aaafc02b05"),
+)
+CANARIES = (_ORDERED, _MIXED) * 8 + (_WITNESSED,)
 
 
 def runner_digest() -> str:
@@ -92,7 +106,7 @@ class Record:
     data: bytes
     validate: bool
     imports: bool = False
-    canary: str = ""
+    canary: tuple[str, str] | None = None  # the value and the key that are right
     alone: bool = False
     careful: bool = False
     kills: int = 0
