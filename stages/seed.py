@@ -71,7 +71,7 @@ def _programs(
     for number in range(max_rounds):
         progress("seed programs", min(len(stored), rows), rows)
         if len(stored) >= rows:
-            return [row | {"task_id": f"{index:04d}"} for index, row in enumerate(stored[:rows])]
+            break
         kind = (Kind.DEDUCTION, Kind.ABDUCTION)[number % 2]
         buffers = {kind: [row | {"task_id": f"{index:04d}"} for index, row in enumerate(stored)] for kind in Kind}
         read = _round(engine, style, replace(plan, group_size=1), kind, buffers, run_seed, f"programs{number}", counts)
@@ -83,7 +83,9 @@ def _programs(
             else:
                 seen.add(_key(row))
                 stored.append(row)
-    raise ValueError(f"the base model wrote {len(stored)} of {rows} seed programs in {max_rounds} rounds")
+    if len(stored) < rows:
+        raise ValueError(f"the base model wrote {len(stored)} of {rows} seed programs in {max_rounds} rounds")
+    return [row | {"task_id": f"{index:04d}"} for index, row in enumerate(stored[:rows])]
 
 
 def _inductions(

@@ -128,6 +128,7 @@ def _stream(
             if not order or len(order) % 64 == 0:
                 stdout.flush()
     except ItemFailed as failed:
+        write_bad()
         stdout.flush()
         line = [line for line in order if not line.error or line.error == "\0"][failed.first - written]
         raise NotJudged(f"the line with id {line.id!r} or one soon after it: {failed.error!r}") from failed.error

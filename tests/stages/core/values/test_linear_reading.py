@@ -279,7 +279,7 @@ def test_a_pattern_takes_steps_in_proportion_to_the_text(name: str) -> None:
     [
         (r"^\s*####", "\n"),
         (r"\\\[(.+?)\\\]", "\\["),
-        (r"\s+\s*is", " "),
+        (r"\s*is", " "),
         (r"\s*$x", " "),
     ],
 )
@@ -288,8 +288,8 @@ def test_the_count_tells_a_pattern_that_takes_the_square(pattern: str, unit: str
     assert long > 9 * short
 
 
-@settings(max_examples=15, deadline=None)
-@given(text=joined.map(lambda text: text[:60]))
+@settings(max_examples=10, deadline=None)
+@given(text=joined.map(lambda text: text[:30]))
 def test_the_counting_engine_finds_what_re_finds(text: str) -> None:
     for pattern in FOUND.values():
         if isinstance(pattern.pattern, str):
