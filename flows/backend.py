@@ -112,10 +112,10 @@ class Backend:
         return self.config.engine.kind == "vllm" and find_spec("vllm") is None
 
     def _vllm_engine(self) -> Any:
-        from stages.core.engines.vllm_engine import Limits, VLLMEngine
+        from stages.core.engines.vllm_engine import EngineLimits, VLLMEngine
 
         rule, model, members = self.config.engine, self.config.model, self.config.population
-        limits = Limits(model.rank, model.alpha, members.teachers + members.students, self.window, dtype=model.dtype)
+        limits = EngineLimits(model.rank, model.alpha, members.teachers + members.students, self.window, dtype=model.dtype)
         limits = replace(limits, batch_tokens=max(8192, self.window), memory_share=rule.memory_share, compile=rule.compile)
         return VLLMEngine(self.model_path, limits, {}, self.progress)
 
@@ -246,9 +246,9 @@ class Backend:
 
     def sandbox_with(self, window: int = 64, **chosen: Any) -> Sandbox:
         """A pool of its own, with other limits than the configuration's; to be closed by whoever asked for it."""
-        from stages.core.sandbox.pool import Limits
+        from stages.core.sandbox.link import RunLimits
 
-        rule, limits = self.config.sandbox, Limits(**chosen)
+        rule, limits = self.config.sandbox, RunLimits(**chosen)
         if rule.kind == "local":
             from stages.core.sandbox.local import LocalSandbox
 
@@ -277,10 +277,10 @@ class Backend:
             return partial(chosen, lone_by_kind=learning.teacher_baseline == "group", shift=learning.whiten_shift)
         return chosen
 
-    def policy(self) -> evolution.Policy:
+    def policy(self) -> evolution.EvolutionPolicy:
         """The evolution policy, as its stage wants it."""
         rule, fresh = self.config.evolution, Rating(self.config.rating.mu, self.config.rating.sigma)
-        return evolution.Policy(**rule.model_dump(), fresh=fresh)
+        return evolution.EvolutionPolicy(**rule.model_dump(), fresh=fresh)
 
     def operators(self) -> dict[str, evolution.Operator]:
         """The operators of the policy's space by name, the user's own included."""

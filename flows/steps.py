@@ -32,12 +32,12 @@ from stages import seed as seeding
 from stages import solve as solving
 from stages import update as updating
 from stages import verify as verification
-from stages.analysis.measure import Birth, costs, explore, measure, relate, replayed
+from stages.analysis.measure import OffspringRecord, costs, explore, measure, relate, replayed
 from stages.core import tables
 from stages.core.engines.agreement import check_drift
 from stages.core.lora.adapter_files import weights_sha256
 from stages.core.method import buffer
-from stages.core.method.proposing import Plan
+from stages.core.method.proposing import ProposalPlan
 from stages.core.method.rating import Rating, Scale
 from stages.core.method.rewards import RULES
 from stages.core.method.top_up import fresh, replays
@@ -130,7 +130,7 @@ def solve(io: StageIO, config: RunConfig, backend: Backend) -> None:
     backend.check_agreement("solve", adapters)
     engine = backend.engine(adapters)
     rule = config.solve
-    plan = solving.Plan(rule.attempts, rule.max_new_tokens, config.engine.temperature, rule.trained_attempts)
+    plan = solving.SolvePlan(rule.attempts, rule.max_new_tokens, config.engine.temperature, rule.trained_attempts)
     tasks = io.table("tasks")
     digests, tasks = _digests(io.population()), tasks.filter(pc.is_in(tasks["match_id"], matches["match_id"].combine_chunks()))
     again = _replays(io, config, matches, tasks) if rule.top_up else {}
@@ -219,7 +219,7 @@ def benchmark(io: StageIO, config: RunConfig, backend: Backend) -> None:
     adapters = io.adapters(player.adapter_id for panel in chosen for player in panel.players)
     engine, sandbox = backend.engine(adapters), backend.sandbox()
     problems = benchmarks.chosen_problems(backend.problems(rule.suite), rule.limit)
-    plan = benchmarks.Plan(rule.suite, rule.attempts, rule.max_new_tokens, config.engine.temperature)
+    plan = benchmarks.BenchmarkPlan(rule.suite, rule.attempts, rule.max_new_tokens, config.engine.temperature)
     answers = [
         benchmarks.answer(panel.players, problems, engine, backend.style(), sandbox, plan, config.seed, backend.progress)
         for panel in chosen
@@ -263,9 +263,11 @@ STEPS: dict[str, Step] = {
 }
 
 
-def _proposal_plan(config: RunConfig) -> Plan:
+def _proposal_plan(config: RunConfig) -> ProposalPlan:
     rule = config.propose
-    return Plan(rule.groups, rule.group_size, rule.references, rule.num_inputs, rule.max_new_tokens, config.engine.temperature)
+    return ProposalPlan(
+        rule.groups, rule.group_size, rule.references, rule.num_inputs, rule.max_new_tokens, config.engine.temperature
+    )
 
 
 def _digests(population: list[Member]) -> dict[str, str]:
@@ -330,7 +332,7 @@ def _generation_metrics(io: StageIO, config: RunConfig, parts: Sequence[pa.Table
     return tables.join([*measured, *parts], tables.METRICS)
 
 
-def _births(io: StageIO, members: Sequence[Member]) -> dict[str, Birth]:
+def _births(io: StageIO, members: Sequence[Member]) -> dict[str, OffspringRecord]:
     """Where the members that were born in this run come from, by member id."""
     found = {}
     for member in members:
@@ -341,5 +343,5 @@ def _births(io: StageIO, members: Sequence[Member]) -> dict[str, Birth]:
         earned = only(io.table("metrics", event), name="reward.mean").to_pylist()
         rewards = [one["value"] for one in earned if one["member_id"] in row["parents"]]
         mean = math.fsum(rewards) / len(rewards) if rewards else math.nan  # a parent that sat out earned nothing
-        found[member.member_id] = Birth(tuple(row["parents"]), row["operator"], mean)
+        found[member.member_id] = OffspringRecord(tuple(row["parents"]), row["operator"], mean)
     return found

@@ -67,7 +67,7 @@ def train(
         run_generation.with_options(task_runner=ray_cluster.runner(placement.ray)) if placement.ray else run_generation
     )
     with (
-        gc_tuning.calm(),
+        gc_tuning.relaxed_gc(),
         ray_cluster.connected(placement.ray),
         open_session(config, run_id, store, placed(placement), bool(placement.ray), log_line()) as current,
         notes.publishing(current.run, config, browser),

@@ -18,7 +18,7 @@ from stages.core.values.canonical import canonical, parse_value
 
 
 @dataclass(frozen=True)
-class Plan:
+class BenchmarkPlan:
     """One greedy attempt a problem, and `attempts` sampled ones."""
 
     suite: str
@@ -55,7 +55,7 @@ def answer(
     engine: Engine,
     style: PromptStyle,
     sandbox: Sandbox,
-    plan: Plan,
+    plan: BenchmarkPlan,
     seed: int,
     progress: Progress = silent,
 ) -> pa.Table:
@@ -155,7 +155,7 @@ def score(answers: pa.Table, players: Sequence[Player]) -> pa.Table:
 
 
 @dataclass(frozen=True)
-class Form:
+class FormShares:
     """One adapter's greedy or sampled answers: the share that has the asked form, and how many of those are correct.
 
     Standard errors are over problems, all attempts at one of them a cluster; `right` is a ratio of sums, linearized.
@@ -170,7 +170,7 @@ class Form:
     problems: int
 
 
-def forms(answers: pa.Table) -> list[Form]:
+def forms(answers: pa.Table) -> list[FormShares]:
     """The form of every adapter's answers, greedy before sampled."""
     found: dict[tuple[str, bool], dict[str, list[tuple[bool, bool]]]] = {}
     for row in answers.select(["adapter_id", "greedy", "problem_id", "status", "correct"]).to_pylist():
@@ -179,11 +179,11 @@ def forms(answers: pa.Table) -> list[Form]:
     return [_form(adapter, greedy, list(own.values())) for (adapter, greedy), own in found.items()]
 
 
-def _form(adapter_id: str, greedy: bool, problems: list[list[tuple[bool, bool]]]) -> Form:
+def _form(adapter_id: str, greedy: bool, problems: list[list[tuple[bool, bool]]]) -> FormShares:
     counts = [(len(own), sum(formed for formed, _ in own), sum(right for _, right in own)) for own in problems]
     formed, formed_stderr = _ratio([(one[1], one[0]) for one in counts])
     right, right_stderr = _ratio([(one[2], one[1]) for one in counts])
-    return Form(adapter_id, greedy, formed, formed_stderr, right, right_stderr, len(problems))
+    return FormShares(adapter_id, greedy, formed, formed_stderr, right, right_stderr, len(problems))
 
 
 def _ratio(clusters: list[tuple[int, int]]) -> tuple[float, float | None]:

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from stages.core import tables
 from stages.core.lora.adapter import Adapter, Weights
-from stages.core.lora.delta import Change, check_alike, compare
+from stages.core.lora.delta import AdapterChange, check_alike, compare
 from stages.core.method.rating import Rating
 from stages.core.population import PREFIX, Member, Role, next_number, start_adapter_id
 from stages.core.randomness import completion_seed, generator
@@ -37,7 +37,7 @@ EVOLVING: tuple[Role, ...] = ("teacher", "student")
 
 
 @dataclass(frozen=True)
-class Policy:
+class EvolutionPolicy:
     """When and how the weakest are replaced; `every` = 0 or `gamma` = 0 switches evolution off."""
 
     every: int = 10
@@ -54,7 +54,7 @@ class Policy:
 
 
 @dataclass(frozen=True)
-class Birth:
+class PlannedOffspring:
     """What is decided about a child before its weights are made."""
 
     member_id: str
@@ -67,7 +67,7 @@ class Birth:
     note: str
 
 
-def due(generation: int, generations: int, policy: Policy) -> bool:
+def due(generation: int, generations: int, policy: EvolutionPolicy) -> bool:
     """Whether `generation` ends with evolution: every `every` generations, but never after the last one."""
     return bool(policy.every) and (generation + 1) % policy.every == 0 and generation + 1 < generations
 
@@ -77,10 +77,10 @@ def evolve(
     adapters: Mapping[str, Adapter],
     generation: int,
     seed: int,
-    policy: Policy,
+    policy: EvolutionPolicy,
     operators: Mapping[str, Operator],
     digest: Callable[[Adapter], str],
-    measure: Callable[[Weights, Weights], Change] = compare,
+    measure: Callable[[Weights, Weights], AdapterChange] = compare,
 ) -> tuple[pa.Table, dict[str, Adapter]]:
     """OFFSPRING of one evolution event and the new adapters by id.
 
@@ -101,13 +101,13 @@ def evolve(
     return tables.table(rows, tables.OFFSPRING), children
 
 
-def needed(population: Sequence[Member], generation: int, seed: int, policy: Policy) -> list[str]:
+def needed(population: Sequence[Member], generation: int, seed: int, policy: EvolutionPolicy) -> list[str]:
     """Ids of the adapters that this event reads, so that a caller loads no others."""
     parents = [parent.adapter_id for birth in births(population, generation, seed, policy) for parent in birth.parents]
     return list(dict.fromkeys(parents))
 
 
-def births(population: Sequence[Member], generation: int, seed: int, policy: Policy) -> list[Birth]:
+def births(population: Sequence[Member], generation: int, seed: int, policy: EvolutionPolicy) -> list[PlannedOffspring]:
     """Who is replaced, by whose child and how: everything about the event but the weights."""
     planned = []
     for turn, role in enumerate(EVOLVING):
@@ -121,11 +121,11 @@ def births(population: Sequence[Member], generation: int, seed: int, policy: Pol
             parents = _parents(survivors, 2 if kind == "crossover" else 1, rng, policy.kappa)
             operator = str(rng.choice(policy.crossovers if kind == "crossover" else policy.mutations))
             draw = completion_seed(seed, generation, "evolve", member_id)
-            planned.append(Birth(member_id, loser, parents, kind, operator, _rating(parents, policy), draw, note))
+            planned.append(PlannedOffspring(member_id, loser, parents, kind, operator, _rating(parents, policy), draw, note))
     return planned
 
 
-def culled(members: Sequence[Member], generation: int, policy: Policy) -> list[Member]:
+def culled(members: Sequence[Member], generation: int, policy: EvolutionPolicy) -> list[Member]:
     """The members of one role that go at the end of `generation`, weakest first; ties go by slot."""
     if not policy.gamma or not policy.every:
         return []
@@ -135,14 +135,14 @@ def culled(members: Sequence[Member], generation: int, policy: Policy) -> list[M
     return ranked[: max(count, 0)]
 
 
-def _protected(member: Member, generation: int, policy: Policy) -> bool:
+def _protected(member: Member, generation: int, policy: EvolutionPolicy) -> bool:
     """Members of the first generation are no newborns; a child is protected at its first `min_age` events."""
     events_met = (generation + 1 - member.born) // policy.every
     return member.born > 0 and events_met <= policy.min_age
 
 
 def _kind(
-    rng: np.random.Generator, generation: int, turn: int, survivors: int, policy: Policy
+    rng: np.random.Generator, generation: int, turn: int, survivors: int, policy: EvolutionPolicy
 ) -> tuple[Literal["mutation", "crossover"], str]:
     """The kind of operator, and the row's note."""
     event = (generation + 1) // policy.every
@@ -161,7 +161,7 @@ def _parents(survivors: Sequence[Member], count: int, rng: np.random.Generator, 
     return tuple(sorted(drawn, key=lambda member: -member.rating.fitness(kappa)))
 
 
-def _rating(parents: Sequence[Member], policy: Policy) -> Rating:
+def _rating(parents: Sequence[Member], policy: EvolutionPolicy) -> Rating:
     if policy.child_rating == "fresh":
         return policy.fresh
     return Rating(sum(parent.rating.mu for parent in parents) / len(parents), max(parent.rating.sigma for parent in parents))
@@ -173,7 +173,7 @@ def _operator(operators: Mapping[str, Operator], name: str) -> Operator:
     return operators[name]
 
 
-def _row(birth: Birth, change: Change, parameters: Mapping[str, Any], sha256: str) -> dict[str, Any]:
+def _row(birth: PlannedOffspring, change: AdapterChange, parameters: Mapping[str, Any], sha256: str) -> dict[str, Any]:
     return {
         "member_id": birth.member_id,
         "role": birth.replaces.role,

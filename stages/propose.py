@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from stages.core import tables
 from stages.core.engines.protocol import Engine, Request
-from stages.core.method.proposing import Plan, Prompt, draw_prompt, read_proposal
+from stages.core.method.proposing import Prompt, ProposalPlan, draw_prompt, read_proposal
 from stages.core.prompts.styles import Kind, PromptStyle
 from stages.core.randomness import completion_seed, generator
 from stages.core.row_errors import reading
@@ -23,7 +23,7 @@ def propose(
     buffers: Mapping[str, Mapping[Kind, list[dict]]],
     engine: Engine,
     style: PromptStyle,
-    plan: Plan,
+    plan: ProposalPlan,
     seed: int,
     generation: int,
 ) -> pa.Table:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from stages.core import tables
 from stages.core.engines.protocol import Engine, Request
 from stages.core.judging.judge import TaskItem, judge_tasks
-from stages.core.method.proposing import Plan, draw_prompt, read_proposal
+from stages.core.method.proposing import ProposalPlan, draw_prompt, read_proposal
 from stages.core.population import Member
 from stages.core.progress import Progress, silent
 from stages.core.prompts.styles import Kind, PromptStyle, Proposed, solver_prompt
@@ -30,7 +30,7 @@ def seed(
     engine: Engine,
     sandbox: Sandbox,
     style: PromptStyle,
-    plan: Plan,
+    plan: ProposalPlan,
     rows: int,
     max_rounds: int,
     run_seed: int,
@@ -57,7 +57,7 @@ def _programs(
     engine: Engine,
     sandbox: Sandbox,
     style: PromptStyle,
-    plan: Plan,
+    plan: ProposalPlan,
     rows: int,
     max_rounds: int,
     run_seed: int,
@@ -92,7 +92,7 @@ def _inductions(
     engine: Engine,
     sandbox: Sandbox,
     style: PromptStyle,
-    plan: Plan,
+    plan: ProposalPlan,
     rows: int,
     max_rounds: int,
     run_seed: int,
@@ -125,7 +125,7 @@ def _inductions(
 def _round(
     engine: Engine,
     style: PromptStyle,
-    plan: Plan,
+    plan: ProposalPlan,
     kind: Kind,
     buffers: dict[Kind, list[dict]],
     run_seed: int,

@@ -18,7 +18,7 @@ from stages.core.row_errors import reading
 
 
 @dataclass(frozen=True)
-class Plan:
+class SolvePlan:
     """Attempts a task, and at a replayed one (only those that train), and their length limit."""
 
     attempts: int
@@ -33,7 +33,7 @@ def solve(
     tasks: pa.Table,
     engine: Engine,
     style: PromptStyle,
-    plan: Plan,
+    plan: SolvePlan,
     seed: int,
     generation: int,
     replays: Mapping[str, Sequence[dict]] = MappingProxyType({}),

@@ -13,7 +13,7 @@ from stages.core.prompts.styles import Kind, PromptStyle, Unparsed, solver_promp
 from stages.core.randomness import completion_seed
 from stages.core.suites import prompts, statistics
 from stages.core.suites.code_scoring import Expected, Sandboxes, score_programs
-from stages.core.suites.math_grader import MathGrader, Question
+from stages.core.suites.math_grader import MathAnswer, MathGrader
 from stages.core.suites.problems import Form, Problem
 from stages.core.values.canonical import canonical, parse_value
 
@@ -22,7 +22,7 @@ MAX_TEXT = 1 << 20
 
 
 @dataclass(frozen=True)
-class Contestant:
+class Participant:
     """Who answers: an adapter, or the base model alone (`adapter_id` None), or somebody elsewhere."""
 
     member_id: str
@@ -32,11 +32,11 @@ class Contestant:
 
 
 @dataclass(frozen=True)
-class Ask:
+class SamplingPlan:
     """How each problem is asked: greedily once, and `attempts` times at `temperature`."""
 
     suite: str
-    words: "Words"
+    words: "SuitePrompts"
     attempts: int
     max_new_tokens: int
     temperature: float
@@ -44,7 +44,7 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Words:
+class SuitePrompts:
     """How a problem is put into a prompt, how an answer is taken from a completion (None: there is none), and what ends it."""
 
     style: str
@@ -53,7 +53,7 @@ class Words:
     stops: Callable[[Problem], tuple[str, ...]] = lambda _: ()
 
 
-def public_words(style: str, templated: Callable[[str], str]) -> Words:
+def public_words(style: str, templated: Callable[[str], str]) -> SuitePrompts:
     """The fixed words of the public suites; a completion that was cut off is read like any other.
 
     `templated` puts what a user says into the model's chat template, up to where the answer begins.
@@ -63,7 +63,7 @@ def public_words(style: str, templated: Callable[[str], str]) -> Words:
         said = prompts.wording(problem, style)
         return (templated(said.asked) if style == "chat" else said.asked) + said.opening
 
-    return Words(
+    return SuitePrompts(
         style,
         asks,
         lambda problem, text, _: prompts.continued(problem, text, style),
@@ -71,16 +71,16 @@ def public_words(style: str, templated: Callable[[str], str]) -> Words:
     )
 
 
-def found_words() -> Words:
+def found_words() -> SuitePrompts:
     """For completions made elsewhere, in whatever words: nothing is asked, the answer is looked for in the whole text."""
 
     def asks(problem: Problem) -> str:
         raise ValueError(f"{problem.problem_id}: completions made elsewhere are asked nothing")
 
-    return Words("elsewhere", asks, lambda problem, text, _: prompts.answer(problem, text))
+    return SuitePrompts("elsewhere", asks, lambda problem, text, _: prompts.answer(problem, text))
 
 
-def own_words(name: str, style: PromptStyle) -> Words:
+def own_words(name: str, style: PromptStyle) -> SuitePrompts:
     """The project's own prompts, for its probe: what the population is trained with."""
 
     def reads(problem: Problem, text: str, truncated: bool) -> str | None:
@@ -89,7 +89,7 @@ def own_words(name: str, style: PromptStyle) -> Words:
         except Unparsed:
             return None
 
-    return Words(
+    return SuitePrompts(
         name,
         lambda problem: solver_prompt(style, Kind(problem.form.value), problem.program, problem.inputs, problem.outputs, ""),
         reads,
@@ -97,7 +97,7 @@ def own_words(name: str, style: PromptStyle) -> Words:
 
 
 @dataclass(frozen=True)
-class Judges:
+class Graders:
     """Who judges: the sandbox (with what the references return) and the grader of mathematics."""
 
     sandboxes: Sandboxes
@@ -106,10 +106,10 @@ class Judges:
 
 
 @dataclass(frozen=True)
-class Given:
+class StoredCompletion:
     """One completion: whose, of which problem and attempt (0: the greedy one). `bare`: the text is the answer itself."""
 
-    contestant: Contestant
+    contestant: Participant
     problem_id: str
     attempt: int
     text: str
@@ -118,11 +118,13 @@ class Given:
     truncated: bool = False
 
 
-def complete(contestants: Sequence[Contestant], problems: Sequence[Problem], engine: Engine, ask: Ask) -> list[Given]:
+def complete(
+    contestants: Sequence[Participant], problems: Sequence[Problem], engine: Engine, ask: SamplingPlan
+) -> list[StoredCompletion]:
     """Every contestant's greedy and sampled completions on every problem, all in one engine's batches."""
     encoded = [tuple(engine.encode(ask.words.asks(problem))) for problem in problems]
     stops = [ask.words.stops(problem) for problem in problems]
-    found: list[Given] = []
+    found: list[StoredCompletion] = []
     for attempts, temperature in ((range(1), 0.0), (range(1, ask.attempts + 1), ask.temperature)):
         asked = [(who, number, attempt) for who in contestants for number in range(len(problems)) for attempt in attempts]
         fitting = [item for item in asked if len(encoded[item[1]]) < engine.window]
@@ -136,16 +138,18 @@ def complete(contestants: Sequence[Contestant], problems: Sequence[Problem], eng
             completion = made.get((who, number, attempt))
             text = "" if completion is None else before_stop(engine.decode(completion.token_ids), stops[number])
             cut, truncated = ("too_long", True) if completion is None else ("", completion.truncated)
-            found.append(Given(who, problems[number].problem_id, attempt, text, cut, truncated=truncated))
+            found.append(StoredCompletion(who, problems[number].problem_id, attempt, text, cut, truncated=truncated))
     return found
 
 
-def _seed(ask: Ask, problem: Problem, attempt: int) -> int:
+def _seed(ask: SamplingPlan, problem: Problem, attempt: int) -> int:
     # The same for everybody: scores are compared in pairs on common random numbers.
     return completion_seed(ask.seed, 0, "benchmark", problem.problem_id, attempt)
 
 
-def judge(given: Sequence[Given], problems: Sequence[Problem], suite: str, words: Words, judges: Judges) -> pa.Table:
+def judge(
+    given: Sequence[StoredCompletion], problems: Sequence[Problem], suite: str, words: SuitePrompts, judges: Graders
+) -> pa.Table:
     """ANSWERS: a row a completion, in order, with its status and whether it counts."""
     by_id = {problem.problem_id: problem for problem in problems}
     read = [_answer(by_id[one.problem_id], one, words) for one in given]
@@ -166,23 +170,23 @@ _PROGRAMS = (Form.FUNCTION, Form.STDIN)
 _LITERALS = (Form.DEDUCTION, Form.ABDUCTION, Form.INDUCTION)
 
 
-def _answer(problem: Problem, one: Given, words: Words) -> str | None:
+def _answer(problem: Problem, one: StoredCompletion, words: SuitePrompts) -> str | None:
     if one.cut or len(one.text) > MAX_TEXT:
         return None
     return one.text if one.bare else words.reads(problem, one.text, one.truncated)
 
 
-def _final(one: Given, verdict: tuple[str, bool]) -> tuple[str, bool]:
+def _final(one: StoredCompletion, verdict: tuple[str, bool]) -> tuple[str, bool]:
     if one.cut or len(one.text) > MAX_TEXT:
         return one.cut or "too_long", False
     return verdict
 
 
-def _programs(items: Sequence[tuple[Problem, str | None]], judges: Judges) -> list[tuple[str, bool]]:
+def _programs(items: Sequence[tuple[Problem, str | None]], judges: Graders) -> list[tuple[str, bool]]:
     return [(score.status, score.correct) for score in score_programs(items, judges.sandboxes, judges.expected)]
 
 
-def _literals(items: Sequence[tuple[Problem, str | None]], judges: Judges) -> list[tuple[str, bool]]:
+def _literals(items: Sequence[tuple[Problem, str | None]], judges: Graders) -> list[tuple[str, bool]]:
     asked = (
         AnswerItem(
             kind=problem.form.value,
@@ -196,12 +200,12 @@ def _literals(items: Sequence[tuple[Problem, str | None]], judges: Judges) -> li
     return [(found.status, found.correct) for found in judge_answers(judges.sandboxes.usual, asked)]
 
 
-def _mathematics(items: Sequence[tuple[Problem, str | None]], judges: Judges) -> list[tuple[str, bool]]:
-    replies = judges.grader.grade([Question(problem.outputs, answer) for problem, answer in items])
+def _mathematics(items: Sequence[tuple[Problem, str | None]], judges: Graders) -> list[tuple[str, bool]]:
+    replies = judges.grader.grade([MathAnswer(problem.outputs, answer) for problem, answer in items])
     return [(reply.status, reply.status == "correct") for reply in replies]
 
 
-def _row(suite: str, problem: Problem, one: Given, answer: str | None, status: str, correct: bool) -> dict[str, Any]:
+def _row(suite: str, problem: Problem, one: StoredCompletion, answer: str | None, status: str, correct: bool) -> dict[str, Any]:
     return {
         "suite": suite,
         "problem_id": problem.problem_id,
@@ -219,7 +223,7 @@ def _row(suite: str, problem: Problem, one: Given, answer: str | None, status: s
     }
 
 
-def score(answers: pa.Table, contestants: Sequence[Contestant]) -> pa.Table:
+def score(answers: pa.Table, contestants: Sequence[Participant]) -> pa.Table:
     """SCORES of every contestant: greedy pass@1, avg@n, pass@k; in all, on the base tests alone (`base`), and by slice."""
     rows = []
     listed = answers.drop_columns(["text", "answer"]).to_pylist()
@@ -236,7 +240,7 @@ def score(answers: pa.Table, contestants: Sequence[Contestant]) -> pa.Table:
     return tables.table(rows, tables.SCORES)
 
 
-def _measures(rows: Sequence[dict[str, Any]]) -> list[tuple[str, statistics.Estimate, int]]:
+def _measures(rows: Sequence[dict[str, Any]]) -> list[tuple[str, statistics.ScoreEstimate, int]]:
     greedy, sampled = attempts_of(rows, greedy=True), attempts_of(rows, greedy=False)
     found = [("pass@1 greedy", statistics.average(greedy), 1)] if greedy else []
     if sampled:
@@ -256,7 +260,7 @@ def attempts_of(rows: Sequence[dict[str, Any]], greedy: bool) -> dict[str, list[
 
 
 def _score_row(
-    suite: str, who: Contestant, group: str, measure: str, found: statistics.Estimate, attempts: int
+    suite: str, who: Participant, group: str, measure: str, found: statistics.ScoreEstimate, attempts: int
 ) -> dict[str, Any]:
     return {
         "suite": suite,

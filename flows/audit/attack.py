@@ -19,7 +19,7 @@ _UNHARMED = "['ok', {'ok': ('ok',)}]"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AttackOutcome:
     """What became of one attack: the word for it, what came out, and whether the walls held."""
 
     row: str
@@ -36,7 +36,7 @@ class Outcome:
         )
 
 
-def outcomes(sandbox: Sandbox, attacks: Sequence[Attack]) -> Iterator[Outcome]:
+def outcomes(sandbox: Sandbox, attacks: Sequence[Attack]) -> Iterator[AttackOutcome]:
     """The outcome of every attack, in order, as the verdicts come."""
     jobs = [job for attack in attacks for job in (Job(attack.program, attack.input, True), HONEST)]
     verdicts = sandbox.run(jobs)
@@ -45,7 +45,7 @@ def outcomes(sandbox: Sandbox, attacks: Sequence[Attack]) -> Iterator[Outcome]:
         word, detail = _word(attack, verdict), verdict.text or verdict.detail
         if after.text != _UNHARMED:
             word, detail = "harmed", f"the next program got {after.status} {after.text or after.detail}"
-        yield Outcome(attack.row, attack.name, GROUPS[attack.row], word, detail, word in attack.want)
+        yield AttackOutcome(attack.row, attack.name, GROUPS[attack.row], word, detail, word in attack.want)
     assert next(verdicts, None) is None
 
 
@@ -57,12 +57,12 @@ def _word(attack: Attack, verdict: Verdict) -> str:
     return "untried" if untried else str(verdict.status)
 
 
-def answered(sandbox: Sandbox) -> Iterator[Outcome]:
+def answered(sandbox: Sandbox) -> Iterator[AttackOutcome]:
     """The outcome of every text that is given as an answer and is none."""
     items = [AnswerItem("deduction", "", (), ("[1, 2]",), text) for _, _, text, _ in ANSWERS]
     for (row, name, text, want), judged in zip(ANSWERS, judge_answers(sandbox, items), strict=True):
         word = str(judged.status)
-        yield Outcome(row, name, "answers", word, text, word == want and not judged.correct)
+        yield AttackOutcome(row, name, "answers", word, text, word == want and not judged.correct)
 
 
 def attack(sandbox: Sandbox, out: TextIO, everything: bool, as_json: bool) -> int:
@@ -83,7 +83,7 @@ def attack(sandbox: Sandbox, out: TextIO, everything: bool, as_json: bool) -> in
     return 1 if lost else 0
 
 
-def _summary(found: Sequence[Outcome], missing: Sequence[str], kind: str, out: TextIO) -> None:
+def _summary(found: Sequence[AttackOutcome], missing: Sequence[str], kind: str, out: TextIO) -> None:
     for group in dict.fromkeys(outcome.group for outcome in found):
         own = [outcome.held for outcome in found if outcome.group == group]
         print(f"{group}: {sum(own)} of {len(own)} held", file=out)

@@ -12,7 +12,7 @@ from itertools import chain
 import pyarrow as pa
 
 from flows.audit.fsck_advice import advice
-from flows.audit.invariants import Given, problems
+from flows.audit.invariants import GenerationInputs, problems
 from flows.audit.replay_check import replay_problems, stored_columns
 from flows.backend import Backend
 from flows.choices import check_sources, choose
@@ -25,7 +25,7 @@ from flows.run.manifest import (
 )
 from flows.run.resume import mark_damaged
 from flows.run.run import SCHEMAS, Retired, Run
-from flows.run.scan import Survey, check_chain, check_inputs, complete, dependents, survey_of
+from flows.run.scan import RunScan, check_chain, check_inputs, complete, dependents, survey_of
 from flows.storage import Damaged, NotStored, StoreRefused, decode_table
 from stages.core.lora.adapter_files import WEIGHTS_FILE
 from stages.core.method.rewards import RULES, Rule
@@ -66,7 +66,7 @@ def fsck(run: Run) -> list[Finding]:
     ]
 
 
-def _description(survey: Survey, holder: str) -> Json:
+def _description(survey: RunScan, holder: str) -> Json:
     """run.json of this run (`holder` empty) or of one that it was forked from; empty when it cannot be read."""
     try:
         return read_json(survey.run.store.read(f"{holder or survey.run.run_id}/run.json"), "run.json")
@@ -76,7 +76,7 @@ def _description(survey: Survey, holder: str) -> Json:
         return {}
 
 
-def _check_contents(survey: Survey, description: Json) -> None:
+def _check_contents(survey: RunScan, description: Json) -> None:
     """Hashes and reads every artifact, one generation at a time, and checks what its tables must fulfil.
 
     A generation that a fork shares is judged by the configuration of the run that made it.
@@ -98,7 +98,7 @@ def _check_contents(survey: Survey, description: Json) -> None:
         given = functions[next((ref.origin for ref in refs if ref.origin), "")]
         if given is not None:
             again = replay_problems(own, given[0], past, generation) if past is not None else ()
-            for name, problem in chain(problems(own, Given(population, stored, digests, *given)), again):
+            for name, problem in chain(problems(own, GenerationInputs(population, stored, digests, *given)), again):
                 survey.report(f"{folder_of(generation)}/{name}.parquet", problem, False)
         stored = stored | _stored(own["tasks"]) if stored is not None and "tasks" in own else None
         past = [*past, stored_columns(own["tasks"])] if past is not None and "tasks" in own else None
@@ -108,14 +108,14 @@ def _check_contents(survey: Survey, description: Json) -> None:
     _sound_tables(survey, [ref for manifest in benchmarks for ref in manifest.outputs])
 
 
-def _all_functions(survey: Survey, description: Json) -> dict[str, tuple[RunConfig, Rule, Estimator] | None]:
+def _all_functions(survey: RunScan, description: Json) -> dict[str, tuple[RunConfig, Rule, Estimator] | None]:
     """What judges the tables of this run (key "") and of each run whose artifacts it shares."""
     holders = {ref.origin for manifest in survey.manifests.values() for ref in manifest.outputs if ref.origin}
     shared = {holder: _functions(survey, _description(survey, holder)) for holder in sorted(holders)}
     return {"": _functions(survey, description)} | shared
 
 
-def _functions(survey: Survey, description: Json) -> tuple[RunConfig, Rule, Estimator] | None:
+def _functions(survey: RunScan, description: Json) -> tuple[RunConfig, Rule, Estimator] | None:
     """Configuration, reward rule and estimator of the run; None (and a problem) when they cannot be had here."""
     try:
         config = parse(description["config"])
@@ -128,7 +128,7 @@ def _functions(survey: Survey, description: Json) -> tuple[RunConfig, Rule, Esti
         return None
 
 
-def _sound_tables(survey: Survey, refs: Sequence[Ref]) -> dict[str, pa.Table]:
+def _sound_tables(survey: RunScan, refs: Sequence[Ref]) -> dict[str, pa.Table]:
     """Reads artifacts, several at a time, reports those that are not what their manifest says, and returns the tables."""
     found = {}
     with ThreadPoolExecutor(THREADS) as pool:
@@ -140,7 +140,7 @@ def _sound_tables(survey: Survey, refs: Sequence[Ref]) -> dict[str, pa.Table]:
     return found
 
 
-def _read(survey: Survey, ref: Ref) -> tuple[str, pa.Table | None]:
+def _read(survey: RunScan, ref: Ref) -> tuple[str, pa.Table | None]:
     """What is wrong with an artifact (empty: nothing), and the table if it is one."""
     try:
         data = survey.run.read_blob(ref)
@@ -173,7 +173,7 @@ def _stored(tasks: pa.Table) -> set[str]:
     return {row["task_id"] for row in rows if row["status"] == "valid" and not row["duplicate"] and row["gate"] is None}
 
 
-def _digests(survey: Survey) -> dict[str, str]:
+def _digests(survey: RunScan) -> dict[str, str]:
     """Adapter id -> sha256 of its weights, as the manifests have it."""
     refs: Iterator[Ref] = (ref for manifest in survey.manifests.values() for ref in manifest.outputs)
     return {

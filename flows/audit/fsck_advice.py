@@ -3,7 +3,7 @@
 import re
 
 from flows.run.manifest import Manifest
-from flows.run.scan import Survey
+from flows.run.scan import RunScan
 from flows.store.file_store import RUN_ID
 
 _PROBE = re.compile(r"benchmarks/([^/]+)/asked/(.+)-n(\d+)-k(\d+)/[^/]+")
@@ -12,7 +12,7 @@ _MEMBERS = re.compile(r"(?:start|generation=(\d+))(?:-(all|top\d+))?")
 _ADAPTER = r"[tsa]\d+-(?:start|g\d{4,})"
 
 
-def advice(survey: Survey, uri: str, holder: str, bytes_wrong: bool) -> str:
+def advice(survey: RunScan, uri: str, holder: str, bytes_wrong: bool) -> str:
     """The command for a finding; empty where none helps. `holder` is the run that a fork borrows the artifact from.
 
     Resuming the run makes lost or damaged bytes again. Wrong contents under sound digests stay: only a fork leaves them behind.
@@ -35,16 +35,16 @@ def advice(survey: Survey, uri: str, holder: str, bytes_wrong: bool) -> str:
     return ""
 
 
-def _of_a_generation(survey: Survey, uri: str) -> bool:
+def _of_a_generation(survey: RunScan, uri: str) -> bool:
     """Whether a stage of the run made this benchmark artifact, and will make it again."""
     return any(one.generation is not None for one in _makers(survey, uri))
 
 
-def _makers(survey: Survey, uri: str) -> list[Manifest]:
+def _makers(survey: RunScan, uri: str) -> list[Manifest]:
     return [one for place, one in survey.manifests.items() if place == uri or any(ref.uri == uri for ref in one.outputs)]
 
 
-def _benchmark(survey: Survey, uri: str) -> str:
+def _benchmark(survey: RunScan, uri: str) -> str:
     """The options that ask the same question again; empty where the name does not tell them, or nothing would be asked."""
     if found := _PROBE.fullmatch(uri):
         suite, who, limit, attempts = found.groups()

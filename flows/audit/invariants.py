@@ -39,7 +39,7 @@ CENTRED_BY_GROUP = ("reinforce_plus_plus_baseline", "grpo", "dr_grpo")
 
 
 @dataclass(frozen=True)
-class Given:
+class GenerationInputs:
     """What a generation starts from: its members, the tasks stored before it, and the configuration with its functions.
 
     None where it is not known, since what it is read from is damaged; then the checks that need it are left out.
@@ -53,7 +53,7 @@ class Given:
     estimator: Estimator
 
 
-def problems(found: Tables, given: Given) -> Iterator[Problem]:
+def problems(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
     """Everything that is wrong among the tables in `found`; tables that are absent are not judged."""
     for name, key in KEYS.items():
         if name in found:
@@ -64,7 +64,7 @@ def problems(found: Tables, given: Given) -> Iterator[Problem]:
             yield from check(found, given)
 
 
-def _references(found: Tables, given: Given) -> Iterator[Problem]:
+def _references(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
     """Every id that a row names exists, and names the same member as the row it points to."""
     matches = {row["match_id"]: row for row in found["matches"].to_pylist()}
     yield from _foreign("proposals", found["proposals"], "match_id", matches)
@@ -74,7 +74,7 @@ def _references(found: Tables, given: Given) -> Iterator[Problem]:
         yield from _wrong("proposals", "reference_ids name no stored task", set(shown) - set(given.stored))
 
 
-def _tasks(found: Tables, given: Given) -> Iterator[Problem]:
+def _tasks(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
     """Verify keeps every proposal, in order; only valid tasks have outputs."""
     if _column(found["tasks"], "task_id") != _column(found["proposals"], "proposal_id"):
         yield "tasks", "task ids are not the proposals' ids in order"
@@ -87,7 +87,7 @@ def _tasks(found: Tables, given: Given) -> Iterator[Problem]:
     yield from _wrong("tasks", "outputs do not fit the status", odd)
 
 
-def _rollouts(found: Tables, given: Given) -> Iterator[Problem]:
+def _rollouts(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
     """Valid, ungated tasks are attempted exactly as often as configured, by the matched student; replays: see replay_check."""
     posed = {row["task_id"] for row in found["tasks"].to_pylist() if row["status"] == "valid" and row["gate"] is None}
     replayed = set(_column(found["rollouts"], "task_id")) - set(_column(found["tasks"], "task_id"))
@@ -102,7 +102,7 @@ def _rollouts(found: Tables, given: Given) -> Iterator[Problem]:
     yield from _wrong("rollouts", "by another student than the match's", other)
 
 
-def _grades(found: Tables, given: Given) -> Iterator[Problem]:
+def _grades(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
     """One grade a rollout, in order; correct says what the status says; no answer is a format error."""
     if _column(found["grades"], "rollout_id") != _column(found["rollouts"], "rollout_id"):
         yield "grades", "rollout ids are not the rollouts' ids in order"
@@ -116,7 +116,7 @@ def _grades(found: Tables, given: Given) -> Iterator[Problem]:
     yield from _wrong("grades", "correct without an answer", unread)
 
 
-def _weights(name: str, found: pa.Table, given: Given, prefix: str = "") -> Iterator[Problem]:
+def _weights(name: str, found: pa.Table, given: GenerationInputs, prefix: str = "") -> Iterator[Problem]:
     """Every row names the digest that its adapter has in the manifests."""
     if given.digests is None:
         return
@@ -125,7 +125,7 @@ def _weights(name: str, found: pa.Table, given: Given, prefix: str = "") -> Iter
     yield from _wrong(name, f"{prefix}adapter_sha256 is not the digest of the stored adapter", other)
 
 
-def _all_weights(found: Tables, given: Given) -> Iterator[Problem]:
+def _all_weights(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
     for name in ("proposals", "rollouts", "samples", "ratings", "offspring"):
         if name in found:
             yield from _weights(name, found[name], given)
@@ -133,7 +133,7 @@ def _all_weights(found: Tables, given: Given) -> Iterator[Problem]:
         yield from _weights("ratings", found["ratings"], given, "next_")
 
 
-def _matches(found: Tables, given: Given) -> Iterator[Problem]:
+def _matches(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
     """Matches are between members as they stood, with the chance that their ratings give."""
     if given.population is None:
         return
@@ -152,7 +152,7 @@ def _matches(found: Tables, given: Given) -> Iterator[Problem]:
             yield "matches", f"{row['match_id']}: expected is {row['expected']}, the ratings give {expected}"
 
 
-def _samples(found: Tables, given: Given) -> Iterator[Problem]:
+def _samples(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
     """Samples follow from grades; `centred` sums to zero in a group; whitened advantages have mean 0 and variance 1."""
     baseline, trained = given.config.learning.teacher_baseline, given.config.solve.trained_attempts
     proposals, tasks, rollouts, grades = (found[name] for name in ("proposals", "tasks", "rollouts", "grades"))
@@ -193,7 +193,7 @@ def _white(rows: Sequence[Mapping[str, Any]]) -> bool:
     return abs(mean) < WHITE and abs(variance - 1.0) < WHITE
 
 
-def _ratings(found: Tables, given: Given) -> Iterator[Problem]:
+def _ratings(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
     """Ratings follow from the matches and their grades."""
     if given.population is None:
         return
@@ -217,7 +217,7 @@ def _ratings(found: Tables, given: Given) -> Iterator[Problem]:
     yield from _same("ratings", found["ratings"], again, "member_id")
 
 
-def _offspring(found: Tables, given: Given) -> Iterator[Problem]:
+def _offspring(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
     """Parents and replaced members lived in this generation."""
     members = set(_column(found["ratings"], "member_id"))
     yield from _foreign("offspring", found["offspring"], "replaces", members)

@@ -28,9 +28,9 @@ import numpy as np
 from flows.bench.evolve_rivals import (
     LAYERS,
     RANK,
+    Elapsed,
     Line,
     Shapes,
-    Taken,
     against,
     dense_svd,
     line,
@@ -94,7 +94,7 @@ def bench(device: str, threads: int, layers: int, repeats: int, rival_python: st
             given = parents[: 2 if name in ("X1", "X2", "X3", "X4", "C2") else 1]
             ours[prefix + name] = _maker(operator, given)
     rivals = package(rival_python, shapes, threads, layers) if rival_python else None
-    medians: dict[str, Taken] = {}
+    medians: dict[str, Elapsed] = {}
     for name, make in ours.items():
         make()  # warm
         taken, theirs = [], []

@@ -26,15 +26,15 @@ Line = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Taken:
+class Elapsed:
     """Seconds by the clock, and of the processors: on a busy machine only the latter can be compared."""
 
     seconds: float
     cpu: float
 
-    def times(self, factor: float) -> "Taken":
+    def times(self, factor: float) -> "Elapsed":
         """As long as `factor` of these."""
-        return Taken(self.seconds * factor, self.cpu * factor)
+        return Elapsed(self.seconds * factor, self.cpu * factor)
 
 
 def shapes_of(shrink: int = 1) -> Shapes:
@@ -51,25 +51,25 @@ def shapes_of(shrink: int = 1) -> Shapes:
     }
 
 
-def timed(make: Callable[[], object]) -> Taken:
+def timed(make: Callable[[], object]) -> Elapsed:
     """One call."""
     start, worked = time.perf_counter(), time.process_time()
     make()
-    return Taken(time.perf_counter() - start, time.process_time() - worked)
+    return Elapsed(time.perf_counter() - start, time.process_time() - worked)
 
 
-def median(taken: Sequence[Taken]) -> Taken:
+def median(taken: Sequence[Elapsed]) -> Elapsed:
     """Of both kinds of seconds."""
-    return Taken(statistics.median(one.seconds for one in taken), statistics.median(one.cpu for one in taken))
+    return Elapsed(statistics.median(one.seconds for one in taken), statistics.median(one.cpu for one in taken))
 
 
-def middle(make: Callable[[], object], repeats: int) -> Taken:
+def middle(make: Callable[[], object], repeats: int) -> Elapsed:
     """The median of some calls after one to warm up."""
     make()
     return median([timed(make) for _ in range(repeats)])
 
 
-def peft_merges(medians: dict[str, Taken], shapes: Shapes, layers: int, repeats: int) -> Iterator[Line]:
+def peft_merges(medians: dict[str, Elapsed], shapes: Shapes, layers: int, repeats: int) -> Iterator[Line]:
     """PEFT's merges of two adapters into a new one."""
     note = f"rival timed on one layer, times {layers}"
     for name, kind, extra in (("paper.C2", "linear", {}), ("paper.X1", "dare_linear", {"density": 0.3})):
@@ -86,7 +86,7 @@ def peft_merges(medians: dict[str, Taken], shapes: Shapes, layers: int, repeats:
     yield line("offspring.C2", medians["C2"].seconds, "s") | against("peft-svd", theirs, medians["C2"]) | {"note": note}
 
 
-def _peft_merge(shapes: Shapes, kind: str, repeats: int, **extra: Any) -> Taken:
+def _peft_merge(shapes: Shapes, kind: str, repeats: int, **extra: Any) -> Elapsed:
     import peft
     import torch
 
@@ -152,7 +152,7 @@ for line in sys.stdin:
 """
 
 
-def package(python: str, shapes: Shapes, threads: int, layers: int) -> Callable[[str], Taken]:
+def package(python: str, shapes: Shapes, threads: int, layers: int) -> Callable[[str], Elapsed]:
     """Asks a process that holds the same shapes in the populora package for the seconds of one operator; warm after the first."""
     flat = [str(side) for shape in shapes.values() for side in shape]
     process = subprocess.Popen(
@@ -165,13 +165,13 @@ def package(python: str, shapes: Shapes, threads: int, layers: int) -> Callable[
     assert process.stdout is not None
     warm: set[str] = set()
 
-    def taken(name: str) -> Taken:
+    def taken(name: str) -> Elapsed:
         for _ in range(1 if name in warm else 2):
             print(*PACKAGE[name], file=process.stdin, flush=True)
             answer = process.stdout.readline() if process.stdout else ""
         warm.add(name)
         seconds, cpu = answer.split()
-        return Taken(float(seconds), float(cpu))
+        return Elapsed(float(seconds), float(cpu))
 
     return taken
 
@@ -181,7 +181,7 @@ def line(name: str, value: float, unit: str) -> Line:
     return {"name": name, "value": round(value, 3), "unit": unit}
 
 
-def against(rival: str, theirs: Taken, ours: Taken) -> Line:
+def against(rival: str, theirs: Elapsed, ours: Elapsed) -> Line:
     """What is added to it where a rival was timed beside."""
     ratios = {"ratio": round(theirs.seconds / ours.seconds, 3), "cpu_ratio": round(theirs.cpu / ours.cpu, 3)}
     return {"against": rival, "rival": round(theirs.seconds, 3)} | ratios

@@ -131,7 +131,7 @@ def _generations(adapters: int, generations: int, asleep: float = 0.0) -> list[f
     @prefect.flow(name="bench", persist_result=False)
     def whole() -> None:
         population: Reference = {}
-        with gc_tuning.calm(), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+        with gc_tuning.relaxed_gc(), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
             for generation in range(generations):
                 began = time.monotonic()
                 population = run_generation("bench", generation, population)

@@ -56,9 +56,9 @@ def _transformers(model: Any, rank: int, _: int) -> Any:
 
 def _vllm(model: Any, rank: int, num_adapters: int) -> Any:
     """Needs the interpreter of .venv-vllm and, for its tokenizer, the seed model."""
-    from stages.core.engines.vllm_engine import Limits, VLLMEngine
+    from stages.core.engines.vllm_engine import EngineLimits, VLLMEngine
 
-    limits = Limits(rank, rank, num_adapters, window=256, compile=False, dtype=str(model.dtype).removeprefix("torch."))
+    limits = EngineLimits(rank, rank, num_adapters, window=256, compile=False, dtype=str(model.dtype).removeprefix("torch."))
     engine = VLLMEngine(str(SEED_MODEL), limits, {})
     engine._ends = frozenset()
     return engine

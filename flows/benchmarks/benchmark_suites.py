@@ -11,10 +11,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from flows.backend import PROBE, Backend
 from flows.benchmarks import entrants
 from flows.benchmarks.contamination import contamination
-from flows.benchmarks.entrants import Subject
+from flows.benchmarks.entrants import BenchmarkTarget
 from flows.benchmarks.score import asked, folder_of_run, forms_text, players_of, probe_folder, score_run, scores_text
 from flows.benchmarks.suite_data import suite_of, suites_folder
-from flows.benchmarks.suite_score import ELSEWHERE, Question, done_shards, folder_of, problems_of, score_suite, stored, words_of
+from flows.benchmarks.suite_score import (
+    ELSEWHERE,
+    BenchmarkRequest,
+    done_shards,
+    folder_of,
+    problems_of,
+    score_suite,
+    stored,
+    words_of,
+)
 from flows.config import ConfigError, RunConfig
 from flows.run.run import Run
 from flows.storage import Store
@@ -74,7 +83,7 @@ def _probe_of_run(arguments: Namespace, run: Run, suite: str) -> None:
     print(f"{suite}\n{scores_text(scores)}\n\n{forms_text(answers)}")
 
 
-def _subject(arguments: Namespace, store: Store, run: Run | None, suite: str) -> tuple[Subject, Question]:
+def _subject(arguments: Namespace, store: Store, run: Run | None, suite: str) -> tuple[BenchmarkTarget, BenchmarkRequest]:
     data = Path(arguments.data) if arguments.data else suites_folder()
     if run is not None:
         players = players_of(run, arguments.adapter, arguments.generation, arguments.members)
@@ -101,7 +110,7 @@ def _settings(arguments: Namespace) -> list[str]:
     return [f"model.style={style}", *arguments.set]
 
 
-def _scored(subject: Subject, question: Question) -> pa.Table:
+def _scored(subject: BenchmarkTarget, question: BenchmarkRequest) -> pa.Table:
     """With a progress bar on standard error where that is a terminal."""
     columns = (TextColumn(question.suite), BarColumn(), MofNCompleteColumn(), TextColumn("shards"), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as bar:
@@ -109,7 +118,7 @@ def _scored(subject: Subject, question: Question) -> pa.Table:
         return score_suite(subject, question, lambda done, of: bar.update(task, completed=done, total=of))
 
 
-def _plan(subject: Subject, question: Question) -> str:
+def _plan(subject: BenchmarkTarget, question: BenchmarkRequest) -> str:
     """What the benchmark would cost: answers, tokens at most, and minutes by the shards that are already done."""
     if stored(subject, question) is not None:
         return f"{question.suite}: scored already, nothing to do"
@@ -128,7 +137,7 @@ def _plan(subject: Subject, question: Question) -> str:
     return "\n".join(lines)
 
 
-def _comparisons(subject: Subject, question: Question) -> str:
+def _comparisons(subject: BenchmarkTarget, question: BenchmarkRequest) -> str:
     """Every adapter against the base model, paired by problem."""
     if len(subject.contestants) < 2 or subject.contestants[0].member_id != "base":
         return ""

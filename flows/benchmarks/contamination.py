@@ -105,7 +105,7 @@ def _both(run: Run, manifest: Manifest, touched: pa.Array) -> Iterator[tuple[Key
     answers = run.read_table(manifest.output("answers.parquet"), "answers")
     whole = run.read_table(manifest.output("scores.parquet"), "scores").to_pylist()
     who = {row["member_id"]: row for row in whole}
-    contestants = [stage.Contestant(name, row["role"], row["adapter_id"], row["adapter_sha256"]) for name, row in who.items()]
+    contestants = [stage.Participant(name, row["role"], row["adapter_id"], row["adapter_sha256"]) for name, row in who.items()]
     left = answers.filter(pc.invert(pc.is_in(answers["problem_id"], touched)))
     clean = stage.score(left, contestants).to_pylist() if left.num_rows else []
     by_key = {(row["member_id"], row["measure"]): row for row in clean if row["group"] == "all"}

@@ -22,37 +22,37 @@ from flows.storage import Store
 from stages.core.lora.adapter import Adapter
 from stages.core.lora.adapter_files import WEIGHTS_FILE, rank_of
 from stages.core.suites.problems import Problem
-from stages.suites import Contestant, Given
+from stages.suites import Participant, StoredCompletion
 
 Text = str | None
 
 
 @dataclass(frozen=True)
-class Subject:
+class BenchmarkTarget:
     """Who is scored, where the results are kept, and what makes the completions (`given`: they are there already)."""
 
     run: Run
     who: str
     config: RunConfig
-    contestants: tuple[Contestant, ...]
+    contestants: tuple[Participant, ...]
     adapters: Mapping[str, Adapter]
     inputs: tuple[Ref, ...] = ()
-    given: tuple[Given, ...] | None = None
+    given: tuple[StoredCompletion, ...] | None = None
     model: Mapping[str, Any] = field(default_factory=dict)  # commit and files of a hub model that is no run's
 
 
-def of_run(run: Run, players: Iterable[Any], who: str) -> Subject:
+def of_run(run: Run, players: Iterable[Any], who: str) -> BenchmarkTarget:
     """Members of a run (flows.benchmarks.score chooses them)."""
     description = run.history.description()
     assert description is not None
     config = parse(description["config"])
-    contestants = tuple(Contestant(one.member_id, one.role, one.adapter_id, one.adapter_sha256) for one in players)
+    contestants = tuple(Participant(one.member_id, one.role, one.adapter_id, one.adapter_sha256) for one in players)
     io = StageIO(run, "benchmark", None, None, config.model.name, config.model.alpha)
     adapters = io.adapters([one.adapter_id for one in contestants if one.adapter_id])
-    return Subject(run, who, config, contestants, adapters, tuple(io.inputs()))
+    return BenchmarkTarget(run, who, config, contestants, adapters, tuple(io.inputs()))
 
 
-def of_model(store: Store, model: str, folders: list[Path], settings: Iterable[str] = ()) -> Subject:
+def of_model(store: Store, model: str, folders: list[Path], settings: Iterable[str] = ()) -> BenchmarkTarget:
     """A model (folder or hub name) alone and with each PEFT folder. Raises ConfigError; all adapters have one rank and alpha."""
     found = [_peft(folder) for folder in folders]
     shapes = {(rank, alpha, targets) for _, rank, alpha, targets, _ in found}
@@ -65,14 +65,14 @@ def of_model(store: Store, model: str, folders: list[Path], settings: Iterable[s
         values["model"] |= {"rank": rank, "alpha": alpha, "targets": list(targets)}
     config = hub_models.pinned(apply(values, settings))
     digest = Backend(config).model_digest()
-    contestants = [Contestant("base", "base", None, digest)]
-    contestants += [Contestant(name, "adapter", name, sha256) for name, _, _, _, (_, sha256) in found]
+    contestants = [Participant("base", "base", None, digest)]
+    contestants += [Participant(name, "adapter", name, sha256) for name, _, _, _, (_, sha256) in found]
     adapters = {name: weights for name, _, _, _, (weights, _) in found}
     if len(adapters) < len(found):
         raise ConfigError("two adapter folders have the same name")
     who = "-".join([Path(model).name, digest[:8], *(f"{name}.{sha256[:8]}" for name, _, _, _, (_, sha256) in found)])
     run = Run(store, f"model-{_slug(Path(model).name)}-{digest[:8]}")
-    return Subject(run, _folder(who), config, tuple(contestants), adapters, model=hub_models.description(config))
+    return BenchmarkTarget(run, _folder(who), config, tuple(contestants), adapters, model=hub_models.description(config))
 
 
 def _model_name(model: str) -> str:
@@ -109,7 +109,7 @@ def _peft(folder: Path) -> tuple[str, int, float, tuple[str, ...], tuple[Adapter
         raise ConfigError(f"--adapter {folder}: no PEFT folder with safetensors: {str(error).splitlines()[0][:100]}") from error
 
 
-def of_completions(store: Store, file: Path, problems: list[Problem]) -> Subject:
+def of_completions(store: Store, file: Path, problems: list[Problem]) -> BenchmarkTarget:
     """Completions made elsewhere: JSON lines with `problem_id` (or `task_id`) and one of `text`, `completion`, `solution`.
 
     `text` is what a model wrote; `solution` the answer itself; `completion` goes on where the problem's code ends. Lines of one
@@ -118,7 +118,7 @@ def of_completions(store: Store, file: Path, problems: list[Problem]) -> Subject
     if not file.is_file():
         raise ConfigError(f"--completions {file}: there is no such file")
     known, seen = {problem.problem_id: problem for problem in problems}, set()
-    who = Contestant("completions", "elsewhere", None, hashlib.sha256(file.read_bytes()).hexdigest())
+    who = Participant("completions", "elsewhere", None, hashlib.sha256(file.read_bytes()).hexdigest())
     given, count = [], dict.fromkeys(known, 0)
     for number, row in enumerate(rows(file), 1):
         name = row.get("problem_id", row.get("task_id"))
@@ -134,12 +134,12 @@ def of_completions(store: Store, file: Path, problems: list[Problem]) -> Subject
     if absent:
         raise ConfigError(f"{file.name}: {len(absent)} problems have no completion, the first is {absent[0]!r}")
     run = Run(store, f"completions-{who.adapter_sha256[:12]}")
-    return Subject(run, "completions", RunConfig(), (who,), {}, given=tuple(given))
+    return BenchmarkTarget(run, "completions", RunConfig(), (who,), {}, given=tuple(given))
 
 
-def _given(who: Contestant, problem: Problem, attempt: int, row: dict[str, Any], where: str) -> Given:
+def _given(who: Participant, problem: Problem, attempt: int, row: dict[str, Any], where: str) -> StoredCompletion:
     for name in ("text", "solution", "completion"):
         if isinstance(row.get(name), str):
             text = problem.program + row[name] if name == "completion" else row[name]
-            return Given(who, problem.problem_id, attempt, text, bare=name != "text")
+            return StoredCompletion(who, problem.problem_id, attempt, text, bare=name != "text")
     raise ConfigError(f"{where}: no text, solution or completion")

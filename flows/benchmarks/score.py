@@ -9,7 +9,7 @@ import pyarrow as pa
 from flows.backend import PROBE, Backend
 from flows.benchmarks import entrants
 from flows.benchmarks.suite_data import suite_of, suites_folder
-from flows.benchmarks.suite_score import Question, problems_of, score_suite, style_of
+from flows.benchmarks.suite_score import BenchmarkRequest, problems_of, score_suite, style_of
 from flows.config import ConfigError, RunConfig, parse
 from flows.run.manifest import Ref
 from flows.run.run import Run
@@ -60,7 +60,7 @@ def _score(
     try:
         engine = backend.engine(io.adapters([player.adapter_id for player in players]))
         problems = stage.chosen_problems(backend.problems(suite), limit)
-        plan = stage.Plan(suite, attempts, config.benchmark.max_new_tokens, config.engine.temperature)
+        plan = stage.BenchmarkPlan(suite, attempts, config.benchmark.max_new_tokens, config.engine.temperature)
         answers = stage.answer(players, problems, engine, backend.style(), backend.sandbox(), plan, config.seed)
         versions: dict[str, Any] = {"engine": backend.engine_version(), "suite": backend.suite_digest(suite)}
         versions["sandbox"] = backend.walls()
@@ -127,10 +127,10 @@ def asked(
     style: str = "",
     max_new_tokens: int = 0,
     window: tuple[str, str] = ("", ""),
-) -> Question:
+) -> BenchmarkRequest:
     """The question that a suite puts; its style is the given one, else the configuration's, else the tokenizer's."""
     longest = config.benchmark.max_new_tokens if suite in PROBE else suite_of(suite).max_new_tokens
-    return Question(
+    return BenchmarkRequest(
         suite=suite,
         problems=problems_of(suite, config, data, limit, *window),
         style=config.model.style if suite in PROBE else style or config.benchmark.style or style_of(Backend(config)),

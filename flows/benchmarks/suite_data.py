@@ -20,7 +20,7 @@ from flows.storage import StoreUnavailable
 from stages.core.suites import code_scoring, harness, problems, readers
 from stages.core.suites.catalogue import SUITES, Suite
 from stages.core.suites.code_scoring import Reference, Sandboxes
-from stages.core.suites.harness import Returned
+from stages.core.suites.harness import ReturnedValue
 from stages.core.suites.problems import BadSuite, Problem
 
 CACHE = PROJECT / ".cache" / "suites"
@@ -154,7 +154,7 @@ def expected(found: list[Problem], sandboxes: Sandboxes, cache: Path = CACHE) ->
         file = place / f"{problems.digest([problem])}.json"
         if file.is_file():
             held = json.loads(file.read_text())
-            groups = tuple(tuple(Returned(*one) for one in group) for group in held["groups"])
+            groups = tuple(tuple(ReturnedValue(*one) for one in group) for group in held["groups"])
             known[problem.problem_id] = Reference(groups, held["slow"])
         else:
             missing.append(problem)

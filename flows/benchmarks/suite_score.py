@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from flows.backend import HOME_PYTHON, PROBE, Backend
 from flows.benchmarks import suite_data
-from flows.benchmarks.entrants import Subject
+from flows.benchmarks.entrants import BenchmarkTarget
 from flows.config import ConfigError, RunConfig
 from flows.run.manifest import Ref
 from flows.run.run import Manifest, Run
@@ -42,7 +42,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Question:
+class BenchmarkRequest:
     """What is asked of a subject: everything that the scores depend on besides the weights."""
 
     suite: str
@@ -93,7 +93,7 @@ def style_of(backend: Backend) -> str:
     return "chat" if has_template(backend.tokenizer) else "completion"
 
 
-def words_of(question: Question, backend: Backend) -> stage.Words:
+def words_of(question: BenchmarkRequest, backend: Backend) -> stage.SuitePrompts:
     """The project's own prompts for its probe, the suite's fixed ones otherwise."""
     if question.suite in PROBE:
         return stage.own_words(backend.config.model.style, backend.style())
@@ -107,12 +107,12 @@ def words_of(question: Question, backend: Backend) -> stage.Words:
         raise ConfigError(f"style chat: {backend.config.model.name}: {error}; take completion") from error
 
 
-def folder_of(subject: Subject, question: Question) -> str:
+def folder_of(subject: BenchmarkTarget, question: BenchmarkRequest) -> str:
     """Names what was asked: equal questions find each other's answers."""
     return f"{question.suite}/asked/{subject.who}-{question.key[:12]}"
 
 
-def stored(subject: Subject, question: Question) -> pa.Table | None:
+def stored(subject: BenchmarkTarget, question: BenchmarkRequest) -> pa.Table | None:
     """SCORES where this has been asked before and still holds."""
     done = subject.run.history.manifest(f"benchmarks/{folder_of(subject, question)}/benchmark.json")
     if done is None or not subject.run.holds(done):
@@ -121,7 +121,10 @@ def stored(subject: Subject, question: Question) -> pa.Table | None:
 
 
 def score_suite(
-    subject: Subject, question: Question, progress: Progress = lambda done, of: None, backend: Backend | None = None
+    subject: BenchmarkTarget,
+    question: BenchmarkRequest,
+    progress: Progress = lambda done, of: None,
+    backend: Backend | None = None,
 ) -> pa.Table:
     """SCORES of the subject on the question: what is stored is read, what is missing is answered and judged.
 
@@ -153,7 +156,7 @@ def score_suite(
     return scores
 
 
-def done_shards(subject: Subject, question: Question) -> list[Manifest]:
+def done_shards(subject: BenchmarkTarget, question: BenchmarkRequest) -> list[Manifest]:
     """The manifests of the shards that are there, in order."""
     folder, run = folder_of(subject, question), subject.run
     count = -(-len(question.problems) // SHARD)
@@ -191,7 +194,7 @@ def benchmark_sandboxes(backend: Backend, rule: SandboxRule) -> Sandboxes:
 class _Work:
     """What answering and judging needs, each part made when first asked for, and closed with the stack."""
 
-    def __init__(self, subject: Subject, question: Question, stack: ExitStack, backend: Backend | None) -> None:
+    def __init__(self, subject: BenchmarkTarget, question: BenchmarkRequest, stack: ExitStack, backend: Backend | None) -> None:
         self.subject, self.question, self.stack = subject, question, stack
         self.backend = backend or Backend(subject.config)
         if backend is None:
@@ -199,13 +202,13 @@ class _Work:
         self.words = words_of(question, self.backend)
         self.made: dict[str, bool] = {}
 
-    def complete(self, problems: Sequence[Problem]) -> list[stage.Given]:
+    def complete(self, problems: Sequence[Problem]) -> list[stage.StoredCompletion]:
         """Completions by the engine, or those that came from elsewhere."""
         if self.subject.given is not None:
             wanted = {problem.problem_id for problem in problems}
             return [one for one in self.subject.given if one.problem_id in wanted]
         asked = self.question
-        ask = stage.Ask(asked.suite, self.words, asked.attempts, asked.max_new_tokens, asked.temperature, asked.seed)
+        ask = stage.SamplingPlan(asked.suite, self.words, asked.attempts, asked.max_new_tokens, asked.temperature, asked.seed)
         return stage.complete(self.subject.contestants, problems, self.engine, ask)
 
     @cached_property
@@ -214,10 +217,10 @@ class _Work:
         return self.backend.engine(self.subject.adapters)
 
     @cached_property
-    def judges(self) -> stage.Judges:
+    def judges(self) -> stage.Graders:
         grader = MathGrader(max(1, min(self.subject.config.threads, 4)), python=os.environ.get(HOME_PYTHON, ""))
         self.stack.callback(grader.close)
-        return stage.Judges(self.sandboxes, self.expected, grader)
+        return stage.Graders(self.sandboxes, self.expected, grader)
 
     @cached_property
     def sandboxes(self) -> Sandboxes:

@@ -7,7 +7,7 @@ from safetensors.numpy import load
 
 from flows.browser.library import Library
 from flows.browser.pedigree import Node, Pedigree
-from flows.monitoring.run_tables import Watch
+from flows.monitoring.run_tables import RunTables
 from flows.run.manifest import Json, Ref, folder_of
 from flows.run.run import ADAPTER_FILES, Retired, Run
 from flows.storage import Damaged, NotStored
@@ -66,7 +66,7 @@ def _fitness(rating: Json | None) -> float:
     return float("-inf") if rating is None else float(rating["fitness"])
 
 
-def _alive(watch: Watch) -> set[str]:
+def _alive(watch: RunTables) -> set[str]:
     """Members that are in the population now."""
     for generation in reversed(watch.generations):
         rated = {row["member_id"] for row in watch.of(generation, "ratings").to_pylist()}
@@ -117,7 +117,7 @@ def _change(run: Run, node: Node, parent: str) -> Json:
     return row | {"relative": found.relative, "cosine": found.cosine}
 
 
-def _update(watch: Watch, node: Node) -> list[tuple[str, float]]:
+def _update(watch: RunTables, node: Node) -> list[tuple[str, float]]:
     """What the update that made these weights measured about this member."""
     if node.made_by != "update" or node.generation is None:
         return []
@@ -140,7 +140,7 @@ def _samples(library: Library, run: Run, node: Node) -> Json | None:
     return {"count": len(rows), "moving": moving, "mean": mean, "generation": node.generation}
 
 
-def _ratings(watch: Watch, member_id: str) -> list[Json]:
+def _ratings(watch: RunTables, member_id: str) -> list[Json]:
     """The member's ratings, generation by generation."""
     return [
         row | {"generation": generation}
@@ -150,7 +150,7 @@ def _ratings(watch: Watch, member_id: str) -> list[Json]:
     ]
 
 
-def _scores(run: Run, watch: Watch, adapter_id: str) -> list[dict[str, Any]]:
+def _scores(run: Run, watch: RunTables, adapter_id: str) -> list[dict[str, Any]]:
     """What benchmarks gave these weights."""
     inside = [one for number in watch.generations for one in watch.manifests(number) if one.stage == "benchmark"]
     uris = dict.fromkeys(ref.uri for one in [*inside, *run.history.benchmarks()] for ref in one.outputs)

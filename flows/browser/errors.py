@@ -9,11 +9,11 @@ from flows.run.run import Retired
 from flows.storage import Damaged, NotStored, StoreRefused, StoreUnavailable
 
 
-class BadQuestion(ValueError):
+class BadRequest(ValueError):
     """The address asks for something that cannot be answered, such as an unknown column."""
 
 
-KINDS: tuple[type[Exception], ...] = (Retired, NotStored, StoreRefused, Damaged, StoreUnavailable, BadQuestion)
+KINDS: tuple[type[Exception], ...] = (Retired, NotStored, StoreRefused, Damaged, StoreUnavailable, BadRequest)
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def explain(error: Exception) -> Fault:
         return Fault(503, "The store does not answer", said, "Try again; the address of the store stands at the foot.")
     if isinstance(error, HTTPException):
         return Fault(error.status_code, "Not here" if error.status_code == 404 else "Refused", str(error.detail))
-    if isinstance(error, BadQuestion):
+    if isinstance(error, BadRequest):
         return Fault(400, "Not a question", said)
     if isinstance(error, RequestValidationError):
         wrong = "; ".join(f"{one['loc'][-1]}: {one['msg']}" for one in error.errors())

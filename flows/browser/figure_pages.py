@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from flows.report.report_data import Gathered, gather
+from flows.report.report_data import RunData, gather
 from flows.run.manifest import Json
 from flows.run.run import Run
 from flows.storage import NotStored
@@ -21,12 +21,12 @@ FIGURES = 200
 FEW = ("solve-rate", "ratings", "valid-share", "family")
 
 
-class Drawings:
+class FigureCache:
     """Draws each figure once for every state of a run."""
 
     def __init__(self) -> None:
         self._parts: OrderedDict[str, dict[tuple[int, str], Tables]] = OrderedDict()
-        self._gathered: OrderedDict[str, tuple[str, Gathered]] = OrderedDict()
+        self._gathered: OrderedDict[str, tuple[str, RunData]] = OrderedDict()
         self._drawn: OrderedDict[tuple[str, str], Json] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -86,7 +86,7 @@ class Drawings:
                 self._drawn.popitem(last=False)
         return shown
 
-    def _gather(self, run: Run) -> Gathered:
+    def _gather(self, run: Run) -> RunData:
         head = run.history.head()
         with self._lock:
             found = self._gathered.get(run.run_id)

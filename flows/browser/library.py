@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import pyarrow.parquet as pq
 
-from flows.monitoring.run_tables import Watch
+from flows.monitoring.run_tables import RunTables
 from flows.run.manifest import Ref
 from flows.run.run import Run
 from flows.run.table_reader import batches, parquet_file
@@ -27,7 +27,7 @@ class Library:
     def __init__(self, store_url: str) -> None:
         self.store = open_store(store_url)
         self._runs: OrderedDict[str, Run] = OrderedDict()
-        self._watches: dict[str, Watch] = {}
+        self._watches: dict[str, RunTables] = {}
         self._kept: OrderedDict[str, BinaryIO] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -51,12 +51,12 @@ class Library:
                 self._runs.popitem(last=False)
         return found
 
-    def watch(self, run: Run) -> Watch:
+    def watch(self, run: Run) -> RunTables:
         """The run's small tables, as far as it has come by now."""
         with self._lock:
-            found = self._watches.setdefault(run.run_id, Watch(run))
+            found = self._watches.setdefault(run.run_id, RunTables(run))
         if found.run is not run:
-            found = self._watches[run.run_id] = Watch(run)
+            found = self._watches[run.run_id] = RunTables(run)
         return found.look()
 
     def parquet(self, run: Run, ref: Ref) -> pq.ParquetFile:

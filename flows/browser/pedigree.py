@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from flows.monitoring.run_tables import Watch
+from flows.monitoring.run_tables import RunTables
 from flows.run.manifest import Manifest
 from flows.storage import NotStored
 from stages.core.lora.adapter_files import WEIGHTS_FILE
@@ -39,7 +39,7 @@ class Branch:
 class Pedigree:
     """All adapters of a run."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: RunTables) -> None:
         self.nodes: dict[str, Node] = {}
         self._children: dict[str, list[str]] = {}
         self._start(watch)
@@ -109,7 +109,7 @@ class Pedigree:
         for parent in dict.fromkeys(node.parents):
             self._children.setdefault(parent, []).append(node.adapter_id)
 
-    def _start(self, watch: Watch) -> None:
+    def _start(self, watch: RunTables) -> None:
         try:
             rows = watch.run.read_table(None, "population").to_pylist()
         except NotStored:  # the start is not done yet
@@ -117,7 +117,7 @@ class Pedigree:
         for row in rows:
             self._add(Node(row["adapter_id"], row["member_id"], row["role"], "start", None, (), row["adapter_sha256"]))
 
-    def _trained(self, watch: Watch, generation: int) -> None:
+    def _trained(self, watch: RunTables, generation: int) -> None:
         """What this generation's update made: from its ratings, or from its manifest while it is not rated yet."""
         rated = {row["member_id"]: row for row in watch.of(generation, "ratings").to_pylist()}
         for row in rated.values():
@@ -132,7 +132,7 @@ class Pedigree:
             parents = tuple(node.adapter_id for node in before)
             self._add(Node(adapter_id, member_id, role, "update", generation, parents, sha256))
 
-    def _born(self, watch: Watch, generation: int) -> None:
+    def _born(self, watch: RunTables, generation: int) -> None:
         for row in watch.of(generation, "offspring").to_pylist():
             parents = tuple(row["parent_adapter_ids"])
             self._add(

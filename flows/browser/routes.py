@@ -7,11 +7,11 @@ from fastapi.responses import HTMLResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from flows.browser.adapter_page import adapter_page, adapters_page
-from flows.browser.errors import BadQuestion
-from flows.browser.figure_pages import Drawings
+from flows.browser.errors import BadRequest
+from flows.browser.figure_pages import FigureCache
 from flows.browser.library import Library
 from flows.browser.run_pages import artifact_ref, generation_page, manifest_page, row_page, run_page, runs_page, table_page
-from flows.browser.table_view import Asked
+from flows.browser.table_view import TableQuery
 from flows.browser.task_page import task_page
 from flows.monitoring.telemetry import StoreMetrics
 from flows.run.lineage import Json
@@ -22,7 +22,7 @@ Text = Annotated[str, Query(max_length=65_536)]
 Count = Annotated[int, Query(ge=1, le=10**9)]
 
 
-class Show(Protocol):
+class RenderTemplate(Protocol):
     """Renders a template."""
 
     def __call__(self, template: str, status: int = 200, **values: object) -> HTMLResponse:
@@ -30,9 +30,9 @@ class Show(Protocol):
         ...
 
 
-def add_routes(app: FastAPI, library: Library, show: Show, style: str) -> None:
+def add_routes(app: FastAPI, library: Library, show: RenderTemplate, style: str) -> None:
     """Adds every page to the application."""
-    drawings = Drawings()
+    drawings = FigureCache()
     _add_plain(app, library, style)
     _add_run(app, library, show, drawings)
     _add_tables(app, library, show)
@@ -60,7 +60,7 @@ def _add_plain(app: FastAPI, library: Library, style: str) -> None:
         return Response(status_code=204)
 
 
-def _add_run(app: FastAPI, library: Library, show: Show, drawings: Drawings) -> None:
+def _add_run(app: FastAPI, library: Library, show: RenderTemplate, drawings: FigureCache) -> None:
     @app.get("/")
     def runs() -> HTMLResponse:
         return show("runs.html", **runs_page(library))
@@ -88,18 +88,18 @@ def _add_run(app: FastAPI, library: Library, show: Show, drawings: Drawings) -> 
         return show("manifest.html", **manifest_page(library, run_id, uri))
 
 
-def _add_tables(app: FastAPI, library: Library, show: Show) -> None:
+def _add_tables(app: FastAPI, library: Library, show: RenderTemplate) -> None:
     @app.get("/runs/{run_id}/tables/{uri:path}")
     def table(
         run_id: str, uri: str, column: Text = "", value: Text = "", sort: Text = "", descending: bool = False, page: Count = 1
     ) -> HTMLResponse:
-        asked = Asked(column if value else "", value, sort, descending, page)
+        asked = TableQuery(column if value else "", value, sort, descending, page)
         return show("table.html", **table_page(library, run_id, uri, asked))
 
     @app.get("/runs/{run_id}/rows/{number}/{uri:path}")
     def row(run_id: str, number: str, uri: str) -> HTMLResponse:
         if not number.isdecimal() or len(number) > 12:
-            raise BadQuestion(f"{number[:40]!r} is no number of a row.")
+            raise BadRequest(f"{number[:40]!r} is no number of a row.")
         return show("row.html", **row_page(library, run_id, uri, int(number)))
 
     @app.get("/runs/{run_id}/files/{uri:path}")
@@ -112,7 +112,7 @@ def _add_tables(app: FastAPI, library: Library, show: Show) -> None:
         return StreamingResponse(pieces, media_type="application/octet-stream", headers=headers)
 
 
-def _add_lineage(app: FastAPI, library: Library, show: Show, drawings: Drawings) -> None:
+def _add_lineage(app: FastAPI, library: Library, show: RenderTemplate, drawings: FigureCache) -> None:
     @app.get("/runs/{run_id}/tasks/{task_id}")
     def task(run_id: str, task_id: str, later: Count = 1) -> HTMLResponse:
         return show("task.html", **task_page(library, run_id, task_id, later))

@@ -5,9 +5,9 @@ from typing import Any
 
 from flows.browser.keys import cells
 from flows.browser.library import Library
-from flows.browser.table_view import Asked, row, view
+from flows.browser.table_view import TableQuery, row, view
 from flows.monitoring.alarms import Alarm, summary
-from flows.monitoring.run_tables import Watch, seconds_of
+from flows.monitoring.run_tables import RunTables, seconds_of
 from flows.monitoring.status import done, following, holder
 from flows.run.manifest import Json, Manifest, Ref, digest, folder_of
 from flows.run.run import Run
@@ -83,7 +83,7 @@ def manifest_page(library: Library, run_id: str, uri: str) -> Json:
     return {"run": run_id, "uri": uri, "manifest": found, "digest": digest(found), "generation": found.generation}
 
 
-def table_page(library: Library, run_id: str, uri: str, asked: Asked) -> Json:
+def table_page(library: Library, run_id: str, uri: str, asked: TableQuery) -> Json:
     """A page of a table. Raises NotStored when no manifest names it."""
     run = library.run(run_id)
     ref = table_ref(run, uri)
@@ -142,7 +142,7 @@ def _settings(config: Json, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{key}", value
 
 
-def _generation_row(watch: Watch, generation: int, alarms: list[Alarm]) -> Json:
+def _generation_row(watch: RunTables, generation: int, alarms: list[Alarm]) -> Json:
     """The numbers of one generation, as far as they are known."""
     values = lookup(watch.of(generation, "metrics"))
     stages = [manifest.stage for manifest in watch.manifests(generation)]
@@ -191,7 +191,7 @@ def _stage(manifest: Manifest, spent: float) -> Json:
     }
 
 
-def _benchmarks(run: Run, watch: Watch) -> list[Manifest]:
+def _benchmarks(run: Run, watch: RunTables) -> list[Manifest]:
     inside = [one for number in watch.generations for one in watch.manifests(number) if one.stage == "benchmark"]
     return inside + run.history.benchmarks()
 

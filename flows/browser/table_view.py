@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from flows.browser.errors import BadQuestion
+from flows.browser.errors import BadRequest
 from flows.run.table_reader import batch_rows, holds
 from flows.storage import NotStored
 
@@ -20,7 +20,7 @@ NULL = "–"
 
 
 @dataclass(frozen=True)
-class Asked:
+class TableQuery:
     """What the address asks of a table: rows in which `column` has `value`, sorted by `sort`, page `page` of them."""
 
     column: str = ""
@@ -31,7 +31,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class View:
+class TablePage:
     """A page of a table. `rows` are (number in the file, values); token lists stand as their lengths."""
 
     columns: list[str]
@@ -42,17 +42,17 @@ class View:
     rows: list[tuple[int, dict[str, Any]]]
 
 
-def view(file: pq.ParquetFile, asked: Asked) -> View:
+def view(file: pq.ParquetFile, asked: TableQuery) -> TablePage:
     """The rows asked for. Raises BadQuestion for an unknown column, or a value that the column cannot have."""
     schema = file.schema_arrow
     order = _order(file, schema, asked)
     pages = max(1, -(-len(order) // ROWS))
     if not 1 <= asked.page <= pages:
-        raise BadQuestion(f"There is no page {asked.page}: the rows asked for fill {pages}.")
+        raise BadRequest(f"There is no page {asked.page}: the rows asked for fill {pages}.")
     chosen = order[(asked.page - 1) * ROWS : asked.page * ROWS]
     values = rows_at(file, chosen.tolist(), lengths=True)
     numbered = list(zip(chosen.tolist(), values, strict=True))
-    return View(schema.names, _sortable(schema), file.metadata.num_rows, len(order), pages, numbered)
+    return TablePage(schema.names, _sortable(schema), file.metadata.num_rows, len(order), pages, numbered)
 
 
 def row(file: pq.ParquetFile, number: int) -> dict[str, Any]:
@@ -93,13 +93,13 @@ def _shortened(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
-def _order(file: pq.ParquetFile, schema: pa.Schema, asked: Asked) -> np.ndarray:
+def _order(file: pq.ParquetFile, schema: pa.Schema, asked: TableQuery) -> np.ndarray:
     """Numbers of the rows that fit, in the order asked for."""
     for name in (asked.column, asked.sort):
         if name and name not in schema.names:
-            raise BadQuestion(f"The table has no column {name[:60]!r}; it has {', '.join(schema.names)}.")
+            raise BadRequest(f"The table has no column {name[:60]!r}; it has {', '.join(schema.names)}.")
     if asked.sort and asked.sort not in _sortable(schema):
-        raise BadQuestion(f"Column {asked.sort} holds lists: rows cannot be sorted by it.")
+        raise BadRequest(f"Column {asked.sort} holds lists: rows cannot be sorted by it.")
     total = file.metadata.num_rows
     if not asked.column and not asked.sort:
         return np.arange(total)
@@ -111,7 +111,7 @@ def _order(file: pq.ParquetFile, schema: pa.Schema, asked: Asked) -> np.ndarray:
             keys.append(batch.column(asked.sort).take(pa.array(fits)))
             size += keys[-1].nbytes
         if size > SORTED_BYTES:
-            raise BadQuestion(f"Column {asked.sort} is too large to sort all these rows by it; filter them first.")
+            raise BadRequest(f"Column {asked.sort} is too large to sort all these rows by it; filter them first.")
     order = np.concatenate(found)
     if asked.sort and len(order):
         # Not sort_indices: equal keys must keep their order whichever way they are sorted.
@@ -120,7 +120,7 @@ def _order(file: pq.ParquetFile, schema: pa.Schema, asked: Asked) -> np.ndarray:
     return order
 
 
-def _fits(column: pa.Array, asked: Asked) -> np.ndarray:
+def _fits(column: pa.Array, asked: TableQuery) -> np.ndarray:
     """Which rows have the value; of a list, which contain it."""
     if asked.value == NULL:
         return np.asarray(pc.is_null(column).to_numpy(zero_copy_only=False))
@@ -130,7 +130,7 @@ def _fits(column: pa.Array, asked: Asked) -> np.ndarray:
     return np.asarray(equal.to_numpy(zero_copy_only=False))
 
 
-def _read(asked: Asked, kind: pa.DataType) -> Any:
+def _read(asked: TableQuery, kind: pa.DataType) -> Any:
     """The value as the column's type has it."""
     try:
         if pa.types.is_boolean(kind):
@@ -141,7 +141,7 @@ def _read(asked: Asked, kind: pa.DataType) -> Any:
             return float(asked.value)
         asked.value.encode()
     except (KeyError, ValueError, OverflowError, pa.ArrowException):
-        raise BadQuestion(f"Column {asked.column} holds {kind} values; {asked.value[:60]!r} is none.") from None
+        raise BadRequest(f"Column {asked.column} holds {kind} values; {asked.value[:60]!r} is none.") from None
     return asked.value
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from flows.browser.errors import BadQuestion
+from flows.browser.errors import BadRequest
 from flows.browser.library import Library
 from flows.browser.pedigree import Node, Pedigree
 from flows.browser.prompt_text import prompt_text
@@ -78,7 +78,7 @@ def _later(library: Library, run: Run, task_id: str, generation: int, later: int
     begun = [number for number in run.history.generations() if number > generation]
     pages = max(1, -(-len(begun) // SEARCHED))
     if later > pages:
-        raise BadQuestion(f"There is no page {later} of later generations: they fill {pages}.")
+        raise BadRequest(f"There is no page {later} of later generations: they fill {pages}.")
     searched = begun[(later - 1) * SEARCHED : later * SEARCHED]
     shown = []
     for number in searched:

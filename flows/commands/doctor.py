@@ -32,7 +32,7 @@ READY, NOT_READY = 0, 3
 
 
 @dataclass(frozen=True)
-class Finding:
+class MachineCheck:
     """One line of the report. `mend` is a command; an `optional` lack does not keep the default run from working."""
 
     name: str
@@ -63,9 +63,9 @@ def doctor(store_url: str | None) -> int:
     return NOT_READY
 
 
-def examine(store_url: str | None) -> Iterator[Finding]:
+def examine(store_url: str | None) -> Iterator[MachineCheck]:
     """All findings, in the order in which a person would mend them."""
-    checks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
+    checks: list[tuple[str, Callable[[], Iterator[MachineCheck]]]] = [
         ("Python", _python),
         ("packages", _packages),
         ("torch", _torch),
@@ -78,7 +78,7 @@ def examine(store_url: str | None) -> Iterator[Finding]:
         try:
             yield from check()
         except Exception as error:  # a check that breaks is a finding, and the others are still worth knowing
-            yield Finding(name, False, f"could not be checked: {_first_line(error)}", "make setup")
+            yield MachineCheck(name, False, f"could not be checked: {_first_line(error)}", "make setup")
 
 
 def _marks() -> tuple[str, str, str]:
@@ -90,7 +90,7 @@ def _marks() -> tuple[str, str, str]:
     return "✓", "✗", "○"
 
 
-def _line(finding: Finding, marks: tuple[str, str, str]) -> str:
+def _line(finding: MachineCheck, marks: tuple[str, str, str]) -> str:
     mark = marks[0] if finding.good else marks[2] if finding.optional else marks[1]
     mend = f"  (mend: {finding.mend})" if finding.mend and not finding.good else ""
     line = f"{mark} {finding.name}: {finding.detail}{mend}"
@@ -102,28 +102,28 @@ def _first_line(error: BaseException) -> str:
     return text.splitlines()[0][:160] if text else type(error).__name__
 
 
-def _python() -> Iterator[Finding]:
+def _python() -> Iterator[MachineCheck]:
     found = ".".join(str(part) for part in sys.version_info[:3])
     good = sys.version_info[:2] >= LEAST_PYTHON
-    yield Finding("Python", good, f"{found} ({sys.executable})", "PYTHON=/path/to/python3.11 make setup")
+    yield MachineCheck("Python", good, f"{found} ({sys.executable})", "PYTHON=/path/to/python3.11 make setup")
 
 
-def _packages() -> Iterator[Finding]:
+def _packages() -> Iterator[MachineCheck]:
     """The installed versions against the ranges that our own metadata states."""
     try:
         from packaging.requirements import Requirement
 
         stated = importlib.metadata.requires(DISTRIBUTION) or []
     except (ImportError, importlib.metadata.PackageNotFoundError):
-        yield Finding("packages", False, f"{DISTRIBUTION} is not installed in this Python", "make setup")
+        yield MachineCheck("packages", False, f"{DISTRIBUTION} is not installed in this Python", "make setup")
         return
     requirements = [Requirement(text) for text in stated if "extra ==" not in text]
     lacks = [lack for requirement in requirements if (lack := _lack(requirement.name, str(requirement.specifier), requirement))]
     if lacks:
-        yield Finding("packages", False, "; ".join(lacks), "make setup")
+        yield MachineCheck("packages", False, "; ".join(lacks), "make setup")
     else:
         prefect = importlib.metadata.version("prefect")
-        yield Finding("packages", True, f"{len(requirements)} as required (prefect {prefect})")
+        yield MachineCheck("packages", True, f"{len(requirements)} as required (prefect {prefect})")
 
 
 def _lack(name: str, wanted: str, requirement: object) -> str | None:
@@ -135,25 +135,27 @@ def _lack(name: str, wanted: str, requirement: object) -> str | None:
     return None if fits else f"{name} {found} does not fit {wanted}"
 
 
-def _torch() -> Iterator[Finding]:
+def _torch() -> Iterator[MachineCheck]:
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
-        yield Finding("torch", False, "not installed", "make setup")
+        yield MachineCheck("torch", False, "not installed", "make setup")
         return
     text = (Path(spec.origin).parent / "version.py").read_text(encoding="utf-8")
     cuda = re.search(r"^cuda\b.*?=\s*['\"]([\d.]+)", text, re.M)
     build = f"{importlib.metadata.version('torch')}, {f'CUDA {cuda[1]}' if cuda else 'CPU'} build"
     gpus = _gpus()
     if not gpus:
-        yield Finding("torch", True, f"{build}; no NVIDIA GPU here, runs use the CPU")
+        yield MachineCheck("torch", True, f"{build}; no NVIDIA GPU here, runs use the CPU")
     elif not cuda:
-        yield Finding("torch", False, f"{build}, but there is a GPU: {gpus[0]}", "POPULORA_TORCH=cuda make setup", optional=True)
+        yield MachineCheck(
+            "torch", False, f"{build}, but there is a GPU: {gpus[0]}", "POPULORA_TORCH=cuda make setup", optional=True
+        )
     elif not _cuda_works():
-        yield Finding(
+        yield MachineCheck(
             "torch", False, f"{build} cannot use {gpus[0]}: the driver is too old", "update the NVIDIA driver", optional=True
         )
     else:
-        yield Finding("torch", True, f"{build}; {len(gpus)} GPU: {gpus[0]}")
+        yield MachineCheck("torch", True, f"{build}; {len(gpus)} GPU: {gpus[0]}")
 
 
 def _output(*command: str, seconds: float = 20) -> str | None:
@@ -175,23 +177,23 @@ def _cuda_works() -> bool:
     return _output(sys.executable, "-c", "import torch; print(torch.cuda.is_available())", seconds=120) == "True"
 
 
-def _docker() -> Iterator[Finding]:
+def _docker() -> Iterator[MachineCheck]:
     try:
         import docker
     except ImportError:
-        yield Finding("Docker", False, "the Python package docker is missing", "make setup")
+        yield MachineCheck("Docker", False, "the Python package docker is missing", "make setup")
         return
     try:
         client = docker.from_env(timeout=8)
     except docker.errors.DockerException as error:
-        yield Finding("Docker", False, f"the daemon does not answer: {_first_line(error)}", _docker_mend())
+        yield MachineCheck("Docker", False, f"the daemon does not answer: {_first_line(error)}", _docker_mend())
         return
     try:
         version = client.version()
-        yield Finding("Docker", True, f"engine {version['Version']}, API {version['ApiVersion']}, {client.info()['OSType']}")
+        yield MachineCheck("Docker", True, f"engine {version['Version']}, API {version['ApiVersion']}, {client.info()['OSType']}")
         yield from _image(client)
     except (docker.errors.DockerException, OSError) as error:
-        yield Finding("Docker", False, f"the daemon does not answer: {_first_line(error)}", _docker_mend())
+        yield MachineCheck("Docker", False, f"the daemon does not answer: {_first_line(error)}", _docker_mend())
     finally:
         client.close()
 
@@ -206,19 +208,19 @@ def _docker_mend() -> str:
     return "open -a Docker" if sys.platform == "darwin" else "make setup"
 
 
-def _image(client: object) -> Iterator[Finding]:
+def _image(client: object) -> Iterator[MachineCheck]:
     import docker
 
     try:
         image = client.images.get(SANDBOX_IMAGE)  # type: ignore[attr-defined]
     except docker.errors.ImageNotFound:
-        yield Finding("sandbox image", False, f"{SANDBOX_IMAGE} is not built", "make setup")
+        yield MachineCheck("sandbox image", False, f"{SANDBOX_IMAGE} is not built", "make setup")
         return
     made_from = image.labels.get("populora.files")
     if made_from and made_from != _digest(SANDBOX_FOLDER):
-        yield Finding("sandbox image", False, f"{SANDBOX_IMAGE} is older than {SANDBOX_FOLDER}", "make setup")
+        yield MachineCheck("sandbox image", False, f"{SANDBOX_IMAGE} is older than {SANDBOX_FOLDER}", "make setup")
     else:
-        yield Finding("sandbox image", True, f"{SANDBOX_IMAGE}, {image.id.removeprefix('sha256:')[:12]}")
+        yield MachineCheck("sandbox image", True, f"{SANDBOX_IMAGE}, {image.id.removeprefix('sha256:')[:12]}")
 
 
 def _digest(folder: str) -> str:
@@ -230,16 +232,18 @@ def _digest(folder: str) -> str:
     return found.hexdigest()
 
 
-def _seed_model() -> Iterator[Finding]:
+def _seed_model() -> Iterator[MachineCheck]:
     folder = PROJECT / "infra" / "models" / "seed"
     missing = [name for name in SEED_MODEL if not (folder / name).is_file()]
     if missing:
-        yield Finding("seed model", False, f"{', '.join(missing)} missing in {folder}", "git checkout -- infra/models/seed")
+        yield MachineCheck("seed model", False, f"{', '.join(missing)} missing in {folder}", "git checkout -- infra/models/seed")
     else:
-        yield Finding("seed model", True, f"{sum(file.stat().st_size for file in folder.iterdir()) / 1e6:.1f} MB in {folder}")
+        yield MachineCheck(
+            "seed model", True, f"{sum(file.stat().st_size for file in folder.iterdir()) / 1e6:.1f} MB in {folder}"
+        )
 
 
-def _store(store_url: str | None) -> Iterator[Finding]:
+def _store(store_url: str | None) -> Iterator[MachineCheck]:
     url = store_url or str(PROJECT / "runs")
     if "://" in url and not url.startswith("file://"):
         yield from _remote_store(url)
@@ -250,16 +254,16 @@ def _store(store_url: str | None) -> Iterator[Finding]:
         with tempfile.TemporaryFile(dir=place) as file:
             file.write(b"populora")
     except OSError as error:
-        yield Finding(
+        yield MachineCheck(
             "store", False, f"{folder} cannot be written: {error.strerror or error}", "populora run --store /another/folder"
         )
         return
     free = shutil.disk_usage(place).free / 1e9
     detail = f"{folder} can be written, {free:.0f} GB free"
-    yield Finding("store", free >= LEAST_FREE_GB, detail, "populora run --store /a/larger/disk")
+    yield MachineCheck("store", free >= LEAST_FREE_GB, detail, "populora run --store /a/larger/disk")
 
 
-def _remote_store(url: str) -> Iterator[Finding]:
+def _remote_store(url: str) -> Iterator[MachineCheck]:
     """Writes, reads and removes one dotted object, as a lease does."""
     from flows.storage import NotStored, StoreRefused, StoreUnavailable, open_store
 
@@ -269,22 +273,22 @@ def _remote_store(url: str) -> Iterator[Finding]:
         same = store.read(".doctor") == b"populora"
         store.delete(".doctor")
     except (StoreRefused, StoreUnavailable, NotStored) as error:
-        yield Finding(
+        yield MachineCheck(
             "store",
             False,
             f"{url}: {_first_line(error)}",
             "export AWS_ENDPOINT_URL=… AWS_ACCESS_KEY_ID=… AWS_SECRET_ACCESS_KEY=…",
         )
     else:
-        yield Finding("store", same, f"{url} can be written" if same else f"{url} gives back other bytes than were written")
+        yield MachineCheck("store", same, f"{url} can be written" if same else f"{url} gives back other bytes than were written")
 
 
-def _vllm() -> Iterator[Finding]:
+def _vllm() -> Iterator[MachineCheck]:
     installed = sorted((PROJECT / ".venv-vllm").glob("lib/python*/site-packages/vllm*.dist-info"))
     if installed:
-        yield Finding("vLLM", True, f"{installed[0].name.removesuffix('.dist-info')} in .venv-vllm")
+        yield MachineCheck("vLLM", True, f"{installed[0].name.removesuffix('.dist-info')} in .venv-vllm")
     else:
-        yield Finding("vLLM", False, "no .venv-vllm; only engine.kind = vllm needs it", "make vllm", optional=True)
+        yield MachineCheck("vLLM", False, "no .venv-vllm; only engine.kind = vllm needs it", "make vllm", optional=True)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from flows.choices import choose
 from flows.config import RunConfig
 from stages.core.method.rating import Rating, Result, Scale, play, win_chance
 from stages.core.population import Member, initial_members, member_ids, of_role, start_adapter_id
-from stages.evolve import Birth, Policy, births, due
+from stages.evolve import EvolutionPolicy, PlannedOffspring, births, due
 from stages.match import MATCHMAKERS, Matchmaker
 
 
@@ -33,7 +33,7 @@ class World:
     matchmaker: Matchmaker
     scale: Scale
     start: Rating
-    policy: Policy
+    policy: EvolutionPolicy
 
 
 @dataclass
@@ -89,11 +89,11 @@ def world_of(config: RunConfig) -> World:
         choose("population.matchmaker", config.population.matchmaker, MATCHMAKERS),
         Scale(rule.beta, rule.tau, rule.draw_probability),
         start,
-        Policy(**evolution.model_dump(), fresh=start),
+        EvolutionPolicy(**evolution.model_dump(), fresh=start),
     )
 
 
-def neighbours(policy: Policy) -> dict[str, Policy]:
+def neighbours(policy: EvolutionPolicy) -> dict[str, EvolutionPolicy]:
     """Policies worth comparing with: the published ratings of children, and one change to them at a time."""
     published = replace(policy, child_rating="fresh", kappa=3.0, min_age=0)
     return {
@@ -144,7 +144,7 @@ def _rated(
 
 
 def _count(
-    tally: Tally, planned: Sequence[Birth], newest: set[str], population: Sequence[Member], skill: dict[str, float]
+    tally: Tally, planned: Sequence[PlannedOffspring], newest: set[str], population: Sequence[Member], skill: dict[str, float]
 ) -> None:
     gone = {birth.replaces.member_id for birth in planned}
     tally.again += len(gone & newest)
@@ -156,7 +156,7 @@ def _count(
             tally.first_culls += 1
 
 
-def _replaced(population: Sequence[Member], planned: Sequence[Birth], generation: int) -> list[Member]:
+def _replaced(population: Sequence[Member], planned: Sequence[PlannedOffspring], generation: int) -> list[Member]:
     children = {
         birth.replaces.member_id: replace(birth.replaces, member_id=birth.member_id, rating=birth.rating, born=generation + 1)
         for birth in planned

@@ -23,7 +23,7 @@ def gc(arguments: Namespace) -> int:
     description = found.history.description()
     assert description is not None, found.run_id
     rule = parse(description["config"]).retention
-    policy = retention.Policy(rule.newest, rule.optimizer_every, rule.adapter_every)
+    policy = retention.RetentionPolicy(rule.newest, rule.optimizer_every, rule.adapter_every)
     if arguments.dry_run:
         removed = retention.plan(found, policy)
     else:

@@ -29,9 +29,9 @@ from stages.core.seed_model.pretraining_data import ROW, Rows, make_rows
 from stages.core.seed_model.programs import ProgramKeys
 from stages.core.seed_model.seed_card import Phase, Training, model_card, proposal_table, solving_table
 from stages.core.seed_model.seed_scores import (
-    Problem,
     ProposalScores,
     Scores,
+    SolvedTask,
     fresh_problems,
     proposal_prompts,
     score_proposals,
@@ -166,10 +166,10 @@ def train(
     return tuple(taken)
 
 
-def stored_problems(table: pa.Table) -> list[Problem]:
+def stored_problems(table: pa.Table) -> list[SolvedTask]:
     """Problems of a probe half."""
     return [
-        Problem(Kind(row["kind"]), row["band"], row["program"], tuple(row["inputs"]), tuple(row["outputs"]))
+        SolvedTask(Kind(row["kind"]), row["band"], row["program"], tuple(row["inputs"]), tuple(row["outputs"]))
         for row in table.to_pylist()
     ]
 

@@ -29,5 +29,5 @@ def serve(arguments: Namespace) -> int:
     store = absolute(arguments.store)
     open_store(store)  # an invalid address is rejected immediately
     functions = function_folders(arguments.functions)
-    plan = service.Plan(store, port=arguments.port, browser_port=arguments.browser_port, home=home, functions=functions)
+    plan = service.ServeOptions(store, port=arguments.port, browser_port=arguments.browser_port, home=home, functions=functions)
     return service.serve(plan)

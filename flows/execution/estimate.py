@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flows.config import PROJECT, ConfigError, RunConfig
-from flows.run.retention import Policy, expected_bytes
+from flows.run.retention import RetentionPolicy, expected_bytes
 
 GIB = 1024**3
 TFLOPS = {"24 GB": 60e12, "80 GB": 350e12}  # sustained bfloat16 rates assumed for one card of that size
@@ -15,7 +15,7 @@ TABLE_BYTES = 8  # stored for each generated token, in rollouts and samples toge
 
 
 @dataclass(frozen=True)
-class Shape:
+class DecoderShape:
     """The sizes of a decoder that decide its cost."""
 
     hidden: int
@@ -52,21 +52,21 @@ class Shape:
 
 
 KNOWN = {
-    "Qwen2.5-Coder-0.5B": Shape(896, 24, 4864, 14, 2, 151936, True),
-    "Qwen2.5-Coder-1.5B": Shape(1536, 28, 8960, 12, 2, 151936, True),
-    "Qwen2.5-Coder-3B": Shape(2048, 36, 11008, 16, 2, 151936, True),
-    "Qwen2.5-Coder-7B": Shape(3584, 28, 18944, 28, 4, 152064, False),
+    "Qwen2.5-Coder-0.5B": DecoderShape(896, 24, 4864, 14, 2, 151936, True),
+    "Qwen2.5-Coder-1.5B": DecoderShape(1536, 28, 8960, 12, 2, 151936, True),
+    "Qwen2.5-Coder-3B": DecoderShape(2048, 36, 11008, 16, 2, 151936, True),
+    "Qwen2.5-Coder-7B": DecoderShape(3584, 28, 18944, 28, 4, 152064, False),
 }
 
 
-def shape_of(name: str) -> Shape | None:
+def shape_of(name: str) -> DecoderShape | None:
     """The shape of a model folder or of a known name; None for a name we know nothing of."""
     folder = Path(name) if Path(name).is_absolute() else PROJECT / name
     file = folder / "config.json"
     if file.is_file():
         try:
             found = json.loads(file.read_text(encoding="utf-8"))
-            return Shape(
+            return DecoderShape(
                 found["hidden_size"],
                 found["num_hidden_layers"],
                 found["intermediate_size"],
@@ -104,7 +104,7 @@ def plan(config: RunConfig) -> str:
     return "\n".join(lines + _hours(config))
 
 
-def _memory(config: RunConfig, shape: Shape, adapter: int, members: int) -> list[str]:
+def _memory(config: RunConfig, shape: DecoderShape, adapter: int, members: int) -> list[str]:
     width = 2 if config.model.dtype == "bfloat16" else 4
     base, state = shape.parameters * width, adapter * 16 * members
     window = config.learning.micro_batch_tokens
@@ -134,7 +134,7 @@ def stored_bytes(config: RunConfig) -> int:
     if shape is None:
         return 0
     rule, members = config.retention, _members(config)
-    policy = Policy(rule.newest, rule.optimizer_every, rule.adapter_every) if rule.on else None
+    policy = RetentionPolicy(rule.newest, rule.optimizer_every, rule.adapter_every) if rule.on else None
     weights = 4 * _adapter_parameters(config, shape)
     tokens = config.population.teachers * config.proposals_per_teacher * (1 + config.solve.attempts) * config.solve.max_new_tokens
     events = config.generations // config.evolution.every if config.evolution.every and members > 2 else 0
@@ -147,7 +147,7 @@ def _members(config: RunConfig) -> int:
     return 1 if config.mode == "single" else config.population.teachers + config.population.students
 
 
-def _adapter_parameters(config: RunConfig, shape: Shape) -> int:
+def _adapter_parameters(config: RunConfig, shape: DecoderShape) -> int:
     linears = shape.linears()
     return shape.layers * sum(config.model.rank * sum(linears[target]) for target in config.model.targets if target in linears)
 

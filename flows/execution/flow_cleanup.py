@@ -76,7 +76,7 @@ def sweep(pools: list[str], nobody_works: bool = False) -> int:
     return marked
 
 
-class Watch:
+class SilentRuns:
     """Runs of some pools that seem to be at work, and how long each has been silent, by our own clock.
 
     What the server's automation counts is forgotten when the server starts again; a run lost about then is found here.

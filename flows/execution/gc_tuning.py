@@ -8,7 +8,7 @@ THRESHOLDS = (50_000, 20, 100)  # Python's own: 700, 10, 10
 
 
 @contextmanager
-def calm() -> Iterator[None]:
+def relaxed_gc() -> Iterator[None]:
     """While the block runs, imported modules are not looked at, and new objects seldom.
 
     Prefect, pydantic and their kin hold 350,000 objects. To walk them took a third of a generation's orchestration (0.12 of

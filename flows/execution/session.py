@@ -21,7 +21,7 @@ from flows.execution.run_stage import Reference, Spec, reference
 from flows.execution.stage_process import Workers, interpreter
 from flows.monitoring.meter import Reading
 from flows.monitoring.progress import Display, to_stderr
-from flows.monitoring.run_tables import Watch
+from flows.monitoring.run_tables import RunTables
 from flows.notes import publish as notes
 from flows.run import hub_models, lease, retention
 from flows.run.resume import first_generation
@@ -34,7 +34,7 @@ from stages.analysis.summary import generation_line
 PACKAGES = ("prefect", "docker", "torch", "transformers", "peft", "boto3", "pyarrow", "numpy", "safetensors", "pydantic")
 
 
-class Elsewhere(Protocol):
+class RemoteStages(Protocol):
     """Other machines that take steps of a run."""
 
     def __call__(self, spec: Spec) -> Reference | None:
@@ -59,13 +59,13 @@ class Session:
         run: Run,
         workers: Workers,
         display: Display,
-        elsewhere: Elsewhere | None = None,
+        elsewhere: RemoteStages | None = None,
         cluster: bool = False,
     ) -> None:
         self.config, self.run, self.cluster, self.elsewhere = config, run, cluster, elsewhere
         self._workers, self._display = workers, display
         self._began = time.monotonic()
-        self._watch = Watch(run)
+        self._watch = RunTables(run)
 
     def run_stage(self, stage: str, generation: int | None, part: str | None = None) -> Reference:
         """The reference of a finished step: found by its manifest, or run in the worker that its stage belongs to."""
@@ -134,7 +134,7 @@ class Session:
         """Removes what the retention rule lets go, now that the generation is done; each removal leaves a tombstone."""
         rule = self.config.retention
         if rule.on:
-            policy = retention.Policy(rule.newest, rule.optimizer_every, rule.adapter_every)
+            policy = retention.RetentionPolicy(rule.newest, rule.optimizer_every, rule.adapter_every)
             retention.retire(self.run, policy, clock(), generation)
 
     def finish(self) -> str:
@@ -147,7 +147,7 @@ def open_session(
     config: RunConfig,
     run_id: str,
     store_url: str,
-    elsewhere: Elsewhere | None = None,
+    elsewhere: RemoteStages | None = None,
     cluster: bool = False,
     say: Callable[[str], None] = to_stderr,
 ) -> Iterator[Session]:

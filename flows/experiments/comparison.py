@@ -27,7 +27,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedRun:
     """One run of the experiment. `state` is finished, half finished, not started, or unlike (another configuration)."""
 
     planned: Planned
@@ -48,13 +48,13 @@ class Compared:
         return self.state == "finished"
 
 
-def gather(store: Store, runs: Sequence[Planned]) -> list[Compared]:
+def gather(store: Store, runs: Sequence[Planned]) -> list[ComparedRun]:
     """All runs; what cannot be read is said in `missing`, and takes the run out where the end depends on it."""
     found = [_gather(Run(store, planned.run_id), planned) for planned in runs]
     return _with_shared_base(found)
 
 
-def problems(found: Sequence[Compared]) -> list[str]:
+def problems(found: Sequence[ComparedRun]) -> list[str]:
     """Sentences about what is missing, unfinished or unlike, for the top of the page."""
     said = [f"{one.planned.run_id}: {text}" for one in found for text in one.missing]
     models = sorted({one.model for one in found if one.model})
@@ -72,8 +72,8 @@ def problems(found: Sequence[Compared]) -> list[str]:
     return said
 
 
-def _gather(run: Run, planned: Planned) -> Compared:
-    nothing = Compared(planned, "not started", 0, "", "", {}, "", {}, (), (), ())
+def _gather(run: Run, planned: Planned) -> ComparedRun:
+    nothing = ComparedRun(planned, "not started", 0, "", "", {}, "", {}, (), (), ())
     try:
         description = run.history.description()
     except Damaged as error:
@@ -215,7 +215,7 @@ def _ends(planned: Planned, curves: Sequence[Row], generations: int) -> Iterator
         yield scope | {"generations": float(generations), "score": math.fsum(values) / len(values)}
 
 
-def _with_shared_base(found: Sequence[Compared]) -> list[Compared]:
+def _with_shared_base(found: Sequence[ComparedRun]) -> list[ComparedRun]:
     """Runs of one seed start from the same weights, so a base model scored in one of them is scored for all."""
     bases: dict[tuple[Any, ...], list[Row]] = {}
     for one in found:
@@ -230,6 +230,6 @@ def _with_shared_base(found: Sequence[Compared]) -> list[Compared]:
     return shared
 
 
-def _sharing(one: Compared) -> tuple[Any, ...]:
+def _sharing(one: ComparedRun) -> tuple[Any, ...]:
     rule = one.planned.config.benchmark
     return one.planned.seed, one.model, one.start, rule.suite, rule.limit, rule.attempts

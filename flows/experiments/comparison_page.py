@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
-from flows.experiments.comparison import Compared, gather, problems
+from flows.experiments.comparison import ComparedRun, gather, problems
 from flows.experiments.comparison_text import (
     arms_table,
     changes_table,
@@ -44,7 +44,7 @@ class _Made:
 
     described: Experiment
     file: Path
-    found: Sequence[Compared]
+    found: Sequence[ComparedRun]
     registered: Registered
     late: Sequence[str]
     arms: Sequence[str]
@@ -87,7 +87,7 @@ def registration(file: Path) -> Registered:
     return Registered(commit, float(time)) if clean else Registered("", 0.0)
 
 
-def _began_before(found: Sequence[Compared], registered: Registered) -> list[str]:
+def _began_before(found: Sequence[ComparedRun], registered: Registered) -> list[str]:
     """Runs that began before the file was committed: they may have shaped it."""
     if not registered.commit:
         return [one.planned.run_id for one in found if one.description]
@@ -108,7 +108,7 @@ def _primary(described: Experiment, late: Sequence[str]) -> dict[str, Any]:
 
 def _drawn(
     described: Experiment,
-    found: Sequence[Compared],
+    found: Sequence[ComparedRun],
     named: Mapping[str, str],
     arms: Sequence[str],
     compared: pa.Table,
@@ -148,7 +148,7 @@ def _page(made: _Made) -> str:
     return page(f"Experiment {described.name}", head, sections)
 
 
-def arms_by_model(found: Sequence[Compared]) -> dict[str, str]:
+def arms_by_model(found: Sequence[ComparedRun]) -> dict[str, str]:
     """The arm of each run as figures name it; an arm that ran on several base models is several, so that none are averaged."""
     models: dict[str, set[str]] = {}
     for one in found:
@@ -210,7 +210,7 @@ def _table(rows: Sequence[Mapping[str, Any]], like: pa.Table) -> pa.Table:
     return pa.Table.from_pylist([dict(row) for row in rows], schema=like.schema)
 
 
-def _tables(found: Sequence[Compared], compared: pa.Table, moved: pa.Table, folder: Path) -> list[str]:
+def _tables(found: Sequence[ComparedRun], compared: pa.Table, moved: pa.Table, folder: Path) -> list[str]:
     """Writes runs, scores, curves, differences and changes as Parquet and CSV; the paths."""
     runs = [
         {"run": one.planned.run_id, "arm": one.planned.arm, "seed": one.planned.seed, "state": one.state}

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flows.config import differences, dump
-from flows.experiments.comparison import Compared
+from flows.experiments.comparison import ComparedRun
 from flows.experiments.spec import Experiment
 from flows.report.report_page import Html, escape, joined, table, tile
 from stages.figures.comparison import UNITS
@@ -12,7 +12,7 @@ from stages.figures.comparison import UNITS
 Row = Mapping[str, Any]
 
 
-def lead(described: Experiment, found: Sequence[Compared], commit: str, file: str) -> Html:
+def lead(described: Experiment, found: Sequence[ComparedRun], commit: str, file: str) -> Html:
     """The question, and how far the experiment has come."""
     done = sum(one.usable for one in found)
     codes = sorted({str(one.description.get("versions", {}).get("code", ""))[:12] for one in found if one.description} - {""})
@@ -124,7 +124,7 @@ def changes_table(rows: Sequence[Row]) -> Html:
     return table(header, cells)
 
 
-def runs_table(found: Sequence[Compared]) -> Html:
+def runs_table(found: Sequence[ComparedRun]) -> Html:
     """Every run with its state and its costs."""
     names = ("generated_tokens", "trained_tokens", "optimizer_steps", "seconds")
     rows = [
@@ -141,7 +141,7 @@ def runs_table(found: Sequence[Compared]) -> Html:
     return table(("run", "state", "generations", *(UNITS[name] for name in names), "base model", "head"), rows)
 
 
-def arms_table(described: Experiment, found: Sequence[Compared]) -> Html:
+def arms_table(described: Experiment, found: Sequence[ComparedRun]) -> Html:
     """What each arm does otherwise than the arm that others are compared with."""
     configs = {one.planned.arm: dump(one.planned.config) for one in found}
     usual = configs[described.primary.contrast[1]]

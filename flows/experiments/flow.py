@@ -21,7 +21,7 @@ from flows.storage import Store, open_store
 from flows.train import train
 
 
-class Incomplete(Exception):
+class IncompleteExperiment(Exception):
     """Runs failed for reasons that no retry mends; the others, and the comparison of what there is, are done."""
 
     exit_code = 1
@@ -47,7 +47,7 @@ def experiment(
     failed = [] if only_compare else _run_all(runs, opened, store)
     written = write_comparison(described, path, runs, opened, Path(out) if out else _beside(store, described.name))
     if failed:
-        raise Incomplete(f"{'; '.join(failed)}; the comparison of the others is {written['page']}")
+        raise IncompleteExperiment(f"{'; '.join(failed)}; the comparison of the others is {written['page']}")
     return written
 
 

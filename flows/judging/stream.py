@@ -18,7 +18,7 @@ from stages.core.row_errors import ItemFailed
 from stages.core.sandbox.protocol import Sandbox
 
 
-class NotWritten(RuntimeError):
+class OutputNotWritten(RuntimeError):
     """The verdicts cannot be written: a full disk, mostly."""
 
     exit_code = 1
@@ -70,7 +70,7 @@ def _command(
         print(str(error), file=sys.stderr)
         return 2
     except OSError as error:
-        raise NotWritten(f"the lines cannot be kept for --strict: {error}") from error
+        raise OutputNotWritten(f"the lines cannot be kept for --strict: {error}") from error
     try:
         _stream(source, stdout, read, judge, report, _Progress(progress or sys.stderr))
     except BrokenPipeError:
@@ -78,7 +78,7 @@ def _command(
     except OSError as error:
         with contextlib.suppress(OSError, AttributeError, ValueError):  # what is still buffered cannot be written either
             os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())
-        raise NotWritten(f"the verdicts cannot be written: {error}") from error
+        raise OutputNotWritten(f"the verdicts cannot be written: {error}") from error
     return 0
 
 

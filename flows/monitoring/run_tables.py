@@ -15,7 +15,7 @@ SMALL = ("metrics", "ratings", "offspring")
 """Tables of a few rows a member."""
 
 
-class Watch:
+class RunTables:
     """Metrics, ratings and offspring of a run. `look` reads what is new; a generation that is whole is never read again."""
 
     def __init__(self, run: Run) -> None:
@@ -27,7 +27,7 @@ class Watch:
         self._faults: dict[tuple[int, str], str] = {}
         self._lock = threading.Lock()
 
-    def look(self) -> "Watch":
+    def look(self) -> "RunTables":
         """Reads what the run has committed since the last look."""
         begun = self.run.history.generations()
         with self._lock:
@@ -102,9 +102,9 @@ def seconds_of(manifests: list[Manifest]) -> dict[str, float]:
 
 def health(run: Run) -> list[Alarm]:
     """The alarms of a run as far as it has come; what cannot be read raises none."""
-    return Watch(run).look().alarms()
+    return RunTables(run).look().alarms()
 
 
 def clock(run: Run) -> Clock:
     """Seconds of each stage of every generation."""
-    return Watch(run).look().clock()
+    return RunTables(run).look().clock()

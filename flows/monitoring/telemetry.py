@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from flows.monitoring.run_tables import Watch
+from flows.monitoring.run_tables import RunTables
 from flows.monitoring.status import stored_bytes
-from flows.monitoring.telemetry_machine import Around
+from flows.monitoring.telemetry_machine import MachineMetrics
 from flows.monitoring.telemetry_run import numbers
 from flows.run.run import Run
 from flows.storage import Damaged, NotStored, Store, StoreRefused
@@ -26,11 +26,11 @@ BYTES_SECONDS = 60.0  # how long a count of stored bytes serves: it needs a list
 class StoreMetrics(Collector):
     """The metrics of a store. `watch_of` gives each run's small tables as far as it has come."""
 
-    def __init__(self, store: Store, run_ids: Callable[[], list[str]], watch_of: Callable[[str], Watch]) -> None:
+    def __init__(self, store: Store, run_ids: Callable[[], list[str]], watch_of: Callable[[str], RunTables]) -> None:
         self._store, self._run_ids, self._watch_of = store, run_ids, watch_of
         self._bytes: dict[str, tuple[float, dict[str, int]]] = {}
         self._beats: dict[str, tuple[object, float]] = {}
-        self._around = Around()
+        self._around = MachineMetrics()
         self._lock = threading.Lock()
 
     def describe(self) -> list[Metric]:
@@ -56,7 +56,7 @@ class StoreMetrics(Collector):
                 _family(families, name, says, tuple(labels)).add_metric([*labels.values()], value)
             yield from families.values()
 
-    def _add(self, families: dict[str, Metric], watch: Watch) -> None:
+    def _add(self, families: dict[str, Metric], watch: RunTables) -> None:
         for name, says, labels, value in numbers(watch):
             _family(families, name, says, ("run", *labels)).add_metric([watch.run.run_id, *labels.values()], value)
         for kind, size in self._stored(watch.run).items():

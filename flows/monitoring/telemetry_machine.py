@@ -24,7 +24,7 @@ _CARDS = ("nvidia-smi", "--query-gpu=index,memory.used,memory.total,utilization.
 Number = tuple[str, str, dict[str, str], float]
 
 
-class Around:
+class MachineMetrics:
     """The numbers of this machine and of its Prefect server, each kept for SECONDS."""
 
     def __init__(self) -> None:

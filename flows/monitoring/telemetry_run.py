@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flows.monitoring.run_tables import Watch
+from flows.monitoring.run_tables import RunTables
 from flows.run.manifest import Manifest
 from stages.analysis.summary import KINDS, lookup
 
@@ -17,7 +17,7 @@ _MEMORY = (
 )
 
 
-def numbers(watch: Watch) -> Iterator[Number]:
+def numbers(watch: RunTables) -> Iterator[Number]:
     """Everything that a run's manifests and small tables say."""
     config = (watch.run.history.description() or {}).get("config", {})
     labels = {"mode": str(config.get("mode", "")), "model": str(config.get("model", {}).get("name", ""))}
@@ -31,7 +31,7 @@ def numbers(watch: Watch) -> Iterator[Number]:
     yield from _alarms(watch)
 
 
-def _times(watch: Watch, whole: list[int]) -> Iterator[Number]:
+def _times(watch: RunTables, whole: list[int]) -> Iterator[Number]:
     total: dict[str, float] = {}
     for spent in watch.clock().values():
         total |= {stage: total.get(stage, 0.0) + seconds for stage, seconds in spent.items()}
@@ -47,7 +47,7 @@ def _times(watch: Watch, whole: list[int]) -> Iterator[Number]:
                 yield name, f"{says}, newest whole generation.", {"stage": stage}, float(clock[key]) * 2**20
 
 
-def _work(watch: Watch, whole: list[int]) -> Iterator[Number]:
+def _work(watch: RunTables, whole: list[int]) -> Iterator[Number]:
     """Tokens and programs: over all whole generations, and a second in the newest."""
     done: Counter[tuple[str, str]] = Counter()
     for generation in whole:
@@ -63,7 +63,7 @@ def _work(watch: Watch, whole: list[int]) -> Iterator[Number]:
             yield f"populora_{unit}_per_second", says, {"stage": stage}, amount / spent[stage]
 
 
-def _amounts(watch: Watch, generation: int) -> Counter[tuple[str, str]]:
+def _amounts(watch: RunTables, generation: int) -> Counter[tuple[str, str]]:
     """What each stage of a generation got through, by unit and stage."""
     values = lookup(watch.of(generation, "metrics"))
     refs = [ref for one in watch.manifests(generation) for ref in one.outputs if ref.rows is not None]
@@ -82,7 +82,7 @@ def _amounts(watch: Watch, generation: int) -> Counter[tuple[str, str]]:
     return found
 
 
-def _newest(watch: Watch) -> Iterator[Number]:
+def _newest(watch: RunTables) -> Iterator[Number]:
     """Shares, rewards and ratings of the newest generation that is rated; proposals by verdict over all."""
     statuses: Counter[str] = Counter()
     newest: Values = {}
@@ -124,7 +124,7 @@ def _members(values: Values, rated: list[dict[str, Any]]) -> Iterator[Number]:
         yield "populora_rating_sigma", "TrueSkill sigma of a member.", of, row["sigma"]
 
 
-def _alarms(watch: Watch) -> Iterator[Number]:
+def _alarms(watch: RunTables) -> Iterator[Number]:
     found = watch.alarms()
     for name, count in Counter(alarm.name for alarm in found).items():
         yield "populora_alarms_total", "Alarms raised, by name.", {"alarm": name}, count
@@ -133,10 +133,10 @@ def _alarms(watch: Watch) -> Iterator[Number]:
         yield "populora_alarm", "Alarms of the newest rated generation.", {"alarm": name}, 1
 
 
-def _stage(watch: Watch, generation: int, stage: str) -> Manifest | None:
+def _stage(watch: RunTables, generation: int, stage: str) -> Manifest | None:
     return next((manifest for manifest in watch.manifests(generation) if manifest.stage == stage), None)
 
 
-def _clock(watch: Watch, generation: int, stage: str) -> dict[str, Any]:
+def _clock(watch: RunTables, generation: int, stage: str) -> dict[str, Any]:
     manifest = _stage(watch, generation, stage)
     return {} if manifest is None else manifest.clock

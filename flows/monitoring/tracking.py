@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from flows.config import ConfigError
-from flows.monitoring.run_tables import Watch
+from flows.monitoring.run_tables import RunTables
 from flows.monitoring.tracking_sinks import MLflow, TensorBoard, WandB
 from flows.run.manifest import Json
 from flows.run.run import Run
@@ -55,7 +55,7 @@ def track(run: Run, to: str, follow: bool = False, told: Callable[[str], None] =
     config = dict(description["config"])
     sink, sent = opened(to, run.run_id, config), 0
     try:
-        watch = Watch(run)
+        watch = RunTables(run)
         while True:
             ready = [generation for generation in whole(watch.look()) if generation > sink.last()]
             raised = Counter(alarm.generation for alarm in watch.alarms()) if ready else Counter[int]()
@@ -79,18 +79,18 @@ def opened(to: str, run_id: str, config: Json) -> Sink:
     return SINKS[kind](target, run_id, config)
 
 
-def whole(watch: Watch) -> list[int]:
+def whole(watch: RunTables) -> list[int]:
     """Generations that are finished."""
     return [number for number in watch.generations if any(one.stage == "evolve" for one in watch.manifests(number))]
 
 
-def ended(watch: Watch, generation: int) -> float:
+def ended(watch: RunTables, generation: int) -> float:
     """When the last stage of a generation ended, by the clock of the machine that worked."""
     clocks = [one.clock for one in watch.manifests(generation)]
     return max((float(one.get("started", 0.0)) + float(one.get("seconds", 0.0)) for one in clocks), default=0.0)
 
 
-def values(watch: Watch, generation: int) -> dict[str, float]:
+def values(watch: RunTables, generation: int) -> dict[str, float]:
     """The finite numbers of a generation by name."""
     found: dict[str, float] = {}
     for row in watch.of(generation, "metrics").to_pylist():

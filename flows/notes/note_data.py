@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flows.monitoring.run_tables import Watch
-from flows.notes.note_text import Row, Sample, Told
+from flows.monitoring.run_tables import RunTables
+from flows.notes.note_text import NoteData, Row, Sample
 from flows.run.addresses import Addresses
 from flows.run.manifest import folder_of
 from flows.run.run import Run
@@ -34,23 +34,23 @@ _POINTS = {
 }
 
 
-class Teller:
+class NoteBuilder:
     """Gathers what each generation's notes say; what the curves need of earlier generations is kept."""
 
     def __init__(self, run: Run, planned: int, base: str = "") -> None:
         self.run, self.planned = run, planned
         self.at = Addresses(base) if base else None
-        self.watch = Watch(run)
+        self.watch = RunTables(run)
         self._points: dict[str, dict[int, pa.Table]] = {name: {} for name in _POINTS}
 
-    def told(self, generation: int) -> Told:
+    def told(self, generation: int) -> NoteData:
         """Everything about one generation that is stored."""
         watch = self.watch.look()
         tasks, grades = self.tasks(generation), self.grades(generation)
         for earlier in watch.generations:
             if earlier <= generation:
                 self._keep(earlier)
-        return Told(
+        return NoteData(
             run_id=self.run.run_id,
             generation=generation,
             planned=self.planned,

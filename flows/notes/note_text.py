@@ -35,7 +35,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Told:
+class NoteData:
     """Everything that a generation's note is made of. `earlier` holds (valid share, solve rate) of each generation so far."""
 
     run_id: str
@@ -52,7 +52,7 @@ class Told:
     at: Addresses | None = None
 
 
-def generation_note(told: Told) -> str:
+def generation_note(told: NoteData) -> str:
     """The summary of one generation."""
     parts = [
         f"# {told.run_id}, generation {told.generation} of {told.planned}",
@@ -139,7 +139,7 @@ def _inline(text: str) -> str:
     return re.sub(r"([\\`*_\[\]<>|!#])", r"\\\1", visible(text).replace("\n", " "))
 
 
-def _links(told: Told) -> str:
+def _links(told: NoteData) -> str:
     if told.at is None:
         return ""
     pages = {
@@ -152,7 +152,7 @@ def _links(told: Told) -> str:
     return "In the artifact browser: " + " · ".join(f"[{name}]({address})" for name, address in pages.items())
 
 
-def _numbers(told: Told) -> str:
+def _numbers(told: NoteData) -> str:
     """The headline table: what of how many, and the curve so far."""
     values = told.values
     kinds = ", ".join(
@@ -222,7 +222,7 @@ def _refused(values: Values) -> str:
     return "Proposals: " + ", ".join(f"{status} {value:.0f} ({value / total:.0%})" for status, value in counts) if total else ""
 
 
-def _ratings(told: Told) -> str:
+def _ratings(told: NoteData) -> str:
     rows = rating_rows(told.ratings)
     if not rows:
         return ""
@@ -234,7 +234,7 @@ def _ratings(told: Told) -> str:
     return "| member | role | rating | change | result | weights now |\n|---|---|---|---|---|---|\n" + "\n".join(lines)
 
 
-def _births(told: Told) -> str:
+def _births(told: NoteData) -> str:
     return "\n".join(
         f"- **{row['member_id']}** = {row['operator']}({', '.join(row['parents'])}), replaces {row['replaces']}; "
         f"change of delta W {row['relative_change']:.3f}, cosine {row['cosine']:.3f}"
@@ -250,7 +250,7 @@ def _seconds(seconds: Mapping[str, float]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _sample(sample: Sample, told: Told) -> str:
+def _sample(sample: Sample, told: NoteData) -> str:
     task = sample.task
     name = f"[{task['task_id']}]({told.at.task(told.run_id, task['task_id'])})" if told.at else task["task_id"]
     pairs = [

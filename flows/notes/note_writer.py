@@ -14,8 +14,8 @@ from typing import Any
 
 from flows.config import PROJECT
 from flows.monitoring.alarms import Alarm, summary
-from flows.notes.note_data import Teller
-from flows.notes.note_text import Told, generation_note, match_rows, rating_rows, run_note
+from flows.notes.note_data import NoteBuilder
+from flows.notes.note_text import NoteData, generation_note, match_rows, rating_rows, run_note
 from flows.run.run import Run
 from flows.storage import open_store
 from stages.analysis.summary import generation_line
@@ -24,12 +24,12 @@ LARGEST = 400_000  # characters of a note; pictures go first, then the note is c
 LINES = 20  # generations that the run's note lists
 
 
-class NotWritten(Exception):
+class NotesNotWritten(Exception):
     """The notes of a generation could not be written; the message says why."""
 
 
 @dataclass(frozen=True)
-class Written:
+class GenerationNotes:
     """The notes of one generation: Markdown and rows, its alarms, and the address of its page, empty without a browser."""
 
     generation: str
@@ -48,18 +48,18 @@ class Writer:
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, cwd=PROJECT, start_new_session=True)
 
-    def write(self, generation: int) -> Written:
+    def write(self, generation: int) -> GenerationNotes:
         """Waits for the notes of a generation. Raises NotWritten."""
         assert self._process.stdin is not None and self._process.stdout is not None
         try:
             print(generation, file=self._process.stdin, flush=True)
         except (BrokenPipeError, ValueError):  # it is gone, or closed
-            raise NotWritten("the process that writes them has ended") from None
+            raise NotesNotWritten("the process that writes them has ended") from None
         line = self._process.stdout.readline()
         answer: dict[str, Any] = json.loads(line) if line else {"fault": "the process that writes them has ended"}
         if "fault" in answer:
-            raise NotWritten(answer["fault"])
-        return Written(**(answer | {"alarms": [Alarm(**alarm) for alarm in answer["alarms"]]}))
+            raise NotesNotWritten(answer["fault"])
+        return GenerationNotes(**(answer | {"alarms": [Alarm(**alarm) for alarm in answer["alarms"]]}))
 
     def close(self) -> None:
         """Ends the process, whatever it is at."""
@@ -67,15 +67,15 @@ class Writer:
             self._process.kill()
 
 
-def written(teller: Teller, generation: int) -> Written:
+def written(teller: NoteBuilder, generation: int) -> GenerationNotes:
     """The notes of a generation, from what is stored."""
     told = teller.told(generation)
     matches = match_rows(teller.matches(generation), teller.tasks(generation), teller.grades(generation))
     link = told.at.generation(told.run_id, generation) if told.at else ""
-    return Written(fitting(told), rating_rows(told.ratings), matches, _rolling(teller), told.alarms, link)
+    return GenerationNotes(fitting(told), rating_rows(told.ratings), matches, _rolling(teller), told.alarms, link)
 
 
-def fitting(told: Told) -> str:
+def fitting(told: NoteData) -> str:
     """The note, small enough for Prefect's database: without pictures, and cut, if it must be."""
     note = generation_note(told)
     if len(note) > LARGEST:
@@ -83,7 +83,7 @@ def fitting(told: Told) -> str:
     return note if len(note) <= LARGEST else note[:LARGEST] + "\n\n… (cut; the artifact browser has the rest)"
 
 
-def _rolling(teller: Teller) -> str:
+def _rolling(teller: NoteBuilder) -> str:
     """The run's note: a line for each of its newest generations."""
     watch = teller.watch
     lines = [
@@ -93,7 +93,7 @@ def _rolling(teller: Teller) -> str:
     return run_note(teller.run.run_id, teller.planned, lines, summary(watch.alarms()), teller.at)
 
 
-def _serve(teller: Teller, asked: Iterable[str]) -> None:
+def _serve(teller: NoteBuilder, asked: Iterable[str]) -> None:
     for line in asked:
         try:
             answer = asdict(written(teller, int(line)))
@@ -104,4 +104,4 @@ def _serve(teller: Teller, asked: Iterable[str]) -> None:
 
 if __name__ == "__main__":
     store, run_id, planned, browser = sys.argv[1:]
-    _serve(Teller(Run(open_store(store), run_id), int(planned), browser), sys.stdin)
+    _serve(NoteBuilder(Run(open_store(store), run_id), int(planned), browser), sys.stdin)

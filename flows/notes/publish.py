@@ -33,7 +33,7 @@ from prefect.events import emit_event
 
 from flows.config import ConfigError, RunConfig
 from flows.monitoring.meter import Reading
-from flows.notes.note_writer import Writer, Written
+from flows.notes.note_writer import GenerationNotes, Writer
 from flows.run.addresses import Addresses
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
@@ -170,7 +170,7 @@ class Notes:
         else:
             self._client.update_artifact(self._progress, ArtifactUpdate(data=percent, description=what))
 
-    def _emit(self, generation: int, written: Written) -> None:
+    def _emit(self, generation: int, written: GenerationNotes) -> None:
         """What an automation can act on, with what it can put into its message."""
         resource = {
             "prefect.resource.id": f"populora.run.{self._run_id}",

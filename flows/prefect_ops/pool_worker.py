@@ -82,7 +82,7 @@ def _end(worker: "subprocess.Popen[bytes]", runs: list[int]) -> None:
 def _sweep(pool: str) -> None:
     from flows.execution import flow_cleanup
 
-    watch = flow_cleanup.Watch([pool])
+    watch = flow_cleanup.SilentRuns([pool])
     while True:
         time.sleep(SWEEP_SECONDS)
         try:

@@ -33,7 +33,7 @@ PATIENCE = {"worker": 16.0, "browser": 4.0, "server": 10.0}
 
 
 @dataclass(frozen=True)
-class Plan:
+class ServeOptions:
     """What to serve, and where."""
 
     store: str
@@ -50,7 +50,7 @@ class Plan:
         return f"http://{self.host}:{self.port}"
 
 
-def serve(plan: Plan) -> int:
+def serve(plan: ServeOptions) -> int:
     """Serves until SIGINT or SIGTERM; the exit code. Raises ConfigError for a port in use, another version, a second start."""
     plan.home.mkdir(parents=True, exist_ok=True)
     plan.home.chmod(0o700)
@@ -76,7 +76,7 @@ def serve(plan: Plan) -> int:
     return 0
 
 
-def environment(plan: Plan) -> dict[str, str]:
+def environment(plan: ServeOptions) -> dict[str, str]:
     """What the children see: a Prefect home of their own, the server's address, and this Python first on the path."""
     secret = password(plan.home)
     own = {
@@ -93,7 +93,7 @@ def environment(plan: Plan) -> dict[str, str]:
     return os.environ | prefect_api.WORKER_SETTINGS | own
 
 
-def _bring_up(plan: Plan, running: list[supervised.Child]) -> None:
+def _bring_up(plan: ServeOptions, running: list[supervised.Child]) -> None:
     """Server, deployments, worker, browser; each when the one before it answers."""
     variables, logs, python = environment(plan), plan.home / "logs", sys.executable
     server = [python, "-m", "flows.prefect_ops.ui_server", "--host", plan.host, "--port", str(plan.port)]
@@ -112,7 +112,7 @@ def _bring_up(plan: Plan, running: list[supervised.Child]) -> None:
         running.append(supervised.start(name, command, variables, logs / f"{name}.log"))
 
 
-def _wait_for_server(plan: Plan, server: supervised.Child) -> None:
+def _wait_for_server(plan: ServeOptions, server: supervised.Child) -> None:
     deadline = time.monotonic() + START_SECONDS
     while not prefect_api.answers(f"{plan.url}/api"):
         if not server.lives:
@@ -122,7 +122,7 @@ def _wait_for_server(plan: Plan, server: supervised.Child) -> None:
         time.sleep(0.2)
 
 
-def _print_addresses(plan: Plan) -> None:
+def _print_addresses(plan: ServeOptions) -> None:
     print(f"Prefect UI  {login_link.link(plan.url, password(plan.home))}")
     print("            (opens once, within an hour; for another link: populora serve --link)")
     print(f"browser     http://{plan.host}:{plan.browser_port}")
@@ -155,7 +155,7 @@ def _until_told() -> Iterator[None]:
 
 
 @contextmanager
-def _only_one(plan: Plan) -> Iterator[None]:
+def _only_one(plan: ServeOptions) -> Iterator[None]:
     """Raises ConfigError when this home is served already: two servers on one database would undo each other's work."""
     lock: IO[str]
     with (plan.home / "lock").open("w") as lock:
@@ -208,11 +208,11 @@ def sign_in(url: str, home: Path = HOME) -> None:
         os.environ[prefect_api.PASSWORD] = password(home)
 
 
-def _note(plan: Plan) -> Path:
+def _note(plan: ServeOptions) -> Path:
     return plan.home / "serving.json"
 
 
-def _check_ports(plan: Plan) -> None:
+def _check_ports(plan: ServeOptions) -> None:
     for option, port in (("--port", plan.port), ("--browser-port", plan.browser_port)):
         if not 1 <= port <= 65535:
             raise ConfigError(f"{option} {port}: between 1 and 65535")
@@ -226,7 +226,7 @@ def _check_ports(plan: Plan) -> None:
                 ) from None
 
 
-def _whose(plan: Plan, port: int, error: OSError) -> str:
+def _whose(plan: ServeOptions, port: int, error: OSError) -> str:
     """What is there: another Prefect server is told from anything else."""
     version = prefect_api.version_of(f"http://{plan.host}:{port}/api")
     if version is None:

@@ -62,7 +62,7 @@ ALONE = {
 PASSWORD = "PREFECT_SERVER_API_AUTH_STRING"
 
 
-class Guarded:
+class PolicyHeaders:
     """An ASGI application whose every answer carries the policy."""
 
     def __init__(self, app: Any) -> None:
@@ -98,7 +98,7 @@ def take_turns() -> None:
 
 def walled(app: Any, host: str, password: str) -> Any:
     """Prefect's application behind everything that keeps others out."""
-    return Gate(Entrance(Guarded(app), password), names_of(host), closed=("/api", "/docs", "/openapi.json"))
+    return Gate(Entrance(PolicyHeaders(app), password), names_of(host), closed=("/api", "/docs", "/openapi.json"))
 
 
 def main() -> None:
@@ -122,7 +122,7 @@ def main() -> None:
     take_turns()
     app = walled(create_app(final=True, ephemeral=arguments.alone), arguments.host, password)
     level = os.environ.get("PREFECT_SERVER_LOGGING_LEVEL", "warning").lower()
-    with gc_tuning.calm():
+    with gc_tuning.relaxed_gc():
         uvicorn.run(app, host=arguments.host, port=arguments.port, log_level=level, timeout_graceful_shutdown=3)
 
 

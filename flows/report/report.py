@@ -8,9 +8,9 @@ import pyarrow as pa
 
 from flows.config import RunConfig, dump
 from flows.monitoring.alarms import alarms, summary
-from flows.report.report_data import Gathered, gather
+from flows.report.report_data import RunData, gather
 from flows.report.report_figures import EVERY, LEARNING, MACHINE, POPULATION, TASKS, Draw, picture
-from flows.report.report_page import Html, Links, details, escape, joined, note, page, table, tile
+from flows.report.report_page import ArtifactLinks, Html, details, escape, joined, note, page, table, tile
 from flows.report.report_tasks import samples
 from flows.run.manifest import folder_of
 from flows.run.run import Run
@@ -25,7 +25,7 @@ def report(run: Run, out: Path) -> Path:
     """Writes the report of a run, finished or not, to `out` and returns its absolute path."""
     gathered = gather(run)
     out = _place(out)  # before the work, so that a refusal comes at once
-    links = Links(run.store, run.run_id, out)
+    links = ArtifactLinks(run.store, run.run_id, out)
     text = page(f"Run {run.run_id}", _lead(gathered, links), _sections(gathered, links))
     return _written(out, text.encode())
 
@@ -64,7 +64,7 @@ def _place(out: Path) -> Path:
     return out
 
 
-def _sections(run: Gathered, links: Links) -> list[tuple[str, str, Html]]:
+def _sections(run: RunData, links: ArtifactLinks) -> list[tuple[str, str, Html]]:
     found = summary(alarms(run.tables["metrics"], run.tables["ratings"], run.clock))
     return [
         ("headline", "Where the run stands", _headline(run, links)),
@@ -86,7 +86,7 @@ def _alarms(found: Sequence[str]) -> Html:
     return joined([note("Worth a look", found) if found else Html("<p>None.</p>"), where])
 
 
-def _lead(run: Gathered, links: Links) -> Html:
+def _lead(run: RunData, links: ArtifactLinks) -> Html:
     config, code = run.config, str(run.description.get("versions", {}).get("code", ""))
     population = config.get("population", {})
     who = f"{population.get('teachers')} teachers and {population.get('students')} students"
@@ -99,7 +99,7 @@ def _lead(run: Gathered, links: Links) -> Html:
     return joined([Html(f'<p class="lead">{text}{head}</p>'), *missing])
 
 
-def _headline(run: Gathered, links: Links) -> Html:
+def _headline(run: RunData, links: ArtifactLinks) -> Html:
     """Tiles of the newest generation that has the numbers."""
     tiles = [tile(f"{len(run.finished)} of {run.planned}", "generations done", links("run.json"))]
     graded = _newest(run.tables["grades"])
@@ -123,7 +123,7 @@ def _headline(run: Gathered, links: Links) -> Html:
     return Html(f'<div class="tiles">{joined(tiles)}</div><p class="small">± is one standard error; for ratings one sigma.</p>')
 
 
-def _benchmark_tiles(scores: pa.Table, links: Links) -> list[Html]:
+def _benchmark_tiles(scores: pa.Table, links: ArtifactLinks) -> list[Html]:
     rows = [row for row in only(scores, group="all", measure="pass@1 greedy").to_pylist() if row["role"] != "teacher"]
     if not rows:
         return []
@@ -140,15 +140,15 @@ def _percent(mean: float, stderr: float) -> str:
     return f"{100 * mean:.0f} %" if stderr != stderr else f"{100 * mean:.0f} ± {100 * stderr:.0f} %"
 
 
-def _source(links: Links, generation: int, name: str) -> Html:
+def _source(links: ArtifactLinks, generation: int, name: str) -> Html:
     return links(f"{folder_of(generation)}/{name}.parquet", f"{name}.parquet")
 
 
-def _plates(run: Gathered, links: Links, draws: Mapping[str, Draw]) -> Html:
+def _plates(run: RunData, links: ArtifactLinks, draws: Mapping[str, Draw]) -> Html:
     return Html(f'<div class="plates">{joined(_figure(run, draw(run), links) for draw in draws.values())}</div>')
 
 
-def _figure(run: Gathered, plate: Plate, links: Links) -> Html:
+def _figure(run: RunData, plate: Plate, links: ArtifactLinks) -> Html:
     generations = sorted(key for key in run.manifests if key is not None)
     where = f"generations {generations[0]} to {generations[-1]}" if len(generations) > 1 else "the run"
     names = ", ".join(f"<code>{escape(name)}</code>" for name in plate.tables)
@@ -159,7 +159,7 @@ def _figure(run: Gathered, plate: Plate, links: Links) -> Html:
     return Html(f'<figure class="card" id="{plate.name}">{picture(plate)}<figcaption>{caption} {source}</figcaption></figure>')
 
 
-def _births(run: Gathered, links: Links) -> Html:
+def _births(run: RunData, links: ArtifactLinks) -> Html:
     rows = [
         [
             links(f"{folder_of(row['generation'])}/offspring.parquet", str(row["generation"])),
@@ -179,7 +179,7 @@ def _births(run: Gathered, links: Links) -> Html:
     return details(f"All {len(rows)} offspring", table(header, rows))
 
 
-def _scores(run: Gathered, links: Links) -> Html:
+def _scores(run: RunData, links: ArtifactLinks) -> Html:
     """The scores of every benchmark but the finest slices."""
     kept = [row for row in run.tables["scores"].to_pylist() if " band " not in row["group"]]
     if not kept:
@@ -202,7 +202,7 @@ def _scores(run: Gathered, links: Links) -> Html:
     return details(f"{len(rows)} scores", table(header, rows)) if len(rows) > 60 else table(header, rows)
 
 
-def _configuration(run: Gathered, links: Links) -> Html:
+def _configuration(run: RunData, links: ArtifactLinks) -> Html:
     """Every setting; bold where it differs from the defaults, which are the paper's."""
     usual: dict[str, Any] = dump(RunConfig.model_validate({}))
     single = {key: value for key, value in run.config.items() if not isinstance(value, dict)}
@@ -222,7 +222,7 @@ def _plain(value: Any) -> str:
     return str(value) if value != "" else "–"
 
 
-def _artifacts(run: Gathered, links: Links) -> Html:
+def _artifacts(run: RunData, links: ArtifactLinks) -> Html:
     """Every table and manifest by generation."""
     names = list(dict.fromkeys(name for key in run.manifests if key is not None for name in run.refs(key)))
     rows = []

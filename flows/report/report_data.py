@@ -19,7 +19,7 @@ _TRAINED = re.compile(r"-g(\d+)$")
 
 
 @dataclass(frozen=True)
-class Gathered:
+class RunData:
     """A run as far as it has come. `missing` says in sentences what is not there or cannot be read."""
 
     run: Run
@@ -47,7 +47,7 @@ class Gathered:
         return {ref.uri.rpartition("/")[2].removesuffix(".parquet"): ref for ref in refs if _own_table(ref, generation)}
 
 
-def gather(run: Run, kept: MutableMapping[tuple[int, str], Tables] | None = None) -> Gathered:
+def gather(run: Run, kept: MutableMapping[tuple[int, str], Tables] | None = None) -> RunData:
     """Reads everything that a report shows but the texts of its sample tasks. Raises NotStored for a run never started.
 
     `kept` holds what was read of whole generations before, by the digest of their newest manifest; new ones are added.
@@ -79,7 +79,7 @@ def gather(run: Run, kept: MutableMapping[tuple[int, str], Tables] | None = None
     missing = _gaps(manifests, planned) + missing
     whole = joined(parts)
     whole["scores"] = _scores(run, manifests, whole["offspring"], missing)
-    return Gathered(run, description, run.history.head(), finished, manifests, whole, clock(run), missing)
+    return RunData(run, description, run.history.head(), finished, manifests, whole, clock(run), missing)
 
 
 def clock_table(found: Clock) -> pa.Table:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from flows.report.report_data import Gathered, clock_table
+from flows.report.report_data import RunData, clock_table
 from flows.report.report_page import Html, escape
 from stages.figures import diversity as diversity_figures
 from stages.figures import figures
@@ -10,7 +10,7 @@ from stages.figures import population as population_figures
 from stages.figures import tasks as task_figures
 from stages.figures.plates import Plate, svg
 
-Draw = Callable[[Gathered], Plate]
+Draw = Callable[[RunData], Plate]
 
 LEARNING: Mapping[str, Draw] = {
     "solve-rate": lambda run: figures.solve_rate(run.tables["grades"]),

@@ -19,7 +19,7 @@ Html = NewType("Html", str)
 CSS = (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
 
 
-class Links:
+class ArtifactLinks:
     """Links to artifacts that work from where the report lies; plain names where they would not (S3, a report elsewhere)."""
 
     def __init__(self, store: Store, run_id: str, out: Path) -> None:

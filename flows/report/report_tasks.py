@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from flows.report.report_data import Gathered
-from flows.report.report_page import Html, Links, escape, joined
+from flows.report.report_data import RunData
+from flows.report.report_page import ArtifactLinks, Html, escape, joined
 from flows.storage import Damaged, NotStored
 from stages.core.highlight import python_html, text_html
 from stages.core.prompts.styles import Kind
@@ -23,7 +23,7 @@ ASKED = {
 }
 
 
-def samples(gathered: Gathered, links: Links) -> Html:
+def samples(gathered: RunData, links: ArtifactLinks) -> Html:
     """The section, or a sentence where no task has been solved yet."""
     chosen = choose(gathered.tables["tasks"], gathered.tables["grades"])
     if not chosen:
@@ -70,7 +70,7 @@ def choose(tasks: pa.Table, grades: pa.Table) -> list[tuple[str, list[Row]]]:
 class _Reader:
     """Full rows of tasks and attempts; each table is read once."""
 
-    def __init__(self, gathered: Gathered) -> None:
+    def __init__(self, gathered: RunData) -> None:
         self._gathered = gathered
         self._kept: dict[tuple[int, str], pa.Table | None] = {}
 
@@ -92,7 +92,7 @@ class _Reader:
         return rows
 
 
-def _card(task: Row, reader: _Reader, links: Links) -> Html:
+def _card(task: Row, reader: _Reader, links: ArtifactLinks) -> Html:
     generation, folder = task["generation"], f"generation={task['generation']:04d}"
     full = reader.rows(generation, "tasks", task["task_id"])[0]
     attempts = _attempts(reader, task)

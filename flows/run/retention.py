@@ -15,7 +15,7 @@ from typing import Any
 
 from flows.run.manifest import SCHEMA, Manifest, Ref, readable_json
 from flows.run.run import Run
-from flows.run.scan import Survey
+from flows.run.scan import RunScan
 from flows.storage import NotStored, Store, StoreRefused
 from stages.core.lora.adapter_files import CONFIG_FILE, OPTIMIZER_FILE
 from stages.core.population import population_after
@@ -25,7 +25,7 @@ NOTE = ".fork-"  # a dotted note per fork in the run that it borrows from
 
 
 @dataclass(frozen=True)
-class Policy:
+class RetentionPolicy:
     """What is kept; `every` counts generations as evolution does: every 5th are numbers 4, 9, 14, …"""
 
     newest: int = 2
@@ -42,7 +42,7 @@ class Retirement:
     size: int
 
 
-def retire(run: Run, policy: Policy, clock: Mapping[str, Any], generation: int | None = None) -> list[Retirement]:
+def retire(run: Run, policy: RetentionPolicy, clock: Mapping[str, Any], generation: int | None = None) -> list[Retirement]:
     """Notes and removes what the policy lets go once `generation` (default: the newest whole one) is done. Needs the lease."""
     present = set(run.store.list(run.history.place("adapters/")))
     rest = [uri for uri in run.history.retired() if run.history.place(uri) in present]
@@ -56,7 +56,7 @@ def retire(run: Run, policy: Policy, clock: Mapping[str, Any], generation: int |
     return [one for one in going if one.ref.uri not in kept]
 
 
-def plan(run: Run, policy: Policy, generation: int | None = None) -> list[Retirement]:
+def plan(run: Run, policy: RetentionPolicy, generation: int | None = None) -> list[Retirement]:
     """What would be retired now; nothing is changed."""
     whole = [number for number in run.history.generations() if run.manifest("evolve", number) is not None]
     if generation is not None:
@@ -74,7 +74,7 @@ def plan(run: Run, policy: Policy, generation: int | None = None) -> list[Retire
     return going
 
 
-def unnamed(survey: Survey) -> list[str]:
+def unnamed(survey: RunScan) -> list[str]:
     """Data that no manifest names: debris of killed attempts, or of one still at work."""
     named = {ref.uri for manifest in survey.manifests.values() for ref in manifest.outputs} | set(survey.manifests) | {"run.json"}
     uris = (uri.removeprefix(f"{survey.run.run_id}/") for uri in survey.run.store.list(f"{survey.run.run_id}/"))
@@ -82,7 +82,14 @@ def unnamed(survey: Survey) -> list[str]:
 
 
 def expected_bytes(
-    policy: Policy | None, generations: int, members: int, weights: int, optimizer: int, tables: int, births: int, benchmarks: int
+    policy: RetentionPolicy | None,
+    generations: int,
+    members: int,
+    weights: int,
+    optimizer: int,
+    tables: int,
+    births: int,
+    benchmarks: int,
 ) -> int:
     """Bytes at the end of a run whose adapters have so many bytes of weights and optimizer state, tables a generation.
 
@@ -106,7 +113,7 @@ def check_room(store: Store, needed: int) -> None:
         )
 
 
-def _reason(manifest: Manifest, ref: Ref, needed: set[str], telling: set[str], policy: Policy) -> str:
+def _reason(manifest: Manifest, ref: Ref, needed: set[str], telling: set[str], policy: RetentionPolicy) -> str:
     """Why a file may go; empty when it stays."""
     adapter_id, name = ref.uri.split("/")[1:3]
     if manifest.generation is None or manifest.stage == "evolve" or name == CONFIG_FILE or adapter_id in needed:

@@ -11,7 +11,7 @@ from flows.storage import Damaged, NotStored, StoreRefused
 
 
 @dataclass
-class Survey:
+class RunScan:
     """A run as found: its manifests by uri in order, and what is wrong (uri, problem, whether its bytes are)."""
 
     run: Run
@@ -40,64 +40,64 @@ class Survey:
         return sorted({one.generation for one in self.manifests.values() if one.generation is not None})
 
 
-def survey_of(run: Run) -> Survey:
+def survey_of(run: Run) -> RunScan:
     """All manifests that can be read, in order of the chain, parts after their stage; the others as problems."""
     uris = [uri.removeprefix(f"{run.run_id}/") for uri in run.store.list(f"{run.run_id}/")]
     if not uris:
         raise NotStored(f"there is no run {run.run_id} in {run.store.url}")
-    survey = Survey(run)
+    scan = RunScan(run)
     wanted = [uri for uri in uris if uri.endswith(".json") and uri.startswith(("start/", "generation=", "benchmarks/"))]
     for uri in sorted(wanted, key=order_of):
         try:
-            survey.manifests[uri] = read_manifest(run.store.read(f"{run.run_id}/{uri}"), uri)
+            scan.manifests[uri] = read_manifest(run.store.read(f"{run.run_id}/{uri}"), uri)
         except (Damaged, StoreRefused) as error:
-            survey.report(uri, str(error).removeprefix(f"{uri}: "))
-    return survey
+            scan.report(uri, str(error).removeprefix(f"{uri}: "))
+    return scan
 
 
-def dependents(survey: Survey, uri: str) -> tuple[str, ...]:
+def dependents(scan: RunScan, uri: str) -> tuple[str, ...]:
     """The stages that read an artifact, or anything made from it, in order."""
-    tainted = {uri} | {ref.uri for ref in survey.manifests[uri].outputs} if uri in survey.manifests else {uri}
+    tainted = {uri} | {ref.uri for ref in scan.manifests[uri].outputs} if uri in scan.manifests else {uri}
     found = []
-    for place, manifest in survey.manifests.items():
+    for place, manifest in scan.manifests.items():
         if any(ref.uri in tainted for ref in manifest.inputs):
             tainted |= {ref.uri for ref in manifest.outputs}
             found.append(place.removesuffix(".json"))
     return tuple(found)
 
 
-def check_chain(survey: Survey, description: Json) -> None:
+def check_chain(scan: RunScan, description: Json) -> None:
     """Every manifest stands where it says, none is missing, and each carries the digest of the one before it."""
     links: list[tuple[str, str, str]] = [("run.json", digest(description) if description else "", "")]
-    unreadable = [uri for uri, _, _ in survey.wrong if ".parts/" not in uri and place_in_chain(uri) is not None]
+    unreadable = [uri for uri, _, _ in scan.wrong if ".parts/" not in uri and place_in_chain(uri) is not None]
     place = -2
-    for uri in sorted([uri for uri in survey.manifests if ".parts/" not in uri] + unreadable, key=order_of):
+    for uri in sorted([uri for uri in scan.manifests if ".parts/" not in uri] + unreadable, key=order_of):
         here = place_in_chain(uri)
         if here is None:
             continue
         for generation, stage in skipped(place, here):
-            survey.report(manifest_uri(stage, generation), "the manifest is missing, although later stages have theirs")
+            scan.report(manifest_uri(stage, generation), "the manifest is missing, although later stages have theirs")
             links.append((manifest_uri(stage, generation), "", ""))
-        place, manifest = here, survey.manifests.get(uri)
+        place, manifest = here, scan.manifests.get(uri)
         links.append((uri, digest(manifest), manifest.previous) if manifest else (uri, "", ""))
-    _check_links(survey, links)
-    for uri, manifest in survey.manifests.items():
-        _check_identity(survey, uri, manifest)
+    _check_links(scan, links)
+    for uri, manifest in scan.manifests.items():
+        _check_identity(scan, uri, manifest)
 
 
-def _check_identity(survey: Survey, uri: str, manifest: Manifest) -> None:
+def _check_identity(scan: RunScan, uri: str, manifest: Manifest) -> None:
     """A manifest is of the run, generation and stage whose name it bears; a part hangs on the chain where its stage does."""
     stage, is_part, part = manifest.stage.partition(".parts/")
     benchmark = uri.startswith("benchmarks/")
     fits = stage in (*STAGE_NAMES, "start") and (benchmark or manifest_uri(stage, manifest.generation, part or None) == uri)
-    if not fits or manifest.run != survey.run.run_id:
-        survey.report(uri, f"it says that it is {manifest.stage} of generation {manifest.generation} of run {manifest.run}")
-    whole = survey.manifests.get(manifest_uri(stage, manifest.generation)) if is_part and fits else None
+    if not fits or manifest.run != scan.run.run_id:
+        scan.report(uri, f"it says that it is {manifest.stage} of generation {manifest.generation} of run {manifest.run}")
+    whole = scan.manifests.get(manifest_uri(stage, manifest.generation)) if is_part and fits else None
     if whole is not None and whole.previous != manifest.previous:
-        survey.report(uri, "it is chained to another manifest than the stage that it is a part of")
+        scan.report(uri, "it is chained to another manifest than the stage that it is a part of")
 
 
-def _check_links(survey: Survey, links: Sequence[tuple[str, str, str]]) -> None:
+def _check_links(scan: RunScan, links: Sequence[tuple[str, str, str]]) -> None:
     """Of two manifests whose link is broken, the one whose other link is broken too is damaged; else the earlier one."""
 
     def holds(at: int) -> bool:
@@ -107,23 +107,23 @@ def _check_links(survey: Survey, links: Sequence[tuple[str, str, str]]) -> None:
     for at in range(len(links) - 1):
         if not holds(at):
             later = at + 2 < len(links) and not holds(at + 1)
-            survey.report(links[at + 1 if later else at][0], "its digest is not the one that the chain holds")
+            scan.report(links[at + 1 if later else at][0], "its digest is not the one that the chain holds")
 
 
-def check_inputs(survey: Survey) -> None:
+def check_inputs(scan: RunScan) -> None:
     """What a stage read is what an earlier one wrote. Not judged while manifests are missing: theirs may be the inputs."""
-    if not complete(survey):
+    if not complete(scan):
         return
-    made = {(ref.uri, ref.sha256) for manifest in survey.manifests.values() for ref in manifest.outputs}
-    for uri, manifest in survey.manifests.items():
+    made = {(ref.uri, ref.sha256) for manifest in scan.manifests.values() for ref in manifest.outputs}
+    for uri, manifest in scan.manifests.items():
         for ref in manifest.inputs:
             if (ref.uri, ref.sha256) not in made:
-                survey.report(uri, f"it names an input that no manifest made: {ref.uri} with digest {ref.sha256[:12]}…", False)
+                scan.report(uri, f"it names an input that no manifest made: {ref.uri} with digest {ref.sha256[:12]}…", False)
 
 
-def complete(survey: Survey) -> bool:
+def complete(scan: RunScan) -> bool:
     """Whether no manifest of the chain is missing or unreadable."""
-    return all(uri in survey.manifests or place_in_chain(uri) is None for uri, _, _ in survey.wrong)
+    return all(uri in scan.manifests or place_in_chain(uri) is None for uri, _, _ in scan.wrong)
 
 
 def order_of(uri: str) -> tuple[int, int, str]:

@@ -37,11 +37,11 @@ WORDS = {
 }
 
 
-class Taken(Exception):
+class ObjectExists(Exception):
     """The condition failed: an object is there."""
 
 
-class Again(Exception):
+class RetryableFault(Exception):
     """A fault that we noticed ourselves and that another attempt may mend."""
 
 
@@ -54,7 +54,7 @@ def settled(url: str, uri: str, request: Callable[[], Any]) -> Any:
             code = str(error.response.get("Error", {}).get("Code", ""))
             status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
             if code in TAKEN:
-                raise Taken from error
+                raise ObjectExists from error
             if code in ABSENT:
                 raise NotStored(f"{uri}: no such artifact") from error
             if code not in PASSING and status < 500 and status != 429:
@@ -66,7 +66,7 @@ def settled(url: str, uri: str, request: Callable[[], Any]) -> Any:
             ) from error
         except ParamValidationError as error:
             raise StoreRefused(f"store {url}: {str(error).splitlines()[-1]}") from error
-        except (BotoCoreError, HTTPError, Again, OSError) as error:
+        except (BotoCoreError, HTTPError, RetryableFault, OSError) as error:
             fault = str(error).split("\n")[0]
         pause(attempt)
     raise StoreUnavailable(f"store {url}: {uri}: {fault} ({ATTEMPTS} attempts)")

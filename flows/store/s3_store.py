@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 from botocore.exceptions import BotoCoreError, ClientError
 
 from flows.store.file_store import NotStored, StoreRefused, StoreUnavailable, Uris, check_run_id, check_uri, locked
-from flows.store.s3_calls import ATTEMPTS, Again, Taken, client, pause, settled
+from flows.store.s3_calls import ATTEMPTS, ObjectExists, RetryableFault, client, pause, settled
 
 READS = 3  # of an object whose ETag does not fit the bytes that came
 TIMEOUT = 30.0
@@ -60,7 +60,7 @@ class S3Store:
         try:
             settled(self.url, "", lambda: self._client.head_bucket(Bucket=self.bucket))
         except NotStored:
-            with suppress(Taken):
+            with suppress(ObjectExists):
                 settled(self.url, "", lambda: self._client.create_bucket(Bucket=self.bucket))
 
     def read(self, uri: str) -> bytes:
@@ -217,7 +217,7 @@ class S3Store:
         for attempt in range(ATTEMPTS):
             try:
                 return settled(self.url, uri, lambda: put(key, data, token))
-            except Taken:
+            except ObjectExists:
                 head = self._head(uri)
                 if head is not None:
                     ours = head.get("Metadata", {}).get("writer") == token
@@ -233,7 +233,7 @@ class S3Store:
         if _fits(data, answer):
             return _bare(answer)
         self._client.delete_object(Bucket=self.bucket, Key=key)
-        raise Again("the server received other bytes than were sent")
+        raise RetryableFault("the server received other bytes than were sent")
 
     def _put_parts(self, key: str, data: bytes, token: str) -> str:
         begun = self._client.create_multipart_upload(Bucket=self.bucket, Key=key, Metadata={"writer": token})

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stages.core.statistics.paired import Estimate, detectable, over_seeds, p_flip, p_paired
+from stages.core.statistics.paired import SeedEstimate, detectable, over_seeds, p_flip, p_paired
 
 _STR, _INT, _FLOAT = pa.string(), pa.int64(), pa.float64()
 _SPREAD = [("n", _INT), ("stderr", _FLOAT), ("low", _FLOAT), ("high", _FLOAT), ("p_t", _FLOAT), ("p_flip", _FLOAT)]
@@ -112,7 +112,7 @@ def _difference(
     }
 
 
-def _spread(found: Estimate, apart: Sequence[float]) -> dict[str, Any]:
+def _spread(found: SeedEstimate, apart: Sequence[float]) -> dict[str, Any]:
     """The columns of _SPREAD."""
     own = {"n": found.n, "stderr": found.stderr, "low": found.low, "high": found.high}
     return own | {"p_t": p_paired(found), "p_flip": p_flip(apart)}

@@ -163,7 +163,7 @@ def explore(tasks: pa.Table, earlier: Sequence[pa.Table]) -> pa.Table:
 
 
 @dataclass(frozen=True)
-class Birth:
+class OffspringRecord:
     """A member born in the run: its parents, the operator, and what the parents earned in the generation of the event."""
 
     parents: tuple[str, ...]
@@ -177,7 +177,7 @@ def relate(
     grades: pa.Table,
     samples: pa.Table,
     weights: Mapping[str, Weights],
-    births: Mapping[str, Birth],
+    births: Mapping[str, OffspringRecord],
     scale: float,
     generation: int,
 ) -> pa.Table:
@@ -224,7 +224,9 @@ def _distance_rows(members: Sequence[Member], weights: Mapping[str, Weights], sc
     return rows
 
 
-def _child_rows(members: Sequence[Member], samples: pa.Table, births: Mapping[str, Birth], generation: int) -> list[Row]:
+def _child_rows(
+    members: Sequence[Member], samples: pa.Table, births: Mapping[str, OffspringRecord], generation: int
+) -> list[Row]:
     earned = defaultdict(list)
     for member, role, group, reward in zip(
         *(samples[name].to_pylist() for name in ("member_id", "role", "group_id", "reward")), strict=True

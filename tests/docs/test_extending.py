@@ -14,10 +14,10 @@ from stages.core import tables
 from stages.core.method.gates import GATES
 from stages.core.method.rewards import RULES, Rule
 from stages.core.prompts.compact import CompactPrompts
-from stages.evolve import Policy, evolve
+from stages.evolve import EvolutionPolicy, evolve
 from stages.match import MATCHMAKERS
 from stages.reward import reward
-from stages.solve import Plan, solve
+from stages.solve import SolvePlan, solve
 from tests.support.example_run import CONFIG, adapter, build
 from tests.support.report_run import made
 
@@ -100,7 +100,7 @@ def test_the_operator_goes_through_the_stage():
     name = named("evolution.mutations")
     weights = {f"{role}{number}-start": adapter(number, 0) for role in "ts" for number in range(2)}
     population = initial_members(2, 2, "population", dict.fromkeys(weights, "0" * 64), Rating())
-    policy = Policy(every=1, mutations=(name,), crossover_share=0.0)
+    policy = EvolutionPolicy(every=1, mutations=(name,), crossover_share=0.0)
     operators = {name: choose("evolution", name, {})}
     rows, children = evolve(population, weights, 0, 5, policy, operators, lambda _: "0" * 64)
     for row in rows.to_pylist():
@@ -122,7 +122,7 @@ def test_the_engine_goes_through_the_stage(tmp_path):
     matches, tasks = run.read_table(0, "matches"), run.read_table(0, "tasks")
     engine = Letters(dict.fromkeys(matches["student_adapter_id"].to_pylist(), "return x + 1\n"))
     digests = dict.fromkeys(matches["student_adapter_id"].to_pylist(), "0" * 64)
-    rollouts = solve(matches, digests, tasks, engine, CompactPrompts(), Plan(2, 16, 1.0), 5, 0)
+    rollouts = solve(matches, digests, tasks, engine, CompactPrompts(), SolvePlan(2, 16, 1.0), 5, 0)
     valid = sum(status == "valid" for status in tasks["status"].to_pylist())
     assert rollouts.num_rows == 2 * valid > 0 and rollouts.schema.equals(tables.ROLLOUTS)
 

@@ -8,11 +8,11 @@ import pytest
 
 from flows.backend import Backend
 from flows.benchmarks.suite_data import SAMPLES, expected, load
-from flows.benchmarks.suite_score import Question, benchmark_sandboxes, style_of, words_of
+from flows.benchmarks.suite_score import BenchmarkRequest, benchmark_sandboxes, style_of, words_of
 from flows.config import apply
 from stages.core.suites.math_grader import MathGrader
 from stages.core.suites.prompts import wording
-from stages.suites import Ask, Contestant, Given, Judges, complete, judge
+from stages.suites import Graders, Participant, SamplingPlan, StoredCompletion, complete, judge
 
 pytestmark = [pytest.mark.real, pytest.mark.docker]
 
@@ -30,20 +30,22 @@ def backend(real_model: Path) -> Iterator[Backend]:
 
 
 @pytest.fixture(scope="module")
-def judges(backend: Backend) -> Iterator[Judges]:
+def judges(backend: Backend) -> Iterator[Graders]:
     sandboxes, grader = benchmark_sandboxes(backend, backend.config.sandbox), MathGrader(1)
-    yield Judges(sandboxes, expected(PROBLEMS, sandboxes), grader)
+    yield Graders(sandboxes, expected(PROBLEMS, sandboxes), grader)
     sandboxes.usual.close()
     sandboxes.patient.close()
     grader.close()
 
 
 @pytest.mark.parametrize("style", ["chat", "completion"])
-def test_a_real_model_writes_programs_ends_them_and_solves_some(backend: Backend, judges: Judges, style: str) -> None:
+def test_a_real_model_writes_programs_ends_them_and_solves_some(backend: Backend, judges: Graders, style: str) -> None:
     assert style_of(backend) == "chat"
-    words = words_of(Question("mbpp-plus", tuple(PROBLEMS), style), backend)
-    who = Contestant("base", "base", None, "")
-    given: list[Given] = complete([who], PROBLEMS, backend.engine({}), Ask("mbpp-plus", words, 0, TOKENS, 1.0, 0))
+    words = words_of(BenchmarkRequest("mbpp-plus", tuple(PROBLEMS), style), backend)
+    who = Participant("base", "base", None, "")
+    given: list[StoredCompletion] = complete(
+        [who], PROBLEMS, backend.engine({}), SamplingPlan("mbpp-plus", words, 0, TOKENS, 1.0, 0)
+    )
     assert all(
         stop not in one.text for one, problem in zip(given, PROBLEMS, strict=True) for stop in wording(problem, style).stops
     )

@@ -15,7 +15,7 @@ from stages.core.lora.operators import operators
 from stages.core.lora.paper import PAPER_OPERATORS
 from stages.core.method.rating import Rating
 from stages.core.population import Member
-from stages.evolve import Policy, births, culled, due, evolve, needed
+from stages.evolve import EvolutionPolicy, births, culled, due, evolve, needed
 
 SHAPES = ((7, 5), (5, 9))
 
@@ -46,7 +46,7 @@ def adapters(population: list[Member]) -> dict[str, Adapter]:
 
 
 def event(
-    population: list[Member], policy: Policy, generation: int = 9, seed: int = 0, known: Any = None
+    population: list[Member], policy: EvolutionPolicy, generation: int = 9, seed: int = 0, known: Any = None
 ) -> tuple[list[dict], dict]:
     table, children = evolve(population, adapters(population), generation, seed, policy, known or operators(), digest)
     assert table.schema == tables.OFFSPRING
@@ -55,7 +55,7 @@ def event(
 
 def test_the_weakest_of_each_role_is_replaced():
     population = role("t", 25, 19, 24, 26) + role("s", 20, 21, 22, 12)
-    rows, children = event(population, Policy())
+    rows, children = event(population, EvolutionPolicy())
     assert [(row["member_id"], row["role"], row["replaces"], row["adapter_id"]) for row in rows] == [
         ("t4", "teacher", "t1", "t4-start"),
         ("s4", "student", "s3", "s4-start"),
@@ -78,7 +78,7 @@ def test_a_row_is_enough_to_make_the_child_again():
     population = role("t", 25, 19, 24, 26) + role("s", 20, 21, 22, 12)
     weights = adapters(population)
     for seed in range(6):
-        rows, children = event(population, Policy(), seed=seed)
+        rows, children = event(population, EvolutionPolicy(), seed=seed)
         for row in rows:
             parents = [weights[name].weights for name in row["parent_adapter_ids"]]
             again, parameters = operators()[row["operator"]](parents, np.random.default_rng(int(row["seed"])))
@@ -90,120 +90,120 @@ def test_a_row_is_enough_to_make_the_child_again():
 
 def test_fitness_takes_kappa_sigma_off():
     population = [member("t0", 25.0, 1.0), member("t1", 27.0, 3.0), member("t2", 24.0, 1.0), member("t3", 26.0, 1.0)]
-    assert [one.member_id for one in culled(population, 9, Policy(kappa=3.0))] == ["t1"]
-    assert [one.member_id for one in culled(population, 9, Policy(kappa=0.0))] == ["t2"]
+    assert [one.member_id for one in culled(population, 9, EvolutionPolicy(kappa=3.0))] == ["t1"]
+    assert [one.member_id for one in culled(population, 9, EvolutionPolicy(kappa=0.0))] == ["t2"]
 
 
 @pytest.mark.parametrize(
     ("members", "gamma", "count"), [(4, 0.25, 1), (8, 0.25, 2), (3, 0.25, 1), (2, 0.9, 1), (4, 1.0, 3), (1, 0.5, 0), (4, 0.0, 0)]
 )
 def test_how_many_are_culled(members, gamma, count):
-    assert len(culled(role("t", *range(20, 20 + members)), 9, Policy(gamma=gamma))) == count
+    assert len(culled(role("t", *range(20, 20 + members)), 9, EvolutionPolicy(gamma=gamma))) == count
 
 
 def test_alone_in_its_role_a_member_stays():
-    assert event(role("t", 25.0) + role("s", 20.0), Policy())[0] == []
+    assert event(role("t", 25.0) + role("s", 20.0), EvolutionPolicy())[0] == []
     agent = Member("a0", "both", "a0-g0009", "sha", Rating(), 0)
-    assert event([agent], Policy())[0] == []
+    assert event([agent], EvolutionPolicy())[0] == []
 
 
 def test_with_one_survivor_a_crossover_becomes_a_mutation_and_says_so():
-    rows, _ = event(role("t", 25, 19) + role("s", 25, 19), Policy(crossover_share=1.0))
+    rows, _ = event(role("t", 25, 19) + role("s", 25, 19), EvolutionPolicy(crossover_share=1.0))
     assert [row["operator_kind"] for row in rows] == ["mutation", "mutation"]
     assert {row["note"] for row in rows} == {"crossover needs two survivors, the role has 1: mutation instead"}
     with pytest.raises(ValueError, match="two survivors, the role has 1, and no mutation"):
-        event(role("t", 25, 19), Policy(mutations=()))
+        event(role("t", 25, 19), EvolutionPolicy(mutations=()))
 
 
 def test_children_of_one_event_have_numbers_of_their_own():
-    rows, _ = event(role("t", *range(20, 28)), Policy())
+    rows, _ = event(role("t", *range(20, 28)), EvolutionPolicy())
     assert [(row["member_id"], row["replaces"]) for row in rows] == [("t8", "t0"), ("t9", "t1")]
 
 
 def test_inherited_and_fresh_ratings():
     population = [member("t0", 25.0, 1.0), member("t1", 10.0, 1.0), member("t2", 27.0, 1.5)]
-    (crossed,), _ = event(population, Policy(mutations=()))
+    (crossed,), _ = event(population, EvolutionPolicy(mutations=()))
     assert (crossed["mu"], crossed["sigma"]) == (26.0, 1.5)
     assert crossed["parents"] == ["t2", "t0"]  # fitness 22 and 22.5 with kappa 3: the better one first
-    (mutated,), _ = event(population, Policy(crossovers=()))
+    (mutated,), _ = event(population, EvolutionPolicy(crossovers=()))
     parent = next(one for one in population if one.member_id == mutated["parents"][0])
     assert (mutated["mu"], mutated["sigma"]) == (parent.rating.mu, parent.rating.sigma)
-    (fresh,), _ = event(population, Policy(child_rating="fresh", fresh=Rating(30.0, 9.0)))
+    (fresh,), _ = event(population, EvolutionPolicy(child_rating="fresh", fresh=Rating(30.0, 9.0)))
     assert (fresh["mu"], fresh["sigma"]) == (30.0, 9.0)
 
 
 def test_newborns_are_protected_for_as_many_events_as_the_policy_says():
     population = [member("t0", 25.0), member("t1", 24.0), member("t4", 5.0, born=10), member("t3", 26.0)]
-    assert [one.member_id for one in culled(population, 19, Policy())] == ["t4"]
-    assert [one.member_id for one in culled(population, 19, Policy(min_age=1))] == ["t1"]
-    assert [one.member_id for one in culled(population, 29, Policy(min_age=1))] == ["t4"]
+    assert [one.member_id for one in culled(population, 19, EvolutionPolicy())] == ["t4"]
+    assert [one.member_id for one in culled(population, 19, EvolutionPolicy(min_age=1))] == ["t1"]
+    assert [one.member_id for one in culled(population, 29, EvolutionPolicy(min_age=1))] == ["t4"]
     first = [member("t0", 25.0), member("t1", 24.0)]
-    assert [one.member_id for one in culled(first, 9, Policy(min_age=3))] == ["t1"]  # the first members are no newborns
+    assert [one.member_id for one in culled(first, 9, EvolutionPolicy(min_age=3))] == ["t1"]  # the first members are no newborns
     young = [member("t4", 5.0, born=10), member("t5", 6.0, born=10)]
-    assert culled(young, 19, Policy(min_age=1)) == []
+    assert culled(young, 19, EvolutionPolicy(min_age=1)) == []
 
 
 def test_when_evolution_is_due():
-    assert [generation for generation in range(31) if due(generation, 31, Policy())] == [9, 19, 29]
-    assert [generation for generation in range(30) if due(generation, 30, Policy())] == [9, 19]  # never in the last one
-    assert not any(due(generation, 30, Policy(every=0)) for generation in range(30))
+    assert [generation for generation in range(31) if due(generation, 31, EvolutionPolicy())] == [9, 19, 29]
+    assert [generation for generation in range(30) if due(generation, 30, EvolutionPolicy())] == [9, 19]  # never in the last one
+    assert not any(due(generation, 30, EvolutionPolicy(every=0)) for generation in range(30))
 
 
 def test_taking_turns_gives_both_kinds_in_two_events():
     population = role("t", 25, 19, 24) + role("s", 20, 21, 12)
-    policy = Policy(every=2, mix="alternate")
+    policy = EvolutionPolicy(every=2, mix="alternate")
     kinds = [row["operator_kind"] for generation in (1, 3) for row in event(population, policy, generation)[0]]
     assert kinds == ["mutation", "crossover", "crossover", "mutation"]
 
 
 def test_drawn_kinds_follow_the_share():
     population = role("t", *range(20, 24))
-    kinds = Counter(births(population, 9, seed, Policy(crossover_share=0.3))[0].kind for seed in range(600))
+    kinds = Counter(births(population, 9, seed, EvolutionPolicy(crossover_share=0.3))[0].kind for seed in range(600))
     assert kinds["crossover"] / 600 == pytest.approx(0.3, abs=0.07)
-    names = Counter(births(population, 9, seed, Policy())[0].operator for seed in range(600))
+    names = Counter(births(population, 9, seed, EvolutionPolicy())[0].operator for seed in range(600))
     assert set(names) == {"M1", "M2", "M3", "M4", "X1", "X2", "X3", "X4"}
     assert max(names.values()) < 2 * min(names.values())
 
 
 def test_only_the_parents_weights_are_read():
     population = role("t", 25, 19, 24, 26) + role("s", 20, 21, 22, 12)
-    names = needed(population, 9, 0, Policy())
+    names = needed(population, 9, 0, EvolutionPolicy())
     everything = adapters(population)
-    table, _ = evolve(population, {name: everything[name] for name in names}, 9, 0, Policy(), operators(), digest)
+    table, _ = evolve(population, {name: everything[name] for name in names}, 9, 0, EvolutionPolicy(), operators(), digest)
     assert [name for row in table.to_pylist() for name in row["parent_adapter_ids"]] == names
 
 
 def test_same_seed_same_offspring():
     population = role("t", 25, 19, 24, 26)
-    assert event(population, Policy(), seed=3)[0] == event(population, Policy(), seed=3)[0]
-    assert event(population, Policy(), seed=3)[0] != event(population, Policy(), seed=4)[0]
+    assert event(population, EvolutionPolicy(), seed=3)[0] == event(population, EvolutionPolicy(), seed=3)[0]
+    assert event(population, EvolutionPolicy(), seed=3)[0] != event(population, EvolutionPolicy(), seed=4)[0]
 
 
 def test_an_operator_of_the_users_own_and_the_other_space():
     def halved(parents, rng):
         return {name: values / 2 for name, values in parents[0].items()}, {"by": 2}
 
-    policy = Policy(mutations=("mine.py:halved",), crossovers=())
+    policy = EvolutionPolicy(mutations=("mine.py:halved",), crossovers=())
     (row,), _ = event(role("t", 25, 19, 24), policy, known={"mine.py:halved": halved})
     assert (row["operator"], json.loads(row["parameters"])) == ("mine.py:halved", {"by": 2, "space": "delta"})
     assert row["relative_change"] == pytest.approx(0.75)
-    (row,), _ = event(role("t", 25, 19, 24), Policy(space="paper"), known=operators(known=PAPER_OPERATORS))
+    (row,), _ = event(role("t", 25, 19, 24), EvolutionPolicy(space="paper"), known=operators(known=PAPER_OPERATORS))
     assert json.loads(row["parameters"])["space"] == "paper"
 
 
 def test_bad_input_names_both_sides():
     population = role("t", 25, 19, 24)
     with pytest.raises(ValueError, match="unknown operator 'M9': known are C1, C2, M1"):
-        event(population, Policy(mutations=("M9",), crossovers=()))
+        event(population, EvolutionPolicy(mutations=("M9",), crossovers=()))
     weights = adapters(population) | {"t2-g0009": adapter(3, rank=2)}
     with pytest.raises(ValueError, match="adapters t0-g0009 and t2-g0009 are of unlike rank"):
-        evolve(population, weights, 9, 0, Policy(mutations=()), operators(), digest)
+        evolve(population, weights, 9, 0, EvolutionPolicy(mutations=()), operators(), digest)
 
     def cut(parents, rng):
         return {name: values[:1] for name, values in parents[0].items()}, {}
 
     with pytest.raises(ValueError, match="t3 made by cut are of unlike rank or size"):
-        event(population, Policy(mutations=("cut",), crossovers=()), known={"cut": cut})
+        event(population, EvolutionPolicy(mutations=("cut",), crossovers=()), known={"cut": cut})
 
 
 # ---- sixty generations --------------------------------------------------------------------------------------------------------

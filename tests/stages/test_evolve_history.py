@@ -12,7 +12,7 @@ from stages.core.lora.adapter import Adapter
 from stages.core.lora.operators import operators
 from stages.core.method.rating import Rating, Scale
 from stages.core.population import initial_members, member_ids, population_after, start_adapter_id
-from stages.evolve import Policy, due, evolve
+from stages.evolve import EvolutionPolicy, due, evolve
 from stages.match import match
 from stages.rate import rate
 from tests.stages.test_evolve import adapter, digest
@@ -48,7 +48,7 @@ def played(matches: pa.Table, generation: int, skill: dict[str, float]) -> tuple
 @pytest.fixture(scope="module")
 def run() -> dict[str, Any]:
     """60 generations of 4 + 4 members, evolution every 10, weights that drift: only the tables are kept."""
-    ids, policy, scale = member_ids(4, 4, "population"), Policy(), Scale()
+    ids, policy, scale = member_ids(4, 4, "population"), EvolutionPolicy(), Scale()
     weights = {start_adapter_id(name): adapter(index) for index, (name, _) in enumerate(ids)}
     population = initial_members(4, 4, "population", {name: digest(one) for name, one in weights.items()}, Rating())
     skill = {name: float(index % 4) / 4 for index, (name, _) in enumerate(ids)}

@@ -5,18 +5,17 @@ import pytest
 
 from stages.core import tables
 from stages.core.method.buffer import snapshot
-from stages.core.method.proposing import Plan
+from stages.core.method.proposing import ProposalPlan
 from stages.core.method.rewards import Event, azr, populora
 from stages.core.prompts.styles import Kind
 from stages.grade import grade
 from stages.propose import propose
 from stages.reward import ESTIMATORS, reward
-from stages.solve import Plan as SolvePlan
-from stages.solve import solve
+from stages.solve import SolvePlan, solve
 from stages.verify import known_keys, verify
 from tests.support.fakes import PlainStyle, ScriptedEngine, TableSandbox
 
-PLAN = Plan(groups=1, group_size=2, references=2, num_inputs=2, max_new_tokens=8, temperature=1.0)
+PLAN = ProposalPlan(groups=1, group_size=2, references=2, num_inputs=2, max_new_tokens=8, temperature=1.0)
 SEED_ROW = {
     "task_id": "seed-d0000",
     "kind": "deduction",

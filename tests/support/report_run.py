@@ -26,7 +26,7 @@ from stages.core.method.advantages import reinforce_plus_plus_baseline
 from stages.core.method.rating import Rating, Scale
 from stages.core.method.rewards import populora
 from stages.core.population import Member, initial_members, population_after
-from stages.evolve import Policy, births
+from stages.evolve import EvolutionPolicy, births
 from stages.match import match
 from stages.rate import rate
 from stages.reward import reward
@@ -267,7 +267,9 @@ class _Generation:
             return tables.OFFSPRING.empty_table()
         trained = population_after(found["ratings"], tables.OFFSPRING.empty_table(), self.generation)
         rows = []
-        for birth in births(trained, self.generation, 0, Policy(every=every)) if self.config.mode == "population" else ():
+        for birth in (
+            births(trained, self.generation, 0, EvolutionPolicy(every=every)) if self.config.mode == "population" else ()
+        ):
             rows.append(
                 {
                     "member_id": birth.member_id,

@@ -13,12 +13,12 @@ ROOT = Path(__file__).resolve().parents[2]
 def main() -> None:
     sys.path.insert(0, str(ROOT))
     from stages.core.engines.protocol import Request
-    from stages.core.engines.vllm_engine import Limits, VLLMEngine
+    from stages.core.engines.vllm_engine import EngineLimits, VLLMEngine
 
     spec = json.loads(Path(sys.argv[1]).read_text())
     adapters = {name: load_file(path) for name, path in spec["adapters"].items()}
     window = spec["window"]  # batch_tokens as small as it may be: prompts come in several batches
-    limits = Limits(spec["rank"], spec["alpha"], 4, window, batch_tokens=window, dtype="float32", compile=False)
+    limits = EngineLimits(spec["rank"], spec["alpha"], 4, window, batch_tokens=window, dtype="float32", compile=False)
     engine = VLLMEngine(spec["model"], limits, {})
     answers = []
     for turn in spec["turns"]:

@@ -34,7 +34,7 @@ MEMORY_FOLDER = Path("/dev/shm")  # a Linux file system in memory; elsewhere the
 
 
 @dataclass(frozen=True)
-class Limits:
+class EngineLimits:
     """What vLLM sets aside at the start. `max_adapters` is both the most in one batch and half of what it keeps loaded."""
 
     rank: int
@@ -52,7 +52,7 @@ class Limits:
 class VLLMEngine:
     """Implements `Engine`; the model stays loaded, adapters come and go by `set_adapters`."""
 
-    def __init__(self, model: str, limits: Limits, adapters: Mapping[str, Weights], progress: Progress = silent) -> None:
+    def __init__(self, model: str, limits: EngineLimits, adapters: Mapping[str, Weights], progress: Progress = silent) -> None:
         self._limits, self._progress = limits, progress
         self._tokenizer: Any = AutoTokenizer.from_pretrained(model)
         self._llm: Any = LLM(

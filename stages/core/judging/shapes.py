@@ -29,7 +29,7 @@ _SHOWN = 3  # distinct element types that a type's name lists
 
 
 @dataclass(frozen=True)
-class Shape:
+class ProgramShape:
     """Counts of one program, as written and stripped, and the digest of its node types."""
 
     written: tuple[int, ...]
@@ -42,13 +42,13 @@ class Shape:
         return dict(counts) | {"syntax": self.syntax}
 
 
-def shapes(sandbox: Sandbox, programs: Sequence[str]) -> dict[str, Shape]:
+def shapes(sandbox: Sandbox, programs: Sequence[str]) -> dict[str, ProgramShape]:
     """The shape of each distinct program; those that the measuring program cannot take (too deep, too slow) are left out.
 
     Programs go in batches; a batch that fails is taken apart, so that one of them cannot hide the others.
     """
     distinct = list(dict.fromkeys(programs))
-    found: dict[str, Shape | None] = {}
+    found: dict[str, ProgramShape | None] = {}
     failed = _measure(sandbox, _batches(distinct), found)
     _measure(sandbox, [[program] for batch in failed if len(batch) > 1 for program in batch], found)
     return {program: shape for program in distinct if (shape := found.get(program)) is not None}
@@ -66,7 +66,7 @@ def _batches(programs: Sequence[str]) -> list[list[str]]:
     return batches
 
 
-def _measure(sandbox: Sandbox, batches: list[list[str]], found: dict[str, Shape | None]) -> list[list[str]]:
+def _measure(sandbox: Sandbox, batches: list[list[str]], found: dict[str, ProgramShape | None]) -> list[list[str]]:
     """Adds to `found` (made by the caller for this) what the batches give; returns those that gave nothing."""
     failed = []
     jobs = [Job(MEASURING, repr(batch), False) for batch in batches]
@@ -79,12 +79,12 @@ def _measure(sandbox: Sandbox, batches: list[list[str]], found: dict[str, Shape 
     return failed
 
 
-def shape_of(measured: list | None) -> Shape | None:
+def shape_of(measured: list | None) -> ProgramShape | None:
     """The shape from what the measuring program gave for one program."""
     if measured is None:
         return None
     written, stripped, nodes = measured
-    return Shape(tuple(written), tuple(stripped), _syntax(nodes))
+    return ProgramShape(tuple(written), tuple(stripped), _syntax(nodes))
 
 
 def _syntax(nodes: Mapping[str, int]) -> str:

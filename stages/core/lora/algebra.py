@@ -46,7 +46,7 @@ class Factors:
 
 
 @dataclass(frozen=True)
-class Grams:
+class GramMatrices:
     """B^T B and A A^T of every matrix; of parents side by side, P is their ranks together."""
 
     B_NPP: Tensor
@@ -54,7 +54,7 @@ class Grams:
 
 
 @dataclass(frozen=True)
-class Thin:
+class ThinSVD:
     """Thin SVDs of all matrices at once: U = B_OP @ left_NPR, V^T = right_NRP @ A_PI, singular values descending."""
 
     left_NPR: Tensor
@@ -114,27 +114,27 @@ def copies(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     return tuple(place.copy_(values) for place, values in zip(room(tensors), tensors, strict=True))
 
 
-def grams(parents: Sequence[Factors]) -> Grams:
+def grams(parents: Sequence[Factors]) -> GramMatrices:
     """Gram matrices of the parents side by side."""
     count = range(len(parents[0].names))
-    return Grams(
+    return GramMatrices(
         torch.stack([_gram([parent.B[index] for parent in parents]) for index in count]),
         torch.stack([_gram([parent.A[index].T for parent in parents]) for index in count]),
     )
 
 
-def part(both: Grams, index: int, rank: int) -> Grams:
+def part(both: GramMatrices, index: int, rank: int) -> GramMatrices:
     """The Gram matrices of one parent alone."""
     span = slice(index * rank, (index + 1) * rank)
-    return Grams(both.B_NPP[:, span, span], both.A_NPP[:, span, span])
+    return GramMatrices(both.B_NPP[:, span, span], both.A_NPP[:, span, span])
 
 
-def norms(single: Grams) -> Tensor:
+def norms(single: GramMatrices) -> Tensor:
     """|BA| of every matrix: |BA|^2 = sum(B^T B * A A^T)."""
     return (single.B_NPP * single.A_NPP).sum((1, 2)).clamp(min=0.0).sqrt()
 
 
-def thin_svd(products: Grams, rank: int, core_NPP: Tensor | None = None) -> Thin:
+def thin_svd(products: GramMatrices, rank: int, core_NPP: Tensor | None = None) -> ThinSVD:
     """The leading `rank` triplets of B K A, the best approximation of that rank; K is the identity unless given."""
     root_B, inverse_B = _roots(products.B_NPP)
     root_A, inverse_A = _roots(products.A_NPP)
@@ -142,20 +142,20 @@ def thin_svd(products: Grams, rank: int, core_NPP: Tensor | None = None) -> Thin
     u_NPP, values_NP, vt_NPP = torch.linalg.svd(middle)
     size_N = root_B.square().sum((1, 2)).sqrt() * root_A.square().sum((1, 2)).sqrt()
     values_NP = torch.where(values_NP > _NOTHING * size_N[:, None], values_NP, 0.0)
-    return Thin(inverse_B @ u_NPP[:, :, :rank], values_NP[:, :rank], vt_NPP[:, :rank] @ inverse_A.mT)
+    return ThinSVD(inverse_B @ u_NPP[:, :, :rank], values_NP[:, :rank], vt_NPP[:, :rank] @ inverse_A.mT)
 
 
-def oriented(thin: Thin, parent: Factors) -> Thin:
+def oriented(thin: ThinSVD, parent: Factors) -> ThinSVD:
     """Every pair (u, v) turned so that u's product with a fixed vector is positive: the SVD leaves the sign free."""
     probes = [torch.cos(torch.arange(B_OR.shape[0], device=B_OR.device, dtype=torch.float32)) @ B_OR for B_OR in parent.B]
     along_NR = (torch.stack(probes).double()[:, None, :] @ thin.left_NPR)[:, 0]
     sign_NR = torch.where(along_NR < 0, -1.0, 1.0).double()
-    return Thin(thin.left_NPR * sign_NR[:, None, :], thin.values_NR, thin.right_NRP * sign_NR[..., None])
+    return ThinSVD(thin.left_NPR * sign_NR[:, None, :], thin.values_NR, thin.right_NRP * sign_NR[..., None])
 
 
 def rebuild(
     parents: Sequence[Factors],
-    thin: Thin,
+    thin: ThinSVD,
     noise: float = 0.0,
     source: torch.Generator | None = None,
     revive: bool = True,

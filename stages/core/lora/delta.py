@@ -18,7 +18,7 @@ A_SUFFIX, B_SUFFIX = ".lora_A.weight", ".lora_B.weight"
 
 
 @dataclass(frozen=True)
-class Change:
+class AdapterChange:
     """How far an adapter is from another: |delta - delta'| / |delta'| and the cosine between the two; 0 where undefined."""
 
     relative: float
@@ -39,7 +39,7 @@ def factors(weights: Weights) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
         yield name, weights[name + A_SUFFIX], weights[name + B_SUFFIX]
 
 
-def compare(child: Weights, parent: Weights) -> Change:
+def compare(child: Weights, parent: Weights) -> AdapterChange:
     """The change from `parent` to `child` over all adapted matrices together."""
     own = both = base = 0.0
     for (_, child_A_RI, child_B_OR), (_, parent_A_RI, parent_B_OR) in zip(factors(child), factors(parent), strict=True):
@@ -54,11 +54,11 @@ def compare(child: Weights, parent: Weights) -> Change:
     return change(own, both, base)
 
 
-def change(own: float, both: float, base: float) -> Change:
+def change(own: float, both: float, base: float) -> AdapterChange:
     """From the inner products <child, child>, <child, parent> and <parent, parent>."""
     cosine = both / np.sqrt(own * base) if own > 0 and base > 0 else 0.0
     relative = np.sqrt(max(own - 2 * both + base, 0.0) / base) if base > 0 else 0.0
-    return Change(float(relative), float(np.clip(cosine, -1.0, 1.0)))
+    return AdapterChange(float(relative), float(np.clip(cosine, -1.0, 1.0)))
 
 
 def spectrum(A_RI: np.ndarray, B_OR: np.ndarray) -> np.ndarray:

@@ -28,8 +28,21 @@ import torch
 from torch import Tensor
 
 from stages.core.lora.adapter import Weights
-from stages.core.lora.algebra import Factors, Grams, Thin, copies, dump, grams, load, norms, oriented, part, rebuild, thin_svd
-from stages.core.lora.delta import Change, change
+from stages.core.lora.algebra import (
+    Factors,
+    GramMatrices,
+    ThinSVD,
+    copies,
+    dump,
+    grams,
+    load,
+    norms,
+    oriented,
+    part,
+    rebuild,
+    thin_svd,
+)
+from stages.core.lora.delta import AdapterChange, change
 
 Parameters = dict[str, Any]
 Result = tuple[Factors, Parameters]
@@ -48,7 +61,7 @@ def svd_structured(parents: Sequence[Factors], rng: np.random.Generator, eps: fl
     values_NR = thin.values_NR * torch.exp(eps * normal(rng, shape[:2], thin.values_NR))
     left_NPR = thin.left_NPR @ rotation(normal(rng, shape, thin.left_NPR), eps)
     right_NRP = rotation(normal(rng, shape, thin.left_NPR), eps).mT @ thin.right_NRP
-    return rebuild(parents, Thin(left_NPR, values_NR, right_NRP)), {"eps": eps}
+    return rebuild(parents, ThinSVD(left_NPR, values_NR, right_NRP)), {"eps": eps}
 
 
 def layer_selective_gaussian(
@@ -68,7 +81,10 @@ def component_masking(parents: Sequence[Factors], rng: np.random.Generator, shar
     thin = thin_svd(grams(parents), parent.rank)
     rank_NR = rng.random(thin.values_NR.shape).argsort(axis=1).argsort(axis=1)
     kept_NR = torch.from_numpy(rank_NR >= count).to(thin.values_NR.device)
-    return rebuild(parents, Thin(thin.left_NPR, thin.values_NR * kept_NR, thin.right_NRP)), {"share": share, "components": count}
+    return rebuild(parents, ThinSVD(thin.left_NPR, thin.values_NR * kept_NR, thin.right_NRP)), {
+        "share": share,
+        "components": count,
+    }
 
 
 def full_gaussian(parents: Sequence[Factors], rng: np.random.Generator, eps: float = 0.15) -> Result:
@@ -159,7 +175,7 @@ def rotation(noise_NRR: Tensor, eps: float) -> Tensor:
     return turned_NRR
 
 
-def _combined(parents: Sequence[Factors], both: Grams, cores: Sequence[Tensor], shares: Sequence[float] | None) -> Factors:
+def _combined(parents: Sequence[Factors], both: GramMatrices, cores: Sequence[Tensor], shares: Sequence[float] | None) -> Factors:
     """The best rank-r approximation of sum B_p K_p A_p, at the parents' norms in these shares where they are given."""
     rank = parents[0].rank
     core_NPP = torch.zeros_like(both.B_NPP)
@@ -171,7 +187,7 @@ def _combined(parents: Sequence[Factors], both: Grams, cores: Sequence[Tensor], 
         length_N = torch.linalg.vector_norm(thin.values_NR, dim=1)
         goal_N = sum(share * norms(part(both, index, rank)) for index, share in enumerate(shares))
         factor_N = torch.where(length_N > 0, goal_N / length_N.clamp(min=1e-300), 0.0)
-        thin = Thin(thin.left_NPR, thin.values_NR * factor_N[:, None], thin.right_NRP)
+        thin = ThinSVD(thin.left_NPR, thin.values_NR * factor_N[:, None], thin.right_NRP)
     return rebuild(parents, thin)
 
 
@@ -181,7 +197,7 @@ def _linear(parents: Sequence[Factors], multiples: Sequence[float], shares: Sequ
     return _combined(parents, both, [multiple * identity_RR for multiple in multiples], shares)
 
 
-def _alone(both: Grams, parents: Sequence[Factors]) -> list[Thin]:
+def _alone(both: GramMatrices, parents: Sequence[Factors]) -> list[ThinSVD]:
     """The thin SVD of each parent from the Gram matrices of all."""
     return [thin_svd(part(both, index, parent.rank), parent.rank) for index, parent in enumerate(parents)]
 
@@ -237,7 +253,7 @@ def on_weights(operator: FactorOperator, device: str = "cpu") -> WeightOperator:
     return apply
 
 
-def compare(child: Weights, parent: Weights) -> Change:
+def compare(child: Weights, parent: Weights) -> AdapterChange:
     """As `delta.compare`, on one thread: on a busy machine NumPy's threads would wait for each other for minutes at 7B shapes."""
     with _one_thread():
         made = load(child)

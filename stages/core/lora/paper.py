@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stages.core.lora.algebra import Factors, Thin, copies, grams, oriented, rebuild, room, thin_svd
+from stages.core.lora.algebra import Factors, ThinSVD, copies, grams, oriented, rebuild, room, thin_svd
 from stages.core.lora.operators import FactorOperator, Result, copy_parent, layer_modular, normal, torch_source
 
 
@@ -29,7 +29,7 @@ def svd_structured(parents: Sequence[Factors], rng: np.random.Generator, eps: fl
     values_NR = thin.values_NR * torch.exp(eps * normal(rng, shape[:2], thin.values_NR))
     left_NPR = thin.left_NPR @ _turn(normal(rng, shape, thin.left_NPR), eps)
     right_NRP = _turn(normal(rng, shape, thin.left_NPR), eps).mT @ thin.right_NRP
-    return rebuild(parents, Thin(left_NPR, values_NR, right_NRP), revive=False), {"eps": eps}
+    return rebuild(parents, ThinSVD(left_NPR, values_NR, right_NRP), revive=False), {"eps": eps}
 
 
 def layer_selective_gaussian(
@@ -49,7 +49,7 @@ def component_masking(parents: Sequence[Factors], rng: np.random.Generator, shar
     thin = thin_svd(grams(parents), parent.rank)
     rank_NR = rng.random(thin.values_NR.shape).argsort(axis=1).argsort(axis=1)
     kept_NR = torch.from_numpy(rank_NR >= count).to(thin.values_NR.device)
-    masked = Thin(thin.left_NPR, thin.values_NR * kept_NR, thin.right_NRP)
+    masked = ThinSVD(thin.left_NPR, thin.values_NR * kept_NR, thin.right_NRP)
     return rebuild(parents, masked, revive=False), {"share": share, "components": count}
 
 

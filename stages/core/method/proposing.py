@@ -13,7 +13,7 @@ REDRAWS = 20
 
 
 @dataclass(frozen=True)
-class Plan:
+class ProposalPlan:
     """How many proposals of what form; see `Propose` in the configuration."""
 
     groups: int
@@ -41,7 +41,7 @@ def draw_prompt(
     buffer: Mapping[Kind, list[dict]],
     engine: Engine,
     style: PromptStyle,
-    plan: Plan,
+    plan: ProposalPlan,
     rng: np.random.Generator,
 ) -> Prompt:
     """A prompt with drawn references that leaves room for the completion: too long ones are redrawn, then shortened."""

@@ -17,8 +17,8 @@ import docker.errors
 import docker.types
 import requests
 
-from stages.core.sandbox.link import SANDBOX_FOLDER, missing_walls
-from stages.core.sandbox.pool import Limits, Pool
+from stages.core.sandbox.link import SANDBOX_FOLDER, RunLimits, missing_walls
+from stages.core.sandbox.pool import Pool
 from stages.core.sandbox.protocol import IMAGE, SandboxUnavailable
 
 LABEL = "populora.sandbox"
@@ -34,7 +34,7 @@ class DockerSandbox(Pool):
         self,
         image: str = IMAGE,
         containers: int = 2,
-        limits: Limits | None = None,
+        limits: RunLimits | None = None,
         runtime: str | None = None,
         window: int = 64,
         recycle_after: int = 10_000,
@@ -54,7 +54,7 @@ class DockerSandbox(Pool):
         except _FAULTS as error:
             raise SandboxUnavailable(f"Docker does not answer: {error}") from error
         base = 100_000 + os.getpid() % 10_000 * 4_096  # RLIMIT_NPROC counts a uid over the whole host
-        super().__init__(self._start_container, containers, limits or Limits(), base, window, recycle_after)
+        super().__init__(self._start_container, containers, limits or RunLimits(), base, window, recycle_after)
 
     def attestation(self) -> dict[str, object]:
         """Image, engine and walls, as read back from inside a container."""

@@ -88,7 +88,7 @@ class Link(Protocol):
 
 
 @dataclass(frozen=True)
-class Limits:
+class RunLimits:
     """Per run: CPU and wall seconds, MiB of address space, characters of input; how many more servers see programs with sets."""
 
     cpu_seconds: float = 2.0
@@ -150,7 +150,7 @@ class Worker:
         waiting = bool(self.flying) or not self.ready
         return waiting and time.monotonic() - max(self.heard, self.started) > SILENT_SECONDS
 
-    def overdue(self, limits: Limits) -> bool:
+    def overdue(self, limits: RunLimits) -> bool:
         """Whether it has been silent for longer than any program may take."""
         now = time.monotonic()
         if not self.ready:

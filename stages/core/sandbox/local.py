@@ -9,8 +9,8 @@ import shutil
 import subprocess
 import sys
 
-from stages.core.sandbox.link import SANDBOX_FOLDER, missing_walls
-from stages.core.sandbox.pool import Limits, Pool
+from stages.core.sandbox.link import SANDBOX_FOLDER, RunLimits, missing_walls
+from stages.core.sandbox.pool import Pool
 
 RUNNER = SANDBOX_FOLDER / "runner" / "supervisor.py"
 _NAMESPACES = ["--net", "--ipc", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -22,13 +22,13 @@ class LocalSandbox(Pool):
 
     mend = "containers/sandbox/runner has changed since this process began; start it again"
 
-    def __init__(self, workers: int = 2, limits: Limits | None = None, window: int = 64, recycle_after: int = 10_000):
+    def __init__(self, workers: int = 2, limits: RunLimits | None = None, window: int = 64, recycle_after: int = 10_000):
         if not _warned:
             _warned.append("said")
             print("\033[31mThe local sandbox is weaker than Docker: no own file system, no container.\033[0m", file=sys.stderr)
         self.prefix = _namespace_command()
         base = 200_000 + os.getpid() % 50_000 * 4_096  # programs of two runs on one machine do not share a uid
-        super().__init__(self._start_process, workers, limits or Limits(), base, window, recycle_after)
+        super().__init__(self._start_process, workers, limits or RunLimits(), base, window, recycle_after)
 
     def _start_process(self, number: int) -> "ProcessLink":
         return ProcessLink([*self.prefix, sys.executable, "-s", "-S", "-P", "-B", str(RUNNER)])

@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from stages.core.sandbox.link import CANARIES, Limits, Link, Record, Worker, core_for, runner_digest
+from stages.core.sandbox.link import CANARIES, Link, Record, RunLimits, Worker, core_for, runner_digest
 from stages.core.sandbox.protocol import IDLE, TICK, Job, SandboxUnavailable, Status, Verdict
 from stages.core.sandbox.verdicts import (
     SERVER_ENDED,
-    Malformed,
-    Run,
+    MalformedReply,
+    ProgramRun,
     near_limit,
     needs_modules,
     over,
@@ -25,8 +25,6 @@ from stages.core.sandbox.verdicts import (
     payload,
     verdict,
 )
-
-__all__ = ["Limits", "Pool"]
 
 
 @dataclass
@@ -53,7 +51,13 @@ class Pool:
     mend = "the sandbox's runner is not this checkout's"
 
     def __init__(
-        self, start: Callable[[int], Link], workers: int, limits: Limits, uid: int, window: int = 64, recycle_after: int = 10_000
+        self,
+        start: Callable[[int], Link],
+        workers: int,
+        limits: RunLimits,
+        uid: int,
+        window: int = 64,
+        recycle_after: int = 10_000,
     ):
         self.runner = runner_digest()
         self.start, self.size, self.limits, self.uid = start, workers, limits, uid
@@ -206,18 +210,18 @@ class Pool:
         try:
             for body in worker.frames():
                 self._answer(worker, body, stream)
-        except Malformed:
+        except MalformedReply:
             return False
         return goes_on
 
     def _answer(self, worker: Worker, body: bytes, stream: _Stream) -> None:
         if not worker.ready:
             if body[:5] != b"\xff\xff\xff\xff\x00":
-                raise Malformed("no attestation")
+                raise MalformedReply("no attestation")
             try:
                 worker.attestation, worker.ready = json.loads(body[5:]), True
             except ValueError as error:
-                raise Malformed("no attestation") from error
+                raise MalformedReply("no attestation") from error
             if worker.attestation.get("runner_sha256") != self.runner:
                 self._discard(worker)
                 raise SandboxUnavailable(self.mend)
@@ -225,10 +229,10 @@ class Pool:
         number, runs = parse_runs(body)
         record = worker.flying[0] if worker.flying else None
         if record is None or number != record.index & 0x7FFFFFFF or not runs:
-            raise Malformed("an answer to no question")
+            raise MalformedReply("an answer to no question")
         found = verdict(over(runs, self.limits.cpu_seconds, self.limits.wall_seconds))
         if record.canary and (asked := verdict(runs)) and (asked.text, asked.program_key) != record.canary:
-            raise Malformed("a wrong canary")
+            raise MalformedReply("a wrong canary")
         # only now, when nothing can raise any more: a worker that answers nonsense gives back everything that it was given
         worker.flying.popleft()
         if record.canary:
@@ -236,7 +240,7 @@ class Pool:
         else:
             self._judge(worker, record, runs, found, stream)
 
-    def _judge(self, worker: Worker, record: Record, runs: list[Run], found: Verdict, stream: _Stream) -> None:
+    def _judge(self, worker: Worker, record: Record, runs: list[ProgramRun], found: Verdict, stream: _Stream) -> None:
         limits = self.limits
         if runs[-1].text == SERVER_ENDED and record.ended < 2:
             record.ended += 1

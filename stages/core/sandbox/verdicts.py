@@ -42,11 +42,11 @@ _WIRE_LIMIT = 12 * 65_536  # ASCII escapes are up to ten characters each
 SERVER_ENDED = "the program's server ended"
 
 
-class Malformed(ValueError):
+class MalformedReply(ValueError):
     """The supervisor's answer is not one: the container is not to be trusted."""
 
 
-class Run(NamedTuple):
+class ProgramRun(NamedTuple):
     """One run of a program in one server: verdict letter, CPU and wall seconds, KiB at most, key, text, counts of a trace."""
 
     letter: bytes
@@ -58,7 +58,7 @@ class Run(NamedTuple):
     lines: str = ""
 
 
-def parse_runs(body: bytes) -> tuple[int, list[Run]]:
+def parse_runs(body: bytes) -> tuple[int, list[ProgramRun]]:
     """(job number, runs) of one answer. Raises Malformed."""
     try:
         number, count = struct.unpack_from("!IB", body)
@@ -70,11 +70,11 @@ def parse_runs(body: bytes) -> tuple[int, list[Run]]:
             text = body[position + key_size : position + key_size + text_size].decode("ascii")
             position += key_size + text_size
             text, _, lines = text.partition("\n") if letter == b"V" else (text, "", "")  # a value's text is one line
-            runs.append(Run(letter, cpu / 1e6, wall / 1e6, rss, key, text, lines))
+            runs.append(ProgramRun(letter, cpu / 1e6, wall / 1e6, rss, key, text, lines))
     except (struct.error, UnicodeDecodeError) as error:
-        raise Malformed(str(error)) from error
+        raise MalformedReply(str(error)) from error
     if position != len(body) or any(run.letter != b"V" and run.letter not in _STATUSES for run in runs):
-        raise Malformed("an answer of another length or kind")
+        raise MalformedReply("an answer of another length or kind")
     return number, runs
 
 
@@ -106,7 +106,7 @@ def needs_modules(program: str) -> bool:
     return "import" in program or "\\N" in program or not program.isascii() or _UNUSUAL_CODEC.search(program) is not None
 
 
-def verdict(runs: list[Run]) -> Verdict:
+def verdict(runs: list[ProgramRun]) -> Verdict:
     """The verdict on runs that all count (limits already judged): the first that is no value, or equal values."""
     key = runs[0].key or None
     first = runs[0]
@@ -157,18 +157,18 @@ def _line(text: str) -> str:
     return " ".join(text[:3_000].split())[:300]
 
 
-def over(runs: list[Run], cpu_limit: float, wall_limit: float) -> list[Run]:
+def over(runs: list[ProgramRun], cpu_limit: float, wall_limit: float) -> list[ProgramRun]:
     """The runs with those over a limit turned into time-outs."""
     slow = "CPU time is over the limit", "wall time is over the limit"
     return [
-        Run(b"T", run.cpu, run.wall, run.rss_kib, run.key, slow[run.cpu <= cpu_limit])
+        ProgramRun(b"T", run.cpu, run.wall, run.rss_kib, run.key, slow[run.cpu <= cpu_limit])
         if run.letter != b"T" and (run.cpu > cpu_limit or run.wall > wall_limit + 5)
         else run
         for run in runs
     ]
 
 
-def near_limit(runs: list[Run], cpu_limit: float, wall_limit: float) -> bool:
+def near_limit(runs: list[ProgramRun], cpu_limit: float, wall_limit: float) -> bool:
     """Whether load may have decided: CPU within 20 % of the limit, or wall time near its own for a program that computes."""
     return any(
         0.8 * cpu_limit <= run.cpu < 1.2 * cpu_limit

@@ -8,7 +8,7 @@ import numpy as np
 from stages.core.prompts.compact import INPUT, MARKERS, OUTPUT, CompactPrompts
 from stages.core.prompts.styles import Kind, Triplet
 from stages.core.seed_model import seed_tokenizer
-from stages.core.seed_model.program_grammar import Draw
+from stages.core.seed_model.program_grammar import ScalarDraws
 from stages.core.seed_model.programs import Behaviours, Program, ProgramKeys, draw_program, program_key
 
 ROW = 512
@@ -70,7 +70,7 @@ class DocumentSource:
     """Draws documents; programs that the probe holds are drawn again and counted."""
 
     def __init__(self, seed: tuple[int, ...], held_out: ProgramKeys, mix: Mix) -> None:
-        self.draw = Draw(np.random.default_rng(seed))
+        self.draw = ScalarDraws(np.random.default_rng(seed))
         self.skipped = 0
         self._held_out, self._mix = held_out, mix
         self._behaviours = Behaviours()

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from stages.core.prompts.styles import Kind
 from stages.core.seed_model.program_blocks import LEVELS
-from stages.core.seed_model.program_grammar import Draw
+from stages.core.seed_model.program_grammar import ScalarDraws
 from stages.core.seed_model.programs import Behaviours, Program, ProgramKeys, draw_program, program_key
 
 HALVES = ("dev", "test")
@@ -41,7 +41,7 @@ class _Keyed(NamedTuple):
 
 def probe_tables(seed: int, per_band: int = PER_BAND) -> dict[str, pa.Table]:
     """Both halves: `per_band` problems for each kind and band, every problem a program of its own."""
-    draw, behaviours = Draw(np.random.default_rng([seed, 11])), Behaviours()
+    draw, behaviours = ScalarDraws(np.random.default_rng([seed, 11])), Behaviours()
     seen: set[str] = set()
     wanted = per_band * len(Kind)
     rows: dict[str, list[dict[str, object]]] = {half: [] for half in HALVES}

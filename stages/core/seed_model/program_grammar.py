@@ -70,7 +70,7 @@ _HOLE = re.compile(r"<(\w)>")
 _ELEMENT = {"L": "I", "W": "S", "S": "S"}
 
 
-class Draw:
+class ScalarDraws:
     """Cheap scalar draws from a numpy generator: one block of uniforms is taken at a time."""
 
     def __init__(self, rng: np.random.Generator) -> None:
@@ -110,7 +110,7 @@ def _pieces(template: str) -> tuple[str, ...]:
 class Scope:
     """Names of one program under construction. Parameters come into being when an expression first needs one."""
 
-    def __init__(self, draw: Draw, max_parameters: int) -> None:
+    def __init__(self, draw: ScalarDraws, max_parameters: int) -> None:
         self.draw = draw
         self.parameters: dict[str, str] = {}
         self.locals: dict[str, str] = {}
@@ -144,7 +144,7 @@ class Scope:
         return name
 
 
-def constant(draw: Draw, hole: str) -> str | None:
+def constant(draw: ScalarDraws, hole: str) -> str | None:
     """Text of a constant hole, None when the letter is a type."""
     if hole == "c":
         return str(1 + draw.below(9))

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stages.core.seed_model.program_blocks import LEVELS, body
-from stages.core.seed_model.program_grammar import ALPHABET, Draw, Scope
+from stages.core.seed_model.program_grammar import ALPHABET, ScalarDraws, Scope
 
 MAX_OUTPUT = 40
 MAX_SOURCE = 260
@@ -51,7 +51,7 @@ class Program:
     outputs: tuple[str, ...]
 
 
-def draw_program(draw: Draw, level: int, num_inputs: int) -> Program:
+def draw_program(draw: ScalarDraws, level: int, num_inputs: int) -> Program:
     """A random program of that level with `num_inputs` different inputs, not all of whose outputs are equal."""
     if level not in LEVELS:
         raise ValueError(f"level must be one of {LEVELS}, not {level}")
@@ -69,7 +69,7 @@ def draw_program(draw: Draw, level: int, num_inputs: int) -> Program:
             return Program(source, level, signature, *pairs)
 
 
-def _pairs(draw: Draw, source: str, signature: str, wanted: int) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+def _pairs(draw: ScalarDraws, source: str, signature: str, wanted: int) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
     """Inputs and outputs, or None when the program fails too often, is constant or says too much."""
     function = compile_own(source)
     pairs: dict[str, str] = {}
@@ -89,7 +89,7 @@ def _pairs(draw: Draw, source: str, signature: str, wanted: int) -> tuple[tuple[
     return tuple(pairs)[:wanted], tuple(pairs.values())[:wanted]
 
 
-def draw_value(draw: Draw, kind: str) -> object:
+def draw_value(draw: ScalarDraws, kind: str) -> object:
     """A small argument of type I, S, L, W or D."""
     if kind == "I":
         return draw.below(10) if draw.unit() < 0.7 else draw.below(26) - 5
@@ -104,7 +104,7 @@ def draw_value(draw: Draw, kind: str) -> object:
     raise ValueError(f"unknown type letter {kind!r}")
 
 
-def _word(draw: Draw, length: int) -> str:
+def _word(draw: ScalarDraws, length: int) -> str:
     """Letters that repeat more often than chance, so that counting and replacing find something."""
     few = ALPHABET[:6] if draw.unit() < 0.4 else ALPHABET
     return "".join(draw.pick(few) for _ in range(length))
@@ -184,7 +184,7 @@ def program_key(source: str) -> str:
 
 def fixed_arguments(signature: str) -> list[list[object]]:
     """The inputs on which `behaviour_key` compares programs of one signature."""
-    draw = Draw(np.random.default_rng([3, *signature.encode()]))
+    draw = ScalarDraws(np.random.default_rng([3, *signature.encode()]))
     return [[draw_value(draw, kind) for kind in signature] for _ in range(FIXED_INPUTS)]
 
 

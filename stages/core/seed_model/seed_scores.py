@@ -15,7 +15,7 @@ from stages.core.prompts.styles import Kind, PromptStyle, Triplet, Unparsed
 from stages.core.sandbox.protocol import Sandbox
 from stages.core.seed_model.pretraining_data import BROAD, NUM_INPUTS, SHOWN_PAIRS, DocumentSource
 from stages.core.seed_model.program_blocks import LEVELS
-from stages.core.seed_model.program_grammar import Draw
+from stages.core.seed_model.program_grammar import ScalarDraws
 from stages.core.seed_model.programs import MAX_OUTPUT, ProgramKeys, draw_program
 from stages.core.values.canonical import canonical, parse_value
 
@@ -24,7 +24,7 @@ PROPOSAL_TOKENS, INPUTS_TOKENS = 160, 240
 
 
 @dataclass(frozen=True)
-class Problem:
+class SolvedTask:
     """A task whose answer is known. Induction holds pairs beyond those shown."""
 
     kind: Kind
@@ -59,19 +59,19 @@ class ProposalScores:
     distinct: int
 
 
-def fresh_problems(rng: np.random.Generator, per_band: int) -> list[Problem]:
+def fresh_problems(rng: np.random.Generator, per_band: int) -> list[SolvedTask]:
     """Problems from the generator, the same number in each kind and band; some may also have been drawn in pretraining."""
-    draw = Draw(rng)
+    draw = ScalarDraws(rng)
     problems = []
     for kind in Kind:
         for band in LEVELS:
             for _ in range(per_band):
                 drawn = draw_program(draw, band, NUM_INPUTS if kind is Kind.INDUCTION else 1)
-                problems.append(Problem(kind, band, drawn.source, drawn.inputs, drawn.outputs))
+                problems.append(SolvedTask(kind, band, drawn.source, drawn.inputs, drawn.outputs))
     return problems
 
 
-def score_solving(engine: Engine, sandbox: Sandbox, style: PromptStyle, problems: Sequence[Problem]) -> Scores:
+def score_solving(engine: Engine, sandbox: Sandbox, style: PromptStyle, problems: Sequence[SolvedTask]) -> Scores:
     """Greedy answers. Abduction accepts every input that gives the output; induction needs all pairs, hidden ones too."""
     requests = []
     for each in problems:

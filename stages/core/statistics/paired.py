@@ -17,7 +17,7 @@ MOST_FLIPS = 16  # seeds; beyond, all sign flips are too many
 
 
 @dataclass(frozen=True)
-class Estimate:
+class SeedEstimate:
     """A mean over seeds with its standard error and t interval; None for what one seed does not give."""
 
     n: int
@@ -27,21 +27,21 @@ class Estimate:
     high: float | None
 
 
-def over_seeds(values: Sequence[float], alpha: float) -> Estimate:
+def over_seeds(values: Sequence[float], alpha: float) -> SeedEstimate:
     """The mean of one value a seed."""
     found = np.asarray(values, np.float64)
     n = len(found)
     if not n:
-        return Estimate(0, math.nan, None, None, None)
+        return SeedEstimate(0, math.nan, None, None, None)
     mean = float(found.mean())
     if n == 1:
-        return Estimate(1, mean, None, None, None)
+        return SeedEstimate(1, mean, None, None, None)
     stderr = float(found.std(ddof=1) / math.sqrt(n))
     reach = stderr * float(special.stdtrit(n - 1, 1 - alpha / 2))
-    return Estimate(n, mean, stderr, mean - reach, mean + reach)
+    return SeedEstimate(n, mean, stderr, mean - reach, mean + reach)
 
 
-def p_paired(estimate: Estimate) -> float | None:
+def p_paired(estimate: SeedEstimate) -> float | None:
     """Two-sided p of the paired t test that the mean difference is zero."""
     if estimate.stderr is None:
         return None

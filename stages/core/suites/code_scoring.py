@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from stages.core.sandbox.protocol import Job, Sandbox, Status
 from stages.core.suites import evalplus_rules, harness, livecode_rules
-from stages.core.suites.harness import MAX_SOLUTION, PRELUDE, Outcome, Returned
+from stages.core.suites.harness import MAX_SOLUTION, PRELUDE, Outcome, ReturnedValue
 from stages.core.suites.problems import BadSuite, Form, Problem
 
 
@@ -18,7 +18,7 @@ from stages.core.suites.problems import BadSuite, Form, Problem
 class Reference:
     """What a problem's reference returns for the base and for the plus inputs; `slow`: it needed the patient sandbox."""
 
-    groups: tuple[tuple[Returned, ...], ...]
+    groups: tuple[tuple[ReturnedValue, ...], ...]
     slow: bool = False
 
 
@@ -119,7 +119,7 @@ def _by_reference(answers: list[tuple[Problem, str]], sandbox: Sandbox, expected
     ]
 
 
-def _judged(problem: Problem, both: Outcome, base: Outcome | None, expected: Sequence[Sequence[Returned]]) -> Score:
+def _judged(problem: Problem, both: Outcome, base: Outcome | None, expected: Sequence[Sequence[ReturnedValue]]) -> Score:
     first = base or both
     if first.status != Status.VALID:
         return Score(first.status, first.detail)
@@ -137,7 +137,7 @@ def _judged(problem: Problem, both: Outcome, base: Outcome | None, expected: Seq
     return Score("base_only", f"plus {failing}") if failing else Score("correct")
 
 
-def _word(returned: Sequence[Returned], failing: str) -> str:
+def _word(returned: Sequence[ReturnedValue], failing: str) -> str:
     """`error` where an exception ended the run at the test that failed, else `wrong`."""
     ended = returned[-1].tag == "e" if returned else False
     return "error" if ended and failing.startswith(f"test {len(returned)}:") else "wrong"
@@ -154,7 +154,7 @@ def _by_values(answers: list[tuple[Problem, str]], sandbox: Sandbox) -> Iterator
         yield _method_score(problem, outcome.groups[0] if outcome.groups else ())
 
 
-def _method_score(problem: Problem, returned: Sequence[Returned]) -> Score:
+def _method_score(problem: Problem, returned: Sequence[ReturnedValue]) -> Score:
     for number, wanted in enumerate(problem.outputs):
         if number >= len(returned):
             return Score("crash", f"test {number + 1}: the run ended before it")

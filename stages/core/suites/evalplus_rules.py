@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from stages.core.suites.harness import Returned
+from stages.core.suites.harness import ReturnedValue
 from stages.core.suites.problems import Problem
 from stages.core.values.canonical import LiteralError, parse_value
 
@@ -35,7 +35,7 @@ def shape(problem: Problem, reference: bool) -> str:
     return ""
 
 
-def failing(problem: Problem, inputs: Sequence[str], returned: Sequence[Returned], expected: Sequence[Returned]) -> str:
+def failing(problem: Problem, inputs: Sequence[str], returned: Sequence[ReturnedValue], expected: Sequence[ReturnedValue]) -> str:
     """Why the run does not pass, naming the first bad test; empty if it does."""
     tolerance = problem.tolerance
     for number, right in enumerate(expected):
@@ -74,7 +74,7 @@ class _Opaque:
         return False
 
 
-def _value(one: Returned) -> Any:
+def _value(one: ReturnedValue) -> Any:
     return _Opaque() if one.tag == "o" else one.value()
 
 

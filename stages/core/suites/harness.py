@@ -207,7 +207,7 @@ PRELUDE = (
 
 
 @dataclass(frozen=True)
-class Returned:
+class ReturnedValue:
     """One value that came back: its letter (see above) and its literal text."""
 
     tag: str
@@ -224,7 +224,7 @@ class Outcome:
 
     status: str
     detail: str
-    groups: tuple[tuple[Returned, ...], ...]
+    groups: tuple[tuple[ReturnedValue, ...], ...]
 
 
 def function_job(source: str, prelude: str, entry: str, shape: str, groups: Sequence[Sequence[str]]) -> Job:
@@ -242,10 +242,10 @@ def version() -> str:
     return hashlib.sha256((_FUNCTION + _STDIN).encode()).hexdigest()[:12]
 
 
-def output_digest(lines: Sequence[str]) -> Returned:
+def output_digest(lines: Sequence[str]) -> ReturnedValue:
     """What comes back in place of a long standard output with these lines."""
     text = "v" + ascii("\n".join(lines))
-    return Returned("d", f"'{hashlib.sha256(text.encode()).hexdigest()}'")
+    return ReturnedValue("d", f"'{hashlib.sha256(text.encode()).hexdigest()}'")
 
 
 def stdin_job(source: str, prelude: str, given: str) -> Job:
@@ -266,7 +266,7 @@ def read(verdict: Verdict) -> Outcome:
         return Outcome(Status.CRASH, f"the result is no result of ours: {error}", ())
 
 
-def _lines(text: object) -> list[Returned]:
+def _lines(text: object) -> list[ReturnedValue]:
     if not isinstance(text, str):
         raise ValueError(f"a {type(text).__name__} where text was expected")
     inflate = zlib.decompressobj()
@@ -278,10 +278,10 @@ def _lines(text: object) -> list[Returned]:
     return [_returned(line) for line in data.decode("ascii").split("\n")] if data else []
 
 
-def _returned(line: str) -> Returned:
+def _returned(line: str) -> ReturnedValue:
     if line[:1] not in ("v", "s", "o", "e", "d"):
         raise ValueError(f"a line that starts with {line[:1]!r}")
-    return Returned(line[0], line[1:])
+    return ReturnedValue(line[0], line[1:])
 
 
 def _packed(data: bytes) -> str:

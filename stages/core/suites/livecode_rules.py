@@ -6,13 +6,13 @@ Functions: the returned value must equal the expected one as Python's `==` has i
 
 from decimal import Decimal, InvalidOperation
 
-from stages.core.suites.harness import Returned, output_digest
+from stages.core.suites.harness import ReturnedValue, output_digest
 from stages.core.values.canonical import LiteralError, parse_value
 
 _LIMIT = 1 << 24
 
 
-def output_counts(written: Returned, expected: str) -> bool:
+def output_counts(written: ReturnedValue, expected: str) -> bool:
     """Whether what a program wrote is what was expected; a very long output (its digest) must be the same line by line.
 
     The solution may have written this line itself: one that is no text counts as another output.
@@ -42,7 +42,7 @@ def _line_counts(given: str, wanted: str) -> bool:
         return False
 
 
-def value_counts(returned: Returned, expected: str) -> bool:
+def value_counts(returned: ReturnedValue, expected: str) -> bool:
     """Whether a returned value is the expected literal's value."""
     if returned.tag not in "vs":
         return False

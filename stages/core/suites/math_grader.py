@@ -38,7 +38,7 @@ class GraderUnavailable(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Question:
+class MathAnswer:
     """Is the answer one of the gold answers? None: the completion gave no answer."""
 
     gold: tuple[str, ...]
@@ -62,11 +62,11 @@ class MathGrader:
     def __init__(self, workers: int = 2, seconds: float = 10.0, starting: float = 120.0, python: str = "") -> None:
         self.size, self.seconds, self.starting, self.python = workers, seconds, starting, python or sys.executable
         self.workers: list[_Worker] = []
-        self.known: dict[Question, Reply] = {}
+        self.known: dict[MathAnswer, Reply] = {}
         self.modules: list[str] = []  # what the libraries wanted to load once they stood behind the walls
         self.missing: tuple[str, ...] = ()  # walls that this machine does not have
 
-    def grade(self, questions: Sequence[Question]) -> list[Reply]:
+    def grade(self, questions: Sequence[MathAnswer]) -> list[Reply]:
         """A reply a question, in order. Raises GraderUnavailable."""
         open_ones = list(dict.fromkeys(question for question in questions if question not in self.known))
         asked = [question for question in open_ones if not self._settled(question)]
@@ -80,7 +80,7 @@ class MathGrader:
             worker.end()
         self.workers.clear()
 
-    def _settled(self, question: Question) -> bool:
+    def _settled(self, question: MathAnswer) -> bool:
         """Whether the text alone decides: nothing given, far too much, or the gold answer in other spacing."""
         reply = None
         if question.answer is None or not question.answer.strip():
@@ -93,9 +93,9 @@ class MathGrader:
             self.known[question] = reply
         return reply is not None
 
-    def _ask(self, questions: list[Question]) -> Iterator[tuple[Question, Reply]]:
+    def _ask(self, questions: list[MathAnswer]) -> Iterator[tuple[MathAnswer, Reply]]:
         """Every worker has one question at a time."""
-        waiting, asked = list(reversed(questions)), Counter[tuple[Question, str]]()
+        waiting, asked = list(reversed(questions)), Counter[tuple[MathAnswer, str]]()
         while waiting or any(worker.question for worker in self.workers):
             self._start(min(self.size, len(waiting)) - len(self.workers))
             for worker in self.workers:
@@ -147,7 +147,7 @@ class _Worker:
         )
         assert self.process.stdin is not None and self.process.stdout is not None
         self.input, self.output = self.process.stdin, self.process.stdout
-        self.question: Question | None = None
+        self.question: MathAnswer | None = None
         self.modules = set(modules)
         self.deadline, self.buffer = 0.0, b""
 
@@ -159,7 +159,7 @@ class _Worker:
             raise GraderUnavailable("the grader of mathematical answers does not start: is the package math-verify installed?")
         return tuple(json.loads(first)["missing"])
 
-    def ask(self, question: Question, seconds: float) -> None:
+    def ask(self, question: MathAnswer, seconds: float) -> None:
         """Sends a question."""
         self.question, self.deadline = question, time.monotonic() + PATIENCE * seconds
         data = json.dumps({"gold": question.gold, "answer": question.answer, "seconds": seconds}).encode() + b"\n"
@@ -167,7 +167,7 @@ class _Worker:
             self.input.write(data)
             self.input.flush()
 
-    def take(self) -> tuple[Question, Reply, list[str]]:
+    def take(self) -> tuple[MathAnswer, Reply, list[str]]:
         """The question, what came of it, and the modules without which that may be another answer's."""
         assert self.question is not None
         question, line = self.question, self._line(self.deadline)

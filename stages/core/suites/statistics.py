@@ -12,7 +12,7 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Estimate:
+class ScoreEstimate:
     """A mean over problems, its standard error (None for fewer than two), and how many problems."""
 
     mean: float
@@ -27,22 +27,22 @@ def pass_at_k(attempts: int, correct: int, k: int) -> float:
     return 1.0 - math.comb(attempts - correct, k) / math.comb(attempts, k)
 
 
-def estimate(values: Sequence[float]) -> Estimate:
+def estimate(values: Sequence[float]) -> ScoreEstimate:
     """The mean of one value a problem, with its standard error."""
     if not values:
         raise ValueError("no problem")
     mean = math.fsum(values) / len(values)
     spread = math.fsum((value - mean) ** 2 for value in values)
     stderr = math.sqrt(spread / (len(values) - 1) / len(values)) if len(values) > 1 else None
-    return Estimate(mean, stderr, len(values))
+    return ScoreEstimate(mean, stderr, len(values))
 
 
-def average(attempts: Mapping[str, Sequence[bool]]) -> Estimate:
+def average(attempts: Mapping[str, Sequence[bool]]) -> ScoreEstimate:
     """avg@n: the share of right attempts, averaged over problems."""
     return estimate([sum(each) / len(each) for each in attempts.values()])
 
 
-def passing(attempts: Mapping[str, Sequence[bool]], k: int) -> Estimate:
+def passing(attempts: Mapping[str, Sequence[bool]], k: int) -> ScoreEstimate:
     """pass@k, averaged over problems. Raises ValueError where a problem has fewer than k attempts."""
     return estimate([pass_at_k(len(each), sum(each), k) for each in attempts.values()])
 

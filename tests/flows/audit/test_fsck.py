@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from flows.audit.fsck import fsck
-from flows.audit.invariants import Given, problems
+from flows.audit.invariants import GenerationInputs, problems
 from flows.run.lease import hold
 from flows.run.resume import first_generation
 from flows.run.run import Run
@@ -213,7 +213,7 @@ def test_a_run_does_not_go_on_upon_a_broken_chain(run: Run, tmp_path: Path) -> N
 
 
 @pytest.fixture
-def sound(run: Run) -> tuple[dict[str, pa.Table], Given]:
+def sound(run: Run) -> tuple[dict[str, pa.Table], GenerationInputs]:
     """The tables of generation 0 and what they start from."""
     found = {name: run.read_table(0, name) for name in tables.GENERATION_TABLES}
     seeds, population = run.read_table(None, "seeds"), run.read_table(None, "population")
@@ -225,7 +225,7 @@ def sound(run: Run) -> tuple[dict[str, pa.Table], Given]:
     }
     members = population_after(population, tables.OFFSPRING.empty_table(), -1)
     stored = set(seeds["task_id"].to_pylist())
-    return found, Given(members, stored, digests, example_run.CONFIG, populora, reinforce_plus_plus_baseline)
+    return found, GenerationInputs(members, stored, digests, example_run.CONFIG, populora, reinforce_plus_plus_baseline)
 
 
 def changed(table: pa.Table, row: int, **values: Any) -> pa.Table:
@@ -234,7 +234,7 @@ def changed(table: pa.Table, row: int, **values: Any) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=table.schema)
 
 
-def test_sound_tables_have_no_problems(sound: tuple[dict[str, pa.Table], Given]) -> None:
+def test_sound_tables_have_no_problems(sound: tuple[dict[str, pa.Table], GenerationInputs]) -> None:
     assert list(problems(*sound)) == []
 
 
@@ -266,20 +266,20 @@ def test_sound_tables_have_no_problems(sound: tuple[dict[str, pa.Table], Given])
     ],
 )
 def test_each_invariant_is_checked(
-    sound: tuple[dict[str, pa.Table], Given], name: str, row: int, values: dict[str, Any], problem: str
+    sound: tuple[dict[str, pa.Table], GenerationInputs], name: str, row: int, values: dict[str, Any], problem: str
 ) -> None:
     found, given = sound
     said = list(problems(found | {name: changed(found[name], row, **values)}, given))
     assert any(where == name and text.startswith(problem) for where, text in said), said
 
 
-def test_grades_that_rewards_do_not_follow_from_are_found(sound: tuple[dict[str, pa.Table], Given]) -> None:
+def test_grades_that_rewards_do_not_follow_from_are_found(sound: tuple[dict[str, pa.Table], GenerationInputs]) -> None:
     found, given = sound
     said = list(problems(found | {"grades": changed(found["grades"], 1, correct=True, status="correct")}, given))
     assert {where for where, _ in said} == {"samples", "ratings"}
 
 
-def test_a_missing_answer_is_never_correct(sound: tuple[dict[str, pa.Table], Given]) -> None:
+def test_a_missing_answer_is_never_correct(sound: tuple[dict[str, pa.Table], GenerationInputs]) -> None:
     found, given = sound
     said = list(problems(found | {"rollouts": changed(found["rollouts"], 0, answer=None)}, given))
     assert said == [("grades", "correct without an answer: g0000-m00-p000-r00")]

@@ -11,7 +11,7 @@ from flows.browser.app import make_app
 from flows.browser.pedigree import Pedigree
 from flows.browser.serve import listen
 from flows.config import ConfigError
-from flows.monitoring.run_tables import Watch
+from flows.monitoring.run_tables import RunTables
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import StoreRefused, open_store
@@ -126,7 +126,7 @@ def store_of(pages):
 
 
 def test_the_tree_of_an_adapter(store):
-    watch = Watch(Run(FileStore(store), "whole")).look()
+    watch = RunTables(Run(FileStore(store), "whole")).look()
     pedigree = Pedigree(watch)
     birth = watch.of(0, "offspring").to_pylist()[0]
     newest = pedigree.members()[birth["member_id"]][-1]

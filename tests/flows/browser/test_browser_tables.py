@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from flows.browser.errors import BadQuestion
-from flows.browser.table_view import Asked, row, view
+from flows.browser.errors import BadRequest
+from flows.browser.table_view import TableQuery, row, view
 from flows.run.table_reader import batches, parquet_file
 from flows.storage import NotStored, encode_table
 
@@ -39,17 +39,17 @@ def names(found):
 
 def test_pages_filters_and_sorts_agree_with_the_table():
     rows, file = numbers()
-    first = view(file, Asked())
+    first = view(file, TableQuery())
     assert (first.total, first.found, first.pages, len(first.rows)) == (5000, 5000, 100, 50)
-    assert names(view(file, Asked(page=100))) == [row["name"] for row in rows[-50:]]
+    assert names(view(file, TableQuery(page=100))) == [row["name"] for row in rows[-50:]]
     assert first.rows[3] == (3, rows[3] | {"prompt_ids": 3})
-    found = view(file, Asked("group", "3", "score", True))
+    found = view(file, TableQuery("group", "3", "score", True))
     wanted = sorted((row for row in rows if row["group"] == 3), key=lambda row: (row["score"] is None, -(row["score"] or 0)))
     assert found.found == len(wanted) and names(found) == [row["name"] for row in wanted[:50]]
-    assert view(file, Asked("ids", "i1")).found == sum(row["ids"] == ["i1"] for row in rows)
-    assert view(file, Asked("score", "–")).found == 1000
-    assert view(file, Asked("name", "none")).rows == []
-    assert names(view(file, Asked(sort="group")))[0] == "n0000"
+    assert view(file, TableQuery("ids", "i1")).found == sum(row["ids"] == ["i1"] for row in rows)
+    assert view(file, TableQuery("score", "–")).found == 1000
+    assert view(file, TableQuery("name", "none")).rows == []
+    assert names(view(file, TableQuery(sort="group")))[0] == "n0000"
     assert row(file, 4999) == rows[4999]
     assert first.sortable == ["name", "group", "score"]
 
@@ -66,7 +66,7 @@ def test_a_column_that_was_not_asked_for_is_not_decoded():
                 reads.append((columns, batch.num_rows))
                 yield batch
 
-    view(Counting(), Asked("group", "3", "score"))
+    view(Counting(), TableQuery("group", "3", "score"))
     assert reads[0] == (["group", "score"], 5000)
     assert len(reads) > 1 and {columns for columns, _ in reads[1:]} == {None} and {rows for _, rows in reads[1:]} == {512}
 
@@ -75,10 +75,10 @@ def test_rows_are_not_sorted_by_more_than_fits():
     schema = pa.schema([("text", pa.string()), ("at", pa.int64())])
     rows = {"text": [f"{at:09d}" * 1000 for at in range(5000)], "at": list(range(5000))}
     file = parquet_file(encode_table(pa.Table.from_pydict(rows, schema)), "texts")
-    with pytest.raises(BadQuestion, match="too large to sort all these rows by it; filter them first"):
-        view(file, Asked(sort="text"))
-    assert view(file, Asked("at", "7", "text")).found == 1
-    assert names_of(view(file, Asked(sort="at", descending=True)))[0] == 4999
+    with pytest.raises(BadRequest, match="too large to sort all these rows by it; filter them first"):
+        view(file, TableQuery(sort="text"))
+    assert view(file, TableQuery("at", "7", "text")).found == 1
+    assert names_of(view(file, TableQuery(sort="at", descending=True)))[0] == 4999
 
 
 def names_of(found):

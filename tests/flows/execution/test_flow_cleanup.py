@@ -100,7 +100,7 @@ def test_the_watch_crashes_what_stays_silent_and_nothing_else(client: Any, monke
     monkeypatch.setattr(flow_cleanup.time, "monotonic", lambda: clock[0])
     heard = {silent.id: "a", talking.id: "a"}
     monkeypatch.setattr(flow_cleanup, "_newest_event", lambda _client, flow_run_id: heard.get(flow_run_id, ""))
-    watch = flow_cleanup.Watch(["cpu"])
+    watch = flow_cleanup.SilentRuns(["cpu"])
     assert watch.crash_the_silent() == 0  # the first look knows nothing of the time before
     clock[0], heard[talking.id] = clock[0] + 0.6 * flow_cleanup.SILENT_SECONDS, "b"
     assert watch.crash_the_silent() == 0

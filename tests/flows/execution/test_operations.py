@@ -180,7 +180,7 @@ def test_every_answer_of_the_ui_carries_the_policy() -> None:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    asyncio.run(ui_server.Guarded(app)({"type": "http"}, None, send))
+    asyncio.run(ui_server.PolicyHeaders(app)({"type": "http"}, None, send))
     headers = dict(sent[0]["headers"])
     policy = dict(part.split(" ", 1) for part in headers[b"content-security-policy"].decode().split("; "))
     assert headers[b"x-own"] == b"1"
@@ -208,7 +208,7 @@ def test_a_child_that_ignores_sigterm_ends_all_the_same(tmp_path: Path) -> None:
 
 
 def test_what_serve_gives_its_children(tmp_path: Path) -> None:
-    variables = serve.environment(serve.Plan("runs", port=4321, home=tmp_path))
+    variables = serve.environment(serve.ServeOptions("runs", port=4321, home=tmp_path))
     assert variables["PREFECT_API_URL"] == "http://127.0.0.1:4321/api"
     assert variables["PREFECT_HOME"] == str(tmp_path / "prefect")
     assert variables["PREFECT_SERVER_ANALYTICS_ENABLED"] == "false" and variables["DO_NOT_TRACK"] == "1"
@@ -216,7 +216,7 @@ def test_what_serve_gives_its_children(tmp_path: Path) -> None:
 
 def test_the_collector_is_calm_for_a_while() -> None:
     before = gc.get_threshold()
-    with gc_tuning.calm():
+    with gc_tuning.relaxed_gc():
         assert gc.get_freeze_count() > 1000 and gc.get_threshold() == gc_tuning.THRESHOLDS
     assert gc.get_freeze_count() == 0 and gc.get_threshold() == before
 

@@ -7,11 +7,11 @@ import pytest
 from scipy import stats
 
 from flows.config import RunConfig
-from flows.experiments.comparison import Compared, problems
+from flows.experiments.comparison import ComparedRun, problems
 from flows.experiments.comparison_page import arms_by_model
 from flows.experiments.spec import Planned
 from stages.analysis.comparison import at_budget, changes, differences
-from stages.core.statistics.paired import Estimate, detectable, over_seeds, p_flip, p_paired
+from stages.core.statistics.paired import SeedEstimate, detectable, over_seeds, p_flip, p_paired
 from stages.figures.comparison import CURVES, forest, scores, training
 
 APART = [0.10, 0.20, -0.05, 0.12, 0.07]
@@ -34,7 +34,7 @@ def test_the_detectable_difference_has_the_power_that_was_asked_for() -> None:
 
 
 def test_one_seed_says_nothing_about_chance() -> None:
-    assert over_seeds([0.3], 0.05) == Estimate(1, 0.3, None, None, None)
+    assert over_seeds([0.3], 0.05) == SeedEstimate(1, 0.3, None, None, None)
     assert (p_paired(over_seeds([0.3], 0.05)), p_flip([0.3]), detectable(None, 1, 0.05, 0.8)) == (None, None, None)
     assert math.isnan(over_seeds([], 0.05).mean)
     assert p_paired(over_seeds([0.0, 0.0], 0.05)) == 1.0
@@ -111,9 +111,9 @@ def test_figures_have_axes_units_and_n() -> None:
     assert forest(compared.slice(0, 0), 0.05).figure is None
 
 
-def ran(arm: str, seed: int, model: str) -> Compared:
+def ran(arm: str, seed: int, model: str) -> ComparedRun:
     planned = Planned(arm, seed, f"x-{arm}-s{seed}", RunConfig.model_validate({}))
-    return Compared(planned, "finished", 3, model, "start", {}, "head", {}, (), (), ())
+    return ComparedRun(planned, "finished", 3, model, "start", {}, "head", {}, (), (), ())
 
 
 def test_runs_on_unlike_base_models_are_said_and_never_averaged() -> None:

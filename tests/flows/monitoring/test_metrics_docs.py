@@ -7,7 +7,7 @@ import pytest
 
 from flows.config import PROJECT
 from flows.monitoring import alarms
-from stages.analysis.measure import Birth, costs, explore, measure, relate, replayed
+from stages.analysis.measure import OffspringRecord, costs, explore, measure, relate, replayed
 from stages.core import tables
 from stages.core.method.rating import Rating
 from stages.core.population import initial_members
@@ -31,7 +31,7 @@ def written(tmp_path_factory):
         3, 3, "population", dict.fromkeys((f"{r}{n}-start" for r in "ts" for n in range(3)), "0" * 64), Rating()
     )
     weights = {member.adapter_id: adapter(place, 0).weights for place, member in enumerate(members)}
-    births = {"t0": Birth(("t1",), "M1", 0.0)}
+    births = {"t0": OffspringRecord(("t1",), "M1", 0.0)}
     answers = [{"member_id": member, "problem_id": "p", "greedy": True, "correct": member == "s0"} for member in ("s0", "s1")]
     parts = [
         measure(*played),

@@ -14,7 +14,7 @@ from flows.browser.app import make_app
 from flows.config import PROJECT
 from flows.execution.run_stage import forget_gpu_memory, gpu_memory
 from flows.monitoring import telemetry_machine
-from flows.monitoring.run_tables import Watch
+from flows.monitoring.run_tables import RunTables
 from flows.monitoring.status import stored_bytes
 from flows.run.lease import hold
 from flows.run.run import Run
@@ -80,7 +80,7 @@ def test_progress_ratings_and_rates(value, store):
 
 
 def test_seconds_of_stages(value, store):
-    clock = Watch(Run(FileStore(store), "stopped")).look().clock()
+    clock = RunTables(Run(FileStore(store), "stopped")).look().clock()
     assert set(SECONDS) <= set(clock[1])
     for stage, spent in clock[1].items():
         assert value("populora_newest_stage_seconds", run="stopped", stage=stage) == spent
@@ -90,7 +90,7 @@ def test_seconds_of_stages(value, store):
 
 def test_tokens_and_programs_in_all_and_a_second(value, store):
     run = Run(FileStore(store), "stopped")
-    spent = Watch(run).look().clock()[1]
+    spent = RunTables(run).look().clock()[1]
     for stage, table in (("propose", "proposals"), ("solve", "rollouts")):
         tokens = [sum(map(len, run.read_table(number, table)["completion_ids"].to_pylist())) for number in (0, 1)]
         assert value("populora_tokens_total", run="stopped", stage=stage) == sum(tokens)

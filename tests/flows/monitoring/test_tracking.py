@@ -6,7 +6,7 @@ import pytest
 
 from flows.cli import main
 from flows.config import ConfigError
-from flows.monitoring.run_tables import Watch
+from flows.monitoring.run_tables import RunTables
 from flows.monitoring.tracking import track, values
 from flows.run.run import Run
 from flows.storage import NotStored
@@ -29,7 +29,7 @@ def run(store):
 
 def expected(run):
     """By generation; the alarms are counted by hand below."""
-    watch = Watch(run).look()
+    watch = RunTables(run).look()
     return {number: values(watch, number) for number in (0, 1)}
 
 

@@ -9,9 +9,9 @@ from fastapi.testclient import TestClient
 from flows.browser.app import make_app
 from flows.config import ConfigError
 from flows.monitoring.alarms import Alarm
-from flows.notes.note_data import Teller
+from flows.notes.note_data import NoteBuilder
 from flows.notes.note_text import fence, generation_note, match_rows, rating_rows, run_note, sparkline
-from flows.notes.note_writer import LARGEST, NotWritten, Writer, fitting, written
+from flows.notes.note_writer import LARGEST, NotesNotWritten, Writer, fitting, written
 from flows.run.run import Run
 from flows.store.file_store import FileStore
 from tests.support.report_run import HOSTILE, made
@@ -29,7 +29,7 @@ def store(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def teller(store):
-    return Teller(Run(FileStore(store), "run"), 3, BASE)
+    return NoteBuilder(Run(FileStore(store), "run"), 3, BASE)
 
 
 @pytest.fixture(scope="module")
@@ -104,28 +104,28 @@ def test_pieces(store):
     assert sparkline([0.0, None, 0.5, 1.0]) == "▁ ▅█"
     assert "No generation is done yet." in run_note("run", 3, [], [], None)
     with pytest.raises(ConfigError, match="starts with http"):
-        Teller(Run(FileStore(store), "run"), 3, "javascript:alert(1)")
+        NoteBuilder(Run(FileStore(store), "run"), 3, "javascript:alert(1)")
 
 
 def test_a_note_that_comes_late_knows_nothing_of_what_came_after(store, told):
-    late = Teller(Run(FileStore(store), "run"), 3, BASE)
+    late = NoteBuilder(Run(FileStore(store), "run"), 3, BASE)
     late.told(2)
     assert late.told(1).pictures == told.pictures
 
 
 def test_without_a_browser_there_are_no_links(store):
-    note = generation_note(Teller(Run(FileStore(store), "run"), 3).told(0))
+    note = generation_note(NoteBuilder(Run(FileStore(store), "run"), 3).told(0))
     assert "](http" not in note and "artifact browser" not in note
 
 
 def test_a_process_of_its_own_writes_the_same(store, teller):
     writer = Writer(teller.run, 3, BASE)
     try:
-        assert writer.write(1) == written(Teller(teller.run, 3, BASE), 1)
-        with pytest.raises(NotWritten, match="ValueError"):
+        assert writer.write(1) == written(NoteBuilder(teller.run, 3, BASE), 1)
+        with pytest.raises(NotesNotWritten, match="ValueError"):
             writer.write("a fault")
         assert writer.write(2).link == f"{BASE}/runs/run/generations/2"
     finally:
         writer.close()
-    with pytest.raises(NotWritten, match="has ended"):
+    with pytest.raises(NotesNotWritten, match="has ended"):
         writer.write(2)

@@ -11,7 +11,7 @@ from flows.monitoring.status import status
 from flows.prefect_ops.flows import write_report_of
 from flows.report.report import export_figures, report
 from flows.report.report_data import gather
-from flows.report.report_page import Links, escape
+from flows.report.report_page import ArtifactLinks, escape
 from flows.run.run import Run
 from flows.storage import NotStored, StoreRefused
 from flows.store.file_store import FileStore
@@ -120,9 +120,10 @@ def test_a_report_elsewhere_names_artifacts_without_links(half, tmp_path):
 
 
 def test_links_start_where_the_report_lies(store, half):
-    assert Links(half.store, "half", store / "half.html")("run.json").startswith('<a href="half/run.json">')
+    assert ArtifactLinks(half.store, "half", store / "half.html")("run.json").startswith('<a href="half/run.json">')
     assert (
-        Links(half.store, "half", store / "half" / "r.html")("run.json", "<b>") == '<a href="run.json"><code>&lt;b&gt;</code></a>'
+        ArtifactLinks(half.store, "half", store / "half" / "r.html")("run.json", "<b>")
+        == '<a href="run.json"><code>&lt;b&gt;</code></a>'
     )
 
 

@@ -12,12 +12,12 @@ import pytest
 from flows.audit.fsck import fsck
 from flows.run.fork import fork
 from flows.run.lease import hold
-from flows.run.retention import Policy, pinned, retire
+from flows.run.retention import RetentionPolicy, pinned, retire
 from flows.run.run import Run
 from flows.storage import StoreRefused, open_store
 from tests.support import example_run
 
-POLICY = Policy(newest=1, optimizer_every=99, adapter_every=99)
+POLICY = RetentionPolicy(newest=1, optimizer_every=99, adapter_every=99)
 CONFIG = example_run.CONFIG.model_copy(update={"generations": 9})
 SHARED = ("smoke/.fork-", "smoke/gc/", "smoke/adapters/")
 TO_ITS_END = 10**6

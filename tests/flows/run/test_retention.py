@@ -16,13 +16,13 @@ from flows.run.fork import fork
 from flows.run.inspection import inspect
 from flows.run.lease import hold
 from flows.run.resume import first_generation
-from flows.run.retention import Policy, check_room, expected_bytes, pinned, plan, retire, unnamed
+from flows.run.retention import RetentionPolicy, check_room, expected_bytes, pinned, plan, retire, unnamed
 from flows.run.run import Retired, Run
 from flows.run.scan import survey_of
 from flows.storage import StoreRefused, open_store
 from tests.support import example_run
 
-POLICY = Policy(newest=1, optimizer_every=4, adapter_every=2)
+POLICY = RetentionPolicy(newest=1, optimizer_every=4, adapter_every=2)
 CLOCK = {"host": "here"}
 CONFIG = example_run.CONFIG.model_copy(update={"generations": 9})
 
@@ -112,7 +112,7 @@ def test_bytes_at_the_end_of_a_run() -> None:
     weights, optimizer, tables = 323, 646, 100
     everything = expected_bytes(None, 200, 8, weights, optimizer, tables, 0, 0)
     assert everything == 8 * 323 + 200 * 100 + 200 * 8 * (323 + 646)
-    assert expected_bytes(Policy(), 200, 8, weights, optimizer, tables, births=40, benchmarks=20) == (
+    assert expected_bytes(RetentionPolicy(), 200, 8, weights, optimizer, tables, births=40, benchmarks=20) == (
         8 * 323 + 200 * 100 + 8 * 12 * 646 + (8 * 62 + 80) * 323
     )
 

@@ -226,7 +226,7 @@ def test_serve_makes_a_password_once_that_only_its_owner_reads(tmp_path: Path) -
     made = serve.password(tmp_path)
     assert serve.password(tmp_path) == made and len(made) > 40
     assert stat.S_IMODE((tmp_path / "password").stat().st_mode) == 0o600
-    variables = serve.environment(serve.Plan("runs", home=tmp_path, functions=(tmp_path,)))
+    variables = serve.environment(serve.ServeOptions("runs", home=tmp_path, functions=(tmp_path,)))
     assert variables[prefect_api.PASSWORD] == variables[ui_server.PASSWORD] == made
     assert variables[allowed.FOLDERS] == str(tmp_path.resolve())
 

@@ -8,7 +8,7 @@ import pytest
 
 from flows.benchmarks.schedule import benchmarks_at
 from flows.config import load
-from stages.analysis.measure import Birth, costs, explore, measure, relate
+from stages.analysis.measure import OffspringRecord, costs, explore, measure, relate
 from stages.core import tables
 from stages.core.judging.complexity import measure as measure_program
 from stages.core.judging.shapes import cell, shape_of
@@ -153,7 +153,7 @@ def test_members_are_related_by_ratings_weights_and_birth(found: dict[str, pa.Ta
         row | {"match_id": f"m-t{n}", "teacher_id": f"t{n}", "student_id": f"s{n}", "expected": expected}
         for n, expected in enumerate((0.5, 0.75))
     ]
-    births = {"s1": Birth(("s0",), "M1", 0.25)}
+    births = {"s1": OffspringRecord(("s0",), "M1", 0.25)}
     matches = tables.table(played, tables.MATCHES)
     metrics = relate(members, matches, found["grades"], found["samples"], weights, births, 2.0, 4)
     assert values(metrics, "calibration.error") == {(): (0.125, 2, 0.375)}

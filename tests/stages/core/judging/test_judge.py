@@ -11,7 +11,7 @@ import pytest
 from stages.core.seed_model import probe, seed_tokenizer
 from stages.core.seed_model.pretraining_data import ANSWERS, BROAD, ROW, make_rows
 from stages.core.seed_model.program_blocks import LEVELS
-from stages.core.seed_model.program_grammar import Draw
+from stages.core.seed_model.program_grammar import ScalarDraws
 from stages.core.seed_model.programs import (
     MAX_OUTPUT,
     Behaviours,
@@ -28,8 +28,8 @@ BENCHMARKS = Path(__file__).parents[4] / "infra" / "benchmarks"
 NOTHING = ProgramKeys(frozenset(), frozenset())
 
 
-def draw(seed: int) -> Draw:
-    return Draw(np.random.default_rng(seed))
+def draw(seed: int) -> ScalarDraws:
+    return ScalarDraws(np.random.default_rng(seed))
 
 
 def drawn(seed: int, level: int, count: int, num_inputs: int = 10) -> list[Program]:

@@ -14,7 +14,7 @@ from flows.config import RunConfig
 from stages.core.sandbox.protocol import Status, Verdict
 from stages.core.suites import evalplus_rules, harness, livecode_rules
 from stages.core.suites.code_scoring import Sandboxes, Score, expected_values, score_programs
-from stages.core.suites.harness import Returned
+from stages.core.suites.harness import ReturnedValue
 from stages.core.suites.mutants import mutants
 from stages.core.suites.problems import BadSuite, Form, Problem
 
@@ -43,8 +43,8 @@ def _mbpp(name: str, tolerance: float = 0.0) -> Problem:
     return Problem("Mbpp/1", Form.FUNCTION, "mbpp", "", "", name, "reference", ("(2, 3)",), tolerance=tolerance)
 
 
-def _values(*texts: str) -> list[Returned]:
-    return [Returned(text[0], text[1:]) for text in texts]
+def _values(*texts: str) -> list[ReturnedValue]:
+    return [ReturnedValue(text[0], text[1:]) for text in texts]
 
 
 RULES = [
@@ -100,7 +100,7 @@ OUTPUTS = [
 
 @pytest.mark.parametrize(("written", "expected", "counts"), OUTPUTS)
 def test_when_an_output_counts(written: str, expected: str, counts: bool) -> None:
-    assert livecode_rules.output_counts(Returned(written[0], written[1:]), expected) == counts
+    assert livecode_rules.output_counts(ReturnedValue(written[0], written[1:]), expected) == counts
 
 
 def test_a_result_that_is_none_of_ours_is_a_crash() -> None:

@@ -13,7 +13,7 @@ from flows.benchmarks.suite_data import SAMPLES, load
 from flows.config import PROJECT
 from stages.core.suites import math_grader, prompts
 from stages.core.suites.math_answers import extract, last_boxed, normal
-from stages.core.suites.math_grader import GraderUnavailable, MathGrader, Question
+from stages.core.suites.math_grader import GraderUnavailable, MathAnswer, MathGrader
 from tests.support.suite_answers import PHRASINGS, near_misses
 
 FULL = Path(__file__).resolve().parents[5] / "shared" / "benchdata"
@@ -103,7 +103,7 @@ APART = [
 
 
 def test_equal_and_unequal_answers(grader: MathGrader) -> None:
-    replies = grader.grade([Question((gold,), answer) for gold, answer in EQUAL + APART])
+    replies = grader.grade([MathAnswer((gold,), answer) for gold, answer in EQUAL + APART])
     assert [reply.status for reply in replies] == ["correct"] * len(EQUAL) + ["wrong"] * len(APART)
 
 
@@ -132,42 +132,47 @@ def test_space_counts_between_digits_only(text: str, form: str) -> None:
 
 
 def test_space_between_digits_is_another_answer(grader: MathGrader) -> None:
-    asked = [Question(("12",), "1 2"), Question(("21/2",), "2 1/2"), Question(("\\frac12",), "\\frac 1 2")]
+    asked = [MathAnswer(("12",), "1 2"), MathAnswer(("21/2",), "2 1/2"), MathAnswer(("\\frac12",), "\\frac 1 2")]
     assert [one.status for one in grader.grade(asked)] == ["wrong", "wrong", "correct"]
 
 
 def test_any_of_several_gold_answers_counts(grader: MathGrader) -> None:
-    assert [one.status for one in grader.grade([Question(("5", "7"), "7"), Question(("5", "7"), "6")])] == ["correct", "wrong"]
+    assert [one.status for one in grader.grade([MathAnswer(("5", "7"), "7"), MathAnswer(("5", "7"), "6")])] == [
+        "correct",
+        "wrong",
+    ]
 
 
 def test_what_no_grader_needs_to_see() -> None:
     """No process is started for nothing, too much, or the same text."""
     with_none = MathGrader(workers=0)
     asked = [
-        Question(("5",), None),
-        Question(("5",), " "),
-        Question(("5",), "9" * 10_000_000),
-        Question(("\\frac12",), "\\dfrac12"),
+        MathAnswer(("5",), None),
+        MathAnswer(("5",), " "),
+        MathAnswer(("5",), "9" * 10_000_000),
+        MathAnswer(("\\frac12",), "\\dfrac12"),
     ]
     assert [one.status for one in with_none.grade(asked)] == ["format", "format", "too_long", "correct"]
 
 
 def test_an_answer_that_hangs_is_its_own_timeout_and_the_rest_is_graded(grader: MathGrader) -> None:
-    hanging = Question(("2",), "9^{9^{9^{9}}}")
+    hanging = MathAnswer(("2",), "9^{9^{9^{9}}}")
     usual, grader.seconds = grader.seconds, 4.0
-    statuses = [one.status for one in grader.grade([hanging, Question(("2",), "\\frac{4}{2}"), Question(("2",), "\\frac{4}{3}")])]
+    statuses = [
+        one.status for one in grader.grade([hanging, MathAnswer(("2",), "\\frac{4}{2}"), MathAnswer(("2",), "\\frac{4}{3}")])
+    ]
     grader.seconds = usual
     assert statuses == ["timeout", "correct", "wrong"]
 
 
 def test_waiting_for_a_processor_is_no_timeout(grader: MathGrader) -> None:
     """A process that is stopped for twice its limit has used none of it."""
-    grader.grade([Question(("20",), "\\frac{40}{2}")])
+    grader.grade([MathAnswer(("20",), "\\frac{40}{2}")])
     usual, grader.seconds = grader.seconds, 0.5
     grader.workers[0].process.send_signal(signal.SIGSTOP)
     timer = threading.Timer(1.0, grader.workers[0].process.send_signal, [signal.SIGCONT])
     timer.start()
-    statuses = [one.status for one in grader.grade([Question(("30",), "\\frac{60}{2}")])]
+    statuses = [one.status for one in grader.grade([MathAnswer(("30",), "\\frac{60}{2}")])]
     timer.join()
     grader.seconds = usual
     assert statuses == ["correct"]
@@ -180,13 +185,13 @@ def test_silence_is_no_verdict_and_weaker_walls_are_said(
     monkeypatch.setattr(math_grader, "_warned", [])
     silent = MathGrader(workers=1, seconds=0.01)
     with pytest.raises(GraderUnavailable, match="got no answer in 1 s"):
-        silent.grade([Question(("1",), "2")])
+        silent.grade([MathAnswer(("1",), "2")])
     silent.close()
     assert capsys.readouterr().err.count("weaker walls here: no limit as, system call filter") == 1
 
 
 def test_what_sympy_loads_late_is_loaded_and_the_question_asked_again(grader: MathGrader) -> None:
-    cups = Question(("[1,2]\\cup[3,4]",), "[1,2]\\cup[3,4)"), Question(("[1,2]\\cup[3,4]",), "[3,4]\\cup[1,2]")
+    cups = MathAnswer(("[1,2]\\cup[3,4]",), "[1,2]\\cup[3,4)"), MathAnswer(("[1,2]\\cup[3,4]",), "[3,4]\\cup[1,2]")
     assert [one.status for one in grader.grade(cups)] == ["wrong", "correct"]
     assert grader.modules == [] if grader.missing else "sympy.sets.handlers.issubset" in grader.modules
 
@@ -220,36 +225,36 @@ def test_nothing_is_in_reach_behind_the_walls() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="read from /proc")
 def test_the_grader_stands_behind_the_walls(grader: MathGrader) -> None:
-    grader.grade([Question(("40",), "\\frac{80}{2}")])
+    grader.grade([MathAnswer(("40",), "\\frac{80}{2}")])
     shown = Path(f"/proc/{grader.workers[0].process.pid}/status").read_text()
     assert "NoNewPrivs:\t1" in shown and "Seccomp:\t2" in shown and "Uid:\t0" not in shown
     assert grader.missing == ()
 
 
 def test_a_grader_that_was_killed_is_replaced(grader: MathGrader) -> None:
-    grader.grade([Question(("20",), "\\frac{40}{2}")])
+    grader.grade([MathAnswer(("20",), "\\frac{40}{2}")])
     grader.workers[0].process.kill()
     grader.workers[0].process.wait()
-    statuses = [one.status for one in grader.grade([Question(("3",), "\\frac{6}{2}"), Question(("4",), "\\frac{8}{2}")])]
+    statuses = [one.status for one in grader.grade([MathAnswer(("3",), "\\frac{6}{2}"), MathAnswer(("4",), "\\frac{8}{2}")])]
     assert statuses == ["crash", "correct"]
 
 
 def test_a_grader_that_does_not_start_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(math_grader, "WORKER", "stages.core.suites.no_such_worker")
     with pytest.raises(GraderUnavailable, match="math-verify"):
-        MathGrader(workers=1).grade([Question(("1",), "2")])
+        MathGrader(workers=1).grade([MathAnswer(("1",), "2")])
 
 
 def _phrasings(suite: str, data: Path, grader: MathGrader) -> tuple[int, int]:
     """How many gold answers in all phrasings, and near misses, count."""
     problems = load(suite, data)
     right = [
-        Question(problem.outputs, prompts.answer(problem, phrasing.replace("%s", problem.outputs[0])))
+        MathAnswer(problem.outputs, prompts.answer(problem, phrasing.replace("%s", problem.outputs[0])))
         for problem in problems
         for phrasing in PHRASINGS.values()
     ]
     wrong = [
-        Question(problem.outputs, prompts.answer(problem, PHRASINGS["boxed"].replace("%s", miss)))
+        MathAnswer(problem.outputs, prompts.answer(problem, PHRASINGS["boxed"].replace("%s", miss)))
         for problem in problems
         for miss in near_misses(problem.outputs[0])
     ]

@@ -29,10 +29,10 @@ from stages.core.prompts.chat import ChatPrompts
 from stages.core.prompts.compact import INPUT, CompactPrompts
 from stages.core.prompts.styles import Kind, Unparsed
 from stages.core.sandbox.protocol import Job, Status, Verdict
-from stages.core.sandbox.verdicts import Run, payload, verdict
+from stages.core.sandbox.verdicts import ProgramRun, payload, verdict
 from stages.core.suites import evalplus_rules, harness, livecode_rules, prompts
-from stages.core.suites.harness import Returned
-from stages.core.suites.math_grader import MathGrader, Question
+from stages.core.suites.harness import ReturnedValue
+from stages.core.suites.math_grader import MathAnswer, MathGrader
 from stages.core.suites.problems import Form, Problem
 from stages.core.values.canonical import LiteralError, TooLarge
 from tests.support.counted import lines_run, regex_steps, words_of
@@ -75,11 +75,11 @@ def gated(text: str) -> None:
 
 def scored(text: str) -> None:
     for tag in "vsoed":
-        one = Returned(tag, text)
+        one = ReturnedValue(tag, text)
         livecode_rules.output_counts(one, "1\n2")
         livecode_rules.value_counts(one, "[1, 2]")
         for problem in PROBLEMS[:2]:
-            evalplus_rules.failing(problem, problem.inputs, [one], [Returned("v", "3.0")])
+            evalplus_rules.failing(problem, problem.inputs, [one], [ReturnedValue("v", "3.0")])
 
 
 def packed(text: str) -> None:
@@ -102,13 +102,13 @@ def lines_of_the_judge(text: str) -> None:
 def settled(text: str) -> None:
     grader = MathGrader(workers=0)
     for gold, answer in ((text, "1"), ("1", text)):
-        grader._settled(Question((gold[:2_000],), answer))
+        grader._settled(MathAnswer((gold[:2_000],), answer))
 
 
 def of_the_sandbox(text: str) -> None:
     ascii_text = text.encode("ascii", "backslashreplace").decode()
     for letter in (b"V", b"E"):
-        run = Run(letter, 0.1, 0.1, 1, "key", ascii_text, ascii_text)
+        run = ProgramRun(letter, 0.1, 0.1, 1, "key", ascii_text, ascii_text)
         assert verdict([run, run]).status is not Status.NONDETERMINISTIC
     for job in (Job(PROGRAM, text, True), Job(text, "1", False)):
         payload(job)

@@ -6,28 +6,27 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import example_run
 import pytest
 
-from flows import judge
-from flows.execute import Spec, perform
-from flows.lease import hold
-from flows.manifest import Run
+from flows.execution.run_stage import Spec, perform
+from flows.judging import stream as judge
+from flows.run.lease import hold
+from flows.run.run import Run
 from flows.storage import open_store
-from stages.core.judge import AnswerItem, judge_answers
-from stages.core.prompts import Kind
-from stages.core.proposing import Plan
-from stages.core.rows import ItemFailed, RowFailed
-from stages.core.sandbox import Job, SandboxUnavailable, Status, Verdict
-from stages.core.sandbox_verdicts import Run as Ran
-from stages.core.sandbox_verdicts import verdict
+from stages.core.judging.judge import AnswerItem, judge_answers
+from stages.core.method.proposing import ProposalPlan
+from stages.core.prompts.styles import Kind
+from stages.core.row_errors import ItemFailed, RowFailed
+from stages.core.sandbox.protocol import Job, SandboxUnavailable, Status, Verdict
+from stages.core.sandbox.verdicts import ProgramRun as Ran
+from stages.core.sandbox.verdicts import verdict
 from stages.seed import ROUND, seed
-from stages.solve import Plan as SolvePlan
-from stages.solve import solve
-from tests.fakes import PlainStyle, ScriptedEngine, TableSandbox
-from tests.test_loop_stages import DIGESTS, matches, verified
+from stages.solve import SolvePlan, solve
+from tests.stages.test_loop_stages import DIGESTS, matches, verified
+from tests.support import example_run
+from tests.support.fakes import PlainStyle, ScriptedEngine, TableSandbox
 
-PLAN = Plan(groups=1, group_size=2, references=1, num_inputs=2, max_new_tokens=8, temperature=1.0)
+PLAN = ProposalPlan(groups=1, group_size=2, references=1, num_inputs=2, max_new_tokens=8, temperature=1.0)
 
 
 def test_seeds_that_do_not_fit_the_window_are_no_duplicates() -> None:
