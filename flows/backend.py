@@ -264,7 +264,7 @@ class Backend:
     def walls(self) -> dict[str, object]:
         """What judged, as manifests record it: the part of the attestation that is equal in equal runs."""
         attested = self.sandbox().attestation()
-        names = ("kind", "image", "runner_sha256", "python", "missing", "runtime")
+        names = ("kind", "wall", "image", "runner_sha256", "python", "missing", "runtime")
         return {name: attested[name] for name in names if name in attested}
 
     # choices -------------------------------------------------------------------------------------------------------------

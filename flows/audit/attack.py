@@ -11,6 +11,7 @@ from itertools import chain
 from typing import TextIO
 
 from flows.audit.attack_catalogue import ANSWERS, ATTACKS, GROUPS, Attack
+from flows.config import ConfigError
 from stages.core.judging.judge import AnswerItem, judge_answers
 from stages.core.sandbox.protocol import Job, Sandbox, Verdict
 
@@ -65,11 +66,18 @@ def answered(sandbox: Sandbox) -> Iterator[AttackOutcome]:
         yield AttackOutcome(row, name, "answers", word, text, word == want and not judged.correct)
 
 
-def attack(sandbox: Sandbox, out: TextIO, everything: bool, as_json: bool) -> int:
+def chosen(rows: Sequence[str], everything: bool) -> list[Attack]:
+    """The attacks of these rows; without rows all, or all that are quick. Raises ConfigError for a row that there is not."""
+    unknown = sorted(set(rows) - GROUPS.keys())
+    if unknown:
+        raise ConfigError(f"attack: no such row: {', '.join(unknown)} (flows/audit/attack_catalogue.py lists them)")
+    return [one for one in ATTACKS if one.row in rows or (not rows and (everything or not one.slow))]
+
+
+def attack(sandbox: Sandbox, out: TextIO, attacks: Sequence[Attack], as_json: bool) -> int:
     """Tries all and writes a line each, then the walls and the sum; 1 where one was lost. Raises SandboxUnavailable."""
-    chosen = [one for one in ATTACKS if everything or not one.slow]
     found = []
-    for outcome in chain(outcomes(sandbox, chosen), answered(sandbox)):
+    for outcome in chain(outcomes(sandbox, attacks), answered(sandbox)):
         found.append(outcome)
         print(json.dumps(vars(outcome)) if as_json else outcome.text(), file=out, flush=True)
     attested = sandbox.attestation()

@@ -215,6 +215,7 @@ def test_attestation_names_what_is_missing(sandbox: Sandbox) -> None:
         assert program["child"]["CapEff"] == "0000000000000000" or os.getuid() != 0
         assert program["child"]["Seccomp"] == "2" and program["child"]["NoNewPrivs"] == "1"
         assert {program["child"][name].split(" ")[0] for name in ("fork", "open", "socket", "kill")} == {"refused"}
+    assert found["wall"] is (found["kind"] == "docker")
     if found["kind"] == "docker":
         assert found["missing"] in ([], ["user_namespace"])
         assert found["interfaces"] == ["lo"] and found["writable_mounts"] == [] and found["pid"] == 1

@@ -127,6 +127,12 @@ def test_it_leaves_when_it_has_had_enough_time(tmp_path: Path) -> None:
 
 
 def test_a_wall_that_the_key_server_lacks_is_named() -> None:
-    whole = {"program": [{"missing": []}, {"missing": ["dumpable"]}], "key_server": {"missing": ["seccomp", "dumpable"]}}
+    child = {"Uid": "70001"} | dict.fromkeys(("fork", "open", "socket", "kill", "setuid"), "refused (1)")
+    program, server = {"missing": [], "child": child}, {"missing": ["seccomp", "dumpable"], "child": child}
+    whole = {"uids": [70_000, 64], "program": [program, {"missing": ["dumpable"], "child": child}], "key_server": server}
     assert missing_walls(whole) == ["dumpable", "seccomp"]
-    assert missing_walls({"program": [{"missing": []}]}) == missing_walls({"key_server": {"missing": []}}) == ["program_walls"]
+    foreign = {"missing": [], "child": child | {"Uid": "0", "socket": "allowed"}}
+    assert missing_walls(whole | {"key_server": foreign}) == ["dumpable", "no_socket", "own_uid"]
+    nothing = ["no_fork", "no_kill", "no_open", "no_setuid", "no_socket", "own_uid", "program_walls"]
+    assert missing_walls(whole | {"key_server": {}}) == ["dumpable", *nothing]
+    assert missing_walls({"uids": [70_000, 64], "key_server": program}) == nothing

@@ -61,7 +61,7 @@ class DockerSandbox(Pool):
         found = super().attestation()
         missing = _missing(found, self.info, self._memory_mb() << 20)
         facts = {"engine": self.info.get("ServerVersion"), "security": self.info.get("SecurityOptions"), "runtime": self.runtime}
-        return {"kind": "docker", "image": self.image_id, "missing": missing, **facts, **found}
+        return {"kind": "docker", "wall": True, "image": self.image_id, "missing": missing, **facts, **found}
 
     def close(self) -> None:
         """Ends every container of this sandbox."""

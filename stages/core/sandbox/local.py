@@ -14,6 +14,7 @@ from stages.core.sandbox.pool import Pool
 
 RUNNER = SANDBOX_FOLDER / "runner" / "supervisor.py"
 _NAMESPACES = ["--net", "--ipc", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
+NOTICE = "The local sandbox is not a wall: programs run on this machine itself. Use Docker for models that you do not trust."
 _warned: list[str] = []
 
 
@@ -25,7 +26,7 @@ class LocalSandbox(Pool):
     def __init__(self, workers: int = 2, limits: RunLimits | None = None, window: int = 64, recycle_after: int = 10_000):
         if not _warned:
             _warned.append("said")
-            print("\033[31mThe local sandbox is weaker than Docker: no own file system, no container.\033[0m", file=sys.stderr)
+            print(f"\033[31m{NOTICE}\033[0m", file=sys.stderr)
         self.prefix = _namespace_command()
         base = 200_000 + os.getpid() % 50_000 * 4_096  # programs of two runs on one machine do not share a uid
         super().__init__(self._start_process, workers, limits or RunLimits(), base, window, recycle_after)
@@ -38,7 +39,7 @@ class LocalSandbox(Pool):
         found = super().attestation()
         missing = ["container", "own_filesystem", "memory_cgroup", "pids_cgroup"]
         missing += [] if self.prefix else ["network_namespace", "pid_namespace", "ipc_namespace"]
-        return {"kind": "local", "image": None, "missing": missing + missing_walls(found), **found}
+        return {"kind": "local", "wall": False, "image": None, "missing": missing + missing_walls(found), **found}
 
 
 def _namespace_command() -> list[str]:
