@@ -30,13 +30,12 @@ from flows.backend import Backend
 from flows.config import ConfigError, RunConfig, parse
 from flows.execution.agreement import compared, probed
 from flows.execution.remote_engine import KEY, Served
-from flows.execution.run_stage import Spec, execute
+from flows.execution.run_stage import WHERE, Spec, execute
 from flows.monitoring.meter import Meter, Reading
 from flows.storage import StoreUnavailable
 from stages.core.engines.protocol import EngineUnavailable
 from stages.core.sandbox.protocol import SandboxUnavailable
 
-WHERE = signal.SIGUSR1  # makes a worker write to standard error where it is, even in the middle of one long call
 UNREACHABLE = (StoreUnavailable, EngineUnavailable, SandboxUnavailable)
 
 

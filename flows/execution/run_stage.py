@@ -3,6 +3,7 @@
 import os
 import platform
 import resource
+import signal
 import socket
 import sys
 import time
@@ -19,6 +20,9 @@ from flows.run.run import Manifest, Run
 from flows.run.stage_io import StageIO
 from flows.storage import open_store
 from stages.core.row_errors import RowFailed
+
+WHERE = signal.SIGUSR1
+"""Makes a worker write where it is to standard error, even in the middle of one long call."""
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,10 @@ from typing import Any
 from flows.backend import HOME_PYTHON
 from flows.config import PROJECT, ConfigError, RunConfig, dump
 from flows.execution.agreement import CHECKED
-from flows.execution.run_stage import Spec
+from flows.execution.run_stage import WHERE, Spec
 from flows.monitoring.meter import Reading
 from flows.stages import stage_of
 from flows.storage import StoreUnavailable
-from flows.worker import WHERE
 from stages.core.engines.protocol import EngineUnavailable
 from stages.core.sandbox.protocol import SandboxUnavailable
 

@@ -4,7 +4,8 @@ import re
 import shlex
 import subprocess
 
-from flows.cli import BENCHES, _parser
+from flows.cli import _parser
+from flows.commands.bench import BENCHES
 from flows.config import PROJECT, RUNS
 from stages.core.tables import GENERATION_TABLES
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from stages.core.sandbox.pool import Limits, Pool
+from stages.core.sandbox.link import RunLimits
+from stages.core.sandbox.pool import Pool
 from stages.core.sandbox.protocol import Job, SandboxUnavailable
 from tests.sandbox.test_faults import ADD, SUMS, texts
 from tests.support.unix_proxy import UnixProxy
@@ -217,7 +218,7 @@ def test_a_container_out_of_memory_is_the_program_s_verdict() -> None:
         def _arguments(self, number: int) -> dict[str, object]:
             return super()._arguments(number) | {"mem_limit": "100m", "memswap_limit": "100m"}
 
-    sandbox = Narrow(containers=1, limits=Limits(memory_mb=400))
+    sandbox = Narrow(containers=1, limits=RunLimits(memory_mb=400))
     with contextlib.closing(sandbox):
         verdicts = list(sandbox.run([*ADD[:20], HUNGRY, *ADD[20:40]]))
     assert texts(verdicts[:20] + verdicts[21:]) == SUMS[:40]

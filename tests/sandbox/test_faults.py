@@ -14,8 +14,9 @@ import pytest
 
 from stages.core.sandbox import link as sandbox_link
 from stages.core.sandbox import local
+from stages.core.sandbox.link import RunLimits
 from stages.core.sandbox.local import RUNNER, LocalSandbox
-from stages.core.sandbox.pool import Limits, Pool
+from stages.core.sandbox.pool import Pool
 from stages.core.sandbox.protocol import Job, SandboxUnavailable, Verdict
 from stages.core.values.canonical import canonical, parse_arguments
 
@@ -43,7 +44,7 @@ def test_waiting_for_a_core_is_no_part_of_a_program_s_wall_time() -> None:
     alone = time.process_time() - began
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})
-    sandbox, hogs = LocalSandbox(1, Limits(cpu_seconds=20 * alone, wall_seconds=3 * alone)), []
+    sandbox, hogs = LocalSandbox(1, RunLimits(cpu_seconds=20 * alone, wall_seconds=3 * alone)), []
     try:
         assert texts(sandbox.run(ADD[:1])) == SUMS[:1]
         hogs += [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(8)]
@@ -282,13 +283,13 @@ def test_no_worker_at_all_is_no_verdict() -> None:
     read, write = os.pipe()
     Dead.filenos = lambda self: (read, write)  # type: ignore[method-assign]
     with pytest.raises(SandboxUnavailable):
-        list(Pool(lambda number: Dead(), 2, Limits(), 1).run(ADD))
+        list(Pool(lambda number: Dead(), 2, RunLimits(), 1).run(ADD))
     os.close(read)
     os.close(write)
 
 
 def test_a_program_near_the_limit_is_run_again_alone() -> None:
-    sandbox = LocalSandbox(2, Limits(cpu_seconds=0.5, wall_seconds=5))
+    sandbox = LocalSandbox(2, RunLimits(cpu_seconds=0.5, wall_seconds=5))
     busy = Job("def f():\n    while True: pass", "", False)
     with contextlib.closing(sandbox):
         verdicts = list(sandbox.run([busy, *ADD[:20]]))

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flows import judge_lines
+from flows.judging import lines as judge_lines
 from flows.judging.line_ids import line_id
 from stages.core import gates, highlight, values
 from stages.core.judging.judge import compare_literal
