@@ -128,7 +128,7 @@ def test_completions_that_are_not_there(tmp_path: Path) -> None:
 
 # --- the real thing: the seed model, and SIGKILL
 
-_MAIN = "from flows import suite_benchmark; suite_benchmark.SHARD = 3; from flows.cli import main; main()"
+_MAIN = "from flows.benchmarks import suite_score; suite_score.SHARD = 3; from flows.cli import main; main()"
 
 
 def _command(store: Path) -> list[str]:

@@ -14,7 +14,7 @@ from flows.execution import orphan_guard
 
 PARENT = """
 import subprocess, sys, time
-from flows import guard
+from flows.execution import orphan_guard as guard
 child = subprocess.Popen(["sleep", "600"], start_new_session=True)
 guard.start()
 print(child.pid, flush=True)

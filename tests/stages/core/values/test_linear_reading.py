@@ -23,8 +23,9 @@ from hypothesis import strategies as st
 
 from flows.judging import lines as judge_lines
 from flows.judging.line_ids import line_id
-from stages.core import gates, highlight, values
+from stages.core import highlight
 from stages.core.judging.judge import compare_literal
+from stages.core.method import gates
 from stages.core.prompts.chat import ChatPrompts
 from stages.core.prompts.compact import INPUT, CompactPrompts
 from stages.core.prompts.styles import Kind, Unparsed
@@ -34,6 +35,7 @@ from stages.core.suites import evalplus_rules, harness, livecode_rules, prompts
 from stages.core.suites.harness import ReturnedValue
 from stages.core.suites.math_grader import MathAnswer, MathGrader
 from stages.core.suites.problems import Form, Problem
+from stages.core.values import canonical as values
 from stages.core.values.canonical import LiteralError, TooLarge
 from tests.support.counted import lines_run, regex_steps, words_of
 
