@@ -1,8 +1,7 @@
 """Chat prompts say what they must, and the readers hold out against ugly completions."""
 
-import time
-
 import pytest
+from counted import lines_run
 
 from stages.core.prompts.chat import MAX_MESSAGE, ChatPrompts
 from stages.core.prompts.styles import Kind, Proposed, Triplet, Unparsed
@@ -198,13 +197,18 @@ def test_broken_inputs_say_what_is_missing(text, reason):
         said("```python\n" + "\"'" * 20_000 + "\n```"),
         "</think>\n" * 5000 + "<answer>" * 5000,
         said(fence("input", "1") * 3000),
+        said("```python\n" * 4000 + "# ```\n"),
+        said("```python\n" + "\\'''\n" * 4000 + "\n# ```\n"),
+        said('"""' + '```python\n\\"""\n' * 3000 + '"""\n# ```'),
+        said("```python\n" + '\\"' * 20_000 + "\n# ```"),
+        said("```" + " " * 20_000 + "x y"),
+        said("</answer>" + " " * 20_000),
     ],
 )
-def test_hostile_text_is_read_in_little_time(text):
-    start = time.process_time()
+def test_hostile_text_is_read_in_one_pass(text):
     with pytest.raises(Unparsed):
         STYLE.read_proposal(Kind.DEDUCTION, text)
-    assert time.process_time() - start < 2
+    assert lines_run(lambda: STYLE.read_proposal(Kind.DEDUCTION, text), Unparsed) < 20 * len(text)
 
 
 REFERENCE = Triplet("def f(b):\n    return b * 2", "[1]", "[1, 1]")

@@ -95,7 +95,17 @@ OUTPUTS = [
     ("v'yes'", "YES", False),
     ("v'1\\n2\\n3'", "1\n2", False),
     ("v'0.333333'", "0.333334", False),
+    ("vnope(", "1", False),
+    ("v3", "3", False),
+    ("v'" + "\\n" * 100_000 + "3'", "3", True),
+    ("v'sNaN'", "1", False),
 ]
+
+
+def test_a_result_of_a_million_lines_is_a_crash_and_not_a_million_objects() -> None:
+    packed = harness._packed(b"v1\n" * 1_000_000)
+    found = harness.read(Verdict(Status.VALID, repr(packed), "", None))
+    assert (found.status, found.groups) == ("crash", ()) and "more than 65536 lines" in found.detail
 
 
 @pytest.mark.parametrize(("written", "expected", "counts"), OUTPUTS)
