@@ -1,10 +1,11 @@
 """`populora bench evolve`: seconds and memory for one offspring by every operator, at the shapes of Qwen2.5-7B.
 
-    populora bench evolve [--device cuda] [--threads 2] [--layers 28] [--shrink 1] [--repeats 3] [--rival-python PATH]
+    populora bench evolve [--device cuda] [--threads 1] [--layers 28] [--shrink 1] [--repeats 3] [--rival-python PATH]
 
 Two random adapters of rank 32 on the seven projections of 28 layers (80.7 M parameters, float32) in memory; an offspring is ready
 when its weights are. Reading and writing files is stated apart (`io.`), as are the checks and the measurements that a row of the
-offspring table needs. Ours runs on one thread whatever `--threads` says, which goes for the rivals:
+offspring table needs. Every rival is timed in turns with ours, warm and as often. Ours takes one thread, and so do they unless
+`--threads` gives them more:
 
 - PEFT's `add_weighted_adapter`: `linear` and `dare_linear` on factors against our factor-space C2 and X1, on one layer and scaled
   by the number of layers; `svd`, the same mathematics as our C2, on the narrowest matrix and scaled by m n min(m, n).
@@ -19,6 +20,7 @@ import ctypes
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +41,7 @@ from flows.bench_evolve_rivals import (
     shapes_of,
     timed,
 )
+from flows.bench_turns import in_turns
 from stages.core.adapter_files import initial_adapter, weights_bytes, weights_sha256
 from stages.core.delta import check_alike
 from stages.core.trainer import Weights
@@ -48,7 +51,7 @@ def main(options: Sequence[str]) -> Iterator[Line]:
     """One JSON object a figure."""
     parser = argparse.ArgumentParser(prog="populora bench evolve")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=2, help="of the rivals; ours uses one")
+    parser.add_argument("--threads", type=int, default=1, help="of the rivals; ours takes one")
     parser.add_argument("--layers", type=int, default=LAYERS)
     parser.add_argument("--shrink", type=int, default=1, help="divide every side of the matrices by this, for a quick look")
     parser.add_argument("--repeats", type=int, default=3)
@@ -75,21 +78,20 @@ def bench(device: str, threads: int, layers: int, repeats: int, rival_python: st
     rivals = package(rival_python, shapes, threads, layers) if rival_python else None
     medians: dict[str, Taken] = {}
     for name, make in ours.items():
-        make()  # warm
-        taken, theirs = [], []
-        for _ in range(repeats):  # in turns, so that load falls on both alike
-            taken.append(timed(make))
-            if rivals and name.startswith("paper."):
-                theirs.append(rivals(name.removeprefix("paper.")))
-        medians[name] = median(taken)
+        sides = {"ours": partial(timed, make)}
+        if rivals and name.startswith("paper."):
+            sides["rival"] = partial(rivals, name.removeprefix("paper."))
+        make()  # warm, as the rival's process is after its first call
+        turns = in_turns(repeats, sides)
+        medians[name], theirs = median(turns["ours"]), turns.get("rival", [])
         own = line(f"offspring.{name}", medians[name].seconds, "s") | {"cpu_s": round(medians[name].cpu, 3)}
         yield own | (against("populora-package", median(theirs), medians[name]) if theirs else {})
         if not name.startswith("paper."):
             yield from _memory(name, make, device)
     yield from _files(parents, repeats)
     if device == "cpu":
-        yield from peft_merges(medians, shapes, layers, repeats)
-        yield from dense_svd(shapes, layers)
+        yield from peft_merges(ours, shapes, layers, repeats)
+        yield from dense_svd(shapes, layers, repeats)
 
 
 def random_adapter(seed: int, shapes: Shapes, layers: int) -> Weights:

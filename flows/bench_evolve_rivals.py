@@ -3,9 +3,12 @@
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+
+from flows.bench_turns import in_turns
 
 RANK, LAYERS, HIDDEN, KEYS, INNER = 32, 28, 3584, 512, 18944
 Shapes = dict[str, tuple[int, int]]
@@ -69,24 +72,26 @@ def middle(make: Callable[[], object], repeats: int) -> Taken:
     return median([timed(make) for _ in range(repeats)])
 
 
-def peft_merges(medians: dict[str, Taken], shapes: Shapes, layers: int, repeats: int) -> Iterator[Line]:
-    """PEFT's merges of two adapters into a new one."""
+def peft_merges(ours: Mapping[str, Callable[[], object]], shapes: Shapes, layers: int, repeats: int) -> Iterator[Line]:
+    """PEFT's merges of two adapters into a new one, in turns with ours."""
     note = f"rival timed on one layer, times {layers}"
     for name, kind, extra in (("paper.C2", "linear", {}), ("paper.X1", "dare_linear", {"density": 0.3})):
-        theirs = _peft_merge(shapes, kind, repeats, **extra).times(layers)
-        yield (
-            line(f"offspring.{name}", medians[name].seconds, "s")
-            | against(f"peft-{kind}", theirs, medians[name])
-            | {"note": note}
-        )
+        yield _beside(name, ours[name], f"peft-{kind}", _peft_merge(shapes, kind, **extra), layers, repeats) | {"note": note}
     narrow = shapes["self_attn.k_proj"]
-    merged = _peft_merge({"self_attn.k_proj": narrow}, "svd", 1, svd_rank=RANK, svd_full_matrices=False)
-    theirs = merged.times(layers * _svd_work(shapes) / _work(*narrow))
+    merge = _peft_merge({"self_attn.k_proj": narrow}, "svd", svd_rank=RANK, svd_full_matrices=False)
     note = "rival timed on one k_proj, scaled by m n min(m, n)"
-    yield line("offspring.C2", medians["C2"].seconds, "s") | against("peft-svd", theirs, medians["C2"]) | {"note": note}
+    yield _beside("C2", ours["C2"], "peft-svd", merge, layers * _svd_work(shapes) / _work(*narrow), repeats) | {"note": note}
 
 
-def _peft_merge(shapes: Shapes, kind: str, repeats: int, **extra: Any) -> Taken:
+def _beside(name: str, make: Callable[[], object], rival: str, merge: Callable[[], object], factor: float, repeats: int) -> Line:
+    """Our operator and a rival's part of the same work, both warm, in turns."""
+    make(), merge()
+    turns = in_turns(repeats, {"ours": partial(timed, make), "rival": partial(timed, merge)})
+    mine = median(turns["ours"])
+    return line(f"offspring.{name}", mine.seconds, "s") | against(rival, median(turns["rival"]).times(factor), mine)
+
+
+def _peft_merge(shapes: Shapes, kind: str, **extra: Any) -> Callable[[], None]:
     import peft
     import torch
 
@@ -102,20 +107,17 @@ def _peft_merge(shapes: Shapes, kind: str, repeats: int, **extra: Any) -> Taken:
         model.base_model.add_weighted_adapter(["one", "two"], [0.5, 0.5], "child", combination_type=kind, **extra)
         model.base_model.delete_adapter("child")
 
-    if kind == "svd":
-        return timed(merge)
-    return middle(merge, repeats)
+    return merge
 
 
-def dense_svd(shapes: Shapes, layers: int) -> Iterator[Line]:
+def dense_svd(shapes: Shapes, layers: int, repeats: int) -> Iterator[Line]:
     """One dense SVD of a k_proj's delta W, scaled to all matrices."""
     import torch
 
     outputs, inputs = shapes["self_attn.k_proj"]
     delta_OI = torch.randn(outputs, RANK) @ torch.randn(RANK, inputs)
-    taken = timed(lambda: torch.linalg.svd(delta_OI, full_matrices=False)).times(
-        layers * _svd_work(shapes) / _work(outputs, inputs)
-    )
+    one = middle(lambda: torch.linalg.svd(delta_OI, full_matrices=False), repeats)
+    taken = one.times(layers * _svd_work(shapes) / _work(outputs, inputs))
     note = "timed on one k_proj, scaled by m n min(m, n) to all matrices"
     yield line("rival.dense_svd", taken.seconds, "s") | {"cpu_s": round(taken.cpu), "note": note}
 

@@ -1,8 +1,9 @@
 """`populora bench sandbox`: programs a second through the judge's sandbox, paired in one run with other ways to run them.
 
-Rivals: fork and exit on the host (the floor of every such design), AZR's way (serial in-process `exec` in a pool worker), an
-interpreter a program through `docker exec`, and a container a program. They take turns, and a ratio is the middle of the turns'
-ratios: load falls on both alike.
+Rivals: fork and exit on the host (the floor of every such design), AZR's way (in-process `exec` in warm pool workers), an
+interpreter a program through `docker exec`, and a container a program. They are a pair of equals with ours: as many workers, as
+many runs of every program (one for a rate of programs; two, with two hash seeds where there is a choice, for a rate of validated
+tasks), warm before the clock starts, and each begins every other turn. A ratio is the middle of the turns' ratios.
 """
 
 import argparse
@@ -13,10 +14,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import docker
 
+from flows.bench_turns import in_turns
 from stages.core.docker_sandbox import DockerSandbox
 from stages.core.local_sandbox import LocalSandbox
 from stages.core.sandbox import IMAGE, Job
@@ -31,6 +35,7 @@ _SOURCES = (
     "    return sorted(table.items())",
 )
 _LIMIT, _PAUSE = 10, 1.0  # seconds; the daemon goes on removing a rival's containers for as long as the latter
+_INTERPRETER = ["/python", "-s", "-S", "-P", "-c"]
 _WITNESSED = Job("def f(x):\n    return {x, x + 1}", "1", True)  # starts every server that a worker may have
 
 
@@ -42,7 +47,7 @@ def bench_sandbox(
     sandbox: Pool = LocalSandbox(count) if kind == "local" else DockerSandbox(containers=count)
     try:
         _warm(sandbox, count)
-        yield from _paired(sandbox, programs, repeats, kind)
+        yield from _paired(sandbox, programs, count, repeats, kind)
         yield from _latency(sandbox, min(programs, 400))
     finally:
         sandbox.close()
@@ -60,28 +65,31 @@ def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
     return bench_sandbox(chosen.kind, chosen.programs, chosen.containers, chosen.repeats)
 
 
-def _paired(sandbox: Pool, programs: int, repeats: int, kind: str) -> Iterator[dict[str, Any]]:
+def _paired(sandbox: Pool, programs: int, count: int, repeats: int, kind: str) -> Iterator[dict[str, Any]]:
     """Ours and each rival in turn; the middle of the turns, and of their ratios."""
-    ours = {
-        "programs_per_s": lambda: _rate(sandbox, programs, False),
-        "validated_tasks_per_s": lambda: _rate(sandbox, programs // 2, True),
-    }
-    rivals: dict[str, Callable[[], float]] = {"fork_exit": lambda: _fork_exit(programs), "azr_exec": lambda: _azr(programs)}
-    if kind == "docker":
-        rivals |= {"docker_exec": lambda: _docker_exec(8), "container_per_program": lambda: _container_each(4)}
-    found: dict[str, list[float]] = {name: [] for name in [*ours, *rivals]}
-    for _ in range(repeats):
-        for name in ("programs_per_s", "fork_exit", "validated_tasks_per_s", *[name for name in rivals if name != "fork_exit"]):
-            found[name].append((ours | rivals)[name]())
-        time.sleep(_PAUSE)
-    middle = {name: statistics.median(values) for name, values in found.items()}
     cores = len(os.sched_getaffinity(0))
-    for name in ours:
+    for name, runs, ours in (("programs_per_s", 1, programs), ("validated_tasks_per_s", 2, programs // 2)):
+        sides = {name: partial(_rate, sandbox, ours, runs == 2)} | rivals(kind, programs, count, runs)
+        found = in_turns(repeats, sides)
+        middle = {side: statistics.median(rates) for side, rates in found.items()}
         yield _line(name, middle[name], "1/s")
         yield _line(f"{name}_and_core", middle[name] / cores, "1/s")
-        for rival in rivals:
+        for rival in list(sides)[1:]:
             ratios = [value / other for value, other in zip(found[name], found[rival], strict=True)]
-            yield _line(name, middle[name], "1/s") | _against(rival, middle[rival], statistics.median(ratios))
+            line = _line(name, middle[name], "1/s") | _against(rival, middle[rival], statistics.median(ratios))
+            yield line | {"workers": count, "runs_a_program": runs}
+
+
+def rivals(kind: str, programs: int, count: int, runs: int) -> dict[str, Callable[[], float]]:
+    """Other ways to run every program so many times with so many workers: programs a second each."""
+    made: dict[str, Callable[[], float]] = {
+        "fork_exit": lambda: _fork_exit(programs, count, runs),
+        "azr_exec": lambda: _azr(programs, count, runs),
+    }
+    if kind == "docker":
+        made["docker_exec"] = lambda: _docker_exec(8 * count, count, runs)
+        made["container_per_program"] = lambda: _container_each(4 * count, count, runs)
+    return made
 
 
 def _warm(sandbox: Pool, containers: int) -> None:
@@ -150,18 +158,17 @@ for _ in range(int(sys.stdin.readline())):
 """
 
 
-def _fork_exit(programs: int) -> float:
-    """Bare interpreters, one a core, that fork children which exit at once: nothing of this kind can be faster."""
-    cores = len(os.sched_getaffinity(0))
+def _fork_exit(programs: int, workers: int, runs: int) -> float:
+    """Bare interpreters that fork children which exit at once, one a run: nothing of this kind can be faster."""
     command = [sys.executable, "-I", "-S", "-c", _FORKS]
-    bare = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(cores)]
+    bare = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(workers)]
     for process in bare:
         assert process.stdout is not None
         process.stdout.readline()  # it is ready
     start = time.perf_counter()
     for process in bare:
         assert process.stdin is not None
-        process.stdin.write(f"{programs // cores}\n")
+        process.stdin.write(f"{programs // workers * runs}\n")
         process.stdin.close()
     for process in bare:
         process.wait()
@@ -169,61 +176,85 @@ def _fork_exit(programs: int) -> float:
     for process in bare:
         assert process.stdout is not None
         process.stdout.close()
-    return programs // cores * cores / seconds
+    return programs // workers * workers / seconds
 
 
-def _azr(programs: int) -> float:
-    """AZR's way, written anew: one warm worker process, `exec` and `eval` in it, twice for the determinism check."""
+def _azr(programs: int, workers: int, runs: int) -> float:
+    """AZR's way, written anew: warm worker processes, `exec` and `eval` in them, again for the determinism check."""
     context = multiprocessing.get_context("spawn")
-    with context.Pool(1) as pool:
-        pool.apply(_exec_twice, ("def f(x):\n    return x", "1"))
+    with context.Pool(workers) as pool:
+        pool.starmap(exec_runs, [("def f(x):\n    return x", "1", runs)] * (32 * workers), 1)
         jobs = [_job(number, True) for number in range(programs)]
         start = time.perf_counter()
-        for job in jobs:
-            pool.apply_async(_exec_twice, (job.program, job.input)).get(_LIMIT)
+        asked = [pool.apply_async(exec_runs, (job.program, job.input, runs)) for job in jobs]
+        for answer in asked:
+            answer.get(_LIMIT)
         return programs / (time.perf_counter() - start)
 
 
-def _exec_twice(program: str, text: str) -> str:
+def exec_runs(program: str, text: str, runs: int) -> str:
+    """The program's value after so many runs in this process, which must agree."""
     outputs = []
-    for _ in range(2):
+    for _ in range(runs):
         scope: dict[str, Any] = {}
         exec(program, scope)
         outputs.append(repr(eval(f"f({text})", scope)))
-    assert outputs[0] == outputs[1]
+    assert len(set(outputs)) == 1, outputs
     return outputs[0]
 
 
-def _docker_exec(programs: int) -> float:
-    """A warm container, one `docker exec` of an interpreter a program."""
-    client = docker.from_env(timeout=30)
-    container = client.containers.run(
-        IMAGE, entrypoint=["/python", "-c", "import time; time.sleep(600)"], detach=True, network_mode="none", auto_remove=True
-    )
-    try:
+def _at_once(programs: int, workers: int, runs: int, run: Callable[[int, int, int], bytes]) -> float:
+    """Programs a second of `run(number, seed, worker)` where each worker does its part, run after run."""
+
+    def part(worker: int) -> None:
+        for number in range(worker, programs, workers):
+            outputs = {run(number, seed, worker) for seed in range(runs)}
+            if len(outputs) != 1 or not outputs.pop():
+                raise RuntimeError(f"program {number} gave nothing, or two values")
+
+    with ThreadPoolExecutor(workers) as threads:
         start = time.perf_counter()
-        for number in range(programs):
-            code, output = container.exec_run(["/python", "-I", "-S", "-c", _script(number)])
-            if code or not output:
-                raise RuntimeError(f"docker exec ended with {code}")
+        list(threads.map(part, range(workers)))
         return programs / (time.perf_counter() - start)
+
+
+def _docker_exec(programs: int, workers: int, runs: int) -> float:
+    """Warm containers, one `docker exec` of an interpreter a run."""
+    client = docker.from_env(timeout=30)
+    sleep = ["/python", "-c", "import time; time.sleep(600)"]
+    containers = []
+    try:
+        for _ in range(workers):
+            containers.append(client.containers.run(IMAGE, entrypoint=sleep, detach=True, network_mode="none", auto_remove=True))
+
+        def run(number: int, seed: int, worker: int) -> bytes:
+            environment = {"PYTHONHASHSEED": str(seed)}
+            code, output = containers[worker].exec_run([*_INTERPRETER, _script(number)], environment=environment)
+            return b"" if code else bytes(output)
+
+        for worker in range(workers):
+            run(0, 0, worker)
+        return _at_once(programs, workers, runs, run)
     finally:
-        container.remove(force=True)
+        for container in containers:
+            container.remove(force=True)
         client.close()
 
 
-def _container_each(programs: int) -> float:
-    """A new container a program, removed afterwards."""
+def _container_each(programs: int, workers: int, runs: int) -> float:
+    """A new container a run, removed afterwards."""
     client = docker.from_env(timeout=30)
+
+    def run(number: int, seed: int, worker: int) -> bytes:
+        environment, command = {"PYTHONHASHSEED": str(seed)}, [*_INTERPRETER, _script(number)]
+        return bytes(client.containers.run(IMAGE, entrypoint=command, environment=environment, network_mode="none", remove=True))
+
     try:
-        start = time.perf_counter()
-        for number in range(programs):
-            client.containers.run(
-                IMAGE, entrypoint=["/python", "-I", "-S", "-c", _script(number)], network_mode="none", remove=True
-            )
-        return programs / (time.perf_counter() - start)
+        run(0, 0, 0)
+        return _at_once(programs, workers, runs, run)
     finally:
         client.close()
+        time.sleep(_PAUSE)
 
 
 def _script(number: int) -> str:

@@ -4,7 +4,8 @@
 
 Every problem's reference, and so many mutants of each (stages.core.suites.mutants), are scored by both. What the references
 return is worked out before the clock starts, on both sides. `--rival` is an interpreter with evalplus (0.3.1); without it only
-our own rate is measured. EvalPlus runs with two processes and generous time limits: the machine may be busy. Turns alternate.
+our own rate is measured. EvalPlus runs with two processes, warm before the clock starts as our two containers are, and with
+generous time limits: the machine may be busy. Each side begins every other turn.
 """
 
 import argparse
@@ -13,12 +14,13 @@ import os
 import statistics
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from flows import suite_data
 from flows.backend import Backend
+from flows.bench_turns import in_turns
 from flows.config import ConfigError, RunConfig
 from flows.suite_benchmark import benchmark_sandboxes
 from stages.core.suites.code_scoring import Sandboxes, Score, score_programs
@@ -37,15 +39,20 @@ from evalplus.evaluate import check_correctness, get_groundtruth
 out, sys.stdout = sys.stdout, sys.stderr
 problems = get_mbpp_plus()
 expected = get_groundtruth(problems, sys.argv[1], MBPP_OUTPUT_NOT_NONE_TASKS)
+pool = ProcessPoolExecutor(2)
+name = min(problems)
+first = problems[name]["prompt"] + problems[name]["canonical_solution"]
+for one in [pool.submit(check_correctness, "mbpp", 0, problems[name], first, expected[name]) for _ in range(8)]:
+    one.result()
 print(json.dumps("ready"), file=out, flush=True)
 for line in sys.stdin:
+    answers = json.loads(line)
     began = time.monotonic()
-    with ProcessPoolExecutor(2) as pool:
-        asked = [
-            pool.submit(check_correctness, "mbpp", number, problems[name], text, expected[name], False, True, number, 10.0, 8.0)
-            for number, (name, text) in enumerate(json.loads(line))
-        ]
-        found = [one.result() for one in asked]
+    asked = [
+        pool.submit(check_correctness, "mbpp", number, problems[name], text, expected[name], False, True, number, 10.0, 8.0)
+        for number, (name, text) in enumerate(answers)
+    ]
+    found = [one.result() for one in asked]
     seconds = time.monotonic() - began
     verdicts = [(one["base"][0] == "pass", one["base"][0] == one["plus"][0] == "pass") for one in found]
     print(json.dumps([seconds, verdicts]), file=out, flush=True)
@@ -81,23 +88,34 @@ def _measured(answers: Answers, turns: int, data: Path, rival: str | None) -> It
     backend = Backend(RunConfig())
     boxes = benchmark_sandboxes(backend, RunConfig().sandbox)
     other = _Rival(rival, data) if rival else None
-    rates: dict[str, list[float]] = {"ours": [], "rival": []}
-    pairs: list[tuple[str, Score, Verdict]] = []
+    parts = [answers[turn::turns] for turn in range(turns)]
     try:
         expected = suite_data.expected(list(dict.fromkeys(problem for problem, _ in answers)), boxes)
-        for turn in range(turns):
-            part = answers[turn::turns]
-            began = time.monotonic()
-            scores = score_programs(part, boxes, expected)
-            rates["ours"].append(60 * len(part) / (time.monotonic() - began))
-            if other:
-                seconds, verdicts = other.score(part)
-                rates["rival"].append(60 * len(part) / seconds)
-                names = [problem.problem_id for problem, _ in part]
-                pairs += zip(names, scores, verdicts, strict=True)
+        ours, theirs = iter(parts), iter(parts)
+        sides: dict[str, Callable[[], tuple[float, Sequence[Any]]]] = {"ours": lambda: _scored(next(ours), boxes, expected)}
+        if other:
+            rival_score = other.score
+            sides["rival"] = lambda: rival_score(next(theirs))
+        found = in_turns(turns, sides)
     finally:
         _close(boxes, backend, other)
+    rates = {
+        side: [60 * len(part) / seconds for part, (seconds, _) in zip(parts, turned, strict=True)]
+        for side, turned in found.items()
+    }
+    pairs = [
+        (problem.problem_id, score, verdict)
+        for part, (_, scores), (_, verdicts) in zip(parts, found["ours"], found.get("rival", []), strict=bool(other))
+        for (problem, _), score, verdict in zip(part, scores, verdicts, strict=True)
+    ]
     yield from _lines(rates, len(answers), pairs)
+
+
+def _scored(part: Answers, boxes: Sandboxes, expected: Any) -> tuple[float, list[Score]]:
+    """Seconds, and a score an answer."""
+    began = time.monotonic()
+    scores = list(score_programs(part, boxes, expected))
+    return time.monotonic() - began, scores
 
 
 def _close(boxes: Sandboxes, backend: Backend, other: "_Rival | None") -> None:

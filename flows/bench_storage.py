@@ -8,10 +8,11 @@
   does it, against plain writes of the same bytes with one fsync a file.
 - `upload` (with `--to s3://…`): an adapter set of a gigabyte, against boto3's managed transfer, which the AWS command line uses.
 
-Turns alternate and medians are compared, since disks and machines are shared.
+Each side begins every other turn and medians are compared, since disks and machines are shared.
 """
 
 import argparse
+import io
 import os
 import secrets
 import statistics
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from flows.bench_turns import in_turns
 from flows.chain import Manifest, Ref
 from flows.config import ConfigError
 from flows.lease import hold
@@ -136,12 +138,8 @@ def upload(url: str, size: int, repeats: int) -> Iterator[Line]:
 
     def theirs() -> float:
         key = f"{prefix}/bench/{secrets.token_hex(8)}".lstrip("/")
-        with tempfile.NamedTemporaryFile(prefix="populora-bench-") as file:
-            file.write(data)
-            file.flush()
-            return _timed(
-                lambda: client.upload_file(file.name, bucket, key), lambda: client.delete_object(Bucket=bucket, Key=key)
-            )
+        sent = io.BytesIO(data)  # from memory, as ours
+        return _timed(lambda: client.upload_fileobj(sent, bucket, key), lambda: client.delete_object(Bucket=bucket, Key=key))
 
     _warm(store)
     yield _paired("upload", size, "boto3-transfer", ours, theirs, repeats)
@@ -163,7 +161,7 @@ def _timed(work: Callable[[], object], clear: Callable[[], object]) -> float:
 
 def _paired(name: str, size: int, rival: str, ours: Callable[[], float], theirs: Callable[[], float], repeats: int) -> Line:
     """Megabytes a second of both, in turns."""
-    turns = [(ours(), theirs()) for _ in range(repeats)]
-    rate, other = (size / statistics.median(side) / 1e6 for side in zip(*turns, strict=True))
+    turns = in_turns(repeats, {"ours": ours, "theirs": theirs})
+    rate, other = (size / statistics.median(turns[side]) / 1e6 for side in ("ours", "theirs"))
     line = {"name": name, "value": round(rate, 1), "unit": "MB/s", "bytes": size}
     return line | {"against": rival, "rival": round(other, 1), "ratio": round(rate / other, 3)}

@@ -1,8 +1,9 @@
 """`populora bench update`: many adapters in one pass against PEFT with `set_adapter` in turn, on the same rows and loss.
 
 Both sides run forward, loss and backward over the same micro-batches and take the gradient norms; only the way to the adapters
-differs. Turns alternate, so that load falls on both alike, and medians are compared. Weights are random except for the
-shape `seed` when the shipped model is there: speed does not depend on them.
+differs. Each side begins every other turn, and medians are compared; the memory of each is measured in a process that holds
+nothing of the other. Weights are random except for the shape `seed` when the shipped model is there: speed does not depend on
+them.
 """
 
 import argparse
@@ -10,8 +11,11 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from flows.bench_turns import alone, in_turns
 
 SEED_MODEL = Path(__file__).resolve().parent.parent / "infra" / "models" / "seed"
 SHAPES = {  # width, MLP width, layers, heads, key-value heads, vocabulary: of the published configurations
@@ -88,19 +92,19 @@ def against(rival: str, value: float, ratio: float) -> dict[str, Any]:
 
 
 def timed(repeats: int, ours: Callable[[], Any], rival: Callable[[], Any]) -> tuple[float, float]:
-    """Median seconds of both, in turns, after one round to warm up."""
+    """Median seconds of both, in turns, after one call of each to warm up."""
     import torch
 
-    seconds: dict[str, list[float]] = {"ours": [], "rival": []}
-    for turn in range(repeats + 1):
-        for name, work in (("ours", ours), ("rival", rival)):
-            started = time.perf_counter()
-            work()
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
-            if turn:
-                seconds[name].append(time.perf_counter() - started)
-    return statistics.median(seconds["ours"]), statistics.median(seconds["rival"])
+    def seconds(work: Callable[[], Any]) -> float:
+        started = time.perf_counter()
+        work()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return time.perf_counter() - started
+
+    seconds(ours), seconds(rival)
+    found = in_turns(repeats, {"ours": partial(seconds, ours), "rival": partial(seconds, rival)})
+    return statistics.median(found["ours"]), statistics.median(found["rival"])
 
 
 def peak_memory(work: Callable[[], Any]) -> float:
@@ -122,6 +126,9 @@ def peak_memory(work: Callable[[], Any]) -> float:
 
 def _paired(arguments: argparse.Namespace, num_adapters: int, tokens: int, layout: str) -> Iterator[dict[str, Any]]:
     rows = max(1, tokens // ROW)
+    memory = {
+        kind: alone(side_memory, kind, arguments, num_adapters, rows) for kind in ("ours", "rival")
+    }  # before it is held here
     ours, rival = _Grouped(arguments, num_adapters, rows), _Peft(arguments, num_adapters, rows)
     seconds, rival_seconds = timed(arguments.repeats, ours.run, rival.run)
     done = float(num_adapters * rows * ROW)
@@ -129,12 +136,39 @@ def _paired(arguments: argparse.Namespace, num_adapters: int, tokens: int, layou
     yield figure("update.tokens_per_s", done / seconds, "tokens/s", where) | against(
         "peft_set_adapter", done / rival_seconds, rival_seconds / seconds
     )
-    for name, side in (("memory.update", ours), ("memory.update.peft_set_adapter", rival)):
-        yield figure(name, peak_memory(side.run) / 2**20, "MiB", where)
+    yield figure("memory.update", memory["ours"] / 2**20, "MiB", where) | against(
+        "peft_set_adapter", memory["rival"] / 2**20, memory["rival"] / max(1.0, memory["ours"])
+    )
     peak = _peak_flops()
     if peak:
         flops = done * 4 * sum(p.numel() for p in ours.model.parameters())  # forward 2, backward to activations 2 a weight
         yield figure("update.model_flop_utilisation", flops / seconds / peak, "1", where)
+
+
+def side_memory(kind: str, arguments: argparse.Namespace, num_adapters: int, rows: int) -> float:
+    """Bytes at the peak of building one side and running it twice, beyond what this process held before: nothing of the other."""
+    from stages.core.cpu import use_cpu
+
+    use_cpu(arguments.threads)
+    before = resident()
+
+    def whole() -> None:
+        side = _Grouped(arguments, num_adapters, rows) if kind == "ours" else _Peft(arguments, num_adapters, rows)
+        side.run()
+        side.run()
+
+    return peak_memory(whole) - before
+
+
+def resident() -> float:
+    """Bytes that this process holds at the moment; 0 on a GPU, whose allocator counts only what it gave."""
+    import torch
+
+    status = Path("/proc/self/status")
+    if torch.cuda.is_available() or not status.exists():
+        return 0.0
+    line = next(line for line in status.read_text().splitlines() if line.startswith("VmRSS"))
+    return float(line.split()[1]) * 1024
 
 
 def _peak_flops() -> float | None:

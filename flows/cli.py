@@ -186,9 +186,7 @@ def _add_judge_commands(command: Add) -> None:
 
 def _add_attack_command(command: Add) -> None:
     attack = command("attack", "Run the attack catalogue on this machine; say which walls held.", attack_command.attack)
-    attack.add_argument(
-        "rows", metavar="ROW", nargs="*", help="only these rows, such as 43b (default: all quick ones)"
-    )
+    attack.add_argument("rows", metavar="ROW", nargs="*", help="only these rows, such as 43b (default: all quick ones)")
     attack.add_argument("--all", action="store_true", help="also the attacks that take seconds each")
     attack.add_argument("--json", action="store_true", help="JSON lines instead of text")
     attack.add_argument("--sandbox", choices=("docker", "local"), default="docker")
