@@ -19,7 +19,7 @@ from flows.run.run import Run
 from flows.storage import Damaged, Store, open_store
 from tests.flows.run.test_manifest import tree
 from tests.support import example_run, s3_servers
-from tests.support.fault_tools import ROOT, Gate, at_work, builder, machine, namespace_gap
+from tests.support.fault_tools import Gate, at_work, builder, machine, namespace_gap
 from tests.support.faulty_proxy import FaultyProxy, _Handler
 
 BUCKET = "faults"
@@ -88,7 +88,7 @@ def test_a_whole_run_outlives_two_minutes_without_its_store(endpoint: str, tmp_p
             environment = s3_servers.environment(gate.url)
             run = subprocess.Popen(
                 ["env", *(f"{key}={value}" for key, value in environment.items()), *command],
-                cwd=ROOT,
+                cwd=tmp_path,
                 text=True,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
