@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 import example_run
 import pytest
 import s3_servers
-from fault_tools import ROOT, Gate, at_work, builder, machine, namespace_gap
+from fault_tools import Gate, at_work, builder, machine, namespace_gap
 from faulty_proxy import FaultyProxy, _Handler
 
 from flows.fsck import fsck
@@ -89,7 +89,7 @@ def test_a_whole_run_outlives_two_minutes_without_its_store(endpoint: str, tmp_p
             environment = s3_servers.environment(gate.url)
             run = subprocess.Popen(
                 ["env", *(f"{key}={value}" for key, value in environment.items()), *command],
-                cwd=ROOT,
+                cwd=tmp_path,
                 text=True,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
