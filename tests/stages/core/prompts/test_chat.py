@@ -1,10 +1,10 @@
 """Chat prompts say what they must, and the readers hold out against ugly completions."""
 
 import pytest
-from counted import lines_run
 
 from stages.core.prompts.chat import MAX_MESSAGE, ChatPrompts
 from stages.core.prompts.styles import Kind, Proposed, Triplet, Unparsed
+from tests.support.counted import lines_run
 
 STYLE = ChatPrompts()
 PROGRAM = "def f(a):\n    return a + 1"
