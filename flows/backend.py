@@ -108,7 +108,7 @@ class Backend:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether the engine is vLLM but this interpreter does not have it. It then runs in a worker of the interpreter that does."""
+        """Whether the engine is vLLM and this interpreter does not have it. It then runs in a worker of the one that does."""
         return self.config.engine.kind == "vllm" and find_spec("vllm") is None
 
     def _vllm_engine(self) -> Any:

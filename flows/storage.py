@@ -87,11 +87,11 @@ class Store(Protocol):
         ...
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """Return the bytes of each artifact whose name starts with `prefix`, without dotted ones, in a single listing."""
+        """Return the bytes of each artifact whose name starts with `prefix`, dotted ones excluded, in a single listing."""
         ...
 
     def folders(self, prefix: str) -> Uris:
-        """Return the names directly below `prefix` (empty, or ending in /) that contain artifacts, sorted, without dotted ones."""
+        """Return the names directly below `prefix` (empty, or ending in /) that contain artifacts, sorted; dotted ones excluded."""
         ...
 
     def free(self) -> int | None:

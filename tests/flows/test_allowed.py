@@ -63,12 +63,13 @@ def test_a_command_line_may_name_any_function_and_a_worker_those_of_its_folders(
         with pytest.raises(ValueError, match="outside the folders that this worker allows"):
             sources(load("chaos", [f"reward.rule={name}"]))
     monkeypatch.setenv(allowed.FOLDERS, "")
-    with pytest.raises(ValueError, match="in no folder"):
+    with pytest.raises(ValueError, match="outside the folders"):
         choose("reward.rule", f"{mine}/rule.py:rule", RULES)
 
 
 @pytest.mark.parametrize(
-    ("setting", "said"), [("sandbox.kind=local", "'local' does not isolate programs"), ("engine.python=/tmp/python", "is outside the folders")]
+    ("setting", "said"),
+    [("sandbox.kind=local", "'local' does not isolate programs"), ("engine.python=/tmp/python", "outside the folders")],
 )
 def test_a_run_of_a_server_keeps_its_walls_and_its_interpreter(
     setting: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
