@@ -91,7 +91,7 @@ class Store(Protocol):
         ...
 
     def folders(self, prefix: str) -> Uris:
-        """Return the names directly below `prefix` (empty, or ending in /) that contain artifacts, sorted; dotted ones excluded."""
+        """Return the names directly below `prefix` (empty, or ending in /) that contain artifacts, sorted, no dotted ones."""
         ...
 
     def free(self) -> int | None:
