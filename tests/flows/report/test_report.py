@@ -144,7 +144,7 @@ def test_any_beginning_of_a_run_has_a_report_and_a_status(tmp_path, generations,
     with made(tmp_path, "run", generations, until=until) as run:
         Page(report(run, tmp_path / "run" / "report.html"))
         assert "held by process" in status(run)
-    assert "held by nobody" in status(run)
+    assert "not held" in status(run)
 
 
 @pytest.mark.slow
