@@ -36,7 +36,7 @@ def work(pool: str, limit: int | None, name: str | None) -> int:
     serve.sign_in(url)
     prefect_api.require(url)
     if pool == "gpu" and not (found := preflight.gpus()):
-        raise ConfigError("this machine shows no NVIDIA GPU (nvidia-smi -L): it cannot take work from the pool gpu")
+        raise ConfigError("no NVIDIA GPU is visible on this machine (nvidia-smi -L): it cannot take work from the pool gpu")
     if pool == "gpu" and limit is None:
         limit = len(found)
     home = Path(os.environ.get("PREFECT_HOME", PROJECT / ".cache" / "prefect"))

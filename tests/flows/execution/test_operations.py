@@ -113,13 +113,13 @@ def test_a_machine_without_gpu_takes_no_gpu_work(
     without_gpu(monkeypatch, tmp_path)
     with server_of_version(prefect_api.installed_version()) as port:
         monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{port}/api")
-        assert "this machine shows no NVIDIA GPU (nvidia-smi -L)" in said(capsys, 2, "worker", "gpu")
+        assert "no NVIDIA GPU is visible on this machine (nvidia-smi -L)" in said(capsys, 2, "worker", "gpu")
 
 
 def test_a_run_that_wants_a_gpu_says_so_before_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without_gpu(monkeypatch, tmp_path)
     config = load("chaos", ["model.device=cuda"])
-    with pytest.raises(ConfigError, match=r"model\.device: cuda is asked for, .* place these stages in the pool gpu"):
+    with pytest.raises(ConfigError, match=r"model\.device: cuda was requested, .* place these stages in the pool gpu"):
         preflight.check(config, str(tmp_path))
 
 
