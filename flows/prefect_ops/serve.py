@@ -1,7 +1,7 @@
 """`populora serve`: run Prefect's server and UI, a worker, the deployments and the artifact browser until Ctrl-C.
 
 The server keeps a SQLite database and its password in the home folder, which only its owner may read, and listens on this machine
-only. Children stop in reverse order of their start: the worker first, so that the runs it ends can still report to the server, and
+only. Children stop in reverse order: the worker first, so that the runs it ends can still report to the server, and
 the server last.
 """
 
