@@ -63,5 +63,5 @@ def _file(key: str, name: str) -> Path:
     path = PROJECT / name.rpartition(":")[0]  # an absolute path stays unchanged
     allowed.check_function(key, str(path))
     if not path.is_file():
-        raise ConfigError(f"{key}: file {path} does not exist; a relative path starts at the project's folder")
+        raise ConfigError(f"{key}: there is no file {path}; a relative path starts at the project's folder")
     return path
