@@ -1,7 +1,7 @@
-"""The composition root: from a configuration to the engine, sandbox and trainer that do the work.
+"""The composition root: build the engine, sandbox and trainer of a configuration.
 
-The only place with imports inside functions: torch, transformers, vLLM, docker load when a stage needs them, so that the flow
-process, a laptop without torch and the tests of storage never do.
+The only place with imports inside functions: torch, transformers, vLLM and docker load when a stage needs them. The flow process,
+a laptop without torch and the storage tests never load them.
 """
 
 import hashlib
@@ -36,19 +36,19 @@ from stages.reward import ESTIMATORS, Estimator
 
 SUITES = PROJECT / "infra" / "benchmarks"
 HOME_PYTHON = "POPULORA_PYTHON"
-"""Names to a worker the interpreter with the project's own packages, math-verify among them."""
+"""Tells a worker which interpreter has the project's own packages, including math-verify."""
 PROBE = ("probe-dev", "probe-test")
 
 
 class Backend:
-    """What one configuration needs from the outside world; each part is made once, when first asked for."""
+    """What one configuration needs from the outside world. Each part is created once, on first use."""
 
     def __init__(self, config: RunConfig, progress: Progress = silent) -> None:
         self.config, self.progress = config, progress
         self._agreed: set[str] = set()
 
     def check(self) -> None:
-        """Fails early where a run would fail late: the model's folder, every named choice, the suite, the sandbox."""
+        """Check the model's folder, every named choice, the suite and the sandbox, so that a run fails early rather than late."""
         _ = self.model_path
         self.style()
         self.estimator()
@@ -62,7 +62,7 @@ class Backend:
         self.sandbox()
 
     def close(self) -> None:
-        """Ends the sandbox, if one was made, and an engine in another process."""
+        """Close the sandbox, if one was created, and an engine in another process."""
         made = [self.__dict__.pop("_sandbox", None), self.__dict__.pop("_engine", None) if self.elsewhere else None]
         for one in made:
             if one is not None:
@@ -72,12 +72,12 @@ class Backend:
 
     @cached_property
     def model_path(self) -> str:
-        """The model's folder; a hub model is fetched once. Raises ConfigError for a folder that is not there."""
+        """The model's folder. A hub model is fetched once. Raises ConfigError if the folder does not exist."""
         return str(hub_models.folder_of(self.config))
 
     @cached_property
     def tokenizer(self) -> Any:
-        """The model's own."""
+        """The model's own tokenizer."""
         from stages.core.engines.hf_engine import load_tokenizer
 
         return load_tokenizer(self.model_path)
@@ -108,7 +108,7 @@ class Backend:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether the engine is vLLM and this interpreter has none: it then runs in a worker of the interpreter that has."""
+        """Whether the engine is vLLM and this interpreter does not have it. It then runs in a worker of the one that does."""
         return self.config.engine.kind == "vllm" and find_spec("vllm") is None
 
     def _vllm_engine(self) -> Any:
@@ -121,14 +121,14 @@ class Backend:
 
     @cached_property
     def window(self) -> int:
-        """Tokens that a prompt and its completion may hold together: the configured number, at most the model's."""
+        """Maximum tokens of a prompt plus its completion: the configured number, at most the model's."""
         from transformers import AutoConfig
 
         own = int(AutoConfig.from_pretrained(self.model_path).max_position_embeddings)
         return min(self.config.engine.window or own, own)
 
     def engine(self, adapters: Mapping[str, Adapter]) -> Engine:
-        """The engine, serving these adapters and the base model; awake, see `rest`."""
+        """Return the engine, awake (see `rest`), serving these adapters and the base model."""
         if self.config.engine.kind == "vllm" and not self.elsewhere:
             self._engine.wake()
         self._engine.set_adapters({adapter_id: adapter.weights for adapter_id, adapter in adapters.items()})
@@ -136,14 +136,14 @@ class Backend:
         return engine
 
     def rest(self) -> None:
-        """After the last rollout of a generation: a vLLM engine leaves the GPU to the update."""
+        """Put a vLLM engine to sleep after the last rollout of a generation, which frees the GPU for the update."""
         if self.config.engine.kind == "vllm":
             self._engine.sleep()
 
     def check_agreement(self, stage: str, adapters: Mapping[str, Adapter]) -> None:
-        """At a stage's first turn: engine and trainer give the same log-probabilities for its adapters. Raises Disagreement.
+        """Check, once per stage, that engine and trainer give the same log-probabilities for its adapters. Raises Disagreement.
 
-        For an engine that shares a process with the trainer; for vLLM see flows.execution.agreement.
+        Applies to an engine that shares a process with the trainer. For vLLM, see flows.execution.agreement.
         """
         if stage in self._agreed or self.config.engine.kind == "vllm":
             return
@@ -151,12 +151,12 @@ class Backend:
         self._agreed.add(stage)
 
     def drift_bounds(self) -> Drift:
-        """How far engine and trainer may be apart: as configured, else what the arithmetic explains."""
+        """Return how far engine and trainer may differ: as configured, otherwise what the arithmetic explains."""
         rule, usual = self.config.engine, BOUNDS[self.config.model.dtype]
         return Drift(rule.max_drift or usual.mean, rule.max_token_drift or usual.largest)
 
     def engine_version(self) -> dict[str, str]:
-        """What made the completions, for manifests."""
+        """Return what generated the completions, for manifests."""
         if self.elsewhere:
             told: dict[str, str] = self._engine.versions
             return told
@@ -171,12 +171,12 @@ class Backend:
         return versions
 
     def trainer(self) -> Trainer:
-        """The trainer, on the same frozen weights as the engine."""
+        """Return the trainer, on the same frozen weights as the engine."""
         trainer: Trainer = self._trainer
         return trainer
 
     def scorer(self) -> Scorer:
-        """The trainer, for what it measures without a step."""
+        """Return the trainer, for measurements without a step."""
         scorer: Scorer = self._trainer
         return scorer
 
@@ -206,13 +206,13 @@ class Backend:
         return TorchTrainer(self._lora, self.tokenizer.pad_token_id or 0, settings, progress=self.progress)
 
     def initial_adapter(self) -> Adapter:
-        """A fresh adapter for this model: A from the run's seed, B zero; every member starts with it."""
+        """Return a fresh adapter for this model: A from the run's seed, B zero. Every member starts with it."""
         from stages.core.lora.adapter_files import initial_adapter
 
         return initial_adapter(self._lora.shapes(), self.config.model.rank, self.config.seed)
 
     def model_digest(self) -> str:
-        """Names the base model: a digest of its folder's files, or of a hub model's name and commit."""
+        """Identify the base model: a digest of its folder's files, or of a hub model's name and commit."""
         folder, rule = hub_models.local_folder(self.config.model.name), self.config.model
         if folder is None:
             return hashlib.sha256(f"{rule.name}@{rule.revision}".removesuffix("@").encode()).hexdigest()
@@ -223,7 +223,7 @@ class Backend:
         return total.hexdigest()
 
     def style(self) -> PromptStyle:
-        """How prompts are written and completions read."""
+        """Return how prompts are written and completions are read."""
         if self.config.model.style == "compact":
             from stages.core.prompts.compact import CompactPrompts
 
@@ -233,8 +233,8 @@ class Backend:
         return ChatPrompts()
 
     def fits(self, max_new_tokens: int) -> Callable[[str], bool]:
-        """Whether a prompt leaves room for that many tokens in the model's window."""
-        tokenizer, window = self.tokenizer, self.window  # not the engine's: the judge's process need not have one
+        """Return a check of whether a prompt leaves room for that many tokens in the model's window."""
+        tokenizer, window = self.tokenizer, self.window  # not the engine's: the judge's process may not have one
         return lambda text: len(tokenizer.encode(text)) + max_new_tokens <= window
 
     # judging -------------------------------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ class Backend:
         return self.sandbox_with(cpu_seconds=rule.cpu_seconds, wall_seconds=rule.wall_seconds, memory_mb=rule.memory_mb)
 
     def sandbox_with(self, window: int = 64, **chosen: Any) -> Sandbox:
-        """A pool of its own, with other limits than the configuration's; to be closed by whoever asked for it."""
+        """Return a separate pool with limits other than the configuration's. The caller closes it."""
         from stages.core.sandbox.link import RunLimits
 
         rule, limits = self.config.sandbox, RunLimits(**chosen)
@@ -258,11 +258,11 @@ class Backend:
         return DockerSandbox(rule.image, rule.containers, limits, rule.runtime or None, window, rule.recycle_after)
 
     def sandbox(self) -> Sandbox:
-        """The sandbox of the configuration, its pool warm."""
+        """Return the configuration's sandbox with a warm pool."""
         return self._sandbox
 
     def walls(self) -> dict[str, object]:
-        """What judged, as manifests record it: the part of the attestation that is equal in equal runs."""
+        """Return what judged, as manifests record it: the part of the attestation that is equal in equal runs."""
         attested = self.sandbox().attestation()
         names = ("kind", "wall", "image", "runner_sha256", "python", "missing", "runtime")
         return {name: attested[name] for name in names if name in attested}
@@ -270,7 +270,7 @@ class Backend:
     # choices -------------------------------------------------------------------------------------------------------------
 
     def estimator(self) -> Estimator:
-        """The advantage estimator; the project's own REINFORCE++ takes the configuration's switches."""
+        """Return the advantage estimator. The project's own REINFORCE++ takes the configuration's switches."""
         learning = self.config.learning
         chosen = choose("learning.estimator", learning.estimator, ESTIMATORS)
         if learning.estimator == "reinforce_plus_plus_baseline":
@@ -278,12 +278,12 @@ class Backend:
         return chosen
 
     def policy(self) -> evolution.EvolutionPolicy:
-        """The evolution policy, as its stage wants it."""
+        """Return the evolution policy in the form that its stage takes."""
         rule, fresh = self.config.evolution, Rating(self.config.rating.mu, self.config.rating.sigma)
         return evolution.EvolutionPolicy(**rule.model_dump(), fresh=fresh)
 
     def operators(self) -> dict[str, evolution.Operator]:
-        """The operators of the policy's space by name, the user's own included."""
+        """Return the operators of the policy's space by name, including the user's own."""
         from stages.core.lora.operators import operators
 
         rule = self.config.evolution
@@ -298,15 +298,15 @@ class Backend:
     # suites --------------------------------------------------------------------------------------------------------------
 
     def problems(self, suite: str) -> pa.Table:
-        """The problems of a suite. Raises ConfigError for one that is not there."""
+        """Return the problems of a suite. Raises ConfigError if the suite does not exist."""
         return pq.read_table(self._suite_file(suite))
 
     def suite_digest(self, suite: str) -> str:
-        """sha256 of the suite's file."""
+        """Return the sha256 of the suite's file."""
         return hashlib.sha256(self._suite_file(suite).read_bytes()).hexdigest()
 
     def probe_keys(self) -> frozenset[str]:
-        """Program keys of both halves of the probe, as the sandbox computes them: what no buffer may hold."""
+        """Return the program keys of both halves of the probe, as the sandbox computes them. No buffer may contain them."""
         return self._probe_keys
 
     @cached_property
@@ -317,5 +317,5 @@ class Backend:
         path = SUITES / f"{suite}.parquet"
         if not path.is_file():
             known = ", ".join(sorted(file.stem for file in SUITES.glob("*.parquet")))
-            raise ConfigError(f"benchmark.suite: {suite!r} is none of {known}")
+            raise ConfigError(f"benchmark.suite: {suite!r} is not one of {known}")
         return path

@@ -1,6 +1,6 @@
-"""Named choices of a configuration: a name that the project knows, or `path/to/file.py:function` of the user's.
+"""Named choices of a configuration: a built-in name, or the user's own `path/to/file.py:function`.
 
-A relative path starts at the project's folder, as a model's does: workers and other machines then find the same file.
+A relative path starts at the project's folder, like a model's path, so workers and other machines find the same file.
 """
 
 import hashlib
@@ -14,11 +14,11 @@ from flows.config import PROJECT, ConfigError, RunConfig
 
 
 def choose(key: str, name: str, known: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
-    """The function that `name` means for the configuration key `key`. Raises ConfigError naming the key."""
+    """Return the function that `name` selects for the configuration key `key`. Raises ConfigError naming the key."""
     if name in known:
         return known[name]
     if ".py:" not in name:
-        raise ConfigError(f"{key}: {name!r} is none of {', '.join(sorted(known))}, nor path/to/file.py:function")
+        raise ConfigError(f"{key}: {name!r} is not one of {', '.join(sorted(known))}, nor path/to/file.py:function")
     path, function = _file(key, name), name.rpartition(":")[2]
     spec = importlib.util.spec_from_file_location(f"choice_{path.stem}", path)
     assert spec is not None and spec.loader is not None, path
@@ -31,12 +31,12 @@ def choose(key: str, name: str, known: Mapping[str, Callable[..., Any]]) -> Call
 
 
 def sources(config: RunConfig) -> dict[str, str]:
-    """sha256 of every user file that the configuration names, by `file.py:function`, for run.json. Raises ConfigError."""
+    """Return the sha256 of each user file in the configuration, by `file.py:function`, for run.json. Raises ConfigError."""
     return {name: hashlib.sha256(_file(key, name).read_bytes()).hexdigest() for key, name in _named(config)}
 
 
 def check_sources(config: RunConfig, versions: Mapping[str, Any], run_id: str) -> None:
-    """Raises ConfigError when a user file is no longer the one that the run began with; `versions` are those of run.json."""
+    """Raise ConfigError if a user file has changed since the run began. `versions` are those of run.json."""
     recorded, found = versions.get("choices", {}), sources(config)
     for key, name in _named(config):
         if recorded.get(name, found[name]) != found[name]:
@@ -45,7 +45,7 @@ def check_sources(config: RunConfig, versions: Mapping[str, Any], run_id: str) -
 
 
 def _named(config: RunConfig) -> Iterator[tuple[str, str]]:
-    """Every choice of the configuration that is a user's file, with its key."""
+    """Yield each choice of the configuration that is a user's file, with its key."""
     evolution, reward = config.evolution, config.reward
     choices = [
         ("population.matchmaker", config.population.matchmaker),
@@ -59,8 +59,8 @@ def _named(config: RunConfig) -> Iterator[tuple[str, str]]:
 
 
 def _file(key: str, name: str) -> Path:
-    """The file of a choice. Raises ConfigError naming the place that was looked at."""
-    path = PROJECT / name.rpartition(":")[0]  # an absolute path stays what it is
+    """Return the file of a choice. Raises ConfigError naming the path if there is none."""
+    path = PROJECT / name.rpartition(":")[0]  # an absolute path stays unchanged
     allowed.check_function(key, str(path))
     if not path.is_file():
         raise ConfigError(f"{key}: there is no file {path}; a relative path starts at the project's folder")

@@ -1,4 +1,4 @@
-"""The command `populora`. Exit codes: 0 done, 1 the work failed, 2 bad usage or input, 3 a service is not reachable."""
+"""The command `populora`. Exit codes: 0 success, 1 failure, 2 invalid usage or input, 3 unreachable service."""
 
 import argparse
 import atexit
@@ -45,11 +45,11 @@ COMMANDS = (
 )
 """The commands in the order of `populora --help`."""
 
-atexit.register(collector.freeze)  # what ends with the process need not be collected first: that takes a second
+atexit.register(collector.freeze)  # objects that end with the process need no collection, which takes a second
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse that says one line instead of a page."""
+    """An argparse parser that reports an error in one line instead of a page."""
 
     def error(self, message: str) -> NoReturn:
         print(f"{self.prog}: {message}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""One generation as a Prefect flow: every stage a task, every value a small reference to stored artifacts."""
+"""One generation as a Prefect flow: each stage is a task, each value a small reference to stored artifacts."""
 
 from functools import cache
 from typing import Any
@@ -18,7 +18,7 @@ Reference = dict[str, Any]
 
 
 def worlds_fault(task: Any, task_run: Any, state: Any) -> bool:
-    """Condition of every task's retries: retry what the world broke (Docker, storage, a lost worker), never what the code did."""
+    """Retry condition of each task: retry external faults (Docker, storage, a lost worker), never faults of the code."""
     error = state.result(raise_on_failure=False)
     return isinstance(error, StoreUnavailable | EngineUnavailable | SandboxUnavailable)
 
@@ -32,7 +32,7 @@ def worlds_fault(task: Any, task_run: Any, state: Any) -> bool:
     retry_condition_fn=worlds_fault,
 )
 def run_stage(stage: str, generation: int, *after: Reference) -> Reference:
-    """Runs a stage unless its manifest says that it is done."""
+    """Run a stage unless its manifest marks it as done."""
     return session().run_stage(stage, generation)
 
 
@@ -45,7 +45,7 @@ def run_stage(stage: str, generation: int, *after: Reference) -> Reference:
     retry_condition_fn=worlds_fault,
 )
 def run_part(stage: str, generation: int, members: str, part: str, *after: Reference) -> Reference:
-    """A stage's share for some members, unless its manifest says that it is done: a group's update, a shard of a rollout."""
+    """Run one part of a stage (a group's update, a shard of a rollout) unless its manifest marks it as done."""
     return session().run_stage(stage, generation, part)
 
 
@@ -58,25 +58,25 @@ def run_part(stage: str, generation: int, members: str, part: str, *after: Refer
     retry_condition_fn=worlds_fault,
 )
 def run_part_on_node(stage: str, generation: int, members: str, order: Reference, *after: Reference) -> Reference:
-    """The same on a node of a Ray cluster, which knows no session: all that it needs is in the order."""
+    """Run one part on a node of a Ray cluster. The node has no session: the order contains all that it needs."""
     return ray_cluster.run_here(**order)
 
 
-@cache  # Prefect reads the function's source for every task that is made: a sixth of what orchestration took
+@cache  # Prefect reads the function's source each time a task is created
 def _named(task: Any, stage: str) -> Any:
-    """The task under the name that the run graph shows."""
+    """Return the task under the name that the run graph shows."""
     return task.with_options(name=stage)
 
 
 def step(stage: str, generation: int, *after: Reference) -> Reference:
-    """The stage as a task of its own name in the run graph, after its parts, or after the references that it reads."""
+    """Run the stage as a task of the same name in the run graph, after its parts or after the references that it reads."""
     notes.publish_progress(generation, stage)
     parts = _parts(stage, generation, *after)
     return _named(run_stage, stage)(stage, generation, *(parts or after))
 
 
 def _parts(stage: str, generation: int, *after: Reference) -> list[Reference]:
-    """The parts of a stage: one after the other on this machine, at the same time where there are others."""
+    """Run the parts of a stage: one after another on this machine, at the same time if there are others."""
     current, found = session(), session().parts(stage, generation)
     here, there = _named(run_part, stage), _named(run_part_on_node, stage)
     if not current.spreads(stage):

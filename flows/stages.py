@@ -1,4 +1,4 @@
-"""The stages of a generation, one row each: the only place that knows a stage's order, what it needs, and how it is sharded.
+"""The stages of a generation, one row each. Only this file states their order, what each needs, and how each is sharded.
 
 A new stage is a row here, a step in `flows/steps.py`, and a file in `stages/`.
 """
@@ -15,11 +15,11 @@ class Stage:
 
     Attributes:
         name: Its name in manifests, in the run graph and on the command line.
-        generates: It asks the engine: it runs under `engine.python` with vLLM, and in the GPU pool of a placement.
-        judges: It asks the sandbox: it needs Docker, and runs in the sandbox pool of a placement unless it also generates.
-        trains: Its parts take optimizer steps, in the GPU pool of a placement; joining them needs no GPU.
-        shards: Whose work its parts divide; None for a stage that always runs whole.
-        optional: Only some generations have it.
+        generates: Whether it uses the engine. It then runs under `engine.python` with vLLM, and in the GPU pool of a placement.
+        judges: Whether it uses the sandbox. It then needs Docker, and runs in the sandbox pool unless it also generates.
+        trains: Whether its parts take optimizer steps, in the GPU pool of a placement. Joining them needs no GPU.
+        shards: What its parts divide; None for a stage that always runs whole.
+        optional: Whether only some generations have it.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Stage:
 
 
 START = Stage("start", generates=True, judges=True)
-"""What comes before the first generation."""
+"""The stage before the first generation."""
 
 STAGES = (
     Stage("match"),
@@ -55,5 +55,5 @@ _BY_NAME = {stage.name: stage for stage in (START, *STAGES)}
 
 
 def stage_of(name: str) -> Stage:
-    """The row of a stage. Raises KeyError for an unknown name."""
+    """Return the row of a stage. Raises KeyError for an unknown name."""
     return _BY_NAME[name]

@@ -1,4 +1,4 @@
-"""The steps of a run: each reads its tables, calls its stage, and writes what the stage returned.
+"""The steps of a run: each reads its tables, calls its stage, and writes what the stage returns.
 
 A step is the only place where a stage meets storage. `STEPS` names them in the order of a generation. No Prefect here: the
 stage subprocess runs the same functions.
@@ -50,7 +50,7 @@ PLAYED = ("proposals", "tasks", "rollouts", "grades", "samples")
 
 
 def start(io: StageIO, config: RunConfig, backend: Backend) -> None:
-    """Starting adapters (equal: one A for all, B = 0), ratings and seed tasks."""
+    """Write the starting adapters (all equal: the same A, B = 0), ratings and seed tasks."""
     described = io.run.history.description() or {}
     check_files(Path(backend.model_path), described.get("versions", {}).get("model", {}))
     adapter, sizes = backend.initial_adapter(), config.population
@@ -77,7 +77,7 @@ def start(io: StageIO, config: RunConfig, backend: Backend) -> None:
 
 
 def match(io: StageIO, config: RunConfig, backend: Backend) -> None:
-    """Teachers draw students near their own strength."""
+    """Draw students near each teacher's own strength."""
     population = io.population()
     rng = generator(config.seed, io.generation, "match")
     matchmaker = choose("population.matchmaker", config.population.matchmaker, matching.MATCHMAKERS)
@@ -85,7 +85,7 @@ def match(io: StageIO, config: RunConfig, backend: Backend) -> None:
 
 
 def propose(io: StageIO, config: RunConfig, backend: Backend) -> None:
-    """Teachers write tasks."""
+    """Let teachers write tasks."""
     population = io.population()
     matches = own_matches(io.table("matches"), "propose", config.engine.shards, io.part)
     teachers = sorted(set(matches["teacher_id"].to_pylist()))
@@ -107,7 +107,7 @@ def propose(io: StageIO, config: RunConfig, backend: Backend) -> None:
 
 
 def verify(io: StageIO, config: RunConfig, backend: Backend) -> None:
-    """The sandbox runs every proposal; all rows stay, with a status."""
+    """Run every proposal in the sandbox. All rows stay, each with a status."""
     seeds, earlier = _stored(io)
     tasks = verification.verify(
         io.table("proposals"),
@@ -124,7 +124,7 @@ def verify(io: StageIO, config: RunConfig, backend: Backend) -> None:
 
 
 def solve(io: StageIO, config: RunConfig, backend: Backend) -> None:
-    """Matched students attempt every valid task, and with top-up what fills their batches."""
+    """Let matched students attempt every valid task and, with top-up, the tasks that fill their batches."""
     matches = own_matches(io.table("matches"), "solve", config.engine.shards, io.part)
     adapters = io.adapters(matches["student_adapter_id"].to_pylist())
     backend.check_agreement("solve", adapters)
@@ -141,7 +141,7 @@ def solve(io: StageIO, config: RunConfig, backend: Backend) -> None:
 
 
 def grade(io: StageIO, config: RunConfig, backend: Backend) -> None:
-    """The sandbox and the host decide which answers hold."""
+    """Decide in the sandbox and on the host which answers are correct."""
     tasks, rollouts = io.table("tasks"), io.table("rollouts")
     replayed = _replayed(io, rollouts, tasks) if config.solve.top_up else []
     grades = grading.grade(tasks, rollouts, backend.sandbox(), replayed, backend.progress)
@@ -150,7 +150,7 @@ def grade(io: StageIO, config: RunConfig, backend: Backend) -> None:
 
 
 def reward(io: StageIO, config: RunConfig, backend: Backend) -> None:
-    """Proposals and attempts become samples."""
+    """Turn proposals and attempts into samples."""
     samples = rewards.reward(
         io.table("proposals"),
         io.table("tasks"),
@@ -166,7 +166,7 @@ def reward(io: StageIO, config: RunConfig, backend: Backend) -> None:
 
 
 def update_parts(io: StageIO, config: RunConfig) -> list[tuple[str, list[str]]]:
-    """The parts of this generation's update, `00`, `01`, ..., each with the ids of its adapters."""
+    """Return the parts of this generation's update, `00`, `01`, ..., each with the ids of its adapters."""
     parts: dict[str, list[str]] = {}
     for row in _groups(io, config).to_pylist():
         parts.setdefault(row["part"], []).append(row["adapter_id"])
@@ -174,7 +174,7 @@ def update_parts(io: StageIO, config: RunConfig) -> list[tuple[str, list[str]]]:
 
 
 def update_part(io: StageIO, config: RunConfig, backend: Backend) -> None:
-    """One adapter group takes its step."""
+    """Take the optimizer step of one adapter group."""
     assert io.part is not None
     group = only(_groups(io, config), part=io.part).to_pylist()
     members = {row["adapter_id"]: (row["member_id"], row["role"]) for row in group}
@@ -187,13 +187,13 @@ def update_part(io: StageIO, config: RunConfig, backend: Backend) -> None:
 
 
 def update(io: StageIO, config: RunConfig, backend: Backend) -> None:
-    """Joins the groups, and measures the generation so far."""
+    """Join the groups and measure the generation so far."""
     parts = io.parts([name for name, _ in update_parts(io, config)], tables.METRICS)
     io.write_table("metrics", _generation_metrics(io, config, parts))
 
 
 def rate(io: StageIO, config: RunConfig, backend: Backend) -> None:
-    """Results move the ratings; each row names the weights that played and the weights that go on."""
+    """Update the ratings from the results. Each row names the weights that played and the weights that continue."""
     rule = config.rating
     population, matches = io.population(), io.table("matches")
     tasks, grades = io.table("tasks"), io.table("grades")
@@ -211,7 +211,7 @@ def rate(io: StageIO, config: RunConfig, backend: Backend) -> None:
 
 
 def benchmark(io: StageIO, config: RunConfig, backend: Backend) -> None:
-    """Scores the members as trained, before any of them is replaced, and offspring at the ages that the configuration names."""
+    """Score the members as trained, before any is replaced, and offspring at the ages that the configuration names."""
     rule = config.benchmark
     if not (everybody := list(panels(io, config))):
         return
@@ -234,7 +234,7 @@ def benchmark(io: StageIO, config: RunConfig, backend: Backend) -> None:
 
 
 def evolve(io: StageIO, config: RunConfig, backend: Backend) -> None:
-    """In evolving generations, offspring replace the weakest; otherwise an empty table."""
+    """Replace the weakest by offspring in evolving generations; otherwise write an empty table."""
     policy, population = backend.policy(), io.trained_population()
     if not evolution.due(io.generation, config.generations, policy) or config.mode == "single":
         io.write_table("offspring", tables.OFFSPRING.empty_table())
@@ -284,14 +284,14 @@ def _buffers(io: StageIO, config: RunConfig, teachers: list[str]) -> dict[str, A
 
 
 def _replays(io: StageIO, config: RunConfig, matches: pa.Table, tasks: pa.Table) -> dict[str, list[dict]]:
-    """What each match poses again, from the snapshot that its teacher's prompts came from."""
+    """Return the tasks that each match poses again, from the snapshot that its teacher's prompts came from."""
     buffers = _buffers(io, config, sorted(set(matches["teacher_id"].to_pylist())))
     wanted = config.propose.groups * config.propose.group_size
     return replays(matches, tasks, buffers, wanted, config.seed, io.generation)
 
 
 def _replayed(io: StageIO, rollouts: pa.Table, tasks: pa.Table) -> list[dict]:
-    """The stored tasks among those attempted, from the tables that hold them."""
+    """Return the stored tasks among those attempted, from the tables that contain them."""
     ids = sorted(set(rollouts["task_id"].to_pylist()) - set(tasks["task_id"].to_pylist()))
     places = sorted({-1 if (place := generation_of(task_id)) is None else place for task_id in ids})
     stored = [io.start_table("seeds") if place < 0 else io.table("tasks", place) for place in places]
@@ -300,19 +300,19 @@ def _replayed(io: StageIO, rollouts: pa.Table, tasks: pa.Table) -> list[dict]:
 
 
 def _groups(io: StageIO, config: RunConfig) -> pa.Table:
-    """The groups that `reward` stored; computed again where version 0.1 of this project ran it and stored none."""
+    """Return the groups that `reward` stored. Version 0.1 of this project stored none; they are then computed again."""
     if io.has("groups"):
         return io.table("groups")
     return updating.groups(_trained(io.table("samples"), config), io.population(), config.learning.adapters_per_group)
 
 
 def _trained(samples: pa.Table, config: RunConfig) -> pa.Table:
-    """The samples that train: those of a frozen role do not."""
+    """Return the samples that train: those of a frozen role do not."""
     return samples.filter(pc.not_equal(samples["role"], config.learning.frozen.removesuffix("s")))
 
 
 def _generation_metrics(io: StageIO, config: RunConfig, parts: Sequence[pa.Table]) -> pa.Table:
-    """METRICS of the generation, the update's own `parts` among them."""
+    """Return METRICS of the generation, including the update's own `parts`."""
     found = {name: io.table(name) for name in ("matches", *PLAYED)}
     steps = only(tables.join(parts, tables.METRICS), name="update.stepped")
     stepped = {row["member_id"]: row["value"] > 0 for row in steps.to_pylist()}
@@ -333,7 +333,7 @@ def _generation_metrics(io: StageIO, config: RunConfig, parts: Sequence[pa.Table
 
 
 def _births(io: StageIO, members: Sequence[Member]) -> dict[str, OffspringRecord]:
-    """Where the members that were born in this run come from, by member id."""
+    """Return, by member id, where the members born in this run come from."""
     found = {}
     for member in members:
         if not member.born:

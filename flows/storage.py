@@ -1,6 +1,6 @@
-"""The artifact store: one URL decides where runs live, `file:///folder` or `s3://bucket/prefix`.
+"""The artifact store: one URL decides where runs are stored, `file:///folder` or `s3://bucket/prefix`.
 
-Names of artifacts are relative to the store's root: `{run_id}/generation=0000/tasks.parquet`. Also the bytes of a table.
+Names of artifacts are relative to the store's root: `{run_id}/generation=0000/tasks.parquet`. Also encodes and decodes tables.
 """
 
 from contextlib import AbstractContextManager
@@ -42,69 +42,69 @@ ROW_GROUP = 1 << 20
 
 
 class Store(Protocol):
-    """Where artifacts live. Every method raises StoreUnavailable when the store fails, StoreRefused for a user's mistake."""
+    """A store of artifacts. Each method raises StoreUnavailable if the store fails, StoreRefused for a user's mistake."""
 
     url: str
 
     def read(self, uri: str) -> bytes:
-        """The whole artifact. Raises NotStored."""
+        """Return the whole artifact. Raises NotStored."""
         ...
 
     def open(self, uri: str) -> BinaryIO:
-        """The artifact as a file on this machine, to read piece by piece; it stays what it is now. Raises NotStored."""
+        """Open the artifact as a file on this machine, to read piece by piece. Its content does not change. Raises NotStored."""
         ...
 
     def create(self, uri: str, data: bytes) -> str | None:
-        """Writes the artifact unless one is there already and returns its stamp; None: somebody else did, theirs is untouched."""
+        """Write the artifact and return its stamp. If one already exists, leave it untouched and return None."""
         ...
 
     def replace(self, uri: str, data: bytes) -> None:
-        """Overwrites a dotted file, such as a lease; nothing else may be overwritten."""
+        """Overwrite a dotted file, such as a lease. Nothing else may be overwritten."""
         ...
 
     def exists(self, uri: str) -> bool:
-        """Whether the artifact is there."""
+        """Return whether the artifact exists."""
         ...
 
     def size(self, uri: str) -> int:
-        """Bytes of the artifact. Raises NotStored."""
+        """Return the artifact's size in bytes. Raises NotStored."""
         ...
 
     def stamp(self, uri: str) -> str:
-        """A text that changes when the artifact is written anew with other bytes; empty when there is none."""
+        """Return a text that changes when the artifact is rewritten with other bytes; empty if there is no artifact."""
         ...
 
     def sweep(self, prefix: str) -> None:
-        """Removes what killed writers left half-written under `prefix` (temporaries, uploads begun)."""
+        """Remove what killed writers left incomplete under `prefix` (temporaries, unfinished uploads)."""
         ...
 
     def delete(self, uri: str) -> None:
-        """Removes debris or a retired artifact; nothing happens when there is none."""
+        """Remove debris or a retired artifact, if it exists."""
         ...
 
     def list(self, prefix: str, hidden: bool = False) -> Uris:
-        """All artifacts whose name starts with `prefix`, sorted; dotted ones (leases, temporaries) only if `hidden`."""
+        """Return all artifacts whose name starts with `prefix`, sorted; dotted ones (leases, temporaries) only if `hidden`."""
         ...
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """Bytes of every artifact whose name starts with `prefix`, dotted ones left out; one listing, not a question each."""
+        """Return the bytes of each artifact whose name starts with `prefix`, dotted ones excluded, in a single listing."""
         ...
 
     def folders(self, prefix: str) -> Uris:
-        """Names directly below `prefix` (empty, or ending in /) that hold artifacts, sorted; dotted ones left out."""
+        """Return the names directly below `prefix` (empty, or ending in /) that contain artifacts, sorted, no dotted ones."""
         ...
 
     def free(self) -> int | None:
-        """Bytes that can still be written; None where the store does not say."""
+        """Return how many bytes can still be written; None if the store does not report it."""
         ...
 
     def lock(self, run_id: str) -> AbstractContextManager[None]:
-        """Makes a check and the write that depends on it one step, where the store can do that (files: yes, S3: no)."""
+        """Make a check and the write that depends on it atomic, if the store can (files: yes, S3: no)."""
         ...
 
 
 def open_store(url: str) -> Store:
-    """The store at `url`: `file:///folder`, a plain path, or `s3://bucket/prefix`. Raises StoreRefused for anything else."""
+    """Open the store at `url`: `file:///folder`, a plain path, or `s3://bucket/prefix`. Raises StoreRefused for anything else."""
     if not url or "\0" in url:
         raise StoreRefused(f"store {url!r}: give a folder, file:///folder or s3://bucket/prefix")
     if "://" not in url:
@@ -115,14 +115,14 @@ def open_store(url: str) -> Store:
             raise StoreRefused(f"store {url!r}: a file URL has three slashes, file:///folder")
         return FileStore(Path(unquote(parts.path)))
     if parts.scheme == "s3":
-        from flows.store.s3_store import S3Store  # noqa: PLC0415 (boto3 takes a quarter of a second, and most runs are in a folder)
+        from flows.store.s3_store import S3Store  # noqa: PLC0415 (boto3 takes 0.25 s to load, and most runs use a folder)
 
         return S3Store(url)
     raise StoreRefused(f"store {url!r}: unknown scheme {parts.scheme!r}, use file:// or s3://")
 
 
 def encode_table(data: pa.Table) -> bytes:
-    """Parquet bytes; equal rows and schema give equal bytes (one chunk, fixed writer settings, no pandas metadata)."""
+    """Return Parquet bytes. Equal rows and schema give equal bytes (one chunk, fixed writer settings, no pandas metadata)."""
     sink = pa.BufferOutputStream()
     pq.write_table(
         data.combine_chunks(),
@@ -140,7 +140,7 @@ def encode_table(data: pa.Table) -> bytes:
 
 
 def decode_table(data: bytes, schema: pa.Schema, uri: str = "table") -> pa.Table:
-    """The table in `data`, with exactly `schema`. Raises Damaged when it cannot be, StoreRefused if a newer version wrote it."""
+    """Return the table in `data` with exactly `schema`. Raises Damaged if it does not fit, StoreRefused if it is too new."""
     try:
         found = pq.read_table(pa.BufferReader(data))
     except (pa.ArrowException, OSError) as error:

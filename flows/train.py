@@ -1,4 +1,4 @@
-"""The outer loop as a Prefect flow: start or resume a run, then one generation after another."""
+"""The outer loop as a Prefect flow: start or resume a run, then train one generation after another."""
 
 import os
 import time
@@ -31,7 +31,7 @@ from flows.store.file_store import RUN_ID
     retry_condition_fn=worlds_fault,
 )
 def start() -> dict[str, Any]:
-    """Starting adapters, ratings and seed tasks."""
+    """Make the starting adapters, ratings and seed tasks."""
     return session().run_stage("start", None)
 
 
@@ -49,15 +49,15 @@ def train(
     config: RunConfig,
     placement: Placement = HERE,
 ) -> str:
-    """Train a population of adapters, or go on with a run that exists under this id with the same configuration.
+    """Train a population of adapters, or resume the run of this id if one exists with the same configuration.
 
     Args:
-        run_id: Its name: lowercase letters, digits and dashes.
-        store: Where artifacts go: a folder, file:///folder, or s3://bucket/prefix.
-        config: Every setting of the run.
-        placement: Work pools for stages that need another machine; empty: all of them run where the run does.
+        run_id: Name of the run: lowercase letters, digits and dashes.
+        store: Where to store artifacts: a folder, file:///folder, or s3://bucket/prefix.
+        config: All settings of the run.
+        placement: Work pools for stages that need another machine. If empty, all stages run on the run's own machine.
 
-    Returns the digest of the last manifest, which stands for the whole run.
+    Returns the digest of the last manifest, which identifies the whole run.
     """
     if os.environ.get("PREFECT__FLOW_RUN_ID"):  # started by a Prefect worker, not by our command line
         orphan_guard.leave_with_parent()
@@ -73,14 +73,14 @@ def train(
         notes.publishing(current.run, config, browser),
     ):
         population = start()
-        # The heart of the run beats for its generations: one thread each would cost a second at the end of every one.
+        # The run's heartbeat covers its generations: a thread for each would cost a second at the end of every one.
         with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), flow_cleanup.children_wait_when_paused():
             _generations(current, one_generation, population)
         return current.finish()
 
 
 def _generations(current: Session, one_generation: Any, population: dict[str, Any]) -> None:
-    """Those that the run lacks. Each is reported on, in a thread, when the next is at work."""
+    """Run the generations that the run still needs. A thread reports on each while the next one is running."""
     config, run_id = current.config, current.run.run_id
     with ThreadPoolExecutor(1, "report") as beside:
         reported: Future[None] | None = None
@@ -102,10 +102,10 @@ def _report(current: Session, generation: int) -> None:
 
 
 def log_line() -> Callable[[str], None]:
-    """Where lines about a long stage go: into the flow run's log where a Prefect worker started it, else to standard error."""
+    """Return the sink for lines about a long stage: the flow run's log if a Prefect worker started it, else standard error."""
     return get_run_logger().info if os.environ.get("PREFECT__FLOW_RUN_ID") else to_stderr
 
 
 def placed(placement: Placement) -> Pools | None:
-    """What runs steps in the pools that the placement names; None when it names none."""
+    """Return the runner of steps in the pools that the placement names; None if it names none."""
     return Pools(placement) if placement.sandbox or placement.gpu else None

@@ -1,13 +1,13 @@
-"""The stage subprocess: runs steps of a run where the configuration says so, without Prefect.
+"""The stage subprocess: runs steps of a run under the configured interpreter, without Prefect.
 
     python -m flows.worker STAGE --spec FILE      one step, then exit
-    python -m flows.worker --warm                 orders from standard input, a JSON object per line, until it closes
+    python -m flows.worker --warm                 orders from standard input, one JSON object per line, until it closes
 
 An order is a step, or a request to the engine (flows.execution.remote_engine).
-A step is {"store", "run_id", "generation", "stage", "part", "epoch"}. Answers are JSON lines on standard output; readings of
+A step is {"store", "run_id", "generation", "stage", "part", "epoch"}. Answers are JSON lines on standard output. Readings of
 the step's progress, {"progress": ...}, come before its answer. What stages print goes to standard error. A warm worker keeps
-imports and the base model between steps, and takes either side of the check before them (flows.execution.agreement). Exit codes
-are those of the command line.
+imports and the base model between steps, and performs either side of the check before them (flows.execution.agreement). Exit
+codes are those of the command line.
 """
 
 import argparse
@@ -40,18 +40,18 @@ UNREACHABLE = (StoreUnavailable, EngineUnavailable, SandboxUnavailable)
 
 
 def main() -> int:
-    """Runs one step or serves many; see the module's text."""
-    parser = argparse.ArgumentParser(prog="python -m flows.worker", description="Runs steps of a run without Prefect.")
+    """Run one step or serve many; see the module's docstring."""
+    parser = argparse.ArgumentParser(prog="python -m flows.worker", description="Run steps of a run without Prefect.")
     parser.add_argument("stage", nargs="?")
-    parser.add_argument("--spec", type=Path, help="JSON file that names store, run, generation and part")
+    parser.add_argument("--spec", type=Path, help="JSON file with store, run, generation and part")
     parser.add_argument("--warm", action="store_true", help="serve steps from standard input")
     parser.add_argument(
-        "--early", action="store_true", help="the first line names a run's configuration: check it, then load its model"
+        "--early", action="store_true", help="read a run's configuration from the first line, check it, then load its model"
     )
     arguments = parser.parse_args()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     faulthandler.register(WHERE, all_threads=True)
-    os.dup2(2, 1)  # a library that prints must not break the protocol
+    os.dup2(2, 1)  # output that a library prints must not break the protocol
     if arguments.warm:
         _die_with_parent()
         backends = _Backends(answers)
@@ -71,7 +71,7 @@ def _lines(stream: TextIO) -> Iterator[dict[str, Any]]:
 
 
 class _Backends:
-    """The backends of this process, one a configuration; their progress becomes lines among the answers while a step runs."""
+    """The backends of this process, one per configuration. While a step runs, their progress is printed among the answers."""
 
     def __init__(self, answers: TextIO) -> None:
         self._answers, self._made, self._running = answers, dict[RunConfig, Backend](), False
@@ -79,13 +79,13 @@ class _Backends:
         self._served = Served(self.of)
 
     def of(self, config: RunConfig) -> Backend:
-        """The backend of a configuration, made when first asked for."""
+        """Return the backend of a configuration, creating it on first use."""
         if config not in self._made:
             self._made[config] = Backend(config, self._meter)
         return self._made[config]
 
     def work(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Runs a step, or one side of the check before it, telling its progress."""
+        """Run a step, or one side of the check before it, and report its progress."""
         self._meter.begin()
         self._running = True
         try:
@@ -103,28 +103,28 @@ class _Backends:
         return self.of(parse(dict(values)))
 
     def close(self) -> None:
-        """Ends what the backends hold."""
+        """Close what the backends hold."""
         for backend in self._made.values():
             backend.close()
 
     def _hand_on(self, reading: Reading) -> None:
-        if self._running:  # nobody listens before a step
+        if self._running:  # no one listens before a step
             print(json.dumps({"progress": asdict(reading)}), file=self._answers)
 
 
 def _begin(order: dict[str, Any], answers: TextIO, backends: _Backends) -> None:
-    """Says whether a run of this configuration can begin, and then makes ready what its first steps will want."""
+    """Report whether a run of this configuration can begin, then prepare what its first steps need."""
     config = parse(order["config"])
     answer, code = _answer(partial(_check, config, backends))
     print(json.dumps(answer), file=answers)
-    if code == 0 and order["prepare"] and config.engine.kind != "vllm":  # vLLM has an interpreter and a worker of its own
-        with suppress(Exception):  # the step that needs it will say it
+    if code == 0 and order["prepare"] and config.engine.kind != "vllm":  # vLLM has its own interpreter and worker
+        with suppress(Exception):  # the step that needs it will report it
             backends.of(config).probe_keys()
             backends.of(config).engine({})
 
 
 def _serve(specs: Iterator[dict[str, Any]], answers: TextIO, backends: _Backends) -> int:
-    """Answers each spec; the exit code of the last one. Backends are kept by configuration."""
+    """Answer each spec and return the exit code of the last one. Backends are kept by configuration."""
     code = 0
     try:
         for values in specs:
@@ -141,7 +141,7 @@ def _check(config: RunConfig, backends: _Backends) -> dict[str, Any]:
 
 
 def _answer(work: Callable[[], dict[str, Any]]) -> tuple[dict[str, Any], int]:
-    """What the work gives, or what went wrong, as JSON values; with the exit code."""
+    """Return what the work returns, or what went wrong, as JSON values, with the exit code."""
     try:
         return {"done": work()}, 0
     except ConfigError as error:
@@ -154,7 +154,7 @@ def _answer(work: Callable[[], dict[str, Any]]) -> tuple[dict[str, Any], int]:
 
 
 def _die_with_parent() -> None:
-    """Ends this process group when the parent is gone: a killed flow must not leave a worker on the GPU."""
+    """Kill this process group when the parent is gone: a killed flow must not leave a worker on the GPU."""
     parent = os.getppid()
 
     def watch() -> None:

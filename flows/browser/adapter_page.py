@@ -1,4 +1,4 @@
-"""What the pages of adapters show: where weights come from, what became of them, how they changed and how they fared."""
+"""The content of adapter pages: where weights come from, what was made from them, how they changed and how they performed."""
 
 from typing import Any
 
@@ -14,11 +14,11 @@ from flows.storage import Damaged, NotStored
 from stages.core.lora.adapter_files import WEIGHTS_FILE
 from stages.core.lora.delta import check_alike, compare
 
-MEASURED_BYTES = 64 << 20  # of two adapters' weights, up to which their difference is worked out for the page
+MEASURED_BYTES = 64 << 20  # bytes of two adapters' weights, up to which the page computes their difference
 
 
 def adapters_page(library: Library, run_id: str) -> Json:
-    """Every member with its weights and its newest rating."""
+    """Return each member with its weights and its newest rating."""
     run = library.run(run_id)
     watch = library.watch(run)
     latest = {row["member_id"]: row for generation in watch.generations for row in watch.of(generation, "ratings").to_pylist()}
@@ -39,7 +39,7 @@ def adapters_page(library: Library, run_id: str) -> Json:
 
 
 def adapter_page(library: Library, run_id: str, adapter_id: str) -> Json:
-    """One adapter. Raises NotStored when the run has none of that id."""
+    """Return one adapter. Raises NotStored if the run has none of that id."""
     run = library.run(run_id)
     watch = library.watch(run)
     pedigree = Pedigree(watch)
@@ -67,7 +67,7 @@ def _fitness(rating: Json | None) -> float:
 
 
 def _alive(watch: RunTables) -> set[str]:
-    """Members that are in the population now."""
+    """Return the current members of the population."""
     for generation in reversed(watch.generations):
         rated = {row["member_id"] for row in watch.of(generation, "ratings").to_pylist()}
         if rated:
@@ -87,38 +87,38 @@ def _refs(run: Run, adapter_id: str) -> list[Ref]:
 
 
 def _file(run: Run, ref: Ref) -> Json:
-    """A file with its size, or the reason why it is gone."""
+    """Return a file with its size, or the reason why it is gone."""
     place = run.history.place(ref.uri, ref.origin)
     try:
         return {"ref": ref, "name": ref.uri.rpartition("/")[2], "bytes": run.store.size(place), "gone": ""}
     except NotStored:
         reason = run.history.retired().get(ref.uri, {}).get("reason")
-        gone = f"retired: {reason}" if reason else "missing from the store, although its manifest names it"
+        gone = f"retired: {reason}" if reason else "missing from the store, although its manifest lists it"
         return {"ref": ref, "name": ref.uri.rpartition("/")[2], "bytes": None, "gone": gone}
 
 
 def _change(run: Run, node: Node, parent: str) -> Json:
-    """How far the weights are from a parent's, worked out from both where they are small enough."""
+    """Return how far the weights are from a parent's, computed from both if they are small enough."""
     own, other = (f"adapters/{name}/{WEIGHTS_FILE}" for name in (node.adapter_id, parent))
     row: Json = {"parent": parent, "relative": None, "cosine": None, "said": ""}
     try:
         refs = [run.history.find(uri) for uri in (own, other)]
         if sum(run.store.size(run.history.place(ref.uri, ref.origin)) for ref in refs) > MEASURED_BYTES:
-            return row | {"said": "too large to work out for this page"}
+            return row | {"said": "too large to compute for this page"}
         child, before = (load(run.read_blob(ref)) for ref in refs)
         check_alike({node.adapter_id: child, parent: before})
         found = compare(child, before)
     except Retired:
-        return row | {"said": "not known any more: weights were retired"}
+        return row | {"said": "unknown: the weights were retired"}
     except (NotStored, Damaged, SafetensorError, ValueError) as error:
-        return row | {"said": f"not known: {error}"}
+        return row | {"said": f"unknown: {error}"}
     if found.relative == 0 and found.cosine == 0:
         return row | {"said": "the parent's delta W is zero"}
     return row | {"relative": found.relative, "cosine": found.cosine}
 
 
 def _update(watch: RunTables, node: Node) -> list[tuple[str, float]]:
-    """What the update that made these weights measured about this member."""
+    """Return what the update that made these weights measured about this member."""
     if node.made_by != "update" or node.generation is None:
         return []
     rows = watch.of(node.generation, "metrics").to_pylist()
@@ -130,7 +130,7 @@ def _update(watch: RunTables, node: Node) -> list[tuple[str, float]]:
 
 
 def _samples(library: Library, run: Run, node: Node) -> Json | None:
-    """The samples of the update that made these weights."""
+    """Return the samples of the update that made these weights."""
     if node.made_by != "update" or node.generation is None or not node.parents:
         return None
     uri = f"{folder_of(node.generation)}/samples.parquet"
@@ -141,7 +141,7 @@ def _samples(library: Library, run: Run, node: Node) -> Json | None:
 
 
 def _ratings(watch: RunTables, member_id: str) -> list[Json]:
-    """The member's ratings, generation by generation."""
+    """Return the member's ratings, generation by generation."""
     return [
         row | {"generation": generation}
         for generation in watch.generations
@@ -151,7 +151,7 @@ def _ratings(watch: RunTables, member_id: str) -> list[Json]:
 
 
 def _scores(run: Run, watch: RunTables, adapter_id: str) -> list[dict[str, Any]]:
-    """What benchmarks gave these weights."""
+    """Return the benchmark scores of these weights."""
     inside = [one for number in watch.generations for one in watch.manifests(number) if one.stage == "benchmark"]
     uris = dict.fromkeys(ref.uri for one in [*inside, *run.history.benchmarks()] for ref in one.outputs)
     found = []

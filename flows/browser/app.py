@@ -15,8 +15,8 @@ from flows.browser.routes import add_routes
 from flows.servers.gate import LOOPBACK, Gate
 
 HEADERS = {
-    # No script at all, and nothing from elsewhere: whatever a model wrote, a page can only be looked at. Figures are SVG with
-    # style attributes, which is all that is allowed beside our style sheet.
+    # No script, and nothing from elsewhere: a page can only be viewed, whatever a model wrote. Figures are SVG with
+    # style attributes, the only styles allowed besides our style sheet.
     "Content-Security-Policy": (
         "default-src 'none'; style-src 'self'; style-src-attr 'unsafe-inline'; img-src 'self'; form-action 'self'; "
         "base-uri 'none'; frame-ancestors 'none'"
@@ -31,7 +31,7 @@ HEADERS = {
 
 
 def make_app(store_url: str, names: Iterable[str] = LOOPBACK) -> FastAPI:
-    """The browser of the store at `store_url`, which answers under these `names`. Raises StoreRefused for a wrong address."""
+    """Create the browser of the store at `store_url`, which answers under `names`. Raises StoreRefused for a wrong address."""
     app = FastAPI(title="populora artifacts", docs_url=None, redoc_url=None, openapi_url=None)
     library, pages = Library(store_url), environment()
 

@@ -1,4 +1,4 @@
-"""What went wrong, as a page can say it: a status, a heading and one sentence, never a traceback."""
+"""Errors as pages: a status, a heading and one sentence, never a traceback."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from flows.storage import Damaged, NotStored, StoreRefused, StoreUnavailable
 
 
 class BadRequest(ValueError):
-    """The address asks for something that cannot be answered, such as an unknown column."""
+    """The address requests something that does not exist, such as an unknown column."""
 
 
 KINDS: tuple[type[Exception], ...] = (Retired, NotStored, StoreRefused, Damaged, StoreUnavailable, BadRequest)
@@ -18,7 +18,7 @@ KINDS: tuple[type[Exception], ...] = (Retired, NotStored, StoreRefused, Damaged,
 
 @dataclass(frozen=True)
 class Fault:
-    """What the page of an error shows."""
+    """The content of an error page."""
 
     status: int
     heading: str
@@ -27,23 +27,23 @@ class Fault:
 
 
 def explain(error: Exception) -> Fault:
-    """The fault that a reader sees."""
+    """Return the fault to show for an error."""
     said = str(error.args[0]) if isinstance(error, LookupError) and error.args else str(error)
     if isinstance(error, Retired):
         advice = "Retention removed it on purpose. Its digest and the reason are kept under gc/ in the run."
         return Fault(410, "Retired", said, advice)
     if isinstance(error, NotStored | StoreRefused):
-        return Fault(404, "Not here", said)
+        return Fault(404, "Not found", said)
     if isinstance(error, Damaged):
-        advice = "Nothing of it is shown. `populora fsck RUN` says what was made from it and how to mend it."
+        advice = "It is not shown. `populora fsck RUN` reports what was made from it and how to fix it."
         return Fault(502, "Damaged", said, advice)
     if isinstance(error, StoreUnavailable):
-        return Fault(503, "The store does not answer", said, "Try again; the address of the store stands at the foot.")
+        return Fault(503, "The store does not answer", said, "Try again. The address of the store is at the bottom of the page.")
     if isinstance(error, HTTPException):
-        return Fault(error.status_code, "Not here" if error.status_code == 404 else "Refused", str(error.detail))
+        return Fault(error.status_code, "Not found" if error.status_code == 404 else "Refused", str(error.detail))
     if isinstance(error, BadRequest):
-        return Fault(400, "Not a question", said)
+        return Fault(400, "Invalid request", said)
     if isinstance(error, RequestValidationError):
         wrong = "; ".join(f"{one['loc'][-1]}: {one['msg']}" for one in error.errors())
-        return Fault(400, "Not a question", wrong)
-    return Fault(500, "A fault of ours", f"{type(error).__name__}. The browser's own log has the details.")
+        return Fault(400, "Invalid request", wrong)
+    return Fault(500, "Internal error", f"{type(error).__name__}. The browser's own log has the details.")

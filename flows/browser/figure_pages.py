@@ -1,4 +1,4 @@
-"""Figures of a run on pages and as pictures. What was drawn is kept until the run goes on. matplotlib loads when first needed."""
+"""Figures of a run on pages and as pictures. Drawn figures are cached until the run continues. matplotlib loads on first use."""
 
 import io
 import threading
@@ -15,14 +15,14 @@ from flows.storage import NotStored
 from stages.core.highlight import visible
 from stages.core.statistics.condensed import Tables
 
-RUNS = 4  # of which tables are kept
-LARGEST = 200_000  # rows of one table, up to which figures are drawn for a page: they need the table in memory
+RUNS = 4  # runs whose tables are kept
+LARGEST = 200_000  # rows of one table, up to which a page draws figures: they need the table in memory
 FIGURES = 200
 FEW = ("solve-rate", "ratings", "valid-share", "family")
 
 
 class FigureCache:
-    """Draws each figure once for every state of a run."""
+    """Draws each figure once per state of a run."""
 
     def __init__(self) -> None:
         self._parts: OrderedDict[str, dict[tuple[int, str], Tables]] = OrderedDict()
@@ -31,11 +31,11 @@ class FigureCache:
         self._lock = threading.Lock()
 
     def few(self, run: Run) -> list[Json]:
-        """Those that a run's own page shows; none of a run that is too large."""
+        """Return the figures on the run's own page; none if the run is too large."""
         return [] if too_large(run) else [self._figure(run, name) for name in FEW]
 
     def groups(self, run: Run) -> Json:
-        """All of them under their headings, and what is missing."""
+        """Return all figures under their headings, and what is missing."""
         from flows.report.report_figures import GROUPS  # noqa: PLC0415 (matplotlib)
 
         if large := too_large(run):
@@ -44,7 +44,7 @@ class FigureCache:
         return {"run": run.run_id, "groups": found, "missing": self._gather(run).missing}
 
     def member(self, run: Run, rows: list[Mapping[str, Any]]) -> Json | None:
-        """The rating curve of one member, from its rating rows with their generations."""
+        """Return the rating curve of one member, from its rating rows with their generations."""
         from flows.report.report_figures import picture  # noqa: PLC0415 (matplotlib)
         from stages.figures.population import member_curve  # noqa: PLC0415 (matplotlib)
 
@@ -53,18 +53,18 @@ class FigureCache:
         return self._kept((run.history.head(), str(rows[0]["member_id"])), lambda: _shown(member_curve(rows), picture))
 
     def ratings(self, run: Run) -> Json | None:
-        """The rating curves of all members; None for a run that is too large."""
+        """Return the rating curves of all members; None if the run is too large."""
         return None if too_large(run) else self._figure(run, "ratings")
 
     def png(self, run: Run, name: str) -> bytes:
-        """One figure as a picture on white. Raises NotStored for an unknown name or one that cannot be drawn yet."""
+        """Return one figure as a picture on white. Raises NotStored for an unknown name or a figure that cannot be drawn yet."""
         from flows.report.report_figures import EVERY  # noqa: PLC0415 (matplotlib)
 
         if large := too_large(run):
             raise NotStored(large)
         plate = EVERY[name](self._gather(run)) if name in EVERY else None
         if plate is None or plate.figure is None:
-            raise NotStored(f"Run {run.run_id} has no figure {name[:60]}; there are {', '.join(EVERY)}.")
+            raise NotStored(f"Run {run.run_id} has no figure {name[:60]}. Figures: {', '.join(EVERY)}.")
         out = io.BytesIO()
         plate.figure.savefig(out, format="png", dpi=160, facecolor="white")
         return out.getvalue()
@@ -103,7 +103,7 @@ class FigureCache:
 
 
 def too_large(run: Run) -> str:
-    """Why no page draws this run's figures; empty where they are drawn."""
+    """Return why no page draws this run's figures; empty if they are drawn."""
     for generation in run.history.generations():
         for ref in (ref for manifest in run.history.of_generation(generation) for ref in manifest.outputs):
             if (ref.rows or 0) > LARGEST:
@@ -113,7 +113,7 @@ def too_large(run: Run) -> str:
 
 
 def _shown(plate: Any, picture: Callable[[Any], str]) -> Json:
-    # The style element of matplotlib is in our style sheet: no page may bring one of its own.
+    # matplotlib's style element is in our style sheet: a page may not contain its own.
     drawn = picture(plate)
     start, end = drawn.find("<style"), drawn.find("</style>")
     bare = drawn if start < 0 else drawn[:start] + drawn[end + len("</style>") :]

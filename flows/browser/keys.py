@@ -1,4 +1,4 @@
-"""Foreign keys: which value of a table leads to which page."""
+"""Foreign keys: which value of a table links to which page."""
 
 import re
 from typing import Any
@@ -16,7 +16,7 @@ _AT = Addresses()
 
 
 def link(run_id: str, column: str, value: Any) -> str:
-    """The address of the page that a value of this column names; empty where it names none."""
+    """Return the address of the page that a value of this column names; empty if it names none."""
     if not isinstance(value, str) or not value:
         return ""
     if column in TASKS:
@@ -36,7 +36,7 @@ def link(run_id: str, column: str, value: Any) -> str:
 
 
 def cells(run_id: str, values: dict[str, Any]) -> list[dict[str, Any]]:
-    """What a table shows of a row: for every column, pieces of text with where each leads."""
+    """Return the cells of a row: for each column, pieces of text with their links."""
     return [_cell(run_id, column, value) for column, value in values.items()]
 
 

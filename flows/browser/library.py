@@ -1,4 +1,4 @@
-"""What the pages read: runs of one store, and slices of their tables, verified against the manifests' digests."""
+"""Data access for the pages: runs of one store, and slices of their tables, verified against the manifests' digests."""
 
 import os
 import threading
@@ -17,12 +17,12 @@ from flows.storage import NotStored, open_store
 from flows.store.file_store import RUN_ID
 
 KEPT_FILES = 64
-KEPT_BYTES = 4 << 30  # on disk, where the store is a bucket; never in memory
+KEPT_BYTES = 4 << 30  # on disk if the store is a bucket; never in memory
 KEPT_RUNS = 64
 
 
 class Library:
-    """Runs of a store. Verified files are kept open: artifacts never change, and their bytes stay out of memory."""
+    """Runs of a store. Verified files stay open: artifacts never change, and their bytes stay out of memory."""
 
     def __init__(self, store_url: str) -> None:
         self.store = open_store(store_url)
@@ -32,12 +32,12 @@ class Library:
         self._lock = threading.Lock()
 
     def run_ids(self) -> list[str]:
-        """Runs of the store, by name."""
+        """Return the runs of the store, by name."""
         names = (name for name in self.store.folders("") if RUN_ID.fullmatch(name))
         return [name for name in names if self.store.exists(f"{name}/run.json")]
 
     def run(self, run_id: str) -> Run:
-        """The run, for reading. Raises NotStored when the store has none of that id."""
+        """Open the run for reading. Raises NotStored if the store has none of that id."""
         with self._lock:
             found = self._runs.get(run_id)
         if found is None:
@@ -52,7 +52,7 @@ class Library:
         return found
 
     def watch(self, run: Run) -> RunTables:
-        """The run's small tables, as far as it has come by now."""
+        """Return the run's small tables so far."""
         with self._lock:
             found = self._watches.setdefault(run.run_id, RunTables(run))
         if found.run is not run:
@@ -60,17 +60,17 @@ class Library:
         return found.look()
 
     def parquet(self, run: Run, ref: Ref) -> pq.ParquetFile:
-        """The table's file, its digest verified; rows are decoded when they are asked for."""
+        """Open the table's file after verifying its digest. Rows are decoded on request."""
         return parquet_file(self.file(run, ref), f"{run.run_id}/{ref.uri}")
 
     def rows(self, run: Run, uri: str, columns: Sequence[str] | None = None, **equal: object) -> list[dict]:
-        """Rows in which each column of `equal` has that value (or one of a list); none where no stage has written any."""
+        """Return the rows in which each column of `equal` has that value (or one of a list); none if no stage has written any."""
         return list(self.each(run, uri, columns, None, **equal))
 
     def each(
         self, run: Run, uri: str, columns: Sequence[str] | None, contains: Mapping[str, str] | None = None, **equal: object
     ) -> Iterator[dict]:
-        """The same one after the other; `contains` as in `flows.run.table_reader.batches`."""
+        """Yield these rows one by one. `contains` as in `flows.run.table_reader.batches`."""
         try:
             ref = run.history.find(uri)
         except NotStored:
@@ -79,7 +79,7 @@ class Library:
             yield from batch.to_pylist()
 
     def file(self, run: Run, ref: Ref) -> Reader:
-        """The verified artifact; one kept open serves as long as the store's object is the one that was verified."""
+        """Open the verified artifact. An open one is reused while the store's object is the one that was verified."""
         key = f"{self.store.stamp(run.history.place(ref.uri, ref.origin))} {run.run_id}/{ref.uri} {ref.sha256}"
         with self._lock:
             if key in self._kept:
@@ -89,7 +89,7 @@ class Library:
         with self._lock:
             self._kept[key] = file
             while len(self._kept) > 1 and (len(self._kept) > KEPT_FILES or self._bytes() > KEPT_BYTES):
-                self._kept.popitem(last=False)  # closed when its last reader is gone
+                self._kept.popitem(last=False)  # closed when its last reader is done
         return Reader(file)
 
     def _bytes(self) -> int:

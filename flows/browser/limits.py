@@ -1,7 +1,7 @@
-"""How long anything may take, and how much at once: a slow reader, a slow store or a crowd must not hold the browser up.
+"""Limits on time and concurrency: a slow reader, a slow store or many requests must not block the browser.
 
-The first byte of an answer comes within a deadline, or 503 does in its place; each piece is taken within another, or the
-connection ends. What a thread has begun for an answer that nobody awaits is left to end by itself, with its own timeouts.
+The first byte of a response comes within a deadline; otherwise the response is 503. The reader takes each piece within another
+deadline; otherwise the connection is closed. A thread whose response no one waits for finishes by itself, with its own timeouts.
 """
 
 import asyncio
@@ -11,14 +11,14 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 ANSWER_SECONDS = 60.0
-DOWNLOAD_SECONDS = 1800.0  # a file of many gigabytes is hashed whole before its first byte
+DOWNLOAD_SECONDS = 1800.0  # a file of many gigabytes is fully hashed before its first byte
 PIECE_SECONDS = 60.0
 CONNECTIONS = 64
 BODY = b"503 Service Unavailable: no answer in time, or too many at once. Try again.\n"
 
 
 class Limited:
-    """An ASGI application with deadlines around another one."""
+    """An ASGI application that adds deadlines to another one."""
 
     def __init__(self, app: Any, answer: float = ANSWER_SECONDS, piece: float = PIECE_SECONDS) -> None:
         self._app, self._answer, self._piece = app, answer, piece
@@ -33,7 +33,7 @@ class Limited:
 
         async def sending(message: Any) -> None:
             if given_up:
-                raise ConnectionError("nobody awaits this answer any more")
+                raise ConnectionError("no one waits for this response any more")
             started.set()
             await asyncio.wait_for(send(message), self._piece)
 
@@ -57,27 +57,27 @@ class Limited:
     def _forget(self, task: asyncio.Task[None]) -> None:
         self._left.discard(task)
         if not task.cancelled():
-            task.exception()  # seen: it could not send, as it was told
+            task.exception()  # retrieved: it could not send, as it was told
 
 
 class Impatient(H11Protocol):
-    """uvicorn's HTTP/1.1 with a deadline for the first request's head, which uvicorn itself awaits for ever."""
+    """uvicorn's HTTP/1.1 with a deadline for the first request's head, for which uvicorn itself waits forever."""
 
     patience = 15.0
 
     def connection_made(self, transport: Any) -> None:
-        """Starts the clock."""
+        """Start the clock."""
         super().connection_made(transport)
         asyncio.get_running_loop().call_later(self.patience, self._end_if_silent)
 
     def _end_if_silent(self) -> None:
-        begun: Any = self.cycle  # None until a request's head is whole, whatever uvicorn's annotation says
+        begun: Any = self.cycle  # None until a request's head is complete, despite uvicorn's annotation
         if begun is None and not self.transport.is_closing():
             self.transport.close()
 
 
 def config(app: Any) -> uvicorn.Config:
-    """The browser's server settings."""
+    """Return the browser's server settings."""
     return uvicorn.Config(
         Limited(app),
         http=Impatient,

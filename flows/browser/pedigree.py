@@ -1,4 +1,4 @@
-"""Which weights came from which: every adapter of a run with its parents and children, from small tables alone."""
+"""Ancestry of weights: each adapter of a run with its parents and children, from small tables alone."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from flows.run.manifest import Manifest
 from flows.storage import NotStored
 from stages.core.lora.adapter_files import WEIGHTS_FILE
 
-DEPTH, NODES = 60, 400  # of a tree that is shown whole
+DEPTH, NODES = 60, 400  # of a tree that is fully shown
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Node:
 
 @dataclass
 class Branch:
-    """A stretch of one member's life in a tree. `cut`: it stands elsewhere in the tree, or the tree is too large."""
+    """A period of one member's life in a tree. `cut`: it is elsewhere in the tree, or the tree is too large."""
 
     node: Node
     steps: list[Node]
@@ -48,30 +48,30 @@ class Pedigree:
             self._born(watch, generation)
 
     def node(self, adapter_id: str) -> Node | None:
-        """The adapter, or None."""
+        """Return the adapter, or None."""
         return self.nodes.get(adapter_id)
 
     def children(self, adapter_id: str) -> list[Node]:
-        """What was made from these weights: the next ones of the same member, and offspring."""
+        """Return what was made from these weights: the next ones of the same member, and offspring."""
         return [self.nodes[name] for name in self._children.get(adapter_id, [])]
 
     def members(self) -> dict[str, list[Node]]:
-        """The adapters of each member, oldest first."""
+        """Return the adapters of each member, oldest first."""
         found: dict[str, list[Node]] = {}
         for node in self.nodes.values():
             found.setdefault(node.member_id, []).append(node)
         return found
 
     def ancestors(self, adapter_id: str) -> Branch:
-        """Back to the starting weights: a member's steps newest first, then the branches of its parents at birth."""
+        """Return the tree back to the starting weights: a member's steps newest first, then its parents' branches at birth."""
         return self._up(self.nodes[adapter_id], set(), 0)
 
     def descendants(self, adapter_id: str) -> Branch:
-        """Forward: a member's steps oldest first, with a branch for each child."""
+        """Return the tree forward: a member's steps oldest first, with a branch for each child."""
         return self._down(self.nodes[adapter_id], set(), 0)
 
     def lineage(self, adapter_id: str) -> Iterator[Node]:
-        """These weights, their first parent, and so on back to the start."""
+        """Return these weights, their first parent, and so on back to the start."""
         node = self.nodes.get(adapter_id)
         while node is not None:
             yield node
@@ -112,13 +112,13 @@ class Pedigree:
     def _start(self, watch: RunTables) -> None:
         try:
             rows = watch.run.read_table(None, "population").to_pylist()
-        except NotStored:  # the start is not done yet
+        except NotStored:  # the start is not finished yet
             rows = []
         for row in rows:
             self._add(Node(row["adapter_id"], row["member_id"], row["role"], "start", None, (), row["adapter_sha256"]))
 
     def _trained(self, watch: RunTables, generation: int) -> None:
-        """What this generation's update made: from its ratings, or from its manifest while it is not rated yet."""
+        """Return what this generation's update made: from its ratings, or from its manifest if it is not rated yet."""
         rated = {row["member_id"]: row for row in watch.of(generation, "ratings").to_pylist()}
         for row in rated.values():
             if row["next_adapter_id"] != row["adapter_id"]:
@@ -141,7 +141,7 @@ class Pedigree:
 
 
 def weights_of(manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """(adapter id, digest) of the weights that a stage made."""
+    """Return (adapter id, digest) of the weights that a stage made."""
     for ref in manifest.outputs:
         folder, _, name = ref.uri.rpartition("/")
         if name == WEIGHTS_FILE:

@@ -1,4 +1,4 @@
-"""Prompts as text: their token ids read with the tokenizer of the run's base model, where it is on this machine."""
+"""Prompts as text: token ids decoded with the tokenizer of the run's base model, if it is on this machine."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -10,7 +10,7 @@ from flows.config import PROJECT
 
 
 def prompt_text(model: str, ids: Sequence[int]) -> str | None:
-    """The text, special tokens included; None where the model's folder is not here."""
+    """Return the text, including special tokens; None if the model's folder is not on this machine."""
     tokenizer = _tokenizer(model)
     return None if tokenizer is None else str(tokenizer.decode(list(ids), skip_special_tokens=False))
 

@@ -1,4 +1,4 @@
-"""How pages become HTML: Jinja with escaping always on, every text made harmless before it is shown, programs in colours."""
+"""Rendering of pages as HTML: Jinja with escaping always on, text made harmless before it is shown, coloured programs."""
 
 import json
 from datetime import UTC, datetime
@@ -12,12 +12,12 @@ from flows.report.report_page import CSS
 from flows.run.addresses import Addresses
 from stages.core.highlight import python_html, visible
 
-SHOWN_TEXT = 65_536  # characters of a value on a page of its own; beyond, the download has the rest
+SHOWN_TEXT = 65_536  # characters of a value on its own page; the download has the rest
 SHOWN_CELL = 120
 
 
 def environment() -> Environment:
-    """The templates with their filters. What is not markup is escaped, and hidden characters in it are written out."""
+    """Return the templates with their filters. Text that is not markup is escaped, and its hidden characters are made visible."""
     made = Environment(
         loader=PackageLoader("flows.browser"),
         autoescape=True,
@@ -41,13 +41,13 @@ def environment() -> Environment:
 
 
 def style_sheet() -> str:
-    """The report's look and what the browser adds to it."""
+    """Return the report's style sheet plus the browser's additions."""
     own = files("flows.browser").joinpath("static/browser.css").read_text(encoding="utf-8")
     return CSS + own
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """A number as people read it; a dash where there is none."""
+    """Format a number; a dash if there is none."""
     if value is None:
         return "–"
     if isinstance(value, int):
@@ -56,7 +56,7 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def percent(value: float | None) -> str:
-    """A share as a percentage."""
+    """Format a share as a percentage."""
     return "–" if value is None or value != value else f"{100 * value:.0f} %"
 
 
@@ -72,27 +72,27 @@ def seconds(value: float | None) -> str:
 
 
 def when(value: float | None) -> str:
-    """A time of the machine that worked, in UTC."""
+    """Format a time of the machine that ran the stage, in UTC."""
     return "–" if value is None else datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def code(text: str) -> Markup:
-    """A program in colours."""
+    """Return a program with coloured syntax."""
     return Markup(python_html(text, SHOWN_TEXT))
 
 
 def cut(value: object, limit: int = SHOWN_CELL) -> str:
-    """The beginning of a long text, which says how much is missing."""
+    """Return the beginning of a long text, with a note of how much is missing."""
     return visible(str(value), limit)
 
 
 def readable(value: Any) -> str:
-    """JSON for people."""
+    """Return indented JSON."""
     return json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True)
 
 
 def digest(text: str) -> str:
-    """The beginning of a digest."""
+    """Return the beginning of a digest."""
     return text[:12]
 
 

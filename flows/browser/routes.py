@@ -1,4 +1,4 @@
-"""Which address shows which page. Every page is read anew from the store: there is no state but caches of what never changes."""
+"""Which address shows which page. Each page is read from the store: the only state is caches of what never changes."""
 
 from typing import Annotated, Protocol
 
@@ -23,7 +23,7 @@ Count = Annotated[int, Query(ge=1, le=10**9)]
 
 
 class RenderTemplate(Protocol):
-    """Renders a template."""
+    """Render a template."""
 
     def __call__(self, template: str, status: int = 200, **values: object) -> HTMLResponse:
         """The page."""
@@ -31,7 +31,7 @@ class RenderTemplate(Protocol):
 
 
 def add_routes(app: FastAPI, library: Library, show: RenderTemplate, style: str) -> None:
-    """Adds every page to the application."""
+    """Add all pages to the application."""
     drawings = FigureCache()
     _add_plain(app, library, style)
     _add_run(app, library, show, drawings)
@@ -99,7 +99,7 @@ def _add_tables(app: FastAPI, library: Library, show: RenderTemplate) -> None:
     @app.get("/runs/{run_id}/rows/{number}/{uri:path}")
     def row(run_id: str, number: str, uri: str) -> HTMLResponse:
         if not number.isdecimal() or len(number) > 12:
-            raise BadRequest(f"{number[:40]!r} is no number of a row.")
+            raise BadRequest(f"{number[:40]!r} is not a row number.")
         return show("row.html", **row_page(library, run_id, uri, int(number)))
 
     @app.get("/runs/{run_id}/files/{uri:path}")
@@ -130,7 +130,7 @@ def _add_lineage(app: FastAPI, library: Library, show: RenderTemplate, drawings:
 
 
 def _generation(run_id: str, text: str) -> int | None:
-    """The number in an address; None for `start`."""
+    """Return the number in an address; None for `start`."""
     if text == "start":
         return None
     if not text.isdecimal() or len(text) > 9:

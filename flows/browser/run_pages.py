@@ -1,4 +1,4 @@
-"""What the pages of a run, a generation, a manifest and a table show."""
+"""The content of the pages of a run, a generation, a manifest and a table."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,16 +17,16 @@ from stages.analysis.summary import KINDS, lookup
 
 Values = Mapping[tuple[str, str | None, str | None, str | None], float]
 
-GENERATIONS = 100  # the newest, which a run's page shows at first
+GENERATIONS = 100  # the newest generations, which a run's page shows first
 
 
 def runs_page(library: Library) -> Json:
-    """Every run with where it stands."""
+    """Return each run with its state."""
     return {"runs": [_standing(library.run(run_id)) for run_id in library.run_ids()]}
 
 
 def run_page(library: Library, run_id: str, every: bool = False) -> Json:
-    """Where the run stands, its generations, alarms and configuration."""
+    """Return the run's state, generations, alarms and configuration."""
     run = library.run(run_id)
     watch = library.watch(run)
     description = run.history.description() or {}
@@ -48,7 +48,7 @@ def run_page(library: Library, run_id: str, every: bool = False) -> Json:
 
 
 def generation_page(library: Library, run_id: str, generation: int | None) -> Json:
-    """Stages with their manifests, tables, and the numbers of one generation. Raises NotStored when it has not begun."""
+    """Return the stages, manifests, tables and numbers of one generation. Raises NotStored if it has not begun."""
     run = library.run(run_id)
     found = run.history.of_generation(generation, parts=True)
     if not found:
@@ -75,7 +75,7 @@ def generation_page(library: Library, run_id: str, generation: int | None) -> Js
 
 
 def manifest_page(library: Library, run_id: str, uri: str) -> Json:
-    """One manifest as it is stored. Raises NotStored."""
+    """Return one manifest as stored. Raises NotStored."""
     run = library.run(run_id)
     found = run.history.manifest(uri)
     if found is None:
@@ -84,7 +84,7 @@ def manifest_page(library: Library, run_id: str, uri: str) -> Json:
 
 
 def table_page(library: Library, run_id: str, uri: str, asked: TableQuery) -> Json:
-    """A page of a table. Raises NotStored when no manifest names it."""
+    """Return a page of a table. Raises NotStored if no manifest lists it."""
     run = library.run(run_id)
     ref = table_ref(run, uri)
     found = view(library.parquet(run, ref), asked)
@@ -93,7 +93,7 @@ def table_page(library: Library, run_id: str, uri: str, asked: TableQuery) -> Js
 
 
 def row_page(library: Library, run_id: str, uri: str, number: int) -> Json:
-    """One row whole."""
+    """Return one complete row."""
     run = library.run(run_id)
     ref = table_ref(run, uri)
     file = library.parquet(run, ref)
@@ -104,18 +104,18 @@ def row_page(library: Library, run_id: str, uri: str, number: int) -> Json:
 
 
 def table_ref(run: Run, uri: str) -> Ref:
-    """The reference of a table. Raises NotStored when the name is wrong or nothing made it yet."""
+    """Return the reference of a table. Raises NotStored if the name is wrong or the table does not exist yet."""
     if not uri.endswith(".parquet"):
-        raise NotStored(f"{uri} is no table of run {run.run_id}.")
+        raise NotStored(f"Run {run.run_id} has no table {uri}.")
     return artifact_ref(run, uri)
 
 
 def artifact_ref(run: Run, uri: str) -> Ref:
-    """The reference of an artifact. Raises NotStored in a sentence."""
+    """Return the reference of an artifact. Raises NotStored with a sentence for the page."""
     try:
         return run.history.find(uri)
     except (NotStored, ValueError):
-        raise NotStored(f"No manifest of run {run.run_id} names {uri}: nothing of that name has been made.") from None
+        raise NotStored(f"No manifest of run {run.run_id} lists {uri}: it has not been made.") from None
 
 
 def _standing(run: Run) -> Json:
@@ -143,7 +143,7 @@ def _settings(config: Json, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _generation_row(watch: RunTables, generation: int, alarms: list[Alarm]) -> Json:
-    """The numbers of one generation, as far as they are known."""
+    """Return the known numbers of one generation."""
     values = lookup(watch.of(generation, "metrics"))
     stages = [manifest.stage for manifest in watch.manifests(generation)]
     ratings = {row["member_id"]: row for row in watch.of(generation, "ratings").to_pylist()}
@@ -167,7 +167,7 @@ def _generation_row(watch: RunTables, generation: int, alarms: list[Alarm]) -> J
 
 
 def _statuses(values: Values) -> list[tuple[str, int]]:
-    """How proposals fared, the most frequent first."""
+    """Return the verdicts of proposals, the most frequent first."""
     prefix = "propose.status."
     counts = [(name.removeprefix(prefix), int(value)) for (name, *_), value in values.items() if name.startswith(prefix)]
     return sorted(counts, key=lambda one: -one[1])
@@ -202,7 +202,7 @@ def _benchmark(manifest: Manifest) -> Json:
 
 
 def _neighbours(begun: list[int], generation: int | None) -> tuple[int | None, int | None]:
-    """The generations before and after, where there are such."""
+    """Return the generations before and after, if they exist."""
     if generation is None:
         return None, begun[0] if begun else None
     earlier, later = [one for one in begun if one < generation], [one for one in begun if one > generation]

@@ -1,4 +1,4 @@
-"""`populora browse`: the artifact browser as a process of its own."""
+"""`populora browse`: the artifact browser as a separate process."""
 
 import socket
 import sys
@@ -13,7 +13,7 @@ from flows.servers.gate import LOOPBACK, names_of
 
 
 def serve(store_url: str, host: str = LOOPBACK[0], port: int = 8750, names: Sequence[str] = ()) -> int:
-    """Serves the store's pages until it is stopped; the exit code. Raises ConfigError where it cannot listen.
+    """Serve the store's pages until stopped, and return the exit code. Raises ConfigError if it cannot listen.
 
     It answers under this machine's own names, `host`, and `names`.
     """
@@ -21,17 +21,17 @@ def serve(store_url: str, host: str = LOOPBACK[0], port: int = 8750, names: Sequ
     local = host in LOOPBACK
     app = make_app(store_url, names_of(host, names))
     name = f"[{host}]" if ":" in host else host
-    print(f"browser    http://{name}:{listening.getsockname()[1]}/  (Ctrl-C ends it)", flush=True)
+    print(f"browser    http://{name}:{listening.getsockname()[1]}/  (Ctrl-C to stop)", flush=True)
     if not local:
-        print("populora: anybody who reaches this address reads every run of the store", file=sys.stderr)
+        print("populora: anyone who reaches this address can read all runs of the store", file=sys.stderr)
     uvicorn.Server(config(app)).run(sockets=[listening])
     return 0
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises ConfigError when the port is taken or the address is not this machine's."""
+    """Return a listening socket. Raises ConfigError if the port is in use or the address is not this machine's."""
     if not 0 <= port <= 65535:
-        raise ConfigError(f"--port {port}: between 0 (any free one) and 65535")
+        raise ConfigError(f"--port {port}: must be between 0 (any free port) and 65535")
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)

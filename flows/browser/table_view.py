@@ -1,4 +1,4 @@
-"""One page of a table: filtered, sorted, fifty rows at a time; only the columns that decide are read whole."""
+"""One page of a table: filtered, sorted, fifty rows at a time. Only the filter and sort columns are read completely."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from flows.run.table_reader import batch_rows, holds
 from flows.storage import NotStored
 
 ROWS = 50
-SORTED_BYTES = 32 << 20  # of the column by which rows are sorted
+SORTED_BYTES = 32 << 20  # bytes of the column by which rows are sorted
 TOKENS = ("prompt_ids", "completion_ids", "logprobs")
 NULL = "–"
 
 
 @dataclass(frozen=True)
 class TableQuery:
-    """What the address asks of a table: rows in which `column` has `value`, sorted by `sort`, page `page` of them."""
+    """What the address requests of a table: page `page` of the rows in which `column` has `value`, sorted by `sort`."""
 
     column: str = ""
     value: str = ""
@@ -32,7 +32,7 @@ class TableQuery:
 
 @dataclass(frozen=True)
 class TablePage:
-    """A page of a table. `rows` are (number in the file, values); token lists stand as their lengths."""
+    """A page of a table. `rows` are (number in the file, values). Token lists are replaced by their lengths."""
 
     columns: list[str]
     sortable: list[str]
@@ -43,12 +43,12 @@ class TablePage:
 
 
 def view(file: pq.ParquetFile, asked: TableQuery) -> TablePage:
-    """The rows asked for. Raises BadQuestion for an unknown column, or a value that the column cannot have."""
+    """Return the requested rows. Raises BadRequest for an unknown column, or a value that the column cannot have."""
     schema = file.schema_arrow
     order = _order(file, schema, asked)
     pages = max(1, -(-len(order) // ROWS))
     if not 1 <= asked.page <= pages:
-        raise BadRequest(f"There is no page {asked.page}: the rows asked for fill {pages}.")
+        raise BadRequest(f"There is no page {asked.page}: the requested rows fill {pages}.")
     chosen = order[(asked.page - 1) * ROWS : asked.page * ROWS]
     values = rows_at(file, chosen.tolist(), lengths=True)
     numbered = list(zip(chosen.tolist(), values, strict=True))
@@ -56,14 +56,14 @@ def view(file: pq.ParquetFile, asked: TableQuery) -> TablePage:
 
 
 def row(file: pq.ParquetFile, number: int) -> dict[str, Any]:
-    """One whole row. Raises NotStored when the table has no such row."""
+    """Return one complete row. Raises NotStored if the table has no such row."""
     if not 0 <= number < file.metadata.num_rows:
-        raise NotStored(f"There is no row {number}: the table has {file.metadata.num_rows:,}, counted from 0.")
+        raise NotStored(f"There is no row {number}: the table has {file.metadata.num_rows:,} rows, counted from 0.")
     return rows_at(file, [number])[0]
 
 
 def rows_at(file: pq.ParquetFile, numbers: list[int], lengths: bool = False) -> list[dict[str, Any]]:
-    """Rows by their numbers, in that order; with `lengths`, of token lists only how long they are."""
+    """Return rows by number, in that order. With `lengths`, token lists are replaced by their lengths."""
     found: dict[int, dict[str, Any]] = {}
     wanted = sorted(numbers)
     for start, batch in _batches(file, None, wanted[-1] + 1 if wanted else 0):
@@ -75,7 +75,7 @@ def rows_at(file: pq.ParquetFile, numbers: list[int], lengths: bool = False) -> 
 
 
 def _batches(file: pq.ParquetFile, columns: list[str] | None, stop: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """(number of its first row, batch), until row `stop`."""
+    """Yield (number of its first row, batch), up to row `stop`."""
     start = 0
     if stop == 0:
         return
@@ -94,12 +94,12 @@ def _shortened(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _order(file: pq.ParquetFile, schema: pa.Schema, asked: TableQuery) -> np.ndarray:
-    """Numbers of the rows that fit, in the order asked for."""
+    """Return the numbers of the matching rows, in the requested order."""
     for name in (asked.column, asked.sort):
         if name and name not in schema.names:
-            raise BadRequest(f"The table has no column {name[:60]!r}; it has {', '.join(schema.names)}.")
+            raise BadRequest(f"The table has no column {name[:60]!r}. Columns: {', '.join(schema.names)}.")
     if asked.sort and asked.sort not in _sortable(schema):
-        raise BadRequest(f"Column {asked.sort} holds lists: rows cannot be sorted by it.")
+        raise BadRequest(f"Column {asked.sort} contains lists: rows cannot be sorted by it.")
     total = file.metadata.num_rows
     if not asked.column and not asked.sort:
         return np.arange(total)
@@ -114,14 +114,14 @@ def _order(file: pq.ParquetFile, schema: pa.Schema, asked: TableQuery) -> np.nda
             raise BadRequest(f"Column {asked.sort} is too large to sort all these rows by it; filter them first.")
     order = np.concatenate(found)
     if asked.sort and len(order):
-        # Not sort_indices: equal keys must keep their order whichever way they are sorted.
+        # Not sort_indices: equal keys must keep their order in both sort directions.
         ranks = pc.rank(pa.chunked_array(keys), "descending" if asked.descending else "ascending", tiebreaker="min")
         order = order[np.argsort(ranks.to_numpy(), kind="stable")]
     return order
 
 
 def _fits(column: pa.Array, asked: TableQuery) -> np.ndarray:
-    """Which rows have the value; of a list, which contain it."""
+    """Return which rows have the value; for lists, which contain it."""
     if asked.value == NULL:
         return np.asarray(pc.is_null(column).to_numpy(zero_copy_only=False))
     if pa.types.is_list(column.type):
@@ -131,7 +131,7 @@ def _fits(column: pa.Array, asked: TableQuery) -> np.ndarray:
 
 
 def _read(asked: TableQuery, kind: pa.DataType) -> Any:
-    """The value as the column's type has it."""
+    """Return the value in the column's type."""
     try:
         if pa.types.is_boolean(kind):
             return {"true": True, "false": False}[asked.value.lower()]
@@ -141,7 +141,7 @@ def _read(asked: TableQuery, kind: pa.DataType) -> Any:
             return float(asked.value)
         asked.value.encode()
     except (KeyError, ValueError, OverflowError, pa.ArrowException):
-        raise BadRequest(f"Column {asked.column} holds {kind} values; {asked.value[:60]!r} is none.") from None
+        raise BadRequest(f"Column {asked.column} contains {kind} values; {asked.value[:60]!r} is invalid.") from None
     return asked.value
 
 

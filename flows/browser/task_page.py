@@ -1,4 +1,4 @@
-"""What the page of a task shows: who wrote it from what, who answered what and earned how much, and which weights it moved."""
+"""The content of a task's page: its author and prompt, the answers and their rewards, and which weights it updated."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -15,7 +15,7 @@ from stages.core.method.top_up import task_of
 from stages.core.prompts.styles import Kind
 
 SEARCHED = 20  # later generations that one page searches for prompts with this task
-ANCESTORS = 6  # adapters of the teacher's line that the page names
+ANCESTORS = 6  # adapters of the teacher's ancestry that the page lists
 _PROPOSAL = ("proposal_id", "group_id", "kind", "teacher_id", "status", "detail", "adapter_id", "adapter_sha256", "reference_ids")
 _SAMPLE = ("sample_id", "member_id", "group_id", "reward", "baseline", "centred", "advantage", "adapter_id")
 _ROLLOUT = ("rollout_id", "student_id", "attempt", "adapter_id", "adapter_sha256", "seed", "text", "truncated", "answer")
@@ -27,7 +27,7 @@ ASKED = {
 
 
 def task_page(library: Library, run_id: str, task_id: str, later: int = 1) -> Json:
-    """A task (or the task of an attempt); `later` is the page of later generations. Raises NotStored, or BadQuestion."""
+    """Return a task (or the task of an attempt). `later` is the page of later generations. Raises NotStored or BadRequest."""
     run = library.run(run_id)
     task_id = task_of(task_id)
     generation = generation_of(task_id)
@@ -60,7 +60,7 @@ def task_page(library: Library, run_id: str, task_id: str, later: int = 1) -> Js
 
 
 def _line(pedigree: Pedigree, adapter_id: str) -> tuple[list[Node], int]:
-    """The teacher's weights and those that they came from, at births and at the beginning; and how many are left out."""
+    """Return the teacher's weights and their ancestors, at births and at the start, and how many are omitted."""
     line = list(pedigree.lineage(adapter_id))
     shown = [node for place, node in enumerate(line) if place < 2 or node.made_by != "update"][:ANCESTORS]
     return shown, len(line) - len(shown)
@@ -74,7 +74,7 @@ def _seed(library: Library, run: Run, task_id: str) -> Json:
 
 
 def _later(library: Library, run: Run, task_id: str, generation: int, later: int) -> Json:
-    """The later prompts that showed this task to a teacher, and the later batches that it filled; SEARCHED generations."""
+    """Return later prompts that showed this task to a teacher, and later batches that it filled, in SEARCHED generations."""
     begun = [number for number in run.history.generations() if number > generation]
     pages = max(1, -(-len(begun) // SEARCHED))
     if later > pages:
@@ -99,24 +99,24 @@ def _replays(library: Library, run: Run, task_id: str, generations: Iterable[int
 
 
 class _Generation:
-    """The tables of a generation in which a task was posed."""
+    """Return the tables of a generation in which a task was posed."""
 
     def __init__(self, library: Library, run: Run, generation: int) -> None:
         self._library, self._run, self._folder = library, run, folder_of(generation)
         self._model = str((run.history.description() or {}).get("config", {}).get("model", {}).get("name", ""))
 
     def one(self, name: str, **equal: Any) -> Json | None:
-        """The row with these values."""
+        """Return the row with these values."""
         found = self._rows(name, None, **equal)
         return found[0] if found else None
 
     def samples(self, task_id: str) -> dict[str, Json]:
-        """The samples about a task, the teacher's and the students', by their ids."""
+        """Return the samples about a task, the teacher's and the students', by id."""
         rows = self._library.each(self._run, f"{self._folder}/samples.parquet", _SAMPLE, {"sample_id": task_id})
         return {row["sample_id"]: row for row in rows if task_of(row["sample_id"]) == task_id}
 
     def attempts(self, task_id: str, samples: dict[str, Json]) -> list[Json]:
-        """The rollouts with their verdicts and samples."""
+        """Return the rollouts with their verdicts and samples."""
         grades = {row["rollout_id"]: row for row in self._rows("grades", None, task_id=task_id)}
         rollouts = self._rows("rollouts", (*_ROLLOUT, "completion_ids"), task_id=task_id)
         return [
@@ -127,17 +127,17 @@ class _Generation:
         ]
 
     def prompt(self, ids: list[int]) -> Json:
-        """A prompt as text, or why it is not."""
+        """Return a prompt as text, or why it is not available."""
         text = prompt_text(self._model, ids)
         return {"text": text, "tokens": len(ids), "model": self._model}
 
     def solver_prompt(self, task_id: str) -> Json | None:
-        """What the students were asked: the same for every attempt."""
+        """Return the students' prompt: the same for every attempt."""
         found = self._rows("rollouts", ("prompt_ids",), task_id=task_id)
         return self.prompt(found[0]["prompt_ids"]) if found else None
 
     def group(self, proposal: Json) -> list[Json]:
-        """The proposals that share the prompt, and so the baseline, with what each earned."""
+        """Return the proposals that share the prompt, and therefore the baseline, with each one's reward."""
         rows = self._rows("proposals", _PROPOSAL, group_id=proposal["group_id"])
         ids = [row["proposal_id"] for row in rows]
         samples = {row["sample_id"]: row for row in self._rows("samples", _SAMPLE, sample_id=ids)}
@@ -148,7 +148,7 @@ class _Generation:
         ]
 
     def moved(self, samples: Iterable[Json]) -> list[Json]:
-        """The updates that these samples took part in: from which weights to which."""
+        """Return the updates that these samples took part in: from which weights to which."""
         playing = {row["member_id"]: row["adapter_id"] for row in samples if row["advantage"]}
         rated = {row["member_id"]: row for row in self._rows("ratings", None)}
         return [

@@ -1,9 +1,8 @@
-"""Whether a vLLM engine serves the weights that the trainer trains, asked across the two processes that hold them.
+"""Check that a vLLM engine serves the weights that the trainer trains, across the two processes that hold them.
 
-vLLM has an environment, and a process, of its own. A second copy of the base model there would cost as much GPU memory as the
-trainer's copy does already. So the engine's process completes the probe and the trainer's process scores it, before every propose
-and every solve: after every start and every wake. An engine that shares the trainer's process is checked there
-(`Backend.check_agreement`).
+vLLM has its own environment and process. A second copy of the base model there would use as much GPU memory as the
+trainer's copy. So the engine's process completes the probe and the trainer's process scores it, before every propose and every
+solve: after every start and every wake. An engine that shares the trainer's process is checked there (`Backend.check_agreement`).
 """
 
 from collections.abc import Callable, Mapping
@@ -26,14 +25,14 @@ CHECKED = {"propose": "teacher_adapter_id", "solve": "student_adapter_id"}
 
 
 def probed(spec: Spec, backend_of: BackendOf) -> dict[str, Any]:
-    """In the engine's process: the probe's samples, for the adapters that the step will use."""
+    """In the engine's process: return the probe's samples for the adapters that the step will use."""
     backend, adapters = _read(spec, backend_of)
     samples = probe(backend.engine(adapters), adapters, backend.config.engine.temperature)
     return {"samples": samples.to_pylist()}
 
 
 def compared(spec: Spec, samples: list[dict[str, Any]], backend_of: BackendOf) -> dict[str, Any]:
-    """In the trainer's process: the drift of each adapter, when it agrees. Raises Disagreement."""
+    """In the trainer's process: return the drift of each adapter. Raises Disagreement."""
     backend, adapters = _read(spec, backend_of)
     found = compare(backend.scorer(), adapters, tables.table(samples, tables.SAMPLES), backend.drift_bounds())
     return {"drift": {adapter_id: asdict(drift) for adapter_id, drift in found.items()}}

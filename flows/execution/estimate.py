@@ -1,4 +1,4 @@
-"""What a run will need, before it starts: tokens, hours, memory and disk, by arithmetic alone (`populora run --dry-run`)."""
+"""Estimate a run's tokens, hours, memory and disk before it starts, by arithmetic alone (`populora run --dry-run`)."""
 
 import json
 from dataclasses import dataclass
@@ -8,15 +8,15 @@ from flows.config import PROJECT, ConfigError, RunConfig
 from flows.run.retention import RetentionPolicy, expected_bytes
 
 GIB = 1024**3
-TFLOPS = {"24 GB": 60e12, "80 GB": 350e12}  # sustained bfloat16 rates assumed for one card of that size
-DECODE_SHARE = 0.15  # of that rate while decoding: bound by memory, not arithmetic
+TFLOPS = {"24 GB": 60e12, "80 GB": 350e12}  # assumed sustained bfloat16 rates of one GPU of that size
+DECODE_SHARE = 0.15  # share of that rate while decoding: bound by memory, not arithmetic
 CPU_FLOPS = 60e9  # two cores
-TABLE_BYTES = 8  # stored for each generated token, in rollouts and samples together
+TABLE_BYTES = 8  # stored per generated token, in rollouts and samples together
 
 
 @dataclass(frozen=True)
 class DecoderShape:
-    """The sizes of a decoder that decide its cost."""
+    """The dimensions of a decoder that determine its cost."""
 
     hidden: int
     layers: int
@@ -32,7 +32,7 @@ class DecoderShape:
         return self.hidden // self.heads
 
     def linears(self) -> dict[str, tuple[int, int]]:
-        """(in, out) of every linear layer of one block."""
+        """(in, out) of each linear layer of one block."""
         key_value = self.head * self.key_value_heads
         return {
             "q_proj": (self.hidden, self.hidden),
@@ -46,7 +46,7 @@ class DecoderShape:
 
     @property
     def parameters(self) -> int:
-        """Of the base model."""
+        """Parameters of the base model."""
         blocks = self.layers * sum(a * b for a, b in self.linears().values())
         return blocks + self.vocabulary * self.hidden * (1 if self.tied else 2)
 
@@ -60,7 +60,7 @@ KNOWN = {
 
 
 def shape_of(name: str) -> DecoderShape | None:
-    """The shape of a model folder or of a known name; None for a name we know nothing of."""
+    """Return the shape of a model folder or of a known name; None for an unknown name."""
     folder = Path(name) if Path(name).is_absolute() else PROJECT / name
     file = folder / "config.json"
     if file.is_file():
@@ -81,7 +81,7 @@ def shape_of(name: str) -> DecoderShape | None:
 
 
 def plan(config: RunConfig) -> str:
-    """The plan as lines for a person: completions and tokens a generation, memory, disk, hours, and which layout fits."""
+    """Return the plan as lines of text: completions and tokens per generation, memory, disk, hours, and which layout fits."""
     shape = shape_of(config.model.name)
     teachers, students = (1, 1) if config.mode == "single" else (config.population.teachers, config.population.students)
     members = _members(config)
@@ -92,10 +92,10 @@ def plan(config: RunConfig) -> str:
         f"members          {members} ({teachers} teachers, {students} students)"
         if members > 1
         else "members          1, in both roles",
-        f"a generation     {proposals} proposals, at most {attempts} attempts, at most {tokens:,} generated tokens",
+        f"per generation   {proposals} proposals, at most {attempts} attempts, at most {tokens:,} generated tokens",
     ]
     if shape is None:
-        return "\n".join([*lines, f"model            {config.model.name} is not here and not known: no plan of memory and hours"])
+        return "\n".join([*lines, f"model            {config.model.name} is unknown: no estimate of memory and hours"])
     adapter = shape.layers * sum(
         config.model.rank * sum(shape.linears()[t]) for t in config.model.targets if t in shape.linears()
     )
@@ -112,24 +112,24 @@ def _memory(config: RunConfig, shape: DecoderShape, adapter: int, members: int) 
     cache = 2 * shape.layers * shape.head * shape.key_value_heads * width * config.engine.batch_tokens
     total = base + state + max(activations, cache)
     fits = [name for name, size in (("1 x 24 GB", 24), ("1 x 80 GB", 80)) if total < 0.92 * size * 1e9]
-    spread = [] if fits else (["8 x 80 GB, adapters spread over the cards"] if total / 8 + base < 0.92 * 80e9 else [])
+    spread = [] if fits else (["8 x 80 GB, adapters spread over the GPUs"] if total / 8 + base < 0.92 * 80e9 else [])
     return [
         f"memory           {total / GIB:.1f} GiB: base {base / GIB:.2f}, adapters with moments {state / GIB:.2f}, "
         f"activations {activations / GIB:.2f} or cache {cache / GIB:.2f}",
-        f"fits             {', '.join(fits + spread) or 'nothing we know; lower engine.batch_tokens'}",
+        f"fits             {', '.join(fits + spread) or 'no known layout; lower engine.batch_tokens'}",
     ]
 
 
 def _disk(config: RunConfig, adapter: int, members: int) -> list[str]:
     a_generation, kept = adapter * 12 * members, "all kept" if not config.retention.on else "after retention"
     return [
-        f"disk             {a_generation / GIB:.3f} GiB of adapters a generation ({adapter / 1e6:.2f} M parameters each), "
+        f"disk             {a_generation / GIB:.3f} GiB of adapters per generation ({adapter / 1e6:.2f} M parameters each), "
         f"{stored_bytes(config) / GIB:.1f} GiB at the end ({kept})"
     ]
 
 
 def stored_bytes(config: RunConfig) -> int:
-    """Bytes in the store at the end of the run; 0 for a model of which we know nothing."""
+    """Return the bytes in the store at the end of the run; 0 for an unknown model."""
     shape = shape_of(config.model.name)
     if shape is None:
         return 0
@@ -153,7 +153,7 @@ def _adapter_parameters(config: RunConfig, shape: DecoderShape) -> int:
 
 
 def hours(config: RunConfig) -> dict[str, float]:
-    """Hours of arithmetic by machine, completions at full length; empty for a model of which we know nothing."""
+    """Return hours of arithmetic by machine, with completions at full length; empty for an unknown model."""
     shape = shape_of(config.model.name)
     if shape is None:
         return {}
@@ -163,7 +163,7 @@ def hours(config: RunConfig) -> dict[str, float]:
     decode, train = 2 * shape.parameters * tokens, 6 * shape.parameters * tokens
     if shape.parameters < 50e6:
         return {"two CPU cores": (decode + train) / CPU_FLOPS * config.generations / 3600}
-    rates = {f"one card of {name}": (rate * DECODE_SHARE, rate * 0.4) for name, rate in TFLOPS.items()}
+    rates = {f"one {name} GPU": (rate * DECODE_SHARE, rate * 0.4) for name, rate in TFLOPS.items()}
     return {name: (decode / slow + train / fast) * config.generations / 3600 for name, (slow, fast) in rates.items()}
 
 

@@ -1,9 +1,9 @@
-"""What keeps Prefect's picture of our runs true: nothing stays Running that nobody works on.
+"""Keep the states of our runs in Prefect true: no run stays Running without a process.
 
-Prefect marks the run whose process died, not its subflows, and nothing at all when the worker or the machine died. So a run
-that ends otherwise than well ends its subflows too (`end_children`), an automation marks runs whose heartbeat stopped, a
-`Watch` beside each worker those that the automation forgot when its server started again, and `sweep` clears up after all of
-them, at the start of a server and every minute beside a worker.
+Prefect marks the run whose process died, but not its subflows, and marks nothing if the worker or the machine died. So a run
+that does not complete ends its subflows too (`end_children`), an automation marks runs whose heartbeat stopped, `SilentRuns` next
+to each worker marks those that the automation forgot when its server restarted, and `sweep` cleans up after all of them, at the
+start of a server and every minute next to a worker.
 """
 
 import time
@@ -37,34 +37,34 @@ _AT_WORK = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
 
 
 def end_children(flow: Any, flow_run: FlowRun, state: State) -> None:
-    """A hook for cancelled, crashed and failed runs: what is left of their subflows gets the same end."""
+    """Hook for cancelled, crashed and failed runs: give their remaining subflows the same final state."""
     with get_client(sync_client=True) as client:
         _end_children(client, flow_run, state)
 
 
 @contextmanager
 def children_wait_when_paused() -> Iterator[None]:
-    """In a flow: when it is paused from the UI, its subflows are shown as waiting, not as running, until it is resumed."""
+    """In a flow paused from the UI: show its subflows as waiting, not as running, until it is resumed."""
     try:
         yield
     except Pause:
         if run_id := runtime.flow_run.id:
             with get_client(sync_client=True) as client:
                 for child in client.read_flow_runs(flow_run_filter=_children_at_work(UUID(run_id))):
-                    _set(client, child, Pending(message="The run that it belongs to is paused."))
+                    _set(client, child, Pending(message="The parent run is paused."))
         raise
 
 
 def sweep(pools: list[str], nobody_works: bool = False) -> int:
-    """Ends subflows whose parent has ended; returns how many runs it marked.
+    """End subflows whose parent has ended. Returns how many runs it marked.
 
-    `nobody_works` says that no process of these pools can be alive: then runs that seem to be at work are crashed as well.
+    `nobody_works` means that no process of these pools can be alive: runs that appear to be running are then marked as crashed.
     """
     marked = 0
     with get_client(sync_client=True) as client:
         if nobody_works:
             for lost in _runs(client, _AT_WORK, pools):
-                _set(client, lost, Crashed(message="The server was stopped while this run was at work. Retry goes on with it."))
+                _set(client, lost, Crashed(message="The server was stopped while this run was running. Retry resumes it."))
                 marked += 1
         for child in _runs(client, _AT_WORK):
             if child.parent_task_run_id is None:
@@ -77,9 +77,9 @@ def sweep(pools: list[str], nobody_works: bool = False) -> int:
 
 
 class SilentRuns:
-    """Runs of some pools that seem to be at work, and how long each has been silent, by our own clock.
+    """Runs of some pools that appear to be running, and how long each has been silent, by our own clock.
 
-    What the server's automation counts is forgotten when the server starts again; a run lost about then is found here.
+    The server's automation forgets its counts when the server restarts. A run lost around that time is found here.
     """
 
     def __init__(self, pools: list[str]) -> None:
@@ -87,7 +87,7 @@ class SilentRuns:
         self._heard: dict[UUID, tuple[str, float]] = {}
 
     def crash_the_silent(self, seconds: float = SILENT_SECONDS) -> int:
-        """How many runs have said nothing new for so long while this was called again and again; they are marked."""
+        """Mark the runs that have reported nothing new for too long over repeated calls. Returns how many."""
         now, marked = time.monotonic(), 0
         with get_client(sync_client=True) as client:
             runs = _runs(client, [StateType.RUNNING, StateType.CANCELLING], self._pools)
@@ -97,16 +97,16 @@ class SilentRuns:
                 before, since = known.get(run.id, (said, now))
                 self._heard[run.id] = (said, since if said == before else now)
                 if now - self._heard[run.id][1] >= seconds:
-                    _set(client, run, Crashed(message="Nothing was heard of it: its process or machine is gone."))
+                    _set(client, run, Crashed(message="The run stopped reporting: its process or machine is gone."))
                     marked += 1
         return marked
 
 
 def lost_runs() -> AutomationCore:
-    """The automation that marks a run as crashed when its process has sent no heartbeat for a while."""
+    """Return the automation that marks a run as crashed if its process has sent no heartbeat for a while."""
     return AutomationCore(
         name=LOST_RUNS,
-        description="Made by populora. A worker or a machine that died cannot say so itself.",
+        description="Created by populora. A worker or machine that died cannot report it itself.",
         trigger=EventTrigger(
             after={"prefect.flow-run.heartbeat"},
             expect={"prefect.flow-run.*"},
@@ -140,11 +140,11 @@ def _children_at_work(flow_run_id: UUID) -> FlowRunFilter:
 
 
 def _end(client: Any, child: FlowRun, parents: State) -> bool:
-    """Gives a subflow its parent's end; one with a process of its own, on whatever machine, is told to end it."""
+    """Give a subflow its parent's final state. A subflow with its own process, on any machine, is told to end it."""
     if child.deployment_id is None:
         _set(client, child, _same_end(parents))
     elif child.state is None or not child.state.is_cancelling():
-        _set(client, child, Cancelling(message="The run that it belongs to has ended."))
+        _set(client, child, Cancelling(message="The parent run has ended."))
     else:
         return False
     return True
@@ -152,8 +152,8 @@ def _end(client: Any, child: FlowRun, parents: State) -> bool:
 
 def _same_end(state: State) -> State:
     if state.is_cancelled() or state.is_cancelling():
-        return Cancelled(message="The run that it belongs to was cancelled.")
-    return Crashed(message="The run that it belongs to has ended.")
+        return Cancelled(message="The parent run was cancelled.")
+    return Crashed(message="The parent run has ended.")
 
 
 def _set(client: Any, flow_run: FlowRun, state: State) -> None:

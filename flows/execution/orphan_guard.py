@@ -1,7 +1,7 @@
-"""Watches a process and, when it is gone, ends what it had started: `python guard.py PID`. Standard library only.
+"""Watch a process and, when it is gone, kill what it had started: `python orphan_guard.py PID`. Standard library only.
 
-A flow that is killed, or that Prefect ends at a SIGTERM, can clean up nothing: neither its stage workers nor the Prefect server
-that was started for it may stay behind. Works where there is a /proc; elsewhere workers end themselves.
+A flow that is killed, or that Prefect ends at a SIGTERM, cannot clean up. Neither its stage workers nor the Prefect server
+started for it may stay behind. Requires /proc; on other systems workers exit by themselves.
 """
 
 import os
@@ -21,7 +21,7 @@ _guarded: set[int] = set()
 
 
 def start() -> None:
-    """Starts a guard for this process, outside of its process group; one is enough."""
+    """Start a guard for this process, outside its process group. One is enough."""
     if os.getpid() in _guarded:
         return
     _guarded.add(os.getpid())
@@ -31,7 +31,7 @@ def start() -> None:
 
 
 def exit_on_sigterm() -> None:
-    """Turns SIGTERM into SystemExit(143): a machine that is taken away lets go of its leases and sandboxes first."""
+    """Turn SIGTERM into SystemExit(143), so that a preempted machine releases its leases and sandboxes first."""
 
     def leave(_number: int, _frame: FrameType | None) -> None:
         sys.exit(143)
@@ -40,7 +40,7 @@ def exit_on_sigterm() -> None:
 
 
 def leave_with_parent() -> None:
-    """Sends this process SIGTERM when its parent is gone: without its Prefect worker a flow could not be cancelled any more."""
+    """Send this process SIGTERM when its parent is gone: without its Prefect worker, a flow can no longer be cancelled."""
     parent = os.getppid()
 
     def wait() -> None:
@@ -52,7 +52,7 @@ def leave_with_parent() -> None:
 
 
 def descendants(pid: int, named: str) -> list[int]:
-    """Processes below `pid` whose command line has `named`."""
+    """Return the descendants of `pid` whose command line contains `named`."""
     found, open_ends = [], sorted(_children(pid))
     while open_ends:
         child = open_ends.pop()
@@ -63,14 +63,14 @@ def descendants(pid: int, named: str) -> list[int]:
 
 
 def lives(pid: int, named: str) -> bool:
-    """Whether there is such a process, no zombie, whose command line has `named`."""
+    """Return whether the process exists, is not a zombie, and has `named` in its command line."""
     with suppress(OSError):
         return named.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
     return False
 
 
 def watch(parent: int) -> None:
-    """Remembers the children of `parent`, and kills those that are left when it has ended."""
+    """Record the children of `parent`, and kill those that are left when it has ended."""
     started: set[int] = set()
     while os.getppid() == parent:
         started |= _children(parent) - {os.getpid()}
@@ -81,7 +81,7 @@ def watch(parent: int) -> None:
 
 
 def _children(pid: int) -> set[int]:
-    """Processes that `pid` started and that have not ended."""
+    """Return the processes that `pid` started and that have not ended."""
     found: set[int] = set()
     for listing in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):
@@ -90,7 +90,7 @@ def _children(pid: int) -> set[int]:
 
 
 def _orphans(pids: set[int]) -> set[int]:
-    """Those of `pids` that the process which adopted us has adopted too: a number used again would have another parent."""
+    """Return those of `pids` adopted by the same process as this one. A reused process id would have another parent."""
     adopted = set()
     for pid in pids:
         with suppress(OSError):

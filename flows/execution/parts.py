@@ -1,4 +1,4 @@
-"""What a stage of a run consists of: the names of its parts, and the step that a spec asks for: a part, the whole, the join."""
+"""The parts of a stage: their names, and the function of the step that a spec names: a part, the whole stage, or the join."""
 
 from flows.backend import Backend
 from flows.benchmarks.in_run import score_members
@@ -12,12 +12,12 @@ from stages.core import tables
 
 
 def part_names(io: StageIO, config: RunConfig) -> list[str]:
-    """The parts of the stage that `io` is for, as `00`, `01`, ...; none where it runs whole."""
+    """Return the parts of the stage that `io` is for, as `00`, `01`, ...; none if it runs whole."""
     return [name for name, _ in named_parts(io, config)]
 
 
 def named_parts(io: StageIO, config: RunConfig) -> list[tuple[str, str]]:
-    """The parts, each with the members that it is for in words."""
+    """Return the parts, each with a text that names its members."""
     if stage_of(io.stage).trains:
         return [(name, _words([adapter.rpartition("-")[0] for adapter in group])) for name, group in update_parts(io, config)]
     members = _members(io, config) if config.engine.shards > 1 else []
@@ -27,7 +27,7 @@ def named_parts(io: StageIO, config: RunConfig) -> list[tuple[str, str]]:
 
 
 def step_of(io: StageIO, config: RunConfig) -> Step:
-    """The function that does what `io` is for."""
+    """Return the function that runs what `io` is for."""
     trains = stage_of(io.stage).trains
     if io.part is not None:
         return update_part if trains else STEPS[io.stage]
@@ -35,7 +35,7 @@ def step_of(io: StageIO, config: RunConfig) -> Step:
 
 
 def join(io: StageIO, config: RunConfig, backend: Backend) -> None:
-    """The parts of propose, solve or benchmark become what the whole stage would have written. Public suites have no parts."""
+    """Join the parts of propose, solve or benchmark to what the whole stage would have written. Public suites have no parts."""
     names = part_names(io, config)
     if io.stage == "propose":
         io.write_table("proposals", joined_proposals(io.table("matches"), io.parts(names, tables.PROPOSALS)))
@@ -50,7 +50,7 @@ def join(io: StageIO, config: RunConfig, backend: Backend) -> None:
 
 
 def _members(io: StageIO, config: RunConfig) -> list[str]:
-    """Who writes in this stage; of benchmarks, the larger panel."""
+    """Return who generates in this stage; for benchmarks, the larger panel."""
     shards = stage_of(io.stage).shards
     if shards == "players":
         players = max((panel.players for panel in panels(io, config)), key=len, default=[])
@@ -59,6 +59,6 @@ def _members(io: StageIO, config: RunConfig) -> list[str]:
 
 
 def _words(members: list[str], most: int = 4) -> str:
-    """Names for people: t0, t1, s0; of many the first and how many more."""
+    """Format names: t0, t1, s0. Of many, the first ones and how many more there are."""
     more = [f"and {len(members) - most + 1} more"] if len(members) > most else []
     return ", ".join([*members[: most - 1], *more] if more else members)

@@ -1,7 +1,7 @@
-"""Stages on other machines: a stage that its run places in a work pool becomes a run of that pool's stage deployment.
+"""Stages on other machines: a stage that is placed in a work pool becomes a run of that pool's stage deployment.
 
-The machines exchange nothing but the store. What a pool's machine does is what the run's own machine would do: a subprocess that
-reads its inputs, writes its outputs and commits the manifest under the run's epoch.
+The machines share only the store. A pool's machine does the same as the run's own machine: a subprocess reads its inputs,
+writes its outputs and commits the manifest under the run's epoch.
 """
 
 import threading
@@ -34,7 +34,7 @@ WITHOUT_WORKER_SECONDS = 60
 
 
 class Placement(BaseModel):
-    """Which work pool runs which stages; empty: the machine that the run itself is on. No part of the run's identity."""
+    """Which work pool runs which stages. Empty: the run's own machine. Not part of the run's identity."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -52,7 +52,7 @@ class Placement(BaseModel):
     )
 
     def pool(self, stage: str, part: str | None) -> str:
-        """The pool of a step, empty for here. Joining the parts of an update needs no GPU."""
+        """Return the pool of a step; empty for this machine. Joining the parts of an update needs no GPU."""
         needs = stage_of(stage)
         if needs.generates or (needs.trains and part is not None):
             return self.gpu
@@ -64,16 +64,16 @@ HERE = Placement()
 
 @prefect.flow(name="stage", flow_run_name="{run_id}-{stage}", persist_result=False)
 def stage(store: str, run_id: str, stage: str, generation: int | None, part: str | None, epoch: int, generations: int) -> None:
-    """One stage of a run whose flow is at work elsewhere. Started by that flow, not by hand.
+    """Run one stage of a run whose flow is running elsewhere. Started by that flow, not by hand.
 
     Args:
-        store: Where the run is.
+        store: The run's store.
         run_id: The run.
         stage: Name of the stage.
         generation: Its generation; none for the start.
         part: One of the parts of an update.
         epoch: The right to commit, from the run's own flow.
-        generations: How long the run will be.
+        generations: Number of generations of the run.
     """
     orphan_guard.start()
     orphan_guard.leave_with_parent()
@@ -86,45 +86,45 @@ def stage(store: str, run_id: str, stage: str, generation: int | None, part: str
 
 
 class Pools:
-    """The work pools of a placement: steps go there as runs of the pool's stage deployment."""
+    """The work pools of a placement. Steps run there as runs of the pool's stage deployment."""
 
     def __init__(self, placement: Placement) -> None:
         self._placement, self._leaving = placement, threading.Event()
 
     def __call__(self, spec: Spec) -> Reference | None:
-        """Runs a step in its pool; None: it belongs here."""
+        """Run a step in its pool. Returns None if it belongs on this machine."""
         pool = self._placement.pool(spec.stage, spec.part)
         return run_elsewhere(spec, pool, self._leaving) if pool else None
 
     def takes(self, stage: str) -> bool:
-        """Whether parts of the stage go to a pool."""
+        """Return whether parts of the stage go to a pool."""
         return self._placement.pool(stage, "00") != ""
 
     def leave(self) -> None:
-        """Whoever waits for a step ends it and waits no more."""
+        """Cancel all steps and stop waiting for them."""
         self._leaving.set()
 
 
 def run_elsewhere(spec: Spec, pool: str, leaving: threading.Event) -> Reference:
-    """Runs a step on a machine of the pool and returns its reference. Raises WorkerLost when that machine was lost."""
+    """Run a step on a machine of the pool and return its reference. Raises WorkerLost if that machine was lost."""
     with get_client(sync_client=True) as client:
         _need_worker(client, pool)
         name = f"stage/{pool}"
         began: Any = run_deployment(name, parameters=asdict(spec), timeout=0, tags=[f"run:{spec.run_id}"])
         try:
             state = _end_of(client, began.id, pool, leaving)
-        except BaseException:  # a cancel, too: nobody would wait for it any more
+        except BaseException:  # also on a cancel: no one would wait for it
             client.set_flow_run_state(began.id, Cancelling(), force=True)
             raise
     return finished(spec, pool, state)
 
 
 def _end_of(client: Any, flow_run_id: Any, pool: str, leaving: threading.Event) -> State:
-    """Waits for the final state. A silent server is asked again; a pool without workers is not awaited."""
+    """Wait for the final state. A silent server is asked again; a pool without workers is not waited for."""
     began = time.monotonic()
     while True:
         if leaving.wait(POLL_SECONDS):
-            raise StageFailed("the run that this step belongs to was cancelled")
+            raise StageFailed("the run of this step was cancelled")
         with suppress(httpx.HTTPError):
             state = client.read_flow_run(flow_run_id).state
             if state is not None and state.is_final():
@@ -135,7 +135,7 @@ def _end_of(client: Any, flow_run_id: Any, pool: str, leaving: threading.Event) 
 
 
 def finished(spec: Spec, pool: str, state: State | None) -> Reference:
-    """The reference of a step whose remote run has ended in `state`, as its manifest says."""
+    """Return the reference of a step whose remote run has ended in `state`, as recorded in its manifest."""
     run = Run(open_store(spec.store), spec.run_id, spec.epoch)
     manifest = run.manifest(spec.stage, spec.generation, spec.part)
     if manifest is not None and run.holds(manifest):
@@ -148,7 +148,7 @@ def finished(spec: Spec, pool: str, state: State | None) -> Reference:
 
 
 def _need_worker(client: Any, pool: str) -> None:
-    """Raises WorkerLost when nobody takes work from the pool: the run would wait for ever."""
+    """Raise WorkerLost if no worker takes work from the pool: the run would wait forever."""
     workers: list[Any] = client.read_workers_for_work_pool(pool)
     if not any(worker.status == "ONLINE" for worker in workers):
-        raise WorkerLost(f"no worker takes work from the pool {pool}; on a machine with what it needs: populora worker {pool}")
+        raise WorkerLost(f"no worker takes work from the pool {pool}; start one on a suitable machine: populora worker {pool}")

@@ -1,4 +1,4 @@
-"""Whether this machine can do what a run asks of it: said before anything is written, in one line."""
+"""Check that this machine can run a configuration, before anything is written. Faults are reported in one line."""
 
 import subprocess
 
@@ -10,10 +10,10 @@ from flows.storage import open_store
 
 
 def check(config: RunConfig, store: str, gpu_elsewhere: bool = False, sandbox_elsewhere: bool = False) -> None:
-    """Raises ConfigError, SandboxUnavailable or StoreRefused for what a run would fail at later here."""
+    """Raise ConfigError, SandboxUnavailable or StoreRefused for faults that a run on this machine would meet later."""
     if config.model.device.startswith("cuda") and not gpu_elsewhere and not gpus():
         raise ConfigError(
-            f"model.device: {config.model.device} is asked for, but this machine shows no NVIDIA GPU; "
+            f"model.device: {config.model.device} was requested, but no NVIDIA GPU is visible on this machine; "
             "choose auto or cpu, or place these stages in the pool gpu"
         )
     if not gpu_elsewhere and not sandbox_elsewhere:
@@ -26,7 +26,7 @@ def check(config: RunConfig, store: str, gpu_elsewhere: bool = False, sandbox_el
 
 
 def gpus() -> list[str]:
-    """The NVIDIA GPUs of this machine, as `nvidia-smi` names them."""
+    """Return the NVIDIA GPUs of this machine, as `nvidia-smi` lists them."""
     try:
         done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,8 +1,8 @@
-"""A Ray cluster that exists: its nodes take the parts of update, propose, solve and benchmark. Nothing of ours schedules there.
+"""An existing Ray cluster: its nodes take the parts of update, propose, solve and benchmark. Ray does all the scheduling there.
 
-A node does what any machine does: a stage subprocess reads its inputs from the store, writes its outputs and commits the part's
+A node works like any other machine: a stage subprocess reads its inputs from the store, writes its outputs and commits the part's
 manifest under the run's epoch. So a node needs this project, the store's credentials in the environment in which `ray start` ran,
-Docker where benchmarks are sharded, and the Prefect server's address. The packages are the extra `ray`.
+Docker if benchmarks are sharded, and the Prefect server's address. The extra `ray` installs the packages.
 """
 
 import os
@@ -24,7 +24,7 @@ CONNECT_SECONDS = 10.0
 
 @contextmanager
 def connected(address: str) -> Iterator[None]:
-    """Joins the cluster as a driver. Raises ConfigError without the packages, EngineUnavailable when nobody answers."""
+    """Join the cluster as a driver. Raises ConfigError without the packages, EngineUnavailable if the cluster does not answer."""
     if not address:
         yield
         return
@@ -39,28 +39,28 @@ def connected(address: str) -> Iterator[None]:
         ray.init(address=address, namespace="prefect", log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise EngineUnavailable(f"placement.ray: the Ray cluster at {address}: {str(error).splitlines()[0]}") from error
-    signal.signal(signal.SIGTERM, before)  # Ray's own would end the run without a word to Prefect
+    signal.signal(signal.SIGTERM, before)  # Ray's own handler would end the run without a report to Prefect
     try:
         yield
     finally:
-        ray.shutdown()  # ends what this driver still has at work on the nodes
+        ray.shutdown()  # ends what this driver still has running on the nodes
 
 
 def runner(address: str) -> Any:
-    """Prefect's task runner for the cluster that this process has joined."""
+    """Return Prefect's task runner for the cluster that this process has joined."""
     from prefect_ray import RayTaskRunner  # noqa: PLC0415
 
     return RayTaskRunner(address=address)
 
 
 def run_here(spec: Reference, python: str, threads: int) -> Reference:
-    """On a node: one step in this process's warm worker."""
+    """On a node: run one step in this process's warm worker."""
     return _workers(threads).run(Spec(**spec), python)
 
 
 @cache
 def _workers(threads: int) -> Workers:
-    """One worker of stages a Ray process; both end with it. Manifests name the node: several may be on one host."""
+    """Return the stage worker of this Ray process, which ends with it. Manifests name the node: a host may run several."""
     import ray  # noqa: PLC0415
 
     orphan_guard.start()
@@ -69,7 +69,7 @@ def _workers(threads: int) -> Workers:
 
 
 def _probe(address: str) -> None:
-    """Ray waits long for a head that is not there."""
+    """Check that the head answers: Ray waits long for one that does not exist."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if address == "auto":
         return

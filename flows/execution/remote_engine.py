@@ -1,7 +1,7 @@
-"""An engine in another interpreter: vLLM for a process that cannot hold it, because Prefect is there.
+"""An engine in another interpreter: vLLM for a process that cannot load it because it has Prefect.
 
-The caller keeps problems, sandbox and graders; a warm worker (flows.worker) in the interpreter of `engine.python` keeps the model
-and answers orders. An order names a configuration, a folder of adapters, and requests; texts and tokens are translated here.
+The caller keeps problems, sandbox and graders. A warm worker (flows.worker) in the interpreter of `engine.python` keeps the model
+and answers orders. An order names a configuration, a folder of adapters, and requests. Text is tokenized and decoded here.
 """
 
 import tempfile
@@ -18,11 +18,11 @@ from flows.execution.stage_process import Workers
 from stages.core.engines.protocol import Completion, Request
 from stages.core.lora.adapter import Adapter, Weights
 
-KEY = "requests"  # what tells an order from a step
+KEY = "requests"  # distinguishes an order from a step
 
 
 class EngineElsewhere:
-    """Implements `Engine` by orders to a worker; to be closed."""
+    """Implements `Engine` by orders to a worker. The caller closes it."""
 
     def __init__(self, config: RunConfig, tokenizer: Any) -> None:
         self._config, self._tokenizer = config, tokenizer
@@ -36,7 +36,7 @@ class EngineElsewhere:
         self._ends = frozenset(told["ends"])
 
     def set_adapters(self, adapters: Mapping[str, Weights]) -> None:
-        """Serve these adapters from now on, and no others."""
+        """Serve only these adapters from now on."""
         self._turn += 1
         self._served = Path(self._folder.name) / str(self._turn)
         self._served.mkdir()
@@ -45,16 +45,16 @@ class EngineElsewhere:
         self._names = list(adapters)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a prompt."""
+        """Return the token ids of a prompt."""
         return list(self._tokenizer.encode(text))
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of a completion, without the end-of-sequence token."""
+        """Return the text of a completion, without the end-of-sequence token."""
         kept = [token for token in token_ids if token not in self._ends]
         return str(self._tokenizer.decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
-        """Completions in the order of the requests. Raises `EngineUnavailable`, also when the worker has ended."""
+        """Return completions in the order of the requests. Raises `EngineUnavailable`, also if the worker has exited."""
         if not requests:
             return []
         found = self._order([asdict(request) for request in requests], temperature)["completions"]
@@ -65,20 +65,20 @@ class EngineElsewhere:
         return self._workers.ask(order | {KEY: requests}, self._config.engine.python, "the engine")
 
     def close(self) -> None:
-        """Ends the worker."""
+        """Stop the worker."""
         self._workers.__exit__()
         self._folder.cleanup()
 
 
 class Served:
-    """The other side: answers orders in a worker's process."""
+    """The worker's side: answers orders in its process."""
 
     def __init__(self, backend_of: Callable[[RunConfig], Backend]) -> None:
         self._backend_of = backend_of
         self._held: tuple[str, Mapping[str, Adapter]] = ("", {})
 
     def answer(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        """Completions of an order's requests; with none, what the engine is."""
+        """Return the completions of an order's requests; without requests, a description of the engine."""
         backend = self._backend_of(parse(dict(order["config"])))
         if self._held[0] != order["folder"]:
             files = [Path(order["folder"]) / f"{number}.safetensors" for number in range(len(order["names"]))]

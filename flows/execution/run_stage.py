@@ -27,7 +27,7 @@ WHERE = signal.SIGUSR1
 
 @dataclass(frozen=True)
 class Spec:
-    """Which step: `generation` None means `start`, `part` names one of a stage's parallel parts."""
+    """Identifies a step: `generation` None means `start`, `part` names one of a stage's parallel parts."""
 
     store: str
     run_id: str
@@ -42,7 +42,7 @@ Reference = dict[str, Any]
 
 
 def execute(spec: Spec, backend_of: Callable[[Mapping[str, Any]], Backend]) -> Reference:
-    """Runs the step unless it is done, and returns its small reference: manifest digest and outputs' rows."""
+    """Run the step unless it is done, and return its small reference: manifest digest and outputs' rows."""
     run = Run(open_store(spec.store), spec.run_id, spec.epoch)
     finished = run.manifest(spec.stage, spec.generation, spec.part)
     if finished is not None and run.holds(finished):
@@ -55,7 +55,7 @@ def execute(spec: Spec, backend_of: Callable[[Mapping[str, Any]], Backend]) -> R
 
 
 def perform(run: Run, spec: Spec, config: RunConfig, backend: Backend) -> Manifest:
-    """Runs the step and commits it."""
+    """Run the step and commit it."""
     io = StageIO(run, spec.stage, spec.generation, spec.part, config.model.name, config.model.alpha)
     began, cpu = time.monotonic(), time.process_time()
     started = time.time()
@@ -81,7 +81,7 @@ def perform(run: Run, spec: Spec, config: RunConfig, backend: Backend) -> Manife
 
 
 def reference(manifest: Manifest) -> Reference:
-    """What Prefect tasks hand each other: small, plain, the same for equal runs."""
+    """Return what Prefect tasks pass to each other: small, plain, the same for equal runs."""
     return {
         "stage": manifest.stage,
         "generation": manifest.generation,
@@ -98,7 +98,7 @@ def forget_gpu_memory() -> None:
 
 
 def gpu_memory() -> dict[str, int]:
-    """Peak memory of this process's tensors, empty without a GPU. vLLM's engine is a process of its own and is not counted."""
+    """Return the peak memory of this process's tensors, empty without a GPU. vLLM's separate process is not counted."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return {}

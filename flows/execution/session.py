@@ -1,4 +1,4 @@
-"""One flow process at work on one run: its lease and epoch, its warm workers, and what it tells the person watching."""
+"""One flow process running one run: its lease and epoch, its warm workers, and its messages to the terminal."""
 
 import platform
 import socket
@@ -35,16 +35,16 @@ PACKAGES = ("prefect", "docker", "torch", "transformers", "peft", "boto3", "pyar
 
 
 class RemoteStages(Protocol):
-    """Other machines that take steps of a run."""
+    """Other machines that run steps of a run."""
 
     def __call__(self, spec: Spec) -> Reference | None:
-        """Runs a step there; None: it belongs here."""
+        """Run a step there. Returns None if it belongs on this machine."""
 
     def takes(self, stage: str) -> bool:
-        """Whether parts of the stage run there."""
+        """Return whether parts of the stage run there."""
 
     def leave(self) -> None:
-        """Ends all waiting for steps, and the steps."""
+        """Cancel all steps and stop waiting for them."""
 
 
 _CURRENT: ContextVar["Session"] = ContextVar("session")
@@ -68,7 +68,7 @@ class Session:
         self._watch = RunTables(run)
 
     def run_stage(self, stage: str, generation: int | None, part: str | None = None) -> Reference:
-        """The reference of a finished step: found by its manifest, or run in the worker that its stage belongs to."""
+        """Return the reference of a step, from its manifest if it is done; otherwise run it in the worker of its stage."""
         if finished := self.done(stage, generation, part):
             return finished
         spec = self.spec(stage, generation, part)
@@ -82,46 +82,46 @@ class Session:
             return done or self._workers.run(spec, interpreter(self.config, stage), told)
 
     def _name(self, spec: Spec) -> str:
-        """A step, as the person watching knows it."""
+        """Return the name of a step for the progress display."""
         if spec.generation is None:
             return spec.stage
         part = "" if spec.part is None else f" {spec.part}"
         return f"generation {spec.generation + 1}/{self.config.generations} · {spec.stage}{part}"
 
     def spec(self, stage: str, generation: int | None, part: str | None = None) -> Spec:
-        """What tells another process which step to run."""
+        """Return the spec that tells another process which step to run."""
         return Spec(self.run.store.url, self.run.run_id, stage, generation, part, self.run.epoch, self.config.generations)
 
     def done(self, stage: str, generation: int | None, part: str | None = None) -> Reference | None:
-        """The reference of a step whose manifest and files are there."""
+        """Return the reference of a step whose manifest and files exist."""
         finished = self.run.manifest(stage, generation, part)
         return reference(finished) if finished is not None and self.run.holds(finished) else None
 
     def parts(self, stage: str, generation: int) -> list[tuple[str, str]]:
-        """A stage's parts and whom each is for: groups of an update, shards of what generates; none where it runs whole."""
+        """Return a stage's parts, each with its members: groups of an update, shards of generation; none if it runs whole."""
         io = StageIO(self.run, stage, generation, None, self.config.model.name, self.config.model.alpha)
         return named_parts(io, self.config)
 
     def spreads(self, stage: str) -> bool:
-        """Whether a stage's parts run on other machines, at the same time."""
+        """Return whether a stage's parts run on other machines, at the same time."""
         return self.cluster or (self.elsewhere is not None and self.elsewhere.takes(stage))
 
     def order(self, stage: str, generation: int, part: str) -> Reference:
-        """All that a node of a cluster needs for one part."""
+        """Return all that a node of a cluster needs for one part."""
         spec = asdict(self.spec(stage, generation, part))
         return {"spec": spec, "python": interpreter(self.config, stage), "threads": self.config.threads}
 
     def leave(self) -> None:
-        """The run is cancelled: nobody waits for other machines any more."""
+        """Stop waiting for other machines, because the run is cancelled."""
         if self.elsewhere is not None:
             self.elsewhere.leave()
 
     def first_generation(self) -> int:
-        """Where to go on: the first generation that lacks something; its artifacts are hashed anew, stage by stage."""
+        """Return where to resume: the first incomplete generation. Its artifacts are hashed again, stage by stage."""
         return first_generation(self.run)
 
     def report_generation(self, generation: int) -> None:
-        """Prints the one line a generation that a person can read, and under it what to look at."""
+        """Print one line for the generation, and its alarms below."""
         watch = self._watch.look()
         metrics, ratings, offspring = (watch.of(generation, name) for name in ("metrics", "ratings", "offspring"))
         line = generation_line(metrics, ratings, offspring, watch.clock().get(generation, {}), generation)
@@ -131,14 +131,14 @@ class Session:
                 self._display.print(f"       alarm: {alarm.name}: {alarm.message}")
 
     def retire(self, generation: int) -> None:
-        """Removes what the retention rule lets go, now that the generation is done; each removal leaves a tombstone."""
+        """Remove what the retention rule no longer keeps, now that the generation is done. Each removal leaves a tombstone."""
         rule = self.config.retention
         if rule.on:
             policy = retention.RetentionPolicy(rule.newest, rule.optimizer_every, rule.adapter_every)
             retention.retire(self.run, policy, clock(), generation)
 
     def finish(self) -> str:
-        """The head of the chain of manifests: one digest for the whole run."""
+        """Return the head of the chain of manifests: one digest for the whole run."""
         return self.run.history.head()
 
 
@@ -151,7 +151,7 @@ def open_session(
     cluster: bool = False,
     say: Callable[[str], None] = to_stderr,
 ) -> Iterator[Session]:
-    """Holds the run's lease, writes run.json or checks that it says the same, and starts no worker before one is needed.
+    """Hold the run's lease, and write run.json or check that it matches. Workers start when first needed.
 
     `say` takes lines about long steps where there is no terminal.
 
@@ -163,7 +163,7 @@ def open_session(
         run = Run(store, run_id, epoch)
         known = run.history.description()
         config = hub_models.pinned(config, known)
-        check_resumable(run, config)  # under the lease: until then another process may still make or change the run
+        check_resumable(run, config)  # under the lease: before that, another process may still create or change the run
         run.describe(dump(config), versions(config, known), clock())
         token = _CURRENT.set(Session(config, run, workers, display, elsewhere, cluster))
         try:
@@ -178,10 +178,10 @@ def session() -> Session:
 
 
 def check_resumable(run: Run, config: RunConfig) -> None:
-    """Raises ConfigError unless the store has no run of this id, or one that this configuration and model can go on with.
+    """Raise ConfigError if the store has a run of this id that cannot be resumed with this configuration and model.
 
-    `generations` may grow; every other key, the bytes of the base model, and the user's files that the configuration names must
-    be those that the run began with.
+    `generations` may grow. All other keys, the bytes of the base model, and the user's files that the configuration names must be
+    those that the run began with.
     """
     description = run.history.description()
     if description is None:
@@ -205,7 +205,7 @@ def check_resumable(run: Run, config: RunConfig) -> None:
 
 
 def versions(config: RunConfig, known: Mapping[str, Any] | None = None) -> dict[str, object]:
-    """Code, packages, the user's files and a hub model's files (from `known`, the run.json of a run that exists).
+    """Return versions of code, packages, the user's files and a hub model's files (from `known`, an existing run's run.json).
 
     Equal for equal runs on one machine. On resume only the user's files are compared.
     """
@@ -220,12 +220,12 @@ def versions(config: RunConfig, known: Mapping[str, Any] | None = None) -> dict[
 
 
 def clock() -> dict[str, object]:
-    """When and where this process works: what no digest covers."""
+    """Return when and where this process runs. No digest covers this."""
     return {"started": time.time(), "host": socket.gethostname(), "command": sys.argv[:1]}
 
 
 def _git(*arguments: str) -> str:
-    """Output of git in the project, empty where there is no repository."""
+    """Return the output of git in the project, empty without a repository."""
     try:
         done = subprocess.run(["git", "-C", str(PROJECT), *arguments], capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
@@ -234,5 +234,5 @@ def _git(*arguments: str) -> str:
 
 
 def share_before(generation: int | None, stage: str, config: RunConfig) -> float:
-    """What share of all stages of the run is done when this one begins."""
+    """Return the share of all stages of the run that is done when this one begins."""
     return 0.0 if generation is None else (generation + STAGE_NAMES.index(stage) / len(STAGE_NAMES)) / config.generations

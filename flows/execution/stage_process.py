@@ -1,4 +1,4 @@
-"""Warm stage subprocesses, seen from the flow: started when first needed, one an interpreter, killed as a group."""
+"""The flow's side of warm stage subprocesses: started on first use, one per interpreter, killed as a group."""
 
 import json
 import math
@@ -35,25 +35,25 @@ LAST_WORDS_SECONDS = 2.0
 
 
 class StageFailed(RuntimeError):
-    """A step ended with an error that no retry mends; the worker's standard error has the traceback."""
+    """A step failed with an error that a retry does not fix. The worker's standard error has the traceback."""
 
 
 class WorkerLost(EngineUnavailable):
-    """The worker process died (killed, out of memory): the world's fault, the step is tried again in a new one."""
+    """The worker process died (killed, out of memory). This is an external fault: the step is retried in a new worker."""
 
 
 Process = subprocess.Popen[str]
 Told = Callable[[Reading], None]
-_early: dict[tuple[str, int], Process] = {}  # by interpreter and threads: started, and not yet asked for
+_early: dict[tuple[str, int], Process] = {}  # by interpreter and threads: started, but not yet in use
 
 
 def interpreter(config: RunConfig, stage: str) -> str:
-    """The Python that runs a stage, empty for this one: vLLM lives in an environment of its own."""
+    """Return the Python that runs a stage, empty for this one: vLLM has its own environment."""
     return config.engine.python if config.engine.kind == "vllm" and stage_of(stage).generates else ""
 
 
 def known_error(message: str) -> Exception | None:
-    """The error that a message `...: StoreUnavailable: its text` tells of, None when it is none of those that callers act on."""
+    """Return the error named in a message `...: StoreUnavailable: its text`; None if callers do not act on it."""
     found = re.search(rf"\b({'|'.join(_KNOWN)}|WorkerLost): (.*)", message, re.S)
     return (_KNOWN | {"WorkerLost": WorkerLost})[found[1]](found[2]) if found else None
 
@@ -73,9 +73,9 @@ class Workers:
             self._end(python)
 
     def run(self, spec: Spec, python: str = "", told: Told = lambda reading: None) -> dict[str, Any]:
-        """Runs one step in the worker of that interpreter and returns its small reference; `told` gets its progress.
+        """Run one step in the worker of that interpreter and return its small reference. `told` receives its progress.
 
-        An engine of another interpreter is first compared with the trainer of this one, see flows.execution.agreement.
+        An engine in another interpreter is first compared with the trainer in this one, see flows.execution.agreement.
         """
         step = asdict(spec)
         if python not in ("", sys.executable) and spec.stage in CHECKED:
@@ -84,7 +84,7 @@ class Workers:
         return self.ask(step, python, f"stage {spec.stage}", told)
 
     def ask(self, order: dict[str, Any], python: str, what: str, told: Told = lambda reading: None) -> dict[str, Any]:
-        """What the worker of that interpreter answers to an order; `told` gets its progress."""
+        """Return the answer of that interpreter's worker to an order. `told` receives its progress."""
         python = python or sys.executable
         worker = self._running.get(python)
         if worker is None or worker.poll() is not None:
@@ -92,7 +92,7 @@ class Workers:
         try:
             _tell(worker, order)
             line = _listen_until(worker, what, stage_hours(), told)
-        except BaseException:  # a cancel, too: half a conversation cannot be gone on with
+        except BaseException:  # also on a cancel: a half-read answer leaves the worker unusable
             self._end(python, patience=0.0)
             raise
         if not line:
@@ -111,10 +111,10 @@ class Workers:
 
 @contextmanager
 def early_worker(config: RunConfig, prepare: bool) -> Iterator[Callable[[], None]]:
-    """Starts the worker that the run's first step will take; what it yields waits for its word that the run can begin.
+    """Start the worker of the run's first step. Yields a function that waits until the worker reports that the run can begin.
 
-    Raises, when asked, ConfigError for a missing model or an unknown choice and SandboxUnavailable for a sandbox that does not
-    answer: before anything is written. `prepare`: it then loads the model, while the flow loads its own libraries.
+    That function raises ConfigError for a missing model or an unknown choice and SandboxUnavailable for a sandbox that does not
+    answer, before anything is written. With `prepare`, the worker then loads the model while the flow loads its own libraries.
     """
     key = (sys.executable, config.threads)
     worker = _early[key] = _launch(*key, "--early")
@@ -128,7 +128,7 @@ def early_worker(config: RunConfig, prepare: bool) -> Iterator[Callable[[], None
 
 
 def stage_hours() -> float:
-    """How long a stage may take, from the environment. Raises ConfigError."""
+    """Return how long a stage may take, from the environment. Raises ConfigError."""
     text = os.environ.get(HOURS, str(DEFAULT_HOURS))
     try:
         hours = float(text)
@@ -140,19 +140,19 @@ def stage_hours() -> float:
 
 
 def _tell(worker: Process, what: dict[str, Any]) -> None:
-    """Raises WorkerLost where the worker has died since somebody looked."""
+    """Send an order. Raises WorkerLost if the worker has died in the meantime."""
     assert worker.stdin is not None
     try:
         worker.stdin.write(json.dumps(what) + "\n")
         worker.stdin.flush()
     except BrokenPipeError as error:
-        raise WorkerLost("the worker ended before it was given its step") from error
+        raise WorkerLost("the worker exited before it received its step") from error
 
 
 def _listen_until(worker: Process, asked: str, hours: float, told: Told) -> str:
-    """The worker's answer. At the deadline it shows where it is, on standard error, and is killed: raises StageFailed.
+    """Return the worker's answer. At the deadline, print the worker's stack on standard error, kill it and raise StageFailed.
 
-    From this process, because a single long call in the worker (a regular expression, say) would keep a clock in there waiting.
+    The clock runs in this process, because a single long call in the worker (such as a regular expression) would block one there.
     """
     over = threading.Event()
 
@@ -172,14 +172,14 @@ def _listen_until(worker: Process, asked: str, hours: float, told: Told) -> str:
         clock.cancel()
     if over.is_set() and not line:
         raise StageFailed(
-            f"{asked} took longer than {hours:g} h and was ended; standard error shows where it was. If it is only slow, resume "
+            f"{asked} took longer than {hours:g} h and was stopped; standard error shows its stack. If it is only slow, resume "
             f"the run with a larger {HOURS}"
         )
     return line
 
 
 def _listen(worker: Process, told: Told = lambda reading: None) -> str:
-    """The answer; empty when the worker ended without one. Readings of its progress come before."""
+    """Return the answer; empty if the worker exited without one. Readings of its progress come first."""
     assert worker.stdout is not None
     for line in worker.stdout:
         if "progress" not in (said := json.loads(line)):
@@ -189,9 +189,9 @@ def _listen(worker: Process, told: Told = lambda reading: None) -> str:
 
 
 def _done(worker: Process, line: str, asked: str) -> dict[str, Any]:
-    """What an answer says was done. Raises the error that it names, and WorkerLost where there is none."""
+    """Return the result in an answer. Raises the error that it names, or WorkerLost if there is no answer."""
     if not line:
-        raise WorkerLost(f"the worker of {asked} ended with exit code {worker.wait()}")
+        raise WorkerLost(f"the worker of {asked} exited with code {worker.wait()}")
     answer = json.loads(line)
     if "error" in answer:
         raise _KNOWN.get(answer["error"], StageFailed)(answer["message"])
@@ -204,7 +204,7 @@ def _check(worker: Process) -> None:
 
 
 def _launch(python: str, threads: int, *more: str) -> Process:
-    quiet = {"VLLM_LOGGING_LEVEL": "ERROR"}  # two hundred lines at every start otherwise; yours goes first
+    quiet = {"VLLM_LOGGING_LEVEL": "ERROR"}  # otherwise 200 lines at every start; the user's setting wins
     environment = quiet | dict(os.environ) | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
     environment.setdefault(HOME_PYTHON, sys.executable)
     return subprocess.Popen(
@@ -219,12 +219,12 @@ def _launch(python: str, threads: int, *more: str) -> Process:
 
 
 def _let_go(worker: Process, patience: float) -> None:
-    """Lets an idle worker close its sandbox, then makes sure that its whole group is gone; a busy one does not listen."""
+    """Let an idle worker close its sandbox, then make sure that its whole group is gone. A busy one does not listen."""
     assert worker.stdin is not None and worker.stdout is not None
     with suppress(OSError, subprocess.TimeoutExpired):  # it is killed below
         worker.stdin.close()
         worker.wait(timeout=patience)
-    with suppress(ProcessLookupError):  # it ended by itself
+    with suppress(ProcessLookupError):  # it exited by itself
         os.killpg(worker.pid, signal.SIGKILL)
     worker.wait()
     worker.stdout.close()

@@ -1,4 +1,4 @@
-"""Alarms: what in a run's numbers a person should look at, from stored tables only, so that report and terminal agree.
+"""Alarms: what needs a person's attention in a run's numbers. Computed from stored tables only, so report and terminal agree.
 
 | alarm | raised when |
 |---|---|
@@ -7,9 +7,9 @@
 | one-sided | the students' mean chance to win, by rating, is below 10 % or above 90 % |
 | zero-variance | more than half of a role's groups have equal rewards and so no gradient |
 | truncated | more than a quarter of proposals or answers hit the token limit |
-| drift | engine and trainer differ by more than 0.03 nats a token on the same tokens |
+| drift | engine and trainer differ by more than 0.03 nats per token on the same tokens |
 | not-finite | an adapter took no step because its gradients were not finite |
-| slow | a stage took six times its median over the other generations, and 5 s more |
+| slow | a stage took more than six times its median over the other generations, and more than 5 s longer |
 """
 
 import math
@@ -25,8 +25,8 @@ ZERO_VARIANCE, TRUNCATED, DRIFT = 0.5, 0.25, 0.03
 SLOW, SLOW_SECONDS = 6.0, 5.0
 REPEATED = 0.5
 BARREN = 10  # generations without a new cell
-HISTORY = 3  # generations before a fall can be told
-SPANS = 6  # stretches of generations that a line lists
+HISTORY = 3  # generations before a fall can be detected
+SPANS = 6  # ranges of generations that a line lists
 
 Clock = Mapping[int, Mapping[str, float]]
 """Seconds by generation and stage."""
@@ -34,7 +34,7 @@ Clock = Mapping[int, Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Alarm:
-    """One thing to look at, in one generation."""
+    """One alarm in one generation."""
 
     generation: int
     name: str
@@ -46,13 +46,13 @@ class Alarm:
 
 
 def alarms(metrics: pa.Table, ratings: pa.Table, clock: Clock) -> list[Alarm]:
-    """All alarms in order of generations; METRICS and RATINGS carry a column `generation` in front."""
+    """Return all alarms in order of generations. METRICS and RATINGS have `generation` as their first column."""
     found = [*_collapsed(metrics), *_one_sided(ratings), *_without_gradient(metrics), *_truncated(metrics), *_drifted(metrics)]
     return sorted([*found, *_slow(clock)], key=lambda alarm: (alarm.generation, alarm.name, alarm.subject))
 
 
 def summary(found: Iterable[Alarm]) -> list[str]:
-    """One line for each kind of alarm and subject: in which generations, and what it said last."""
+    """Return one line for each kind of alarm and subject, with its generations and its latest message."""
     grouped: dict[tuple[str, str], list[Alarm]] = {}
     for alarm in found:
         grouped.setdefault((alarm.name, alarm.subject), []).append(alarm)
@@ -75,7 +75,7 @@ def _spans(generations: list[int]) -> str:
 
 
 def _values(metrics: pa.Table, name: str, role: str | None = None) -> dict[int, float]:
-    """The metric's mean over members (of the role), or the one of all members together, by generation; only finite values."""
+    """Return, by generation, the metric's mean over members (of the role) or its value for all members. Finite values only."""
     found: dict[int, list[float]] = {}
     rows = metrics.select(["generation", "name", "value", "member_id", "role", "kind"]).to_pylist()
     for row in rows:
@@ -101,13 +101,13 @@ def _collapsed(metrics: pa.Table) -> list[Alarm]:
         for generation, value in entropy.items():
             usual = _median_before(entropy, generation)
             if usual is not None and value < ENTROPY_FALL * usual:
-                message = f"entropy of {role}s fell to {value:.2f} nats a token, {usual:.2f} in the median before"
+                message = f"entropy of {role}s fell to {value:.2f} nats per token, {usual:.2f} in the median before"
                 found.append(Alarm(generation, "collapse", f"entropy {role}", message))
     return found
 
 
 def _repeating(metrics: pa.Table) -> list[Alarm]:
-    """Coverage that stands still."""
+    """Yield an alarm if coverage stands still."""
     found = []
     for generation, share in _values(metrics, "propose.duplicate_share").items():
         if share > REPEATED:
@@ -167,7 +167,7 @@ def _drifted(metrics: pa.Table) -> list[Alarm]:
     for role in ("teacher", "student", "both"):
         for generation, value in _values(metrics, "update.drift_mean", role).items():
             if value > DRIFT:
-                message = f"engine and trainer differ by {value:.2f} nats a token for {role}s"
+                message = f"engine and trainer differ by {value:.2f} nats per token for {role}s"
                 found.append(Alarm(generation, "drift", role, message))
         for generation, share in _values(metrics, "update.nonfinite", role).items():
             if share > 0:

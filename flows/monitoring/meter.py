@@ -1,4 +1,4 @@
-"""What a step's progress looks like from outside: readings, taken twice a second in the process that computes. No Prefect."""
+"""Readings of a step's progress, taken twice a second in the process that computes. No Prefect."""
 
 import time
 from collections.abc import Callable
@@ -9,9 +9,9 @@ PERIOD = 0.5  # seconds between two readings
 
 @dataclass(frozen=True)
 class Reading:
-    """A moment of a step: (what, done, total) of what is counted, outermost first, its tokens and their rate.
+    """Progress of a step at one moment: (what, done, total) of each count, outermost first, with tokens and their rate.
 
-    `seconds_left` is for the count `left_of`: the outermost, or where that has not moved yet, the newest.
+    `seconds_left` is for the count `left_of`: the outermost or, if that has not moved yet, the newest.
     """
 
     counts: tuple[tuple[str, float, float], ...]
@@ -22,7 +22,7 @@ class Reading:
 
     @property
     def share(self) -> float:
-        """How much of the outermost count is done, from 0 to 1."""
+        """Share of the outermost count that is done, from 0 to 1."""
         _, done, total = self.counts[0]
         return done / total if total else 1.0
 
@@ -32,12 +32,12 @@ class Reading:
         rate = [] if self.tokens_a_second is None else [f"{self.tokens_a_second:,.0f} tokens/s"]
         counts = [f"{what} {int(done):,}/{int(total):,}" for what, done, total in self.counts]
         tokens = [] if self.tokens_a_second is None else [f"{self.tokens:,} tokens"]
-        return " · ".join(left + rate + counts + tokens)  # what matters most first: a narrow terminal cuts the end
+        return " · ".join(left + rate + counts + tokens)  # most important first: a narrow terminal cuts the end
 
 
 @dataclass
 class _Count:
-    """One thing that is counted: where it began and where it stands."""
+    """One count: where it began and its current value."""
 
     began: float
     first: float
@@ -52,21 +52,21 @@ class _Count:
 
 
 class Meter:
-    """A `Progress` that makes readings of what it is told and hands them on, at most one a period."""
+    """A `Progress` that turns reports into readings and passes them on, at most one per period."""
 
     def __init__(self, hand_on: Callable[[Reading], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._hand_on, self._clock = hand_on, clock
         self.begin()
 
     def begin(self) -> None:
-        """Another step: what was counted before is over."""
+        """Start another step: earlier counts are dropped."""
         self._counts: dict[str, _Count] = {}
         self._newest = ""
         self._earlier_tokens = 0
         self._said = self._clock()
 
     def __call__(self, what: str, done: float, total: float, tokens: int = 0) -> None:
-        """See `Progress`. A count that falls back, or has another total, begins anew."""
+        """Report a count; see `Progress`. A count that falls, or has another total, starts again."""
         now, count, self._newest = self._clock(), self._counts.get(what), what
         begins = count is None or done < count.done or total != count.total
         if count is None or begins:
@@ -74,12 +74,12 @@ class Meter:
             self._counts.pop(what, None)
             count = self._counts[what] = _Count(now, done, done, total)
         count.done, count.tokens = done, tokens
-        if begins or now - self._said >= PERIOD:  # after it begins, minutes can pass without a word
+        if begins or now - self._said >= PERIOD:  # after it begins, minutes can pass without a report
             self._said = now
             self._hand_on(self.reading(now))
 
     def reading(self, now: float) -> Reading:
-        """The moment `now`: the outermost count that is not finished, and the newest within it."""
+        """Return the reading at `now`: the outermost unfinished count, and the newest within it."""
         outer = next((what for what, count in self._counts.items() if count.done < count.total), self._newest)
         chosen = list(dict.fromkeys((outer, self._newest)))
         writing = [count for count in reversed(self._counts.values()) if count.tokens]
@@ -94,7 +94,7 @@ class Meter:
 
 
 def duration(seconds: float) -> str:
-    """A length of time for people: 45 s, 12 min, 3 h 20 min."""
+    """Format a duration: 45 s, 12 min, 3 h 20 min."""
     whole = round(seconds)
     if whole < 100:
         return f"{whole} s"

@@ -1,6 +1,6 @@
-"""What a person sees of the steps that are running: bars on a terminal, elsewhere a line every half minute.
+"""Display of the steps that are running: bars on a terminal, elsewhere a line every half minute.
 
-A step that reports nothing (a model that loads, a machine far away) is still named, with the time that it has taken so far.
+A step that reports nothing (a model that loads, a remote machine) is still shown, with the time that it has taken so far.
 """
 
 import sys
@@ -17,12 +17,12 @@ from rich.table import Column
 
 from flows.monitoring.meter import Reading, duration
 
-LINE_SECONDS = 30.0  # between two lines about a step, where there is no terminal
+LINE_SECONDS = 30.0  # seconds between two lines about a step without a terminal
 Told = Callable[[Reading], None]
 
 
 def to_stderr(line: str) -> None:
-    """A line for whoever reads the log."""
+    """Print a line to standard error, for the log."""
     print(line, file=sys.stderr, flush=True)
 
 
@@ -38,7 +38,7 @@ class _Step:
 
 
 class Display:
-    """Shows the steps of one process. Use as a context manager; `say` takes the lines of a process without a terminal."""
+    """Shows the steps of one process. Use as a context manager. `say` takes the lines of a process without a terminal."""
 
     def __init__(
         self, say: Callable[[str], None] = to_stderr, console: Console | None = None, line_seconds: float = LINE_SECONDS
@@ -68,7 +68,7 @@ class Display:
 
     @contextmanager
     def step(self, name: str, share: float | None = None) -> Iterator[Told]:
-        """A step runs inside the block; what it yields is told its readings. `share`: what of the whole run is done before."""
+        """Show a step while the block runs. Yields a function for its readings. `share`: part of the run done before it."""
         now = time.monotonic()
         step = _Step(name, now, now)
         with self._lock:
@@ -86,7 +86,7 @@ class Display:
                     self._bars.remove_task(step.bar)
 
     def print(self, line: str) -> None:
-        """A line on standard output that stays, above the bars."""
+        """Print a line on standard output that stays above the bars."""
         with self._lock:
             if self._live:
                 self._bars.stop()
@@ -112,7 +112,7 @@ class Display:
                     self._say(f"{step.name}: {_state(step, now)}")
 
     def _named(self, step: _Step, now: float) -> None:
-        """A step without readings shows its time."""
+        """Show the time of a step without readings."""
         if step.reading is None and step.bar is not None and now - step.began >= 1:
             with self._lock:
                 if step in self._steps:

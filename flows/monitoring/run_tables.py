@@ -1,4 +1,4 @@
-"""A run watched while it grows: its small tables and its clock, each generation read once, and the alarms that they raise."""
+"""A growing run's small tables, its times, and the alarms that they raise. Each generation is read once."""
 
 import threading
 
@@ -12,11 +12,11 @@ from stages.core import tables
 from stages.core.statistics.condensed import numbered
 
 SMALL = ("metrics", "ratings", "offspring")
-"""Tables of a few rows a member."""
+"""Tables of a few rows per member."""
 
 
 class RunTables:
-    """Metrics, ratings and offspring of a run. `look` reads what is new; a generation that is whole is never read again."""
+    """Metrics, ratings and offspring of a run. `look` reads what is new. A complete generation is never read again."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -28,7 +28,7 @@ class RunTables:
         self._lock = threading.Lock()
 
     def look(self) -> "RunTables":
-        """Reads what the run has committed since the last look."""
+        """Read what the run has committed since the last look."""
         begun = self.run.history.generations()
         with self._lock:
             for gone in self._parts.keys() - set(begun):
@@ -41,34 +41,34 @@ class RunTables:
 
     @property
     def generations(self) -> list[int]:
-        """Generations begun, as of the last look."""
+        """Generations that had begun at the last look."""
         return sorted(self._parts)
 
     @property
     def faults(self) -> list[str]:
-        """What could not be read, in sentences."""
+        """Return sentences about what could not be read."""
         return [self._faults[key] for key in sorted(self._faults)]
 
     def manifests(self, generation: int) -> list[Manifest]:
-        """The stages that a generation has finished, in their order."""
+        """Return the finished stages of a generation, in order."""
         return self._stages.get(generation, [])
 
     def of(self, generation: int, name: str) -> pa.Table:
-        """A small table of one generation; without rows where its stage has not run or it cannot be read."""
+        """Return a small table of one generation, empty if its stage has not run or it cannot be read."""
         found = self._parts.get(generation, {}).get(name)
         return tables.GENERATION_TABLES[name].empty_table() if found is None else found
 
     def table(self, name: str) -> pa.Table:
-        """A small table over all generations, with a first column `generation`."""
+        """Return a small table over all generations, with `generation` as its first column."""
         parts = [numbered(self.of(generation, name), generation) for generation in self.generations]
         return pa.concat_tables([numbered(tables.GENERATION_TABLES[name].empty_table(), 0), *parts])
 
     def clock(self) -> Clock:
-        """Seconds by generation and stage."""
+        """Return seconds by generation and stage."""
         return {generation: self._seconds[generation] for generation in self.generations}
 
     def alarms(self) -> list[Alarm]:
-        """Everything that a person should look at, in order of generations."""
+        """Return all alarms, in order of generations."""
         return alarms(self.table("metrics"), self.table("ratings"), self.clock())
 
     def _read(self, generation: int) -> None:
@@ -92,7 +92,7 @@ class RunTables:
 
 
 def seconds_of(manifests: list[Manifest]) -> dict[str, float]:
-    """Seconds of each stage of a generation in chain order, its parts added."""
+    """Return the seconds of each stage of a generation in chain order, its parts added."""
     spent = {manifest.stage: 0.0 for manifest in manifests if ".parts/" not in manifest.stage}
     for manifest in manifests:
         stage = manifest.whole_stage
@@ -101,10 +101,10 @@ def seconds_of(manifests: list[Manifest]) -> dict[str, float]:
 
 
 def health(run: Run) -> list[Alarm]:
-    """The alarms of a run as far as it has come; what cannot be read raises none."""
+    """Return the alarms of a run so far. What cannot be read raises none."""
     return RunTables(run).look().alarms()
 
 
 def clock(run: Run) -> Clock:
-    """Seconds of each stage of every generation."""
+    """Return the seconds of each stage of every generation."""
     return RunTables(run).look().clock()

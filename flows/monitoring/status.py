@@ -1,4 +1,4 @@
-"""Where a run stands, as text for `populora status`."""
+"""State of a run, as text for `populora status`."""
 
 import json
 
@@ -11,7 +11,7 @@ from stages.analysis.summary import generation_line
 
 
 def status(run: Run) -> str:
-    """What is done, what is next, who holds the lease, the head, bytes stored, the newest numbers and their alarms."""
+    """Return what is done, what is next, who holds the lease, the head, bytes stored, the newest numbers and their alarms."""
     description = run.history.description()
     if description is None:
         raise NotStored(f"no run {run.run_id} in {run.store.url}")
@@ -31,7 +31,7 @@ def status(run: Run) -> str:
 
 
 def _newest(run: Run) -> tuple[int | None, list[Manifest]]:
-    """The newest generation with a finished stage, and its manifests; None for start."""
+    """Return the newest generation with a finished stage, and its manifests; None for start."""
     for generation in reversed(run.history.generations()):
         if done := run.history.of_generation(generation):
             return generation, done
@@ -39,7 +39,7 @@ def _newest(run: Run) -> tuple[int | None, list[Manifest]]:
 
 
 def done(run: Run, planned: int) -> str:
-    """How far the run has come."""
+    """Return how much of the run is done."""
     whole = sum(1 for generation in run.history.generations() if run.manifest("evolve", generation) is not None)
     generation, finished = _newest(run)
     if not finished:
@@ -49,38 +49,38 @@ def done(run: Run, planned: int) -> str:
 
 
 def following(run: Run, planned: int) -> str:
-    """The stage that comes next."""
+    """Return the next stage."""
     generation, done = _newest(run)
     if not done:
         return "start"
     if generation is None or done[-1].stage == STAGE_NAMES[-1]:
         following = 0 if generation is None else generation + 1
         return f"{STAGE_NAMES[0]} of generation {following}" if following < planned else "nothing: the run is finished"
-    # A benchmark runs only in some generations, so what follows `rate` is either.
+    # A benchmark runs only in some generations, so either may follow `rate`.
     after = STAGE_NAMES[STAGE_NAMES.index(done[-1].stage) + 1]
     return f"{'benchmark or evolve' if after == 'benchmark' else after} of generation {generation}"
 
 
 def holder(run: Run) -> str:
-    """Who works on the run."""
+    """Return who holds the run's lease."""
     try:
         lease = json.loads(run.store.read(f"{run.run_id}/.lease"))
     except NotStored:
-        return "held by nobody"
+        return "not held"
     except ValueError:
         return "held, but the lease cannot be read"
     return f"held by process {lease.get('pid', '?')} on host {lease.get('host', '?')}, beat {lease.get('beat', '?')}"
 
 
 def stored(run: Run) -> str:
-    """Bytes by what they are for."""
+    """Format bytes by purpose."""
     sizes = stored_bytes(run)
     parts = ", ".join(f"{kind} {size_text(size)}" for kind, size in sorted(sizes.items()))
     return f"{size_text(sum(sizes.values()))} ({parts})" if parts else "0 B"
 
 
 def stored_bytes(run: Run) -> dict[str, int]:
-    """Bytes of adapters, benchmarks, generations and the rest."""
+    """Return the bytes of adapters, benchmarks, generations and the rest."""
     found: dict[str, int] = {}
     prefix = f"{run.run_id}/"
     for uri, size in run.store.sizes(prefix).items():
@@ -91,7 +91,7 @@ def stored_bytes(run: Run) -> dict[str, int]:
 
 
 def size_text(size: float) -> str:
-    """Bytes as people read them."""
+    """Format bytes with a unit."""
     for unit in ("B", "KB", "MB", "GB"):
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
@@ -100,7 +100,7 @@ def size_text(size: float) -> str:
 
 
 def _numbers(run: Run) -> tuple[str, list[str]]:
-    """The line of the newest generation that is rated, and its alarms."""
+    """Return the line of the newest rated generation, and its alarms."""
     for generation in reversed(run.history.generations()):
         if run.manifest("rate", generation) is None:
             continue

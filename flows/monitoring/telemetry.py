@@ -1,8 +1,8 @@
-"""Prometheus metrics of every run of a store, read from its manifests and small tables when they are asked for.
+"""Prometheus metrics of every run of a store, read from its manifests and small tables at each scrape.
 
-Nothing is counted in the processes that train: what a scrape says is what is stored, so it holds after a crash and for any number
-of machines. Counters go over all generations; gauges are those of the newest generation that has the number. How long a lease has
-stood still is measured by this process's own clock, from its first scrape on: clocks of two machines are never compared.
+Nothing is counted in the processes that train. A scrape reports what is stored, so it holds after a crash and for any number
+of machines. Counters cover all generations. Gauges show the newest generation that has the number. This process's own clock
+measures how long a lease has not changed, from the first scrape on: clocks of two machines are never compared.
 """
 
 import json
@@ -20,11 +20,11 @@ from flows.monitoring.telemetry_run import numbers
 from flows.run.run import Run
 from flows.storage import Damaged, NotStored, Store, StoreRefused
 
-BYTES_SECONDS = 60.0  # how long a count of stored bytes serves: it needs a listing
+BYTES_SECONDS = 60.0  # seconds to reuse a count of stored bytes: it needs a listing
 
 
 class StoreMetrics(Collector):
-    """The metrics of a store. `watch_of` gives each run's small tables as far as it has come."""
+    """The metrics of a store. `watch_of` returns each run's small tables so far."""
 
     def __init__(self, store: Store, run_ids: Callable[[], list[str]], watch_of: Callable[[str], RunTables]) -> None:
         self._store, self._run_ids, self._watch_of = store, run_ids, watch_of
@@ -34,7 +34,7 @@ class StoreMetrics(Collector):
         self._lock = threading.Lock()
 
     def describe(self) -> list[Metric]:
-        """Nothing in advance: the registry would scrape the store once to find out."""
+        """Describe nothing in advance: otherwise the registry would scrape the store to find out."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -60,14 +60,14 @@ class StoreMetrics(Collector):
         for name, says, labels, value in numbers(watch):
             _family(families, name, says, ("run", *labels)).add_metric([watch.run.run_id, *labels.values()], value)
         for kind, size in self._stored(watch.run).items():
-            of = _family(families, "populora_store_bytes", "Bytes stored, by what they are for.", ("run", "kind"))
+            of = _family(families, "populora_store_bytes", "Bytes stored, by purpose.", ("run", "kind"))
             of.add_metric([watch.run.run_id, kind], size)
         held, still = self._lease(watch.run)
-        _family(families, "populora_lease_held", "Whether a process works on the run.", ("run",)).add_metric(
+        _family(families, "populora_lease_held", "Whether a process is running the run.", ("run",)).add_metric(
             [watch.run.run_id], held
         )
         age = _family(
-            families, "populora_lease_unchanged_seconds", "Since this exporter last saw the lease's heart beat.", ("run",)
+            families, "populora_lease_unchanged_seconds", "Seconds since this exporter last saw the lease's beat.", ("run",)
         )
         if held:
             age.add_metric([watch.run.run_id], still)
@@ -80,7 +80,7 @@ class StoreMetrics(Collector):
         return found
 
     def _lease(self, run: Run) -> tuple[bool, float]:
-        """Whether the lease is held, and the seconds since its beat was seen to change."""
+        """Return whether the lease is held, and the seconds since its beat was seen to change."""
         try:
             lease = json.loads(self._store.read(f"{run.run_id}/.lease"))
         except NotStored:

@@ -1,7 +1,7 @@
-"""Metrics of what lies around the runs: graphics cards of this machine, and flow runs that wait at the Prefect server.
+"""Metrics outside the runs: GPUs of this machine, and flow runs waiting at the Prefect server.
 
-Both are optional. Without `nvidia-smi` there are no cards, and without PREFECT_API_URL no queue; a server that does not answer
-gives one metric that says so. Each question is asked at most every SECONDS, and a scrape waits for it PATIENCE at most.
+Both are optional. Without `nvidia-smi` there are no GPU metrics, and without PREFECT_API_URL no queue. A server that does not
+answer gives one metric that reports it. Each source is queried at most every SECONDS, and a scrape waits at most PATIENCE for it.
 """
 
 import csv
@@ -25,13 +25,13 @@ Number = tuple[str, str, dict[str, str], float]
 
 
 class MachineMetrics:
-    """The numbers of this machine and of its Prefect server, each kept for SECONDS."""
+    """The numbers of this machine and of its Prefect server, each cached for SECONDS."""
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[float, list[Number]]] = {}
 
     def numbers(self) -> Iterator[Number]:
-        """(name, what it says, labels, value)."""
+        """(name, description, labels, value)."""
         yield from self._fresh("cards", cards)
         if api := os.environ.get("PREFECT_API_URL", ""):
             yield from self._fresh("queue", lambda: queue(api))
@@ -45,7 +45,7 @@ class MachineMetrics:
 
 
 def cards() -> list[Number]:
-    """Memory and use of each NVIDIA card that this machine has; nothing on a machine without one."""
+    """Return memory and utilization of each NVIDIA GPU of this machine; nothing if there is none."""
     if shutil.which(_CARDS[0]) is None:
         return []
     try:
@@ -58,20 +58,20 @@ def cards() -> list[Number]:
             continue
         card = {"card": row[0]}
         for (name, says, factor), text in zip(_OF_CARDS, row[1:], strict=True):
-            if text.replace(".", "", 1).isdigit():  # a card may say [N/A]
+            if text.replace(".", "", 1).isdigit():  # a GPU may report [N/A]
                 found.append((name, says, card, float(text) * factor))
     return found
 
 
 _OF_CARDS = (
-    ("populora_gpu_memory_used_bytes", "Memory in use on a card of this machine.", 2.0**20),
-    ("populora_gpu_memory_bytes", "Memory of a card of this machine.", 2.0**20),
-    ("populora_gpu_use", "Share of the last moment in which a card of this machine was at work.", 0.01),
+    ("populora_gpu_memory_used_bytes", "Memory in use on a GPU of this machine.", 2.0**20),
+    ("populora_gpu_memory_bytes", "Memory of a GPU of this machine.", 2.0**20),
+    ("populora_gpu_use", "Share of the last sampling period in which a GPU of this machine was busy.", 0.01),
 )
 
 
 def queue(api: str) -> list[Number]:
-    """Flow runs of each work pool by state, from the Prefect API at `api`."""
+    """Return the flow runs of each work pool by state, from the Prefect API at `api`."""
     says = "Whether the Prefect server answers."
     try:
         pools = [str(pool["name"]) for pool in _asked(f"{api}/work_pools/filter", {})]
@@ -83,7 +83,7 @@ def queue(api: str) -> list[Number]:
                     {"work_pools": {"name": {"any_": [pool]}}, "flow_runs": {"state": {"name": {"any_": [state]}}}},
                 )
                 labels = {"pool": pool, "state": state.lower()}
-                found.append(("populora_queue_flow_runs", "Flow runs of a work pool that are not over.", labels, float(count)))
+                found.append(("populora_queue_flow_runs", "Unfinished flow runs of a work pool.", labels, float(count)))
     except (OSError, urllib.error.URLError, ValueError, KeyError, TypeError):
         return [("populora_prefect_up", says, {}, 0.0)]
     return found

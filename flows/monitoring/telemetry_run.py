@@ -1,4 +1,4 @@
-"""The numbers of one run that Prometheus gets: (name, what it says, labels, value)."""
+"""The numbers of one run for Prometheus: (name, description, labels, value)."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -13,18 +13,18 @@ Values = Mapping[tuple[str, str | None, str | None, str | None], float]
 
 _MEMORY = (
     ("peak_memory_mb", "populora_stage_peak_memory_bytes", "Largest resident memory of the process that ran the stage"),
-    ("peak_gpu_memory_mb", "populora_stage_peak_gpu_memory_bytes", "Most memory that the stage's tensors held on a card"),
+    ("peak_gpu_memory_mb", "populora_stage_peak_gpu_memory_bytes", "Peak memory of the stage's tensors on a GPU"),
 )
 
 
 def numbers(watch: RunTables) -> Iterator[Number]:
-    """Everything that a run's manifests and small tables say."""
+    """Return all numbers from a run's manifests and small tables."""
     config = (watch.run.history.description() or {}).get("config", {})
     labels = {"mode": str(config.get("mode", "")), "model": str(config.get("model", {}).get("name", ""))}
     yield "populora_run_info", "The run's mode and base model.", labels, 1
-    yield "populora_generations_planned", "Generations that the run is to have.", {}, float(config.get("generations", 0))
+    yield "populora_generations_planned", "Generations planned for the run.", {}, float(config.get("generations", 0))
     whole = [generation for generation in watch.generations if _stage(watch, generation, "evolve")]
-    yield "populora_generations_done", "Generations that are whole.", {}, len(whole)
+    yield "populora_generations_done", "Complete generations.", {}, len(whole)
     yield from _times(watch, whole)
     yield from _work(watch, whole)
     yield from _newest(watch)
@@ -40,31 +40,31 @@ def _times(watch: RunTables, whole: list[int]) -> Iterator[Number]:
     if not whole:
         return
     for stage, seconds in watch.clock()[whole[-1]].items():
-        yield "populora_newest_stage_seconds", "Seconds of a stage in the newest whole generation.", {"stage": stage}, seconds
+        yield "populora_newest_stage_seconds", "Seconds of a stage in the newest complete generation.", {"stage": stage}, seconds
         clock = _clock(watch, whole[-1], stage)
         for key, name, says in _MEMORY:
             if key in clock:
-                yield name, f"{says}, newest whole generation.", {"stage": stage}, float(clock[key]) * 2**20
+                yield name, f"{says}, newest complete generation.", {"stage": stage}, float(clock[key]) * 2**20
 
 
 def _work(watch: RunTables, whole: list[int]) -> Iterator[Number]:
-    """Tokens and programs: over all whole generations, and a second in the newest."""
+    """Return tokens and programs over all complete generations, and per second in the newest."""
     done: Counter[tuple[str, str]] = Counter()
     for generation in whole:
         done.update(_amounts(watch, generation))
     for (unit, stage), amount in done.items():
-        yield f"populora_{unit}_total", f"{unit.capitalize()} of a stage, over whole generations.", {"stage": stage}, amount
+        yield f"populora_{unit}_total", f"{unit.capitalize()} of a stage, over complete generations.", {"stage": stage}, amount
     if not whole:
         return
     spent = watch.clock()[whole[-1]]
     for (unit, stage), amount in _amounts(watch, whole[-1]).items():
         if spent.get(stage):
-            says = f"{unit.capitalize()} a second of a stage in the newest whole generation."
+            says = f"{unit.capitalize()} per second of a stage in the newest complete generation."
             yield f"populora_{unit}_per_second", says, {"stage": stage}, amount / spent[stage]
 
 
 def _amounts(watch: RunTables, generation: int) -> Counter[tuple[str, str]]:
-    """What each stage of a generation got through, by unit and stage."""
+    """Return how much each stage of a generation processed, by unit and stage."""
     values = lookup(watch.of(generation, "metrics"))
     refs = [ref for one in watch.manifests(generation) for ref in one.outputs if ref.rows is not None]
     rows = {ref.uri.rpartition("/")[2].removesuffix(".parquet"): ref.rows or 0 for ref in refs}
@@ -83,7 +83,7 @@ def _amounts(watch: RunTables, generation: int) -> Counter[tuple[str, str]]:
 
 
 def _newest(watch: RunTables) -> Iterator[Number]:
-    """Shares, rewards and ratings of the newest generation that is rated; proposals by verdict over all."""
+    """Return shares, rewards and ratings of the newest rated generation, and proposals by verdict over all."""
     statuses: Counter[str] = Counter()
     newest: Values = {}
     rated: list[dict[str, Any]] = []
@@ -111,8 +111,8 @@ def _newest(watch: RunTables) -> Iterator[Number]:
 
 def _members(values: Values, rated: list[dict[str, Any]]) -> Iterator[Number]:
     shown = {
-        "update.entropy": ("populora_entropy_nats", "Entropy a token of a member."),
-        "update.drift_mean": ("populora_drift_nats", "Difference of engine and trainer, nats a token, of a member."),
+        "update.entropy": ("populora_entropy_nats", "Entropy per token of a member."),
+        "update.drift_mean": ("populora_drift_nats", "Difference between engine and trainer for a member, in nats per token."),
     }
     for (name, member, role, _), value in values.items():
         if name in shown and member and role:

@@ -1,11 +1,11 @@
-"""`populora track`: a run's numbers, as its tables hold them, also to TensorBoard, MLflow or Weights & Biases. Off unless asked.
+"""`populora track`: send the numbers of a run's tables to TensorBoard, MLflow or Weights & Biases. Off by default.
 
-It reads the store and nothing else, so it works during a run, after it, and from another machine; training neither knows nor
-waits. A destination remembers the last generation that it got: the same command goes on from there, and repeats nothing.
+It reads only the store, so it works during a run, after it, and from another machine, and training never waits for it. A
+destination remembers the last generation that it received: the same command resumes from there and repeats nothing.
 
-Names: a metric, then what it is about, as in `solve.rate`, `solve.rate/deduction`, `update.entropy/student/s0`,
-`pair.solve_rate/student/s0/t1`. Added to the table `metrics` are `rating.mu`, `rating.sigma` and `rating.fitness` of each
-member, `seconds/{stage}`, and the count of `alarms`.
+Names: a metric, then its subject, as in `solve.rate`, `solve.rate/deduction`, `update.entropy/student/s0`,
+`pair.solve_rate/student/s0/t1`. In addition to the table `metrics` there are `rating.mu`, `rating.sigma` and `rating.fitness` of
+each member, `seconds/{stage}`, and the count of `alarms`.
 """
 
 import math
@@ -25,18 +25,18 @@ POLL_SECONDS = 10.0
 
 
 class Sink(Protocol):
-    """Where numbers go. Made with the target, the run's id and its configuration."""
+    """A destination of numbers. Created with the target, the run's id and its configuration."""
 
     def last(self) -> int:
-        """The newest generation that it has got; -1 for none."""
+        """Return the newest generation that it has received; -1 for none."""
         ...
 
     def write(self, generation: int, ended: float, values: Mapping[str, float]) -> None:
-        """All numbers of a generation that ended at this time."""
+        """Send all numbers of a generation that ended at this time."""
         ...
 
     def close(self) -> None:
-        """Leaves everything written."""
+        """Write everything that is pending."""
         ...
 
 
@@ -44,10 +44,10 @@ SINKS: dict[str, Callable[[str, str, Json], Sink]] = {"tensorboard": TensorBoard
 
 
 def track(run: Run, to: str, follow: bool = False, told: Callable[[str], None] = print) -> int:
-    """Sends each whole generation that `to` (`tensorboard:FOLDER`, `mlflow:URI`, `wandb:FOLDER`) lacks; how many.
+    """Send each complete generation that `to` (`tensorboard:FOLDER`, `mlflow:URI`, `wandb:FOLDER`) has not received.
 
-    With `follow` it waits for more until the run is whole. Raises NotStored for a run never started, ConfigError for a target
-    that is none.
+    Returns how many. With `follow` it waits for more until the run is complete. Raises NotStored for a run that never started,
+    ConfigError for an invalid target.
     """
     description = run.history.description()
     if description is None:
@@ -72,7 +72,7 @@ def track(run: Run, to: str, follow: bool = False, told: Callable[[str], None] =
 
 
 def opened(to: str, run_id: str, config: Json) -> Sink:
-    """The destination that `to` names. Raises ConfigError."""
+    """Open the destination that `to` names. Raises ConfigError."""
     kind, _, target = to.partition(":")
     if kind not in SINKS or not target:
         raise ConfigError(f"--to {to[:80]!r}: give one of {', '.join(f'{name}:WHERE' for name in sorted(SINKS))}")
@@ -80,18 +80,18 @@ def opened(to: str, run_id: str, config: Json) -> Sink:
 
 
 def whole(watch: RunTables) -> list[int]:
-    """Generations that are finished."""
+    """Return the finished generations."""
     return [number for number in watch.generations if any(one.stage == "evolve" for one in watch.manifests(number))]
 
 
 def ended(watch: RunTables, generation: int) -> float:
-    """When the last stage of a generation ended, by the clock of the machine that worked."""
+    """Return when the last stage of a generation ended, by the clock of the machine that ran it."""
     clocks = [one.clock for one in watch.manifests(generation)]
     return max((float(one.get("started", 0.0)) + float(one.get("seconds", 0.0)) for one in clocks), default=0.0)
 
 
 def values(watch: RunTables, generation: int) -> dict[str, float]:
-    """The finite numbers of a generation by name."""
+    """Return the finite numbers of a generation by name."""
     found: dict[str, float] = {}
     for row in watch.of(generation, "metrics").to_pylist():
         found[_name(row)] = row["value"]

@@ -1,6 +1,6 @@
 """The three destinations of `populora track`. Each needs its extra: `pip install 'populora-pipeline[tensorboard]'` and so on.
 
-What was sent last is kept with what was sent: as a tag of the MLflow run, and for the other two in a small file in their folder.
+The last generation sent is stored with the data: a tag of the MLflow run, and for the other two a small file in their folder.
 """
 
 import importlib
@@ -20,7 +20,7 @@ PROJECT = "populora"
 
 
 def needed(module: str, extra: str) -> Any:
-    """The library. Raises ConfigError naming the extra that brings it."""
+    """Import the library. Raises ConfigError naming the extra that provides it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -28,7 +28,7 @@ def needed(module: str, extra: str) -> Any:
 
 
 def flat(config: Mapping[str, Any], before: str = "") -> dict[str, str]:
-    """Settings by dotted name, as texts."""
+    """Return settings by dotted name, as text."""
     found: dict[str, str] = {}
     for key, value in config.items():
         found |= flat(value, f"{before}{key}.") if isinstance(value, Mapping) else {f"{before}{key}": str(value)}
@@ -36,7 +36,7 @@ def flat(config: Mapping[str, Any], before: str = "") -> dict[str, str]:
 
 
 class _Marker:
-    """Which generation a folder got last."""
+    """Marker of the last generation that a folder received."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / ".populora.json"
@@ -55,7 +55,7 @@ class _Marker:
 
 
 class TensorBoard:
-    """Event files in a folder, a sub-folder for each run."""
+    """Event files in a folder, with a sub-folder for each run."""
 
     def __init__(self, target: str, run_id: str, config: Json) -> None:
         library = needed("tensorboard.summary", "tensorboard")
@@ -64,18 +64,18 @@ class TensorBoard:
         self._writer = library.Writer(str(folder))
 
     def last(self) -> int:
-        """From the folder's marker."""
+        """Return the last generation, from the folder's marker."""
         return self._marker.read()
 
     def write(self, generation: int, ended: float, values: Mapping[str, float]) -> None:
-        """One scalar a number, at the step of its generation and the time at which it ended."""
+        """Write one scalar per number, at the step of its generation and the time at which it ended."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, step=generation, wall_time=ended)
         self._writer.flush()
         self._marker.write(generation)
 
     def close(self) -> None:
-        """Ends the event file."""
+        """Close the event file."""
         self._writer.close()
 
 
@@ -101,11 +101,11 @@ class MLflow:
             raise StoreUnavailable(f"MLflow at {target}: {str(error).splitlines()[0][:200]}") from error
 
     def last(self) -> int:
-        """From the run's tag."""
+        """Return the last generation, from the run's tag."""
         return int(self._client.get_run(self._id).data.tags.get(LAST, -1))
 
     def write(self, generation: int, ended: float, values: Mapping[str, float]) -> None:
-        """In batches of a thousand, which is what a server takes at once; the tag comes last."""
+        """Send batches of a thousand, the most that a server takes at once; then set the tag."""
         at = int(1000 * ended)
         found = [self._entities.Metric(_allowed(name), value, at, generation) for name, value in values.items()]
         try:
@@ -116,12 +116,12 @@ class MLflow:
             raise StoreUnavailable(f"MLflow: {str(error).splitlines()[0][:200]}") from error
 
     def close(self) -> None:
-        """The run stays open for more generations until it is marked as finished."""
+        """Mark the run as finished. Until then it stays open for more generations."""
         self._client.set_terminated(self._id)
 
 
 class WandB:
-    """A run of the project `populora` (or WANDB_PROJECT) with its files in a folder; offline unless WANDB_API_KEY is set."""
+    """A run of the project `populora` (or WANDB_PROJECT) with its files in a folder. Offline unless WANDB_API_KEY is set."""
 
     def __init__(self, target: str, run_id: str, config: Json) -> None:
         library = needed("wandb", "wandb")
@@ -134,19 +134,19 @@ class WandB:
         self._run = library.init(**named, mode=mode, resume="allow", config=flat(config), settings=quiet)
 
     def last(self) -> int:
-        """From the folder's marker: offline there is nobody to ask."""
+        """Return the last generation, from the folder's marker: offline there is no server to query."""
         return self._marker.read()
 
     def write(self, generation: int, ended: float, values: Mapping[str, float]) -> None:
-        """One step a generation."""
+        """Write one step per generation."""
         self._run.log(dict(values) | {"ended": ended}, step=generation)
         self._marker.write(generation)
 
     def close(self) -> None:
-        """Ends the run; `wandb sync` sends what was kept offline."""
+        """End the run. `wandb sync` sends offline data."""
         self._run.finish()
 
 
 def _allowed(name: str) -> str:
-    """MLflow takes letters, digits and `_-. :/` in names."""
+    """Return a name for MLflow, which takes letters, digits and `_-. :/`."""
     return re.sub(r"[^\w\-. :/]", "_", name)

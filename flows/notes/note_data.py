@@ -1,4 +1,4 @@
-"""What a generation's note is drawn from: its small tables, a few columns of its large ones, and curves over the run so far."""
+"""The data of a generation's note: its small tables, a few columns of its large ones, and curves over the run so far."""
 
 import base64
 import io
@@ -35,7 +35,7 @@ _POINTS = {
 
 
 class NoteBuilder:
-    """Gathers what each generation's notes say; what the curves need of earlier generations is kept."""
+    """Collects the data of each generation's notes. Keeps what the curves need from earlier generations."""
 
     def __init__(self, run: Run, planned: int, base: str = "") -> None:
         self.run, self.planned = run, planned
@@ -44,7 +44,7 @@ class NoteBuilder:
         self._points: dict[str, dict[int, pa.Table]] = {name: {} for name in _POINTS}
 
     def told(self, generation: int) -> NoteData:
-        """Everything about one generation that is stored."""
+        """Return everything about one generation that is stored."""
         watch = self.watch.look()
         tasks, grades = self.tasks(generation), self.grades(generation)
         for earlier in watch.generations:
@@ -66,17 +66,17 @@ class NoteBuilder:
         )
 
     def tasks(self, generation: int) -> list[Row]:
-        """The tasks of a generation."""
+        """Return the tasks of a generation."""
         return rows(self.run, f"{folder_of(generation)}/tasks.parquet", _TASK)
 
     def grades(self, generation: int) -> list[Row]:
-        """The verdicts of a generation on its own tasks."""
+        """Return the verdicts of a generation on its own tasks."""
         own = {row["task_id"] for row in rows(self.run, f"{folder_of(generation)}/tasks.parquet", ("task_id",))}
         graded = rows(self.run, f"{folder_of(generation)}/grades.parquet", _GRADE)
         return [row for row in graded if row["task_id"] in own]
 
     def matches(self, generation: int) -> list[Row]:
-        """The matches of a generation."""
+        """Return the matches of a generation."""
         return rows(self.run, f"{folder_of(generation)}/matches.parquet")
 
     def _sample(self, generation: int, heading: str, task: Row, grades: list[Row]) -> Sample:
@@ -88,7 +88,7 @@ class NoteBuilder:
         return Sample(heading, task, sum(row["correct"] for row in grades), len(grades), listed)
 
     def _keep(self, generation: int) -> None:
-        """The columns that the curves are drawn from; read once, when the generation is graded."""
+        """Return the columns that the curves are drawn from. Read once, when the generation is graded."""
         folder = folder_of(generation)
         if generation in self._points["grades"]:
             return
@@ -108,7 +108,7 @@ class NoteBuilder:
             self._points[name][generation] = pa.Table.from_pylist(numbered, _POINTS[name])
 
     def _pictures(self, generation: int) -> dict[str, str]:
-        """The curves up to this generation, as small pictures in the note itself: they show without a browser of ours."""
+        """Return the curves up to this generation as small pictures in the note itself, so they need no artifact browser."""
         from stages.figures import figures
         from stages.figures import population as population_figures
         from stages.figures import tasks as task_figures
@@ -128,7 +128,7 @@ class NoteBuilder:
 
 
 def choose(tasks: list[Row], grades: list[Row]) -> list[tuple[str, Row, list[Row]]]:
-    """Three tasks that people want to see: what most solved, what about half solved, what nobody solved; with their verdicts."""
+    """Return three tasks with their verdicts: one that most attempts solved, one that about half did, one that none did."""
     attempts: dict[str, list[Row]] = {}
     for row in grades:
         attempts.setdefault(row["task_id"], []).append(row)
@@ -140,7 +140,7 @@ def choose(tasks: list[Row], grades: list[Row]) -> list[tuple[str, Row, list[Row
     wanted = [
         ("Solved by most", [one for one in rated if one[1] > 0], lambda rate: -rate),
         ("In between", [one for one in rated if 0 < one[1] < 1], lambda rate: abs(rate - 0.5)),
-        ("Solved by nobody", [one for one in rated if one[1] == 0], lambda rate: rate),
+        ("Solved by no one", [one for one in rated if one[1] == 0], lambda rate: rate),
     ]
     chosen: list[tuple[str, Row, list[Row]]] = []
     for heading, fitting, rank in wanted:
@@ -158,7 +158,7 @@ def _shares(values: Any) -> tuple[float | None, float | None]:
 
 
 def _small(figure: Any) -> str:
-    """The figure as a PNG of a few colours and kilobytes, in a data URI."""
+    """Return the figure as a data URI: a PNG of a few colours and kilobytes."""
     from PIL import Image
 
     drawn, out = io.BytesIO(), io.BytesIO()

@@ -1,7 +1,7 @@
-"""What the notes of a generation say, as Markdown and tables: pure text from a run's tables.
+"""The text of a generation's notes, as Markdown and tables: pure text from a run's tables.
 
-Model-written text stands in fences longer than any run of backticks in it, with hidden characters written out, so that the page
-that renders the Markdown shows it and obeys none of it.
+Model-written text is fenced by more backticks than any run of them in it, with hidden characters escaped. The page that renders
+the Markdown shows this text and interprets none of it.
 """
 
 import re
@@ -19,13 +19,13 @@ Row = dict[str, Any]
 Values = Mapping[tuple[str, str | None, str | None, str | None], float]
 PROGRAM, VALUE, ANSWERS, PAIRS = 2000, 200, 5, 3
 BARS = "▁▂▃▄▅▆▇█"
-SPARKS = 24  # of the newest generations; the UI's column is no wider
+SPARKS = 24  # of the newest generations: the width of the UI's column
 PROGRAMS = ("lines", "depth", "cyclomatic", "variables")
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A task that the note shows, with its attempts counted by answer and verdict."""
+    """A task that the note shows, with the number of attempts by answer and verdict."""
 
     heading: str
     task: Row
@@ -36,7 +36,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class NoteData:
-    """Everything that a generation's note is made of. `earlier` holds (valid share, solve rate) of each generation so far."""
+    """Everything that a generation's note shows. `earlier` has (valid share, solve rate) of each generation so far."""
 
     run_id: str
     generation: int
@@ -53,7 +53,7 @@ class NoteData:
 
 
 def generation_note(told: NoteData) -> str:
-    """The summary of one generation."""
+    """Return the summary of one generation."""
     parts = [
         f"# {told.run_id}, generation {told.generation} of {told.planned}",
         _links(told),
@@ -70,7 +70,7 @@ def generation_note(told: NoteData) -> str:
 
 
 def run_note(run_id: str, planned: int, lines: Sequence[str], alarms: Sequence[str], at: Addresses | None) -> str:
-    """The rolling summary of a run: its newest generations, newest first, and everything to look at."""
+    """Return the rolling summary of a run: its newest generations, newest first, and its alarms."""
     parts = [
         f"# {run_id}",
         f"[The run in the artifact browser]({at.run(run_id)})" if at else "",
@@ -82,7 +82,7 @@ def run_note(run_id: str, planned: int, lines: Sequence[str], alarms: Sequence[s
 
 
 def rating_rows(ratings: Sequence[Row]) -> list[Row]:
-    """The table of ratings: one short row a member, the fittest of each role first."""
+    """Return the table of ratings: one short row per member, the fittest of each role first."""
     latest = {row["member_id"]: row for row in ratings}
     ordered = sorted(latest.values(), key=lambda row: (row["role"] != "teacher", -row["fitness"]))
     return [
@@ -101,7 +101,7 @@ def rating_rows(ratings: Sequence[Row]) -> list[Row]:
 
 
 def match_rows(matches: Sequence[Row], tasks: Sequence[Row], grades: Sequence[Row]) -> list[Row]:
-    """The table of matches: who asked whom, how many tasks were valid, and how many attempts were correct."""
+    """Return the table of matches: who asked whom, how many tasks were valid, and how many attempts were correct."""
     valid, posed = (
         Counter(row["match_id"] for row in tasks if row["status"] == "valid"),
         Counter(row["match_id"] for row in tasks),
@@ -123,19 +123,19 @@ def match_rows(matches: Sequence[Row], tasks: Sequence[Row], grades: Sequence[Ro
 
 
 def sparkline(values: Sequence[float | None]) -> str:
-    """Shares from 0 to 1 as a line of bars; a space where one is missing."""
+    """Return shares from 0 to 1 as a line of bars, with a space for a missing one."""
     return "".join(" " if one is None else BARS[min(len(BARS) - 1, max(0, int(one * len(BARS))))] for one in values[-SPARKS:])
 
 
 def fence(text: str, language: str = "") -> str:
-    """A block that nothing in the text can close."""
+    """Return a fenced block that nothing in the text can close."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     ticks = "`" * max(3, longest + 1)
     return f"{ticks}{language}\n{text}\n{ticks}"
 
 
 def _inline(text: str) -> str:
-    """Our own words in a line of Markdown, with nothing in them that Markdown or HTML would read."""
+    """Return our own text for a line of Markdown, without anything that Markdown or HTML would interpret."""
     return re.sub(r"([\\`*_\[\]<>|!#])", r"\\\1", visible(text).replace("\n", " "))
 
 
@@ -153,7 +153,7 @@ def _links(told: NoteData) -> str:
 
 
 def _numbers(told: NoteData) -> str:
-    """The headline table: what of how many, and the curve so far."""
+    """Return the headline table: counts, shares, and the curve so far."""
     values = told.values
     kinds = ", ".join(
         f"{kind} {_percent(values.get(('solve.rate', None, None, kind)))}"
@@ -172,14 +172,14 @@ def _numbers(told: NoteData) -> str:
         ("mean reward", _by_role(values, "reward.mean", "{:+.3f}"), ""),
         ("groups without gradient", _over_members(values, "reward.zero_variance_share", 100, "{:.0f} %"), ""),
         ("valid program", _lines(values), ""),
-        ("entropy a token", _over_members(values, "update.entropy", 1, "{:.2f} nats"), ""),
-        ("drift, engine to trainer", _over_members(values, "update.drift_mean", 1, "{:.2g} nats a token"), ""),
+        ("entropy per token", _over_members(values, "update.entropy", 1, "{:.2f} nats"), ""),
+        ("drift, engine to trainer", _over_members(values, "update.drift_mean", 1, "{:.2g} nats per token"), ""),
     ]
     return "| | | so far |\n|---|---|---|\n" + "\n".join(f"| {name} | {value} | {line} |" for name, value, line in rows)
 
 
 def _lines(values: Values) -> str:
-    """Complexity of valid programs as written, and stripped where that differs."""
+    """Return the complexity of valid programs as written, and stripped if that differs."""
     shown = []
     for name in PROGRAMS:
         written, stripped = (values.get((f"program.{kind}{name}", None, None, None)) for kind in ("", "stripped_"))
@@ -190,7 +190,7 @@ def _lines(values: Values) -> str:
 
 
 def _cells(values: Values) -> str:
-    """Coverage so far, and what is new."""
+    """Return the coverage so far, and how much is new."""
     so_far, new = (values.get((f"coverage.{name}", None, None, None)) for name in ("cells", "new_cells"))
     return "–" if so_far is None or new is None else f"{so_far:,.0f} so far, {new:.0f} of them new"
 
@@ -201,7 +201,7 @@ def _by_role(values: Values, name: str, form: str) -> str:
 
 
 def _over_members(values: Values, name: str, scale: float, form: str) -> str:
-    """The mean over the members of each role."""
+    """Return the mean over the members of each role."""
     shown = []
     for role in ("teacher", "student", "both"):
         own = [

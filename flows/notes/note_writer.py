@@ -1,7 +1,7 @@
-"""Writes a run's notes in a process of its own: `python -m flows.notes.note_writer STORE RUN PLANNED BROWSER`.
+"""Writes a run's notes in a separate process: `python -m flows.notes.note_writer STORE RUN PLANNED BROWSER`.
 
-Each line of standard input is the number of a finished generation; each line of output, one JSON object, is its notes or the
-fault that there was. Half a second of drawing in the flow's own process would hold up the stages of the next generation.
+Each line of standard input is the number of a finished generation. Each line of output is one JSON object with its notes or the
+fault that occurred. Half a second of drawing in the flow's own process would delay the stages of the next generation.
 """
 
 import json
@@ -20,17 +20,17 @@ from flows.run.run import Run
 from flows.storage import open_store
 from stages.analysis.summary import generation_line
 
-LARGEST = 400_000  # characters of a note; pictures go first, then the note is cut
-LINES = 20  # generations that the run's note lists
+LARGEST = 400_000  # characters of a note; pictures are dropped first, then the note is cut
+LINES = 20  # generations listed in the run's note
 
 
 class NotesNotWritten(Exception):
-    """The notes of a generation could not be written; the message says why."""
+    """The notes of a generation could not be written. The message states why."""
 
 
 @dataclass(frozen=True)
 class GenerationNotes:
-    """The notes of one generation: Markdown and rows, its alarms, and the address of its page, empty without a browser."""
+    """The notes of one generation: Markdown, rows, alarms, and the address of its page (empty without a browser)."""
 
     generation: str
     ratings: list[dict[str, str]]
@@ -41,7 +41,7 @@ class GenerationNotes:
 
 
 class Writer:
-    """The process that writes the notes of one run; `close` ends it. It ends by itself when this process is gone."""
+    """The process that writes the notes of one run. `close` stops it. It exits by itself when this process is gone."""
 
     def __init__(self, run: Run, planned: int, browser: str) -> None:
         words = [sys.executable, "-m", "flows.notes.note_writer", run.store.url, run.run_id, str(planned), browser]
@@ -49,26 +49,26 @@ class Writer:
         self._process = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, cwd=PROJECT, start_new_session=True)
 
     def write(self, generation: int) -> GenerationNotes:
-        """Waits for the notes of a generation. Raises NotWritten."""
+        """Wait for the notes of a generation. Raises NotesNotWritten."""
         assert self._process.stdin is not None and self._process.stdout is not None
         try:
             print(generation, file=self._process.stdin, flush=True)
-        except (BrokenPipeError, ValueError):  # it is gone, or closed
-            raise NotesNotWritten("the process that writes them has ended") from None
+        except (BrokenPipeError, ValueError):  # the process is gone, or closed
+            raise NotesNotWritten("the process that writes them has exited") from None
         line = self._process.stdout.readline()
-        answer: dict[str, Any] = json.loads(line) if line else {"fault": "the process that writes them has ended"}
+        answer: dict[str, Any] = json.loads(line) if line else {"fault": "the process that writes them has exited"}
         if "fault" in answer:
             raise NotesNotWritten(answer["fault"])
         return GenerationNotes(**(answer | {"alarms": [Alarm(**alarm) for alarm in answer["alarms"]]}))
 
     def close(self) -> None:
-        """Ends the process, whatever it is at."""
+        """Stop the process, even if it is busy."""
         with suppress(BrokenPipeError), self._process:  # which closes its pipes and waits
             self._process.kill()
 
 
 def written(teller: NoteBuilder, generation: int) -> GenerationNotes:
-    """The notes of a generation, from what is stored."""
+    """Write the notes of a generation from what is stored."""
     told = teller.told(generation)
     matches = match_rows(teller.matches(generation), teller.tasks(generation), teller.grades(generation))
     link = told.at.generation(told.run_id, generation) if told.at else ""
@@ -76,7 +76,7 @@ def written(teller: NoteBuilder, generation: int) -> GenerationNotes:
 
 
 def fitting(told: NoteData) -> str:
-    """The note, small enough for Prefect's database: without pictures, and cut, if it must be."""
+    """Return the note, small enough for Prefect's database. Drops pictures, then cuts text, if necessary."""
     note = generation_note(told)
     if len(note) > LARGEST:
         note = generation_note(replace(told, pictures={}))
@@ -84,7 +84,7 @@ def fitting(told: NoteData) -> str:
 
 
 def _rolling(teller: NoteBuilder) -> str:
-    """The run's note: a line for each of its newest generations."""
+    """Return the run's note: one line for each of its newest generations."""
     watch = teller.watch
     lines = [
         generation_line(watch.of(one, "metrics"), watch.of(one, "ratings"), watch.of(one, "offspring"), watch.clock()[one], one)
@@ -97,7 +97,7 @@ def _serve(teller: NoteBuilder, asked: Iterable[str]) -> None:
     for line in asked:
         try:
             answer = asdict(written(teller, int(line)))
-        except Exception as error:  # whatever it is: the run goes on, and is told
+        except Exception as error:  # any fault: the run continues, and gets a report
             answer = {"fault": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), flush=True)
 

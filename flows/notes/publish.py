@@ -1,17 +1,17 @@
-"""Notes: what Prefect's UI shows of a run, one of each kind a generation, under keys that stay, so that the UI shows history.
+"""Notes: what Prefect's UI shows of a run, one of each kind per generation. Keys stay the same, so the UI shows their history.
 
 | key | kind | on which flow run | what |
 |---|---|---|---|
 | `{run}-generation` | Markdown | the generation's | numbers, curves so far, ratings, times, three tasks with answers |
-| `{run}-ratings`, `{run}-matches` | table | the generation's | one row a member, one a match |
+| `{run}-ratings`, `{run}-matches` | table | the generation's | one row per member, one per match |
 | `{run}-run` | Markdown | the run's | the line of each generation, and the alarms |
-| `{run}-progress` | progress | the run's | share of all stages done, and what is running: one note that is updated |
+| `{run}-progress` | progress | the run's | share of all stages done, and what is running: a single note, updated |
 
-Alarms and finished generations are also events, which automations can act on: `populora.alarm.{name}` and
+Alarms and finished generations are also events that automations can act on: `populora.alarm.{name}` and
 `populora.generation.completed`, both about the resource `populora.run.{run}`.
 
-Notes are written by a process of their own and published by a thread, beside the next generation. They never fail or hold up a
-run: a fault is logged once.
+A separate process writes notes and a thread publishes them while the next generation runs. They never fail or delay a run: a
+fault is logged once.
 """
 
 import json
@@ -39,8 +39,8 @@ from flows.run.run import Run
 from flows.stages import STAGE_NAMES
 
 PROGRESS_SECONDS = 5.0
-ASIDE_SECONDS = 0.5  # what is said of a generation waits so long: the next one begins first
-PATIENCE, PATIENCE_STOPPED = 30.0, 2.0  # seconds that the end of a run waits for its last notes
+ASIDE_SECONDS = 0.5  # delay of a generation's notes: the next generation begins first
+PATIENCE, PATIENCE_STOPPED = 30.0, 2.0  # seconds to wait for the last notes at the end of a run
 
 _LOG = logging.getLogger("populora.notes")
 _CURRENT: ContextVar["Notes | None"] = ContextVar("notes", default=None)
@@ -48,7 +48,7 @@ _CURRENT: ContextVar["Notes | None"] = ContextVar("notes", default=None)
 
 @contextmanager
 def publishing(run: Run, config: RunConfig, browser: str = "") -> Iterator[None]:
-    """Publishes notes about the run while the block runs. `browser`: address of the artifact browser that notes link into."""
+    """Publish notes about the run while the block runs. `browser`: address of the artifact browser that notes link to."""
     notes = Notes(run, config, browser)
     token = _CURRENT.set(notes)
     patience = PATIENCE_STOPPED
@@ -62,31 +62,31 @@ def publishing(run: Run, config: RunConfig, browser: str = "") -> Iterator[None]
 
 @contextmanager
 def tagged(run_id: str, mode: str, generation: int | None = None) -> Iterator[None]:
-    """Tags for the flow runs that begin within: by run, mode and generation."""
+    """Tag the flow runs that begin in the block by run, mode and generation."""
     own = [f"run:{run_id}", f"mode:{mode}", *([] if generation is None else [f"gen:{generation}"])]
     with prefect.tags(*own):
         yield
 
 
 def untagged() -> TagsContext:
-    """Nothing that begins within bears tags: before a task with tags Prefect asks its server for slots, which can take long."""
+    """Remove tags in the block: before a task with tags, Prefect asks its server for slots, which can take long."""
     return TagsContext(current_tags=set())
 
 
 def publish_generation(generation: int) -> None:
-    """Publishes the notes of a finished generation, on the flow run that made it."""
+    """Publish the notes of a finished generation on the flow run that made it."""
     if (notes := _CURRENT.get()) is not None:
         notes.generation_done(generation, _flow_run())
 
 
 def publish_progress(generation: int | None, stage: str, reading: Reading | None = None) -> None:
-    """Says how far the run is: `stage` of `generation` (None: the start) begins, or is as far as the reading says."""
+    """Publish the run's progress: `stage` of `generation` (None: the start) begins, or has reached `reading`."""
     if (notes := _CURRENT.get()) is not None:
         notes.stage_runs(generation, stage, reading)
 
 
 class Notes:
-    """The publisher of one run; `close` it at the end."""
+    """The publisher of one run. Call `close` at the end."""
 
     def __init__(self, run: Run, config: RunConfig, browser: str = "") -> None:
         self._run_id, self._store, self._planned, self._mode = run.run_id, run.store.url, config.generations, config.mode
@@ -102,12 +102,12 @@ class Notes:
         self._work.put(self._tag_owner)
 
     def generation_done(self, generation: int, flow_run: UUID | None) -> None:
-        """Queues the notes of a generation."""
-        context = copy_context()  # events name the flow run that they belong to
+        """Queue the notes of a generation."""
+        context = copy_context()  # events name their flow run
         self._work.put(lambda: context.run(self._publish, generation, flow_run))
 
     def stage_runs(self, generation: int | None, stage: str, reading: Reading | None) -> None:
-        """Queues a step of the progress note, unless one was just written."""
+        """Queue an update of the progress note, unless one was just written."""
         now = time.monotonic()
         if now - self._said >= PROGRESS_SECONDS:
             self._said = now
@@ -115,10 +115,10 @@ class Notes:
             self._work.put(lambda: self._say_progress(share, what))
 
     def close(self, patience: float) -> None:
-        """Waits so long for what is queued."""
+        """Wait up to this long for what is queued."""
         self._work.put(None)
         self._thread.join(patience)
-        self._faulty = True  # a run that is stopped need not hear which notes it does not get
+        self._faulty = True  # a stopped run needs no warning about missing notes
         self._writer.close()
 
     # in the thread ------------------------------------------------------------------------------------------------------------
@@ -134,16 +134,16 @@ class Notes:
     def _try(self, job: Callable[[], None]) -> None:
         try:
             job()
-        except Exception as error:  # whatever it is: no note is worth a run
+        except Exception as error:  # any fault: a note must never fail a run
             self._log_once(error)
 
     def _log_once(self, error: Exception) -> None:
         if not self._faulty:
-            _LOG.warning("run %s: notes are not published (%s: %s); the run goes on", self._run_id, type(error).__name__, error)
+            _LOG.warning("run %s: notes are not published (%s: %s); the run continues", self._run_id, type(error).__name__, error)
         self._faulty = True
 
     def _tag_owner(self) -> None:
-        """The run's own flow run was made before we knew its mode: its tags are added now."""
+        """Add tags to the run's own flow run, which was created before its mode was known."""
         if self._owner is not None:
             tags = set(self._client.read_flow_run(self._owner).tags)
             self._client.update_flow_run(self._owner, tags=sorted(tags | {f"run:{self._run_id}", f"mode:{self._mode}"}))
@@ -171,7 +171,7 @@ class Notes:
             self._client.update_artifact(self._progress, ArtifactUpdate(data=percent, description=what))
 
     def _emit(self, generation: int, written: GenerationNotes) -> None:
-        """What an automation can act on, with what it can put into its message."""
+        """Emit an event that an automation can act on, with the values for its message."""
         resource = {
             "prefect.resource.id": f"populora.run.{self._run_id}",
             "prefect.resource.name": self._run_id,
@@ -188,7 +188,7 @@ class Notes:
 
 
 def progress_of(generation: int | None, stage: str, reading: Reading | None, planned: int) -> tuple[float, str]:
-    """The progress note while a stage runs: the share of all stages that is done, and what is running."""
+    """Update the progress note while a stage runs: the share of all stages done, and what is running."""
     within = "" if reading is None else f": {reading}"
     if generation is None:
         return 0.0, f"{stage}{within}"
@@ -197,16 +197,16 @@ def progress_of(generation: int | None, stage: str, reading: Reading | None, pla
 
 
 def _checked(browser: str) -> str:
-    """The browser's address; empty, with a warning, for what is none."""
+    """Return the browser's address. An invalid one gives a warning and an empty string."""
     try:
         Addresses(browser)
     except ConfigError as error:
-        _LOG.warning("%s; notes carry no links", error)
+        _LOG.warning("%s; notes contain no links", error)
         return ""
     return browser
 
 
 def _flow_run() -> UUID | None:
-    """The flow run that we are in."""
+    """Return the current flow run."""
     context = FlowRunContext.get()
     return context.flow_run.id if context is not None and context.flow_run is not None else None

@@ -15,7 +15,7 @@ from flows.prefect_ops.serve import sign_in
 def command_server() -> Iterator[Callable[[], None]]:
     """Start a quiet private server unless PREFECT_API_URL is set; yield a function that waits until the server answers."""
     orphan_guard.start()  # before the server, which must not outlive us
-    quiet = ("PREFECT_LOGGING_LEVEL", "PREFECT_SERVER_LOGGING_LEVEL")  # a failure is reported in our one line
+    quiet = ("PREFECT_LOGGING_LEVEL", "PREFECT_SERVER_LOGGING_LEVEL")  # a failure is reported in one line of ours
     settings = {"DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"} | dict.fromkeys(quiet, "CRITICAL")
     for name, value in settings.items():
         os.environ.setdefault(name, value)
@@ -27,6 +27,6 @@ def command_server() -> Iterator[Callable[[], None]]:
     with own_server(home, {}, "--alone") as (_, answers):
         from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-        # A heartbeat's thread costs a second when a flow ends, and without a worker nothing reads the heartbeats.
+        # A heartbeat thread costs a second at the end of a flow, and without a worker nothing reads the heartbeats.
         with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
             yield answers

@@ -1,6 +1,6 @@
-"""What can be started from the Prefect UI: pools, deployments with their forms, the schedule, and the automation that watches.
+"""What can be started from the Prefect UI: pools, deployments with their forms, the schedule, and the heartbeat automation.
 
-`deploy` is idempotent: it makes what is missing and updates what is there, so every start of a server calls it.
+`deploy` is idempotent: it creates what is missing and updates what exists, so each start of a server calls it.
 """
 
 import os
@@ -19,14 +19,14 @@ from flows.execution.pools import stage
 from flows.prefect_ops import flows as flows_
 from flows.train import train
 
-POOLS = {"cpu": "Whole runs, benchmarks, reports; and stages that need Docker.", "gpu": "Stages that need a GPU."}
+POOLS = {"cpu": "Complete runs, benchmarks, reports, and stages that need Docker.", "gpu": "Stages that need a GPU."}
 TRAIN_QUEUE, JOB_QUEUE, STAGE_QUEUE = "train", "jobs", "stages"
 QUEUES = {TRAIN_QUEUE: 1, JOB_QUEUE: 2, STAGE_QUEUE: None}
-"""How many runs of a queue are at work at once, over all machines of its pool."""
+"""Maximum number of concurrent runs of a queue, over all machines of its pool."""
 STAGE_TYPES = ("process", "docker", "kubernetes")
-"""Pools that somebody else made of these types take stages too: a placement may name them."""
+"""Pools of these types that others have created take stages too: a placement may name them."""
 TEMPLATE: dict[str, Any] = {
-    # The interpreter is found on the PATH of whichever machine takes the run; without a command Prefect resolves a workspace.
+    # The machine that takes the run finds the interpreter on its PATH. Without a command, Prefect resolves a workspace.
     "job_configuration": {
         "command": "python -m prefect.engine",
         "labels": {},
@@ -36,15 +36,15 @@ TEMPLATE: dict[str, Any] = {
     },
     "variables": {"type": "object", "properties": {}, "additionalProperties": False},
 }
-"""How our pools start a run. Prefect's own template lets every run bring its command, environment and folder; ours has no
-variables, so the server refuses a run that brings any, and a worker has nowhere to put them (not even `env`: a dictionary there
-would be joined with the run's)."""
+"""How our pools start a run. Prefect's own template lets each run set its command, environment and folder. Ours has no
+variables, so the server refuses a run that sets any, and a worker has nowhere to put them (not even `env`: a dictionary there
+would be merged with the run's)."""
 NIGHTLY = "0 3 * * *"
 DEFAULT_PRESET = "smoke"
 
 
 def deploy(store: str, timezone: str = "UTC") -> list[str]:
-    """Makes or updates everything for runs in `store`; the names of the deployments. Raises what the server answers."""
+    """Create or update everything for runs in `store` and return the names of the deployments. Raises the server's errors."""
     with get_client(sync_client=True) as client:
         for name, description in POOLS.items():
             _pool(client, name, description)
@@ -57,7 +57,7 @@ def deploy(store: str, timezone: str = "UTC") -> list[str]:
 
 
 def workers_online() -> bool:
-    """Whether some machine takes work from our pools at this moment."""
+    """Return whether any machine takes work from our pools at this moment."""
     with get_client(sync_client=True) as client:
         known = {pool.name for pool in client.read_work_pools()}
         workers = [worker for pool in POOLS if pool in known for worker in client.read_workers_for_work_pool(pool)]
@@ -65,17 +65,17 @@ def workers_online() -> bool:
 
 
 def local_timezone() -> str:
-    """The name of this machine's time zone, UTC where it has none: schedules mean the clock on the wall."""
+    """Return the name of this machine's time zone, or UTC if it has none: schedules use local time."""
     return os.environ.get("TZ") or os.path.realpath("/etc/localtime").partition("zoneinfo/")[2] or "UTC"
 
 
 def presets() -> list[str]:
-    """Names of the configurations in infra/runs/."""
+    """Return the names of the configurations in infra/runs/."""
     return sorted(file.stem for file in RUNS.glob("*.toml"))
 
 
 def _training(store: str) -> list[RunnerDeployment]:
-    """`train/train` with the default preset's values in its form, and a deployment a preset with its values."""
+    """Return `train/train` with the default preset's values in its form, and one deployment per preset with its values."""
     made = []
     for preset in presets():
         names = ["train", preset] if preset == DEFAULT_PRESET else [preset]
@@ -88,7 +88,7 @@ def _training(store: str) -> list[RunnerDeployment]:
                     {"config": dump(load(preset)), "run_id": preset, "store": store},
                     [f"preset:{preset}"] if name == preset else [],
                     description=f"Train a population. The form starts with the configuration `{preset}` of infra/runs/.\n\n"
-                    "Another run id starts another run; the id of a run that exists goes on with it.",
+                    "A new run id starts a new run. The id of an existing run resumes it.",
                 )
             )
     return made

@@ -1,4 +1,4 @@
-"""What is started beside training from the UI or a schedule: benchmarks, reports and forks, as Prefect flows."""
+"""What can be started from the UI or a schedule besides training: benchmarks, reports and forks, as Prefect flows."""
 
 import tempfile
 from functools import partial
@@ -36,7 +36,7 @@ TRAIN = "train/train"
     retry_condition_fn=worlds_fault,
 )
 def score(store: str, run_id: str, suites: list[str], members: str, limit: int, attempts: int) -> tuple[str, int]:
-    """Scores one run's newest generation: the table for people, and how many suites of it could not be scored."""
+    """Score a run's newest generation. Returns the table for display, and how many suites could not be scored."""
     found = score_store(store, suites, members, [run_id], limit, attempts)
     for _, suite, reason in found.failures:
         get_run_logger().error("%s on %s: %s", run_id, suite, reason)
@@ -46,21 +46,21 @@ def score(store: str, run_id: str, suites: list[str], members: str, limit: int, 
 @prefect.flow(name="benchmark", persist_result=False)
 def benchmark(
     store: str,
-    suites: list[str] = ["probe-dev"],  # noqa: B006  the form of the UI shows this default; nothing changes it
+    suites: list[str] = ["probe-dev"],  # noqa: B006  the UI's form shows this default; nothing changes it
     members: str = "students",
     run_id: RunId | None = None,
     limit: Count = 0,
     attempts: Count = 0,
 ) -> int:
-    """Scores the newest generation of a run, or of every run in the store; what was scored before is not scored again.
+    """Score the newest generation of a run, or of every run in the store. Existing scores are not computed again.
 
     Args:
         store: Where the runs are: a folder, file:///folder, or s3://bucket/prefix.
         suites: Names of the suites.
         members: students, all, top:N (by fitness), or adapter ids separated by commas.
-        run_id: One run; none means every run of the store.
-        limit: Problems to score, evenly over kinds and bands; 0 means all.
-        attempts: Sampled attempts beside the greedy one, for pass@k.
+        run_id: A single run; none means every run of the store.
+        limit: Number of problems to score, evenly over kinds and bands; 0 means all.
+        attempts: Sampled attempts in addition to the greedy one, for pass@k.
     """
     failures = 0
     for one in [run_id] if run_id else run_ids(open_store(store)):
@@ -68,13 +68,13 @@ def benchmark(
         create_markdown_artifact(text, key=f"{one}-benchmark", description=f"Scores of run {one}, in percent")
         failures += failed
     if failures:
-        raise RuntimeError(f"{failures} suites could not be scored; the log says why")
+        raise RuntimeError(f"{failures} suites could not be scored; the log states why")
     return failures
 
 
 @prefect.flow(name="report", flow_run_name="report-{run_id}", persist_result=False)
 def report(run_id: RunId, store: str) -> str:
-    """Writes the report of a run, finished or not: one self-contained HTML page with its figures.
+    """Write the report of a run, finished or not: one self-contained HTML page with its figures.
 
     Args:
         run_id: The run.
@@ -91,18 +91,18 @@ def fork(
     new_run_id: RunId,
     generation: Annotated[int, Field(ge=-1)],
     store: str,
-    settings: list[str] = [],  # noqa: B006  the form of the UI shows this default; nothing changes it
+    settings: list[str] = [],  # noqa: B006  the UI's form shows this default; nothing changes it
     go_on: bool = True,
 ) -> str:
-    """Makes a run that shares everything with another one up to a generation, and trains it further with other settings.
+    """Create a run that shares everything with another one up to a generation, and continue it with other settings.
 
     Args:
         run_id: The run to start from.
         new_run_id: Name of the new run.
-        generation: The last generation that both share; -1: the start.
+        generation: The last generation that both share; -1 for the start.
         store: Where both are.
-        settings: What the new run does otherwise, each as key=value, such as learning.learning_rate=3e-5.
-        go_on: Train the new run at once.
+        settings: Changed settings of the new run, each as key=value, such as learning.learning_rate=3e-5.
+        go_on: Train the new run immediately.
     """
     parent = existing(store, run_id)
     known = partial(versions, known=parent.history.description())
@@ -116,7 +116,7 @@ def fork(
 
 
 def existing(store: str, run_id: str) -> Run:
-    """The run. Raises ConfigError when there is none of this name."""
+    """Open the run. Raises ConfigError if it does not exist."""
     found = Run(open_store(store), run_id)
     if found.history.description() is None:
         raise ConfigError(f"run_id: there is no run {run_id} in {store}")
@@ -124,7 +124,7 @@ def existing(store: str, run_id: str) -> Run:
 
 
 def write_report_of(run: Run) -> str:
-    """Writes the page beside the run, or into the store as a dotted object that a newer page replaces; returns its place."""
+    """Write the page next to the run, or to the store as a dotted object that a newer page replaces. Returns its location."""
     if isinstance(run.store, FileStore):
         return str(write_report(run, run.store.root / f"{run.run_id}.html"))
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""A Prefect server of this process's own: started beside it, gone with it, with a password that nobody else learns."""
+"""A private Prefect server of this process: it starts and stops with the process, and only the process has its password."""
 
 import os
 import secrets
@@ -17,9 +17,10 @@ PATIENCE = 10.0
 
 @contextmanager
 def own_server(home: Path, more: Mapping[str, str], *options: str) -> Iterator[tuple[supervised.Child, Callable[[], None]]]:
-    """Serves `home` on a free port and makes this process its client, with `more` settings for both of them.
+    """Serve `home` on a free port and make this process its client, with `more` settings for both.
 
-    Yields the server and what waits until it answers; that raises ChildFailed when the server ended or did not answer in time.
+    Yields the server and a function that waits until it answers. The function raises ChildFailed if the server exited or did not
+    answer in time.
     """
     port = free_port()
     url = f"http://127.0.0.1:{port}/api"
@@ -53,7 +54,7 @@ def _wait(server: supervised.Child, url: str) -> None:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on just now."""
+    """Return a port of 127.0.0.1 that is free at the moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

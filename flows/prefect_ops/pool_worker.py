@@ -2,8 +2,8 @@
 
 `python -m flows.prefect_ops.pool_worker setup STORE` creates the pools and deployments.
 
-A worker is Prefect's own, started with our settings after three checks (the server answers, its version, a GPU where one is
-promised), with a thread beside it that clears up after runs that were lost.
+A worker is Prefect's own. It starts with our settings after three checks: the server answers, its version matches, and the
+machine has a GPU if the pool requires one. A thread next to it cleans up after lost runs.
 """
 
 import os
@@ -29,14 +29,14 @@ ENGINE = "prefect.engine"
 
 
 def work(pool: str, limit: int | None, name: str | None) -> int:
-    """Takes runs from the pool until SIGTERM or SIGINT; the exit code. Raises ConfigError for a machine that does not fit."""
+    """Take runs from the pool until SIGTERM or SIGINT, and return the exit code. Raises ConfigError for an unsuitable machine."""
     from flows.execution import preflight
 
     url = os.environ.get("PREFECT_API_URL", "http://127.0.0.1:4200/api")
     serve.sign_in(url)
     prefect_api.require(url)
     if pool == "gpu" and not (found := preflight.gpus()):
-        raise ConfigError("this machine shows no NVIDIA GPU (nvidia-smi -L): it cannot take work from the pool gpu")
+        raise ConfigError("no NVIDIA GPU is visible on this machine (nvidia-smi -L): it cannot take work from the pool gpu")
     if pool == "gpu" and limit is None:
         limit = len(found)
     home = Path(os.environ.get("PREFECT_HOME", PROJECT / ".cache" / "prefect"))
@@ -49,7 +49,7 @@ def work(pool: str, limit: int | None, name: str | None) -> int:
 
 
 def _watched(command: list[str], pool: str) -> int:
-    """Runs Prefect's worker; on SIGTERM or SIGINT its flow runs get the signal too, which lets them close what they hold."""
+    """Run Prefect's worker. On SIGTERM or SIGINT its flow runs get the signal too, so they can release what they hold."""
     orphan_guard.start()
     worker: subprocess.Popen[bytes] | None = None
 
@@ -69,11 +69,11 @@ def _watched(command: list[str], pool: str) -> int:
 
 
 def _end(worker: "subprocess.Popen[bytes]", runs: list[int]) -> None:
-    """Ends Prefect's worker after its runs, which it would kill before they have told the server of their end."""
+    """On shutdown, wait for the runs to report their state, then stop Prefect's worker, which would kill them earlier."""
     deadline = time.monotonic() + LAST_WORDS_SECONDS
     while time.monotonic() < deadline and any(orphan_guard.lives(pid, ENGINE) for pid in runs):
         time.sleep(0.1)
-    for _ in range(2):  # it takes the first signal as a wish
+    for _ in range(2):  # it may ignore the first signal
         if worker.poll() is None:
             worker.send_signal(signal.SIGTERM)
             time.sleep(WISH_SECONDS)
@@ -88,12 +88,12 @@ def _sweep(pool: str) -> None:
         try:
             watch.crash_the_silent()
             flow_cleanup.sweep([pool])
-        except Exception as error:  # the server may be away for a while; the next turn tries again
+        except Exception as error:  # the server may be unreachable for a while; the next sweep tries again
             print(f"sweep: {type(error).__name__}: {error}", file=sys.stderr)
 
 
 def setup(store: str, make_bucket: bool = False) -> int:
-    """Pools, queues, deployments, schedule and automation on the server that the environment names; the bucket if asked."""
+    """Create pools, queues, deployments, schedule and automation on the environment's server; the bucket on request."""
     prefect_api.require(os.environ.get("PREFECT_API_URL", "http://127.0.0.1:4200/api"))
     from flows.execution import flow_cleanup
     from flows.prefect_ops import deployments
@@ -102,7 +102,7 @@ def setup(store: str, make_bucket: bool = False) -> int:
         place.make_bucket()
     lost = flow_cleanup.sweep(list(deployments.POOLS), nobody_works=not deployments.workers_online())
     if lost:
-        print(f"{lost} runs were at work when the server stopped; they are marked as crashed and can be retried")
+        print(f"{lost} runs were running when the server stopped; they are marked as crashed and can be retried")
     for name in deployments.deploy(store, deployments.local_timezone()):
         print(name)
     return 0

@@ -1,4 +1,4 @@
-"""The Prefect server from outside: does it answer, which version is it, and the settings with which our processes talk to it."""
+"""Access to a Prefect server: whether it answers, its version, and the settings of its clients."""
 
 import os
 import re
@@ -20,56 +20,56 @@ WORKER_SETTINGS = {
     "PREFECT_WORKER_QUERY_SECONDS": "3",
     "PREFECT_CLI_PROMPT": "false",
 }
-"""Settings of every worker; the environment does not override them, because the automations count on them."""
+"""Settings of every worker. The environment does not override them, because the automations depend on them."""
 
 
 PASSWORD = "PREFECT_API_AUTH_STRING"
 BUSY_SECONDS = 30.0
-"""How long a server that takes a connection may be busy before it counts as gone; one that is not there refuses at once."""
+"""How long a server that accepts a connection may be busy before it counts as gone. One that is down refuses immediately."""
 
 
 class ServerUnreachable(Exception):
-    """No Prefect server answers at the address; the message says how to start one."""
+    """No Prefect server answers at the address. The message states how to start one."""
 
     exit_code = 3
 
 
 def installed_version() -> str:
-    """Prefect's version here."""
+    """Return the installed version of Prefect."""
     return version("prefect")
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """A version's numbers, for comparison; empty for none."""
+    """Return a version's numbers, for comparison; empty for None."""
     return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
 
 
 def version_of(url: str, patience: float = 5.0) -> str | None:
-    """The version of the Prefect server whose API is at `url`; None when none answers there."""
+    """Return the version of the Prefect server whose API is at `url`; None if there is no answer."""
     text = _get(f"{url}/admin/version", patience)
     return text.strip('"\n ') if text is not None and re.fullmatch(r'"?\d+\.\d+\.\d+\S*"?\s*', text) else None
 
 
 def answers(url: str) -> bool:
-    """Whether the API at `url` is healthy."""
+    """Return whether the API at `url` is healthy."""
     return (_get(f"{url}/health") or "").strip() == "true"
 
 
 def require(url: str) -> None:
-    """Raises ServerUnreachable or ConfigError unless a server of our version answers at `url`."""
+    """Raise ServerUnreachable or ConfigError unless a server of our version answers at `url`."""
     found = version_of(url, BUSY_SECONDS)
     if found is None and answers(url):
         raise ConfigError(f"the Prefect server at {url} refuses the password: set {PASSWORD} to its user:password")
     if found is None:
         raise ServerUnreachable(f"no Prefect server answers at {url}; start one with populora serve, or set PREFECT_API_URL")
     if numbers(found)[:2] != numbers(installed_version())[:2]:
-        raise ConfigError(f"the Prefect server at {url} is {found}, this project has {installed_version()}: make them the same")
+        raise ConfigError(f"the Prefect server at {url} is {found}, this project has {installed_version()}: versions must match")
 
 
 def settings_without_tls(url: str, home: Path) -> dict[str, str]:
-    """For clients of a server without TLS: one certificate, in a file in `home`. Nothing for a server with TLS.
+    """Return settings for clients of a server without TLS: one certificate, in a file in `home`. Nothing for a server with TLS.
 
-    Prefect reads 140 of them for every client that it makes, one a generation: a tenth of what its calls of the server take.
+    Prefect reads 140 certificates for each client that it creates, once per generation: a tenth of the time of its server calls.
     """
     if not url.startswith("http://"):
         return {}
@@ -83,7 +83,7 @@ def settings_without_tls(url: str, home: Path) -> dict[str, str]:
 
 
 def authorization() -> dict[str, str]:
-    """The header that a server with a password asks for; empty where the environment holds none."""
+    """Return the header that a server with a password requires; empty if the environment has no password."""
     secret = os.environ.get(PASSWORD)
     return {"Authorization": f"Basic {b64encode(secret.encode()).decode()}"} if secret else {}
 

@@ -1,7 +1,7 @@
-"""`populora serve`: Prefect's server and UI, a worker, the deployments and the artifact browser, from one command until Ctrl-C.
+"""`populora serve`: run Prefect's server and UI, a worker, the deployments and the artifact browser until Ctrl-C.
 
 The server keeps a SQLite database and its password in the home folder, which only its owner may read, and listens on this machine
-only. Children end in the opposite order of their start: the worker first, so that the runs it ends can still tell the server, and
+only. Children stop in reverse order: the worker first, so that the runs it ends can still report to the server, and
 the server last.
 """
 
@@ -51,7 +51,7 @@ class ServeOptions:
 
 
 def serve(plan: ServeOptions) -> int:
-    """Serves until SIGINT or SIGTERM; the exit code. Raises ConfigError for a port in use, another version, a second start."""
+    """Serve until a signal and return the exit code. Raises ConfigError for a port in use, another version, a second start."""
     plan.home.mkdir(parents=True, exist_ok=True)
     plan.home.chmod(0o700)
     with _only_one(plan), _until_told():
@@ -65,11 +65,11 @@ def serve(plan: ServeOptions) -> int:
             while True:
                 time.sleep(WATCH_SECONDS)
                 for name in supervised.keep(running):
-                    print(f"the {name} ended and was started again; see {plan.home / 'logs' / name}.log", flush=True)
+                    print(f"the {name} exited and was restarted; see {plan.home / 'logs' / name}.log", flush=True)
         except _Told:
-            print("stopping: runs that are at work can be retried from the UI", flush=True)
+            print("stopping: runs in progress can be retried from the UI", flush=True)
         finally:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the second Ctrl-C must not leave half of them behind
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave some of them running
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             for child in reversed(running):
                 child.end(PATIENCE[child.name])
@@ -77,7 +77,7 @@ def serve(plan: ServeOptions) -> int:
 
 
 def environment(plan: ServeOptions) -> dict[str, str]:
-    """What the children see: a Prefect home of their own, the server's address, and this Python first on the path."""
+    """Return the children's environment: their own Prefect home, the server's address, and this Python first on PATH."""
     secret = password(plan.home)
     own = {
         prefect_api.PASSWORD: secret,
@@ -94,7 +94,7 @@ def environment(plan: ServeOptions) -> dict[str, str]:
 
 
 def _bring_up(plan: ServeOptions, running: list[supervised.Child]) -> None:
-    """Server, deployments, worker, browser; each when the one before it answers."""
+    """Start server, deployments, worker and browser, each when the one before it answers."""
     variables, logs, python = environment(plan), plan.home / "logs", sys.executable
     server = [python, "-m", "flows.prefect_ops.ui_server", "--host", plan.host, "--port", str(plan.port)]
     running.append(supervised.start("server", server, variables, logs / "server.log"))
@@ -105,7 +105,7 @@ def _bring_up(plan: ServeOptions, running: list[supervised.Child]) -> None:
     )
     if setup.process.wait(START_SECONDS):
         why = setup.last_words().rpartition("\n")[2]
-        raise supervised.ChildFailed(f"the deployments could not be made: {why}; see {setup.log}")
+        raise supervised.ChildFailed(f"the deployments could not be created: {why}; see {setup.log}")
     for name, words in (("worker", ["worker", "cpu"]), ("browser", ["browse", "--port", str(plan.browser_port)])):
         more = ["--store", plan.store, "--host", plan.host] if name == "browser" else []
         command = [python, "-m", "flows.cli", *words, *more]
@@ -124,22 +124,22 @@ def _wait_for_server(plan: ServeOptions, server: supervised.Child) -> None:
 
 def _print_addresses(plan: ServeOptions) -> None:
     print(f"Prefect UI  {login_link.link(plan.url, password(plan.home))}")
-    print("            (opens once, within an hour; for another link: populora serve --link)")
+    print("            (opens once, within an hour; get another link with: populora serve --link)")
     print(f"browser     http://{plan.host}:{plan.browser_port}")
     print(f"store       {plan.store}")
     print("start runs  in the UI under Deployments, or with: populora run --detach")
     print(f"logs        {plan.home / 'logs'}")
-    print("Ctrl-C ends all of it.", flush=True)
+    print("Press Ctrl-C to stop everything.", flush=True)
     _note(plan).write_text(json.dumps({"pid": os.getpid(), "url": plan.url, "store": plan.store}))
 
 
 class _Told(Exception):
-    """SIGINT or SIGTERM has come."""
+    """SIGINT or SIGTERM was received."""
 
 
 @contextmanager
 def _until_told() -> Iterator[None]:
-    """Turns SIGINT and SIGTERM into _Told. Children inherit an ignored SIGINT (as in `serve &`), but never a handler."""
+    """Turn SIGINT and SIGTERM into _Told. Children inherit an ignored SIGINT (as in `serve &`), but never a handler."""
 
     def told(_number: int, _frame: FrameType | None) -> None:
         raise _Told
@@ -156,7 +156,7 @@ def _until_told() -> Iterator[None]:
 
 @contextmanager
 def _only_one(plan: ServeOptions) -> Iterator[None]:
-    """Raises ConfigError when this home is served already: two servers on one database would undo each other's work."""
+    """Raise ConfigError if this home is already being served: two servers on one database would undo each other's work."""
     lock: IO[str]
     with (plan.home / "lock").open("w") as lock:
         try:
@@ -164,7 +164,7 @@ def _only_one(plan: ServeOptions) -> Iterator[None]:
         except OSError:
             there = address(plan.home) or {}
             where = f"process {there.get('pid', '?')}, {there.get('url', 'starting')}"
-            raise ConfigError(f"populora serve is running already ({where}); stop it first, or give another --home") from None
+            raise ConfigError(f"populora serve is already running ({where}); stop it first, or give another --home") from None
         try:
             yield
         finally:
@@ -172,7 +172,7 @@ def _only_one(plan: ServeOptions) -> Iterator[None]:
 
 
 def address(home: Path = HOME) -> dict[str, str] | None:
-    """What the server of this home says of itself: pid, url, store; None when none is up."""
+    """Return what the server of this home has recorded: pid, url, store; None if none is running."""
     try:
         return dict(json.loads((home / "serving.json").read_text()))
     except (OSError, ValueError):
@@ -180,7 +180,7 @@ def address(home: Path = HOME) -> dict[str, str] | None:
 
 
 def password(home: Path = HOME) -> str:
-    """What this home's server asks for, `user:password`: made once, readable by its owner only."""
+    """Return the `user:password` of this home's server: created once, readable by its owner only."""
     file = home / "password"
     try:
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -192,19 +192,19 @@ def password(home: Path = HOME) -> str:
 
 
 def link(home: Path = HOME) -> str:
-    """A new link to the UI of this home's server. Raises ServerUnreachable when none is up."""
+    """Return a new link to the UI of this home's server. Raises ServerUnreachable if none is running."""
     there = address(home)
     if there is None:
-        raise prefect_api.ServerUnreachable(f"no populora serve is running on {home}; start it: populora serve")
+        raise prefect_api.ServerUnreachable(f"no populora serve is running on {home}; start it with: populora serve")
     return login_link.link(there["url"], password(home))
 
 
 def sign_in(url: str, home: Path = HOME) -> None:
-    """Gives this process the password of this home's server, if that is the one at `url`; a password that is set stays."""
+    """Give this process the password of this home's server, if that is the one at `url`. A password that is set stays."""
     there = address(home)
     if prefect_api.PASSWORD in os.environ or there is None or f"{there['url']}/api" != url:
         return
-    if Path(f"/proc/{there['pid']}").exists() or not Path("/proc/self").exists():  # else somebody has taken a dead server's port
+    if Path(f"/proc/{there['pid']}").exists() or not Path("/proc/self").exists():  # otherwise another process took its port
         os.environ[prefect_api.PASSWORD] = password(home)
 
 
@@ -215,7 +215,7 @@ def _note(plan: ServeOptions) -> Path:
 def _check_ports(plan: ServeOptions) -> None:
     for option, port in (("--port", plan.port), ("--browser-port", plan.browser_port)):
         if not 1 <= port <= 65535:
-            raise ConfigError(f"{option} {port}: between 1 and 65535")
+            raise ConfigError(f"{option} {port}: must be between 1 and 65535")
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -227,16 +227,16 @@ def _check_ports(plan: ServeOptions) -> None:
 
 
 def _whose(plan: ServeOptions, port: int, error: OSError) -> str:
-    """What is there: another Prefect server is told from anything else."""
+    """Describe what is using the port: another Prefect server or anything else."""
     version = prefect_api.version_of(f"http://{plan.host}:{port}/api")
     if version is None:
         return (error.strerror or str(error)).lower()
-    return f"a Prefect server {version} is there (this project has {prefect_api.installed_version()})"
+    return f"a Prefect server {version} is running there (this project has {prefect_api.installed_version()})"
 
 
 def _check_database_version(home: Path) -> None:
-    """A newer Prefect's database cannot be read by an older one: say so before its migrations fail."""
+    """Raise ConfigError if a newer Prefect wrote the database: an older one cannot read it, and its migrations would fail."""
     note = home / "prefect-version"
     written, here = note.read_text() if note.exists() else "", prefect_api.installed_version()
     if prefect_api.numbers(written) > prefect_api.numbers(here):
-        raise ConfigError(f"{home} was written by Prefect {written}, here is {here}: run make setup, or give another --home")
+        raise ConfigError(f"{home} was written by Prefect {written}, but {here} is installed: run make setup, or set --home")

@@ -1,4 +1,4 @@
-"""`populora run --detach`: hands a run to a Prefect server, whose worker does it."""
+"""`populora run --detach`: submit a run to a Prefect server, whose worker runs it."""
 
 import os
 from typing import Any
@@ -14,14 +14,14 @@ POOL = "cpu"
 
 
 def submit(config: RunConfig, run_id: str, store: str, placement: dict[str, str]) -> str:
-    """Starts the deployment with this configuration; what to tell the person. Raises ServerUnreachable or ConfigError."""
+    """Start the deployment with this configuration and return the lines to print. Raises ServerUnreachable or ConfigError."""
     url = os.environ.get("PREFECT_API_URL") or f"{(serve.address() or {}).get('url', 'http://127.0.0.1:4200')}/api"
     serve.sign_in(url)
     prefect_api.require(url)
     check_resumable(Run(open_store(store), run_id), config)
     os.environ.update({"PREFECT_API_URL": url, "DO_NOT_TRACK": "1"})
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
-    from prefect.client.orchestration import get_client  # noqa: PLC0415  it reads the address when it is imported
+    from prefect.client.orchestration import get_client  # noqa: PLC0415  reads the address on import
     from prefect.deployments import run_deployment  # noqa: PLC0415
     from prefect.exceptions import ObjectNotFound  # noqa: PLC0415
 
@@ -34,8 +34,8 @@ def submit(config: RunConfig, run_id: str, store: str, placement: dict[str, str]
         workers = client.read_workers_for_work_pool(POOL)
     page = os.environ.get("PREFECT_UI_URL") or url.removesuffix(
         "/api"
-    )  # inside a container the API has another name than outside
+    )  # the API has another name inside a container than outside
     lines = [f"submitted  {run_id}", f"watch it   {page}/runs/flow-run/{begun.id}"]
     if not any(worker.status == "ONLINE" for worker in workers):
-        lines.append(f"waiting    no worker takes work from the pool {POOL} yet; start one: populora worker {POOL}")
+        lines.append(f"waiting    no worker takes work from the pool {POOL} yet; start one with: populora worker {POOL}")
     return "\n".join(lines)

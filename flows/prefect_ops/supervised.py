@@ -1,4 +1,4 @@
-"""The processes that `populora serve` keeps: each in a session of its own, with its log."""
+"""The processes that `populora serve` supervises: each in its own session, with its own log."""
 
 import os
 import signal
@@ -15,14 +15,14 @@ WITHIN_SECONDS = 60.0
 
 
 class ChildFailed(Exception):
-    """A process that is needed ended, or will not come up; the message says which and shows its last words."""
+    """A required process exited or does not start. The message names it and shows its last output."""
 
     exit_code = 1
 
 
 @dataclass
 class Child:
-    """One process: how it is started, and the times at which it was started again."""
+    """One process: how it is started, and when it was restarted."""
 
     name: str
     command: list[str]
@@ -33,16 +33,16 @@ class Child:
 
     @property
     def lives(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the process is running."""
         return self.process.poll() is None
 
     def last_words(self) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines() if self.log.exists() else []
         return "\n".join(lines[-LAST_LINES:])
 
     def end(self, patience: float) -> None:
-        """SIGTERM, again after half the patience (Prefect's worker may ignore the first), then SIGKILL to its group."""
+        """Send SIGTERM, again after half the patience (Prefect's worker may ignore the first), then SIGKILL to its group."""
         for number in (signal.SIGTERM, signal.SIGTERM):
             if self.lives:
                 self.process.send_signal(number)
@@ -54,12 +54,12 @@ class Child:
 
 
 def start(name: str, command: list[str], environment: Mapping[str, str], log: Path) -> Child:
-    """Starts a process whose output goes to the log's end."""
+    """Start a process whose output is appended to the log."""
     return Child(name, command, environment, log, _launch(command, environment, log), [])
 
 
 def keep(children: list[Child]) -> list[str]:
-    """Starts those that have ended again and returns their names. Raises ChildFailed for one that will not stay."""
+    """Restart those that have exited and return their names. Raises ChildFailed for one that keeps exiting."""
     again = []
     for child in children:
         if child.lives:
@@ -67,8 +67,8 @@ def keep(children: list[Child]) -> list[str]:
         now = time.monotonic()
         child.restarts = [moment for moment in child.restarts if now - moment < WITHIN_SECONDS] + [now]
         if len(child.restarts) > MAX_RESTARTS:
-            raise ChildFailed(f"the {child.name} ends again and again (exit code {child.process.returncode}); see {child.log}")
-        with suppress(ProcessLookupError):  # what it left behind must not go on beside its successor
+            raise ChildFailed(f"the {child.name} keeps exiting (exit code {child.process.returncode}); see {child.log}")
+        with suppress(ProcessLookupError):  # what it left behind must not keep running next to its successor
             os.killpg(child.process.pid, signal.SIGKILL)
         child.process = _launch(child.command, child.environment, child.log)
         again.append(child.name)

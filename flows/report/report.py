@@ -1,4 +1,4 @@
-"""The report of a run: one self-contained HTML file with the paper's figures and ours. Only this module loads matplotlib."""
+"""The report of a run: one self-contained HTML file with the paper's figures and this project's."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,16 +22,16 @@ from stages.figures.plates import Plate, svg
 
 
 def report(run: Run, out: Path) -> Path:
-    """Writes the report of a run, finished or not, to `out` and returns its absolute path."""
+    """Write the report of a run, finished or not, to `out` and return its absolute path."""
     gathered = gather(run)
-    out = _place(out)  # before the work, so that a refusal comes at once
+    out = _place(out)  # before the work, so that a refusal comes immediately
     links = ArtifactLinks(run.store, run.run_id, out)
     text = page(f"Run {run.run_id}", _lead(gathered, links), _sections(gathered, links))
     return _written(out, text.encode())
 
 
 def export_figures(run: Run, folder: Path) -> list[Path]:
-    """Every figure of the report as SVG and PNG in `folder`; the paths."""
+    """Write each figure of the report to `folder` as SVG and PNG, and return the paths."""
     gathered, written = gather(run), []
     for draw in EVERY.values():
         plate = draw(gathered)
@@ -43,7 +43,7 @@ def export_figures(run: Run, folder: Path) -> list[Path]:
 
 
 def _written(out: Path, data: bytes) -> Path:
-    """Writes the file whole. Raises StoreRefused where the user may not write."""
+    """Write the file atomically. Raises StoreRefused if the user may not write there."""
     out = _place(out)
     temporary = out.with_name(f".{out.name}.new")
     try:
@@ -55,7 +55,7 @@ def _written(out: Path, data: bytes) -> Path:
 
 
 def _place(out: Path) -> Path:
-    """The absolute path, its folder made. Raises StoreRefused where that cannot be."""
+    """Return the absolute path and create its folder. Raises StoreRefused if that is not possible."""
     out = out.absolute()
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ def _place(out: Path) -> Path:
 def _sections(run: RunData, links: ArtifactLinks) -> list[tuple[str, str, Html]]:
     found = summary(alarms(run.tables["metrics"], run.tables["ratings"], run.clock))
     return [
-        ("headline", "Where the run stands", _headline(run, links)),
+        ("headline", "State of the run", _headline(run, links)),
         ("alarms", f"Alarms ({len(found)})", _alarms(found)),
         ("learning", "Learning", _plates(run, links, LEARNING)),
         ("population", "Population", joined([_plates(run, links, POPULATION), _births(run, links)])),
@@ -81,9 +81,9 @@ def _sections(run: RunData, links: ArtifactLinks) -> list[tuple[str, str, Html]]
 
 
 def _alarms(found: Sequence[str]) -> Html:
-    """What a person should look at, and what it was computed from."""
+    """Return the alarms, and what they were computed from."""
     where = Html('<p class="small">From <a href="#artifacts"><code>metrics</code>, <code>ratings</code> and manifests</a>.</p>')
-    return joined([note("Worth a look", found) if found else Html("<p>None.</p>"), where])
+    return joined([note("Alarms", found) if found else Html("<p>None.</p>"), where])
 
 
 def _lead(run: RunData, links: ArtifactLinks) -> Html:
@@ -95,12 +95,12 @@ def _lead(run: RunData, links: ArtifactLinks) -> Html:
     model = config.get("model", {}).get("name", "?")
     text = escape(f"{who} on {model}, seed {config.get('seed')}, code {code[:12] or 'unknown'}. ")
     head = Html(f"Head of the chain: <code>{escape(run.head)}</code>. Described by {links('run.json')}.")
-    missing = [note("Not everything is here", run.missing)] if run.missing else []
+    missing = [note("This report is incomplete", run.missing)] if run.missing else []
     return joined([Html(f'<p class="lead">{text}{head}</p>'), *missing])
 
 
 def _headline(run: RunData, links: ArtifactLinks) -> Html:
-    """Tiles of the newest generation that has the numbers."""
+    """Return tiles for the newest generation that has the numbers."""
     tiles = [tile(f"{len(run.finished)} of {run.planned}", "generations done", links("run.json"))]
     graded = _newest(run.tables["grades"])
     if graded is not None:
@@ -180,7 +180,7 @@ def _births(run: RunData, links: ArtifactLinks) -> Html:
 
 
 def _scores(run: RunData, links: ArtifactLinks) -> Html:
-    """The scores of every benchmark but the finest slices."""
+    """Return the scores of every benchmark, without the finest slices."""
     kept = [row for row in run.tables["scores"].to_pylist() if " band " not in row["group"]]
     if not kept:
         return Html('<p class="none">No benchmark has been scored yet.</p>')
@@ -203,7 +203,7 @@ def _scores(run: RunData, links: ArtifactLinks) -> Html:
 
 
 def _configuration(run: RunData, links: ArtifactLinks) -> Html:
-    """Every setting; bold where it differs from the defaults, which are the paper's."""
+    """Return all settings, in bold if they differ from the defaults, which are the paper's."""
     usual: dict[str, Any] = dump(RunConfig.model_validate({}))
     single = {key: value for key, value in run.config.items() if not isinstance(value, dict)}
     groups = {"run": single} | {key: value for key, value in run.config.items() if isinstance(value, dict)}
@@ -213,7 +213,7 @@ def _configuration(run: RunData, links: ArtifactLinks) -> Html:
         rows = [[escape(key), Html(f"<code>{escape(_plain(value))}</code>")] for key, value in settings.items()]
         changed = ["changed" if known.get(key) != value else "" for key, value in settings.items()]
         tables.append(table((group, ""), rows, changed))
-    return Html(f'<p>From {links("run.json")}. Bold: not the paper\'s.</p><div class="card columns">{joined(tables)}</div>')
+    return Html(f'<p>From {links("run.json")}. Bold: differs from the paper.</p><div class="card columns">{joined(tables)}</div>')
 
 
 def _plain(value: Any) -> str:
@@ -223,7 +223,7 @@ def _plain(value: Any) -> str:
 
 
 def _artifacts(run: RunData, links: ArtifactLinks) -> Html:
-    """Every table and manifest by generation."""
+    """Return all tables and manifests by generation."""
     names = list(dict.fromkeys(name for key in run.manifests if key is not None for name in run.refs(key)))
     rows = []
     for generation, manifests in sorted(run.manifests.items(), key=lambda item: -1 if item[0] is None else item[0]):
@@ -237,9 +237,7 @@ def _artifacts(run: RunData, links: ArtifactLinks) -> Html:
         rows.append([escape(folder), *cells, done])
     return joined(
         [
-            Html(
-                "<p>Tables with their rows, and manifests, which name the digests; adapters lie under <code>adapters/</code>.</p>"
-            ),
+            Html("<p>Tables with their row counts, and manifests with the digests. Adapters are in <code>adapters/</code>.</p>"),
             table(("folder", *names, "manifests"), rows),
         ]
     )

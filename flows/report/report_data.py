@@ -1,4 +1,4 @@
-"""What a report is made of: a run's tables, condensed and joined over its generations, and what of it is missing."""
+"""The data of a report: a run's tables, condensed and joined over its generations, and what is missing."""
 
 import re
 from collections.abc import Mapping, MutableMapping
@@ -20,25 +20,25 @@ _TRAINED = re.compile(r"-g(\d+)$")
 
 @dataclass(frozen=True)
 class RunData:
-    """A run as far as it has come. `missing` says in sentences what is not there or cannot be read."""
+    """A run so far. `missing` has sentences about what is absent or cannot be read."""
 
     run: Run
     description: Json
     head: str
     finished: list[int]
-    manifests: dict[int | None, list[Manifest]]  # of each generation begun, and None for start
+    manifests: dict[int | None, list[Manifest]]  # of each generation that has begun, and None for start
     tables: Tables  # condensed; also `scores`
     clock: Clock
     missing: list[str]
 
     @property
     def config(self) -> Json:
-        """The configuration, as run.json has it."""
+        """The configuration in run.json."""
         return dict(self.description["config"])
 
     @property
     def planned(self) -> int:
-        """Generations that the run is to have."""
+        """Planned number of generations."""
         return int(self.config.get("generations", 0))
 
     def refs(self, generation: int | None) -> dict[str, Ref]:
@@ -48,9 +48,9 @@ class RunData:
 
 
 def gather(run: Run, kept: MutableMapping[tuple[int, str], Tables] | None = None) -> RunData:
-    """Reads everything that a report shows but the texts of its sample tasks. Raises NotStored for a run never started.
+    """Read everything that a report shows, except the texts of its sample tasks. Raises NotStored for a run that never started.
 
-    `kept` holds what was read of whole generations before, by the digest of their newest manifest; new ones are added.
+    `kept` caches complete generations by the digest of their newest manifest; new ones are added.
     """
     kept = {} if kept is None else kept
     description = run.history.description()
@@ -83,7 +83,7 @@ def gather(run: Run, kept: MutableMapping[tuple[int, str], Tables] | None = None
 
 
 def clock_table(found: Clock) -> pa.Table:
-    """Seconds as a table; stages in the order of a generation."""
+    """Return seconds as a table, with stages in the order of a generation."""
     rows = [
         {"generation": generation, "stage": stage, "seconds": spent[stage]}
         for stage in STAGE_NAMES
@@ -99,7 +99,7 @@ def _own_table(ref: Ref, generation: int | None) -> bool:
 
 
 def _readable(run: Run, ref: Ref, name: str, missing: list[str]) -> pa.Table | None:
-    """The table, or None with the reason noted."""
+    """Return the table, or None after adding the reason to `missing`."""
     if name not in tables.GENERATION_TABLES:
         return None
     try:
@@ -110,28 +110,28 @@ def _readable(run: Run, ref: Ref, name: str, missing: list[str]) -> pa.Table | N
 
 
 def _gaps(manifests: dict[int | None, list[Manifest]], planned: int) -> list[str]:
-    """Sentences about generations that are absent, or begun and not finished."""
+    """Return sentences about generations that are absent or not finished."""
     begun = sorted(key for key in manifests if key is not None)
     said = [] if manifests[None] else ["The run has not finished its start: there are no seeds and no population yet."]
     newest = begun[-1] if begun else -1
     if absent := [generation for generation in range(newest) if generation not in begun]:
-        said.append(f"Nothing is stored of generations {', '.join(map(str, absent))}; lines are broken there.")
+        said.append(f"Generations {', '.join(map(str, absent))} are not stored; lines are broken there.")
     for generation in begun:
         done = {manifest.stage for manifest in manifests[generation]}
         lacking = [stage for stage in REQUIRED if stage not in done]
         if lacking and generation == newest:
             said.append(
-                f"Generation {generation} is not finished: {lacking[0]} is its next stage. Figures hold what it has so far."
+                f"Generation {generation} is not finished: {lacking[0]} is its next stage. Figures show what it has so far."
             )
         elif lacking:
-            said.append(f"Generation {generation} lacks {', '.join(lacking)}, although later generations exist.")
+            said.append(f"Generation {generation} is missing {', '.join(lacking)}, although later generations exist.")
     if newest + 1 < planned:
         said.append(f"{newest + 1} of {planned} planned generations have begun.")
     return said
 
 
 def _scores(run: Run, manifests: dict[int | None, list[Manifest]], offspring: pa.Table, missing: list[str]) -> pa.Table:
-    """SCORES of all benchmarks with `generation` (of the benchmark, -1 outside the chain) and `trained` (generations so far)."""
+    """Return SCORES of all benchmarks with `generation` (-1 outside the chain) and `trained` (generations so far)."""
     born = dict(zip(offspring["adapter_id"].to_pylist(), offspring["generation"].to_pylist(), strict=True))
     committed = [manifest for done in manifests.values() for manifest in done if manifest.stage == "benchmark"]
     fields = [pa.field("generation", pa.int64()), *tables.SCORES, pa.field("trained", pa.int64()), pa.field("uri", pa.string())]
@@ -155,9 +155,9 @@ def _scores(run: Run, manifests: dict[int | None, list[Manifest]], offspring: pa
 
 
 def _trained(adapter_id: str, born: Mapping[str, int]) -> int:
-    """Generations that an adapter has behind it, its ancestors' included.
+    """Return the number of generations that an adapter has trained, including its ancestors'.
 
-    `s1-g0004` has 5; a newborn has its parents', so that `s4-start` made after generation 9 has 10; a founder's start has 0.
+    `s1-g0004` has 5. A newborn has its parents' count, so `s4-start` made after generation 9 has 10. A founder's start has 0.
     """
     found = _TRAINED.search(adapter_id)
     newest = int(found[1]) if found else born.get(adapter_id)

@@ -1,4 +1,4 @@
-"""The figures of a run, by name: what each is drawn from, and how one becomes a picture for a page. Loads matplotlib."""
+"""The figures of a run, by name: what each is drawn from, and its conversion to a picture on a page. Loads matplotlib."""
 
 from collections.abc import Callable, Mapping
 
@@ -43,7 +43,7 @@ EVERY: Mapping[str, Draw] = {name: draw for group in GROUPS.values() for name, d
 
 
 def picture(plate: Plate) -> Html:
-    """The figure as SVG in a page, its colours following the page's theme; empty where there is nothing to draw yet."""
+    """Return the figure as SVG for a page, with colours that follow the page's theme; empty if there is nothing to draw yet."""
     if plate.figure is None:
         return Html("")
     return Html(

@@ -1,7 +1,7 @@
-"""The page of a report: its frame, its look in light and dark, and the few pieces of HTML that sections are made of.
+"""The page of a report: its frame, its light and dark themes, and the HTML elements of its sections.
 
-Nothing on the page comes from elsewhere and nothing on it runs: no script, no font, no image file. Texts given to these functions
-are plain; markup is of type `Html`, so that forgetting to escape shows up as a type error.
+The page loads nothing and runs nothing: no script, no font, no image file. These functions take plain text. Markup has the type
+`Html`, so a missing escape is a type error.
 """
 
 import html
@@ -20,7 +20,7 @@ CSS = (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
 
 
 class ArtifactLinks:
-    """Links to artifacts that work from where the report lies; plain names where they would not (S3, a report elsewhere)."""
+    """Links to artifacts, relative to the report's folder; plain names if links would not work (S3, a report elsewhere)."""
 
     def __init__(self, store: Store, run_id: str, out: Path) -> None:
         self._root: str | None = None
@@ -30,7 +30,7 @@ class ArtifactLinks:
                 self._root = Path(os.path.relpath(root, folder)).as_posix()
 
     def __call__(self, uri: str, name: str = "") -> Html:
-        """The artifact `uri` of the run under its name."""
+        """Return a link to the artifact `uri` of the run, under its name."""
         label = Html(f"<code>{escape(name or uri)}</code>")
         if self._root is None:
             return label
@@ -39,12 +39,12 @@ class ArtifactLinks:
 
 
 def escape(text: object) -> Html:
-    """Any text, escaped and with hidden characters written out."""
+    """Return the text, escaped and with hidden characters made visible."""
     return Html(html.escape(visible(str(text))))
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Html | str]], classes: Sequence[str] = ()) -> Html:
-    """A table that scrolls by itself where it is too wide; cells are markup. `classes` holds a class for each row."""
+    """Return a table that scrolls if it is too wide. Cells are markup. `classes` has one class per row."""
     head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
     body = []
     for place, row in enumerate(rows):
@@ -54,28 +54,28 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Html | str]], classes: 
 
 
 def tile(value: str, name: str, source: Html) -> Html:
-    """One number of the headline with the artifact that it comes from."""
+    """Return one headline number with the artifact that it comes from."""
     return Html(f'<div class="tile"><span>{escape(name)}</span><b>{escape(value)}</b><span>{source}</span></div>')
 
 
 def note(heading: str, lines: Sequence[str]) -> Html:
-    """A box with what a reader must not miss."""
+    """Return a box with important notes."""
     items = "".join(f"<li>{escape(line)}</li>" for line in lines)
     return Html(f'<div class="note"><b>{escape(heading)}</b><ul>{items}</ul></div>')
 
 
 def details(heading: str, content: Html) -> Html:
-    """Something long, folded away."""
+    """Return long content, collapsed."""
     return Html(f"<details><summary>{escape(heading)}</summary>{content}</details>")
 
 
 def joined(parts: Iterable[Html], between: str = "\n") -> Html:
-    """Pieces one after the other."""
+    """Concatenate pieces."""
     return Html(between.join(parts))
 
 
 def page(title: str, lead: Html, sections: Sequence[tuple[str, str, Html]]) -> str:
-    """The whole document; sections are (anchor, heading, content)."""
+    """Return the whole document. Sections are (anchor, heading, content)."""
     links = "".join(f'<a href="#{anchor}">{escape(heading)}</a>' for anchor, heading, _ in sections)
     bodies = "\n".join(
         f'<section id="{anchor}"><h2>{escape(heading)}</h2>\n{content}</section>' for anchor, heading, content in sections

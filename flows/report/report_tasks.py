@@ -1,4 +1,4 @@
-"""Sample tasks of a report: the easiest, the hardest, unsolved ones and the newest, each with what students answered."""
+"""Sample tasks of a report: the easiest, the hardest, unsolved ones and the newest, each with the students' answers."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ ASKED = {
 
 
 def samples(gathered: RunData, links: ArtifactLinks) -> Html:
-    """The section, or a sentence where no task has been solved yet."""
+    """Return the section, or a sentence if no task has been attempted yet."""
     chosen = choose(gathered.tables["tasks"], gathered.tables["grades"])
     if not chosen:
         return Html('<p class="none">No task has been attempted yet.</p>')
@@ -37,7 +37,7 @@ def samples(gathered: RunData, links: ArtifactLinks) -> Html:
 
 
 def choose(tasks: pa.Table, grades: pa.Table) -> list[tuple[str, list[Row]]]:
-    """For each heading the best task of every kind, with its attempts and how many were correct; ties go to the newest."""
+    """Return, per heading, the best task of each kind with its attempts and correct ones. Ties go to the newest."""
     solved = grades.append_column("right", grades["correct"].cast(pa.int64())).group_by(
         ["generation", "task_id"], use_threads=False
     )
@@ -53,11 +53,11 @@ def choose(tasks: pa.Table, grades: pa.Table) -> list[tuple[str, list[Row]]]:
     rankings: list[tuple[str, Callable[[Row], bool], Callable[[Row], Any]]] = [
         ("Easiest", lambda row: row["right"] > 0, lambda row: (row["right"] / row["attempts"], row["place"])),
         (
-            "Hardest that somebody solved",
+            "Hardest solved",
             lambda row: row["right"] > 0,
             lambda row: (-row["right"] / row["attempts"], row["place"]),
         ),
-        ("Newest that nobody solved", lambda row: row["right"] == 0, lambda row: row["place"]),
+        ("Newest unsolved", lambda row: row["right"] == 0, lambda row: row["place"]),
         ("Newest", lambda row: True, lambda row: row["place"]),
     ]
     chosen = []
@@ -68,14 +68,14 @@ def choose(tasks: pa.Table, grades: pa.Table) -> list[tuple[str, list[Row]]]:
 
 
 class _Reader:
-    """Full rows of tasks and attempts; each table is read once."""
+    """Read full rows of tasks and attempts. Each table is read once."""
 
     def __init__(self, gathered: RunData) -> None:
         self._gathered = gathered
         self._kept: dict[tuple[int, str], pa.Table | None] = {}
 
     def rows(self, generation: int, name: str, task_id: str) -> list[Row]:
-        """The rows of a task in a table; none where the table cannot be read."""
+        """Return the rows of a task in a table; none if the table cannot be read."""
         key = (generation, name)
         if key not in self._kept:
             ref = self._gathered.refs(generation).get(name)
@@ -114,7 +114,7 @@ def _card(task: Row, reader: _Reader, links: ArtifactLinks) -> Html:
 
 
 def _pairs(task: Row) -> Html:
-    """Calls and what they return."""
+    """Return calls with their results."""
     outputs = list(task["outputs"]) + [""] * (len(task["inputs"]) - len(task["outputs"]))
     lines = [
         f"f({python_html(given, VALUE)}) → {python_html(got, VALUE)}" for given, got in zip(task["inputs"], outputs, strict=True)
@@ -123,14 +123,14 @@ def _pairs(task: Row) -> Html:
 
 
 def _attempts(reader: _Reader, task: Row) -> list[Row]:
-    """The task's rollouts with their grades."""
+    """Return the task's rollouts with their grades."""
     grades = {row["rollout_id"]: row for row in reader.rows(task["generation"], "grades", task["task_id"])}
     rollouts = reader.rows(task["generation"], "rollouts", task["task_id"])
     return [row | {"status": grades[row["rollout_id"]]["status"]} for row in rollouts if row["rollout_id"] in grades]
 
 
 def _answers(attempts: Sequence[Row]) -> Html:
-    """The most frequent answers with verdict and count."""
+    """Return the most frequent answers with verdict and count."""
     if not attempts:
         return Html('<p class="small">The attempts cannot be read.</p>')
     counted = Counter(

@@ -1,4 +1,4 @@
-"""What stands in front of every HTTP server of ours: Host and Origin checks, and the link that signs a person in.
+"""Protection in front of each of our HTTP servers: Host and Origin checks, and the link that signs a person in.
 
 May import: nothing of the project.
 """

@@ -1,9 +1,9 @@
-"""The door of a server on this machine: which requests get in. Stands before Prefect's server and before the artifact browser.
+"""The gate of a server on this machine: which requests get in. Used by Prefect's server and by the artifact browser.
 
-Three questions, asked before the application sees anything. Is the server addressed by one of its own names (a page whose name
-was rebound to this machine still sends its own name as Host)? Does the request come from a page of this server (browsers say so
-in Origin, which no page can forge, and in Sec-Fetch-Site)? Or does a person follow a link to a page? No answer carries headers
-that would let a foreign page read it. Passwords are asked for behind the door, by Prefect itself.
+Three checks come before the application. Is the server addressed by one of its own names (a page whose name was rebound to this
+machine still sends its own name as Host)? Does the request come from a page of this server (browsers report this in Origin, which
+no page can forge, and in Sec-Fetch-Site)? Or does a person follow a link to a page? No response has headers that would let a
+foreign page read it. Prefect itself asks for passwords, behind the gate.
 """
 
 import os
@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 ANY = ("0.0.0.0", "::", "")
 HOSTS = "POPULORA_HOSTS"
-"""Further names of our servers, separated by commas, such as that of the proxy before them."""
+"""Additional names of our servers, separated by commas, such as that of a proxy in front of them."""
 
 
 class Refused(Exception):
-    """The request stays outside; `status` and the message are the answer."""
+    """The request is refused. `status` and the message are the response."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -26,20 +26,20 @@ class Refused(Exception):
 
 
 def names_of(host: str, more: Iterable[str] = ()) -> frozenset[str]:
-    """The names under which a server that listens on `host` answers: this machine's, the address itself, and those listed."""
+    """Return the names of a server that listens on `host`: this machine's, the address itself, and those listed."""
     listed = [*more, *os.environ.get(HOSTS, "").split(",")]
     own = [] if host in ANY else [host]
     return frozenset(name.strip().strip("[]").lower() for name in [*LOOPBACK, *own, *listed] if name.strip())
 
 
 class Gate:
-    """An ASGI application that lets requests through to another one. `closed` are paths that no link from elsewhere opens."""
+    """An ASGI application that passes allowed requests to another one. Links from elsewhere cannot open the paths `closed`."""
 
     def __init__(self, app: Any, names: Iterable[str], closed: tuple[str, ...] = ()) -> None:
         self._app, self._names, self._closed = app, frozenset(names), closed
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """One request or websocket; a refused one never reaches the application."""
+        """Handle one request or websocket. A refused one never reaches the application."""
         if scope["type"] in ("http", "websocket"):
             try:
                 self.check(scope)
@@ -49,19 +49,19 @@ class Gate:
         await self._app(scope, receive, send)
 
     def check(self, scope: Any) -> None:
-        """Raises Refused."""
+        """Raise Refused unless the request may pass."""
         host = _only(scope, b"host")
         if host is None or _name(host) not in self._names:
             raise Refused(421, f"This server does not go by that name. If it is one of yours, add it to {HOSTS}.")
         if _count(scope, b"origin"):
             origin = _only(scope, b"origin")
             if origin is None or origin.lower() not in (f"http://{host}".lower(), f"https://{host}".lower()):
-                raise Refused(403, "A page of another origin asked. Only this server's own pages may.")
+                raise Refused(403, "The request came from a page of another origin. Only this server's own pages are allowed.")
         if self._from_elsewhere(scope):
-            raise Refused(403, "A page of another site asked. Only this server's own pages may.")
+            raise Refused(403, "The request came from a page of another site. Only this server's own pages are allowed.")
 
     def _from_elsewhere(self, scope: Any) -> bool:
-        """Whether a foreign page made the browser ask for anything but a page that its user sees in the address bar."""
+        """Return whether a foreign page made the browser request anything but a page that its user sees in the address bar."""
         if (_only(scope, b"sec-fetch-site") or "none") in ("none", "same-origin"):
             return False
         followed = (_only(scope, b"sec-fetch-mode"), _only(scope, b"sec-fetch-dest")) == ("navigate", "document")
@@ -73,13 +73,13 @@ def _count(scope: Any, name: bytes) -> int:
 
 
 def _only(scope: Any, name: bytes) -> str | None:
-    """A header's value; None where it is absent or given more than once."""
+    """Return a header's value; None if it is absent or given more than once."""
     values = [value for key, value in scope["headers"] if key == name]
     return values[0].decode("latin-1").strip() if len(values) == 1 else None
 
 
 def _name(host: str) -> str | None:
-    """The name in a Host header, without its port; None for what is no host."""
+    """Return the name in a Host header, without its port; None if the header is invalid."""
     try:
         parts = urlsplit(f"//{host}")
         return parts.hostname if parts.port is None or parts.port >= 0 else None

@@ -1,9 +1,9 @@
-"""How a person gets into Prefect's UI without typing its password: a link that works once.
+"""Sign a person in to Prefect's UI without typing its password: a link that works once.
 
-`/enter#TICKET` is a page of the server's own. Its script sends the ticket back (what follows # is in no log and no Referer), gets
-the password and leaves it where Prefect's login form leaves it: in the browser's storage of this origin, port included. A cookie
-would go to every port of this machine, and along with what other pages ask for; this does neither. A ticket is a message
-authentication code made with the password: whoever may read the password can make one, and the server remembers only spent ones.
+`/enter#TICKET` is a page of this server. Its script sends the ticket back (what follows # is in no log and no Referer), gets the
+password and stores it where Prefect's login form does: in the browser's storage of this origin, port included. A cookie would be
+sent to every port of this machine, and with requests of other pages; this is not. A ticket is a message authentication code made
+with the password: anyone who may read the password can make one, and the server remembers only used ones.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from typing import Any
 PATH = "/enter"
 LIFETIME = 3600
 STORAGE_KEY = "prefect-password"
-"""Where both of Prefect's pages look for it, as base64 of user:password."""
+"""Where both of Prefect's pages look for the password, as base64 of user:password."""
 LONGEST = 300
 SCRIPT = f"""
 const say = text => {{ document.getElementById("said").textContent = text; }};
@@ -32,22 +32,22 @@ fetch("{PATH}", {{method: "POST", body: ticket, cache: "no-store"}}).then(async 
 PAGE = f"""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>populora</title></head>
 <body><p id="said">One moment…</p><script>{SCRIPT}</script></body></html>"""
 POLICY = "default-src 'none'; connect-src 'self'; script-src 'sha256-{}'; base-uri 'none'; frame-ancestors 'none'"
-USED = "This link has been used or is too old. For another one: populora serve --link, or in the stack: make link"
+USED = "This link has been used or has expired. Get another one: populora serve --link, or in the stack: make link"
 
 
 def ticket(password: str, lifetime: float = LIFETIME) -> str:
-    """A ticket that opens the UI once within `lifetime` seconds."""
+    """Return a ticket that opens the UI once within `lifetime` seconds."""
     message = f"{int(time.time() + lifetime):x}.{secrets.token_urlsafe(16)}"
     return f"{message}.{_code(password, message)}"
 
 
 def link(url: str, password: str) -> str:
-    """The address that a person opens."""
+    """Return the address that a person opens."""
     return f"{url}{PATH}#{ticket(password)}"
 
 
 class Entrance:
-    """An ASGI application that answers at PATH and passes everything else on to another one."""
+    """An ASGI application that answers at PATH and passes everything else to another one."""
 
     def __init__(self, app: Any, password: str) -> None:
         self._app, self._password = app, password
@@ -70,7 +70,7 @@ class Entrance:
             await _answer(send, 405, "text/plain; charset=utf-8", "Only GET and POST.")
 
     def spend(self, given: str) -> bool:
-        """Whether the ticket opens; it will not again."""
+        """Return whether the ticket is valid, and mark it as used."""
         message, _, code = given.rpartition(".")
         if not hmac.compare_digest(code.encode(), _code(self._password, message).encode()):
             return False
@@ -87,7 +87,7 @@ def _code(password: str, message: str) -> str:
 
 
 async def _body(receive: Any) -> str:
-    """The request's body as text; empty when it is longer than any ticket."""
+    """Return the request's body as text; empty if it is longer than any ticket."""
     body, more = b"", True
     while more and len(body) <= LONGEST:
         message = await receive()
@@ -105,7 +105,7 @@ async def _answer(send: Any, status: int, kind: str, text: str, policy: str = "d
 
 
 def main() -> None:
-    """Prints a link for the server whose password is in this environment: `python -m flows.servers.login_link URL`."""
+    """Print a link for the server whose password is in this environment: `python -m flows.servers.login_link URL`."""
     import os  # noqa: PLC0415
     import sys  # noqa: PLC0415
 

@@ -58,17 +58,18 @@ def test_a_command_line_may_name_any_function_and_a_worker_those_of_its_folders(
     assert choose("reward.rule", f"{mine}/rule.py:rule", RULES)() == 1
     assert choose("reward.rule", "azr", {"azr": dict}) is dict
     for name in (f"{theirs}/rule.py:rule", f"{mine}/../theirs/rule.py:rule", f"{mine}/link.py:rule", f"{tmp_path}/none.py:f"):
-        with pytest.raises(ValueError, match="in no folder that this worker was allowed"):
+        with pytest.raises(ValueError, match="outside the folders that this worker allows"):
             choose("reward.rule", name, RULES)
-        with pytest.raises(ValueError, match="in no folder that this worker was allowed"):
+        with pytest.raises(ValueError, match="outside the folders that this worker allows"):
             sources(load("chaos", [f"reward.rule={name}"]))
     monkeypatch.setenv(allowed.FOLDERS, "")
-    with pytest.raises(ValueError, match="in no folder"):
+    with pytest.raises(ValueError, match="outside the folders"):
         choose("reward.rule", f"{mine}/rule.py:rule", RULES)
 
 
 @pytest.mark.parametrize(
-    ("setting", "said"), [("sandbox.kind=local", "local has no walls"), ("engine.python=/tmp/python", "is in no folder")]
+    ("setting", "said"),
+    [("sandbox.kind=local", "'local' does not isolate programs"), ("engine.python=/tmp/python", "outside the folders")],
 )
 def test_a_run_of_a_server_keeps_its_walls_and_its_interpreter(
     setting: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -52,13 +52,13 @@ def test_a_port_in_use_is_named(tmp_path: Path, taken: int, capsys: pytest.Captu
 
 
 def test_a_port_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "--port 70000: between 1 and 65535" in said(capsys, 2, "serve", "--home", str(tmp_path), "--port", "70000")
+    assert "--port 70000: must be between 1 and 65535" in said(capsys, 2, "serve", "--home", str(tmp_path), "--port", "70000")
 
 
 def test_another_prefect_server_on_the_port_is_recognised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with server_of_version("3.2.1") as port:
         line = said(capsys, 2, "serve", "--home", str(tmp_path), "--port", str(port))
-    assert f"a Prefect server 3.2.1 is there (this project has {prefect_api.installed_version()})" in line
+    assert f"a Prefect server 3.2.1 is running there (this project has {prefect_api.installed_version()})" in line
 
 
 def test_a_second_serve_on_one_home_is_told_of_the_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,13 +66,13 @@ def test_a_second_serve_on_one_home_is_told_of_the_first(tmp_path: Path, capsys:
         fcntl.flock(lock, fcntl.LOCK_EX)
         (tmp_path / "serving.json").write_text('{"pid": 17, "url": "http://127.0.0.1:4200"}')
         line = said(capsys, 2, "serve", "--home", str(tmp_path))
-    assert "running already (process 17, http://127.0.0.1:4200)" in line and "--home" in line
+    assert "already running (process 17, http://127.0.0.1:4200)" in line and "--home" in line
 
 
 def test_a_database_of_a_newer_prefect_is_not_opened(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "prefect-version").write_text("4.1.0")
     line = said(capsys, 2, "serve", "--home", str(tmp_path))
-    assert f"was written by Prefect 4.1.0, here is {prefect_api.installed_version()}: run make setup" in line
+    assert f"was written by Prefect 4.1.0, but {prefect_api.installed_version()} is installed: run make setup" in line
 
 
 @pytest.mark.parametrize("words", [("worker", "cpu"), ("run", "--detach", "-c", "chaos")])
@@ -90,7 +90,7 @@ def test_a_server_of_another_version_is_refused(
     with server_of_version("3.2.1") as port:
         monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{port}/api")
         line = said(capsys, 2, *words)
-    assert f"is 3.2.1, this project has {prefect_api.installed_version()}: make them the same" in line
+    assert f"is 3.2.1, this project has {prefect_api.installed_version()}: versions must match" in line
 
 
 def without_gpu(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -113,13 +113,13 @@ def test_a_machine_without_gpu_takes_no_gpu_work(
     without_gpu(monkeypatch, tmp_path)
     with server_of_version(prefect_api.installed_version()) as port:
         monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{port}/api")
-        assert "this machine shows no NVIDIA GPU (nvidia-smi -L)" in said(capsys, 2, "worker", "gpu")
+        assert "no NVIDIA GPU is visible on this machine (nvidia-smi -L)" in said(capsys, 2, "worker", "gpu")
 
 
 def test_a_run_that_wants_a_gpu_says_so_before_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without_gpu(monkeypatch, tmp_path)
     config = load("chaos", ["model.device=cuda"])
-    with pytest.raises(ConfigError, match=r"model\.device: cuda is asked for, .* place these stages in the pool gpu"):
+    with pytest.raises(ConfigError, match=r"model\.device: cuda was requested, .* place these stages in the pool gpu"):
         preflight.check(config, str(tmp_path))
 
 
@@ -194,7 +194,7 @@ def test_children_that_will_not_stay_are_given_up(tmp_path: Path) -> None:
         child.process.wait()
         assert supervised.keep([child]) == ["worker"]
     child.process.wait()
-    with pytest.raises(supervised.ChildFailed, match="the worker ends again and again"):
+    with pytest.raises(supervised.ChildFailed, match="the worker keeps exiting"):
         supervised.keep([child])
 
 

@@ -60,7 +60,7 @@ def test_a_worker_that_dies_before_it_is_told_is_the_world_s_fault_and_replaced(
     assert dying.stdout is not None and dying.stdout.readline() == "\n"
     with Workers(1) as workers:
         workers._running[sys.executable] = dying
-        with pytest.raises(WorkerLost, match="ended before it was given its step"):
+        with pytest.raises(WorkerLost, match="exited before it received its step"):
             workers.run(Spec(tmp_path.as_uri(), *STEP))
         assert dying.poll() is not None
         with pytest.raises(StageFailed, match=r"run none has no run\.json"):  # by a worker of its own

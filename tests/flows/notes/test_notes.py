@@ -127,5 +127,5 @@ def test_a_process_of_its_own_writes_the_same(store, teller):
         assert writer.write(2).link == f"{BASE}/runs/run/generations/2"
     finally:
         writer.close()
-    with pytest.raises(NotesNotWritten, match="has ended"):
+    with pytest.raises(NotesNotWritten, match="has exited"):
         writer.write(2)

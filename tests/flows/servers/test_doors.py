@@ -216,7 +216,7 @@ def test_without_a_password_no_server_starts() -> None:
         [sys.executable, "-m", "flows.prefect_ops.ui_server"], env=variables, cwd=PROJECT, capture_output=True, text=True
     )
     assert done.returncode == 1 and done.stderr.count("\n") == 1
-    assert "whoever reaches this server could start programs" in done.stderr
+    assert "anyone who reaches this server could start programs" in done.stderr
 
 
 # --- the password of serve ----------------------------------------------------------------------------------------------------
