@@ -153,7 +153,7 @@ for line in sys.stdin:
 
 
 def package(python: str, shapes: Shapes, threads: int, layers: int) -> Callable[[str], Elapsed]:
-    """Asks a process that holds the same shapes in the populora package for the seconds of one operator; warm after the first."""
+    """Ask a process that holds the same shapes in the populora package for the seconds of one operator; warm after the first."""
     flat = [str(side) for shape in shapes.values() for side in shape]
     process = subprocess.Popen(
         [python, "-c", _RIVAL, str(threads), str(layers), str(RANK), *flat],

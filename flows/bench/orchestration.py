@@ -151,7 +151,7 @@ def _figure(name: str, value: float, unit: str) -> dict[str, Any]:
 
 
 def _settled(size: Any, still: int = 3) -> None:
-    """Returns when the database has not grown for `still` looks, a second apart."""
+    """Return when the database has not grown for `still` looks, a second apart."""
     seen: list[float] = []
     while len(seen) < still or len(set(seen[-still:])) > 1:
         if len(seen) > 600:

@@ -170,6 +170,6 @@ class _Rival:
         return seconds, verdicts
 
     def close(self) -> None:
-        """Ends it."""
+        """End it."""
         self.process.kill()
         self.process.wait()

@@ -268,7 +268,7 @@ def test_exported_tasks_are_valid_new_and_described(run: Run, tmp_path: Path) ->
     card = (tmp_path / "out" / "README.md").read_text()
     assert run.history.head() in card and "| proposals behind them | 48, of which 40 were valid and 5 are new |" in card
     assert all(f"- `{name}`: " in card for name in SCHEMA.names)
-    with pytest.raises(StoreRefused, match=r"tasks\.parquet exists already"):
+    with pytest.raises(StoreRefused, match=r"tasks\.parquet already exists"):
         export_tasks(run, tmp_path / "out")
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreRefused, match=r"Not a directory|File exists"):
