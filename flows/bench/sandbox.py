@@ -1,8 +1,8 @@
-"""`populora bench sandbox`: programs a second through the judge's sandbox, paired in one run with other ways to run them.
+"""`populora bench sandbox`: programs per second through the judge's sandbox, paired in one run with other ways to run them.
 
-Rivals: fork and exit on the host (the floor of every such design), AZR's way (serial in-process `exec` in a pool worker), an
-interpreter a program through `docker exec`, and a container a program. They take turns, and a ratio is the middle of the turns'
-ratios: load falls on both alike.
+Rivals: fork and exit on the host (the floor of every such design), AZR's way (serial in-process `exec` in a pool worker), one
+interpreter per program through `docker exec`, and one container per program. Turns alternate, and a ratio is the median of the
+turns' ratios, so that load affects both equally.
 """
 
 import argparse
@@ -30,14 +30,14 @@ _SOURCES = (
     "def f(x):\n    table = {{}}\n    for c in str(x * {n}):\n        table[c] = table.get(c, 0) + 1\n"
     "    return sorted(table.items())",
 )
-_LIMIT, _PAUSE = 10, 1.0  # seconds; the daemon goes on removing a rival's containers for as long as the latter
+_LIMIT, _PAUSE = 10, 1.0  # seconds; the daemon continues to remove a rival's containers for as long as the latter
 _WITNESSED = Job("def f(x):\n    return {x, x + 1}", "1", True)  # starts every server that a worker may have
 
 
 def bench_sandbox(
     kind: str = "docker", programs: int = 2000, containers: int | None = None, repeats: int = 7
 ) -> Iterator[dict[str, Any]]:
-    """One JSON object a figure: ours alone, then paired with each rival (`ratio` over 1: ours is faster)."""
+    """Yield one JSON object per figure: ours alone, then paired with each rival (`ratio` over 1: ours is faster)."""
     count = containers or os.cpu_count() or 1
     sandbox: Pool = LocalSandbox(count) if kind == "local" else DockerSandbox(containers=count)
     try:
@@ -50,7 +50,7 @@ def bench_sandbox(
 
 
 def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The command: options `--kind docker|local --programs N --containers N --repeats N`."""
+    """Run the command with options `--kind docker|local --programs N --containers N --repeats N`."""
     parser = argparse.ArgumentParser(prog="populora bench sandbox")
     parser.add_argument("--kind", choices=("docker", "local"), default="docker")
     parser.add_argument("--programs", type=int, default=2000)
@@ -61,7 +61,7 @@ def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 def _paired(sandbox: Pool, programs: int, repeats: int, kind: str) -> Iterator[dict[str, Any]]:
-    """Ours and each rival in turn; the middle of the turns, and of their ratios."""
+    """Run ours and each rival in turn; yield the medians of the turns and of their ratios."""
     ours = {
         "programs_per_s": lambda: _rate(sandbox, programs, False),
         "validated_tasks_per_s": lambda: _rate(sandbox, programs // 2, True),
@@ -85,13 +85,13 @@ def _paired(sandbox: Pool, programs: int, repeats: int, kind: str) -> Iterator[d
 
 
 def _warm(sandbox: Pool, containers: int) -> None:
-    """Until every container has started its servers, and has run some programs in them."""
+    """Run programs until every container has started its servers and has run some programs in them."""
     list(sandbox.run([_WITNESSED] * 200 * containers))
     _rate(sandbox, 500 * containers, False)
 
 
 def _latency(sandbox: Pool, programs: int) -> Iterator[dict[str, Any]]:
-    """One program at a time: from the call to the verdict."""
+    """Measure one program at a time, from the call to the verdict."""
     seconds = []
     for number in range(programs):
         start = time.perf_counter()
@@ -103,7 +103,7 @@ def _latency(sandbox: Pool, programs: int) -> Iterator[dict[str, Any]]:
 
 
 def _by_containers(kind: str, programs: int, most: int) -> Iterator[dict[str, Any]]:
-    """Single runs by number of containers: one, the cores, one more."""
+    """Measure single runs by number of containers: one, the number of cores, one more."""
     for count in sorted({1, most, most + 1}):
         sandbox: Pool = LocalSandbox(count) if kind == "local" else DockerSandbox(containers=count)
         try:
@@ -122,7 +122,7 @@ def _against(rival: str, value: float, ratio: float) -> dict[str, Any]:
 
 
 def _job(number: int, validate: bool) -> Job:
-    """A program of its own for every number: nothing is answered from memory."""
+    """Return a different program for every number, so that no result comes from a cache."""
     return Job(_SOURCES[number % len(_SOURCES)].format(n=number + 2), str(number % 17 + 3), validate)
 
 
@@ -151,13 +151,13 @@ for _ in range(int(sys.stdin.readline())):
 
 
 def _fork_exit(programs: int) -> float:
-    """Bare interpreters, one a core, that fork children which exit at once: nothing of this kind can be faster."""
+    """Fork children that exit immediately from bare interpreters, one per core: the upper bound of this design."""
     cores = len(os.sched_getaffinity(0))
     command = [sys.executable, "-I", "-S", "-c", _FORKS]
     bare = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(cores)]
     for process in bare:
         assert process.stdout is not None
-        process.stdout.readline()  # it is ready
+        process.stdout.readline()  # wait until it is ready
     start = time.perf_counter()
     for process in bare:
         assert process.stdin is not None
@@ -173,7 +173,7 @@ def _fork_exit(programs: int) -> float:
 
 
 def _azr(programs: int) -> float:
-    """AZR's way, written anew: one warm worker process, `exec` and `eval` in it, twice for the determinism check."""
+    """Reimplement AZR's way: `exec` and `eval` in one warm worker process, twice for the determinism check."""
     context = multiprocessing.get_context("spawn")
     with context.Pool(1) as pool:
         pool.apply(_exec_twice, ("def f(x):\n    return x", "1"))
@@ -195,7 +195,7 @@ def _exec_twice(program: str, text: str) -> str:
 
 
 def _docker_exec(programs: int) -> float:
-    """A warm container, one `docker exec` of an interpreter a program."""
+    """Run each program with `docker exec` of an interpreter in a warm container."""
     client = docker.from_env(timeout=30)
     container = client.containers.run(
         IMAGE, entrypoint=["/python", "-c", "import time; time.sleep(600)"], detach=True, network_mode="none", auto_remove=True
@@ -213,7 +213,7 @@ def _docker_exec(programs: int) -> float:
 
 
 def _container_each(programs: int) -> float:
-    """A new container a program, removed afterwards."""
+    """Run each program in a new container, removed afterwards."""
     client = docker.from_env(timeout=30)
     try:
         start = time.perf_counter()

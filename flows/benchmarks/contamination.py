@@ -36,9 +36,7 @@ class Contamination:
     def text(self) -> str:
         """Return readable text: counts, matches, and every overall score with and without the problems that matched."""
         touched = sorted(set(self.matches["problem_id"].to_pylist()))
-        lines = [
-            f"{self.suite}: {self.tasks} tasks and seed rows compared with {self.problems} problems: {len(touched)} problems match"
-        ]
+        lines = [f"{self.suite}: {self.tasks} tasks and seed rows compared with {self.problems} problems: {len(touched)} match"]
         for row in self.matches.to_pylist()[:20]:
             shared = row["shared"] if row["rule"] == "program" else f"“{row['shared']}”"
             lines.append(f"  {row['problem_id']}  {row['task_id']}  {row['rule']}: {shared[:100]}")

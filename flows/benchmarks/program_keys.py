@@ -28,7 +28,7 @@ def probe_keys(programs: Sequence[str]) -> frozenset[str]:
 
 
 def program_keys(programs: Sequence[str]) -> list[str | None]:
-    """Return each program's key, None if it does not parse. Runs in a separate process: the runner's modules are not a package."""
+    """Return each program's key, None if it does not parse. Uses a separate process: the runner's modules are not a package."""
     done = subprocess.run(
         [sys.executable, "-c", KEYS], input=json.dumps(programs), capture_output=True, text=True, check=True, cwd=RUNNER
     )

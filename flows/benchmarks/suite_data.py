@@ -83,8 +83,8 @@ def _local(suite: Suite, data: Path) -> list[Path]:
     found = {file.name: file for file in sorted(data.rglob("*")) if file.name in suite.files}
     if not found:
         raise ConfigError(
-            f"--data {data}: the folder contains none of {', '.join(suite.files)}; download it with: populora benchmark --model MODEL "
-            f"--suite {suite.name} (without --data), from https://huggingface.co/datasets/{suite.repository}"
+            f"--data {data}: the folder contains none of {', '.join(suite.files)}; download with: populora benchmark "
+            f"--model MODEL --suite {suite.name} (without --data), from https://huggingface.co/datasets/{suite.repository}"
         )
     return [found[name] for name in suite.files if name in found]
 

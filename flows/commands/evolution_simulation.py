@@ -1,8 +1,8 @@
 """`populora simulate`: simulate what an evolution policy does to a population, before spending a GPU hour on it.
 
 Runs the configuration's matchmaking, ratings and replacement on members that have a hidden skill and no weights. A match is one
-coin flip: the student wins with chance Phi((skill_s - skill_t) / (sqrt(2) beta)). Children have their parents' mean skill; nothing
-learns. Shown for the configuration's policy and for its neighbours:
+coin flip: the student wins with chance Phi((skill_s - skill_t) / (sqrt(2) beta)). Children have their parents' mean skill, and
+nothing learns. The table shows the configuration's policy and its neighbours:
 
 - newborn culled next: how often a child is the one culled at the next event, with equal skills; fair is 1 / N. With fresh
   ratings, gamma = 0.25 and kappa = 3 the newborn's wide sigma makes it the rule: one slot churns, older members are never tested.
