@@ -167,7 +167,7 @@ def test_files_that_are_not_those_of_run_json_are_refused(tmp_path: Path) -> Non
     (tmp_path / "model.safetensors").write_bytes(b"Weights")
     with pytest.raises(ConfigError, match=r"model\.safetensors differs from the file recorded in run\.json"):
         check_files(tmp_path, {"files": files})
-    with pytest.raises(ConfigError, match=r"extra\.json is not the file"):
+    with pytest.raises(ConfigError, match=r"extra\.json differs from the file"):
         check_files(tmp_path, {"files": {"extra.json": files["config.json"]}})
 
 
