@@ -1,6 +1,6 @@
 """`populora attack`: the attack catalogue against this machine's own Docker, runtime and kernel, and which walls held.
 
-Every attack is followed by an honest program, which must come to no harm. Then the texts given as answers are graded, and the
+Every attack is followed by an honest program, which must be unaffected. Then the texts given as answers are graded, and the
 walls that the sandbox reads back from inside are listed. Run it after a change of kernel, daemon, runtime or base image.
 """
 
@@ -21,7 +21,7 @@ _UNHARMED = "['ok', {'ok': ('ok',)}]"
 
 @dataclass(frozen=True)
 class AttackOutcome:
-    """What became of one attack: the word for it, what came out, and whether the walls held."""
+    """The outcome of one attack: its word, its details, and whether the walls held."""
 
     row: str
     name: str
@@ -38,7 +38,7 @@ class AttackOutcome:
 
 
 def outcomes(sandbox: Sandbox, attacks: Sequence[Attack]) -> Iterator[AttackOutcome]:
-    """The outcome of every attack, in order, as the verdicts come."""
+    """Yield the outcome of every attack, in order, as the verdicts arrive."""
     jobs = [job for attack in attacks for job in (Job(attack.program, attack.input, True), HONEST)]
     verdicts = sandbox.run(jobs)
     for attack in attacks:
@@ -51,7 +51,7 @@ def outcomes(sandbox: Sandbox, attacks: Sequence[Attack]) -> Iterator[AttackOutc
 
 
 def _word(attack: Attack, verdict: Verdict) -> str:
-    """The verdict's word; of a value, whether it is one that the attack may return."""
+    """Return the verdict's word; for a value, whether the attack may return it."""
     if verdict.status == "valid":
         return "refused" if verdict.text == "'refused'" else "valid" if verdict.text in attack.values else "leaked"
     untried = verdict.status == "error" and verdict.detail.startswith("LookupError")  # `reach` found nothing to attack with
@@ -59,7 +59,7 @@ def _word(attack: Attack, verdict: Verdict) -> str:
 
 
 def answered(sandbox: Sandbox) -> Iterator[AttackOutcome]:
-    """The outcome of every text that is given as an answer and is none."""
+    """Yield the outcome of every text that is given as an answer and is not one."""
     items = [AnswerItem("deduction", "", (), ("[1, 2]",), text) for _, _, text, _ in ANSWERS]
     for (row, name, text, want), judged in zip(ANSWERS, judge_answers(sandbox, items), strict=True):
         word = str(judged.status)
@@ -95,4 +95,4 @@ def _summary(found: Sequence[AttackOutcome], missing: Sequence[str], kind: str, 
     for group in dict.fromkeys(outcome.group for outcome in found):
         own = [outcome.held for outcome in found if outcome.group == group]
         print(f"{group}: {sum(own)} of {len(own)} held", file=out)
-    print(f"walls that do not stand ({kind}): {', '.join(missing) or 'none'}", file=out)
+    print(f"walls not in place ({kind}): {', '.join(missing) or 'none'}", file=out)

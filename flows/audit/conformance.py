@@ -1,6 +1,6 @@
-"""Does this store keep the promises that runs depend on? The checks behind `populora doctor --store URL`.
+"""Checks that a store keeps the guarantees that runs depend on, for `populora doctor --store URL`.
 
-They work in a run of their own (`doctor-…`) and remove it. Imports no Prefect and no torch.
+They write to a separate run (`doctor-…`) and remove it. Imports no Prefect and no torch.
 """
 
 import secrets
@@ -22,7 +22,7 @@ LARGE = 70 << 20  # more than two parts, so that servers with conditional multip
 
 @dataclass(frozen=True)
 class Check:
-    """One promise, whether it was kept, and what was seen."""
+    """One guarantee, whether it held, and what was observed."""
 
     name: str
     good: bool
@@ -30,7 +30,7 @@ class Check:
 
 
 def conformance(url: str, large: int = LARGE) -> Iterator[Check]:
-    """Tries every promise on the store; stops at the first that cannot be tried. Raises StoreRefused for an unusable URL."""
+    """Test every guarantee on the store; stop at the first that cannot be tested. Raises StoreRefused for an unusable URL."""
     store, run_id = open_store(url), f"doctor-{secrets.token_hex(6)}"
     tries: list[tuple[str, Callable[[Store, str], str]]] = [
         ("write and read back", _round_trip),
@@ -58,16 +58,18 @@ def conformance(url: str, large: int = LARGE) -> Iterator[Check]:
 def _round_trip(store: Store, run_id: str) -> str:
     data = secrets.token_bytes(1000)
     _must(bool(store.create(f"{run_id}/a.bin", data)), "a new artifact was refused")
-    _must(store.read(f"{run_id}/a.bin") == data, "other bytes came back than were written")
+    _must(store.read(f"{run_id}/a.bin") == data, "the bytes read differ from those written")
     _must(store.size(f"{run_id}/a.bin") == 1000 and store.exists(f"{run_id}/a.bin"), "its size or existence is wrong")
-    _must(not store.exists(f"{run_id}/b.bin") and store.stamp(f"{run_id}/b.bin") == "", "an absent artifact is said to exist")
+    _must(
+        not store.exists(f"{run_id}/b.bin") and store.stamp(f"{run_id}/b.bin") == "", "a missing artifact is reported as present"
+    )
     return "1 kB"
 
 
 def _created_once(store: Store, run_id: str) -> str:
     _must(store.create(f"{run_id}/a.bin", b"other") is None, "a second write under one name was accepted")
     _must(store.read(f"{run_id}/a.bin") != b"other", "a second write replaced the first")
-    return "the second writer is told"
+    return "the second writer is notified"
 
 
 def _race(store: Store, run_id: str) -> str:
@@ -80,7 +82,7 @@ def _race(store: Store, run_id: str) -> str:
     for _ in range(3):
         with ThreadPoolExecutor(RACERS) as pool:
             won = [number for number, first in enumerate(pool.map(write, range(RACERS))) if first]
-        _must(len(won) == 1, f"{len(won)} of {RACERS} writers at once were told that they were first")
+        _must(len(won) == 1, f"{len(won)} of {RACERS} concurrent writers were told that they were first")
         _must(store.read(f"{run_id}/race.bin") == bytes(won) * 1000, "the winner's bytes are not what is stored")
         store.delete(f"{run_id}/race.bin")
     return f"{RACERS} writers, 3 times"
@@ -91,7 +93,7 @@ def _large(store: Store, run_id: str, size: int) -> str:
     began = time.monotonic()
     _must(bool(store.create(f"{run_id}/large.bin", data)), "a new large artifact was refused")
     written = time.monotonic()
-    _must(store.read(f"{run_id}/large.bin") == data, "other bytes came back than were written")
+    _must(store.read(f"{run_id}/large.bin") == data, "the bytes read differ from those written")
     read = time.monotonic()
     _must(store.create(f"{run_id}/large.bin", data[::-1]) is None, "a second large write under one name was accepted")
     _must(store.read(f"{run_id}/large.bin")[:1000] == data[:1000], "a second large write replaced the first")
@@ -125,19 +127,19 @@ def _lease(store: Store, run_id: str) -> str:
             with hold(store, run_id, beat_seconds=0.2):
                 raise AssertionError("two processes held one run")
         except LeaseHeld:
-            pass  # as it should be
+            pass  # expected
     return "a second holder is refused"
 
 
 def _clean(store: Store, run_id: str) -> None:
-    """Removes what the checks wrote, as far as the store lets us."""
+    """Remove what the checks wrote, as far as the store allows."""
     try:
         for uri in store.list(f"{run_id}/", hidden=True):
             store.delete(uri)
         if isinstance(store, FileStore):
             shutil.rmtree(store.root / run_id, ignore_errors=True)
     except (StoreRefused, StoreUnavailable):
-        pass  # the finding has already been told
+        pass  # the finding has already been reported
 
 
 def _must(kept: bool, otherwise: str) -> None:

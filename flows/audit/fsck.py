@@ -1,7 +1,7 @@
-"""fsck: hash every artifact of a run again, check the chain, every reference and every invariant, and say what to do.
+"""fsck: re-hash every artifact of a run, check the chain, every reference and every invariant, and print the fixes.
 
-Nothing of the run is changed. What is damaged is noted in `.damaged` beside it, so that the next `populora run` finds the stage
-that made it undone, runs it again, and writes the same bytes (flows.run.resume).
+fsck does not change the run. Damaged artifacts are noted in `.damaged` next to it, so that the next `populora run` treats the
+stage that made them as not done, runs it again, and writes the same bytes (flows.run.resume).
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ THREADS = 4
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong with an artifact, what was made from it, and the command that makes it again."""
+    """One problem of an artifact, what was made from it, and the command that restores it."""
 
     uri: str
     problem: str
@@ -52,7 +52,7 @@ class Finding:
 
 
 def fsck(run: Run) -> list[Finding]:
-    """Everything that is wrong with a run; empty when all is well. Raises NotStored when there is no such run."""
+    """Return every problem of a run; empty if there is none. Raises NotStored if there is no such run."""
     survey = survey_of(run)
     description = _description(survey, "")
     check_chain(survey, description)
@@ -67,7 +67,7 @@ def fsck(run: Run) -> list[Finding]:
 
 
 def _description(survey: RunScan, holder: str) -> Json:
-    """run.json of this run (`holder` empty) or of one that it was forked from; empty when it cannot be read."""
+    """run.json of this run (`holder` empty) or of one that it was forked from; empty if it cannot be read."""
     try:
         return read_json(survey.run.store.read(f"{holder or survey.run.run_id}/run.json"), "run.json")
     except (NotStored, Damaged, StoreRefused) as error:
@@ -77,16 +77,16 @@ def _description(survey: RunScan, holder: str) -> Json:
 
 
 def _check_contents(survey: RunScan, description: Json) -> None:
-    """Hashes and reads every artifact, one generation at a time, and checks what its tables must fulfil.
+    """Hash and reads every artifact, one generation at a time, and check the invariants of its tables.
 
-    A generation that a fork shares is judged by the configuration of the run that made it.
+    A generation that a fork shares is checked against the configuration of the run that made it.
     """
     functions = _all_functions(survey, description)
     replaying = any(one is not None and one[0].solve.top_up for one in functions.values())
     digests = _digests(survey) if complete(survey) else None
     population: list[Member] | None = None
     stored: set[str] | None = None
-    past: list[pa.Table] | None = None  # what replays are drawn from
+    past: list[pa.Table] | None = None  # the tasks that replays are drawn from
     for generation in (None, *survey.generations()):
         refs = [ref for _, manifest in survey.of(generation) for ref in manifest.outputs]
         own = {name: table for uri, table in _sound_tables(survey, refs).items() if (name := _table_name(uri, generation))}
@@ -109,14 +109,14 @@ def _check_contents(survey: RunScan, description: Json) -> None:
 
 
 def _all_functions(survey: RunScan, description: Json) -> dict[str, tuple[RunConfig, Rule, Estimator] | None]:
-    """What judges the tables of this run (key "") and of each run whose artifacts it shares."""
+    """Return what is needed to check the tables of this run (key "") and of each run whose artifacts it shares."""
     holders = {ref.origin for manifest in survey.manifests.values() for ref in manifest.outputs if ref.origin}
     shared = {holder: _functions(survey, _description(survey, holder)) for holder in sorted(holders)}
     return {"": _functions(survey, description)} | shared
 
 
 def _functions(survey: RunScan, description: Json) -> tuple[RunConfig, Rule, Estimator] | None:
-    """Configuration, reward rule and estimator of the run; None (and a problem) when they cannot be had here."""
+    """Configuration, reward rule and estimator of the run; None (and a problem) if they are not available here."""
     try:
         config = parse(description["config"])
         check_sources(config, description["versions"], description["run"])
@@ -129,7 +129,7 @@ def _functions(survey: RunScan, description: Json) -> tuple[RunConfig, Rule, Est
 
 
 def _sound_tables(survey: RunScan, refs: Sequence[Ref]) -> dict[str, pa.Table]:
-    """Reads artifacts, several at a time, reports those that are not what their manifest says, and returns the tables."""
+    """Read artifacts, several at a time, report those that do not match their manifest, and return the tables."""
     found = {}
     with ThreadPoolExecutor(THREADS) as pool:
         for ref, (problem, table) in zip(refs, pool.map(lambda one: _read(survey, one), refs), strict=True):
@@ -141,7 +141,7 @@ def _sound_tables(survey: RunScan, refs: Sequence[Ref]) -> dict[str, pa.Table]:
 
 
 def _read(survey: RunScan, ref: Ref) -> tuple[str, pa.Table | None]:
-    """What is wrong with an artifact (empty: nothing), and the table if it is one."""
+    """Return the problem of an artifact (empty if there is none), and the table if it is one."""
     try:
         data = survey.run.read_blob(ref)
     except Retired:
@@ -158,11 +158,11 @@ def _read(survey: RunScan, ref: Ref) -> tuple[str, pa.Table | None]:
         table = decode_table(data, SCHEMAS[name], ref.uri)
     except (Damaged, StoreRefused) as error:
         return str(error).removeprefix(f"{ref.uri}: "), None
-    return ("" if ref.rows in (None, table.num_rows) else f"its manifest says {ref.rows} rows, it has {table.num_rows}"), table
+    return ("" if ref.rows in (None, table.num_rows) else f"its manifest states {ref.rows} rows, it has {table.num_rows}"), table
 
 
 def _table_name(uri: str, generation: int | None) -> str:
-    """The table's name if it stands in the generation's own folder, else empty."""
+    """Return the table's name if it is in the generation's own folder, else empty."""
     folder, _, file = uri.rpartition("/")
     name = file.removesuffix(".parquet")
     return name if folder == folder_of(generation) and (generation is None or name in GENERATION_TABLES) else ""
@@ -174,7 +174,7 @@ def _stored(tasks: pa.Table) -> set[str]:
 
 
 def _digests(survey: RunScan) -> dict[str, str]:
-    """Adapter id -> sha256 of its weights, as the manifests have it."""
+    """Adapter id -> sha256 of its weights, as recorded in the manifests."""
     refs: Iterator[Ref] = (ref for manifest in survey.manifests.values() for ref in manifest.outputs)
     return {
         ref.uri.split("/")[1]: ref.sha256 for ref in refs if ref.uri.startswith("adapters/") and ref.uri.endswith(WEIGHTS_FILE)

@@ -13,9 +13,9 @@ _ADAPTER = r"[tsa]\d+-(?:start|g\d{4,})"
 
 
 def advice(survey: RunScan, uri: str, holder: str, bytes_wrong: bool) -> str:
-    """The command for a finding; empty where none helps. `holder` is the run that a fork borrows the artifact from.
+    """Return the command for a finding; empty if none helps. `holder` is the run that a fork borrows the artifact from.
 
-    Resuming the run makes lost or damaged bytes again. Wrong contents under sound digests stay: only a fork leaves them behind.
+    Resuming the run restores lost or damaged bytes. Wrong contents with correct digests remain; only a fork leaves them behind.
     """
     run_id, store = survey.run.run_id, f"--store {survey.run.store.url}"
     if holder:
@@ -28,7 +28,9 @@ def advice(survey: RunScan, uri: str, holder: str, bytes_wrong: bool) -> str:
     if bytes_wrong:
         again = _benchmark(survey, uri)
         words = f"populora benchmark {run_id} {again} {store}" if again else ""
-        return f"{resume} && {words}" if words and uri.endswith(".json") else words  # the start of a run removes bad manifests
+        return (
+            f"{resume} && {words}" if words and uri.endswith(".json") else words
+        )  # the start of a run removes damaged manifests
     if uri.startswith("generation="):
         generation = int(uri.partition("/")[0].removeprefix("generation="))
         return f"populora fork {run_id} --generation {generation - 1} --run-id {_new_id(run_id)} {store}"
@@ -36,7 +38,7 @@ def advice(survey: RunScan, uri: str, holder: str, bytes_wrong: bool) -> str:
 
 
 def _of_a_generation(survey: RunScan, uri: str) -> bool:
-    """Whether a stage of the run made this benchmark artifact, and will make it again."""
+    """Return whether a stage of the run made this benchmark artifact, and will make it again."""
     return any(one.generation is not None for one in _makers(survey, uri))
 
 
@@ -45,14 +47,14 @@ def _makers(survey: RunScan, uri: str) -> list[Manifest]:
 
 
 def _benchmark(survey: RunScan, uri: str) -> str:
-    """The options that ask the same question again; empty where the name does not tell them, or nothing would be asked."""
+    """Return the options that repeat the benchmark; empty if the name does not determine them, or nothing would be scored."""
     if found := _PROBE.fullmatch(uri):
         suite, who, limit, attempts = found.groups()
         rest = _options({"--limit": limit, "--attempts": attempts})
     elif found := _PUBLIC.fullmatch(uri):
         (suite, who), folder = found.groups(), uri.partition("/shards/")[0]
         if folder != uri and f"{folder}/benchmark.json" in survey.manifests:
-            return ""  # a shard of a benchmark that is whole: its answers are in the whole table, too
+            return ""  # a shard of a complete benchmark: its answers are in the whole table, too
         rest = _question(_makers(survey, uri))
     else:
         return ""
@@ -61,7 +63,7 @@ def _benchmark(survey: RunScan, uri: str) -> str:
 
 
 def _who(who: str) -> str:
-    """The options that choose the members which a folder is named after."""
+    """Return the options that choose the members which a folder is named after."""
     if re.fullmatch(f"{_ADAPTER}(?:-{_ADAPTER})*", who):
         return " ".join(f"--adapter {name}" for name in re.findall(_ADAPTER, who))
     found = _MEMBERS.fullmatch(who)
@@ -73,7 +75,7 @@ def _who(who: str) -> str:
 
 
 def _question(makers: list[Manifest]) -> str:
-    """What the manifest of a public suite's scores says about its question."""
+    """Return the options recorded in the manifest of a public suite's scores."""
     if not makers:
         return ""
     rule = makers[0].versions.get("question", {})
@@ -87,7 +89,7 @@ def _options(values: dict[str, str]) -> str:
 
 
 def _new_id(run_id: str) -> str:
-    """A name for a fork: the run's, as far as there is room."""
+    """Return a name for a fork: the run's, truncated if necessary."""
     name = f"{run_id[:34].rstrip('-')}-fixed"
     assert RUN_ID.fullmatch(name), name
     return name

@@ -1,7 +1,7 @@
-"""What must be true of the tables of one generation, however they were made. Each check yields (table, problem) pairs.
+"""Invariants of the tables of one generation, however they were made. Each check yields (table, problem) pairs.
 
-Derived tables (samples, ratings) are made again from the tables they derive from and compared; sums and moments are checked by
-formulas of their own, so that an error in the stage itself shows too.
+Derived tables (samples, ratings) are recomputed from their source tables and compared. Sums and moments are checked by
+separate formulas, so that an error in the stage itself shows too.
 """
 
 import math
@@ -25,7 +25,7 @@ from stages.reward import Estimator, reward
 Tables = Mapping[str, pa.Table]
 Problem = tuple[str, str]
 TOLERANCE = 1e-9
-WHITE = 1e-3  # of a variance of 1; the epsilon in the division takes a little away when rewards hardly differ
+WHITE = 1e-3  # tolerance on a variance of 1; the epsilon in the division lowers it slightly when rewards hardly differ
 KEYS = {
     "matches": "match_id",
     "proposals": "proposal_id",
@@ -42,7 +42,7 @@ CENTRED_BY_GROUP = ("reinforce_plus_plus_baseline", "grpo", "dr_grpo")
 class GenerationInputs:
     """What a generation starts from: its members, the tasks stored before it, and the configuration with its functions.
 
-    None where it is not known, since what it is read from is damaged; then the checks that need it are left out.
+    A field is None if its source is damaged; the checks that need it are skipped.
     """
 
     population: Sequence[Member] | None
@@ -54,7 +54,7 @@ class GenerationInputs:
 
 
 def problems(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
-    """Everything that is wrong among the tables in `found`; tables that are absent are not judged."""
+    """Yield every problem among the tables in `found`; absent tables are not checked."""
     for name, key in KEYS.items():
         if name in found:
             repeated = [value for value, count in Counter(_column(found[name], key)).items() if count > 1]
@@ -65,7 +65,7 @@ def problems(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
 
 
 def _references(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
-    """Every id that a row names exists, and names the same member as the row it points to."""
+    """Check that every id in a row exists and names the same member as the row it points to."""
     matches = {row["match_id"]: row for row in found["matches"].to_pylist()}
     yield from _foreign("proposals", found["proposals"], "match_id", matches)
     yield from _foreign("proposals", found["proposals"], "teacher_id", [row["teacher_id"] for row in matches.values()])
@@ -75,7 +75,7 @@ def _references(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
 
 
 def _tasks(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
-    """Verify keeps every proposal, in order; only valid tasks have outputs."""
+    """Check that verify keeps every proposal, in order, and that only valid tasks have outputs."""
     if _column(found["tasks"], "task_id") != _column(found["proposals"], "proposal_id"):
         yield "tasks", "task ids are not the proposals' ids in order"
     rows = found["tasks"].select(["task_id", "status", "outputs", "values"]).to_pylist()
@@ -84,11 +84,11 @@ def _tasks(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
         for row in rows
         if (row["status"] == "valid") != bool(row["outputs"]) or len(row["outputs"]) != len(row["values"])
     ]
-    yield from _wrong("tasks", "outputs do not fit the status", odd)
+    yield from _wrong("tasks", "outputs do not match the status", odd)
 
 
 def _rollouts(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
-    """Valid, ungated tasks are attempted exactly as often as configured, by the matched student; replays: see replay_check."""
+    """Check that the matched student attempts valid, ungated tasks as often as configured; for replays see replay_check."""
     posed = {row["task_id"] for row in found["tasks"].to_pylist() if row["status"] == "valid" and row["gate"] is None}
     replayed = set(_column(found["rollouts"], "task_id")) - set(_column(found["tasks"], "task_id"))
     yield from _foreign("rollouts", found["rollouts"], "task_id", posed | replayed if given.config.solve.top_up else posed)
@@ -99,17 +99,17 @@ def _rollouts(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
     student = dict(zip(_column(found["matches"], "match_id"), _column(found["matches"], "student_id"), strict=True))
     rows = found["rollouts"].select(["rollout_id", "match_id", "student_id"]).to_pylist()
     other = [row["rollout_id"] for row in rows if student.get(row["match_id"], row["student_id"]) != row["student_id"]]
-    yield from _wrong("rollouts", "by another student than the match's", other)
+    yield from _wrong("rollouts", "written by a different student than the match's", other)
 
 
 def _grades(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
-    """One grade a rollout, in order; correct says what the status says; no answer is a format error."""
+    """Check one grade per rollout, in order; `correct` agrees with the status; no answer is a format error."""
     if _column(found["grades"], "rollout_id") != _column(found["rollouts"], "rollout_id"):
         yield "grades", "rollout ids are not the rollouts' ids in order"
         return
     rows = found["grades"].select(["rollout_id", "status", "correct"]).to_pylist()
     yield from _wrong(
-        "grades", "correct is not what the status says", _ids(rows, lambda row: row["correct"] != (row["status"] == "correct"))
+        "grades", "correct does not agree with the status", _ids(rows, lambda row: row["correct"] != (row["status"] == "correct"))
     )
     answers = _column(found["rollouts"], "answer")
     unread = [row["rollout_id"] for row, answer in zip(rows, answers, strict=True) if answer is None and row["correct"]]
@@ -117,7 +117,7 @@ def _grades(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
 
 
 def _weights(name: str, found: pa.Table, given: GenerationInputs, prefix: str = "") -> Iterator[Problem]:
-    """Every row names the digest that its adapter has in the manifests."""
+    """Check that every row has the digest that the manifests record for its adapter."""
     if given.digests is None:
         return
     pairs = set(zip(_column(found, f"{prefix}adapter_id"), _column(found, f"{prefix}adapter_sha256"), strict=True))
@@ -134,14 +134,14 @@ def _all_weights(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
 
 
 def _matches(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
-    """Matches are between members as they stood, with the chance that their ratings give."""
+    """Check that matches are between members as they were, with the win probability that their ratings imply."""
     if given.population is None:
         return
     members = {member.member_id: member for member in given.population}
     for row in found["matches"].to_pylist():
         teacher, student = members.get(row["teacher_id"]), members.get(row["student_id"])
         if teacher is None or student is None:
-            yield "matches", f"{row['match_id']}: {row['teacher_id']} or {row['student_id']} is no member"
+            yield "matches", f"{row['match_id']}: {row['teacher_id']} or {row['student_id']} is not a member"
             continue
         stated = [(row[f"{role}_adapter_id"], row[f"{role}_mu"], row[f"{role}_sigma"]) for role in ("teacher", "student")]
         actual = [(member.adapter_id, member.rating.mu, member.rating.sigma) for member in (teacher, student)]
@@ -153,13 +153,13 @@ def _matches(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
 
 
 def _samples(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
-    """Samples follow from grades; `centred` sums to zero in a group; whitened advantages have mean 0 and variance 1."""
+    """Check samples against grades; `centred` sums to zero per group; whitened advantages have mean 0 and variance 1."""
     baseline, trained = given.config.learning.teacher_baseline, given.config.solve.trained_attempts
     proposals, tasks, rollouts, grades = (found[name] for name in ("proposals", "tasks", "rollouts", "grades"))
     try:
         again = reward(proposals, tasks, rollouts, grades, given.rule, given.estimator, baseline, trained)
     except (AssertionError, KeyError, ValueError) as error:
-        yield "samples", f"cannot be made again from the grades ({type(error).__name__}: {error})"
+        yield "samples", f"cannot be recomputed from the grades ({type(error).__name__}: {error})"
         return
     yield from _same("samples", found["samples"], again, "sample_id")
     yield from _moments(found["samples"], given.config)
@@ -179,11 +179,11 @@ def _moments(samples: pa.Table, config: RunConfig) -> Iterator[Problem]:
         yield from _wrong("samples", "centred does not sum to zero in a group", tilted)
     if estimator == "trr_plus_plus" or (estimator == "reinforce_plus_plus_baseline" and config.learning.whiten_shift):
         off = [" ".join(key).strip() for key, own in policies.items() if not _white(own)]
-        yield from _wrong("samples", "advantages have not token-weighted mean 0 and variance 1", off)
+        yield from _wrong("samples", "advantages do not have token-weighted mean 0 and variance 1", off)
 
 
 def _white(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the advantages are whitened over tokens; all zero where the centred rewards do not differ."""
+    """Return whether the advantages are whitened over tokens; all zero if the centred rewards do not differ."""
     advantage = np.array([row["advantage"] for row in rows])
     weight = np.array([len(row["completion_ids"]) for row in rows], np.float64)
     if not advantage.any():
@@ -194,7 +194,7 @@ def _white(rows: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _ratings(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
-    """Ratings follow from the matches and their grades."""
+    """Check the ratings against the matches and their grades."""
     if given.population is None:
         return
     rule = given.config.rating
@@ -212,29 +212,29 @@ def _ratings(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
             given.config.evolution.kappa,
         )
     except (AssertionError, KeyError, ValueError) as error:
-        yield "ratings", f"cannot be made again from the matches ({type(error).__name__}: {error})"
+        yield "ratings", f"cannot be recomputed from the matches ({type(error).__name__}: {error})"
         return
     yield from _same("ratings", found["ratings"], again, "member_id")
 
 
 def _offspring(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
-    """Parents and replaced members lived in this generation."""
+    """Check that parents and replaced members were members in this generation."""
     members = set(_column(found["ratings"], "member_id"))
     yield from _foreign("offspring", found["offspring"], "replaces", members)
     yield from _wrong(
-        "offspring", "parents are no members", set(chain.from_iterable(_column(found["offspring"], "parents"))) - members
+        "offspring", "parents are not members", set(chain.from_iterable(_column(found["offspring"], "parents"))) - members
     )
 
 
 def _same(name: str, found: pa.Table, again: pa.Table, key: str) -> Iterator[Problem]:
-    """Columns in which the stored table differs from the one made again, with the first row that does."""
+    """Yield the columns in which the stored table differs from the recomputed one, with the first row that does."""
     if found.num_rows != again.num_rows:
-        yield name, f"{found.num_rows} rows, made again {again.num_rows}"
+        yield name, f"{found.num_rows} rows, recomputed {again.num_rows}"
         return
     for column in again.schema.names:
         pairs = zip(_column(found, key), _column(found, column), _column(again, column), strict=True)
         differing = [identity for identity, old, new in pairs if not _equal(old, new)]
-        yield from _wrong(name, f"{column} differs from what is made again", differing)
+        yield from _wrong(name, f"{column} differs from the recomputed values", differing)
 
 
 def _equal(old: Any, new: Any) -> bool:
@@ -244,7 +244,7 @@ def _equal(old: Any, new: Any) -> bool:
 
 
 def _foreign(name: str, table: pa.Table, column: str, known: Iterable[str]) -> Iterator[Problem]:
-    yield from _wrong(name, f"{column} names nothing", set(_column(table, column)) - set(known))
+    yield from _wrong(name, f"{column} names an unknown id", set(_column(table, column)) - set(known))
 
 
 def _wrong(name: str, problem: str, ids: Iterable[str]) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""What must be true of the tasks that fill short batches: the draw is made again from the tables before, and compared."""
+"""Invariants of the tasks that fill short batches: the draw is repeated from the earlier tables and compared."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,16 +15,16 @@ _STORED = [*tables.SEEDS.names, "teacher_id", "status", "duplicate", "gate"]
 
 
 def stored_columns(tasks: pa.Table) -> pa.Table:
-    """What the check needs of a generation's tasks when it judges later ones."""
+    """Return the columns of a generation's tasks that the check of later ones needs."""
     return tasks.filter(pc.equal(tasks["status"], "valid")).select(_STORED)
 
 
 def replay_problems(
     found: Mapping[str, pa.Table], config: RunConfig, past: Sequence[pa.Table], generation: int
 ) -> Iterator[tuple[str, str]]:
-    """(table, problem) where other stored tasks are posed again than were due, or not as often as they train.
+    """Yield (table, problem) where the tasks posed again differ from those due, or are not attempted as often as configured.
 
-    `past` are the seeds and the stored tasks of every earlier generation. Not judged while a table of `found` is absent.
+    `past` holds the seeds and the stored tasks of every earlier generation. Skipped while a table of `found` is absent.
     """
     if not config.solve.top_up or not {"matches", "tasks", "rollouts"} <= set(found):
         return
@@ -45,7 +45,7 @@ def replay_problems(
 def _due(found: Mapping[str, pa.Table], config: RunConfig, past: Sequence[pa.Table], generation: int) -> set[str]:
     rule, matches, (seeds, *earlier) = config.propose, found["matches"], past
     known = pc.is_in(found["tasks"]["match_id"], pa.array(matches["match_id"].to_pylist(), pa.string()))
-    tasks = found["tasks"].filter(known)  # a task of no match is said elsewhere
+    tasks = found["tasks"].filter(known)  # a task without a match is reported elsewhere
     buffers = snapshots(seeds, earlier, rule.buffer_size, set(matches["teacher_id"].to_pylist()), rule.buffer == "own")
     drawn = replays(matches, tasks, buffers, rule.groups * rule.group_size, config.seed, generation)
     return {replay_id(match_id, row["task_id"]) for match_id, rows in drawn.items() for row in rows}

@@ -11,9 +11,9 @@ and as often. Ours takes one thread, and so do they unless `--threads` gives the
 - PEFT's `add_weighted_adapter`: `linear` and `dare_linear` on factors against our factor-space C2 and X1, on one layer and scaled
   by the number of layers; `svd`, the same mathematics as our C2, on the narrowest matrix and scaled by m n min(m, n).
 - the `populora` package of PyPI (with `--rival-python`, an interpreter that has it), whose operators act on the same factors.
-- a dense SVD of one matrix's delta W, scaled: what the thin one replaces.
+- a dense SVD of one matrix's delta W, scaled, which our thin SVD replaces.
 
-`ratio` over 1: ours is faster (`cpu_ratio`: in processor time, for busy machines). Peak memory needs Linux (VmHWM) or CUDA.
+`ratio` over 1: ours is faster (`cpu_ratio`: by CPU time, for busy machines). Peak memory needs Linux (VmHWM) or CUDA.
 """
 
 import argparse
@@ -53,7 +53,7 @@ USERS = {"mutation": 1, "crossover": 2}
 
 
 def main(options: Sequence[str]) -> Iterator[Line]:
-    """One JSON object a figure."""
+    """Yield one JSON object per figure."""
     parser = argparse.ArgumentParser(prog="populora bench evolve")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=1, help="of the rivals; ours takes one")
@@ -62,13 +62,13 @@ def main(options: Sequence[str]) -> Iterator[Line]:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rival-python", help="an interpreter that can import torch and the populora package")
     for role in USERS:
-        parser.add_argument(f"--{role}", action="append", default=[], metavar="FILE:FUNCTION", help="time an operator of yours")
+        parser.add_argument(f"--{role}", action="append", default=[], metavar="FILE:FUNCTION", help="also time your own operator")
     chosen = parser.parse_args(options)
     import torch
 
     torch.set_num_threads(chosen.threads)
     shapes, named = shapes_of(chosen.shrink), {role: getattr(chosen, role) for role in USERS}
-    own = {(role, name): choose(f"--{role}", name, {}) for role in USERS for name in named[role]}  # a mistake is said at once
+    own = {(role, name): choose(f"--{role}", name, {}) for role in USERS for name in named[role]}  # reject a mistake immediately
     yield from bench(chosen.device, chosen.threads, chosen.layers, chosen.repeats, chosen.rival_python, chosen.shrink)
     yield from users_operators(own, shapes, chosen.layers, chosen.repeats)
 
@@ -76,7 +76,7 @@ def main(options: Sequence[str]) -> Iterator[Line]:
 def users_operators(
     own: Mapping[tuple[str, str], Callable[..., object]], shapes: Shapes, layers: int, repeats: int
 ) -> Iterator[Line]:
-    """Seconds of operators that are not the project's, by role and name, on parents of the same shapes."""
+    """Return the seconds of a user's operators, by role and name, on parents of the same shapes."""
     parents = [random_adapter(seed, shapes, layers) for seed in (1, 2)] if own else []
     for (role, name), operator in own.items():
         taken = middle(_maker(operator, parents[: USERS[role]]), repeats)
@@ -84,7 +84,7 @@ def users_operators(
 
 
 def bench(device: str, threads: int, layers: int, repeats: int, rival_python: str | None, shrink: int) -> Iterator[Line]:
-    """Every operator in both spaces, then files and bookkeeping, then the rivals."""
+    """Measure every operator in both spaces, then files and bookkeeping, then the rivals."""
     from stages.core.lora.operators import OPERATORS, operators
     from stages.core.lora.paper import PAPER_OPERATORS
 
@@ -115,7 +115,7 @@ def bench(device: str, threads: int, layers: int, repeats: int, rival_python: st
 
 
 def random_adapter(seed: int, shapes: Shapes, layers: int) -> Weights:
-    """A trained-looking adapter: A as PEFT starts it, B normal."""
+    """Return an adapter that resembles a trained one: A as PEFT initializes it, B normal."""
     named = {f"model.layers.{layer}.{path}": shape for layer in range(layers) for path, shape in shapes.items()}
     rng = np.random.default_rng(seed)
     start = initial_adapter(named, RANK, seed).weights
@@ -130,7 +130,7 @@ def _maker(operator: Callable[..., object], given: Sequence[Weights]) -> Callabl
 
 
 def _memory(name: str, make: Callable[[], object], device: str) -> Iterator[Line]:
-    """Peak memory beyond the parents."""
+    """Measure peak memory beyond the parents."""
     from stages.core.lora.algebra import forget_spare
 
     if device.startswith("cuda"):
@@ -140,10 +140,10 @@ def _memory(name: str, make: Callable[[], object], device: str) -> Iterator[Line
         make()
         yield line(f"memory.offspring.{name}", torch.cuda.max_memory_allocated() / 2**20, "MiB")
         return
-    with suppress(OSError, AttributeError):  # elsewhere than on Linux with glibc
-        forget_spare()  # memory that was freed must not hide what is taken now
+    with suppress(OSError, AttributeError):  # anything other than Linux with glibc
+        forget_spare()  # freed memory must not hide new allocations
         ctypes.CDLL(None).malloc_trim(0)
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak starts anew
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # reset the peak
         before = _resident("VmRSS")
         make()
         yield line(f"memory.offspring.{name}", (_resident("VmHWM") - before) / 1024, "MiB")
@@ -155,7 +155,7 @@ def _resident(field: str) -> int:
 
 
 def _files(parents: Sequence[Weights], repeats: int) -> Iterator[Line]:
-    """Reading both parents, writing the child, and what its row in the offspring table takes."""
+    """Measure reading both parents, writing the child, and computing its row in the offspring table."""
     from safetensors.numpy import load_file
 
     from stages.core.lora.operators import compare

@@ -1,4 +1,4 @@
-"""What `populora bench evolve` compares with: PEFT's merges, the `populora` package of PyPI, and a dense SVD."""
+"""The rivals of `populora bench evolve`: PEFT's merges, the `populora` package of PyPI, and a dense SVD."""
 
 import statistics
 import subprocess
@@ -30,18 +30,18 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True)
 class Elapsed:
-    """Seconds by the clock, and of the processors: on a busy machine only the latter can be compared."""
+    """Wall-clock and CPU seconds; on a busy machine only the latter can be compared."""
 
     seconds: float
     cpu: float
 
     def times(self, factor: float) -> "Elapsed":
-        """As long as `factor` of these."""
+        """Return these times multiplied by `factor`."""
         return Elapsed(self.seconds * factor, self.cpu * factor)
 
 
 def shapes_of(shrink: int = 1) -> Shapes:
-    """Outputs and inputs of a layer's projections in Qwen2.5-7B, every side divided by `shrink`."""
+    """Return outputs and inputs of a layer's projections in Qwen2.5-7B, every side divided by `shrink`."""
     hidden, keys, inner = HIDDEN // shrink, KEYS // shrink, INNER // shrink
     return {
         "self_attn.q_proj": (hidden, hidden),
@@ -55,19 +55,19 @@ def shapes_of(shrink: int = 1) -> Shapes:
 
 
 def timed(make: Callable[[], object]) -> Elapsed:
-    """One call."""
+    """Time one call."""
     start, worked = time.perf_counter(), time.process_time()
     make()
     return Elapsed(time.perf_counter() - start, time.process_time() - worked)
 
 
 def median(taken: Sequence[Elapsed]) -> Elapsed:
-    """Of both kinds of seconds."""
+    """Return the median of both kinds of seconds."""
     return Elapsed(statistics.median(one.seconds for one in taken), statistics.median(one.cpu for one in taken))
 
 
 def middle(make: Callable[[], object], repeats: int) -> Elapsed:
-    """The median of some calls after one to warm up."""
+    """Return the median of `repeats` calls after one warm-up call."""
     make()
     return median([timed(make) for _ in range(repeats)])
 
@@ -155,7 +155,7 @@ for line in sys.stdin:
 
 
 def package(python: str, shapes: Shapes, threads: int, layers: int) -> Callable[[str], Elapsed]:
-    """Asks a process that holds the same shapes in the populora package for the seconds of one operator; warm after the first."""
+    """Return a function that times one operator of the populora package on the same shapes, in a process kept warm."""
     flat = [str(side) for shape in shapes.values() for side in shape]
     process = subprocess.Popen(
         [python, "-c", _RIVAL, str(threads), str(layers), str(RANK), *flat],
@@ -179,11 +179,11 @@ def package(python: str, shapes: Shapes, threads: int, layers: int) -> Callable[
 
 
 def line(name: str, value: float, unit: str) -> Line:
-    """A figure of ours."""
+    """Return a figure of ours."""
     return {"name": name, "value": round(value, 3), "unit": unit}
 
 
 def against(rival: str, theirs: Elapsed, ours: Elapsed) -> Line:
-    """What is added to it where a rival was timed beside."""
+    """Return the fields added to a figure if a rival was timed with it."""
     ratios = {"ratio": round(theirs.seconds / ours.seconds, 3), "cpu_ratio": round(theirs.cpu / ours.cpu, 3)}
     return {"against": rival, "rival": round(theirs.seconds, 3)} | ratios

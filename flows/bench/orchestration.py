@@ -1,13 +1,13 @@
-"""`populora bench orchestration`: what Prefect costs, with stages that do nothing.
+"""`populora bench orchestration`: the overhead of Prefect, with stages that do nothing.
 
-The real flow of a generation runs against a server of its own, on SQLite or PostgreSQL, with 1, 8 and 64 adapters updated
-one by one. Seconds are what a run waits; `cpu` is what of it does not depend on how busy the machine is; `drain` is how long the
-server is still busy with what it was told.
+The real flow of a generation runs against a separate server, on SQLite or PostgreSQL, with 1, 8 and 64 adapters updated
+one by one. Seconds are the time a run waits; `cpu` is the share that does not depend on how busy the machine is; `drain` is how
+long the server then takes to process its backlog.
 
-`--stage-seconds 0.8` gives the server time between tasks, as a run does; without it tasks follow each other at once.
+`--stage-seconds 0.8` gives the server time between tasks, as a run does; without it tasks follow each other immediately.
 
-`--days 20 --generations 100` shows growth: so many runs of so many generations, and after each everything that the server knows
-becomes a day older (PostgreSQL only), so that its vacuum, which keeps `--keep` days here, removes what is due.
+`--days 20 --generations 100` shows growth: 20 runs of 100 generations. After each run all records of the server are aged by a day
+(PostgreSQL only), so that its vacuum, which keeps `--keep` days here, removes what is due.
 """
 
 import argparse
@@ -37,33 +37,33 @@ AGE = """update flow_run set start_time = start_time - interval '1 day', end_tim
 
 
 class NoStages:
-    """A session whose steps are done the moment they are asked for, or after so many seconds."""
+    """A session whose steps finish immediately, or after a fixed number of seconds."""
 
     def __init__(self, config: RunConfig, adapters: int, seconds: float = 0.0) -> None:
         self.config, self._adapters, self.cluster, self._seconds = config, adapters, False, seconds
 
     def run_stage(self, stage: str, generation: int | None, part: str | None = None) -> Reference:
-        """A reference like any other, of nothing."""
+        """Return a valid reference to nothing."""
         time.sleep(self._seconds)
         return {"stage": stage, "generation": generation, "manifest": f"{stage}-{generation}-{part}", "rows": {}}
 
     def parts(self, stage: str, generation: int) -> list[tuple[str, str]]:
-        """One part of the update an adapter."""
+        """Return one part of the update per adapter."""
         return [(f"{number:02d}", f"s{number}") for number in range(self._adapters if stage == "update" else 0)]
 
     def spreads(self, stage: str) -> bool:
-        """One after the other: what a task costs."""
+        """Return False: parts run one after the other, to measure the cost of a task."""
         return False
 
 
 def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """One JSON object a figure."""
+    """Yield one JSON object per figure."""
     parser = argparse.ArgumentParser(prog="populora bench orchestration")
-    parser.add_argument("--database", default="sqlite", help="sqlite, postgres (a throw-away one), or a SQLAlchemy URL")
+    parser.add_argument("--database", default="sqlite", help="sqlite, postgres (a temporary server), or a SQLAlchemy URL")
     parser.add_argument("--adapters", default="1,8,64")
     parser.add_argument("--generations", type=int, default=5)
-    parser.add_argument("--stage-seconds", type=float, default=0.0, help="every stage sleeps so long, which does not count")
-    parser.add_argument("--days", type=int, default=0, help="runs of so many generations, each followed by a day's ageing")
+    parser.add_argument("--stage-seconds", type=float, default=0.0, help="seconds that every stage sleeps, not counted")
+    parser.add_argument("--days", type=int, default=0, help="number of runs, each followed by a day's ageing")
     parser.add_argument("--keep", type=int, default=5, help="days after which the server forgets a run, with --days")
     arguments = parser.parse_args(options)
     if arguments.days and arguments.database == "sqlite":
@@ -88,14 +88,14 @@ def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 def _days(adapters: int, generations: int, days: int, url: str, size: Any) -> Iterator[dict[str, Any]]:
-    """Memory and bytes after each day: they rise until the oldest day is forgotten, and then stay."""
+    """Yield memory and bytes after each day: they rise until the oldest day is removed, and then stay constant."""
     for day in range(1, days + 1):
         seconds = _generations(adapters, generations)
         _settled(size)
         yield _figure("orchestration.day", sum(seconds), "s") | {"day": day, "generations": day * generations}
         tables = _ask(url, TABLES)
         _ask(url, AGE)
-        time.sleep(20)  # the vacuum's turn
+        time.sleep(20)  # time for the vacuum
         sizes = size() | {f"io.table.{name}": bytes_ / 1e6 for name, bytes_ in tables}
         yield from (_figure(name, value, "MB") | {"day": day} for name, value in sizes.items() if name != "cpu.server")
 
@@ -119,7 +119,7 @@ def _measure(adapters: int, generations: int, asleep: float, size: Any) -> Itera
 
 
 def _generations(adapters: int, generations: int, asleep: float = 0.0) -> list[float]:
-    """Seconds of each generation of one run, less those that its stages slept."""
+    """Return the seconds of each generation of one run, minus those that its stages slept."""
     import prefect
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
@@ -151,7 +151,7 @@ def _figure(name: str, value: float, unit: str) -> dict[str, Any]:
 
 
 def _settled(size: Any, still: int = 3) -> None:
-    """Returns when the database has not grown for `still` looks, a second apart."""
+    """Return once the database has not grown for `still` checks, one second apart."""
     seen: list[float] = []
     while len(seen) < still or len(set(seen[-still:])) > 1:
         if len(seen) > 600:
@@ -161,7 +161,7 @@ def _settled(size: Any, still: int = 3) -> None:
 
 
 def _size(server: supervised.Child, folder: Path, url: str) -> dict[str, float]:
-    """Megabytes of the server's memory and of its database, and milliseconds of CPU that it has used."""
+    """Return the server's memory and database size in megabytes, and the CPU milliseconds it has used."""
     status = Path(f"/proc/{server.process.pid}/status").read_text()
     memory = int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) / 1000
     ticks = sum(int(field) for field in Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()[11:13])
@@ -173,7 +173,7 @@ def _size(server: supervised.Child, folder: Path, url: str) -> dict[str, float]:
 
 
 def _ask(url: str, statements: str) -> list[tuple]:
-    """Rows of the last of some statements."""
+    """Run statements and return the rows of the last one."""
     import asyncio
 
     import asyncpg  # type: ignore[import-untyped]
@@ -193,7 +193,7 @@ def _ask(url: str, statements: str) -> list[tuple]:
 
 @contextmanager
 def _server(folder: Path, database: str) -> Iterator[supervised.Child]:
-    """A Prefect server of its own, and this process as its client."""
+    """Start a separate Prefect server with this process as its client."""
     quiet = {"PREFECT_LOGGING_LEVEL": "CRITICAL"}
     more = prefect_api.WORKER_SETTINGS | quiet | ({"PREFECT_SERVER_DATABASE_CONNECTION_URL": database} if database else {})
     with own_server(folder / "home", more) as (server, answers):
@@ -203,7 +203,7 @@ def _server(folder: Path, database: str) -> Iterator[supervised.Child]:
 
 @contextmanager
 def postgres(folder: Path) -> Iterator[str]:
-    """The URL of a throw-away PostgreSQL on a socket and a port of its own. Raises ConfigError where it is not installed."""
+    """Yield the URL of a temporary PostgreSQL server on its own socket and port. Raises ConfigError if it is not installed."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     initdb = str(found[-1]) if found else shutil.which("initdb")
     if initdb is None:

@@ -1,11 +1,11 @@
-"""`populora bench population`: what a generation of 4T+4S costs beside one of a single adapter with the same total tokens.
+"""`populora bench population`: the cost of a generation of 4T+4S against a single adapter with the same total tokens.
 
     populora bench population [--config evidence] [--generations 4] [--rounds 2] [--set KEY=VALUE]
 
-Both are real runs on every real part. The single agent gets as many prompts as the four pairs together (`propose.groups` times
-four), so that both generate and train on about as many tokens; what is compared is seconds per thousand generated tokens, from
-the first stage's start to the end of the ratings, so whatever stands between stages counts. The first generation warms up and
-does not count. Runs alternate, so that load falls on both alike.
+Both are real runs with all real components. The single agent gets as many prompts as the four pairs together (`propose.groups`
+times four), so that both generate and train on about as many tokens. The bench compares seconds per thousand generated tokens,
+from the first stage's start to the end of the ratings, including the time between stages. The first generation is a warm-up and
+is not counted. Runs alternate, so that load affects both equally.
 """
 
 import argparse
@@ -30,12 +30,12 @@ SINGLE = ["mode=single", "population.teachers=1", "population.students=1"]
 
 
 def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """One JSON object a figure; `ratio` over 1 means that the population's tokens cost more."""
+    """Yield one JSON object per figure; `ratio` over 1 means that the population's tokens cost more."""
     parser = argparse.ArgumentParser(prog="populora bench population")
     parser.add_argument("--config", default="evidence")
-    parser.add_argument("--generations", type=int, default=4, help="that count, in each run")
+    parser.add_argument("--generations", type=int, default=4, help="measured generations of each run")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--set", action="append", default=[], dest="settings", metavar="KEY=VALUE", help="for both")
+    parser.add_argument("--set", action="append", default=[], dest="settings", metavar="KEY=VALUE", help="setting for both runs")
     chosen = parser.parse_args(options)
     common = [f"generations={chosen.generations + 1}", *_LITTLE, *chosen.settings]
     groups = load(chosen.config, common).propose.groups
@@ -44,7 +44,7 @@ def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
         "single": [*common, *SINGLE, f"propose.groups={PAIRS * groups}"],
     }
     for settings in arms.values():
-        load(chosen.config, settings)  # what cannot be run is refused before anything is
+        load(chosen.config, settings)  # reject invalid settings before any run starts
     measured: dict[str, list[dict[str, float]]] = {name: [] for name in arms}
     with tempfile.TemporaryDirectory(prefix="populora-bench-") as folder:
         for turn in range(chosen.rounds):
@@ -69,7 +69,7 @@ def _lines(measured: dict[str, list[dict[str, float]]]) -> Iterator[dict[str, An
 
 
 def _played(config: str, settings: Sequence[str], store: str, run_id: str) -> Run:
-    """A run in a process of its own, as a person would start it."""
+    """Run in a separate process, as a user would start it."""
     words = [word for setting in settings for word in ("--set", setting)]
     command = [sys.executable, "-m", "flows.cli", "run", "-c", config, "--run-id", run_id, "--store", store, *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -79,7 +79,7 @@ def _played(config: str, settings: Sequence[str], store: str, run_id: str) -> Ru
 
 
 def _cost(run: Run, generation: int) -> dict[str, float]:
-    """Seconds of one generation to its ratings, and tokens: all that were generated, and those that trained."""
+    """Return the seconds of one generation up to its ratings, and its tokens: all generated, and those trained on."""
     manifests = run.history.of_generation(generation, parts=True)
     clocks = [manifest.clock for manifest in manifests if manifest.whole_stage not in ("benchmark", "evolve")]
     seconds = max(one["started"] + one["seconds"] for one in clocks) - min(one["started"] for one in clocks)

@@ -1,7 +1,7 @@
-"""`populora bench rollout`: completions of many adapters in one call against one engine call an adapter.
+"""`populora bench rollout`: completions of many adapters in one call against one engine call per adapter.
 
-Both sides use the same engine, prompts and seeds: what is measured is the mixed batch. The end-of-sequence token is switched
-off, so that every completion has its full length. Turns alternate and medians are compared. vLLM is measured in its own
+Both sides use the same engine, prompts and seeds, so the bench measures the mixed batch. The end-of-sequence token is disabled,
+so that every completion has its full length. Turns alternate and medians are compared. vLLM is measured in its own
 environment: `.venv-vllm/bin/python -m flows.bench.rollout --engine vllm`.
 """
 
@@ -19,7 +19,7 @@ LENGTH = 32  # tokens of a completion
 
 
 def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """One JSON object a figure; `ratio` over 1: the mixed call is faster than one call an adapter, or than a single adapter's."""
+    """Yield one JSON object per figure; `ratio` over 1: the mixed call is faster than one per adapter, or a single adapter's."""
     from stages.core.training.cpu import use_cpu
 
     options_of_rollout = parser("rollout", "256,1024")
@@ -41,7 +41,7 @@ def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 class _Endless:
-    """A tokenizer without an end: completions run to their limit."""
+    """A tokenizer without an end-of-sequence token: completions run to their limit."""
 
     eos_token_id = None
 
@@ -55,7 +55,7 @@ def _transformers(model: Any, rank: int, _: int) -> Any:
 
 
 def _vllm(model: Any, rank: int, num_adapters: int) -> Any:
-    """Needs the interpreter of .venv-vllm and, for its tokenizer, the seed model."""
+    """Return a vLLM engine. Requires the interpreter of .venv-vllm and, for its tokenizer, the seed model."""
     from stages.core.engines.vllm_engine import EngineLimits, VLLMEngine
 
     limits = EngineLimits(rank, rank, num_adapters, window=256, compile=False, dtype=str(model.dtype).removeprefix("torch."))
@@ -81,7 +81,7 @@ class _Bench:
         self.rng: Any = np.random.default_rng(0)
 
     def requests(self, num_adapters: int, prompts: int) -> list[Any]:
-        """ATTEMPTS completions of each prompt, the prompts different."""
+        """Return requests for ATTEMPTS completions of each prompt; all prompts differ."""
         from stages.core.engines.protocol import Request
 
         names = list(self.adapters)[:num_adapters]
@@ -89,7 +89,7 @@ class _Bench:
         return [Request(ids, name, seed, LENGTH) for name, ids in drawn for seed in range(ATTEMPTS)]
 
     def paired(self, num_adapters: int, prompts: int, repeats: int, where: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """The mixed call against one call an adapter, and against one adapter with as many requests."""
+        """Compare the mixed call with one call per adapter, and with one adapter and as many requests."""
         mixed, single = self.requests(num_adapters, prompts), self.requests(1, num_adapters * prompts)
         done, together = float(len(mixed) * LENGTH), partial(self.together, mixed)
         rivals = {"one_call_per_adapter": partial(self.apart, mixed), "single_adapter": partial(self.together, single)}
@@ -101,12 +101,12 @@ class _Bench:
         yield figure("memory.rollout", peak_memory(together) / 2**20, "MiB", where)
 
     def together(self, requests: list[Any]) -> None:
-        """All adapters in one call."""
+        """Serve all adapters in one call."""
         self._serve({request.adapter_id: self.adapters[request.adapter_id] for request in requests})
         self.engine.generate(requests, 1.0)
 
     def apart(self, requests: list[Any]) -> None:
-        """One call an adapter."""
+        """Serve each adapter in its own call."""
         for name in dict.fromkeys(request.adapter_id for request in requests):
             self._serve({name: self.adapters[name]})
             self.engine.generate([request for request in requests if request.adapter_id == name], 1.0)

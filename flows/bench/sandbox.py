@@ -1,4 +1,4 @@
-"""`populora bench sandbox`: programs a second through the judge's sandbox, paired in one run with other ways to run them.
+"""`populora bench sandbox`: programs per second through the judge's sandbox, paired in one run with other ways to run them.
 
 Rivals: fork and exit on the host (the floor of every such design), AZR's way (in-process `exec` in warm pool workers), an
 interpreter a program through `docker exec`, and a container a program. They are a pair of equals with ours: as many workers, as
@@ -42,7 +42,7 @@ _WITNESSED = Job("def f(x):\n    return {x, x + 1}", "1", True)  # starts every 
 def bench_sandbox(
     kind: str = "docker", programs: int = 2000, containers: int | None = None, repeats: int = 7
 ) -> Iterator[dict[str, Any]]:
-    """One JSON object a figure: ours alone, then paired with each rival (`ratio` over 1: ours is faster)."""
+    """Yield one JSON object per figure: ours alone, then paired with each rival (`ratio` over 1: ours is faster)."""
     count = containers or os.cpu_count() or 1
     sandbox: Pool = LocalSandbox(count) if kind == "local" else DockerSandbox(containers=count)
     try:
@@ -55,7 +55,7 @@ def bench_sandbox(
 
 
 def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The command: options `--kind docker|local --programs N --containers N --repeats N`."""
+    """Run the command with options `--kind docker|local --programs N --containers N --repeats N`."""
     parser = argparse.ArgumentParser(prog="populora bench sandbox")
     parser.add_argument("--kind", choices=("docker", "local"), default="docker")
     parser.add_argument("--programs", type=int, default=2000)
@@ -93,13 +93,13 @@ def rivals(kind: str, programs: int, count: int, runs: int) -> dict[str, Callabl
 
 
 def _warm(sandbox: Pool, containers: int) -> None:
-    """Until every container has started its servers, and has run some programs in them."""
+    """Run programs until every container has started its servers and has run some programs in them."""
     list(sandbox.run([_WITNESSED] * 200 * containers))
     _rate(sandbox, 500 * containers, False)
 
 
 def _latency(sandbox: Pool, programs: int) -> Iterator[dict[str, Any]]:
-    """One program at a time: from the call to the verdict."""
+    """Measure one program at a time, from the call to the verdict."""
     seconds = []
     for number in range(programs):
         start = time.perf_counter()
@@ -111,7 +111,7 @@ def _latency(sandbox: Pool, programs: int) -> Iterator[dict[str, Any]]:
 
 
 def _by_containers(kind: str, programs: int, most: int) -> Iterator[dict[str, Any]]:
-    """Single runs by number of containers: one, the cores, one more."""
+    """Measure single runs by number of containers: one, the number of cores, one more."""
     for count in sorted({1, most, most + 1}):
         sandbox: Pool = LocalSandbox(count) if kind == "local" else DockerSandbox(containers=count)
         try:
@@ -130,7 +130,7 @@ def _against(rival: str, value: float, ratio: float) -> dict[str, Any]:
 
 
 def _job(number: int, validate: bool) -> Job:
-    """A program of its own for every number: nothing is answered from memory."""
+    """Return a different program for every number, so that no result comes from a cache."""
     return Job(_SOURCES[number % len(_SOURCES)].format(n=number + 2), str(number % 17 + 3), validate)
 
 
@@ -164,7 +164,7 @@ def _fork_exit(programs: int, workers: int, runs: int) -> float:
     bare = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(workers)]
     for process in bare:
         assert process.stdout is not None
-        process.stdout.readline()  # it is ready
+        process.stdout.readline()  # wait until it is ready
     start = time.perf_counter()
     for process in bare:
         assert process.stdin is not None

@@ -1,4 +1,4 @@
-"""`populora bench scoring`: MBPP+ solutions a minute, all base and plus tests, against EvalPlus's own evaluator; and agreement.
+"""`populora bench scoring`: MBPP+ solutions per minute, all base and plus tests, against EvalPlus's evaluator; and agreement.
 
     populora bench scoring [--data DIR] [--rival PYTHON] [--mutants 2] [--limit 0] [--turns 4]
 
@@ -60,13 +60,13 @@ for line in sys.stdin:
 
 
 def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """One JSON object a figure; `ratio` over 1: ours is faster."""
+    """Yield one JSON object per figure; `ratio` over 1: ours is faster."""
     parser = argparse.ArgumentParser(prog="populora bench scoring")
     parser.add_argument(
         "--data", default=str(suite_data.SAMPLES), help="folder with MbppPlus.jsonl (default: the committed sample)"
     )
     parser.add_argument("--rival", help="a Python interpreter with evalplus")
-    parser.add_argument("--mutants", type=int, default=0, help="mutants of each problem beside its reference")
+    parser.add_argument("--mutants", type=int, default=0, help="mutants of each problem in addition to its reference")
     parser.add_argument("--limit", type=int, default=0, help="problems (0: all)")
     parser.add_argument("--turns", type=int, default=4)
     chosen = parser.parse_args(options)
@@ -76,7 +76,7 @@ def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 def _answers(problems: Sequence[Problem], count: int) -> list[tuple[Problem, str]]:
-    """Each problem's reference and `count` mutants, spread over the kinds of change."""
+    """Return each problem's reference and `count` mutants, spread over the kinds of change."""
     found = []
     for number, problem in enumerate(problems):
         found.append((problem, problem.reference))
@@ -154,12 +154,12 @@ def _lines(rates: dict[str, list[float]], count: int, pairs: list[tuple[str, Sco
 
 
 class _Rival:
-    """EvalPlus's evaluator in an interpreter of its own."""
+    """EvalPlus's evaluator in a separate interpreter."""
 
     def __init__(self, python: str, data: Path) -> None:
         file = next(iter(sorted(data.rglob("MbppPlus.jsonl"))), None)
         if file is None or not Path(python).is_file():
-            raise ConfigError(f"bench scoring: --rival {python} is no interpreter, or --data {data} has no MbppPlus.jsonl")
+            raise ConfigError(f"bench scoring: --rival {python} is not an interpreter, or --data {data} has no MbppPlus.jsonl")
         home = suite_data.CACHE / "rival"
         home.mkdir(parents=True, exist_ok=True)
         known = {"PATH": os.defpath, "HOME": str(home), "MBPP_OVERRIDE_PATH": str(file.absolute()), "OMP_NUM_THREADS": "1"}
@@ -180,7 +180,7 @@ class _Rival:
         return json.loads(line) if line else None
 
     def score(self, answers: Answers) -> tuple[float, list[Verdict]]:
-        """Seconds, and a verdict an answer."""
+        """Return the seconds and one verdict per answer."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps([(problem.problem_id, text) for problem, text in answers]) + "\n")
         self.process.stdin.flush()
@@ -188,6 +188,6 @@ class _Rival:
         return seconds, verdicts
 
     def close(self) -> None:
-        """Ends it."""
+        """End the process."""
         self.process.kill()
         self.process.wait()

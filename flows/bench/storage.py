@@ -1,11 +1,11 @@
-"""`populora bench storage`: what keeping everything costs.
+"""`populora bench storage`: the cost of storing everything.
 
     populora bench storage [RUN] [--store URL] [--members 2] [--to URL] [--megabytes 1024]
 
-- `generation`: every artifact of a run's newest whole generation is read, verified, written and committed once more, into a store
-  of its own of the same kind of disk; beside it the seconds that the generation took.
-- `members`: adapters of Qwen2.5-7B's size (rank 32, seven projections; weights and moments in fp32) hashed and stored as a run
-  does it, against plain writes of the same bytes with one fsync a file.
+- `generation`: every artifact of a run's newest complete generation is read, verified, written and committed again, into a
+  separate store on the same kind of disk, compared with the seconds that the generation took.
+- `members`: adapters of Qwen2.5-7B's size (rank 32, seven projections; weights and moments in fp32) hashed and stored as in a
+  run, against plain writes of the same bytes with one fsync per file.
 - `upload` (with `--to s3://…`): an adapter set of a gigabyte, against boto3's managed transfer, which the AWS command line uses.
 
 Each side begins every other turn and medians are compared, since disks and machines are shared.
@@ -35,11 +35,11 @@ Line = dict[str, Any]
 
 
 def main(options: Sequence[str]) -> Iterator[Line]:
-    """One JSON object a figure."""
+    """Yield one JSON object per figure."""
     parser = argparse.ArgumentParser(prog="populora bench storage")
     parser.add_argument("run", nargs="?", default="smoke", help="a finished run to measure against")
     parser.add_argument("--store", default="runs")
-    parser.add_argument("--members", type=int, default=2, help="adapters of 7B size; 0: leave that out")
+    parser.add_argument("--members", type=int, default=2, help="adapters of 7B size; 0 skips this part")
     parser.add_argument("--to", default="", help="an S3 prefix for the upload; credentials from the environment")
     parser.add_argument("--megabytes", type=int, default=1024)
     parser.add_argument("--repeats", type=int, default=3)
@@ -52,10 +52,10 @@ def main(options: Sequence[str]) -> Iterator[Line]:
 
 
 def generation(run: Run, repeats: int) -> Iterator[Line]:
-    """Seconds to read, hash and write what the newest whole generation read and wrote, and their share of its own seconds."""
+    """Measure reading, hashing and writing what the newest complete generation read and wrote, and its share of the duration."""
     whole = [number for number in run.history.generations() if run.manifest("evolve", number) is not None]
     if not whole:
-        raise ConfigError(f"run {run.run_id} in {run.store.url} has no whole generation to measure")
+        raise ConfigError(f"run {run.run_id} in {run.store.url} has no complete generation to measure")
     manifests = list(run.history.of_generation(whole[-1], parts=True))
     took = sum(float(one.clock.get("seconds", 0.0)) for one in manifests)
     seconds = statistics.median(_again(run, manifests) for _ in range(repeats))
@@ -65,7 +65,7 @@ def generation(run: Run, repeats: int) -> Iterator[Line]:
 
 
 def _again(run: Run, manifests: Sequence[Manifest]) -> float:
-    """Seconds to read all inputs and to write and commit all outputs of these stages, into an empty store."""
+    """Return the seconds to read all inputs and to write and commit all outputs of these stages, into an empty store."""
     written = {ref.uri: _bytes(run, ref) for one in manifests for ref in one.outputs}
     with tempfile.TemporaryDirectory(prefix="populora-bench-") as folder:
         store = open_store(folder)
@@ -81,7 +81,7 @@ def _again(run: Run, manifests: Sequence[Manifest]) -> float:
 
 
 def _bytes(run: Run, ref: Ref) -> bytes:
-    """An artifact's bytes, verified; none where retention has removed it."""
+    """Return an artifact's bytes, verified; empty if retention has removed it."""
     try:
         return run.read_blob(ref)
     except Retired:
@@ -89,7 +89,7 @@ def _bytes(run: Run, ref: Ref) -> bytes:
 
 
 def members(count: int, repeats: int) -> Iterator[Line]:
-    """Adapters of 7B size as a run stores them, against the disk alone."""
+    """Store adapters of 7B size as a run does, against the disk alone."""
     weights = secrets.token_bytes(1 << 20) * (WEIGHTS_7B >> 20)
     files = {"adapter_config.json": b"{}", "adapter_model.safetensors": weights, "optimizer.safetensors": weights * 2}
     size = count * sum(len(data) for data in files.values())
@@ -112,7 +112,7 @@ def members(count: int, repeats: int) -> Iterator[Line]:
 
 
 def _in_folder(write: Callable[[Path], None]) -> Callable[[], float]:
-    """Seconds of a write into a folder that is thrown away."""
+    """Return a function that times a write into a temporary folder."""
 
     def timed() -> float:
         with tempfile.TemporaryDirectory(prefix="populora-bench-", dir=os.environ.get("TMPDIR")) as folder:
@@ -124,7 +124,7 @@ def _in_folder(write: Callable[[Path], None]) -> Callable[[], float]:
 
 
 def upload(url: str, size: int, repeats: int) -> Iterator[Line]:
-    """One adapter set of `size` bytes, against boto3's managed transfer to the same server."""
+    """Upload one adapter set of `size` bytes, against boto3's managed transfer to the same server."""
     import boto3
     from botocore.config import Config
 
@@ -146,7 +146,7 @@ def upload(url: str, size: int, repeats: int) -> Iterator[Line]:
 
 
 def _warm(store: Store) -> None:
-    """The first write probes the server; that is no part of an upload."""
+    """Trigger the probe that the first write runs; it is not part of an upload."""
     store.create("bench/warm", b"warm")
     store.delete("bench/warm")
 

@@ -30,7 +30,7 @@ ROW = 64  # tokens of a row
 
 
 def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """One JSON object a figure; `ratio` over 1 means that one pass is faster."""
+    """Yield one JSON object per figure; `ratio` over 1 means that one pass is faster."""
     from stages.core.training.cpu import use_cpu
 
     arguments = parser("update", "64,256,640,2560").parse_args(options)
@@ -42,14 +42,14 @@ def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 def parser(name: str, tokens: str) -> argparse.ArgumentParser:
-    """Options of both learning benches."""
+    """Return a parser with the options of both training benches."""
     made = argparse.ArgumentParser(prog=f"populora bench {name}")
     made.add_argument("--shape", choices=tuple(SHAPES), default="seed")
     made.add_argument("--device", default="auto")
     made.add_argument("--rank", type=int, default=16)
-    made.add_argument("--adapters", type=_numbers, default="1,2,4,8,16,32", help="counts, at --total tokens in all")
-    made.add_argument("--total", type=int, default=8192, help="tokens in all for --adapters")
-    made.add_argument("--tokens", type=_numbers, default=tokens, help="tokens an adapter, for --against adapters")
+    made.add_argument("--adapters", type=_numbers, default="1,2,4,8,16,32", help="counts, at --total tokens")
+    made.add_argument("--total", type=int, default=8192, help="total tokens for --adapters")
+    made.add_argument("--tokens", type=_numbers, default=tokens, help="tokens per adapter, for --against adapters")
     made.add_argument("--against", type=int, default=8, help="adapters for --tokens")
     made.add_argument("--micro-batch-tokens", type=int, default=2048)
     made.add_argument("--repeats", type=int, default=5)
@@ -62,7 +62,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def model_of(shape: str, device: str) -> Any:
-    """A model of the shape: the seed checkpoint where it is shipped, otherwise random weights (bfloat16 on CUDA)."""
+    """Return a model of the shape: the seed checkpoint if it is shipped, otherwise random weights (bfloat16 on CUDA)."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -82,12 +82,12 @@ def model_of(shape: str, device: str) -> Any:
 
 
 def figure(name: str, value: float, unit: str, where: dict[str, Any]) -> dict[str, Any]:
-    """A line of the bench; `where` says for what shape and load."""
+    """Return a line of the bench; `where` names the shape and load."""
     return {"name": name, "value": round(value, 4), "unit": unit} | where
 
 
 def against(rival: str, value: float, ratio: float) -> dict[str, Any]:
-    """What the same run measured for a rival; ratio over 1: we win."""
+    """Return what the same run measured for a rival; ratio over 1: ours is better."""
     return {"against": rival, "rival": round(value, 4), "ratio": round(ratio, 3)}
 
 
@@ -108,7 +108,7 @@ def timed(repeats: int, ours: Callable[[], Any], rival: Callable[[], Any]) -> tu
 
 
 def peak_memory(work: Callable[[], Any]) -> float:
-    """Bytes at the peak of `work`: on the GPU if there is one, else of this process (0 where the system cannot say)."""
+    """Return the peak bytes of `work`: on the GPU if there is one, else of this process (0 if the system cannot report it)."""
     import torch
 
     if torch.cuda.is_available():
@@ -141,7 +141,7 @@ def _paired(arguments: argparse.Namespace, num_adapters: int, tokens: int, layou
     )
     peak = _peak_flops()
     if peak:
-        flops = done * 4 * sum(p.numel() for p in ours.model.parameters())  # forward 2, backward to activations 2 a weight
+        flops = done * 4 * sum(p.numel() for p in ours.model.parameters())  # forward 2, backward to activations 2 per weight
         yield figure("update.model_flop_utilisation", flops / seconds / peak, "1", where)
 
 
@@ -195,7 +195,7 @@ class _Grouped:
         self.samples = _samples(num_adapters, rows, self.model.config.vocab_size)
 
     def run(self) -> list[float]:
-        """Gradients of all adapters in shared passes, and their norms."""
+        """Compute gradients of all adapters in shared passes, and return their norms."""
         self.trainer._accumulate(self.samples, self.budget)
         norms: list[float] = self.lora.gradients_NP.norm(dim=1).tolist()
         self.lora.clear_gradients()
@@ -225,7 +225,7 @@ class _Peft:
         ]
 
     def run(self) -> list[float]:
-        """Gradients of each adapter in passes of its own, and their norms."""
+        """Compute gradients of each adapter in separate passes, and return their norms."""
         import torch
 
         norms = []
@@ -254,7 +254,7 @@ class _Peft:
 
 
 def _samples(num_adapters: int, rows: int, vocabulary: int) -> Any:
-    """Rows of exactly ROW positions: a prompt of a third, the rest response; no two prompts are equal."""
+    """Return rows of exactly ROW positions: one third prompt, the rest response; no two prompts are equal."""
     import numpy as np
 
     from stages.core.training.packing import Samples

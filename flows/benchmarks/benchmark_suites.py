@@ -31,7 +31,7 @@ from stages.core.suites.statistics import compare
 
 
 def benchmark(arguments: Namespace, store: Store, run: Run | None) -> int:
-    """Scores as tables on standard output; everything else is stored. Raises ConfigError for a request that fits nothing."""
+    """Print scores as tables on standard output and store everything else. Raises ConfigError for an invalid request."""
     _check(arguments)
     for suite in arguments.suite:
         if arguments.contamination:
@@ -53,19 +53,19 @@ def benchmark(arguments: Namespace, store: Store, run: Run | None) -> int:
 
 
 def _check(arguments: Namespace) -> None:
-    """One subject, and only what goes with it."""
+    """Check that there is exactly one subject, with only the options that apply to it."""
     chosen = [name for name in ("run", "model", "completions") if getattr(arguments, name)]
     if len(chosen) != 1:
-        raise ConfigError("benchmark: give one of RUN, --model and --completions")
+        raise ConfigError("benchmark: give exactly one of RUN, --model and --completions")
     if arguments.run and any("/" in name for name in arguments.adapter):
         raise ConfigError("benchmark: --adapter takes an id with RUN, a PEFT folder with --model")
     if arguments.contamination and not arguments.run:
-        raise ConfigError("benchmark: --contamination goes with RUN, whose tasks and seed rows it compares")
+        raise ConfigError("benchmark: --contamination requires RUN, whose tasks and seed rows it compares")
     for suite in arguments.suite:
         if suite not in PROBE:
             suite_of(suite)
     if (arguments.since or arguments.until) and arguments.suite != ["livecodebench"]:
-        raise ConfigError("benchmark: --since and --until go with --suite livecodebench alone, whose problems have dates")
+        raise ConfigError("benchmark: --since and --until apply only to --suite livecodebench, whose problems have dates")
 
 
 def _probe_of_run(arguments: Namespace, run: Run, suite: str) -> None:
@@ -111,7 +111,7 @@ def _settings(arguments: Namespace) -> list[str]:
 
 
 def _scored(subject: BenchmarkTarget, question: BenchmarkRequest) -> pa.Table:
-    """With a progress bar on standard error where that is a terminal."""
+    """Score with a progress bar if standard error is a terminal."""
     columns = (TextColumn(question.suite), BarColumn(), MofNCompleteColumn(), TextColumn("shards"), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as bar:
         task = bar.add_task(question.suite, total=None)
@@ -119,9 +119,9 @@ def _scored(subject: BenchmarkTarget, question: BenchmarkRequest) -> pa.Table:
 
 
 def _plan(subject: BenchmarkTarget, question: BenchmarkRequest) -> str:
-    """What the benchmark would cost: answers, tokens at most, and minutes by the shards that are already done."""
+    """Return the estimated cost: answers, maximum tokens, and minutes at the rate of the shards already done."""
     if stored(subject, question) is not None:
-        return f"{question.suite}: scored already, nothing to do"
+        return f"{question.suite}: already scored, nothing to do"
     words, each = words_of(question, Backend(subject.config)), 1 + question.attempts
     answers = len(question.problems) * len(subject.contestants) * each if subject.given is None else len(subject.given)
     lines = [f"{question.suite}: {len(question.problems)} problems, {len(subject.contestants)} contestants, {answers} answers"]
@@ -138,7 +138,7 @@ def _plan(subject: BenchmarkTarget, question: BenchmarkRequest) -> str:
 
 
 def _comparisons(subject: BenchmarkTarget, question: BenchmarkRequest) -> str:
-    """Every adapter against the base model, paired by problem."""
+    """Return every adapter's comparison with the base model, paired by problem."""
     if len(subject.contestants) < 2 or subject.contestants[0].member_id != "base":
         return ""
     uri = f"benchmarks/{folder_of(subject, question)}/answers.parquet"

@@ -1,4 +1,4 @@
-"""The contamination report: a run's tasks and seed rows beside every problem of a suite; scores with and without the matches."""
+"""The contamination report: a run's tasks and seed rows compared with a suite's problems; scores with and without matches."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ Key = tuple[str, str, str, str]  # what was scored, member, group, measure
 
 @dataclass(frozen=True)
 class Contamination:
-    """Matches, how much was compared, and the scores (mean, standard error, problems) of all problems and without the matched."""
+    """Matches, what was compared, and the scores (mean, standard error, problems) on all problems and without those matched."""
 
     suite: str
     problems: int
@@ -34,9 +34,9 @@ class Contamination:
     folder: str
 
     def text(self) -> str:
-        """For people: counts, the matches, and every overall score with and without the problems that matched."""
+        """Return readable text: counts, matches, and every overall score with and without the problems that matched."""
         touched = sorted(set(self.matches["problem_id"].to_pylist()))
-        lines = [f"{self.suite}: {self.tasks} tasks and seed rows beside {self.problems} problems: {len(touched)} problems match"]
+        lines = [f"{self.suite}: {self.tasks} tasks and seed rows compared with {self.problems} problems: {len(touched)} match"]
         for row in self.matches.to_pylist()[:20]:
             shared = row["shared"] if row["rule"] == "program" else f"“{row['shared']}”"
             lines.append(f"  {row['problem_id']}  {row['task_id']}  {row['rule']}: {shared[:100]}")
@@ -49,13 +49,13 @@ class Contamination:
 
 def _score(row: Mapping[str, Any] | None) -> str:
     if row is None:
-        return "no problem is left"
+        return "no problems left"
     error = "" if row["stderr"] is None else f" ± {100 * row['stderr']:.2f}"
     return f"{100 * row['score']:.2f}{error} (n = {row['problems']})"
 
 
 def contamination(run: Run, suite: str, data: Path | None) -> Contamination:
-    """Compares and stores; an equal comparison that is stored already is not stored again. Raises ConfigError for no suite."""
+    """Compare and stores; an equal comparison is not stored twice. Raises ConfigError for an unknown suite."""
     description = run.history.description()
     assert description is not None
     problems = problems_of(suite, parse(description["config"]), data, 0)
@@ -77,7 +77,7 @@ def contamination(run: Run, suite: str, data: Path | None) -> Contamination:
 
 
 def _tasks(run: Run) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Seed rows as generation -1, then all proposed tasks of every generation whose tasks stand."""
+    """Yield seed rows as generation -1, then all proposed tasks of every generation that has stored its tasks."""
     names = ["task_id", "program", "message", "program_key"]
     yield from ((-1, row) for row in run.read_table(None, "seeds").select(names).to_pylist())
     for generation in run.history.generations():
@@ -86,7 +86,7 @@ def _tasks(run: Run) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _keys(problems: tuple[Problem, ...]) -> dict[str, list[str]]:
-    """Program keys of what each problem shows and of its reference: texts of the publisher."""
+    """Return program keys of each problem's visible code and of its reference, both the publisher's texts."""
     pairs = [(one.problem_id, text) for one in problems for text in (one.program, one.reference) if text]
     found: dict[str, list[str]] = {}
     for (name, _), key in zip(pairs, program_keys([text for _, text in pairs]), strict=True):
@@ -101,7 +101,7 @@ def _answers_of(manifest: Manifest, suite: str) -> bool:
 
 
 def _both(run: Run, manifest: Manifest, touched: pa.Array) -> Iterator[tuple[Key, dict[str, Any], dict[str, Any] | None]]:
-    """Every overall score of one benchmark, and the same without the problems that matched."""
+    """Yield every overall score of one benchmark, and the same without the problems that matched."""
     answers = run.read_table(manifest.output("answers.parquet"), "answers")
     whole = run.read_table(manifest.output("scores.parquet"), "scores").to_pylist()
     who = {row["member_id"]: row for row in whole}
@@ -121,7 +121,7 @@ def _clean_table(rows: list[tuple[Key, dict[str, Any], dict[str, Any] | None]]) 
 
 
 def _folder(run: Run, suite: str, problems: tuple[Problem, ...], answers: list[str]) -> str:
-    """Named by what was compared, so that a later report stands beside an earlier one."""
+    """Return a folder named by what was compared, so that a later report does not replace an earlier one."""
     generations = [one for one in run.history.generations() if run.manifest("verify", one) is not None]
     text = json.dumps([digest(problems), SPAN, len(generations), sorted(answers)])
     return f"{suite}/contamination/{len(generations):04d}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"

@@ -1,4 +1,4 @@
-"""Whom a suite scores: members of a run, a model with or without PEFT folders, or completions made elsewhere."""
+"""Subjects of a suite: members of a run, a model with or without PEFT folders, or completions made elsewhere."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ Text = str | None
 
 @dataclass(frozen=True)
 class BenchmarkTarget:
-    """Who is scored, where the results are kept, and what makes the completions (`given`: they are there already)."""
+    """Who is scored, where the results are kept, and what makes the completions (`given`: they exist already)."""
 
     run: Run
     who: str
@@ -38,7 +38,7 @@ class BenchmarkTarget:
     adapters: Mapping[str, Adapter]
     inputs: tuple[Ref, ...] = ()
     given: tuple[StoredCompletion, ...] | None = None
-    model: Mapping[str, Any] = field(default_factory=dict)  # commit and files of a hub model that is no run's
+    model: Mapping[str, Any] = field(default_factory=dict)  # commit and files of a hub model that belongs to no run
 
 
 def of_run(run: Run, players: Iterable[Any], who: str) -> BenchmarkTarget:
@@ -59,7 +59,7 @@ def of_model(store: Store, model: str, folders: list[Path], settings: Iterable[s
     if len(shapes) > 1:
         raise ConfigError("the adapters differ in rank, alpha or adapted layers: score them one at a time")
     values: dict[str, Any] = {"model": {"name": _model_name(model)}}
-    values["population"] = {"teachers": 1, "students": max(1, len(found))}  # what an engine makes room for
+    values["population"] = {"teachers": 1, "students": max(1, len(found))}  # the number of adapters an engine allocates for
     if shapes:
         rank, alpha, targets = shapes.pop()
         values["model"] |= {"rank": rank, "alpha": alpha, "targets": list(targets)}
@@ -80,7 +80,7 @@ def _model_name(model: str) -> str:
 
 
 def _slug(name: str, length: int = 25) -> str:
-    """A model's name as part of a run id, which holds small letters, digits and dashes."""
+    """A model's name as part of a run id, which consists of lower-case letters, digits and hyphens."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:length].strip("-") or "unnamed"
 
 
@@ -106,17 +106,19 @@ def _peft(folder: Path) -> tuple[str, int, float, tuple[str, ...], tuple[Adapter
             ),
         )
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise ConfigError(f"--adapter {folder}: no PEFT folder with safetensors: {str(error).splitlines()[0][:100]}") from error
+        raise ConfigError(
+            f"--adapter {folder}: not a PEFT folder with safetensors: {str(error).splitlines()[0][:100]}"
+        ) from error
 
 
 def of_completions(store: Store, file: Path, problems: list[Problem]) -> BenchmarkTarget:
     """Completions made elsewhere: JSON lines with `problem_id` (or `task_id`) and one of `text`, `completion`, `solution`.
 
-    `text` is what a model wrote; `solution` the answer itself; `completion` goes on where the problem's code ends. Lines of one
-    problem are its attempts; a line may say which (`attempt`, 0 being the greedy one). Raises ConfigError naming the line.
+    `text` is what a model wrote; `solution` the answer itself; `completion` continues where the problem's code ends. Lines of one
+    problem are its attempts; a line may state which (`attempt`, 0 being the greedy one). Raises ConfigError naming the line.
     """
     if not file.is_file():
-        raise ConfigError(f"--completions {file}: there is no such file")
+        raise ConfigError(f"--completions {file}: the file does not exist")
     known, seen = {problem.problem_id: problem for problem in problems}, set()
     who = Participant("completions", "elsewhere", None, hashlib.sha256(file.read_bytes()).hexdigest())
     given, count = [], dict.fromkeys(known, 0)
@@ -126,7 +128,9 @@ def of_completions(store: Store, file: Path, problems: list[Problem]) -> Benchma
             raise ConfigError(f"{file.name}, line {number}: no problem {str(name)[:80]!r} in the suite (with this --limit)")
         attempt = row.get("attempt", count[name])
         if not isinstance(attempt, int) or (name, attempt) in seen:
-            raise ConfigError(f"{file.name}, line {number}: problem {name!r} has attempt {attempt!r} twice, or it is no number")
+            raise ConfigError(
+                f"{file.name}, line {number}: problem {name!r} has attempt {attempt!r} twice, or it is not a number"
+            )
         seen.add((name, attempt))
         count[name] += 1
         given.append(_given(who, known[name], attempt, row, f"{file.name}, line {number}"))

@@ -1,7 +1,7 @@
-"""Public suites inside a run: its members as trained, every `benchmark.every` generations, by the code that scores them nightly.
+"""Public suites inside a run: its members as trained, every `benchmark.every` generations, with the code of nightly scoring.
 
-What is scored lies where `populora benchmark RUN` would put it, shard by shard and outside the chain, so that a killed step goes
-on where it was and the scheduled benchmark finds nothing left to do. The stage's manifest names the digests of the scores.
+Scores are stored where `populora benchmark RUN` would put them, shard by shard and outside the chain, so that a killed step
+resumes and the scheduled benchmark finds nothing left to do. The stage's manifest records the digests of the scores.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from stages.benchmark import Player
 
 
 def score_members(io: StageIO, config: RunConfig, backend: Backend, players: Sequence[Player]) -> None:
-    """The members on every suite of `benchmark.suites`, in the run's own engine."""
+    """Score the members on every suite of `benchmark.suites`, in the run's own engine."""
     rule, found = config.benchmark, {}
     assert io.generation is not None
     for suite in rule.suites:

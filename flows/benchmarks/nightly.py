@@ -1,6 +1,6 @@
-"""The scheduled benchmark: every run of a store, its newest generation, what is not scored yet. Imports no Prefect.
+"""The scheduled benchmark: scores the newest generation of every run in a store unless it is already scored. Imports no Prefect.
 
-`score_store` is what a deployment calls. It never touches a run's chain or lease: training goes on meanwhile.
+A deployment calls `score_store`. It never touches a run's chain or lease, so training continues meanwhile.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from flows.store.file_store import Damaged, NotStored
 
 @dataclass(frozen=True)
 class ScoredRun:
-    """One suite of one run: SCORES, those of the generation scored before (None: first time), whether it was scored now."""
+    """One suite of one run: SCORES, those of the generation scored before (None: first time), and whether it was scored now."""
 
     run_id: str
     suite: str
@@ -30,17 +30,17 @@ class ScoredRun:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a benchmark of a whole store found, and what could not be scored: (run, suite, reason)."""
+    """Results of a benchmark of a whole store, and what could not be scored: (run, suite, reason)."""
 
     runs: tuple[ScoredRun, ...]
     failures: tuple[tuple[str, str, str], ...]
 
     def markdown(self) -> str:
-        """A note for people: the population's overall scores with standard errors, and the change since the last time."""
+        """Return a Markdown note: the population's overall scores with standard errors, and the change since the last time."""
         lines = ["| run | suite | generation | measure | mean | ± s.e. | min | max | members | change |", "|" + "---|" * 10]
         lines += [line for one in self.runs for line in _lines(one)]
         lines += [f"| {run} | {suite} | not scored: {reason} |" + " |" * 7 for run, suite, reason in self.failures]
-        return "\n".join(lines) if len(lines) > 2 else "No run to score."
+        return "\n".join(lines) if len(lines) > 2 else "No runs to score."
 
 
 def score_store(
@@ -51,10 +51,10 @@ def score_store(
     limit: int = 0,
     attempts: int = 0,
 ) -> Summary:
-    """Scores the newest generation of every run of the store (or of the named `runs`) on `suites`; skips what is scored.
+    """Score the newest generation of every run of the store (or of the named `runs`) on `suites`; skip what is already scored.
 
     `members` is `students`, `all`, `top:N` (by fitness) or adapter ids separated by commas. A run that cannot be scored (its
-    data damaged or retired, its model not here) is a line of the summary; an unreachable service raises.
+    data is damaged or retired, its model is missing) becomes a line of the summary; an unreachable service raises.
     """
     store, scored, failures = open_store(store_url), [], []
     for run_id in runs or run_ids(store):
@@ -83,7 +83,7 @@ def _scored(run: Run, suite: str, members: str, limit: int, attempts: int) -> Sc
 
 
 def _lines(one: ScoredRun) -> list[str]:
-    """A line a measure: mean, minimum and maximum over the members (no best member as a headline)."""
+    """Return one line per measure: mean, minimum and maximum over the members (the best member is not a headline)."""
     before = {row["measure"]: row["mean"] for row in population_scores(one.before)} if one.before is not None else {}
     lines = []
     for row in population_scores(one.scores):
@@ -97,7 +97,7 @@ def _lines(one: ScoredRun) -> list[str]:
 
 
 def population_scores(scores: pa.Table) -> list[dict[str, Any]]:
-    """Of each overall measure: the population's mean, its standard error, minimum and maximum, members and problems."""
+    """Return the population's mean, its standard error, minimum, maximum, members and problems for each overall measure."""
     rows = [row for row in scores.to_pylist() if row["group"] == "all"]
     found = []
     for measure in dict.fromkeys(row["measure"] for row in rows):
@@ -105,7 +105,7 @@ def population_scores(scores: pa.Table) -> list[dict[str, Any]]:
         values = [row["score"] for row in own]
         errors = [row["stderr"] for row in own]
         known = [error for error in errors if error is not None]
-        # Members answer the same problems, so their errors move together: their mean is an upper bound of the mean's error.
+        # Members answer the same problems, so their errors are correlated: their mean is an upper bound of the mean's error.
         stderr = sum(known) / len(known) if len(known) == len(errors) else None
         found.append(
             {"measure": measure, "mean": sum(values) / len(values), "stderr": stderr, "min": min(values), "max": max(values)}

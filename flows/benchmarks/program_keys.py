@@ -28,7 +28,7 @@ def probe_keys(programs: Sequence[str]) -> frozenset[str]:
 
 
 def program_keys(programs: Sequence[str]) -> list[str | None]:
-    """The key of each program, None where it does not parse; in a process of its own: the runner's modules are no package."""
+    """Return each program's key, None if it does not parse. Uses a separate process: the runner's modules are not a package."""
     done = subprocess.run(
         [sys.executable, "-c", KEYS], input=json.dumps(programs), capture_output=True, text=True, check=True, cwd=RUNNER
     )

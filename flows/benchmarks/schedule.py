@@ -1,4 +1,4 @@
-"""Who is scored inside a run, and when: members every so many generations, offspring at birth and at chosen ages."""
+"""Who is scored inside a run, and when: members every N generations, offspring at birth and at chosen ages."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Panel:
 
 
 def shared(panels: Sequence[Panel], shards: int, part: str | None) -> list[Panel]:
-    """The panels with the players that a part is for; as they are where the stage runs whole."""
+    """Return the panels with the players of a part; all players if the stage is not sharded."""
     if part is None:
         return list(panels)
     count = min(shards, max(len(panel.players) for panel in panels))
@@ -31,7 +31,7 @@ def shared(panels: Sequence[Panel], shards: int, part: str | None) -> list[Panel
 
 
 def write_panels(io: StageIO, panels: Sequence[Panel], answers: Sequence[pa.Table]) -> None:
-    """Answers and scores of every panel, each in its folder."""
+    """Write the answers and scores of every panel, each in its folder."""
     for panel, table in zip(panels, answers, strict=True):
         io.write_at(f"{panel.folder}/answers.parquet", table, tables.ANSWERS)
         io.write_at(f"{panel.folder}/scores.parquet", score(table, panel.players), tables.SCORES)
@@ -39,22 +39,22 @@ def write_panels(io: StageIO, panels: Sequence[Panel], answers: Sequence[pa.Tabl
 
 
 def benchmarks_at(config: RunConfig, generation: int) -> bool:
-    """Whether somebody is scored: all every `benchmark.every` generations and at the last one, offspring at their ages."""
+    """Return whether any member is scored: all every `benchmark.every` generations and at the last, offspring at their ages."""
     return _regular(config, generation) or any(_born_at(config, generation, age) for age in config.benchmark.children_at)
 
 
 def members_at(io: StageIO, config: RunConfig) -> list[Player]:
-    """Whom the public suites score in this generation, as trained; nobody outside the regular benchmarks."""
+    """Return the members that public suites score in this generation, as trained; none outside the regular benchmarks."""
     if not (config.benchmark.suites and _regular(config, io.generation)):
         return []
     return [_player(member) for member in io.trained_population() if _chosen(config, member)]
 
 
 def panels(io: StageIO, config: RunConfig) -> Iterator[Panel]:
-    """Whom this generation's benchmark scores; none where offspring were due and nobody was born.
+    """Yield the panels that this generation's benchmark scores; none if offspring were due and none were born.
 
-    `births` holds newborns with the weights that evolution gave them, beside their parents' unless these were scored as trained
-    a generation ago; `children` those that reach an age, as trained. Regular scores hold everybody, so ages need none then.
+    `births` contains newborns with the weights that evolution gave them, and their parents unless these were scored as trained
+    a generation ago; `children` those that reach an age, as trained. Regular scores include all members, so ages need none then.
     """
     rule, generation = config.benchmark, io.generation
     folder = f"benchmarks/{rule.suite}/generation={generation:04d}"
@@ -83,8 +83,8 @@ def _regular(config: RunConfig, generation: int) -> bool:
 
 
 def _born_at(config: RunConfig, generation: int, age: int) -> bool:
-    """Whether offspring may have that age: born after an evolving generation, trained `age` generations long by now."""
-    event = generation - max(age, 1)  # newborns are scored with the weights that play; the others after their update
+    """Return whether offspring can have that age: born after an evolving generation, trained for `age` generations by now."""
+    event = generation - max(age, 1)  # newborns are scored with the weights that play, the others after their update
     several = max(config.population.students, config.population.teachers if config.benchmark.members == "all" else 1) > 1
     rule = config.evolution
     return bool(several and rule.every and rule.gamma and event >= 0 and (event + 1) % rule.every == 0)

@@ -1,4 +1,4 @@
-"""Benchmarks beside a run: score any of its adapters on a suite, at any time, without holding up training."""
+"""Benchmarks next to a run: score any of its adapters on a suite, at any time, without interrupting training."""
 
 import time
 from pathlib import Path
@@ -28,11 +28,11 @@ def score_run(
     attempts: int,
     members: str = "students",
 ) -> pa.Table:
-    """SCORES of the chosen adapters: ids, or `members` as trained in `generation` (-1: the start; None: the newest).
+    """Return SCORES of the chosen adapters: ids, or `members` as trained in `generation` (-1: the start; None: the newest).
 
     `members` is `students`, `all`, `top:N` (by fitness) or adapter ids separated by commas.
 
-    What was scored before under the same name is read, not scored again.
+    Scores already stored under the same name are read, not computed again.
     """
     config, players = _config(run), players_of(run, adapter_ids, generation, members)
     if suite not in PROBE:
@@ -48,7 +48,7 @@ def score_run(
 def probe_folder(
     run: Run, suite: str, adapter_ids: list[str], generation: int | None, limit: int, attempts: int, members: str
 ) -> str:
-    """Where under `benchmarks/` the probe's answers and scores of these adapters are."""
+    """Return the folder under `benchmarks/` with the probe's answers and scores of these adapters."""
     return f"{suite}/asked/{folder_of_run(run, adapter_ids, generation, members)}-n{limit}-k{attempts}"
 
 
@@ -78,7 +78,7 @@ def _score(
 
 
 def scores_text(scores: pa.Table) -> str:
-    """The overall scores, and those by kind, as aligned lines."""
+    """Return the overall scores, and those by kind, as aligned lines."""
     rows = [row for row in scores.to_pylist() if " band " not in row["group"]]
     lines = [f"{'adapter':16} {'group':10} {'measure':14} {'score':>7} {'± s.e.':>8} {'n':>6}"]
     for row in rows:
@@ -89,7 +89,7 @@ def scores_text(scores: pa.Table) -> str:
 
 
 def forms_text(answers: pa.Table) -> str:
-    """How many answers have the asked form, and how many of those are right, as aligned lines."""
+    """Return the share of answers with the required format, and the share of those that are correct, as aligned lines."""
     lines = [f"{'adapter':16} {'answers':8} {'formed':>7} {'± s.e.':>8} {'right of formed':>15} {'± s.e.':>8} {'n':>6}"]
     for one in stage.forms(answers):
         formed, right = (f"{100 * share:.2f}" for share in (one.formed, one.right))
@@ -100,13 +100,13 @@ def forms_text(answers: pa.Table) -> str:
 
 
 def newest_generation(run: Run) -> int:
-    """The newest generation whose ratings stand; -1: the start."""
+    """Return the newest generation with committed ratings; -1: the start."""
     rated = [number for number in run.history.generations() if run.manifest("rate", number) is not None]
     return rated[-1] if rated else -1
 
 
 def scored_generations(run: Run, suite: str, members: str, limit: int, attempts: int) -> list[tuple[int, pa.Table]]:
-    """(generation, SCORES) of what was asked in the same words before, oldest first."""
+    """Return (generation, SCORES) of earlier benchmarks with the same question, oldest first."""
     found = []
     question = None if suite in PROBE else asked(suite, _config(run), suites_folder(), limit=limit, attempts=attempts)
     for generation in [-1, *run.history.generations()]:
@@ -128,7 +128,7 @@ def asked(
     max_new_tokens: int = 0,
     window: tuple[str, str] = ("", ""),
 ) -> BenchmarkRequest:
-    """The question that a suite puts; its style is the given one, else the configuration's, else the tokenizer's."""
+    """Return the request for a suite; its style is the given one, else the configuration's, else the tokenizer's."""
     longest = config.benchmark.max_new_tokens if suite in PROBE else suite_of(suite).max_new_tokens
     return BenchmarkRequest(
         suite=suite,
@@ -142,7 +142,7 @@ def asked(
 
 
 def players_of(run: Run, adapter_ids: list[str], generation: int | None, members: str) -> list[stage.Player]:
-    """The adapters asked for: by id, or by rule in a generation (None: the newest)."""
+    """Return the requested adapters: by id, or by rule in a generation (None: the newest)."""
     named = adapter_ids or _given(members)
     if named:
         return _named(run, named)
@@ -150,7 +150,7 @@ def players_of(run: Run, adapter_ids: list[str], generation: int | None, members
 
 
 def folder_of_run(run: Run, adapter_ids: list[str], generation: int | None, members: str) -> str:
-    """Names whom was asked: equal questions find each other's answers."""
+    """Return a folder name for the subjects, so that equal questions share their answers."""
     named = adapter_ids or _given(members)
     if named:
         return "-".join(named)
@@ -158,7 +158,7 @@ def folder_of_run(run: Run, adapter_ids: list[str], generation: int | None, memb
 
 
 def folder_of_generation(generation: int, members: str) -> str:
-    """Names the members of a generation that a rule chooses."""
+    """Return a folder name for the members of a generation that a rule chooses."""
     rule = "" if members == "students" else "-" + members.replace(":", "")
     return ("start" if generation < 0 else f"generation={generation:04d}") + rule
 
@@ -170,13 +170,13 @@ def _config(run: Run) -> RunConfig:
 
 
 def _given(members: str) -> list[str]:
-    """Adapter ids, where `members` holds them."""
+    """Return adapter ids if `members` contains them."""
     rule = members == "all" or members == "students" or members.startswith("top:")
     return [] if rule else [name.strip() for name in members.split(",") if name.strip()]
 
 
 def _chosen(run: Run, config: RunConfig, generation: int, rule: str) -> list[stage.Player]:
-    """The members of a generation, as trained, that a rule names."""
+    """Return the members of a generation, as trained, that a rule selects."""
     empty = tables.OFFSPRING.empty_table()
     if generation < 0:
         members = population_after(run.read_table(None, "population"), empty, -1)
@@ -187,7 +187,7 @@ def _chosen(run: Run, config: RunConfig, generation: int, rule: str) -> list[sta
     if rule.startswith("top:"):
         count = rule.removeprefix("top:")
         if not count.isdigit() or not int(count):
-            raise ConfigError(f"members: {rule!r} is none of students, all, top:N, or adapter ids")
+            raise ConfigError(f"members: {rule!r} is not one of students, all, top:N, or adapter ids")
         kappa = config.evolution.kappa
         best = sorted(members, key=lambda member: (-(member.rating.mu - kappa * member.rating.sigma), member.member_id))
         members = best[: int(count)]

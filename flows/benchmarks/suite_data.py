@@ -1,7 +1,7 @@
-"""Where a public suite's problems come from: a local folder (`--data DIR`), or the Hugging Face hub, once, at a pinned revision.
+"""Sources of a public suite's problems: a local folder (`--data DIR`), or the Hugging Face Hub, once, at a pinned revision.
 
-From the hub: files go to the cache with a lock file that holds revision and sha256 of every file. What is pinned in the catalogue
-must be what arrives; what is not pinned there is pinned by the first fetch. Every later use hashes the files again.
+Files from the hub are cached with a lock file that records the revision and the sha256 of every file. They must match what the
+catalogue pins; what it does not pin is pinned by the first download. Every later use hashes the files again.
 """
 
 import fnmatch
@@ -30,12 +30,12 @@ SAMPLES = PROJECT / "infra" / "benchmarks" / "samples"
 def suite_of(name: str) -> Suite:
     """The suite of that name. Raises ConfigError."""
     if name not in SUITES:
-        raise ConfigError(f"suite {name!r} is none of probe-dev, probe-test, {', '.join(sorted(SUITES))}")
+        raise ConfigError(f"suite {name!r} is not one of probe-dev, probe-test, {', '.join(sorted(SUITES))}")
     return SUITES[name]
 
 
 def suites_folder() -> Path | None:
-    """The folder of the public suites on this machine, if POPULORA_SUITES names one; else they come from the hub."""
+    """Return the folder of the public suites on this machine if POPULORA_SUITES is set; otherwise they come from the hub."""
     folder = os.environ.get("POPULORA_SUITES")
     return Path(folder) if folder else None
 
@@ -54,7 +54,7 @@ def load(name: str, data: Path | None = None, cache: Path = CACHE) -> list[Probl
 
 
 def check_suites(names: Iterable[str]) -> None:
-    """Fetches and reads what a run will need, now and not after hours of training. Raises ConfigError, StoreUnavailable."""
+    """Fetch and reads what a run will need, before training starts. Raises ConfigError, StoreUnavailable."""
     for name in names:
         load(name, suites_folder())
 
@@ -79,12 +79,12 @@ def rows(file: Path) -> Iterator[dict[str, Any]]:
 
 def _local(suite: Suite, data: Path) -> list[Path]:
     if not data.is_dir():
-        raise ConfigError(f"--data {data}: there is no such folder")
+        raise ConfigError(f"--data {data}: the folder does not exist")
     found = {file.name: file for file in sorted(data.rglob("*")) if file.name in suite.files}
     if not found:
         raise ConfigError(
-            f"--data {data}: none of {', '.join(suite.files)} is there; fetch it with: populora benchmark --model MODEL "
-            f"--suite {suite.name} (without --data), from https://huggingface.co/datasets/{suite.repository}"
+            f"--data {data}: the folder contains none of {', '.join(suite.files)}; download with: populora benchmark "
+            f"--model MODEL --suite {suite.name} (without --data), from https://huggingface.co/datasets/{suite.repository}"
         )
     return [found[name] for name in suite.files if name in found]
 
@@ -100,18 +100,18 @@ def _cached(suite: Suite, cache: Path) -> list[Path]:
     held = json.loads(lock.read_text())
     if suite.revision and held["revision"] != suite.revision:
         raise ConfigError(
-            f"{lock}: revision {held['revision'][:12]}…, not {suite.revision[:12]}…; remove {folder} to fetch again"
+            f"{lock}: revision {held['revision'][:12]}…, not {suite.revision[:12]}…; remove {folder} to download again"
         )
     for name, wanted in held["files"].items():
         if not (folder / name).is_file() or sha256(folder / name) != wanted:
             raise ConfigError(
-                f"{folder / name}: its digest is not {wanted[:12]}…, as {lock} says; remove {folder} to fetch again"
+                f"{folder / name}: its digest is not {wanted[:12]}…, as {lock} states; remove {folder} to download again"
             )
     return [folder / name for name in held["files"]]
 
 
 def _fetch(suite: Suite, folder: Path) -> None:
-    """Downloads the suite's files at the pinned revision (or the newest, which is then pinned), the lock file last."""
+    """Download the suite's files at the pinned revision (or the newest, which is then pinned), the lock file last."""
     import httpx  # noqa: PLC0415
     from huggingface_hub import HfApi, hf_hub_download  # noqa: PLC0415 (half a second, and most commands need no hub)
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled  # noqa: PLC0415
@@ -123,7 +123,7 @@ def _fetch(suite: Suite, folder: Path) -> None:
         chosen = next((names for pattern in suite.patterns if (names := fnmatch.filter(listed, pattern))), [])
         chosen = [name for pattern in suite.patterns for name in fnmatch.filter(listed, pattern)] if suite.size == 880 else chosen
         if not chosen:
-            raise ConfigError(f"{where}: no file fits {', '.join(suite.patterns)} at revision {revision[:12]}…")
+            raise ConfigError(f"{where}: no file matches {', '.join(suite.patterns)} at revision {revision[:12]}…")
         for name in chosen:
             hf_hub_download(suite.repository, name, repo_type="dataset", revision=revision, local_dir=folder)
     except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, httpx.HTTPError, OSError) as error:
@@ -137,7 +137,7 @@ def _fetch(suite: Suite, folder: Path) -> None:
 
 
 def sha256(file: Path) -> str:
-    """Of a file."""
+    """Return the sha256 of a file."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
@@ -146,7 +146,7 @@ def sha256(file: Path) -> str:
 
 
 def expected(found: list[Problem], sandboxes: Sandboxes, cache: Path = CACHE) -> code_scoring.Expected:
-    """What the references of these problems return: from the cache, else from the sandbox. Raises ConfigError."""
+    """Return what the references of these problems return: from the cache, else from the sandbox. Raises ConfigError."""
     asked = [problem for problem in found if problem.reference]
     place = cache / "expected" / harness.version()
     known, missing = {}, []

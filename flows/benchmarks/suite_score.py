@@ -1,7 +1,7 @@
 """Scores of a public suite, shard by shard: each shard of problems is answered, judged and committed before the next one.
 
-A killed benchmark goes on where it was: committed shards are read, no problem is answered or run twice. Everything lies under
-`benchmarks/{suite}/…` of the subject's run, with every completion; a run's chain and lease are not touched.
+A killed benchmark resumes: committed shards are read, and no problem is answered or run twice. Everything is stored under
+`benchmarks/{suite}/…` of the subject's run, with every completion. A run's chain and lease are not touched.
 """
 
 import hashlib
@@ -36,14 +36,14 @@ from stages.core.suites.problems import Form, Problem, chosen, digest
 
 SHARD = 32
 CPU_SECONDS, PATIENT_SECONDS, MEMORY_MB, INPUT_TEXT = 10.0, 90.0, 4096, 1_000_000
-WINDOW = 2  # programs that a container has at a time: solutions run for long, and a shard is shared out among all containers
-ELSEWHERE = "elsewhere"  # the style of completions that somebody else's model wrote, in words of its own
+WINDOW = 2  # programs queued per container: solutions run long, and a shard is distributed among all containers
+ELSEWHERE = "elsewhere"  # the style of completions made by other systems with their own prompts
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class BenchmarkRequest:
-    """What is asked of a subject: everything that the scores depend on besides the weights."""
+    """The question put to a subject: everything that the scores depend on besides the weights."""
 
     suite: str
     problems: tuple[Problem, ...]
@@ -55,12 +55,12 @@ class BenchmarkRequest:
 
     @cached_property
     def wording(self) -> str:
-        """A digest of how a public suite's problems are worded; empty where other words are used."""
+        """A digest of how a public suite's problems are worded; empty if other prompts are used."""
         return "" if self.suite in PROBE or self.style == ELSEWHERE else prompts.digest(self.problems, self.style)
 
     @cached_property
     def key(self) -> str:
-        """A digest of all of it."""
+        """A digest of the whole request."""
         values = [self.suite, digest(self.problems), self.style, self.attempts, self.max_new_tokens, self.temperature, self.seed]
         values += [self.wording]
         return hashlib.sha256(json.dumps(values).encode()).hexdigest()
@@ -89,12 +89,12 @@ def problems_of(
 
 
 def style_of(backend: Backend) -> str:
-    """How public suites ask a model where nobody chooses: through its chat template, or by text to continue if it has none."""
+    """Return the default style of public suites: the model's chat template, or completion if it has none."""
     return "chat" if has_template(backend.tokenizer) else "completion"
 
 
 def words_of(question: BenchmarkRequest, backend: Backend) -> stage.SuitePrompts:
-    """The project's own prompts for its probe, the suite's fixed ones otherwise."""
+    """Return the project's own prompts for its probe, the suite's fixed ones otherwise."""
     if question.suite in PROBE:
         return stage.own_words(backend.config.model.style, backend.style())
     if question.style == ELSEWHERE:
@@ -104,16 +104,16 @@ def words_of(question: BenchmarkRequest, backend: Backend) -> stage.SuitePrompts
     try:
         return stage.public_words(question.style, templated(backend.tokenizer))
     except ValueError as error:
-        raise ConfigError(f"style chat: {backend.config.model.name}: {error}; take completion") from error
+        raise ConfigError(f"style chat: {backend.config.model.name}: {error}; use completion instead") from error
 
 
 def folder_of(subject: BenchmarkTarget, question: BenchmarkRequest) -> str:
-    """Names what was asked: equal questions find each other's answers."""
+    """Return a folder name for the request, so that equal requests share their answers."""
     return f"{question.suite}/asked/{subject.who}-{question.key[:12]}"
 
 
 def stored(subject: BenchmarkTarget, question: BenchmarkRequest) -> pa.Table | None:
-    """SCORES where this has been asked before and still holds."""
+    """Return SCORES if this request has been scored before and its results are intact."""
     done = subject.run.history.manifest(f"benchmarks/{folder_of(subject, question)}/benchmark.json")
     if done is None or not subject.run.holds(done):
         return None
@@ -126,9 +126,9 @@ def score_suite(
     progress: Progress = lambda done, of: None,
     backend: Backend | None = None,
 ) -> pa.Table:
-    """SCORES of the subject on the question: what is stored is read, what is missing is answered and judged.
+    """Return SCORES of the subject: stored results are read, missing ones are generated and judged.
 
-    `backend` is whose model and engine are used, where there is one already.
+    `backend` provides the model and engine if one exists already.
     """
     found = stored(subject, question)
     if found is not None:
@@ -157,7 +157,7 @@ def score_suite(
 
 
 def done_shards(subject: BenchmarkTarget, question: BenchmarkRequest) -> list[Manifest]:
-    """The manifests of the shards that are there, in order."""
+    """Return the manifests of the committed shards, in order."""
     folder, run = folder_of(subject, question), subject.run
     count = -(-len(question.problems) // SHARD)
     found = [run.history.manifest(f"benchmarks/{folder}/shards/{number:04d}/shard.json") for number in range(count)]
@@ -165,7 +165,7 @@ def done_shards(subject: BenchmarkTarget, question: BenchmarkRequest) -> list[Ma
 
 
 def _shard(work: "_Work", folder: str, problems: Sequence[Problem]) -> Ref:
-    """The answers of one shard: read where they are committed, made otherwise."""
+    """Return the answers of one shard: read if committed, generated otherwise."""
     run: Run = work.subject.run
     uri = f"benchmarks/{folder}/shard.json"
     done = run.history.manifest(uri)
@@ -181,7 +181,7 @@ def _shard(work: "_Work", folder: str, problems: Sequence[Problem]) -> Ref:
 
 
 def benchmark_sandboxes(backend: Backend, rule: SandboxRule) -> Sandboxes:
-    """Two pools with a benchmark's limits, to be closed; neither starts a container before it has work."""
+    """Return two pools with a benchmark's limits, for the caller to close; neither starts a container before it has work."""
     usual, patient = (
         backend.sandbox_with(
             WINDOW, cpu_seconds=seconds, wall_seconds=6 * seconds, memory_mb=max(rule.memory_mb, MEMORY_MB), input_text=INPUT_TEXT
@@ -192,7 +192,7 @@ def benchmark_sandboxes(backend: Backend, rule: SandboxRule) -> Sandboxes:
 
 
 class _Work:
-    """What answering and judging needs, each part made when first asked for, and closed with the stack."""
+    """Resources for answering and judging, each created on first use and closed with the stack."""
 
     def __init__(self, subject: BenchmarkTarget, question: BenchmarkRequest, stack: ExitStack, backend: Backend | None) -> None:
         self.subject, self.question, self.stack = subject, question, stack
@@ -203,7 +203,7 @@ class _Work:
         self.made: dict[str, bool] = {}
 
     def complete(self, problems: Sequence[Problem]) -> list[stage.StoredCompletion]:
-        """Completions by the engine, or those that came from elsewhere."""
+        """Return completions by the engine, or those made elsewhere."""
         if self.subject.given is not None:
             wanted = {problem.problem_id for problem in problems}
             return [one for one in self.subject.given if one.problem_id in wanted]
@@ -235,7 +235,7 @@ class _Work:
         return suite_data.expected(referenced, self.sandboxes) if referenced else {}
 
     def versions(self) -> dict[str, Any]:
-        """What took part, for the manifest: equal for equal questions."""
+        """Return the versions used, for the manifest: equal for equal requests."""
         asked = self.question
         rule = {"style": self.words.style, "attempts": asked.attempts, "max_new_tokens": asked.max_new_tokens}
         rule |= {"temperature": asked.temperature, "seed": asked.seed}

@@ -1,10 +1,10 @@
-"""`populora simulate`: what an evolution policy does to a population, before a GPU hour is spent on it.
+"""`populora simulate`: simulate what an evolution policy does to a population, before spending a GPU hour on it.
 
-Plays the configuration's matchmaking, ratings and replacement on members that have a hidden skill and no weights. A match is one
-coin: the student wins with chance Phi((skill_s - skill_t) / (sqrt(2) beta)). Children have their parents' mean skill; nothing
-learns. Shown for the configuration's policy and for its neighbours:
+Runs the configuration's matchmaking, ratings and replacement on members that have a hidden skill and no weights. A match is one
+coin flip: the student wins with chance Phi((skill_s - skill_t) / (sqrt(2) beta)). Children have their parents' mean skill, and
+nothing learns. The table shows the configuration's policy and its neighbours:
 
-- newborn culled next: how often a child is the one culled at the very next event, with equal skills; fair is 1 / N. With fresh
+- newborn culled next: how often a child is the one culled at the next event, with equal skills; fair is 1 / N. With fresh
   ratings, gamma = 0.25 and kappa = 3 the newborn's wide sigma makes it the rule: one slot churns, older members are never tested.
 - weakest culled first: how often the first cull hits the least skilled, where founders differ by one beta; by chance 1 / N.
 - gain: by how much the mean skill of a role has risen at the end, in beta: what selection alone is worth.
@@ -25,7 +25,7 @@ from stages.match import MATCHMAKERS, Matchmaker
 
 @dataclass(frozen=True)
 class World:
-    """Everything of a configuration that ratings and replacement depend on."""
+    """The parts of a configuration that ratings and replacement depend on."""
 
     teachers: int
     students: int
@@ -38,7 +38,7 @@ class World:
 
 @dataclass
 class Tally:
-    """What happened in some runs."""
+    """Counts of events in simulated runs."""
 
     again: int = 0  # newborns culled at the next event
     newborns: int = 0  # newborns that met a next event
@@ -57,7 +57,7 @@ class Tally:
 
 
 def simulate(config: RunConfig, runs: int = 300) -> str:
-    """A table in Markdown: the configuration's policy and its neighbours, with standard errors."""
+    """Return a Markdown table: the configuration's policy and its neighbours, with standard errors."""
     world = world_of(config)
     lines = [
         f"{world.teachers} teachers, {world.students} students, {world.generations} generations, {runs} runs, "
@@ -79,7 +79,7 @@ def simulate(config: RunConfig, runs: int = 300) -> str:
 
 
 def world_of(config: RunConfig) -> World:
-    """The part of a configuration that is simulated."""
+    """Return the part of a configuration that is simulated."""
     rule, evolution = config.rating, config.evolution
     start = Rating(rule.mu, rule.sigma)
     return World(
@@ -94,7 +94,7 @@ def world_of(config: RunConfig) -> World:
 
 
 def neighbours(policy: EvolutionPolicy) -> dict[str, EvolutionPolicy]:
-    """Policies worth comparing with: the published ratings of children, and one change to them at a time."""
+    """Return policies to compare with: the published ratings of children, and one change to them at a time."""
     published = replace(policy, child_rating="fresh", kappa=3.0, min_age=0)
     return {
         "fresh child ratings, kappa = 3 (as published)": published,
@@ -107,7 +107,7 @@ def neighbours(policy: EvolutionPolicy) -> dict[str, EvolutionPolicy]:
 
 
 def history(world: World, seed: int, spread: float) -> Tally:
-    """One run: founders' skills are normal with deviation `spread`."""
+    """Simulate one run; founders' skills are normal with standard deviation `spread`."""
     rng = np.random.default_rng(seed)
     ids = member_ids(world.teachers, world.students, "population")
     population = initial_members(

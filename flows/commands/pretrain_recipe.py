@@ -1,4 +1,4 @@
-"""`populora pretrain`: makes the probe where it is missing, pretrains the seed model, scores it and writes its model card.
+"""`populora pretrain`: make the probe if it is missing, pretrain the seed model, score it and write its model card.
 
 The length is a number of tokens, so that a recipe repeats exactly; `minutes` is what that takes on the two-core machine on which
 `TOKENS_PER_MINUTE` was measured.
@@ -50,7 +50,7 @@ Log = Callable[[str], None]
 
 
 def make_probe(folder: Path, sandbox: Sandbox) -> None:
-    """Writes the probe's halves where they are missing. The sandbox runs every problem once more and gives the program keys.
+    """Write the probe's halves if they are missing. The sandbox runs every problem again and provides the program keys.
 
     Raises ValueError for a problem on which sandbox and generator disagree.
     """
@@ -63,26 +63,26 @@ def make_probe(folder: Path, sandbox: Sandbox) -> None:
         verdicts = list(judge_tasks(sandbox, tasks))
         for row, verdict in zip(problems, verdicts, strict=True):
             if verdict.outputs != tuple(row["outputs"]):
-                raise ValueError(f"{row['problem_id']}: the sandbox says {verdict}, not {row['outputs']}")
+                raise ValueError(f"{row['problem_id']}: the sandbox returned {verdict}, not {row['outputs']}")
         keys = [verdict.program_key for verdict in verdicts]
         pq.write_table(probe.with_program_keys(table, keys), paths[half], compression="zstd")
 
 
 def probe_halves(folder: Path) -> dict[str, pa.Table]:
-    """Both halves as they are stored."""
+    """Return both halves as stored."""
     return {half: pq.read_table(folder / f"probe-{half}.parquet") for half in probe.HALVES}
 
 
 @dataclass
 class _Counts:
-    """What the data took, counted as it is made."""
+    """Counts of the data, updated as it is made."""
 
     documents: int = 0
     skipped: int = 0
 
 
 def _batches(seed: int, phase: int, recipe: pretraining.Recipe, held_out: ProgramKeys, counts: _Counts) -> Iterator[Rows]:
-    """Endless fresh batches; rows are made a chunk at a time and shuffled."""
+    """Yield fresh batches without end; rows are made one chunk at a time and shuffled."""
     chunk = 0
     while True:
         rows = make_rows((seed, 1 + 2 * phase, chunk), CHUNK_ROWS, held_out, recipe.mix)
@@ -95,7 +95,7 @@ def _batches(seed: int, phase: int, recipe: pretraining.Recipe, held_out: Progra
 
 
 def save(model: LlamaForCausalLM, out: Path) -> None:
-    """The checkpoint in bfloat16 with its tokenizer; each file is replaced whole."""
+    """Save the checkpoint in bfloat16 with its tokenizer; each file is replaced atomically."""
     part = out / ".part"
     part.mkdir(parents=True, exist_ok=True)
     half = copy.deepcopy(model).to(torch.bfloat16)
@@ -117,7 +117,7 @@ def save(model: LlamaForCausalLM, out: Path) -> None:
 
 
 class _Progress:
-    """Logs every 25 steps, and saves after seven minutes, then every four, and at the end."""
+    """Callback that logs every 25 steps and saves after seven minutes, then every four, and at the end."""
 
     def __init__(self, model: LlamaForCausalLM, out: Path, recipe: pretraining.Recipe, log: Log) -> None:
         self._model, self._out, self._recipe, self._log = model, out, recipe, log
@@ -127,11 +127,11 @@ class _Progress:
 
     @property
     def minutes(self) -> float:
-        """Since the start."""
+        """Minutes since the start."""
         return (time.monotonic() - self._start) / 60
 
     def __call__(self, done: int, loss: float) -> None:
-        """After each step."""
+        """Handle the end of a step."""
         self._losses.append(loss)
         if done % 25 == 0:
             tokens = done * self._recipe.rows_per_step * ROW
@@ -148,9 +148,9 @@ class _Progress:
 def train(
     out: Path, minutes: float, seed: int, threads: int, probe_folder: Path, log: Log, first_phase: int = 0
 ) -> tuple[Phase, ...]:
-    """Pretrains for `minutes` worth of tokens, saving into `out` as it goes; returns what each phase took.
+    """Pretrain for `minutes` worth of tokens, saving into `out` at intervals. Return what each phase took.
 
-    A later phase starts from the checkpoint in `out`, so that one can also be run alone.
+    A later phase starts from the checkpoint in `out`, so it can also run alone.
     """
     use_cpu(threads)
     held_out = probe.probe_keys(*probe_halves(probe_folder).values())
@@ -167,7 +167,7 @@ def train(
 
 
 def stored_problems(table: pa.Table) -> list[SolvedTask]:
-    """Problems of a probe half."""
+    """Return the problems of a probe half."""
     return [
         SolvedTask(Kind(row["kind"]), row["band"], row["program"], tuple(row["inputs"]), tuple(row["outputs"]))
         for row in table.to_pylist()
@@ -177,7 +177,7 @@ def stored_problems(table: pa.Table) -> list[SolvedTask]:
 def score(
     folder: Path, sandbox: Sandbox, probe_folder: Path, seed: int, per_band: int, log: Log
 ) -> tuple[dict[str, Scores], dict[str, ProposalScores]]:
-    """Scores of a checkpoint: solving on fresh problems and on the probe's `dev` half, and its proposals. Logs the tables."""
+    """Score a checkpoint: its solving of fresh problems and the probe's `dev` half, and its proposals. Logs the tables."""
     engine = HFEngine(attach(load_model(str(folder), "cpu"), ("q_proj",), 1, 1.0, 1), load_tokenizer(str(folder)), {})
     style = CompactPrompts()
     sets = {
@@ -214,9 +214,9 @@ def pretrain(
     sandbox: Sandbox | None = None,
     per_band: int = 200,
 ) -> None:
-    """The whole recipe: probe, training, scores, model card. The first checkpoint is in `out` after seven minutes.
+    """Run the whole recipe: probe, training, scores, model card. The first checkpoint is in `out` after seven minutes.
 
-    The sandbox runs what the model writes when it is scored; without one it is the local sandbox.
+    The sandbox runs what the model writes during scoring; it defaults to the local sandbox.
     """
     judge = sandbox or LocalSandbox()
     try:

@@ -1,8 +1,8 @@
-"""What a comparison is made of: the runs of an experiment as far as they have come, their costs, scores and curves.
+"""Data of a comparison: the runs of an experiment as far as they have progressed, their costs, scores and curves.
 
 Budgets are counted over a run's generations: tokens generated (proposals and answers) and trained on (responses of samples whose
-adapter stepped), optimizer steps, and seconds of all stages but benchmarks; the start, equal in all arms, counts nothing. `per
-adapter` divides by the adapters of the population.
+adapter stepped), optimizer steps, and seconds of all stages but benchmarks; the start, equal in all arms, is not counted. `per
+adapter` divides by the number of adapters in the population.
 """
 
 import math
@@ -22,7 +22,7 @@ from stages.core import tables
 from stages.core.statistics.metric_rows import clustered
 
 OVER_PAIRS = ("pair.adapter_distance", "pair.program_distance", "adapter.norm", "child.gain", "child.lead")
-FIRST = ("s0-start", "a0-start")  # an adapter that adds nothing yet: the base model
+FIRST = ("s0-start", "a0-start")  # an adapter that changes nothing yet, which is the base model
 Row = dict[str, Any]
 
 
@@ -38,24 +38,24 @@ class ComparedRun:
     description: Json
     head: str
     totals: Row
-    points: tuple[Row, ...]  # scored states and metrics of the end, as stages.analysis.comparison wants them
+    points: tuple[Row, ...]  # scored states and final metrics, in the form that stages.analysis.comparison takes
     curves: tuple[Row, ...]
     missing: tuple[str, ...]
 
     @property
     def usable(self) -> bool:
-        """Whether its end may be compared."""
+        """Whether the end of the run may be compared."""
         return self.state == "finished"
 
 
 def gather(store: Store, runs: Sequence[Planned]) -> list[ComparedRun]:
-    """All runs; what cannot be read is said in `missing`, and takes the run out where the end depends on it."""
+    """Return all runs. `missing` lists what cannot be read; a run whose end depends on that is left out."""
     found = [_gather(Run(store, planned.run_id), planned) for planned in runs]
     return _with_shared_base(found)
 
 
 def problems(found: Sequence[ComparedRun]) -> list[str]:
-    """Sentences about what is missing, unfinished or unlike, for the top of the page."""
+    """Return sentences about what is missing, unfinished or different, for the top of the page."""
     said = [f"{one.planned.run_id}: {text}" for one in found for text in one.missing]
     models = sorted({one.model for one in found if one.model})
     if len(models) > 1:
@@ -66,9 +66,7 @@ def problems(found: Sequence[ComparedRun]) -> list[str]:
     for seed in sorted({one.planned.seed for one in found}):
         starts = {(one.model, one.start) for one in found if one.planned.seed == seed and one.start}
         if len(starts) > len({model for model, _ in starts}):
-            said.append(
-                f"The runs of seed {seed} do not share seed tasks and starting adapters: their differences hold that, too."
-            )
+            said.append(f"The runs of seed {seed} do not share seed tasks and starting adapters: their differences include that.")
     return said
 
 
@@ -83,11 +81,11 @@ def _gather(run: Run, planned: Planned) -> ComparedRun:
     known = replace(nothing, description=description)
     unlike = [key for key in differences(with_defaults(description["config"]), dump(planned.config)) if key != "generations"]
     if unlike:
-        text = f"left out: the store holds a run of this name with another configuration ({', '.join(unlike)})."
+        text = f"left out: the store contains a run of this name with a different configuration ({', '.join(unlike)})."
         return replace(known, state="unlike", missing=(text,))
     start = run.manifest("start")
     if start is None:
-        return replace(known, missing=("its start is not finished.",))
+        return replace(known, missing=("its start has not finished.",))
     done = [number for number in run.history.generations() if run.manifest("evolve", number) is not None]
     done = [number for number in done if number < planned.config.generations]
     digests = sorted(ref.sha256 for ref in start.outputs if ref.uri.endswith(("seeds.parquet", "adapter_model.safetensors")))
@@ -145,7 +143,7 @@ def _budgets(spent: Row, generations: int, adapters: int) -> Row:
 
 
 def _curve_rows(metrics: pa.Table) -> Iterator[Row]:
-    """What is about everybody or one role; metrics of pairs and children as their mean."""
+    """Yield metrics of the population or one role; those of pairs and children as their mean."""
     apart = defaultdict(list)
     for row in metrics.to_pylist():
         if row["kind"] is not None or not math.isfinite(row["value"]):
@@ -157,7 +155,12 @@ def _curve_rows(metrics: pa.Table) -> Iterator[Row]:
             apart[row["name"] + role].append(row["value"])
     for name, values in sorted(apart.items()):
         mean, _, n = clustered(values)
-        yield {"name": name, "value": mean, "n": n, "stderr": None}  # pairs share members: no honest error from one run
+        yield {
+            "name": name,
+            "value": mean,
+            "n": n,
+            "stderr": None,
+        }  # pairs share members: no valid error from one run
 
 
 def _unlikeness(run: Run, generation: int) -> Iterator[Row]:
@@ -171,7 +174,7 @@ def _unlikeness(run: Run, generation: int) -> Iterator[Row]:
 
 
 def _scores(run: Run, planned: Planned, costs: dict[int, Row]) -> Iterator[Row]:
-    """Scores of the members as trained, in each benchmark of the chain; and of the base model, where it was scored."""
+    """Yield the scores of the members as trained in each benchmark of the chain, and of the base model if it was scored."""
     suite, problems = planned.config.benchmark.suite, 0
     for generation in run.history.generations():
         manifest = run.manifest("benchmark", generation)
@@ -190,7 +193,7 @@ def _scores(run: Run, planned: Planned, costs: dict[int, Row]) -> Iterator[Row]:
 
 
 def _points(scores: pa.Table, trained: int, costs: Row) -> Iterator[Row]:
-    """Mean, best and worst member for every measure and group."""
+    """Yield the mean, best and worst member for every measure and group."""
     found = defaultdict(list)
     for row in scores.to_pylist():
         if row["role"] != "teacher" and " band " not in row["group"]:
@@ -205,7 +208,7 @@ def _points(scores: pa.Table, trained: int, costs: Row) -> Iterator[Row]:
 
 
 def _ends(planned: Planned, curves: Sequence[Row], generations: int) -> Iterator[Row]:
-    """Each metric's mean over the last third of the run."""
+    """Yield each metric's mean over the last third of the run."""
     found = defaultdict(list)
     for row in curves:
         if row["trained"] > generations - max(1, generations // 3):
@@ -216,7 +219,7 @@ def _ends(planned: Planned, curves: Sequence[Row], generations: int) -> Iterator
 
 
 def _with_shared_base(found: Sequence[ComparedRun]) -> list[ComparedRun]:
-    """Runs of one seed start from the same weights, so a base model scored in one of them is scored for all."""
+    """Share base model scores among runs of one seed, which start from the same weights."""
     bases: dict[tuple[Any, ...], list[Row]] = {}
     for one in found:
         base = [point for point in one.points if point["what"] == "score" and not point["trained"]]

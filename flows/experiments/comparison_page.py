@@ -1,4 +1,4 @@
-"""The comparison of an experiment's runs: one self-contained HTML page, with tables (CSV, Parquet) and figures beside it."""
+"""The comparison of an experiment's runs: one self-contained HTML page, with tables (CSV, Parquet) and figures next to it."""
 
 import io
 import subprocess
@@ -32,7 +32,7 @@ from stages.figures.plates import Plate, svg
 
 @dataclass(frozen=True)
 class Registered:
-    """When the experiment's file was committed as it now reads; empty where it is not."""
+    """When the current content of the experiment's file was committed; empty if it was not."""
 
     commit: str
     time: float
@@ -40,7 +40,7 @@ class Registered:
 
 @dataclass(frozen=True)
 class _Made:
-    """What a page is written from. Tables and figures name arms as `arms_by_model` does."""
+    """The data of a page. Tables and figures name arms as `arms_by_model` does."""
 
     described: Experiment
     file: Path
@@ -54,7 +54,7 @@ class _Made:
 
 
 def write_comparison(described: Experiment, file: Path, runs: Sequence[Planned], store: Store, out: Path) -> dict[str, Any]:
-    """Writes the page to `out`, the tables and the figures to the folder of its name; their paths."""
+    """Write the page to `out`, the tables and the figures to the folder of its name; return their paths."""
     found = gather(store, runs)
     rule, registered = described.primary, registration(file)
     late = _began_before(found, registered)
@@ -73,7 +73,7 @@ def write_comparison(described: Experiment, file: Path, runs: Sequence[Planned],
 
 
 def registration(file: Path) -> Registered:
-    """The commit that holds the file as it is. Nothing outside a repository, or for a file with changes."""
+    """Return the commit that contains the file as it is; empty outside a repository, or for a file with changes."""
     try:
         where = ["git", "-C", str(file.absolute().parent)]
         changed = subprocess.run([*where, "status", "--porcelain", "--", file.name], capture_output=True, text=True, timeout=20)
@@ -88,7 +88,7 @@ def registration(file: Path) -> Registered:
 
 
 def _began_before(found: Sequence[ComparedRun], registered: Registered) -> list[str]:
-    """Runs that began before the file was committed: they may have shaped it."""
+    """Return the runs that began before the file was committed and may therefore have shaped it."""
     if not registered.commit:
         return [one.planned.run_id for one in found if one.description]
     started = {one.planned.run_id: float(one.description["clock"].get("started", 0)) for one in found if one.description}
@@ -96,7 +96,7 @@ def _began_before(found: Sequence[ComparedRun], registered: Registered) -> list[
 
 
 def _primary(described: Experiment, late: Sequence[str]) -> dict[str, Any]:
-    """The keys of the confirmatory row; none can match when its runs began before the file was committed."""
+    """Return the keys of the confirmatory row; none can match if its runs began before the file was committed."""
     rule = described.primary
     first, second = rule.contrast
     involved = [run_id for run_id in late for arm in rule.contrast if run_id.startswith(f"{described.name}-{arm}-s")]
@@ -133,7 +133,7 @@ def _page(made: _Made) -> str:
     sections = [
         ("primary", "The primary comparison", primary_tiles(described, rows, made.late)),
         ("differences", "All contrasts at the primary endpoint", _plates(made.plates["differences"])),
-        ("budgets", "Scores against what they cost", _plates(made.plates["budgets"])),
+        ("budgets", "Scores against their cost", _plates(made.plates["budgets"])),
         ("matched", "Contrasts at equal amounts of each budget", differences_table(rows)),
         ("training", "Training", _plates(made.plates["training"])),
         ("changes", "From the first third of a run to the last", _changes(made.moved, made.arms)),
@@ -144,12 +144,12 @@ def _page(made: _Made) -> str:
     ]
     missing = problems(found)
     said = lead(described, found, made.registered.commit, made.file.name)
-    head = joined([said, *([note("Not everything is here", missing)] if missing else [])])
+    head = joined([said, *([note("Incomplete data", missing)] if missing else [])])
     return page(f"Experiment {described.name}", head, sections)
 
 
 def arms_by_model(found: Sequence[ComparedRun]) -> dict[str, str]:
-    """The arm of each run as figures name it; an arm that ran on several base models is several, so that none are averaged."""
+    """Return the arm of each run as named in figures. An arm on several base models is split, so that these are not averaged."""
     models: dict[str, set[str]] = {}
     for one in found:
         models.setdefault(one.planned.arm, set()).update({one.model} - {""})
@@ -169,8 +169,9 @@ def _everything(compared: pa.Table, shown: Sequence[Mapping[str, Any]]) -> Html:
     scores = [row for row in rest if row["what"] == "score"]
     metrics = [row for row in rest if row["what"] == "metric"]
     text = escape(
-        f"{compared.num_rows} differences were computed; all but the confirmatory one are exploratory, their p values are not "
-        "corrected for their number, and the tables beside this page hold them all. Shown are those at equal generations."
+        f"{compared.num_rows} differences were computed; all but the confirmatory one are exploratory, and their p values "
+        "are not corrected for their number. The tables next to this page contain all of them; this page shows those at equal "
+        "generations."
     )
     folds = [details(f"{len(scores)} differences of scores", differences_table(scores))]
     folds.append(details(f"{len(metrics)} differences of training metrics, last third of the runs", differences_table(metrics)))
@@ -197,7 +198,7 @@ def _figure(plate: Plate) -> Html:
 
 
 def _figures(plates: Mapping[str, Sequence[Plate]], folder: Path) -> list[str]:
-    """Writes every figure as SVG; the paths."""
+    """Write every figure as SVG and return the paths."""
     return [
         str(write_whole(folder / f"{plate.name}.svg", svg(plate.figure, plate.name).encode()))
         for some in plates.values()
@@ -211,7 +212,7 @@ def _table(rows: Sequence[Mapping[str, Any]], like: pa.Table) -> pa.Table:
 
 
 def _tables(found: Sequence[ComparedRun], compared: pa.Table, moved: pa.Table, folder: Path) -> list[str]:
-    """Writes runs, scores, curves, differences and changes as Parquet and CSV; the paths."""
+    """Write runs, scores, curves, differences and changes as Parquet and CSV, and return the paths."""
     runs = [
         {"run": one.planned.run_id, "arm": one.planned.arm, "seed": one.planned.seed, "state": one.state}
         | {"done": one.generations, "planned": one.planned.config.generations, "model": one.model, "head": one.head}

@@ -13,22 +13,22 @@ Row = Mapping[str, Any]
 
 
 def lead(described: Experiment, found: Sequence[ComparedRun], commit: str, file: str) -> Html:
-    """The question, and how far the experiment has come."""
+    """Return the question and the progress of the experiment."""
     done = sum(one.usable for one in found)
     codes = sorted({str(one.description.get("versions", {}).get("code", ""))[:12] for one in found if one.description} - {""})
     held = (
-        f"The file {file} stands as it is in commit {commit[:12]}."
+        f"The file {file} is unchanged since commit {commit[:12]}."
         if commit
-        else f"The file {file} is not committed as it reads."
+        else f"The current content of the file {file} is not committed."
     )
     text = f"{described.question} {done} of {len(found)} runs are finished. {held} Their code: {', '.join(codes) or 'none yet'}."
     if len(codes) > 1:
-        text += " They were not all made by the same code."
+        text += " Not all of them were made by the same code."
     return Html(f'<p class="lead">{escape(text)}</p>')
 
 
 def primary_tiles(described: Experiment, rows: Sequence[Row], late: Sequence[str]) -> Html:
-    """The confirmatory result in words, or why there is none."""
+    """Return the confirmatory result in words, or why there is none."""
     rule = described.primary
     first, second = rule.contrast
     own = [row for row in rows if (row["first"], row["second"], row["budget"]) == (first, second, rule.budget)]
@@ -48,19 +48,19 @@ def primary_tiles(described: Experiment, rows: Sequence[Row], late: Sequence[str
     ]
     said = _verdict(row, described)
     if row["label"] != "confirmatory":
-        said += " The label is exploratory: the file was not committed, as it reads, before these runs began" + (
+        said += " The label is exploratory: the current content of the file was not committed before these runs began" + (
             f" ({', '.join(late[:6])}{' …' if len(late) > 6 else ''})." if late else "."
         )
     planned = {seed for arm in described.arms if arm.name == first for seed in arm.seeds or described.seeds}
     if len(planned) > row["n"]:
-        said += f" Only {row['n']} of {len(planned)} planned pairs are in: this is no final result."
+        said += f" Only {row['n']} of {len(planned)} planned pairs are available: this result is not final."
     return Html(f'<p>{escape(asked)}</p><div class="tiles">{joined(tiles)}</div><p>{escape(said)}</p>')
 
 
 def _verdict(row: Row, described: Experiment) -> str:
     rule = described.primary
     if row["p_t"] is None:
-        return "One pair of runs has no spread between seeds: nothing can be said about chance."
+        return "One pair of runs has no spread between seeds, so chance cannot be estimated."
     first, second = rule.contrast
     size = f"{100 * row['detectable']:.2f} points" if row["detectable"] is not None else "unknown"
     if row["p_t"] < rule.alpha:
@@ -70,7 +70,7 @@ def _verdict(row: Row, described: Experiment) -> str:
 
 
 def differences_table(rows: Sequence[Row]) -> Html:
-    """Differences with everything that a reader needs to doubt them."""
+    """Return differences with everything that a reader needs to judge them."""
     if not rows:
         return Html('<p class="none">No two finished runs share a seed yet.</p>')
     header = (
@@ -102,7 +102,7 @@ def differences_table(rows: Sequence[Row]) -> Html:
 
 
 def changes_table(rows: Sequence[Row]) -> Html:
-    """What changes as an arm trains, with what it swings about its straight line."""
+    """Return how metrics change as an arm trains, and how much they vary about their straight line."""
     if not rows:
         return Html('<p class="none">No run is finished yet.</p>')
     header = ("arm", "metric", "first third", "last third", "change ± s.e.", "interval", "n", "p (t)", "swing", "sampling")
@@ -142,7 +142,7 @@ def runs_table(found: Sequence[ComparedRun]) -> Html:
 
 
 def arms_table(described: Experiment, found: Sequence[ComparedRun]) -> Html:
-    """What each arm does otherwise than the arm that others are compared with."""
+    """Return how each arm differs from the arm that others are compared with."""
     configs = {one.planned.arm: dump(one.planned.config) for one in found}
     usual = configs[described.primary.contrast[1]]
     rows = []
@@ -151,29 +151,28 @@ def arms_table(described: Experiment, found: Sequence[ComparedRun]) -> Html:
         changed = ", ".join(f"{key} = {_at(configs[arm.name], key)}" for key in keys)
         seeds = " ".join(map(str, arm.seeds or described.seeds))
         cells = (arm.name, arm.about or "–", arm.config, seeds)
-        rows.append(
-            [*(escape(cell) for cell in cells), Html(f"<code>{escape(changed or 'what the others are compared with')}</code>")]
-        )
-    return table(("arm", "about", "configuration", "seeds", "otherwise than in " + described.primary.contrast[1]), rows)
+        rows.append([*(escape(cell) for cell in cells), Html(f"<code>{escape(changed or 'reference for the others')}</code>")])
+    return table(("arm", "about", "configuration", "seeds", "different from " + described.primary.contrast[1]), rows)
 
 
 def definitions(described: Experiment) -> Html:
-    """What the words of the page mean."""
+    """Return definitions of the terms on the page."""
     rule = described.primary
     said = (
         "A single agent's step is the proposals and attempts of one teacher-student pair, so at equal generations every adapter "
         "sees as much as its counterpart, and a population of N pairs spends N times as much in all. Every contrast is therefore "
-        "drawn at equal amounts of each budget, too: the score of both runs, linear between their scored states, at the largest "
-        "amount that both reached. Arms with more steps or larger batches match a population's total by another road.",
+        "also computed at equal amounts of each budget: the score of both runs, interpolated linearly between their scored "
+        "states, at the largest amount that both reached. Arms with more steps or larger batches are another way to match a "
+        "population's total.",
         "Tokens generated are those of proposals and answers; tokens trained on are the responses of samples whose adapter took "
-        "its step; seconds are those of all stages but benchmarks, on a machine that may have had other work. Filling the "
-        "buffers at the start and scoring count nothing.",
+        "its step; seconds are those of all stages but benchmarks, on a machine that may have run other work. Filling the "
+        "buffers at the start and scoring are not counted.",
         "First and last third are means over a finished run's generations. A metric's swing is the standard deviation of "
-        "generations about their straight line; sampling is what the tasks of a generation explain of it, the root mean square "
-        "of their standard errors: a swing much above it is the run's own.",
+        "generations about their straight line; sampling is the part explained by the tasks of a generation, the root mean "
+        "square of their standard errors. A swing much above it comes from the run itself.",
         "The unit is the seed. Runs of one seed share seed tasks, starting adapters and problems. Standard errors, intervals and "
         f"tests are over seeds; the smallest detectable difference is for power {rule.power:g} at the spread seen here. Problems "
-        "are a fixed set: intervals speak about other seeds, not about other problems.",
+        "are a fixed set: intervals cover other seeds, not other problems.",
     )
     return joined(Html(f"<p>{escape(text)}</p>") for text in said)
 
@@ -185,7 +184,7 @@ def _at(values: Mapping[str, Any], key: str) -> Any:
 
 
 def _value(row: Row, value: float, sign: str = "") -> str:
-    """Scores in percent or percentage points, metrics as they are."""
+    """Format scores in percent or percentage points, metrics as they are."""
     return f"{100 * value:{sign}.2f}" if row["what"] == "score" else f"{value:{sign}.4g}"
 
 

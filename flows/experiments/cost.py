@@ -1,4 +1,4 @@
-"""What an experiment will cost, before it runs (`populora experiment FILE --dry-run`). Writes nothing."""
+"""The cost of an experiment before it runs (`populora experiment FILE --dry-run`). Writes nothing."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,7 +12,7 @@ from flows.storage import Damaged, NotStored, Store
 
 
 def plan_text(experiment: Experiment, runs: Sequence[Planned], store: Store) -> str:
-    """A line a run with its hours and bytes, and their sums. Hours of an arm that has run before are as measured there."""
+    """Return one line per run with its hours and bytes, and their sums. Hours of an arm that has run before are as measured."""
     states = [_done(store, planned) for planned in runs]
     pace = {planned.arm: seconds / done for planned, (done, seconds) in zip(runs, states, strict=True) if done}
     lines = [
@@ -30,19 +30,19 @@ def plan_text(experiment: Experiment, runs: Sequence[Planned], store: Store) -> 
             needed, source = whole * left / planned.config.generations, f"arithmetic on {machine}, a lower bound"
             if not machine:
                 unknown.append(planned.run_id)
-                source = "unknown: the model is not here"
+                source = "unknown: the model is missing on this machine"
         size = stored_bytes(planned.config)
         total_hours, total_bytes = total_hours + needed, total_bytes + size
         place = f"{done} of {planned.config.generations}"
         lines.append(f"{planned.run_id:40} {place:>13} {needed:7.2f} {size / 1e6:9.1f}  {source}")
-    lines.append(f"{'in all':40} {'':13} {total_hours:7.2f} {total_bytes / 1e6:9.1f}")
+    lines.append(f"{'total':40} {'':13} {total_hours:7.2f} {total_bytes / 1e6:9.1f}")
     if unknown:
         lines.append(f"not counted: {', '.join(unknown)}")
     return "\n".join(lines)
 
 
 def check(runs: Sequence[Planned], store: Store, reachable: Callable[[RunConfig], None]) -> None:
-    """Fails before the first run where a later one would: another run of the same name, a missing model or choice, no room."""
+    """Raise before the first run what a later one would raise: a run of the same name, a missing model or choice, no space."""
     for planned in runs:
         check_resumable(Run(store, planned.run_id), planned.config)
     left = [planned for planned in runs if Run(store, planned.run_id).manifest("evolve", planned.config.generations - 1) is None]

@@ -1,4 +1,4 @@
-"""An experiment as a Prefect flow: its runs, through the flow that `populora run` uses, then the comparison of what there is."""
+"""An experiment as a Prefect flow: its runs, through the flow that `populora run` uses, then the comparison of the results."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ from flows.train import train
 
 
 class IncompleteExperiment(Exception):
-    """Runs failed for reasons that no retry mends; the others, and the comparison of what there is, are done."""
+    """Runs failed for reasons that no retry fixes. The others and the comparison of the available results are done."""
 
     exit_code = 1
 
@@ -36,10 +36,10 @@ def experiment(
     Args:
         file: The experiment's TOML file.
         store: Where the runs' artifacts go: a folder, file:///folder, or s3://bucket/prefix.
-        out: Where the comparison goes; empty: beside the runs, or here.
-        only_compare: Compare what there is, and run nothing.
+        out: Where the comparison goes; empty: next to the runs, or the current folder.
+        only_compare: Compare the available results and run nothing.
 
-    Returns the paths of the page and its tables. Raises Incomplete when a run failed for a reason of its own.
+    Returns the paths of the page and its tables. Raises IncompleteExperiment if a run failed for a reason of its own.
     """
     path = Path(file)
     described = read(path)
@@ -52,7 +52,7 @@ def experiment(
 
 
 def _run_all(runs: Sequence[Planned], opened: Store, store: str) -> list[str]:
-    """Why runs failed, a sentence each. A run that another process holds is left to it: several can share an experiment."""
+    """Return why runs failed, one sentence each. A run that another process holds is skipped: several can share an experiment."""
     for one in runs:
         check_resumable(Run(opened, one.run_id), one.config)
     failed: list[str] = []
@@ -64,7 +64,7 @@ def _run_all(runs: Sequence[Planned], opened: Store, store: str) -> list[str]:
         except StageFailed as error:
             failed.append(f"{one.run_id} failed ({str(error).splitlines()[0]})")
         except LeaseHeld:
-            print(f"{one.run_id}: another process is at work on it", flush=True)
+            print(f"{one.run_id}: in use by another process", flush=True)
     return failed
 
 
@@ -75,7 +75,7 @@ def _go_on(one: Planned, opened: Store, store: str) -> None:
 
 
 def _score_start_once(one: Planned, opened: Store, store: str, scored: set[tuple[object, ...]]) -> None:
-    """Scores what this run started from, unless a run before it put the same question."""
+    """Score the starting point of this run, unless an earlier run has scored the same one."""
     rule = one.config.benchmark
     question = (one.seed, one.config.model, rule.suite, rule.limit, rule.attempts)
     if question not in scored:
@@ -93,7 +93,7 @@ def _score_start_once(one: Planned, opened: Store, store: str, scored: set[tuple
     retry_condition_fn=worlds_fault,
 )
 def score_base(one: Planned, store: str) -> None:
-    """Scores the base model, as the adapter that every member starts with, on the run's own problems; once is enough."""
+    """Score the base model, as the adapter that every member starts with, on the run's own problems; once is enough."""
     rule = one.config.benchmark
     first = FIRST[one.config.mode == "single"]
     score_run(Run(open_store(store), one.run_id), rule.suite, [first], None, rule.limit, rule.attempts)

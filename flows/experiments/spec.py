@@ -1,17 +1,17 @@
-"""Experiments: arms times seeds, their question, and the one comparison that counts, as a file says before anything runs.
+"""Experiments: arms times seeds, their question, and the primary comparison, fixed in a file before anything runs.
 
-    name = "size"                      # heads every run id: size-pair-s0
+    name = "size"                      # prefix of every run id: size-pair-s0
     question = "Does a population learn more than one agent?"
     seeds = [0, 1, 2]                  # each is a run of every arm, on the same seed tasks and starting adapters
-    settings = { generations = 60 }    # over every arm's configuration
+    settings = { generations = 60 }    # override every arm's configuration
 
     [[arms]]
     name = "pair"
     config = "one-one"                 # a name in infra/runs, or a file
     settings = { evolution = { every = 0 } }
-    seeds = [0, 1, 2, 3, 4]            # instead of the experiment's
+    seeds = [0, 1, 2, 3, 4]            # replace the experiment's seeds
 
-    [primary]                          # the rest is exploratory
+    [primary]                          # everything else is exploratory
     contrast = ["pair", "single"]      # first minus second, paired by seed
     budget = "generations"             # at the largest amount of it that both runs of a pair reached
 
@@ -49,8 +49,8 @@ class Arm(Group):
 
     name: Name
     config: str = Field("smoke", description="Name in infra/runs, or a TOML file.")
-    settings: dict[str, Any] = Field({}, description="What this arm does otherwise, as in a configuration file.")
-    seeds: tuple[Seed, ...] | None = Field(None, description="Instead of the experiment's.")
+    settings: dict[str, Any] = Field({}, description="Settings that differ in this arm, as in a configuration file.")
+    seeds: tuple[Seed, ...] | None = Field(None, description="Seeds that replace the experiment's.")
     about: str = ""
 
 
@@ -67,16 +67,16 @@ class Primary(Group):
 
 
 class Experiment(Group):
-    """A file's content."""
+    """The content of an experiment file."""
 
     name: Name
     question: str
     seeds: tuple[Seed, ...] = Field(min_length=1)
-    settings: dict[str, Any] = Field({}, description="Over the configuration of every arm.")
+    settings: dict[str, Any] = Field({}, description="Settings that override the configuration of every arm.")
     arms: tuple[Arm, ...] = Field(min_length=2)
     primary: Primary
     contrasts: tuple[tuple[str, str], ...] = Field(
-        (), description="Exploratory ones; empty: every arm against the primary's second."
+        (), description="Exploratory contrasts. Empty: every arm against the second arm of the primary contrast."
     )
 
     @model_validator(mode="after")
@@ -87,9 +87,9 @@ class Experiment(Group):
         for pair in (self.primary.contrast, *self.contrasts):
             for name in pair:
                 if name not in names:
-                    raise ValueError(f"contrast: {name} is none of the arms {', '.join(names)}")
+                    raise ValueError(f"contrast: {name} is not one of the arms {', '.join(names)}")
             if pair[0] == pair[1]:
-                raise ValueError(f"contrast: {pair[0]} against itself")
+                raise ValueError(f"contrast: {pair[0]} cannot be compared with itself")
         return self
 
     def compared(self) -> list[tuple[str, str]]:
@@ -109,7 +109,7 @@ class Planned:
 
 
 def read(path: Path) -> Experiment:
-    """The experiment in a file. Raises ConfigError with one line that names the file and the key."""
+    """Read the experiment in a file. Raises ConfigError with one line that names the file and the key."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -126,7 +126,7 @@ def read(path: Path) -> Experiment:
 
 
 def planned(experiment: Experiment) -> list[Planned]:
-    """Every run, seed by seed, so that an unfinished experiment is balanced over arms. Raises ConfigError naming arm and key."""
+    """Return every run, seed by seed, so that an unfinished experiment is balanced over arms. Raises ConfigError."""
     seeds = list(dict.fromkeys(seed for arm in experiment.arms for seed in arm.seeds or experiment.seeds))
     return [
         _planned(experiment, arm, seed)
@@ -149,7 +149,7 @@ def _planned(experiment: Experiment, arm: Arm, seed: int) -> Planned:
 
 
 def _over(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The values with the settings over them, group by group."""
+    """Return the values overridden by the settings, group by group."""
     merged = dict(values)
     for key, value in settings.items():
         known = merged.get(key)

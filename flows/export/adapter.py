@@ -24,7 +24,7 @@ tags:
 # {adapter_id} of run {run}
 
 {what} The adapter was trained by self-play in a population of LoRA adapters: teachers write programming tasks, students solve
-them, a sandbox judges. It is the work of a machine; no person has reviewed what it writes.
+them, a sandbox judges. No person has reviewed its output.
 
 | | |
 |---|---|
@@ -47,8 +47,8 @@ them, a sandbox judges. It is the work of a machine; no person has reviewed what
 
 {loading}
 
-The prompt style must be the run's own: the project's `stages/core/{style}_prompts.py` writes and reads it. What licence the
-weights are under depends on the licence of the base model.
+The prompt style must be the run's own; the project's `stages/core/{style}_prompts.py` writes and reads it. The licence of the
+weights depends on the licence of the base model.
 """
 
 LOAD_ADAPTER = """`BASE` is the base model above; a relative name starts at the project's folder.
@@ -63,7 +63,7 @@ tokenizer = AutoTokenizer.from_pretrained(BASE)
 
 transformers alone (PEFT installed): `model = AutoModelForCausalLM.from_pretrained(BASE); model.load_adapter("{folder}")`.
 
-vLLM: `vllm serve BASE --enable-lora --max-lora-rank {rank} --lora-modules {adapter_id}={folder}`, then ask for the model
+vLLM: `vllm serve BASE --enable-lora --max-lora-rank {rank} --lora-modules {adapter_id}={folder}`, then request the model
 `{adapter_id}`."""
 
 LOAD_MERGED = """```python
@@ -76,13 +76,13 @@ vLLM: `vllm serve {folder}`. A PEFT folder of the same adapter comes from `popul
 
 
 def export_adapter(run: Run, adapter_id: str, folder: Path, merge: bool) -> str:
-    """Writes the folder; returns one line that says what. Raises StoreRefused for an unknown adapter or rather than overwrite."""
+    """Write the folder and return a one-line summary. Raises StoreRefused if the adapter is unknown or the folder exists."""
     description = run.history.description()
     if description is None:
         raise StoreRefused(f"there is no run {run.run_id} in {run.store.url}")
     lineage = Lineage(run).adapter(adapter_id)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise StoreRefused(f"{folder} exists already; choose another folder")
+        raise StoreRefused(f"{folder} already exists; choose another folder")
     files = run.read_adapter(adapter_id)
     config = json.loads(files[CONFIG_FILE])
     try:
@@ -103,10 +103,10 @@ def export_adapter(run: Run, adapter_id: str, folder: Path, merge: bool) -> str:
 
 
 def merge_into(base: str, weights: Weights, scale: float, folder: Path) -> float:
-    """Writes the base model with W + scale B A for every adapted W, in the checkpoint's own type, and its tokenizer.
+    """Write the base model with W + scale B A for every adapted W, in the checkpoint's own dtype, and its tokenizer.
 
     Sums are made in float32. Returns the share of the change that survives rounding: 1 - |W' - W - scale B A| / |scale B A|,
-    over all matrices; an adapter early in training changes bfloat16 weights by less than they can hold.
+    over all matrices. Early in training, an adapter's change is below the resolution of bfloat16 weights.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -159,22 +159,22 @@ def _card(
 
 
 def _step(step: dict[str, Any]) -> str:
-    """A line of the lineage."""
+    """Return one line of the lineage."""
     made = f"- `{step['adapter_id']}`: {step['made_by']}"
     if step["generation"] is not None:
         made += f" of generation {step['generation']}"
     if birth := step.get("birth"):
         parents = ", ".join(f"`{parent}`" for parent in step["parents"])
-        return f"{made}, operator {birth['operator']} on {parents}, in the place of {birth['replaces']}"
+        return f"{made}, operator {birth['operator']} on {parents}, replacing {birth['replaces']}"
     if samples := step.get("samples"):
         return f"{made}, on {samples['count']} samples"
     return made
 
 
 def _scores(scores: list[dict[str, Any]]) -> str:
-    """The run's scores of these very weights as a table; never those of relatives."""
+    """Return the run's scores of exactly these weights as a table, never those of relatives."""
     if not scores:
-        return "None of these weights themselves."
+        return "These weights were not scored."
     lines = ["| suite | group | measure | score | standard error | problems |", "|---|---|---|---|---|---|"]
     for row in scores:
         error = "" if row["stderr"] is None else f"{row['stderr']:.4f}"

@@ -1,4 +1,4 @@
-"""`populora export RUN --tasks DIR`: the tasks that teachers wrote and the sandbox found valid, once each, with a data card."""
+"""`populora export RUN --tasks DIR`: the distinct tasks that teachers wrote and the sandbox found valid, with a data card."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -37,18 +37,18 @@ MEANINGS = {
     "kind": "deduction (predict the output), abduction (find an input), induction (write the program)",
     "program": "Python source that defines `f`",
     "inputs": "arguments as in a call of `f`; several for induction",
-    "outputs": "what `f` gave for each input, as Python literal text",
+    "outputs": "what `f` returned for each input, as Python literal text",
     "message": "the teacher's hint; induction only, often empty",
     "teacher_id": "the member that wrote it",
     "adapter_sha256": "digest of the weights that wrote it",
     "probe_overlap": "equals a program of the probe suite: leave it out of training if you report that suite",
     "gate": "the rule that kept it from being posed to students; null: it was posed",
-    "solve_rate": "share of the matched student's attempts that were right; null: it was not posed",
+    "solve_rate": "share of the matched student's attempts that were correct; null: it was not posed",
 }
 CARD = """# Tasks of run {run}
 
 {count} programming tasks in `tasks.parquet`, written by language-model teachers in self-play and found valid by execution: the
-program parses, defines `f`, uses nothing banned, stays inside its limits, and gave the same value in two separately started
+program parses, defines `f`, uses nothing banned, stays within its limits, and returned the same value in two separately started
 sandboxes. Repeated tasks (equal normalised program and inputs, within the run or in its seed tasks) are left out.
 
 | | |
@@ -67,20 +67,20 @@ sandboxes. Repeated tasks (equal normalised program and inputs, within the run o
 
 ## Use
 
-Programs are machine-written and were never reviewed by a person. Run them in a sandbox only: they were judged harmless to ours,
-which has no network and no files. Solve rates are those of one student of the run at the time, over {attempts} attempts; they
-are no absolute difficulty. What licence the texts are under depends on the licence of the base model's outputs.
+Programs are machine-written and were never reviewed by a person. Run them only in a sandbox: they were judged harmless to ours,
+which has no network and no files. Solve rates are those of one student of the run at that time, over {attempts} attempts; they
+are not an absolute difficulty. The licence of the texts depends on the licence of the base model's outputs.
 """
 
 
 def export_tasks(run: Run, folder: Path) -> str:
-    """Writes `tasks.parquet` and `README.md`; returns one line that says what. Raises StoreRefused rather than overwrite."""
+    """Write `tasks.parquet` and `README.md` and return a one-line summary. Raises StoreRefused if one already exists."""
     description = run.history.description()
     if description is None:
         raise StoreRefused(f"there is no run {run.run_id} in {run.store.url}")
     taken = [name for name in ("tasks.parquet", "README.md") if (folder / name).exists()]
     if taken:
-        raise StoreRefused(f"{folder / taken[0]} exists already; choose another folder")
+        raise StoreRefused(f"{folder / taken[0]} already exists; choose another folder")
     done = [number for number in run.history.generations() if run.manifest("verify", number) is not None]
     statuses: Counter[str] = Counter()
     table = pa.Table.from_pylist(list(_rows(run, done, statuses)), schema=SCHEMA)
@@ -96,7 +96,7 @@ def export_tasks(run: Run, folder: Path) -> str:
 
 
 def _rows(run: Run, generations: list[int], statuses: Counter[str]) -> Iterator[dict[str, Any]]:
-    """Valid tasks that repeat no earlier one; counts every status on the way."""
+    """Yield valid tasks that do not repeat an earlier one, and count every status."""
     seeds = run.read_table(None, "seeds").to_pylist()
     seen = {task_key(row["kind"], row["program_key"], row["inputs"]) for row in seeds}
     for generation in generations:

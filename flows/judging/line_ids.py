@@ -1,18 +1,18 @@
-"""The `id` of a line that is no JSON object for us (too long, cut off, broken): read in one pass, in constant memory.
+"""The `id` of a line that cannot be parsed as a JSON object (too long, truncated, invalid): one pass, constant memory.
 
-A line's top-level keys are followed through its bytes, chunk by chunk; nothing of the rest is kept or checked.
+The scanner follows a line's top-level keys through its bytes, chunk by chunk, and neither keeps nor checks the rest.
 """
 
 import json
 import re
 
-_LONGEST, _MARKS = 1_000, 200_000  # bytes of a key or an id; marks after which a line is followed no further
+_LONGEST, _MARKS = 1_000, 200_000  # maximum bytes of a key or an id; marks after which scanning of a line stops
 _NEXT = re.compile(rb'["{}\[\],:]')
 _IN_TEXT = re.compile(rb'(?:[^"\\]++|\\[\s\S])*+')
 
 
 class IdReader:
-    """Follows one line: `feed` its chunks, then ask for `identity`."""
+    """Scanner of one line: `feed` its chunks, then read `identity`."""
 
     def __init__(self) -> None:
         self.identity: str | int | None = None
@@ -22,14 +22,14 @@ class IdReader:
         self._marks = 0
 
     def feed(self, data: bytes) -> None:
-        """The next bytes of the line."""
+        """Scan the next bytes of the line."""
         at = 0
         while at < len(data) and self._marks < _MARKS:
             self._marks += 1
             at = self._text(data, at) if self._inside else self._outside(data, at)
 
     def _outside(self, data: bytes, at: int) -> int:
-        """Reads up to the next mark."""
+        """Read up to the next mark."""
         found = _NEXT.search(data, at)
         end = found.start() if found else len(data)
         self._keep(data, at, end)
@@ -52,7 +52,7 @@ class IdReader:
         return end + 1
 
     def _text(self, data: bytes, at: int) -> int:
-        """Reads a string up to its end, or to the end of the chunk, which may cut an escape in two."""
+        """Read a string up to its end, or to the end of the chunk, which may split an escape."""
         found = _IN_TEXT.match(data, at + self._escaped)
         assert found is not None, "the pattern matches the empty text too"
         end = found.end()
@@ -61,7 +61,7 @@ class IdReader:
         return end + 1
 
     def _keep(self, data: bytes, at: int, end: int) -> None:
-        """Adds to the token, if it is one of the top level and not too long to be an id."""
+        """Add to the token if it is at the top level and not too long to be an id."""
         if self._depth == 1 and self._kept is not None:
             if len(self._kept) + end - at > _LONGEST:
                 self._kept = None
@@ -69,7 +69,7 @@ class IdReader:
                 self._kept += data[at:end]
 
     def _take(self) -> None:
-        """A value of the top level has ended."""
+        """Handle the end of a top-level value."""
         value = self._token()
         self._kept = bytearray()
         if self._key is not None and value is not None and _scalar(self._key) == "id":
@@ -89,7 +89,7 @@ def _scalar(token: bytes) -> object:
 
 
 def line_id(data: bytes) -> str | int | None:
-    """The id in a whole line, None where none can be read."""
+    """Return the id in a whole line, None if it cannot be read."""
     reader = IdReader()
     reader.feed(data)
     return reader.identity

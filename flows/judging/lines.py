@@ -1,4 +1,4 @@
-"""The lines that `populora verify` and `populora grade` read: tasks and answers, or what is wrong with them, by number."""
+"""The lines that `populora verify` and `populora grade` read: tasks and answers, or their errors, by line number."""
 
 import json
 import os
@@ -17,12 +17,12 @@ _KINDS = ("deduction", "abduction", "induction")
 
 
 class BadLine(ValueError):
-    """A line that cannot be judged; the text names its number."""
+    """A line that cannot be judged; the message names its number."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the input: its item, or what is wrong with it."""
+    """A line of the input: its item, or its error."""
 
     id: Any
     item: Any
@@ -30,7 +30,7 @@ class Line:
 
 
 def lines(stdin: BinaryIO, read: Callable[[dict[str, Any]], Any]) -> Iterator[Line | None]:
-    """Every line of the input in order, never holding more than one; None while there is nothing to read."""
+    """Yield every line of the input in order, holding at most one; None while there is nothing to read."""
     for number, data, identity in enumerate_lines(stdin):
         if data is None:
             yield None
@@ -39,7 +39,7 @@ def lines(stdin: BinaryIO, read: Callable[[dict[str, Any]], Any]) -> Iterator[Li
 
 
 def _line(number: int, data: bytes, identity: str | int | None, read: Callable[[dict[str, Any]], Any]) -> Line:
-    """The line's item, or what is wrong with it; `identity` is that of a line of which `data` is only the start."""
+    """Return the line's item or its error; `identity` is given if `data` is only the start of the line."""
     try:
         if len(data) > MAX_LINE:
             raise BadLine(f"longer than {MAX_LINE} bytes")
@@ -47,7 +47,7 @@ def _line(number: int, data: bytes, identity: str | int | None, read: Callable[[
         if "id" not in row:
             raise BadLine("field id is missing")
         if isinstance(row["id"], list | dict):
-            raise BadLine("field id is neither a text nor a number")
+            raise BadLine("field id is neither a string nor a number")
         return Line(row["id"], read(row))
     except BadLine as error:
         return Line(line_id(data) if identity is None else identity, None, f"line {number}: {error}")
@@ -59,7 +59,7 @@ def _parse(data: bytes) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise BadLine(f"not UTF-8 at byte {error.start + 1}") from error
     except RecursionError as error:
-        raise BadLine("nested too deep") from error
+        raise BadLine("nested too deeply") from error
     except ValueError as error:
         raise BadLine(f"not JSON: {str(error)[:100]}") from error
     if not isinstance(row, dict):
@@ -68,9 +68,9 @@ def _parse(data: bytes) -> dict[str, Any]:
 
 
 def enumerate_lines(stdin: BinaryIO) -> Iterator[tuple[int, bytes | None, str | int | None]]:
-    """(number, line, None); of a line over the limit its start, one byte more than the limit, and its id.
+    """Yield (number, line, None); for a line over the limit its start, one byte more than the limit, and its id.
 
-    (number, None, None) when nothing has come for 20 ms.
+    Yields (number, None, None) if nothing has arrived for 20 ms.
     """
     try:
         descriptor = stdin.fileno()
@@ -96,14 +96,14 @@ def enumerate_lines(stdin: BinaryIO) -> Iterator[tuple[int, bytes | None, str | 
 
 
 class _Held:
-    """What is held of a line that is being read: all of it up to the limit, then its start and what its id may be."""
+    """The buffered part of a line being read: all of it up to the limit, then its start and its possible id."""
 
     def __init__(self) -> None:
         self.data = bytearray()
         self.ids: IdReader | None = None
 
     def add(self, data: bytes) -> None:
-        """The next bytes of the line."""
+        """Add the next bytes of the line."""
         if self.ids is not None:
             self.ids.feed(data)
         else:
@@ -121,7 +121,7 @@ class _Held:
 
 
 def checked(stdin: BinaryIO, read: Callable[[dict[str, Any]], Any]) -> Iterator[Line | None]:
-    """With `strict`: the input through a temporary file, checked as a whole first. Raises BadLine with the first error."""
+    """Copy the input to a temporary file and check all of it first (`strict`). Raises BadLine with the first error."""
     copy = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the lines)
     try:
         for number, data, identity in enumerate_lines(stdin):
@@ -147,17 +147,17 @@ def _text(row: dict[str, Any], name: str) -> str:
     if name not in row or value is None:
         raise BadLine(f"field {name} is missing")
     if not isinstance(value, str):
-        raise BadLine(f"field {name} is not a text")
+        raise BadLine(f"field {name} is not a string")
     return value
 
 
 def task(row: dict[str, Any]) -> TaskItem:
-    """A line of `populora verify`. Raises BadLine."""
+    """Parse a line of `populora verify`. Raises BadLine."""
     return TaskItem(_text(row, "program"), (_text(row, "input"),))
 
 
 def answer(row: dict[str, Any]) -> AnswerItem:
-    """A line of `populora grade`. Raises BadLine."""
+    """Parse a line of `populora grade`. Raises BadLine."""
     kind = _text(row, "kind")
     if kind not in _KINDS:
         raise BadLine(f"field kind is {kind[:40]!r}, not one of {', '.join(_KINDS)}")
@@ -177,7 +177,7 @@ def _examples(row: dict[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         raise BadLine("field examples is missing or empty")
     for pair in examples:
         if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(text, str) for text in pair)):
-            raise BadLine("field examples holds something that is not a pair of texts")
+            raise BadLine("field examples contains an item that is not a pair of strings")
     return tuple(pair[0] for pair in examples), tuple(_value(pair[1], "examples") for pair in examples)
 
 

@@ -1,7 +1,7 @@
-"""`populora verify` and `populora grade`: the judge on its own, JSON lines in and out, in order and in constant memory.
+"""`populora verify` and `populora grade`: the standalone judge, JSON lines in and out, in order and in constant memory.
 
-The same functions as the run's verify and grade stages. A line that cannot be read gets an error naming its number and the rest
-is judged; with `strict` all lines are read before any program runs and the first bad one ends the command.
+Uses the same functions as the run's verify and grade stages. An unreadable line gets an error with its number and the rest is
+judged. With `strict`, all lines are read before any program runs and the first invalid one ends the command.
 """
 
 import contextlib
@@ -19,19 +19,19 @@ from stages.core.sandbox.protocol import Sandbox
 
 
 class OutputNotWritten(RuntimeError):
-    """The verdicts cannot be written: a full disk, mostly."""
+    """The verdicts cannot be written, usually because the disk is full."""
 
     exit_code = 1
 
 
 class NotJudged(RuntimeError):
-    """Our own code failed at a line, which the text names: a fault of this program, never a verdict."""
+    """Our own code failed at a line, which the message names. This is a bug in this program, never a verdict."""
 
     exit_code = 1
 
 
 def verify(sandbox: Sandbox, stdin: BinaryIO, stdout: TextIO, strict: bool = False, progress: TextIO | None = None) -> int:
-    """Judges tasks line by line; the exit code. Raises SandboxUnavailable."""
+    """Judge tasks line by line and return the exit code. Raises SandboxUnavailable."""
 
     def report(line: Line, verdict: Any) -> dict[str, Any]:
         if line.error:
@@ -43,7 +43,7 @@ def verify(sandbox: Sandbox, stdin: BinaryIO, stdout: TextIO, strict: bool = Fal
 
 
 def grade(sandbox: Sandbox, stdin: BinaryIO, stdout: TextIO, strict: bool = False, progress: TextIO | None = None) -> int:
-    """Judges answers line by line; the exit code. Raises SandboxUnavailable."""
+    """Judge answers line by line and return the exit code. Raises SandboxUnavailable."""
 
     def report(line: Line, judged: Any) -> dict[str, Any]:
         if line.error:
@@ -63,20 +63,20 @@ def _command(
     strict: bool,
     progress: TextIO | None,
 ) -> int:
-    """Reads, judges and writes to the end; the exit code."""
+    """Read, judge and write until the input ends, and return the exit code."""
     try:
         source = checked(stdin, read) if strict else lines(stdin, read)
     except BadLine as error:
         print(str(error), file=sys.stderr)
         return 2
     except OSError as error:
-        raise OutputNotWritten(f"the lines cannot be kept for --strict: {error}") from error
+        raise OutputNotWritten(f"the lines cannot be stored for --strict: {error}") from error
     try:
         _stream(source, stdout, read, judge, report, _Progress(progress or sys.stderr))
     except BrokenPipeError:
         raise
     except OSError as error:
-        with contextlib.suppress(OSError, AttributeError, ValueError):  # what is still buffered cannot be written either
+        with contextlib.suppress(OSError, AttributeError, ValueError):  # buffered output cannot be written either
             os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())
         raise OutputNotWritten(f"the verdicts cannot be written: {error}") from error
     return 0
@@ -90,14 +90,14 @@ def _stream(
     report: Callable[[Line, Any], dict[str, Any]],
     bar: "_Progress",
 ) -> None:
-    """Good lines go through the judge, bad ones past it; `order` holds what has been read and not yet written."""
+    """Judge valid lines and pass invalid ones through; `order` holds lines that are read and not yet written."""
     order: deque[Line] = deque()
 
     def items() -> Iterator[Any]:
         bad = 0
         for line in source:
             if line is None:
-                write_bad()  # nothing more to read at the moment: nobody should wait for these
+                write_bad()  # nothing more to read at the moment: do not delay these
                 stdout.flush()
             else:
                 order.append(line)
@@ -106,7 +106,7 @@ def _stream(
                 yield None if line is None else line.item
             elif bad % 256 == 0:
                 order.append(Line(None, None, "\0"))
-                yield _NOTHING[read]  # a long stretch of bad lines must not be held in memory
+                yield _NOTHING[read]  # a long sequence of invalid lines must not be held in memory
 
     def write(line: Line, verdict: Any) -> None:
         if line.error != "\0":
@@ -131,7 +131,7 @@ def _stream(
         write_bad()
         stdout.flush()
         line = [line for line in order if not line.error or line.error == "\0"][failed.first - written]
-        raise NotJudged(f"the line with id {line.id!r} or one soon after it: {failed.error!r}") from failed.error
+        raise NotJudged(f"failed at the line with id {line.id!r} or shortly after it: {failed.error!r}") from failed.error
     write_bad()
     assert not order, f"{len(order)} lines without a verdict"
     stdout.flush()
@@ -145,7 +145,7 @@ _NOTHING: dict[Callable[[dict[str, Any]], Any], Any] = {
 
 
 class _Progress:
-    """A line on a terminal that says how many were judged, and how."""
+    """A line on a terminal that shows how many items were judged, by verdict."""
 
     def __init__(self, stream: TextIO | None):
         self.stream = stream if stream is not None and stream.isatty() else None

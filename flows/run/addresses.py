@@ -1,4 +1,4 @@
-"""Where each page of the artifact browser is: for the links between its pages, and for the notes that point into it."""
+"""Addresses of the artifact browser's pages: for the links between them, and for the notes that point into the browser."""
 
 from urllib.parse import quote, urlencode
 
@@ -12,7 +12,7 @@ class Addresses:
 
     def __init__(self, base: str = "") -> None:
         if base and not base.startswith(("http://", "https://")):
-            raise ConfigError(f"address of the artifact browser {base[:80]!r}: it starts with http:// or https://")
+            raise ConfigError(f"address of the artifact browser {base[:80]!r} is invalid: it must start with http:// or https://")
         self._base = base.rstrip("/")
 
     def runs(self) -> str:
@@ -40,7 +40,7 @@ class Addresses:
         return f"{self.run(run_id)}/manifests/{quote(uri, safe='/=')}"
 
     def table(self, run_id: str, uri: str, **query: object) -> str:
-        """A table by its name in the run; `query` may hold column, value, sort, descending and page."""
+        """A table by its name in the run; `query` may contain column, value, sort, descending and page."""
         asked = {key: value for key, value in query.items() if value not in (None, "", False)}
         return f"{self.run(run_id)}/tables/{quote(uri, safe='/=')}" + (f"?{urlencode(asked)}" if asked else "")
 
@@ -57,7 +57,7 @@ class Addresses:
         return f"{self.run(run_id)}/files/{quote(uri, safe='/=')}"
 
     def task(self, run_id: str, task_id: str) -> str:
-        """A task with all that came of it."""
+        """A task with everything derived from it."""
         return f"{self.run(run_id)}/tasks/{_part(task_id)}"
 
     def attempt(self, run_id: str, rollout_id: str) -> str:

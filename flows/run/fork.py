@@ -1,7 +1,7 @@
-"""Fork: a new run that goes on from an old generation with other settings, and copies nothing but manifests.
+"""Fork: a new run that continues from an earlier generation with other settings and copies nothing but manifests.
 
 The new run's manifests say `"from": parent` where the parent (or its own parent) holds the artifact. The parent gets a dotted
-note of the adapters that the fork stands on, which its retention keeps; flows.run.retention says why neither can miss the other.
+note of the adapters that the fork uses; its retention keeps them. flows.run.retention explains why neither can miss the other.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -18,16 +18,16 @@ from flows.storage import StoreRefused, check_run_id
 from stages.core.population import population_after
 
 FIXED = ("mode", "model.", "population.teachers", "population.students", "seeding.")
-"""Settings that the shared artifacts were made with and that later generations rely on."""
+"""Settings that produced the shared artifacts and that later generations rely on."""
 
 Versions = Callable[[RunConfig], Mapping[str, Any]]
 
 
 def fork(parent: Run, run_id: str, generation: int, settings: Iterable[str], versions: Versions, clock: Mapping[str, Any]) -> Run:
-    """Makes run `run_id`, equal to `parent` up to and with `generation` (-1: its start), with `settings` changed from there on.
+    """Create run `run_id`, equal to `parent` up to and including `generation` (-1: its start), with `settings` changed after it.
 
-    `versions` gives what run.json records for the fork's own configuration. `populora run` trains the fork further. Calling this
-    again after a crash finishes the job. Raises StoreRefused or ConfigError.
+    `versions` supplies what run.json records for the fork's own configuration. `populora run` trains the fork further. Call this
+    again after a crash to complete the fork. Raises StoreRefused or ConfigError.
     """
     store = parent.store
     check_run_id(run_id)
@@ -35,7 +35,7 @@ def fork(parent: Run, run_id: str, generation: int, settings: Iterable[str], ver
     if description is None:
         raise StoreRefused(f"there is no run {parent.run_id} in {store.url}")
     if run_id == parent.run_id:
-        raise StoreRefused(f"a fork of run {run_id} needs an id of its own")
+        raise StoreRefused(f"a fork of run {run_id} needs a different id")
     config = _changed(parse(description["config"]), settings, generation)
     _check_base(parent, generation)  # before anything is written
     origin = {"run": parent.run_id, "generation": generation, "head": _head_at(parent, generation)}
@@ -50,14 +50,14 @@ def fork(parent: Run, run_id: str, generation: int, settings: Iterable[str], ver
 
 
 def _check_free(made: Run, origin: Mapping[str, Any], config: RunConfig) -> None:
-    """Raises StoreRefused when the id belongs to another run; the same fork may be finished."""
+    """Raise StoreRefused if the id belongs to another run; an unfinished copy of the same fork may be completed."""
     found = made.history.description()
     if found is not None and (found["versions"].get("forked_from") != origin or with_defaults(found["config"]) != dump(config)):
-        raise StoreRefused(f"run {made.run_id} exists already in {made.store.url}; choose another id for the fork")
+        raise StoreRefused(f"run {made.run_id} already exists in {made.store.url}; choose another id for the fork")
 
 
 def _changed(config: RunConfig, settings: Iterable[str], generation: int) -> RunConfig:
-    """The configuration with the settings applied. Raises ConfigError for those that the shared artifacts rest on."""
+    """Return the configuration with the settings applied. Raises ConfigError for settings that the shared artifacts depend on."""
     values = dump(config)
     for setting in settings:
         _apply(values, setting)
@@ -71,7 +71,7 @@ def _changed(config: RunConfig, settings: Iterable[str], generation: int) -> Run
 
 
 def _check_base(parent: Run, generation: int) -> None:
-    """Raises StoreRefused, naming the nearest usable point, unless the population after `generation` is there and stays."""
+    """Raise StoreRefused, naming the nearest usable point, unless the population after `generation` exists and will be kept."""
     if generation < -1 or (generation >= 0 and parent.manifest("evolve", generation) is None) or parent.manifest("start") is None:
         raise StoreRefused(f"run {parent.run_id} has not finished generation {generation}")
     retired: dict[str, set[str]] = {}
@@ -95,9 +95,9 @@ def _adapter_refs(parent: Run, generation: int) -> list[Ref]:
 
 
 def _unusable(parent: Run, generation: int, retired: dict[str, set[str]]) -> str:
-    """The first file that the fork would need and that is gone or about to go; empty when all are there.
+    """Return the first file that the fork needs and that is removed or about to be; empty if all exist.
 
-    `retired` keeps the tombstones of each run that holds some of them.
+    `retired` caches the tombstones of each run that holds some of these files.
     """
     for ref in _adapter_refs(parent, generation):
         holder = ref.origin or parent.run_id
@@ -109,13 +109,13 @@ def _unusable(parent: Run, generation: int, retired: dict[str, set[str]]) -> str
 
 
 def _up_to(parent: Run, generation: int) -> list[Manifest]:
-    """The manifests to share, in the order of the chain, the parts of each generation after its stages."""
+    """Return the manifests to share in chain order, the parts of each generation after its stages."""
     numbers: list[int | None] = [None, *(number for number in parent.history.generations() if number <= generation)]
     return [manifest for number in numbers for manifest in parent.history.of_generation(number, parts=True)]
 
 
 def _copy(made: Run, manifest: Manifest, parent_id: str) -> None:
-    """The parent's manifest as the fork's own: another run and chain, the same work, borrowed artifacts."""
+    """Commit the parent's manifest as the fork's own: another run and chain, the same work, borrowed artifacts."""
     stage, _, part = manifest.stage.partition(".parts/")
 
     def borrowed(refs: tuple[Ref, ...]) -> tuple[Ref, ...]:
@@ -138,7 +138,7 @@ def _head_at(parent: Run, generation: int) -> str:
 
 
 def _pin(parent: Run, run_id: str, generation: int) -> None:
-    """Leaves a note of what the fork stands on in every run that holds some of it, then checks again that all of it is there."""
+    """Note what the fork uses in every run that holds some of it, then check again that all of it exists."""
     refs, store = _adapter_refs(parent, generation), parent.store
     holders = sorted({ref.origin or parent.run_id for ref in refs})
     new = [holder for holder in holders if not store.exists(f"{holder}/{NOTE}{run_id}")]

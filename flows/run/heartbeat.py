@@ -1,8 +1,8 @@
-"""The heartbeat of a lease: renews it, survives any error, and stops the run before the lease could be lost.
+"""The heartbeat of a lease: it renews the lease, survives any error, and stops the run before the lease could be lost.
 
-Two threads. One renews the lease, and may hang in a store that does not answer for minutes. The other counts how long ago the
-newest renewal began and, when that is too long, interrupts the main thread. It counts its own waits instead of reading a clock,
-so that a process that was frozen (Ctrl-Z, SIGSTOP) gets a chance to renew first.
+Two threads. One renews the lease and may hang for minutes in a store that does not answer. The other counts how long ago the
+newest renewal began and interrupts the main thread when that is too long. It counts its own waits instead of reading a clock,
+so that a frozen process (Ctrl-Z, SIGSTOP) gets a chance to renew first.
 """
 
 import signal
@@ -15,29 +15,29 @@ JOIN_SECONDS = 5.0
 
 
 class Heartbeat:
-    """Calls `renew` every `beat_seconds`; it returns a reason once the lease is somebody else's, and then beating ends.
+    """Call `renew` every `beat_seconds`. Once another process has the lease, `renew` returns a reason and the heartbeat stops.
 
-    When no renewal succeeds for `give_up_seconds`, `lost` says why and the main thread gets SIGTERM (SIGINT where nothing handles
-    SIGTERM), which ends whatever it waits for.
+    If no renewal succeeds for `give_up_seconds`, `lost` holds the reason and the main thread gets SIGTERM (SIGINT where nothing
+    handles SIGTERM), which interrupts whatever it waits for.
     """
 
     def __init__(self, run_id: str, renew: Callable[[int], str], beat_seconds: float, give_up_seconds: float) -> None:
         self.lost = ""
         self._run_id, self._renew = run_id, renew
         self._beat_seconds, self._give_up_seconds = beat_seconds, give_up_seconds
-        self._awake, self._newest = 0.0, 0.0  # seconds that the watch has counted: in all, and when the newest renewal began
+        self._awake, self._newest = 0.0, 0.0  # seconds counted by the watch: in total, and when the newest renewal began
         self._fault = ""
         self._stop = threading.Event()
         self._beating = threading.Thread(target=self._beat, name=f"lease-{run_id}", daemon=True)
         self._watching = threading.Thread(target=self._watch, name=f"lease-watch-{run_id}", daemon=True)
 
     def start(self) -> None:
-        """Starts beating."""
+        """Start the heartbeat."""
         self._beating.start()
         self._watching.start()
 
     def stop(self) -> bool:
-        """Stops beating; whether the newest renewal has ended. After a loss it may hang in the store for minutes."""
+        """Stop the heartbeat. Return whether the newest renewal has ended; after a loss it may hang in the store for minutes."""
         self._stop.set()
         self._watching.join()
         self._beating.join(JOIN_SECONDS if self.lost else None)
@@ -50,7 +50,7 @@ class Heartbeat:
             began = self._awake  # an observer may have seen the new beat from here on
             try:
                 taken = self._renew(beat)
-            except Exception as error:  # whatever it is, it may pass; the watch decides when it has lasted too long
+            except Exception as error:  # any error may be transient; the watch decides when it has lasted too long
                 self._say_fault(error)
                 continue
             if taken:
@@ -67,7 +67,7 @@ class Heartbeat:
         self._fault = (str(error) or type(error).__name__).splitlines()[0]
         if first:
             limit = f"{self._give_up_seconds:.0f} s"
-            self._say(f"the heartbeat failed ({self._fault}); retrying, and stopping the run after {limit} without one")
+            self._say(f"the heartbeat failed ({self._fault}); retrying, and stopping the run after {limit} without success")
 
     def _watch(self) -> None:
         tick = min(self._beat_seconds, self._give_up_seconds / 10)
@@ -90,7 +90,7 @@ class Heartbeat:
 
 
 def _interrupt_main_thread() -> None:
-    """Wakes the main thread from whatever it waits for, by the signal that it turns into an exception."""
+    """Wake the main thread from whatever it waits for, with a signal that it turns into an exception."""
     main = threading.main_thread().ident
     number = next((one for one in (signal.SIGTERM, signal.SIGINT) if callable(signal.getsignal(one))), None)
     if main is not None and number is not None:  # otherwise the fence stops it at its next commit

@@ -1,4 +1,4 @@
-"""The manifests of a run, read back: in order, by name, and by the artifact that they name. Writes nothing."""
+"""Read access to the manifests of a run: in order, by name, and by the artifact that they name. Writes nothing."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from flows.storage import NotStored, Store, check_run_id
 
 
 class History:
-    """What a run has committed so far. Manifests never change, so those once read are kept; absent ones are looked for anew."""
+    """What a run has committed so far. Manifests never change, so they are cached once read; absent ones are looked up again."""
 
     def __init__(self, store: Store, run_id: str) -> None:
         self.store = store
@@ -17,26 +17,26 @@ class History:
         self._kept: dict[str, Manifest] = {}
 
     def place(self, uri: str, origin: str = "") -> str:
-        """The name in the store of an artifact of this run, or of the run it came from."""
+        """Return the name in the store of an artifact of this run, or of the run it came from."""
         return f"{origin or self.run_id}/{uri}"
 
     def keep(self, uri: str, manifest: Manifest) -> None:
-        """Remembers a manifest just written."""
+        """Remember a manifest just written."""
         self._kept[uri] = manifest
 
     def forget(self, uri: str) -> None:
-        """Forgets a manifest just removed."""
+        """Forget a manifest just removed."""
         self._kept.pop(uri, None)
 
     def description(self) -> Json | None:
-        """run.json, or None if the run was never started."""
+        """Return run.json, or None if the run was never started."""
         try:
             return chain.read_json(self.store.read(self.place("run.json")), self.place("run.json"))
         except NotStored:
             return None
 
     def manifest(self, uri: str) -> Manifest | None:
-        """The manifest stored under `uri`, or None."""
+        """Return the manifest stored under `uri`, or None."""
         if uri not in self._kept:
             try:
                 self._kept[uri] = chain.read_manifest(self.store.read(self.place(uri)), self.place(uri))
@@ -45,12 +45,12 @@ class History:
         return self._kept[uri]
 
     def generations(self) -> list[int]:
-        """Numbers of the generations begun, in order."""
+        """Return the numbers of the generations begun, in order."""
         prefix = self.place("generation=")
         return sorted({int(uri.removeprefix(prefix).partition("/")[0]) for uri in self.store.list(prefix)})
 
     def of_generation(self, generation: int | None, parts: bool = False) -> list[Manifest]:
-        """The manifests of a generation (None: of `start`) in chain order; those of parts last, and only if asked for."""
+        """Return the manifests of a generation (None: of `start`) in chain order, then those of parts if `parts` is set."""
         prefix = self.place(folder_of(generation)) + "/"
         uris = [uri.removeprefix(f"{self.run_id}/") for uri in self.store.list(prefix) if uri.endswith(".json")]
         order = {} if generation is None else {manifest_uri(stage, generation): at for at, stage in enumerate(STAGE_NAMES)}
@@ -59,18 +59,18 @@ class History:
         return [manifest for uri in wanted if (manifest := self.manifest(uri))]
 
     def walk(self) -> Iterator[Manifest]:
-        """Every manifest of the chain, oldest first."""
+        """Yield every manifest of the chain, oldest first."""
         yield from self.of_generation(None)
         for generation in self.generations():
             yield from self.of_generation(generation)
 
     def benchmarks(self) -> list[Manifest]:
-        """The manifests of benchmarks that were scored outside the chain."""
+        """Return the manifests of benchmarks that were scored outside the chain."""
         uris = [uri.removeprefix(f"{self.run_id}/") for uri in self.store.list(self.place("benchmarks/"))]
         return [found for uri in uris if uri.endswith("/benchmark.json") and (found := self.manifest(uri))]
 
     def previous(self, stage: str, generation: int | None) -> str:
-        """The digest of the manifest (at first: of run.json) that precedes this stage in the run; empty if there is none."""
+        """Return the digest of the manifest that precedes this stage (of run.json for the first one); empty if there is none."""
         if generation is None:
             description = self.description()
             return digest(description) if description else ""
@@ -83,26 +83,26 @@ class History:
         return digest(before[-1]) if before else self.previous("start", None)
 
     def head(self) -> str:
-        """The digest of the newest manifest: one line that stands for the whole run."""
+        """Return the digest of the newest manifest, which identifies the whole run."""
         begun = [number for number in self.generations() if self.of_generation(number)]
         newest = self.of_generation(begun[-1] if begun else None)
         return digest(newest[-1]) if newest else self.previous("start", None)
 
     def naming(self, uri: str) -> Iterator[tuple[Manifest, Ref]]:
-        """Manifests that name `uri` as an output, the likeliest first."""
+        """Yield the manifests that name `uri` as an output, the likeliest first."""
         for manifest in self._candidates(uri):
             for ref in manifest.outputs:
                 if ref.uri == uri:
                     yield manifest, ref
 
     def find(self, uri: str) -> Ref:
-        """The reference that a manifest holds for `uri`. Raises NotStored when none names it."""
+        """Return the reference that a manifest holds for `uri`. Raises NotStored if none names it."""
         for _, ref in self.naming(uri):
             return ref
         raise NotStored(f"{self.place(uri)}: no manifest names it")
 
     def built_upon(self, manifest: Manifest) -> bool:
-        """Whether the run went on after this manifest."""
+        """Return whether the run has committed later stages after this manifest."""
         if manifest.stage == "benchmark" and manifest.generation is None:
             return False
         begun = [number for number in self.generations() if self.of_generation(number)]
@@ -113,7 +113,7 @@ class History:
         return any(STAGE_NAMES.index(one.stage) >= after for one in self.of_generation(manifest.generation))
 
     def retired(self) -> dict[str, Json]:
-        """Tombstones by uri: what retention removed, with digest and reason; without those that a later file takes back."""
+        """Return tombstones by uri: what retention removed, with digest and reason, without those that a later file revokes."""
         found: dict[str, Json] = {}
         for place in self.store.list(self.place("gc/")):
             values = chain.read_json(self.store.read(place), place)

@@ -1,8 +1,8 @@
-"""Models of the Hugging Face hub: which commit a run uses, what its files are, and where they lie on this machine.
+"""Models of the Hugging Face Hub: which commit a run uses, what its files are, and where they are on this machine.
 
-A run names a model; the commit that the name means is asked once, when the run begins, and kept in its configuration
-(`model.revision`), so that every machine and every resume loads that one. Digests are the hub's own: sha256 of a large file,
-git's sha1 of a small one. Without a connection the hub's cache on this machine answers.
+A run names a model. The commit behind the name is looked up once, when the run begins, and kept in its configuration
+(`model.revision`), so that every machine and every resume loads the same one. Digests are the hub's own: sha256 of a large file,
+git's sha1 of a small one. Without a connection, the hub's cache on this machine is used.
 """
 
 import hashlib
@@ -14,21 +14,21 @@ from typing import Any
 from flows.config import PROJECT, ConfigError, RunConfig, dump, parse
 from stages.core.engines.protocol import EngineUnavailable
 
-PATTERNS = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "*.tiktoken")  # what loading a model can need
+PATTERNS = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "*.tiktoken")  # what loading a model may need
 
 
 def local_folder(name: str) -> Path | None:
-    """The folder of a model that is named by one (relative to the project); None for a name on the hub. Raises ConfigError."""
+    """Return the folder if `name` is one (relative to the project), None for a name on the hub. Raises ConfigError."""
     folder = Path(name) if Path(name).is_absolute() else PROJECT / name
     if folder.is_dir():
         return folder
     if name.count("/") != 1 or name.startswith((".", "/")):
-        raise ConfigError(f"model.name: there is no folder {name}")
+        raise ConfigError(f"model.name: folder {name} does not exist")
     return None
 
 
 def pinned(config: RunConfig, known: Mapping[str, Any] | None = None) -> RunConfig:
-    """The configuration with the commit of a hub model: its own, else that of the run (`known`: its run.json), else the newest.
+    """Return the configuration with a hub model's commit: its own, else that of the run (`known`: its run.json), else the newest.
 
     Raises ConfigError and EngineUnavailable.
     """
@@ -40,25 +40,25 @@ def pinned(config: RunConfig, known: Mapping[str, Any] | None = None) -> RunConf
 
 
 def folder_of(config: RunConfig) -> Path:
-    """The model's folder; a hub model is fetched once. Raises ConfigError and EngineUnavailable."""
+    """Return the model's folder; a hub model is downloaded once. Raises ConfigError and EngineUnavailable."""
     name = config.model.name
     return local_folder(name) or _fetched(name, config.model.revision)
 
 
 def description(config: RunConfig) -> dict[str, Any]:
-    """What run.json says of a hub model: its commit, and a digest of every file that loading it can need; empty for a folder."""
+    """Return what run.json records of a hub model: its commit and a digest of every file loading may need; empty for a folder."""
     if local_folder(config.model.name) is not None or not config.model.revision:
         return {}
     return {"commit": config.model.revision, "files": _files(config.model.name, config.model.revision)}
 
 
 def check_files(folder: Path, described: Mapping[str, Any]) -> None:
-    """Raises ConfigError naming the first file that is not what run.json says."""
+    """Raise ConfigError naming the first file that differs from run.json."""
     for name, wanted in described.get("files", {}).items():
         file = folder / name
         if not file.is_file() or _digest(file, wanted) != wanted:
             raise ConfigError(
-                f"model.name: {file} is not the file that run.json names ({wanted[:12]}…); remove it to fetch again"
+                f"model.name: {file} differs from the file recorded in run.json ({wanted[:12]}…); remove it to download it again"
             )
 
 
@@ -73,7 +73,7 @@ def _newest(name: str) -> str:
 
 
 def _files(name: str, commit: str) -> dict[str, str]:
-    """Of every file of the commit: the hub's digest."""
+    """Return the hub's digest of every file of the commit."""
     from huggingface_hub import HfApi  # noqa: PLC0415
 
     try:
@@ -90,7 +90,7 @@ def _files(name: str, commit: str) -> dict[str, str]:
 
 
 def _digest(file: Path, like: str) -> str:
-    """sha256 of the file, or git's sha1 where `like` is as short as that."""
+    """Return the sha256 of the file, or git's sha1 if `like` has the length of one."""
     if len(like) != 40:
         with file.open("rb") as opened:
             return hashlib.file_digest(opened, "sha256").hexdigest()
@@ -109,7 +109,7 @@ def _fetched(name: str, commit: str, offline: bool = False) -> Path:
 
 
 def _asking(name: str, ask: Any) -> Any:
-    """What the hub answers. Raises ConfigError where it knows no such model, EngineUnavailable where it does not answer."""
+    """Return the hub's answer. Raises ConfigError if it has no such model, EngineUnavailable if it does not answer."""
     import httpx  # noqa: PLC0415
     from huggingface_hub.errors import (  # noqa: PLC0415
         HfHubHTTPError,
@@ -122,7 +122,7 @@ def _asking(name: str, ask: Any) -> Any:
     try:
         return ask()
     except RepositoryNotFoundError as error:
-        raise ConfigError(f"{where}: there is no such model, or it needs a token (HF_TOKEN)") from error
+        raise ConfigError(f"{where}: the model does not exist or requires a token (HF_TOKEN)") from error
     except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, httpx.HTTPError, OSError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
         raise EngineUnavailable(f"{where}: {reason}") from error

@@ -18,9 +18,9 @@ SHOWN = 12
 def inspect(
     run: Run, generation: int | None = None, adapter: str | None = None, task: str | None = None, as_json: bool = False
 ) -> str:
-    """What the store says about a task (or rollout), an adapter, a generation, or the run as a whole.
+    """Return what the store holds about a task (or rollout), an adapter, a generation, or the whole run.
 
-    Raises NotStored when there is no such run, StoreRefused when the run has nothing of that id.
+    Raises NotStored if there is no such run, StoreRefused if the run has nothing with that id.
     """
     if run.history.description() is None:
         raise NotStored(f"there is no run {run.run_id} in {run.store.url}")
@@ -38,7 +38,7 @@ def inspect(
 
 
 def run_summary(run: Run) -> Json:
-    """What the run is and how far it has come."""
+    """Return what the run is and how far it has progressed."""
     description = run.history.description() or {}
     manifests = list(run.history.walk())
     config = description.get("config", {})
@@ -58,7 +58,7 @@ def run_summary(run: Run) -> Json:
 
 
 def generation_summary(run: Run, lineage: Lineage, generation: int) -> Json:
-    """Its stages, matches, tasks by status, ratings and offspring."""
+    """Return the generation's stages, matches, tasks by status, ratings and offspring."""
     manifests = run.history.of_generation(generation)
     if not manifests:
         raise StoreRefused(f"run {run.run_id} has no generation {generation}")
@@ -91,14 +91,14 @@ def generation_summary(run: Run, lineage: Lineage, generation: int) -> Json:
 
 
 def _replayed(run: Run, lineage: Lineage, generation: int) -> Json:
-    """The stored tasks that filled short batches; nothing in a run without top-up."""
+    """Return the stored tasks that filled short batches; empty in a run without top-up."""
     own = {row["task_id"] for row in lineage.rows(generation, "tasks")}
     replays = {(row["match_id"], row["task_id"]) for row in lineage.rows(generation, "grades") if row["task_id"] not in own}
     return {"replayed": [{"match_id": match, "task_id": task} for match, task in sorted(replays)]} if tops_up(run) else {}
 
 
 def rows(run: Run, name: str, generations: list[int] | None = None, **equal: Any) -> pa.Table:
-    """A slice of one table over generations (default: all), verified, as an Arrow table that can be written as Parquet.
+    """Return a slice of one table over generations (default: all), verified, as an Arrow table that can be written as Parquet.
 
     `equal` keeps the rows in which a column has that value: `rows(run, "rollouts", task_id="g0003-m00-p001")`.
     """
@@ -110,12 +110,12 @@ def rows(run: Run, name: str, generations: list[int] | None = None, **equal: Any
             table = table.filter(pc.equal(table[column], value))
         slices.append(table.append_column("generation", pa.array([generation] * table.num_rows, pa.int64())))
     if not slices:
-        raise StoreRefused(f"run {run.run_id} has no generation to take {name} from")
+        raise StoreRefused(f"run {run.run_id} has no generation with a table {name}")
     return pa.concat_tables(slices).combine_chunks()
 
 
 def _generations_for(run: Run, name: str, equal: Json) -> list[int]:
-    """All generations, or the one that an id in the condition belongs to; what came of a task may stand in later ones, too."""
+    """Return all generations, or the one that an id in the condition belongs to; a task may also have rows in later ones."""
     named = {place for key, value in equal.items() if key.endswith("_id") and (place := generation_of(str(value))) is not None}
     begun = run.history.generations()
     if named and name in ("rollouts", "grades", "samples") and {"task_id", "group_id"} & set(equal) and tops_up(run):
@@ -129,7 +129,7 @@ def _counts(found: list[Json], column: str) -> dict[str, int]:
 
 
 def _text(values: Json, indent: str = "") -> Iterator[str]:
-    """One `name  value` line for each entry, nested ones indented, long lists cut with their length said."""
+    """Yield one `name  value` line per entry, nested ones indented, long lists truncated with their length stated."""
     width = max((len(key) for key in values), default=0)
     for key, value in values.items():
         if isinstance(value, dict) and value:
@@ -146,7 +146,7 @@ def _text(values: Json, indent: str = "") -> Iterator[str]:
 
 
 def _items(values: list[Any], indent: str) -> Iterator[str]:
-    """List items, one a line while they are flat."""
+    """Yield list items, one per line while they are flat."""
     for value in values[:SHOWN]:
         if isinstance(value, dict) and any("\n" in str(inner) for inner in value.values()):
             yield from _text(value, indent)
@@ -163,7 +163,7 @@ def _line(values: Json) -> str:
 
 
 def _short(value: Any) -> str:
-    """One line of at most WIDTH characters; floats to four digits, empty values as a dash."""
+    """Return one line of at most WIDTH characters; floats to four digits, empty values as a dash."""
     if value in (None, "", [], {}):
         return "-"
     text = f"{value:.4g}" if isinstance(value, float) else " ".join(str(value).split())

@@ -1,10 +1,10 @@
 """Who may start a run (the lease), and who may commit to it (the epoch).
 
-`.lease` names its holder and carries a heartbeat. A holder that is dead on this host is taken over at once; any other is
-watched by our own monotonic clock until its heartbeat has stood still for STALE_SECONDS. Clocks of two machines are never
+`.lease` names its holder and carries a heartbeat. The lease of a holder that is dead on this host is taken over immediately. Any
+other is watched by our own monotonic clock until its heartbeat is unchanged for STALE_SECONDS. Clocks of two machines are never
 compared. A holder that cannot renew its lease stops before that time is over (flows.run.heartbeat). `.epoch-000001`, ... are
-created conditionally, one at each start; only the owner of the newest may commit, so a holder that was frozen and wakes up too
-late finds itself fenced off.
+created conditionally, one per start. Only the owner of the newest may commit, so a holder that was frozen and wakes up too
+late is fenced off.
 """
 
 import json
@@ -25,38 +25,38 @@ from flows.store.file_store import NotStored, StoreRefused, StoreUnavailable, ch
 
 BEAT_SECONDS = 2.0
 STALE_SECONDS = float(os.environ.get("POPULORA_STALE_SECONDS") or 180.0)
-"""How long a heartbeat must stand still: longer than a store may be away. The same on all machines that use a store."""
+"""How long a heartbeat must be unchanged: longer than a store may be unreachable. The same on all machines that use a store."""
 GIVE_UP = 5 / 6
-"""The share of it after which a holder stops: the rest is for ending what it has started."""
+"""Share of that time after which a holder stops; the rest is for ending what it has started."""
 PATIENCE_SECONDS = 10.0
 
 Json = dict[str, Any]
 
 
 class LeaseHeld(Exception):
-    """Another process is working on this run; the message says which."""
+    """Another process is working on this run; the message states which."""
 
     exit_code = 1
 
 
 class LeaseLost(StoreUnavailable):
-    """The lease could not be renewed: the run was stopped while it was still ours."""
+    """The lease could not be renewed; the run was stopped while it was still ours."""
 
 
 class Fenced(Exception):
-    """Another process has taken this run over: nothing may be committed any more."""
+    """Another process has taken over this run; nothing more may be committed."""
 
     exit_code = 1
 
 
 def newest_epoch(store: Store, run_id: str) -> int:
-    """The number of the run's newest epoch; 0 if it was never started."""
+    """Return the number of the run's newest epoch; 0 if it was never started."""
     names = store.list(f"{run_id}/.epoch-", hidden=True)
     return max((int(name.rpartition("-")[2]) for name in names), default=0)
 
 
 def check_epoch(store: Store, run_id: str, epoch: int) -> None:
-    """Raises Fenced, naming the new owner, unless `epoch` is still the newest."""
+    """Raise Fenced, naming the new owner, unless `epoch` is still the newest."""
     newest = newest_epoch(store, run_id)
     if newest != epoch:
         owner = _read(store, _epoch_uri(run_id, newest)) or {}
@@ -65,7 +65,7 @@ def check_epoch(store: Store, run_id: str, epoch: int) -> None:
 
 @contextmanager
 def hold(store: Store, run_id: str, beat_seconds: float = BEAT_SECONDS, stale_seconds: float = STALE_SECONDS) -> Iterator[int]:
-    """Holds the run's lease while the block runs and yields our epoch.
+    """Hold the run's lease while the block runs and yield our epoch.
 
     Raises LeaseHeld if another process works on the run, and LeaseLost, in the main thread, when the lease cannot be renewed.
     """
@@ -88,7 +88,7 @@ def hold(store: Store, run_id: str, beat_seconds: float = BEAT_SECONDS, stale_se
 
 
 def _identity() -> Json:
-    """Who we are, precisely enough that another process can tell whether we live."""
+    """Identify this process precisely enough that another one can tell whether it is alive."""
     pid = os.getpid()
     return {
         "schema": 1,
@@ -103,7 +103,7 @@ def _identity() -> Json:
 
 
 def _acquire(store: Store, run_id: str, identity: Json, beat_seconds: float, stale_seconds: float) -> int:
-    """Creates our epoch and writes our lease. Every way round the loop ends in one of them or in LeaseHeld."""
+    """Create our epoch and writes our lease. The loop ends when both are written, or with LeaseHeld."""
     while True:
         holder = _read(store, _lease_uri(run_id))
         if holder is not None and not _dead_here(holder, identity):
@@ -118,14 +118,14 @@ def _acquire(store: Store, run_id: str, identity: Json, beat_seconds: float, sta
 
 
 def _wait_until_stale(store: Store, run_id: str, holder: Json, beat_seconds: float, stale_seconds: float) -> None:
-    """Returns when the holder's heartbeat has stood still long enough or its lease is gone. Raises LeaseHeld when it beats."""
+    """Return once the holder's heartbeat is stale or its lease is gone. Raises LeaseHeld if the heartbeat changes."""
     began = time.monotonic()
     told = False
     while time.monotonic() - began < stale_seconds:
         if not told and time.monotonic() - began > PATIENCE_SECONDS:
             told = True
             print(
-                f"run {run_id}: {_who(holder)} left its lease; taking over when its heartbeat has stood still for "
+                f"run {run_id}: {_who(holder)} left its lease; taking over once its heartbeat has not changed for "
                 f"{stale_seconds:.0f} s",
                 file=sys.stderr,
                 flush=True,
@@ -135,23 +135,23 @@ def _wait_until_stale(store: Store, run_id: str, holder: Json, beat_seconds: flo
         if now is None:
             return
         if now != holder:
-            raise LeaseHeld(f"run {run_id} is being worked on by {_who(now)}; stop that process first, or wait for it")
+            raise LeaseHeld(f"run {run_id} is in use by {_who(now)}; stop that process first, or wait for it")
 
 
 def _renew(store: Store, run_id: str, identity: Json, beat: int) -> str:
-    """Writes the next heartbeat; returns who has the lease now if it is no longer ours, and writes nothing then."""
+    """Write the next heartbeat. If the lease is no longer ours, write nothing and return who has it."""
     with store.lock(run_id):
         holder = _read(store, _lease_uri(run_id))
         if holder is None:
             return "its lease was removed"
-        if holder.get("token", identity["token"]) != identity["token"]:  # a garbled one is written anew
+        if holder.get("token", identity["token"]) != identity["token"]:  # a garbled one is overwritten
             return f"its lease was taken over by {_who(holder)}"
         store.replace(_lease_uri(run_id), _bytes(identity | {"beat": beat}))
     return ""
 
 
 def _release(store: Store, run_id: str, identity: Json) -> None:
-    """Removes the lease if it is still ours; a store that fails leaves it to be found stale."""
+    """Remove the lease if it is still ours; if the store fails, the lease stays and becomes stale."""
     with suppress(StoreUnavailable, StoreRefused), store.lock(run_id):
         holder = _read(store, _lease_uri(run_id))
         if holder is not None and holder.get("token") == identity["token"]:
@@ -159,7 +159,7 @@ def _release(store: Store, run_id: str, identity: Json) -> None:
 
 
 def _dead_here(holder: Json, identity: Json) -> bool:
-    """Whether the holder ran among this host's processes, since its last boot, and certainly is no more.
+    """Return whether the holder ran among this host's processes since its last boot and has certainly ended.
 
     Anything less certain (another boot id may be another machine of the same name) is left to the heartbeat.
     """
@@ -171,7 +171,7 @@ def _dead_here(holder: Json, identity: Json) -> bool:
 
 
 def _started(pid: int) -> str:
-    """When the process started, in the kernel's ticks; empty when there is no such process or it is a zombie."""
+    """Return when the process started, in kernel ticks; empty if there is no such process or it is a zombie."""
     line = _first_line(f"/proc/{pid}/stat")
     if line:
         fields = line.rpartition(")")[2].split()
@@ -188,7 +188,7 @@ def _started(pid: int) -> str:
 
 
 def _read(store: Store, uri: str) -> Json | None:
-    """A lease or epoch file; None if there is none, empty if it is garbled. What the store refuses is its own error."""
+    """Return a lease or epoch file; None if there is none, empty if it is garbled. Errors of the store pass through."""
     try:
         data = store.read(uri)
     except NotStored:

@@ -1,4 +1,4 @@
-"""Where a row or an adapter comes from, and what came of it: plain values read from a run's verified tables.
+"""Where a row or an adapter comes from and what was derived from it: plain values read from a run's verified tables.
 
 Backwards: this weight change ← samples ← rollouts ← tasks ← proposals ← teacher adapter ← its parents. Forwards: a task's
 rollouts, grades, samples, the updates that they moved, the later prompts that showed it and the later batches that it filled.
@@ -23,7 +23,7 @@ _CHILD = ("member_id", "replaces", "operator", "adapter_id", "relative_change", 
 
 
 class Lineage:
-    """Reads each table of a run at most once, token lists left out."""
+    """Lineage of one run. Each table is read at most once, without token lists."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -31,7 +31,7 @@ class Lineage:
         self._makers: dict[str, Manifest] = {}
 
     def rows(self, generation: int | None, name: str) -> list[Json]:
-        """The rows of a table without token ids and log-probabilities; none where its stage has not run."""
+        """Return the rows of a table without token ids and log-probabilities; empty if its stage has not run."""
         key = generation, name
         if key not in self._rows:
             try:
@@ -47,17 +47,17 @@ class Lineage:
         return self._rows[key]
 
     def row(self, generation: int | None, name: str, key: str, value: str) -> Json | None:
-        """The row with that value in column `key`, or None."""
+        """Return the row with that value in column `key`, or None."""
         return next((row for row in self.rows(generation, name) if row[key] == value), None)
 
     def generations(self) -> list[int]:
-        """Numbers of the generations begun."""
+        """Return the numbers of the generations begun."""
         return self.run.history.generations()
 
     # tasks --------------------------------------------------------------------------------------------------------------------
 
     def task(self, task_id: str) -> Json:
-        """A task (or the task of a rollout) with what it comes from and what came of it. Raises StoreRefused if there is none."""
+        """Return a task (or a rollout's) with its origin and what was derived from it. Raises StoreRefused if there is none."""
         task_id = task_of(task_id)
         generation = generation_of(task_id)
         if generation is None:
@@ -94,7 +94,7 @@ class Lineage:
         return {"task_id": task_id, "generation": None, "task": seed, "forwards": forwards}
 
     def _replays(self, task_id: str, after: int) -> Json:
-        """The later generations in which the task filled a short batch; nothing in a run without top-up."""
+        """Return the later generations in which the task filled a short batch; empty in a run without top-up."""
         if not tops_up(self.run):
             return {}
         later = [generation for generation in self.generations() if generation > after]
@@ -116,7 +116,7 @@ class Lineage:
         return sample and {key: sample[key] for key in ("group_id", "reward", "baseline", "centred", "advantage", "tokens")}
 
     def _moved(self, generation: int, task_id: str) -> list[Json]:
-        """The updates that this task's samples took part in."""
+        """Return the updates that this task's samples took part in."""
         samples = [row for row in self.rows(generation, "samples") if task_of(row["sample_id"]) == task_id]
         found = []
         for member_id in sorted({row["member_id"] for row in samples if row["advantage"]}):
@@ -134,7 +134,7 @@ class Lineage:
     # adapters -----------------------------------------------------------------------------------------------------------------
 
     def adapter(self, adapter_id: str) -> Json:
-        """Weights with what they come from and what came of them. Raises StoreRefused if there are none of that id."""
+        """Return an adapter with its origin and what was derived from it. Raises StoreRefused if there is none with that id."""
         backwards = self.ancestry(adapter_id)
         played, children = [], []
         for generation in self.generations():
@@ -152,7 +152,7 @@ class Lineage:
         }
 
     def ancestry(self, adapter_id: str) -> list[Json]:
-        """Every step from these weights back to the starting ones, newest first; a crossover follows its first parent.
+        """Return every step from these weights back to the starting ones, newest first; a crossover follows its first parent.
 
         Raises StoreRefused if the run has no such adapter.
         """
@@ -162,7 +162,7 @@ class Lineage:
         return steps
 
     def _made(self, adapter_id: str) -> Json:
-        """One step: which stage of which generation made these weights, from which others, and from what."""
+        """Return one step: which stage of which generation made these weights, from which others, and from what."""
         manifest = self._maker(adapter_id)
         stage = manifest.whole_stage
         made: Json = {"adapter_id": adapter_id, "made_by": stage, "generation": manifest.generation, "parents": []}
@@ -176,7 +176,7 @@ class Lineage:
         return made
 
     def _maker(self, adapter_id: str) -> Manifest:
-        """The manifest that names these weights."""
+        """Return the manifest that names these weights."""
         if not self._makers:
             for manifest in self.run.history.walk():
                 self._makers |= {ref.uri: manifest for ref in manifest.outputs if ref.uri.endswith(WEIGHTS_FILE)}
@@ -186,13 +186,13 @@ class Lineage:
         return found
 
     def _before(self, generation: int, member_id: str) -> str:
-        """The weights with which a member played in a generation; from its samples while it is not rated yet."""
+        """Return the weights with which a member played in a generation; read from its samples until it is rated."""
         rating = self.row(generation, "ratings", "member_id", member_id)
         sample = self.row(generation, "samples", "member_id", member_id)
         return str((rating or sample or {}).get("adapter_id", ""))
 
     def _samples_of(self, generation: int, adapter_id: str) -> Json:
-        """The samples that moved these weights in a generation, the tasks they are about, and who wrote those."""
+        """Return the samples that updated these weights in a generation, their tasks, and who wrote those."""
         own = [row for row in self.rows(generation, "samples") if row["adapter_id"] == adapter_id]
         tasks = {task_of(row["sample_id"]) for row in own}
         places = sorted({place for task_id in tasks if (place := generation_of(task_id)) is not None})
@@ -221,12 +221,12 @@ class Lineage:
 
 
 def tops_up(run: Run) -> bool:
-    """Whether students of this run may meet stored tasks again."""
+    """Return whether students of this run may be given stored tasks again."""
     config = (run.history.description() or {}).get("config", {})
     return bool(config.get("solve", {}).get("top_up"))
 
 
 def generation_of(row_id: str) -> int | None:
-    """The generation that an id (`g0007-m00-p003`) belongs to; None for seeds."""
+    """Return the generation that an id (`g0007-m00-p003`) belongs to; None for seeds."""
     found = re.match(r"g(\d{4,})-", row_id)
     return int(found.group(1)) if found else None

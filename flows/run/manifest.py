@@ -1,6 +1,6 @@
-"""Manifests: what each stage read and wrote, chained by digest. A stage is done when its manifest exists and its digests hold.
+"""Manifests: what each stage read and wrote, chained by digest. A stage is done when its manifest exists and its digests match.
 
-Everything that may differ between two equal runs stands under `clock`, which no digest covers.
+Everything that may differ between two equal runs is under `clock`, which no digest covers.
 `flows/run/run.py` reads and writes them.
 """
 
@@ -19,26 +19,26 @@ Json = dict[str, Any]
 
 
 def canonical_json(value: Any) -> bytes:
-    """JSON with sorted keys and no spaces, the form that digests are taken of. NaN and infinities are refused."""
+    """Return JSON with sorted keys and no spaces, the form that is hashed. NaN and infinities are rejected."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
 def readable_json(value: Any) -> bytes:
-    """The same value as stored: sorted keys, one key a line."""
+    """Return the same value as stored: sorted keys, one key per line."""
     return json.dumps(value, sort_keys=True, indent=1, allow_nan=False).encode() + b"\n"
 
 
 def sha256_hex(data: bytes) -> str:
-    """The digest by which artifacts are known."""
+    """Return the digest that identifies an artifact."""
     return hashlib.sha256(data).hexdigest()
 
 
 @dataclass(frozen=True)
 class Ref:
-    """One artifact: its name relative to the run, its digest, and its rows if it is a table. What tasks hand each other.
+    """One artifact: its name relative to the run, its digest, and its rows if it is a table. Tasks pass these to each other.
 
-    `origin` is the run that holds it when that is another one (a fork's parent), else empty. `stamp` is the store's mark of the
-    very object that this process wrote, by which a commit notices that a concurrent copy replaced it.
+    `origin` is the run that holds it if that is another one (a fork's parent), else empty. `stamp` is the store's mark of the
+    very object that this process wrote; with it a commit detects that a concurrent copy replaced it.
     """
 
     uri: str
@@ -48,7 +48,7 @@ class Ref:
     stamp: str = field(default="", compare=False, repr=False)
 
     def to_json(self, rows: bool = True) -> Json:
-        """The entry of a manifest (inputs carry no rows)."""
+        """Return the entry of a manifest (inputs carry no rows)."""
         entry: Json = {"uri": self.uri, "sha256": self.sha256}
         if rows and self.rows is not None:
             entry["rows"] = self.rows
@@ -58,7 +58,7 @@ class Ref:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> "Ref":
-        """The reference written by `to_json`."""
+        """Return the reference written by `to_json`."""
         return cls(entry["uri"], entry["sha256"], entry.get("rows"), entry.get("from", ""))
 
 
@@ -79,11 +79,11 @@ class Manifest:
 
     @property
     def whole_stage(self) -> str:
-        """The stage, also of a part: `update` for `update.parts/t0`."""
+        """The stage, also for a part: `update` for `update.parts/t0`."""
         return self.stage.partition(".parts/")[0]
 
     def to_json(self) -> Json:
-        """Plain values, exactly the documented keys."""
+        """Return plain values with exactly the documented keys."""
         return {
             "schema": self.schema,
             "run": self.run,
@@ -98,7 +98,7 @@ class Manifest:
         }
 
     def output(self, name: str) -> Ref:
-        """The output whose name ends in `name`. Raises LookupError."""
+        """Return the output whose name ends in `name`. Raises LookupError."""
         for ref in self.outputs:
             if ref.uri == name or ref.uri.endswith(f"/{name}"):
                 return ref
@@ -106,13 +106,13 @@ class Manifest:
 
 
 def digest(manifest: Manifest | Mapping[str, Any]) -> str:
-    """sha256 of the canonical JSON without `clock`: what the next manifest carries as `previous`."""
+    """Return the sha256 of the canonical JSON without `clock`; the next manifest carries it as `previous`."""
     values = manifest.to_json() if isinstance(manifest, Manifest) else manifest
     return sha256_hex(canonical_json({key: value for key, value in values.items() if key != "clock"}))
 
 
 def read_json(data: bytes, uri: str) -> Json:
-    """A JSON object of a schema we know. Raises Damaged or, when a newer version wrote it, StoreRefused."""
+    """Parse a JSON object of a known schema. Raises Damaged, or StoreRefused if a newer version wrote it."""
     try:
         values = json.loads(data)
         version = int(values["schema"])
@@ -124,7 +124,7 @@ def read_json(data: bytes, uri: str) -> Json:
 
 
 def read_manifest(data: bytes, uri: str) -> Manifest:
-    """The manifest in `data`. Raises Damaged, or StoreRefused when a newer version wrote it."""
+    """Parse the manifest in `data`. Raises Damaged, or StoreRefused if a newer version wrote it."""
     values = read_json(data, uri)
     try:
         return Manifest(
@@ -140,16 +140,16 @@ def read_manifest(data: bytes, uri: str) -> Manifest:
             schema=values["schema"],
         )
     except (KeyError, TypeError) as error:
-        raise Damaged(uri, f"a manifest lacks or garbles {error}") from error
+        raise Damaged(uri, f"the manifest has a missing or invalid field: {error}") from error
 
 
 def place_of(generation: int | None, stage: str) -> int:
-    """The place of a stage in the run's total order; `start` is -1."""
+    """Return the place of a stage in the run's total order; `start` is -1."""
     return -1 if generation is None else generation * len(STAGE_NAMES) + STAGE_NAMES.index(stage)
 
 
 def skipped(after: int, before: int) -> list[tuple[int | None, str]]:
-    """The stages strictly between two places that must have a manifest there."""
+    """Return the stages strictly between two places that must have a manifest."""
     found: list[tuple[int | None, str]] = [(None, "start")] if after < -1 < before else []
     for place in range(max(after + 1, 0), before):
         generation, stage = place // len(STAGE_NAMES), STAGE_NAMES[place % len(STAGE_NAMES)]
@@ -159,14 +159,14 @@ def skipped(after: int, before: int) -> list[tuple[int | None, str]]:
 
 
 def folder_of(generation: int | None) -> str:
-    """`start`, or `generation=0007`."""
+    """Return `start`, or `generation=0007`."""
     return "start" if generation is None else f"generation={generation:04d}"
 
 
 def manifest_uri(stage: str, generation: int | None, part: str | None = None) -> str:
-    """Where a stage's manifest, or that of one of its parts, lies, relative to the run."""
+    """Return the path of a stage's manifest, or of one of its parts, relative to the run."""
     if generation is None:
         assert stage == "start" and part is None, (stage, part)
         return "start/start.json"
-    assert stage in STAGE_NAMES, f"unknown stage {stage}, add it to flows/stages.py"
+    assert stage in STAGE_NAMES, f"unknown stage {stage}; add it to flows/stages.py"
     return f"{folder_of(generation)}/{stage}.parts/{part}.json" if part else f"{folder_of(generation)}/{stage}.json"

@@ -1,4 +1,4 @@
-"""Where a run goes on: the walk over its manifests that decides which generation to enter, and what fsck found to be damaged."""
+"""Where a run resumes: the walk over its manifests that decides which generation to enter, and what fsck found damaged."""
 
 import json
 from collections.abc import Mapping
@@ -12,10 +12,10 @@ MARK = ".damaged"
 
 
 def first_generation(run: Run) -> int:
-    """The generation to enter: the first one that lacks a manifest or an output, otherwise the newest one begun.
+    """Return the generation to enter: the first one with a missing manifest or output, otherwise the newest one begun.
 
-    Walks every manifest. The chain must hold, or Damaged is raised. Outputs must be there; their bytes are hashed by the stages
-    of the generation entered, and by fsck: what it marked as damaged counts as absent while it is still so. Needs the lease.
+    Walks every manifest. Raises Damaged if the chain is broken. Outputs must exist; their bytes are hashed by the stages of the
+    generation entered, and by fsck. What fsck marked as damaged counts as absent while it is unchanged. Requires the lease.
     """
     damaged = _still_damaged(run)
     for uri in damaged:
@@ -30,7 +30,7 @@ def first_generation(run: Run) -> int:
             return missing[0][0] or 0
         if manifest.previous != before:
             uri = manifest_uri(manifest.stage, manifest.generation)
-            raise Damaged(f"{run.run_id}/{uri}", "the chain of digests is broken before it; populora fsck says where")
+            raise Damaged(f"{run.run_id}/{uri}", "the chain of digests is broken before it; run populora fsck to see where")
         before, place, generation = digest(manifest), place_of(manifest.generation, manifest.stage), manifest.generation or 0
         if _lacks(manifest, present, damaged):
             return generation
@@ -38,24 +38,24 @@ def first_generation(run: Run) -> int:
 
 
 def _after_fork(run: Run, description: Json, place: int, generation: int) -> int:
-    """A fork never enters the generations that it borrows: with its own settings their stages might be other ones."""
+    """Return the generation to enter, never one that a fork borrows: with its own settings those stages might differ."""
     forked = description.get("versions", {}).get("forked_from")
     if not forked:
         return generation
     borrowed = int(forked["generation"])
     if place < (place_of(borrowed, STAGE_NAMES[-1]) if borrowed >= 0 else place_of(None, "start")):
-        raise StoreRefused(f"run {run.run_id} is a fork that was not finished; give the same populora fork again")
+        raise StoreRefused(f"run {run.run_id} is an unfinished fork; run the same populora fork command again")
     return max(generation, borrowed + 1)
 
 
 def mark_damaged(run: Run, uris: list[str]) -> None:
-    """Notes, with the digests of what was found, which artifacts the next start must not trust. Read-only stores go without."""
+    """Note which artifacts the next start must not trust, with the digests found. Does nothing in a read-only store."""
     marks = {uri: _found(run, uri) for uri in sorted(set(uris))}
     try:
         if marks or run.store.exists(f"{run.run_id}/{MARK}"):
             run.store.replace(f"{run.run_id}/{MARK}", json.dumps(marks).encode())
     except StoreRefused:
-        pass  # nobody can go on with a run in a store that cannot be written
+        pass  # a run in a store that cannot be written cannot be resumed either
 
 
 def _still_damaged(run: Run) -> set[str]:
@@ -67,7 +67,7 @@ def _still_damaged(run: Run) -> set[str]:
 
 
 def _found(run: Run, uri: str) -> str:
-    """The digest of what lies there now; empty when nothing does."""
+    """Return the digest of what is stored there now; empty if nothing is."""
     try:
         return sha256_hex(run.store.read(f"{run.run_id}/{uri}"))
     except NotStored:

@@ -1,12 +1,12 @@
-"""Retention: which adapter files a run keeps, and the tombstones of those that it lets go.
+"""Retention: which adapter files a run keeps, and the tombstones of those that it removes.
 
-8 members at 7B shapes write about 10 GB a generation. Kept are the optimizer states of the newest generations and of every 20th,
-the weights of every 5th, of births, deaths and benchmarks, and whatever a fork stands on; tables are always kept. A tombstone
-(`gc/0001.json`) is written before anything is removed, so that fsck, lineage and resume read *retired*, never *missing*.
+8 members at 7B shapes write about 10 GB per generation. A run keeps the optimizer states of the newest generations and of every
+20th, the weights of every 5th, of births, deaths and benchmarks, and whatever a fork uses; tables are always kept. A tombstone
+(`gc/0001.json`) is written before anything is removed, so that fsck, lineage and resume report *retired*, never *missing*.
 
-A fork may begin at any moment, without this run's lease. It pins what it stands on, and only then looks whether it is there and
-has no tombstone; retention writes the tombstone, and only then looks for pins, before each removal. So one sees the other.
-What was pinned in between stays, and a later `gc/` file takes its tombstone back (`kept`).
+A fork may begin at any moment, without this run's lease. It pins what it uses, and only then checks that it exists and has no
+tombstone. Retention writes the tombstone, and only then looks for pins, before each removal. So one always sees the other.
+What was pinned in between stays, and a later `gc/` file revokes its tombstone (`kept`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,12 +21,12 @@ from stages.core.lora.adapter_files import CONFIG_FILE, OPTIMIZER_FILE
 from stages.core.population import population_after
 
 GIGABYTE = 1e9
-NOTE = ".fork-"  # a dotted note per fork in the run that it borrows from
+NOTE = ".fork-"  # one dotted note per fork, in the run that it borrows from
 
 
 @dataclass(frozen=True)
 class RetentionPolicy:
-    """What is kept; `every` counts generations as evolution does: every 5th are numbers 4, 9, 14, …"""
+    """What is kept. `every` counts generations as evolution does: every 5th means numbers 4, 9, 14, …"""
 
     newest: int = 2
     optimizer_every: int = 20
@@ -35,7 +35,7 @@ class RetentionPolicy:
 
 @dataclass(frozen=True)
 class Retirement:
-    """A file that goes, why, and how many bytes that frees."""
+    """A file to remove, the reason, and how many bytes that frees."""
 
     ref: Ref
     reason: str
@@ -43,10 +43,10 @@ class Retirement:
 
 
 def retire(run: Run, policy: RetentionPolicy, clock: Mapping[str, Any], generation: int | None = None) -> list[Retirement]:
-    """Notes and removes what the policy lets go once `generation` (default: the newest whole one) is done. Needs the lease."""
+    """Note and remove what the policy drops once `generation` (default: the newest complete one) is done. Requires the lease."""
     present = set(run.store.list(run.history.place("adapters/")))
     rest = [uri for uri in run.history.retired() if run.history.place(uri) in present]
-    _remove_unpinned(run, rest, clock)  # of an attempt that was killed after its tombstone
+    _remove_unpinned(run, rest, clock)  # left by an attempt that was killed after its tombstone
     going = plan(run, policy, generation)
     if not going:
         return []
@@ -57,7 +57,7 @@ def retire(run: Run, policy: RetentionPolicy, clock: Mapping[str, Any], generati
 
 
 def plan(run: Run, policy: RetentionPolicy, generation: int | None = None) -> list[Retirement]:
-    """What would be retired now; nothing is changed."""
+    """Return what would be retired now; change nothing."""
     whole = [number for number in run.history.generations() if run.manifest("evolve", number) is not None]
     if generation is not None:
         whole = [number for number in whole if number <= generation]
@@ -75,7 +75,7 @@ def plan(run: Run, policy: RetentionPolicy, generation: int | None = None) -> li
 
 
 def unnamed(survey: RunScan) -> list[str]:
-    """Data that no manifest names: debris of killed attempts, or of one still at work."""
+    """Return data that no manifest names: debris of killed attempts, or of one that is still running."""
     named = {ref.uri for manifest in survey.manifests.values() for ref in manifest.outputs} | set(survey.manifests) | {"run.json"}
     uris = (uri.removeprefix(f"{survey.run.run_id}/") for uri in survey.run.store.list(f"{survey.run.run_id}/"))
     return [uri for uri in uris if uri not in named and not uri.startswith("gc/")]
@@ -91,9 +91,9 @@ def expected_bytes(
     births: int,
     benchmarks: int,
 ) -> int:
-    """Bytes at the end of a run whose adapters have so many bytes of weights and optimizer state, tables a generation.
+    """Return the bytes at the end of a run, from its bytes of weights and optimizer state per adapter and tables per generation.
 
-    `births` and `benchmarks` are how many there will be in all; without a policy everything is kept.
+    `births` and `benchmarks` are totals for the run; without a policy everything is kept.
     """
     start = members * weights + generations * tables
     if policy is None:
@@ -104,17 +104,17 @@ def expected_bytes(
 
 
 def check_room(store: Store, needed: int) -> None:
-    """Raises StoreRefused when the store says how much is free and it is less than a run will need."""
+    """Raise StoreRefused if the store reports its free space and it is less than the run will need."""
     free = store.free()
     if free is not None and free < needed:
         raise StoreRefused(
-            f"store {store.url}: {free / GIGABYTE:.1f} GB are free and the run will need about {needed / GIGABYTE:.1f} GB; "
+            f"store {store.url}: {free / GIGABYTE:.1f} GB are free, but the run will need about {needed / GIGABYTE:.1f} GB; "
             "choose another --store, fewer generations, or keep less"
         )
 
 
 def _reason(manifest: Manifest, ref: Ref, needed: set[str], telling: set[str], policy: RetentionPolicy) -> str:
-    """Why a file may go; empty when it stays."""
+    """Return why a file may be removed; empty if it stays."""
     adapter_id, name = ref.uri.split("/")[1:3]
     if manifest.generation is None or manifest.stage == "evolve" or name == CONFIG_FILE or adapter_id in needed:
         return ""
@@ -129,20 +129,20 @@ def _reason(manifest: Manifest, ref: Ref, needed: set[str], telling: set[str], p
 
 
 def _own_adapter_files(run: Run, newest: int) -> Iterator[tuple[Manifest, Ref]]:
-    """Adapter files that the chain names up to a generation, those that a fork borrows left out."""
+    """Yield the adapter files that the chain names up to a generation, without those that a fork borrows."""
     for manifest in run.history.walk():
         if manifest.generation is None or manifest.generation <= newest:
             yield from ((manifest, ref) for ref in manifest.outputs if ref.uri.startswith("adapters/") and not ref.origin)
 
 
 def _population(run: Run, generation: int) -> set[str]:
-    """The weights with which members play on after a generation."""
+    """Return the weights with which members continue after a generation."""
     members = population_after(run.read_table(generation, "ratings"), run.read_table(generation, "offspring"), generation)
     return {member.adapter_id for member in members}
 
 
 def _births_and_deaths(run: Run, whole: list[int]) -> set[str]:
-    """The last weights of members that were replaced (those of births are evolution's own output, and always stay)."""
+    """Return the last weights of replaced members (those of births are evolution's own output and always stay)."""
     found = set()
     for generation in whole:
         replaced = set(run.read_table(generation, "offspring")["replaces"].to_pylist())
@@ -153,13 +153,13 @@ def _births_and_deaths(run: Run, whole: list[int]) -> set[str]:
 
 
 def _benchmarked(run: Run) -> set[str]:
-    """Adapters that a benchmark, in the run or beside it, has scored."""
+    """Return the adapters that a benchmark has scored, in the run or next to it."""
     manifests = [one for one in run.history.walk() if one.stage == "benchmark"] + run.history.benchmarks()
     return {ref.uri.split("/")[1] for one in manifests for ref in one.inputs if ref.uri.startswith("adapters/")}
 
 
 def _remove_unpinned(run: Run, uris: list[str], clock: Mapping[str, Any]) -> list[str]:
-    """Removes adapter files that have a tombstone; those that a fork pinned meanwhile are kept, and returned."""
+    """Remove adapter files that have a tombstone. Keep and return those that a fork has pinned meanwhile."""
     kept = []
     for uri in uris:
         if uri.split("/")[1] in pinned(run):
@@ -172,7 +172,7 @@ def _remove_unpinned(run: Run, uris: list[str], clock: Mapping[str, Any]) -> lis
 
 
 def pin(store: Store, holder: str, fork_id: str, adapters: Iterable[str]) -> None:
-    """Notes in run `holder` that a fork stands on these adapters, besides those that it has pinned there already."""
+    """Note in run `holder` that a fork uses these adapters, in addition to those it has already pinned there."""
     before = _note(store, f"{holder}/{NOTE}{fork_id}")
     wanted = before | set(adapters)
     if wanted != before:
@@ -180,7 +180,7 @@ def pin(store: Store, holder: str, fork_id: str, adapters: Iterable[str]) -> Non
 
 
 def pinned(run: Run) -> set[str]:
-    """Adapters of this run that forks stand on."""
+    """Return the adapters of this run that forks use."""
     notes = run.store.list(run.history.place(NOTE), hidden=True)
     return set().union(*(_note(run.store, note) for note in notes))
 
@@ -200,7 +200,7 @@ def _size(run: Run, ref: Ref) -> int:
 
 
 def _entomb(run: Run, tombstone: Mapping[str, Any]) -> None:
-    """Writes the next `gc/` file."""
+    """Write the next `gc/` file."""
     number = 1 + len(run.store.list(run.history.place("gc/")))
     while not run.store.create(run.history.place(f"gc/{number:04d}.json"), readable_json(tombstone)):
         number += 1

@@ -1,7 +1,7 @@
-"""One run in its store: reads that verify digests, writes that happen once, and the commit that makes a stage done.
+"""One run in its store: reads that verify digests, writes that happen once, and the commit that completes a stage.
 
-Data first, manifest last. What lies at a final path without a manifest that names it is debris of a killed attempt: equal bytes
-are adopted, other bytes are removed, by the holder of the run's lease only. Names given here are relative to the run.
+Data first, manifest last. A file at a final path that no manifest names is debris of a killed attempt: equal bytes are adopted,
+other bytes are removed, but only by the holder of the run's lease. Names passed here are relative to the run.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ ATTEMPTS = 5
 
 
 class Overtaken(StoreUnavailable):
-    """A concurrent copy of this task replaced our data before we committed: try again, its manifest will be there."""
+    """A concurrent copy of this task replaced our data before we committed. Try again; its manifest will be there."""
 
 
 class Retired(NotStored):
@@ -33,7 +33,7 @@ class Retired(NotStored):
 
 
 class Run:
-    """A run's artifacts. Without an `epoch` (see flows.run.lease.hold) it reads, and commits nothing but benchmarks."""
+    """A run's artifacts. Without an `epoch` (see flows.run.lease.hold) it can only read, and commit benchmarks."""
 
     def __init__(self, store: Store, run_id: str, epoch: int | None = None) -> None:
         self.store = store
@@ -44,7 +44,7 @@ class Run:
     # --- run.json -------------------------------------------------------------------------------------------------------------
 
     def describe(self, config: Json, versions: Json, clock: Json) -> Json:
-        """Writes run.json, first of all, and returns what the store now holds (an earlier start's, if there was one)."""
+        """Write run.json before anything else and return what the store now holds (an earlier start's, if there was one)."""
         values = {"schema": chain.SCHEMA, "run": self.run_id, "config": config, "versions": versions, "clock": clock}
         self.store.create(self.history.place("run.json"), chain.readable_json(values))
         found = self.history.description()
@@ -54,9 +54,9 @@ class Run:
     # --- data -----------------------------------------------------------------------------------------------------------------
 
     def write_blob(self, uri: str, data: bytes, rows: int | None = None) -> Ref:
-        """Stores bytes under `uri` once. Returns theirs if another copy of this task has already committed other bytes."""
+        """Store bytes under `uri` once. If another copy of this task has already committed other bytes, return its reference."""
         place = self.history.place(uri)
-        with ThreadPoolExecutor(1) as hashing:  # beside the first write: large adapters go at the disk's own speed
+        with ThreadPoolExecutor(1) as hashing:  # parallel to the first write, so that large adapters are written at disk speed
             digest_of = hashing.submit(sha256_hex, data)
             stamp = self.store.create(place, data)
             ref = Ref(uri, digest_of.result(), rows)
@@ -78,12 +78,12 @@ class Run:
         raise Overtaken(f"{self.run_id}/{uri}: another process keeps replacing it")
 
     def read_blob(self, ref: Ref | str) -> bytes:
-        """The bytes of an artifact, verified against its digest (a name is looked up in the manifests)."""
+        """Return the bytes of an artifact, verified against its digest (a name is looked up in the manifests)."""
         if isinstance(ref, str):
             ref = self.history.find(ref)
         place = self.history.place(ref.uri, ref.origin)
         try:
-            for _ in range(2):  # once more, since a network may have garbled what the store holds sound
+            for _ in range(2):  # twice, since the network may have garbled what is intact in the store
                 data = self.store.read(place)
                 if sha256_hex(data) == ref.sha256:
                     return data
@@ -91,7 +91,7 @@ class Run:
             if tombstone := self._tombstone(ref):
                 raise Retired(f"{ref.uri} was retired: {tombstone['reason']}") from None
             raise
-        raise Damaged(place, f"its digest is not {ref.sha256[:12]}…, as its manifest says")
+        raise Damaged(place, f"its digest is not {ref.sha256[:12]}…, as its manifest states")
 
     def write_table(
         self,
@@ -102,28 +102,28 @@ class Run:
         part: str | None = None,
         schema: pa.Schema | None = None,
     ) -> Ref:
-        """Stores a table of a generation (None: of `start/`), or a part of one that a parallel stage makes."""
+        """Store a table of a generation (None: of `start/`), or a part of one that a parallel stage makes."""
         folder = folder_of(generation)
         uri = f"{folder}/{stage}.parts/{part}.parquet" if part else f"{folder}/{name}.parquet"
         return self.write_table_at(uri, table, schema or SCHEMAS[name])
 
     def write_table_at(self, uri: str, table: pa.Table, schema: pa.Schema) -> Ref:
-        """Stores a table anywhere in the run, such as under `benchmarks/`."""
+        """Store a table anywhere in the run, such as under `benchmarks/`."""
         return self.write_blob(uri, encode_table(conform(table, schema)), table.num_rows)
 
     def read_table(self, place: int | str | Ref | None, name: str, schema: pa.Schema | None = None) -> pa.Table:
-        """The table `name` of a generation (None: of `start/`), or the one that a reference or uri points to; verified."""
+        """Return the table `name` of a generation (None: of `start/`), or the one that a reference or uri points to; verified."""
         ref = place if isinstance(place, str | Ref) else f"{folder_of(place)}/{name}.parquet"
         uri = ref.uri if isinstance(ref, Ref) else ref
         return decode_table(self.read_blob(ref), schema or SCHEMAS[name], uri)
 
     def write_adapter(self, adapter_id: str, files: Mapping[str, bytes]) -> list[Ref]:
-        """Stores the files of an adapter, side by side; a reference for each, in the order of their names."""
+        """Store the files of an adapter concurrently. Return a reference for each, in the order of their names."""
         with ThreadPoolExecutor(len(ADAPTER_FILES)) as pool:
             return list(pool.map(lambda name: self.write_blob(f"adapters/{adapter_id}/{name}", files[name]), sorted(files)))
 
     def read_adapter(self, adapter_id: str, names: Sequence[str] = ADAPTER_FILES, refs: Iterable[Ref] = ()) -> dict[str, bytes]:
-        """Files of an adapter by name, verified against `refs` where given, otherwise against the manifest that names them."""
+        """Return files of an adapter by name, verified against `refs` if given, else against the manifest that names them."""
         known = {ref.uri: ref for ref in refs}
         uris = {name: f"adapters/{adapter_id}/{name}" for name in names}
         return {name: self.read_blob(known.get(uri, uri)) for name, uri in uris.items()}
@@ -141,7 +141,7 @@ class Run:
         clock: Json | None = None,
         part: str | None = None,
     ) -> Manifest:
-        """Writes the manifest of a stage or part, LAST. Returns the one that holds: another copy's if it was first."""
+        """Write the manifest of a stage or part, LAST. Return the one in effect: another copy's if that was first."""
         mine = Manifest(
             run=self.run_id,
             generation=generation,
@@ -156,7 +156,7 @@ class Run:
         return self.commit_as(manifest_uri(stage, generation, part), mine)
 
     def commit_as(self, uri: str, mine: Manifest) -> Manifest:
-        """Writes a manifest made elsewhere, by the rules of `commit`."""
+        """Write a manifest made elsewhere, by the rules of `commit`."""
         place = self.history.place(uri)
         with self.store.lock(self.run_id):
             self._check_fence(uri)
@@ -171,28 +171,28 @@ class Run:
         if theirs is None or theirs.outputs == mine.outputs or self.holds(theirs):
             return theirs or mine
         if self.history.built_upon(theirs):
-            raise Damaged(place, "its outputs are damaged, and what was made anew differs while later stages build on it")
+            raise Damaged(place, "its outputs are damaged, and the recomputed ones differ while later stages depend on it")
         self.remove(uri)
         return self.commit_as(uri, mine)
 
     def commit_benchmark(
         self, folder: str, inputs: Iterable[Ref], outputs: Iterable[Ref], counts: Json, versions: Json, clock: Json
     ) -> Manifest:
-        """Commits `benchmarks/{folder}/benchmark.json`, outside the chain and the fence, so that training goes on meanwhile."""
+        """Commit `benchmarks/{folder}/benchmark.json`, outside the chain and the fence, so that training continues meanwhile."""
         mine = Manifest(self.run_id, None, "benchmark", "", tuple(inputs), tuple(outputs), counts, versions, clock)
         return self.commit_as(f"benchmarks/{folder}/benchmark.json", mine)
 
     def manifest(self, stage: str, generation: int | None = None, part: str | None = None) -> Manifest | None:
-        """The manifest of a stage (or part), or None if it has not committed."""
+        """Return the manifest of a stage (or part), or None if it has not committed."""
         return self.history.manifest(manifest_uri(stage, generation, part))
 
     def done(self, stage: str, generation: int | None = None, part: str | None = None, rehash: bool = True) -> bool:
-        """Whether the stage's manifest exists and its outputs hold: re-hashed, or merely present."""
+        """Return whether the stage's manifest exists and its outputs are intact: re-hashed, or merely present."""
         manifest = self.manifest(stage, generation, part)
         return manifest is not None and self.holds(manifest, rehash)
 
     def holds(self, manifest: Manifest, rehash: bool = True) -> bool:
-        """Whether every output is what the manifest says. What was retired counts as present."""
+        """Return whether every output matches the manifest. Retired outputs count as present."""
         for ref in manifest.outputs:
             try:
                 if rehash:
@@ -206,7 +206,7 @@ class Run:
         return True
 
     def remove(self, uri: str) -> None:
-        """Removes an artifact: retired, or damaged beyond use. For the holder of the lease, who has noted why."""
+        """Remove an artifact that is retired or damaged. Only for the holder of the lease, after noting why."""
         with self.store.lock(self.run_id):
             self._check_fence(uri)
             self.store.delete(self.history.place(uri))
@@ -215,20 +215,20 @@ class Run:
     # --- inside ---------------------------------------------------------------------------------------------------------------
 
     def _tombstone(self, ref: Ref) -> Json | None:
-        """What the run that holds the artifact says about having removed it."""
+        """Return the tombstone of the artifact in the run that holds it, or None."""
         holder = History(self.store, ref.origin) if ref.origin else self.history
         return holder.retired().get(ref.uri)
 
     def _check_fence(self, uri: str) -> None:
-        """Raises unless we may write here: benchmarks anybody, everything else the owner of the newest epoch."""
+        """Raise unless we may write here: any process may write benchmarks, only the owner of the newest epoch anything else."""
         if uri.startswith("benchmarks/"):
             return
         if self.epoch is None:
-            raise StoreRefused(f"run {self.run_id}: {uri} needs the run's lease, see flows.run.lease.hold")
+            raise StoreRefused(f"run {self.run_id}: {uri} requires the run's lease; see flows.run.lease.hold")
         check_epoch(self.store, self.run_id, self.epoch)
 
     def _after_commit(self, uri: str, mine: Manifest) -> None:
-        """On a store without locks a copy may have replaced our data just before our manifest: then take it back."""
+        """Withdraw our manifest if, on a store without locks, a copy replaced our data just before it was written."""
         try:
             self._check_unreplaced(mine)
         except Overtaken:
@@ -243,7 +243,7 @@ class Run:
                 raise Overtaken(f"{self.run_id}/{ref.uri}: a concurrent copy of this task replaced it")
 
     def _clear(self, ref: Ref, found: bytes) -> Ref | None:
-        """Removes other bytes from a final path if they are debris; otherwise returns the reference that commits them."""
+        """Remove other bytes from a final path if they are debris; otherwise return the reference that commits them."""
         place, seen = self.history.place(ref.uri), sha256_hex(found)
         with self.store.lock(self.run_id):
             self._check_fence(ref.uri)
@@ -252,19 +252,19 @@ class Run:
                 return theirs
             self.store.delete(place)
         theirs = self._committed(ref, seen)
-        if theirs is not None:  # a store without locks: what we removed was committed meanwhile, so put it back
+        if theirs is not None:  # on a store without locks what we removed may have been committed meanwhile: put it back
             self.store.create(place, found)
         return theirs
 
     def _still(self, place: str, found: bytes) -> bool:
-        """Whether the same bytes lie there as a moment ago."""
+        """Return whether the stored bytes are the same as a moment ago."""
         try:
             return self.store.read(place) == found
         except NotStored:
             return False
 
     def _committed(self, ref: Ref, seen: str) -> Ref | None:
-        """The reference that a manifest holds for bytes of digest `seen` at this place; None if they may be replaced."""
+        """Return the reference that a manifest holds for bytes of digest `seen` at this place; None if they may be replaced."""
         manifest, named = next(self.history.naming(ref.uri), (None, None))
         if manifest is None or named is None:
             return None
@@ -272,6 +272,6 @@ class Run:
             return named
         if named.sha256 != ref.sha256 and self.history.built_upon(manifest):
             raise Damaged(
-                self.history.place(ref.uri), "it is damaged, and what was made anew differs while later stages build on it"
+                self.history.place(ref.uri), "it is damaged, and the recomputed bytes differ while later stages depend on it"
             )
         return None

@@ -1,4 +1,4 @@
-"""A run as it is found in its store: every manifest in the order of the chain, and whether the chain holds."""
+"""A run as found in its store: every manifest in chain order, and whether the chain is intact."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from flows.storage import Damaged, NotStored, StoreRefused
 
 @dataclass
 class RunScan:
-    """A run as found: its manifests by uri in order, and what is wrong (uri, problem, whether its bytes are)."""
+    """A run as found: its manifests by uri in order, and its problems (uri, problem, whether the bytes are wrong)."""
 
     run: Run
     manifests: dict[str, Manifest] = field(default_factory=dict)
@@ -20,28 +20,28 @@ class RunScan:
     retired: dict[str, Mapping[str, Json]] = field(default_factory=dict)
 
     def report(self, uri: str, problem: str, bytes_wrong: bool = True) -> None:
-        """Notes a problem once."""
+        """Record a problem once."""
         if (uri, problem, bytes_wrong) not in self.wrong:
             self.wrong.append((uri, problem, bytes_wrong))
 
     def tombstones(self, holder: str) -> Mapping[str, Json]:
-        """What this run (or the one it was forked from) has retired, by uri."""
+        """Return what this run (or the one it was forked from) has retired, by uri."""
         if holder not in self.retired:
             self.retired[holder] = History(self.run.store, holder or self.run.run_id).retired()
         return self.retired[holder]
 
     def of(self, generation: int | None) -> list[tuple[str, Manifest]]:
-        """The manifests in a generation's folder, parts included."""
+        """Return the manifests in a generation's folder, including parts."""
         prefix = folder_of(generation) + "/"
         return [(uri, manifest) for uri, manifest in self.manifests.items() if uri.startswith(prefix)]
 
     def generations(self) -> list[int]:
-        """Numbers of the generations that have manifests."""
+        """Return the numbers of the generations that have manifests."""
         return sorted({one.generation for one in self.manifests.values() if one.generation is not None})
 
 
 def survey_of(run: Run) -> RunScan:
-    """All manifests that can be read, in order of the chain, parts after their stage; the others as problems."""
+    """Scan all readable manifests in chain order, parts after their stage; report the others as problems."""
     uris = [uri.removeprefix(f"{run.run_id}/") for uri in run.store.list(f"{run.run_id}/")]
     if not uris:
         raise NotStored(f"there is no run {run.run_id} in {run.store.url}")
@@ -56,7 +56,7 @@ def survey_of(run: Run) -> RunScan:
 
 
 def dependents(scan: RunScan, uri: str) -> tuple[str, ...]:
-    """The stages that read an artifact, or anything made from it, in order."""
+    """Return the stages that read an artifact, or anything made from it, in order."""
     tainted = {uri} | {ref.uri for ref in scan.manifests[uri].outputs} if uri in scan.manifests else {uri}
     found = []
     for place, manifest in scan.manifests.items():
@@ -67,7 +67,7 @@ def dependents(scan: RunScan, uri: str) -> tuple[str, ...]:
 
 
 def check_chain(scan: RunScan, description: Json) -> None:
-    """Every manifest stands where it says, none is missing, and each carries the digest of the one before it."""
+    """Check that every manifest is where it states, none is missing, and each carries the digest of the one before it."""
     links: list[tuple[str, str, str]] = [("run.json", digest(description) if description else "", "")]
     unreadable = [uri for uri, _, _ in scan.wrong if ".parts/" not in uri and place_in_chain(uri) is not None]
     place = -2
@@ -86,19 +86,19 @@ def check_chain(scan: RunScan, description: Json) -> None:
 
 
 def _check_identity(scan: RunScan, uri: str, manifest: Manifest) -> None:
-    """A manifest is of the run, generation and stage whose name it bears; a part hangs on the chain where its stage does."""
+    """Check that a manifest belongs to the run, generation and stage in its name, and a part to its stage's link in the chain."""
     stage, is_part, part = manifest.stage.partition(".parts/")
     benchmark = uri.startswith("benchmarks/")
     fits = stage in (*STAGE_NAMES, "start") and (benchmark or manifest_uri(stage, manifest.generation, part or None) == uri)
     if not fits or manifest.run != scan.run.run_id:
-        scan.report(uri, f"it says that it is {manifest.stage} of generation {manifest.generation} of run {manifest.run}")
+        scan.report(uri, f"its content is {manifest.stage} of generation {manifest.generation} of run {manifest.run}")
     whole = scan.manifests.get(manifest_uri(stage, manifest.generation)) if is_part and fits else None
     if whole is not None and whole.previous != manifest.previous:
-        scan.report(uri, "it is chained to another manifest than the stage that it is a part of")
+        scan.report(uri, "it is chained to a different manifest than its stage")
 
 
 def _check_links(scan: RunScan, links: Sequence[tuple[str, str, str]]) -> None:
-    """Of two manifests whose link is broken, the one whose other link is broken too is damaged; else the earlier one."""
+    """Report the damaged manifest of each broken link: the one whose other link is broken too, else the earlier one."""
 
     def holds(at: int) -> bool:
         (_, own, _), (_, after, previous) = links[at], links[at + 1]
@@ -107,11 +107,11 @@ def _check_links(scan: RunScan, links: Sequence[tuple[str, str, str]]) -> None:
     for at in range(len(links) - 1):
         if not holds(at):
             later = at + 2 < len(links) and not holds(at + 1)
-            scan.report(links[at + 1 if later else at][0], "its digest is not the one that the chain holds")
+            scan.report(links[at + 1 if later else at][0], "its digest is not the one recorded in the chain")
 
 
 def check_inputs(scan: RunScan) -> None:
-    """What a stage read is what an earlier one wrote. Not judged while manifests are missing: theirs may be the inputs."""
+    """Check that stages read what earlier ones wrote. Skipped while manifests are missing: the inputs may be theirs."""
     if not complete(scan):
         return
     made = {(ref.uri, ref.sha256) for manifest in scan.manifests.values() for ref in manifest.outputs}
@@ -122,18 +122,18 @@ def check_inputs(scan: RunScan) -> None:
 
 
 def complete(scan: RunScan) -> bool:
-    """Whether no manifest of the chain is missing or unreadable."""
+    """Return whether no manifest of the chain is missing or unreadable."""
     return all(uri in scan.manifests or place_in_chain(uri) is None for uri, _, _ in scan.wrong)
 
 
 def order_of(uri: str) -> tuple[int, int, str]:
-    """By place in the chain, parts before the stage that joins them; benchmarks last."""
+    """Return the sort key: by place in the chain, parts before the stage that joins them, benchmarks last."""
     place = place_in_chain(uri)
     return (10**9, 0, uri) if place is None else (place, int(".parts/" not in uri), uri)
 
 
 def place_in_chain(uri: str) -> int | None:
-    """The place in the chain of the stage that a manifest belongs to; None for benchmarks."""
+    """Return the place in the chain of the stage that a manifest belongs to; None for benchmarks."""
     top, _, rest = uri.partition("/")
     stage = rest.partition(".parts/")[0].removesuffix(".json")
     if top == "start":

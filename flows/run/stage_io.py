@@ -30,34 +30,34 @@ class StageIO:
     # reading -------------------------------------------------------------------------------------------------------------
 
     def table(self, name: str, generation: int | None = None) -> pa.Table:
-        """A table of this generation, or of an earlier one."""
+        """Read a table of this generation, or of an earlier one."""
         return self._read_table(self.generation if generation is None else generation, name)
 
     def has(self, name: str) -> bool:
-        """Whether a stage of this generation has stored the table."""
+        """Return whether a stage of this generation has stored the table."""
         return next(self.run.history.naming(f"generation={self.generation:04d}/{name}.parquet"), None) is not None
 
     def start_table(self, name: str) -> pa.Table:
-        """A table of `start/`."""
+        """Read a table of `start/`."""
         return self._read_table(None, name)
 
     def population(self) -> list[Member]:
-        """The members as they stand before this generation."""
+        """Return the members as they are before this generation."""
         if self.generation == 0:
             return population_after(self.start_table("population"), tables.OFFSPRING.empty_table(), -1)
         before = self.generation - 1
         return population_after(self.table("ratings", before), self.table("offspring", before), before)
 
     def trained_population(self) -> list[Member]:
-        """The members after this generation's update and ratings, before any of them is replaced."""
+        """Return the members after this generation's update and ratings, before any of them is replaced."""
         return population_after(self.table("ratings"), tables.OFFSPRING.empty_table(), self.generation)
 
     def adapters(self, adapter_ids: Iterable[str], moments: bool = False) -> dict[str, Adapter]:
-        """Adapters by id, each read once; optimizer moments only where asked for."""
+        """Return adapters by id, each read once; optimizer moments only if `moments` is set."""
         return {adapter_id: self._read_adapter(adapter_id, moments) for adapter_id in dict.fromkeys(adapter_ids)}
 
     def updated_adapters(self) -> dict[str, tuple[str, str]]:
-        """(adapter id, sha256) of the weights that this generation's update made, by member id."""
+        """Return (adapter id, sha256) of the weights that this generation's update made, by member id."""
         manifest = self.run.manifest("update", self._place)
         assert manifest is not None, "rate runs after update"
         made = {}
@@ -70,7 +70,7 @@ class StageIO:
         return made
 
     def parts(self, names: Iterable[str], schema: pa.Schema) -> list[pa.Table]:
-        """The tables that this stage's parts wrote, in order; what the parts made becomes this stage's output."""
+        """Return the tables that this stage's parts wrote, in order; their outputs become this stage's."""
         found = []
         for name in names:
             manifest = self.run.manifest(self.stage, self._place, name)
@@ -87,26 +87,26 @@ class StageIO:
     # writing -------------------------------------------------------------------------------------------------------------
 
     def write_table(self, name: str, table: pa.Table) -> None:
-        """A table of this generation (or of `start/`)."""
+        """Write a table of this generation (or of `start/`)."""
         self._output(self.run.write_table(self._place, name, table))
 
     def write_own(self, name: str, table: pa.Table) -> None:
-        """The stage's table, or this part's share of it."""
+        """Write the stage's table, or this part's share of it."""
         if self.part is None:
             self.write_table(name, table)
         else:
             self.write_part(table, table.schema)
 
     def write_part(self, table: pa.Table, schema: pa.Schema) -> None:
-        """The table of this part."""
+        """Write the table of this part."""
         self._output(self.run.write_table(self._place, self.stage, table, stage=self.stage, part=self.part, schema=schema))
 
     def write_at(self, uri: str, table: pa.Table, schema: pa.Schema) -> None:
-        """A table elsewhere in the run, such as under `benchmarks/`."""
+        """Write a table elsewhere in the run, such as under `benchmarks/`."""
         self._output(self.run.write_table_at(uri, table, schema))
 
     def write_adapter(self, adapter_id: str, adapter: Adapter) -> str:
-        """Stores an adapter; returns the sha256 of its weights."""
+        """Store an adapter and return the sha256 of its weights."""
         files = adapter_bytes(adapter, self._base_model, self._alpha)
         refs = self.run.write_adapter(adapter_id, files)
         for ref in refs:
@@ -114,19 +114,19 @@ class StageIO:
         return next(ref.sha256 for ref in refs if ref.uri.endswith(WEIGHTS_FILE))
 
     def count(self, **numbers: int) -> None:
-        """Numbers for the manifest, equal in equal runs."""
+        """Record numbers for the manifest, equal in equal runs."""
         self._counts |= numbers
 
     def version(self, **versions: Any) -> None:
-        """What from outside the run took part, with its digest."""
+        """Record what was used from outside the run, with its digest."""
         self._versions |= versions
 
     def inputs(self) -> list[Ref]:
-        """Everything read so far."""
+        """Return everything read so far."""
         return [ref for ref in self._inputs.values() if ref.uri not in self._outputs]
 
     def commit(self, clock: Mapping[str, Any]) -> Manifest:
-        """Writes the manifest, last of all."""
+        """Write the manifest, after everything else."""
         counts = self._counts | {_name(ref.uri): ref.rows for ref in self._outputs.values() if ref.rows is not None}
         outputs = list(self._outputs.values())
         return self.run.commit(self.stage, self._place, self.inputs(), outputs, counts, self._versions, dict(clock), self.part)
@@ -153,7 +153,7 @@ class StageIO:
 
 
 def _plain(ref: Ref) -> Ref:
-    """The reference as others name it: without the row count and the stamp of whoever wrote it."""
+    """Return the reference as others name it, without the row count and the writer's stamp."""
     return replace(ref, stamp="")
 
 

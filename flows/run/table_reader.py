@@ -11,12 +11,12 @@ from flows.run.run import Run
 from flows.run.verified import Reader, open_verified
 from flows.storage import Damaged, NotStored
 
-NARROW, WIDE = 65_536, 512  # rows that are decoded at once: of plain values, and where texts or lists are among them
+NARROW, WIDE = 65_536, 512  # rows decoded at once: of plain values, and with texts or lists among them
 BUFFER = 1 << 18
 
 
 def parquet_file(source: bytes | Reader, name: str) -> pq.ParquetFile:
-    """The table in verified bytes, or in a verified file; rows are decoded when they are asked for. Raises Damaged."""
+    """Open the table in verified bytes or a verified file; rows are decoded on demand. Raises Damaged."""
     where = pa.BufferReader(source) if isinstance(source, bytes) else pa.PythonFile(source, mode="r")
     try:
         return pq.ParquetFile(where, buffer_size=BUFFER, pre_buffer=False)
@@ -25,7 +25,7 @@ def parquet_file(source: bytes | Reader, name: str) -> pq.ParquetFile:
 
 
 def batch_rows(schema: pa.Schema, columns: Sequence[str] | None) -> int:
-    """How many rows may be decoded at once, so that a long table with long texts takes no more memory than a short one."""
+    """Return how many rows to decode at once, so that a long table with long texts takes no more memory than a short one."""
     plain = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
     wanted = schema.names if columns is None else columns
     return NARROW if all(any(one(schema.field(name).type) for one in plain) for name in wanted) else WIDE
@@ -34,9 +34,9 @@ def batch_rows(schema: pa.Schema, columns: Sequence[str] | None) -> int:
 def batches(
     file: pq.ParquetFile, columns: Sequence[str] | None, contains: Mapping[str, str] | None = None, **equal: object
 ) -> Iterator[pa.RecordBatch]:
-    """Rows in which each column of `equal` has that value (or one of a list), with these columns (None: all).
+    """Yield rows in which each column of `equal` has that value (or one of a list), with these columns (None: all).
 
-    `contains` names columns of texts that have the value in them somewhere, or of lists that have it as an element.
+    `contains` names text columns that contain the value, or list columns that have it as an element.
     """
     contains = contains or {}
     wanted = None if columns is None else list(dict.fromkeys([*columns, *contains, *equal]))
@@ -50,7 +50,7 @@ def batches(
 
 
 def holds(column: pa.Array, value: object) -> pa.Array:
-    """Which texts contain the value, or which lists have it as an element."""
+    """Return which texts contain the value, or which lists have it as an element."""
     if not pa.types.is_list(column.type):
         return pc.fill_null(pc.match_substring(column, value), False)
     mask = np.zeros(len(column), dtype=bool)
@@ -60,7 +60,7 @@ def holds(column: pa.Array, value: object) -> pa.Array:
 
 
 def rows(run: Run, uri: str, columns: Sequence[str] | None = None, **equal: object) -> list[dict]:
-    """Those rows as plain values; none where no stage has written the table. Raises Damaged, or NotStored when it is gone."""
+    """Return those rows as plain values; empty if no stage has written the table. Raises Damaged, or NotStored if it is gone."""
     try:
         ref = run.history.find(uri)
     except NotStored:

@@ -1,4 +1,4 @@
-"""Artifacts as files: checked against their digest piece by piece, then read piece by piece, never held in memory whole."""
+"""Artifacts as files: checked against their digest and read in chunks, never held in memory as a whole."""
 
 import hashlib
 import io
@@ -14,12 +14,12 @@ PIECE = 1 << 20
 
 
 def open_verified(run: Run, ref: Ref) -> BinaryIO:
-    """The artifact as a file whose bytes have the digest of its manifest. Raises NotStored, Retired or Damaged.
+    """Open the artifact as a file whose bytes match the digest in its manifest. Raises NotStored, Retired or Damaged.
 
-    What is read from it later is what was checked: nothing that happens to the store's object meanwhile can change it.
+    Later reads return what was checked, whatever happens to the store's object meanwhile.
     """
     place = run.history.place(ref.uri, ref.origin)
-    for _ in range(2):  # once more, since a network may have garbled what the store holds sound
+    for _ in range(2):  # twice, since the network may have garbled what is intact in the store
         try:
             file = run.store.open(place)
         except NotStored:
@@ -30,11 +30,11 @@ def open_verified(run: Run, ref: Ref) -> BinaryIO:
         if sha256_of(file) == ref.sha256:
             return file
         file.close()
-    raise Damaged(place, f"its digest is not {ref.sha256[:12]}…, as its manifest says")
+    raise Damaged(place, f"its digest is not {ref.sha256[:12]}…, as its manifest states")
 
 
 def sha256_of(file: BinaryIO) -> str:
-    """The digest of the whole file."""
+    """Return the digest of the whole file."""
     found, reader = hashlib.sha256(), Reader(file)
     while piece := reader.read(PIECE):
         found.update(piece)
@@ -42,7 +42,7 @@ def sha256_of(file: BinaryIO) -> str:
 
 
 class Reader(io.RawIOBase):
-    """A place of its own in an open file: many may read one file at once. The file stays open as long as one of them is."""
+    """An independent position in an open file that several readers can share. The file stays open as long as one of them."""
 
     def __init__(self, file: BinaryIO) -> None:
         super().__init__()
@@ -50,24 +50,24 @@ class Reader(io.RawIOBase):
         self.size = os.fstat(file.fileno()).st_size
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def tell(self) -> int:
-        """Where the next read begins."""
+        """Return where the next read begins."""
         return self._at
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Moves there."""
+        """Move to that position."""
         self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.size}[whence]
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        """Reads what fits."""
+        """Read what fits."""
         view = memoryview(buffer).cast("B")
         data = os.pread(self._file.fileno(), len(view), self._at)
         view[: len(data)] = data

@@ -1,6 +1,6 @@
-"""Artifacts in a folder: created whole, once, and durable before `create` returns.
+"""Artifacts in a folder: created atomically, once, and durable before `create` returns.
 
-Also the errors and the path rules that both kinds of store share.
+Also defines the errors and the path rules that both kinds of store share.
 """
 
 import errno
@@ -26,13 +26,13 @@ _PIECE = 1 << 24
 
 
 class StoreUnavailable(Exception):
-    """The store cannot be reached or is full: worth another attempt, never a verdict on the data."""
+    """The store is unreachable or full. A retry may succeed; this says nothing about the data."""
 
     exit_code = 3
 
 
 class StoreRefused(ValueError):
-    """The user asked for something that no attempt will mend: a bad name, a missing bucket, no right to write."""
+    """The request cannot succeed, however often it is retried: an invalid name, a missing bucket, no permission to write."""
 
     exit_code = 2
 
@@ -44,7 +44,7 @@ class NotStored(LookupError):
 
 
 class Damaged(Exception):
-    """An artifact is not what its manifest says. `uri` names it, `detail` says how."""
+    """An artifact does not match its manifest. `uri` names it, `detail` states how."""
 
     exit_code = 1
 
@@ -54,14 +54,16 @@ class Damaged(Exception):
 
 
 def check_run_id(run_id: str) -> str:
-    """`run_id` itself. Raises StoreRefused unless it is lower-case letters, digits and hyphens, at most 40."""
+    """Return `run_id`. Raises StoreRefused unless it consists of at most 40 lower-case letters, digits and hyphens."""
     if not RUN_ID.fullmatch(run_id):
-        raise StoreRefused(f"run id {run_id[:60]!r}: use 1 to 40 lower-case letters, digits and hyphens, no hyphen first")
+        raise StoreRefused(
+            f"run id {run_id[:60]!r}: use 1 to 40 lower-case letters, digits and hyphens, not starting with a hyphen"
+        )
     return run_id
 
 
 def check_uri(uri: str) -> str:
-    """`uri` itself. Raises StoreRefused unless it is a plain relative path without tricks."""
+    """Return `uri`. Raises StoreRefused unless it is a plain relative path."""
     parts = uri.split("/")
     if len(uri) > 900 or any(not _PART.fullmatch(part) or not part.strip(".") for part in parts):
         raise StoreRefused(f"artifact name {uri[:120]!r} is not a plain relative path")
@@ -76,17 +78,17 @@ class FileStore:
         self.url = self.root.as_uri()
 
     def read(self, uri: str) -> bytes:
-        """The whole artifact. Raises NotStored."""
+        """Return the whole artifact. Raises NotStored."""
         with _explained(uri):
             return self._path(uri).read_bytes()
 
     def open(self, uri: str) -> BinaryIO:
-        """The artifact as a file, to read piece by piece. Raises NotStored."""
+        """Open the artifact as a file, to read in chunks. Raises NotStored."""
         with _explained(uri):
             return self._path(uri).open("rb", buffering=0)
 
     def create(self, uri: str, data: bytes) -> str | None:
-        """Writes the artifact unless one is there already and returns its stamp; None: somebody else did, theirs is untouched."""
+        """Write the artifact and return its stamp. Return None and change nothing if it already exists."""
         path = self._path(uri)
         with _explained(uri, writing=True):
             _make_folder(path.parent)
@@ -101,7 +103,7 @@ class FileStore:
         return stamp
 
     def replace(self, uri: str, data: bytes) -> None:
-        """Overwrites a dotted file, such as a lease; nothing else may be overwritten."""
+        """Overwrite a dotted file, such as a lease; nothing else may be overwritten."""
         path = self._path(uri)
         assert path.name.startswith("."), uri
         with _explained(uri, writing=True):
@@ -113,36 +115,36 @@ class FileStore:
                 temporary.unlink(missing_ok=True)
 
     def exists(self, uri: str) -> bool:
-        """Whether the artifact is there."""
+        """Return whether the artifact exists."""
         with _explained(uri):
             return self._path(uri).is_file()
 
     def size(self, uri: str) -> int:
-        """Bytes of the artifact. Raises NotStored."""
+        """Return the artifact's size in bytes. Raises NotStored."""
         with _explained(uri):
             return self._path(uri).stat().st_size
 
     def stamp(self, uri: str) -> str:
-        """A text that changes when the artifact is written anew; empty when there is none."""
+        """Return a text that changes when the artifact is rewritten; empty if there is none."""
         with suppress(NotStored), _explained(uri):
             return _stamp(self._path(uri).stat())
         return ""
 
     def sweep(self, prefix: str) -> None:
-        """Removes the temporaries that killed writers left under `prefix`."""
+        """Remove the temporary files that killed writers left under `prefix`."""
         for uri in self.list(prefix, hidden=True):
             if uri.rpartition("/")[2].startswith(TEMPORARY):
                 self.delete(uri)
 
     def delete(self, uri: str) -> None:
-        """Removes debris or a retired artifact; nothing happens when there is none."""
+        """Remove debris or a retired artifact; do nothing if there is none."""
         path = self._path(uri)
         with suppress(NotStored), _explained(uri):
             path.unlink()
             _sync_folder(path.parent)
 
     def list(self, prefix: str, hidden: bool = False) -> Uris:
-        """All artifacts whose name starts with `prefix`, sorted; dotted ones (leases, temporaries) only if `hidden`."""
+        """List all artifacts whose name starts with `prefix`, sorted; dotted ones (leases, temporary files) only if `hidden`."""
         folder = prefix.rpartition("/")[0]
         found: Uris = []
         with _explained(prefix):
@@ -156,15 +158,15 @@ class FileStore:
         return sorted(uri for uri in found if uri.startswith(prefix))
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """Bytes of every artifact whose name starts with `prefix`, dotted ones left out."""
+        """Return the size in bytes of every artifact whose name starts with `prefix`, except dotted ones."""
         found = {}
         for uri in self.list(prefix):
-            with suppress(NotStored):  # gone by now
+            with suppress(NotStored):  # removed meanwhile
                 found[uri] = self.size(uri)
         return found
 
     def folders(self, prefix: str) -> Uris:
-        """Names directly below `prefix` (empty, or ending in /) that hold artifacts, sorted; dotted ones left out."""
+        """List the folders directly below `prefix` (empty, or ending in /) that hold artifacts, sorted, except dotted ones."""
         with (
             suppress(NotStored),
             _explained(prefix),
@@ -174,7 +176,7 @@ class FileStore:
         return []
 
     def free(self) -> int | None:
-        """Bytes free on the disk that holds the folder, or will hold it."""
+        """Return the free bytes on the disk that holds, or will hold, the folder."""
         folder = self.root
         while not folder.is_dir():
             folder = folder.parent
@@ -183,7 +185,7 @@ class FileStore:
 
     @contextmanager
     def lock(self, run_id: str) -> Iterator[None]:
-        """Makes a check and the write that depends on it one step among this machine's processes (flock)."""
+        """Make a check and the write that depends on it atomic among this machine's processes (flock)."""
         with locked(self._path(f"{check_run_id(run_id)}/.lock"), run_id):
             yield
 
@@ -193,7 +195,7 @@ class FileStore:
 
 @contextmanager
 def locked(path: Path, run_id: str) -> Iterator[None]:
-    """Holds the lock file `path` against all else on this machine. Raises StoreUnavailable when its holder is stuck."""
+    """Hold the lock file `path` exclusively on this machine. Raises StoreUnavailable if its holder is stuck."""
     uri = f"{run_id}/.lock"
     with _explained(uri, writing=True):
         _make_folder(path.parent)
@@ -203,7 +205,7 @@ def locked(path: Path, run_id: str) -> Iterator[None]:
             _wait_for_lock(handle, run_id)
         yield
     finally:
-        with suppress(OSError):  # EIO, ENOSPC and others of a network's file system: the lock is gone either way
+        with suppress(OSError):  # EIO, ENOSPC and other errors of network file systems: the lock is released either way
             os.close(handle)
 
 
@@ -212,20 +214,20 @@ def _wait_for_lock(handle: int, run_id: str) -> None:
     while True:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            with suppress(OSError):  # for people only: a full disk does not keep anybody from locking
+            with suppress(OSError):  # informational: a full disk must not prevent locking
                 os.pwrite(handle, f"{os.getpid():10d}".encode(), 0)
             return
         except BlockingIOError:
             if time.monotonic() > deadline:
                 who = os.pread(handle, 10, 0).decode(errors="replace").strip()
                 raise StoreUnavailable(
-                    f"run {run_id}: process {who} has been committing for {LOCK_SECONDS:.0f} s: wake it, or end it"
+                    f"run {run_id}: process {who} has been committing for {LOCK_SECONDS:.0f} s; wake or terminate it"
                 ) from None
             time.sleep(0.005)
 
 
 def _write_temporary(folder: Path, data: bytes) -> tuple[Path, str | None]:
-    """A durable file of a dotted name that nobody else uses, and its stamp."""
+    """Write a durable file with a dotted name that no one else uses, and return it with its stamp."""
     path = folder / f"{TEMPORARY}{secrets.token_hex(8)}"
     try:
         with open(path, "xb", buffering=0) as file:
@@ -238,7 +240,7 @@ def _write_temporary(folder: Path, data: bytes) -> tuple[Path, str | None]:
 
 
 def _write_all(descriptor: int, data: memoryview) -> None:
-    """Writes piece by piece and has the kernel begin with each at once: the disk works while the rest is copied and hashed."""
+    """Write in chunks that the kernel flushes immediately: the disk is busy while the rest is copied and hashed."""
     done = 0
     while done < len(data):
         written = os.write(descriptor, data[done : done + _PIECE])
@@ -252,7 +254,7 @@ def _stamp(stat: os.stat_result) -> str:
 
 
 def _make_folder(folder: Path) -> None:
-    """mkdir -p, durable: each new folder's name is fsynced in its parent."""
+    """Run a durable mkdir -p: each new folder's name is fsynced in its parent."""
     missing = []
     while not folder.is_dir():
         missing.append(folder)
@@ -278,12 +280,12 @@ def _raise_unless_missing(error: OSError) -> None:
 
 @contextmanager
 def _explained(uri: str, writing: bool = False) -> Iterator[None]:
-    """Turns an OSError into the store's own error, one clear line."""
+    """Turn an OSError into the store's own error with a one-line message."""
     try:
         yield
     except FileNotFoundError as error:
         if writing:
-            raise StoreRefused(f"{uri}: its folder cannot be made") from error
+            raise StoreRefused(f"{uri}: its folder cannot be created") from error
         raise NotStored(f"{uri}: no such artifact") from error
     except OSError as error:
         kind: Callable[[str], Exception] = StoreRefused if error.errno in _USERS_FAULT else StoreUnavailable

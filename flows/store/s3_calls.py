@@ -1,4 +1,4 @@
-"""One request to an S3-compatible server: what its answers mean, what is tried again, and what is the user's to mend."""
+"""One request to an S3-compatible server: what its responses mean, what is retried, and what the user must fix."""
 
 import random
 import time
@@ -28,9 +28,9 @@ PASSING = (
     "OperationAborted",
 )
 WORDS = {
-    "NoSuchBucket": "there is no such bucket",
+    "NoSuchBucket": "the bucket does not exist",
     "InvalidAccessKeyId": "the server does not know this access key",
-    "SignatureDoesNotMatch": "the server refuses the secret key",
+    "SignatureDoesNotMatch": "the server rejects the secret key",
     "AccessDenied": "access is denied: check credentials and rights",
     "403": "access is denied: check credentials and rights",
     "RequestTimeTooSkewed": "this machine's clock is too far from the server's",
@@ -38,15 +38,15 @@ WORDS = {
 
 
 class ObjectExists(Exception):
-    """The condition failed: an object is there."""
+    """The condition failed: the object exists."""
 
 
 class RetryableFault(Exception):
-    """A fault that we noticed ourselves and that another attempt may mend."""
+    """A fault detected on our side that a retry may resolve."""
 
 
 def settled(url: str, uri: str, request: Callable[[], Any]) -> Any:
-    """A request's answer, tried again with jitter while the fault is a passing one. Raises the store's own errors."""
+    """Return a request's response, retried with jitter while the fault is transient. Raises the store's own errors."""
     for attempt in range(ATTEMPTS):
         try:
             return request()
@@ -73,7 +73,7 @@ def settled(url: str, uri: str, request: Callable[[], Any]) -> Any:
 
 
 def client(url: str, timeout: float) -> Any:
-    """A boto3 client from the usual AWS variables and profile. Raises StoreRefused."""
+    """Return a boto3 client from the usual AWS variables and profile. Raises StoreRefused."""
     config = Config(
         s3={"addressing_style": "path"},
         request_checksum_calculation="when_required",
@@ -91,5 +91,5 @@ def client(url: str, timeout: float) -> Any:
 
 
 def pause(attempt: int) -> None:
-    """Full jitter: anywhere up to a bound that doubles."""
+    """Sleep with full jitter: a random time up to a bound that doubles per attempt."""
     time.sleep(random.uniform(0.0, min(LONGEST_PAUSE, FIRST_PAUSE * 2**attempt)))

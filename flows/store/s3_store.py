@@ -1,12 +1,12 @@
-"""Artifacts in a bucket of any S3-compatible server that refuses to overwrite when asked (`If-None-Match: *`).
+"""Artifacts in a bucket of any S3-compatible server that supports conditional writes (`If-None-Match: *`).
 
 Endpoint, region and credentials come from the usual AWS variables and profile. Rules that hold on every server we know:
-- condition only on PUT; on completing a multipart upload only where a probe shows that the server honours it there, otherwise
-  large objects go in one PUT (up to 5 GiB), which every server conditions;
-- 409 and 412 both mean that somebody else committed, unless the object carries our own token: then our first answer was lost;
-- MD5 both ways for all but large objects, whose readers verify the digests of manifests anyway, and whose senders sign it (HTTP)
-  or use TLS (HTTPS);
-- what the network broke is tried again with jitter; what the user got wrong (credentials, bucket, rights) is not.
+- The condition is set only on PUT, and on completing a multipart upload if a probe shows that the server honours it there.
+  Otherwise large objects are sent in one PUT (up to 5 GiB), for which every server honours it.
+- 409 and 412 both mean that another writer committed, unless the object carries our own token: then our first response was lost.
+- MD5 is checked both ways for all but large objects. Their readers verify the digests of manifests anyway, and their senders
+  sign it (HTTP) or use TLS (HTTPS).
+- Network failures are retried with jitter; user errors (credentials, bucket, permissions) are not.
 """
 
 import hashlib
@@ -30,17 +30,17 @@ from botocore.exceptions import BotoCoreError, ClientError
 from flows.store.file_store import NotStored, StoreRefused, StoreUnavailable, Uris, check_run_id, check_uri, locked
 from flows.store.s3_calls import ATTEMPTS, ObjectExists, RetryableFault, client, pause, settled
 
-READS = 3  # of an object whose ETag does not fit the bytes that came
+READS = 3  # attempts for an object whose ETag does not match the bytes received
 TIMEOUT = 30.0
 PART = 32 << 20
-CHECKED = 8 << 20  # up to this size MD5 is worth its time
-SPOOLED = 1 << 20  # of an object that goes to a file, at once
-SINGLE = 5 << 30  # the most that one PUT takes
+CHECKED = 8 << 20  # up to this size MD5 is computed
+SPOOLED = 1 << 20  # bytes written at once when an object is spooled to a file
+SINGLE = 5 << 30  # maximum size of one PUT
 THREADS = 8
 
 
 class S3Store:
-    """A prefix in a bucket. Writing begins with a probe that declines a server which overwrites."""
+    """A prefix in a bucket. The first write runs a probe that rejects a server which overwrites objects."""
 
     def __init__(self, url: str, timeout: float = TIMEOUT) -> None:
         parts = urlsplit(url)
@@ -56,7 +56,7 @@ class S3Store:
         self._conditional_multipart: bool | None = None
 
     def make_bucket(self) -> None:
-        """Makes the bucket unless it is there: for a server of one's own; elsewhere buckets come with rules of their owner."""
+        """Create the bucket unless it exists. Only for a server of your own; elsewhere the owner sets the rules of buckets."""
         try:
             settled(self.url, "", lambda: self._client.head_bucket(Bucket=self.bucket))
         except NotStored:
@@ -64,86 +64,86 @@ class S3Store:
                 settled(self.url, "", lambda: self._client.create_bucket(Bucket=self.bucket))
 
     def read(self, uri: str) -> bytes:
-        """The whole artifact. Raises NotStored."""
+        """Return the whole artifact. Raises NotStored."""
         for attempt in range(READS):
             data, answer = settled(self.url, uri, lambda: self._get(uri))
             if _fits(data, answer):
                 break
             pause(attempt)
-        return bytes(data)  # if it never fits, the server itself has other bytes than it was given: the reader's digest tells
+        return bytes(data)  # if it never matches, the server itself has wrong bytes: the reader's digest check reports that
 
     def open(self, uri: str) -> BinaryIO:
-        """The artifact as a file without a name in the temporary folder, to read piece by piece. Raises NotStored."""
+        """Open the artifact as an unnamed file in the temporary folder, to read in chunks. Raises NotStored."""
         return cast(BinaryIO, settled(self.url, uri, lambda: self._spool(uri)))
 
     def create(self, uri: str, data: bytes) -> str | None:
-        """Writes the artifact unless one is there already and returns its stamp; None: somebody else did, theirs is untouched."""
+        """Write the artifact and return its stamp. Return None and change nothing if it already exists."""
         self.probe()
         return self._create(uri, data, multipart=bool(self._conditional_multipart) and len(data) > 2 * PART)
 
     def replace(self, uri: str, data: bytes) -> None:
-        """Overwrites a dotted object, such as a lease; nothing else may be overwritten."""
+        """Overwrite a dotted object, such as a lease; nothing else may be overwritten."""
         assert uri.rpartition("/")[2].startswith("."), uri
         key = self._key(uri)
         settled(self.url, uri, lambda: self._client.put_object(Bucket=self.bucket, Key=key, Body=data, ContentMD5=_md5(data)))
 
     def exists(self, uri: str) -> bool:
-        """Whether the artifact is there."""
+        """Return whether the artifact exists."""
         return self._head(uri) is not None
 
     def size(self, uri: str) -> int:
-        """Bytes of the artifact. Raises NotStored."""
+        """Return the artifact's size in bytes. Raises NotStored."""
         head = self._head(uri)
         if head is None:
             raise NotStored(f"{uri}: no such artifact")
         return int(head["ContentLength"])
 
     def stamp(self, uri: str) -> str:
-        """The object's ETag, which changes when other bytes are written; empty when there is none."""
+        """Return the object's ETag, which changes when other bytes are written; empty if there is none."""
         head = self._head(uri)
         return _bare(head) if head else ""
 
     def delete(self, uri: str) -> None:
-        """Removes debris or a retired artifact; nothing happens when there is none."""
+        """Remove debris or a retired artifact; do nothing if there is none."""
         key = self._key(uri)
         settled(self.url, uri, lambda: self._client.delete_object(Bucket=self.bucket, Key=key))
 
     def sweep(self, prefix: str) -> None:
-        """Aborts the multipart uploads that killed writers left under `prefix`: they cost space and nobody can see them."""
+        """Abort the multipart uploads that killed writers left under `prefix`: they use space and no listing shows them."""
         where = self._prefix + prefix
         found = settled(self.url, prefix, lambda: self._client.list_multipart_uploads(Bucket=self.bucket, Prefix=where))
         for upload in found.get("Uploads", []):
             self._abort(upload["Key"], upload["UploadId"])
 
     def list(self, prefix: str, hidden: bool = False) -> Uris:
-        """All artifacts whose name starts with `prefix`, sorted; dotted ones (leases) only if `hidden`."""
+        """List all artifacts whose name starts with `prefix`, sorted; dotted ones (leases) only if `hidden`."""
         uris = [uri for page in self._pages(prefix) for uri in self._named(page)]
         return sorted(uri for uri in uris if hidden or not _is_hidden(uri))
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """Bytes of every artifact whose name starts with `prefix`, dotted ones left out."""
+        """Return the size in bytes of every artifact whose name starts with `prefix`, except dotted ones."""
         found = {uri: size for page in self._pages(prefix) for uri, size in self._named(page).items()}
         return {uri: found[uri] for uri in sorted(found) if not _is_hidden(uri)}
 
     def folders(self, prefix: str) -> Uris:
-        """Names directly below `prefix` (empty, or ending in /) that hold artifacts, sorted; dotted ones left out."""
+        """List the folders directly below `prefix` (empty, or ending in /) that hold artifacts, sorted, except dotted ones."""
         found = [entry["Prefix"] for page in self._pages(prefix, Delimiter="/") for entry in page.get("CommonPrefixes", [])]
         names = (name.removeprefix(self._prefix + prefix).removesuffix("/") for name in found)
         return sorted(name for name in names if not name.startswith("."))
 
     def free(self) -> int | None:
-        """Buckets do not say."""
+        """Return None: buckets do not report their free space."""
         return None
 
     @contextmanager
     def lock(self, run_id: str) -> Iterator[None]:
-        """One writer at a time on this machine; S3 has no locks, so across machines writers check again (flows.run.run)."""
+        """Admit one writer at a time on this machine. S3 has no locks, so across machines writers check again (flows.run.run)."""
         name = hashlib.sha256(f"{self._client.meta.endpoint_url} {self.url} {check_run_id(run_id)}".encode()).hexdigest()[:16]
         with locked(_own_folder(Path(tempfile.gettempdir()) / f"populora-locks-{os.getuid()}") / name, run_id):
             yield
 
     def probe(self) -> None:
-        """Once a process: writes, tries to overwrite on condition, and declines the server if that succeeds."""
+        """Once per process, write, try to overwrite conditionally, and reject the server if that succeeds."""
         with self._probing:
             if self._conditional_multipart is not None:
                 return
@@ -152,7 +152,7 @@ class S3Store:
                 for body in (b"first", b"second"):
                     if (self._create(uri, body, multipart=False) is None) != (body == b"second"):
                         raise StoreRefused(
-                            f"store {self.url}: this server overwrites objects although asked not to (If-None-Match), so two "
+                            f"store {self.url}: this server ignores If-None-Match and overwrites objects, so two "
                             "writers would destroy each other's work; use another server"
                         )
                 self._conditional_multipart = self._honours_multipart(uri)
@@ -160,7 +160,7 @@ class S3Store:
                 self.delete(uri)
 
     def _honours_multipart(self, uri: str) -> bool:
-        """Whether the condition holds when a multipart upload completes; False, too, where there are no multipart uploads."""
+        """Return whether the server honours the condition on completing a multipart upload; False without multipart uploads."""
         try:
             return self._create(uri, b"third", multipart=True) is None
         except StoreRefused:
@@ -169,7 +169,7 @@ class S3Store:
     # inside -------------------------------------------------------------------------------------------------------------------
 
     def _pages(self, prefix: str, **more: str) -> Iterator[dict[str, Any]]:
-        """The answers of a listing, one after the other."""
+        """Yield the responses of a listing, page by page."""
         while True:
             wanted = {"Bucket": self.bucket, "Prefix": self._prefix + prefix} | more
             page = dict(settled(self.url, prefix, partial(self._client.list_objects_v2, **wanted)))
@@ -211,7 +211,7 @@ class S3Store:
         key, token = self._key(uri), secrets.token_hex(8)
         if len(data) > SINGLE and not multipart:
             raise StoreRefused(
-                f"{uri}: {len(data)} bytes are more than one PUT takes, and this server has no conditional multipart"
+                f"{uri}: {len(data)} bytes exceed the limit of one PUT, and this server has no conditional multipart uploads"
             )
         put = self._put_parts if multipart else self._put
         for attempt in range(ATTEMPTS):
@@ -222,8 +222,8 @@ class S3Store:
                 if head is not None:
                     ours = head.get("Metadata", {}).get("writer") == token
                     return _bare(head) if ours else None
-                pause(attempt)  # a conflict with a writer or deleter that left nothing
-        raise StoreUnavailable(f"{uri}: the server keeps answering that another writer is at it")
+                pause(attempt)  # a conflict with a writer or deleter that left no object
+        raise StoreUnavailable(f"{uri}: the server keeps reporting a conflict with another writer")
 
     def _put(self, key: str, data: bytes, token: str) -> str:
         put = {"Bucket": self.bucket, "Key": key, "Body": data, "IfNoneMatch": "*", "Metadata": {"writer": token}}
@@ -233,7 +233,7 @@ class S3Store:
         if _fits(data, answer):
             return _bare(answer)
         self._client.delete_object(Bucket=self.bucket, Key=key)
-        raise RetryableFault("the server received other bytes than were sent")
+        raise RetryableFault("the server received different bytes than were sent")
 
     def _put_parts(self, key: str, data: bytes, token: str) -> str:
         begun = self._client.create_multipart_upload(Bucket=self.bucket, Key=key, Metadata={"writer": token})
@@ -255,22 +255,22 @@ class S3Store:
             raise
 
     def _abort(self, key: str, upload_id: str) -> None:
-        with suppress(ClientError, BotoCoreError):  # it is gone, or stays for the next sweep; no artifact depends on it
+        with suppress(ClientError, BotoCoreError):  # it is gone, or remains for the next sweep; no artifact depends on it
             self._client.abort_multipart_upload(Bucket=self.bucket, Key=key, UploadId=upload_id)
 
 
 def _own_folder(folder: Path) -> Path:
-    """A folder that only this user can enter, made if missing. Raises StoreRefused for one that somebody else put there.
+    """Return a folder that only this user can enter, created if missing. Raises StoreRefused if another user created it.
 
-    Everybody may write in the temporary folder: a link or a folder of another user's could send our lock files anywhere.
+    Any user may write in the temporary folder: a link or a folder of another user could redirect our lock files.
     """
     try:
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-            raise StoreRefused(f"{folder} is not a folder of this user's; remove it, or set TMPDIR to another folder")
-        if found.st_mode & 0o077:  # as older versions made it
+            raise StoreRefused(f"{folder} is not a folder owned by this user; remove it, or set TMPDIR to another folder")
+        if found.st_mode & 0o077:  # created so by older versions
             folder.chmod(0o700)
     except OSError as error:
         raise StoreUnavailable(f"{folder}: {error.strerror or error}") from error
@@ -290,7 +290,7 @@ def _bare(answer: dict[str, Any]) -> str:
 
 
 def _fits(data: bytes, answer: dict[str, Any]) -> bool:
-    """Whether an ETag is the MD5 of these bytes; also where it cannot tell (large objects, servers with ETags of their own)."""
+    """Return whether an ETag is the MD5 of these bytes; True if it cannot tell (large objects, servers with other ETags)."""
     encrypted = answer.get("ServerSideEncryption", "AES256") != "AES256" or "SSECustomerAlgorithm" in answer
     if len(data) > CHECKED or encrypted or not re.fullmatch(r"[0-9a-f]{32}", _bare(answer)):
         return True

@@ -3,7 +3,7 @@
 # that are missing or older than their sources, starts everything and waits until it is healthy; `down` stops it, with --volumes the
 # data and passwords go too; `link` prints an address that opens the UI once without its password; `populora` is that command inside
 # the worker. Settings: .cache/compose/env, made on the first call.
-# COMPOSE_PROJECT_NAME and POPULORA_COMPOSE_SETTINGS make a second stack beside the first.
+# COMPOSE_PROJECT_NAME and POPULORA_COMPOSE_SETTINGS create a second stack next to the first.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=infra/setup/lib.sh
@@ -26,13 +26,13 @@ compose() {
     elif is_debian && is_root; then
         apt_install docker-compose >&2 && docker-compose "${project[@]}" "$@"
     else
-        fail 3 "neither docker compose nor docker-compose is here; on Debian: sudo apt-get install docker-compose"
+        fail 3 "neither docker compose nor docker-compose is installed; on Debian: sudo apt-get install docker-compose"
     fi
 }
 
 secret() { od -An -N18 -tx1 /dev/urandom | tr -d ' \n'; }
 
-# Writes those settings that are missing: an older stack's file gets what is new.
+# Write missing settings, so that an older stack's file gets the new ones.
 ensure_settings() {
     local setting
     mkdir -p "$(dirname "$SETTINGS")"
@@ -46,7 +46,7 @@ ensure_settings() {
     )
 }
 
-# The value of a setting: of the environment, else of the file.
+# The value of a setting: from the environment, else from the file.
 setting() {
     local value=${!1:-}
     [ -n "$value" ] || value=$(sed -n "s/^$1=//p" "$SETTINGS" 2>/dev/null | tail -n 1)
@@ -68,7 +68,7 @@ check_daemon() {
     socket=$(docker_socket)
     [ "$(setting POPULORA_TRUST_UI_WITH_HOST_ROOT)" != 1 ] || return 0
     with_timeout 20 docker --host "unix://$socket" info --format '{{.SecurityOptions}}' 2>/dev/null | grep -q 'name=rootless' ||
-        fail 2 "$socket makes whoever has the UI's password root here: set DOCKER_SOCKET to a rootless daemon's, $way"
+        fail 2 "with $socket, anyone with the UI's password is root on this machine: set DOCKER_SOCKET to a rootless daemon's, $way"
 }
 
 # ensure_image NAME FILES NETWORK: built when its sources or base changed.
@@ -119,7 +119,7 @@ down() {
     case " $* " in *" --volumes "* | *" -v "*) rm -f "$SETTINGS" ;; esac
 }
 
-# Prints the services that are not well yet.
+# Print the services that are not healthy yet.
 unwell() {
     local id
     for id in $(compose ps -q 2>/dev/null); do
@@ -141,7 +141,7 @@ up() {
     done
     [ -z "$(unwell)" ] || fail 1 "not healthy after $second seconds: $(unwell | tr '\n' ' '); see: make logs"
     say "Prefect UI  $(link)"
-    say "            (opens once, within an hour; for another link: make link)"
+    say "            (valid once, within an hour; for another link: make link)"
     say "browser     http://127.0.0.1:$(setting_or BROWSER_PORT 8750)"
 }
 
@@ -158,7 +158,7 @@ link() {
     docker exec "$id" python -m flows.servers.login_link "http://127.0.0.1:$(setting_or PREFECT_PORT 4200)"
 }
 
-# Any worker that runs will do: compose's own exec wants the first one, which may be the one that was lost.
+# Use any running worker: compose's own exec requires the first one, which may have been lost.
 in_worker() {
     local id
     id=$(docker ps -q --filter "label=com.docker.compose.project=$PROJECT" --filter label=com.docker.compose.service=worker | head -n 1)

@@ -81,9 +81,9 @@ ensure_base() {
     say "Pulling $BASE by its digest"
     pull_base && return 0
     BASE="$BASE_IMAGE"
-    say "$PUBLIC_BASE could not be pulled; building a base image from packages instead"
+    say "Could not pull $PUBLIC_BASE; building a base image from packages instead"
     if ! is_debian || ! is_root; then
-        fail 3 "no registry within reach, and building a base image needs root on Debian or Ubuntu" \
+        fail 3 "no registry is reachable, and building a base image requires root on Debian or Ubuntu" \
             "load one by hand: docker load < python.tar, tagged $PUBLIC_BASE"
     fi
     have debootstrap || apt_install debootstrap || fail 1 "could not install debootstrap"

@@ -10,7 +10,7 @@ mkdir -p "$CACHE"
 
 say() { printf '== %s\n' "$*"; }
 
-# fail CODE LINE...: 1 the work failed, 2 bad usage, 3 something this machine lacks and we may not install.
+# fail CODE LINE...: 1 the work failed, 2 invalid usage, 3 something is missing on this machine that we may not install.
 fail() {
     local code=$1
     shift
@@ -56,7 +56,7 @@ logged() {
     shift
     if ! "$@" >"$log" 2>&1 </dev/null 9>&-; then
         tail -n 30 "$log" >&2
-        printf 'setup: this failed: %s\nsetup: the whole log: %s\n' "$*" "$log" >&2
+        printf 'setup: command failed: %s\nsetup: full log: %s\n' "$*" "$log" >&2
         return 1
     fi
 }
@@ -65,7 +65,7 @@ logged() {
 apt_install() {
     say "Installing with apt-get: $*"
     # A stale or partly unreachable list is no reason to stop: the install itself decides.
-    logged apt-update apt-get -q -o DPkg::Lock::Timeout=300 update || say "apt-get update failed; trying with the lists there are"
+    logged apt-update apt-get -q -o DPkg::Lock::Timeout=300 update || say "apt-get update failed; continuing with the existing lists"
     logged apt-install env DEBIAN_FRONTEND=noninteractive \
         apt-get -q -y -o DPkg::Lock::Timeout=300 install --no-install-recommends "$@"
 }

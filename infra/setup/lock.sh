@@ -43,7 +43,7 @@ say "Asking for the hashes of all packages for $tag (some minutes)"
 torch=$(torch_version)
 cpu="torch==$torch+cpu"
 report torch-cpu --no-deps "$cpu" || cpu="torch==$torch"
-report torch --no-deps "torch===$torch" || fail 1 "no torch $torch within reach"
+report torch --no-deps "torch===$torch" || fail 1 "torch $torch is not available from any index"
 report all "$cpu" hatchling editables setuptools "${ROOT}[dev]" || fail 1 "pip could not find everything"
 write_lock "$ROOT/$LOCKS/$tag.txt" all
 if [ "$cpu" = "torch==$torch" ]; then

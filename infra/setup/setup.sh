@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that `make run` and `make test` need: .venv, a Docker daemon, the sandbox image. Quick when nothing changed.
-# setup.sh [venv] [docker] [image]: only these parts; without words, all of them.
-# Settings: PYTHON=/path/to/python, POPULORA_TORCH=cpu|cuda|own. Ends with 3 where something is missing that it may not install.
+# setup.sh [venv] [docker] [image]: only these parts; without arguments, all of them.
+# Settings: PYTHON=/path/to/python, POPULORA_TORCH=cpu|cuda|own. Exits with 3 if something is missing that it may not install.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=infra/setup/lib.sh
@@ -15,10 +15,10 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=infra/setup/image.sh
 . "$here/image.sh"
 
-# Two at a time would install over each other. A Mac has no flock(1) and goes without.
+# Two concurrent set-ups would overwrite each other. A Mac has no flock(1) and runs without the lock.
 if have flock; then
     exec 9>"$CACHE/lock"
-    flock -n 9 || { say "Waiting for another set-up of this folder to end" && flock 9; }
+    flock -n 9 || { say "Waiting for another set-up of this folder to finish" && flock 9; }
 fi
 
 for part in "${@:-all}"; do
@@ -34,6 +34,6 @@ for part in "${@:-all}"; do
         ensure_docker
         ensure_sandbox_image
         ;;
-    *) fail 2 "unknown part $part: venv, docker, image" ;;
+    *) fail 2 "unknown part $part: use venv, docker or image" ;;
     esac
 done

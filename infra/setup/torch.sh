@@ -3,7 +3,7 @@
 
 TORCH_CPU_INDEX="https://download.pytorch.org/whl/cpu"
 TORCH_CUDA_INDEX="https://download.pytorch.org/whl/cu130"
-PATIENCE="--timeout 10 --retries 1" # with an index that may be out of reach
+PATIENCE="--timeout 10 --retries 1" # for an index that may be unreachable
 
 torch_version() { sed -n 's/^torch==//p' "$ROOT/constraints.txt"; }
 
@@ -14,7 +14,7 @@ torch_build() {
     case "${POPULORA_TORCH:-}" in
     cpu | cuda | own) printf '%s\n' "$POPULORA_TORCH" ;;
     "") if gpu_seen; then echo cuda; else echo cpu; fi ;;
-    *) fail 2 "POPULORA_TORCH=$POPULORA_TORCH: one of cpu, cuda, own" ;;
+    *) fail 2 "invalid POPULORA_TORCH=$POPULORA_TORCH: use cpu, cuda or own" ;;
     esac
 }
 
@@ -56,7 +56,7 @@ install_cpu_torch() {
         try_torch "${NEED[@]}" && return
         # shellcheck disable=SC2086
         try_torch $PATIENCE --index-url "$TORCH_CPU_INDEX" "${NEED[@]}" && return
-        say "No CPU-only torch $version within reach: taking PyPI's build, which brings CUDA libraries along"
+        say "No CPU-only torch $version is available: using PyPI's build, which includes CUDA libraries"
     fi
     torch_need "torch==$version"
     torch_pip "${NEED[@]}"
@@ -71,7 +71,7 @@ install_cuda_torch() {
     torch_need "torch==$version+cu130"
     # shellcheck disable=SC2086
     try_torch $PATIENCE --force-reinstall --index-url "$TORCH_CUDA_INDEX" "${NEED[@]}" && torch_fits cuda && return
-    say "A GPU is here, but only a CPU build of torch $version could be had: runs will use the CPU (populora doctor shows it)"
+    say "This machine has a GPU, but only a CPU build of torch $version is available: runs will use the CPU (see populora doctor)"
 }
 
 install_torch() {

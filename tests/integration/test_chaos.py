@@ -238,7 +238,7 @@ def test_a_run_that_cannot_renew_its_lease_stops_with_one_clear_line(tmp_path: P
     assert process.wait(120) == 3
     said = (tmp_path / "output").read_text()
     fault = "(r/.lease: Too many levels of symbolic links)"
-    assert f"run r: the heartbeat failed {fault}; retrying, and stopping the run after 10 s without one\n" in said
+    assert f"run r: the heartbeat failed {fault}; retrying, and stopping the run after 10 s without success\n" in said
     last = f"populora: run r: no heartbeat for 10 s {fault}; stopped before another process takes the run over; "
     assert [line for line in said.splitlines() if line.startswith(last)], said[-3000:]
     assert not [pid for pid in _processes() if f"{tmp_path}/lost".encode() in _command(pid)]

@@ -63,7 +63,7 @@ def test_a_holder_in_another_time_namespace_is_not_taken_for_dead(tmp_path: Path
     first = subprocess.Popen(["unshare", *flags, sys.executable, "-c", HOLD, str(tmp_path)], **pipes)  # type: ignore[call-overload]
     assert first.stdout.readline() == "1\n"
     store = open_store(str(tmp_path))
-    with pytest.raises(LeaseHeld, match="is being worked on by process"), hold(store, "smoke", 0.2, 30.0):
+    with pytest.raises(LeaseHeld, match="is in use by process"), hold(store, "smoke", 0.2, 30.0):
         pass
     first.communicate("go\n")
     with hold(store, "smoke") as epoch:

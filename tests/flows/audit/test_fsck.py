@@ -115,12 +115,12 @@ def test_a_changed_manifest_is_found_by_the_chain(run: Run, tmp_path: Path, uri:
     values = json.loads(path(tmp_path, uri).read_text())
     changed = values | {"versions": {"base_model": "another"}}
     path(tmp_path, uri).write_text(json.dumps(changed))
-    assert found(run) == {uri: "its digest is not the one that the chain holds"}
+    assert found(run) == {uri: "its digest is not the one recorded in the chain"}
     path(tmp_path, uri).write_text(json.dumps(values | {"clock": {"host": "another"}}))
     assert found(run) == {}
     if uri != "run.json":
         path(tmp_path, uri).write_text(json.dumps(values | {"previous": "0" * 64}))
-        assert found(run) == {uri: "its digest is not the one that the chain holds"}
+        assert found(run) == {uri: "its digest is not the one recorded in the chain"}
     path(tmp_path, uri).write_text("{")
     assert found(run) == {uri: "not a JSON object with a schema version"} or uri == "run.json"
 
@@ -129,7 +129,7 @@ def test_a_manifest_in_the_wrong_place_or_with_unknown_inputs_is_found(run: Run,
     place = path(tmp_path, "generation=0002/evolve.json")
     values = json.loads(place.read_text())
     place.write_text(json.dumps(values | {"run": "another"}))
-    assert found(run) == {"generation=0002/evolve.json": "it says that it is evolve of generation 2 of run another"}
+    assert found(run) == {"generation=0002/evolve.json": "its content is evolve of generation 2 of run another"}
     place.write_text(json.dumps(values | {"inputs": [{"uri": "generation=0000/x.parquet", "sha256": "0" * 64}]}))
     assert "names an input that no manifest made" in found(run)["generation=0002/evolve.json"]
 
@@ -139,7 +139,7 @@ def test_rows_that_a_manifest_counts_wrong_are_found(run: Run, tmp_path: Path) -
     values = json.loads(place.read_text())
     values["outputs"][-1]["rows"] = 7
     place.write_text(json.dumps(values))
-    assert found(run) == {"generation=0002/offspring.parquet": "its manifest says 7 rows, it has 0"}
+    assert found(run) == {"generation=0002/offspring.parquet": "its manifest states 7 rows, it has 0"}
 
 
 def test_retired_artifacts_are_not_missing(run: Run) -> None:
@@ -241,28 +241,28 @@ def test_sound_tables_have_no_problems(sound: tuple[dict[str, pa.Table], Generat
 @pytest.mark.parametrize(
     ("name", "row", "values", "problem"),
     [
-        ("matches", 0, {"teacher_id": "t9"}, "g0000-m00: t9 or s1 is no member"),
+        ("matches", 0, {"teacher_id": "t9"}, "g0000-m00: t9 or s1 is not a member"),
         ("matches", 0, {"student_mu": 1.0}, "g0000-m00: adapters or ratings are not those of the population"),
         ("matches", 0, {"expected": 0.1}, "g0000-m00: expected is 0.1, the ratings give 0.5"),
         ("proposals", 1, {"proposal_id": "g0000-m00-p000"}, "proposal_id is not unique: g0000-m00-p000"),
-        ("proposals", 1, {"match_id": "g0009-m00"}, "match_id names nothing: g0009-m00"),
+        ("proposals", 1, {"match_id": "g0009-m00"}, "match_id names an unknown id: g0009-m00"),
         ("proposals", 1, {"reference_ids": ["seed-none"]}, "reference_ids name no stored task: seed-none"),
         ("proposals", 1, {"adapter_sha256": "0"}, "adapter_sha256 is not the digest of the stored adapter: t"),
         ("tasks", 1, {"task_id": "other"}, "task ids are not the proposals' ids in order"),
-        ("tasks", 1, {"outputs": []}, "outputs do not fit the status: g0000-m00-p001"),
-        ("rollouts", 3, {"task_id": "other"}, "task_id names nothing: other"),
+        ("tasks", 1, {"outputs": []}, "outputs do not match the status: g0000-m00-p001"),
+        ("rollouts", 3, {"task_id": "other"}, "task_id names an unknown id: other"),
         ("rollouts", 3, {"task_id": "g0000-m00-p000"}, "not attempted 2 times: g0000-m00-p000, g0000-m00-p001"),
-        ("rollouts", 3, {"student_id": "s7"}, "by another student than the match's: g0000-m00-p001-r01"),
+        ("rollouts", 3, {"student_id": "s7"}, "written by a different student than the match's: g0000-m00-p001-r01"),
         ("rollouts", 3, {"adapter_id": "s0-g0007"}, "adapter_sha256 is not the digest of the stored adapter: s0-g0007"),
         ("grades", 1, {"rollout_id": "x"}, "rollout ids are not the rollouts' ids in order"),
-        ("grades", 0, {"correct": False}, "correct is not what the status says: g0000-m00-p000-r00"),
-        ("samples", 0, {"reward": 0.7}, "reward differs from what is made again: g0000-m00-p000"),
+        ("grades", 0, {"correct": False}, "correct does not agree with the status: g0000-m00-p000-r00"),
+        ("samples", 0, {"reward": 0.7}, "reward differs from the recomputed values: g0000-m00-p000"),
         ("samples", 0, {"centred": 0.7}, "centred does not sum to zero in a group: g0000-m00-d0"),
-        ("samples", 0, {"advantage": 9.0}, "advantages have not token-weighted mean 0 and variance 1: t"),
-        ("ratings", 0, {"mu": 30.0}, "mu differs from what is made again: t0"),
+        ("samples", 0, {"advantage": 9.0}, "advantages do not have token-weighted mean 0 and variance 1: t"),
+        ("ratings", 0, {"mu": 30.0}, "mu differs from the recomputed values: t0"),
         ("ratings", 1, {"next_adapter_sha256": "0"}, "next_adapter_sha256 is not the digest of the stored adapter: t1-g0000"),
-        ("offspring", 0, {"replaces": "s9"}, "replaces names nothing: s9"),
-        ("offspring", 0, {"parents": ["t9"]}, "parents are no members: t9"),
+        ("offspring", 0, {"replaces": "s9"}, "replaces names an unknown id: s9"),
+        ("offspring", 0, {"parents": ["t9"]}, "parents are not members: t9"),
     ],
 )
 def test_each_invariant_is_checked(

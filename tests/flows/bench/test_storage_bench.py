@@ -24,5 +24,5 @@ def test_a_generation_is_read_and_written_again(tmp_path: Path) -> None:
 
 def test_a_run_without_a_whole_generation_is_refused(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
-    with hold(store, "r") as epoch, pytest.raises(ConfigError, match="no whole generation"):
+    with hold(store, "r") as epoch, pytest.raises(ConfigError, match="no complete generation"):
         list(storage_bench.generation(Run(store, "r", epoch), 1))

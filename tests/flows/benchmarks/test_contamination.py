@@ -76,6 +76,6 @@ def test_a_report_gives_scores_with_and_without_the_matches(tmp_path: Path) -> N
         ((_, (whole, clean)),) = found.scores.items()
         assert (round(whole["score"], 4), whole["problems"]) == (0.0833, 12)
         assert clean is not None and (clean["score"], clean["problems"]) == (0.0, 11)
-        assert "1 tasks and seed rows beside 12 problems: 1 problems match" in found.text()
+        assert "1 tasks and seed rows compared with 12 problems: 1 match" in found.text()
         assert "8.33 ± 8.33 (n = 12); without matches 0.00 ± 0.00 (n = 11)" in found.text()
     assert len([one for one in run.history.benchmarks() if "contamination" in one.outputs[0].uri]) == 1

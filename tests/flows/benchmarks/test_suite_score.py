@@ -118,11 +118,11 @@ def test_a_suite_that_is_not_there_is_one_line_and_code_2(tmp_path: Path) -> Non
         str(tmp_path / "store"),
     )
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert "fetch it with: populora benchmark" in done.stderr
+    assert "download with: populora benchmark" in done.stderr
 
 
 def test_completions_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no such file"):
+    with pytest.raises(ConfigError, match="the file does not exist"):
         entrants.of_completions(open_store(str(tmp_path / "store")), tmp_path / "none.jsonl", GSM8K)
 
 

@@ -43,7 +43,7 @@ def test_an_early_worker_that_nobody_takes_ends(tmp_path: Path) -> None:
 
 def test_the_early_worker_says_what_hinders_the_run() -> None:
     config = load("chaos", ["model.name=no-such-folder"])
-    with early_worker(config, prepare=True) as check, pytest.raises(ConfigError, match=r"model\.name: there is no folder"):
+    with early_worker(config, prepare=True) as check, pytest.raises(ConfigError, match=r"model\.name: folder .* does not exist"):
         check()
 
 

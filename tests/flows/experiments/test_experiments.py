@@ -78,8 +78,8 @@ def test_arms_lie_over_the_experiment_over_the_configuration(file: Path) -> None
     [
         (("seeds = [0, 1]\n", "seeds = []\n"), "seeds: Tuple should have at least 1 item"),
         (('name = "one"', 'name = "many"'), "arms: many appears twice"),
-        (('contrast = ["many", "one"]', 'contrast = ["many", "none"]'), "contrast: none is none of the arms many, one"),
-        (('contrast = ["many", "one"]', 'contrast = ["one", "one"]'), "contrast: one against itself"),
+        (('contrast = ["many", "one"]', 'contrast = ["many", "none"]'), "contrast: none is not one of the arms many, one"),
+        (('contrast = ["many", "one"]', 'contrast = ["one", "one"]'), "contrast: one cannot be compared with itself"),
         (('question = "', 'questoin = "'), "question: Field required"),
         (('question = "', "question = "), "Invalid value"),
         (('config = "chaos"', 'config = "choas"'), "arm many: no configuration 'choas'"),
@@ -165,7 +165,7 @@ def test_whole_runs_are_compared_at_equal_budgets(file: Path, tmp_path: Path) ->
     assert {arm for arm, _ in moved} == {"many", "one"} and 'id="changes"' in text
     assert "&lt;b&gt;so" in text and "<b>so" not in text and "https:" not in text and "src=" not in text
     assert (folder / "curves.csv").read_text().startswith('"arm","seed","model","trained","name"')
-    assert "5 of 5 runs are finished" in text and "Not everything is here" not in text
+    assert "5 of 5 runs are finished" in text and "Incomplete data" not in text
 
 
 def test_what_is_missing_is_said_and_unlike_runs_are_not_averaged(file: Path, tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_a_run_of_another_configuration_is_left_out(file: Path, tmp_path: Path) 
     write(store, Planned("many", 0, runs[0].run_id, other))
     (one, *_) = gather(open_store(store), runs[:1])
     assert one.state == "unlike" and problems([one]) == [
-        "tiny-many-s0: left out: the store holds a run of this name with another configuration (threads)."
+        "tiny-many-s0: left out: the store contains a run of this name with a different configuration (threads)."
     ]
 
 
@@ -268,7 +268,7 @@ def test_an_experiment_is_killed_and_two_processes_go_on_with_it(file: Path, tmp
         homes = [os.environ | {"PREFECT_HOME": f"{out}.home"} for out in said]
         two = [subprocess.Popen(command, cwd=PROJECT, env=home, stdout=out) for home, out in zip(homes, outputs, strict=True)]
     assert [one.wait() for one in two] == [0, 0]
-    assert "another process is at work on it" in said[0].read_text() + said[1].read_text()
+    assert "in use by another process" in said[0].read_text() + said[1].read_text()
     assert (tmp_path / "runs" / "tiny-many-s0" / "generation=0001" / "evolve.json").stat().st_mtime_ns == first
     page = (tmp_path / "runs" / "tiny-comparison.html").read_text()
     assert "5 of 5 runs are finished" in page

@@ -95,7 +95,7 @@ def test_the_card_says_where_the_weights_come_from(run: Run, tmp_path: Path) -> 
         sha256,
         "rank 2, alpha 4",
         "`s0-start`: start",
-        "None of these weights themselves",
+        "These weights were not scored",
         "--max-lora-rank 2",
     ):
         assert part in card
@@ -104,7 +104,7 @@ def test_the_card_says_where_the_weights_come_from(run: Run, tmp_path: Path) -> 
 
 def test_nothing_is_overwritten_and_unknown_adapters_are_named(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(StoreRefused, match="exists already"):
+    with pytest.raises(StoreRefused, match="already exists"):
         export_adapter(run, "s0-start", tmp_path, merge=False)
     with pytest.raises(StoreRefused, match="no adapter s9"):
         export_adapter(run, "s9", tmp_path / "new", merge=False)

@@ -32,12 +32,12 @@ BAD = [
     (b"7", "not a JSON object"),
     (b'{"program": "def f(): return 1", "input": "", "kind": "deduction", "output": "1", "answer": "1"}', "field id is missing"),
     (b'{"id": 1}', "is missing"),
-    (b'{"id": 1, "program": 5, "input": "", "kind": "abduction", "output": "1", "answer": "1"}', "field program is not a text"),
+    (b'{"id": 1, "program": 5, "input": "", "kind": "abduction", "output": "1", "answer": "1"}', "field program is not a string"),
     (HUGE, "longer than"),
     (b'{"id": 1, "program": "def f(): return 1\x00", "input": ""}', "not JSON"),
     (b'{"id": 1, "program": "\xed\xa0\x80", "input": ""}', "not UTF-8"),
     (b"\xff\xfe\x00{", "not UTF-8"),
-    (b"[" * 100_000, "nested too deep"),
+    (b"[" * 100_000, "nested too deeply"),
     (b'{"id": ' + b"9" * 5000 + b"}", "not JSON"),
 ]
 BAD_ANSWERS = [
@@ -46,8 +46,8 @@ BAD_ANSWERS = [
     (b'{"id": 1, "kind": "deduction", "output": "1"}', "field answer is missing"),
     (b'{"id": 1, "kind": "deduction", "output": "f(1)", "answer": "1"}', "field output is not a literal"),
     (b'{"id": 1, "kind": "induction", "examples": [], "answer": "def f(): return 1"}', "field examples is missing or empty"),
-    (b'{"id": 1, "kind": "induction", "examples": [["1"]], "answer": "x"}', "not a pair of texts"),
-    (b'{"id": 1, "kind": "induction", "examples": [[1, 2]], "answer": "x"}', "not a pair of texts"),
+    (b'{"id": 1, "kind": "induction", "examples": [["1"]], "answer": "x"}', "not a pair of strings"),
+    (b'{"id": 1, "kind": "induction", "examples": [[1, 2]], "answer": "x"}', "not a pair of strings"),
 ]
 
 

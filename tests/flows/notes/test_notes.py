@@ -103,7 +103,7 @@ def test_pieces(store):
     assert fence("a ```` b").startswith("`````\n") and fence("a").startswith("```\n")
     assert sparkline([0.0, None, 0.5, 1.0]) == "▁ ▅█"
     assert "No generation is done yet." in run_note("run", 3, [], [], None)
-    with pytest.raises(ConfigError, match="starts with http"):
+    with pytest.raises(ConfigError, match="must start with http"):
         NoteBuilder(Run(FileStore(store), "run"), 3, "javascript:alert(1)")
 
 

@@ -150,7 +150,7 @@ def test_a_run_keeps_the_commit_that_it_began_with_and_names_every_file(hub: Hub
 def test_a_model_that_the_hub_does_not_know_and_a_hub_that_does_not_answer(hub: Hub, tmp_path: Path) -> None:
     (unknown,) = opened(hub, tmp_path, [], name="acme/none")
     message = (
-        "model.name: acme/none from https://huggingface.co/acme/none: there is no such model, or it needs a token (HF_TOKEN)"
+        "model.name: acme/none from https://huggingface.co/acme/none: the model does not exist or requires a token (HF_TOKEN)"
     )
     assert unknown == ["ConfigError", message]
     (silent,) = opened(hub, tmp_path, [], offline="1")
@@ -165,9 +165,9 @@ def test_files_that_are_not_those_of_run_json_are_refused(tmp_path: Path) -> Non
     check_files(tmp_path, {"commit": FIRST, "files": files})
     check_files(tmp_path, {})
     (tmp_path / "model.safetensors").write_bytes(b"Weights")
-    with pytest.raises(ConfigError, match=r"model\.safetensors is not the file that run\.json names"):
+    with pytest.raises(ConfigError, match=r"model\.safetensors differs from the file recorded in run\.json"):
         check_files(tmp_path, {"files": files})
-    with pytest.raises(ConfigError, match=r"extra\.json is not the file"):
+    with pytest.raises(ConfigError, match=r"extra\.json differs from the file"):
         check_files(tmp_path, {"files": {"extra.json": files["config.json"]}})
 
 

@@ -77,7 +77,7 @@ def test_the_heartbeat_beats(store: Store) -> None:
 def test_a_second_process_is_told_who_holds_the_run(store: Store) -> None:
     first = holder(store)
     began = time.monotonic()
-    said = f"run smoke is being worked on by process {first.pid} on host "
+    said = f"run smoke is in use by process {first.pid} on host "
     with pytest.raises(LeaseHeld, match=said), hold(store, "smoke"):
         pass
     assert time.monotonic() - began < 5

@@ -165,9 +165,9 @@ def test_debris_of_a_killed_adapter_is_removed_too(run: Run) -> None:
 def test_without_the_lease_nothing_is_removed_or_committed(run: Run) -> None:
     run.write_blob("generation=0000/matches.parquet", b"debris")
     reader = Run(run.store, "smoke")
-    with pytest.raises(StoreRefused, match="needs the run's lease"):
+    with pytest.raises(StoreRefused, match="requires the run's lease"):
         reader.write_blob("generation=0000/matches.parquet", b"other")
-    with pytest.raises(StoreRefused, match="needs the run's lease"):
+    with pytest.raises(StoreRefused, match="requires the run's lease"):
         reader.commit("match", 0, [], [])
 
 
@@ -228,7 +228,7 @@ def test_a_damaged_artifact_is_rebuilt_by_equal_bytes_only_once_others_build_on_
     path.write_bytes(b"damaged")
     fresh = Run(run.store, "smoke", run.epoch)
     assert not fresh.done("grade", 0) and fresh.done("grade", 0, rehash=False)
-    with pytest.raises(Damaged, match="differs while later stages build on it"):
+    with pytest.raises(Damaged, match="while later stages depend on it"):
         fresh.write_blob("generation=0000/grades.parquet", b"something else")
     manifest = fresh.manifest("grade", 0)
     fresh.write_blob("generation=0000/grades.parquet", whole)
@@ -286,7 +286,7 @@ def test_what_a_newer_version_wrote_is_a_clear_error(run: Run) -> None:
         run.history.description()
     with pytest.raises(StoreRefused, match=r"generation=0000/match\.json: schema 2 is newer"):
         run.manifest("match", 0)
-    with pytest.raises(Damaged, match="lacks or garbles 'run'"):
+    with pytest.raises(Damaged, match="missing or invalid field: 'run'"):
         run.manifest("solve", 0)
     with pytest.raises(Damaged, match="not a JSON object"):
         run.manifest("grade", 0)

@@ -104,7 +104,7 @@ def test_generation_by_generation_is_the_same_as_at_once(tmp_path: Path) -> None
 
 
 def test_retention_needs_the_lease(run: Run) -> None:
-    with pytest.raises(StoreRefused, match="needs the run's lease"):
+    with pytest.raises(StoreRefused, match="requires the run's lease"):
         retire(Run(run.store, "smoke"), POLICY, CLOCK)
 
 
@@ -120,7 +120,7 @@ def test_bytes_at_the_end_of_a_run() -> None:
 def test_a_store_that_is_too_small_is_refused(tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "not" / "yet"))
     check_room(store, 1000)
-    with pytest.raises(StoreRefused, match=r"GB are free and the run will need about 1000000\.0 GB"):
+    with pytest.raises(StoreRefused, match=r"GB are free, but the run will need about 1000000\.0 GB"):
         check_room(store, 10**15)
 
 
@@ -216,7 +216,7 @@ def test_a_fork_killed_half_way_is_finished_by_the_same_command(run: Run) -> Non
     fork(run, "other", 1, [], versions, CLOCK)
     for stage in ("evolve", "rate", "update"):
         run.store.delete(f"other/generation=0001/{stage}.json")
-    with hold(run.store, "other") as epoch, pytest.raises(StoreRefused, match="a fork that was not finished"):
+    with hold(run.store, "other") as epoch, pytest.raises(StoreRefused, match="is an unfinished fork"):
         first_generation(Run(run.store, "other", epoch))
     made = fork(run, "other", 1, [], versions, CLOCK)
     assert fsck(made) == [] and first_generation(made) == 2
@@ -232,7 +232,7 @@ def test_forks_that_make_no_sense_are_refused(run: Run) -> None:
         with pytest.raises(ConfigError, match=error):
             fork(run, "other", 1, settings, versions, CLOCK)
     for run_id, generation, error in (
-        ("smoke", 1, "needs an id of its own"),
+        ("smoke", 1, "needs a different id"),
         ("other", 7, "has not finished generation 7"),
         ("other", -2, "has not finished generation -2"),
         ("../x", 1, "lower-case letters"),
@@ -240,7 +240,7 @@ def test_forks_that_make_no_sense_are_refused(run: Run) -> None:
         with pytest.raises(StoreRefused, match=error):
             fork(run, run_id, generation, [], versions, CLOCK)
     fork(run, "other", 1, [], versions, CLOCK)
-    with pytest.raises(StoreRefused, match="run other exists already"):
+    with pytest.raises(StoreRefused, match="run other already exists"):
         fork(run, "other", 0, [], versions, CLOCK)
     with pytest.raises(StoreRefused, match="there is no run nobody"):
         fork(Run(run.store, "nobody"), "new", 0, [], versions, CLOCK)
@@ -268,7 +268,7 @@ def test_exported_tasks_are_valid_new_and_described(run: Run, tmp_path: Path) ->
     card = (tmp_path / "out" / "README.md").read_text()
     assert run.history.head() in card and "| proposals behind them | 48, of which 40 were valid and 5 are new |" in card
     assert all(f"- `{name}`: " in card for name in SCHEMA.names)
-    with pytest.raises(StoreRefused, match=r"tasks\.parquet exists already"):
+    with pytest.raises(StoreRefused, match=r"tasks\.parquet already exists"):
         export_tasks(run, tmp_path / "out")
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreRefused, match=r"Not a directory|File exists"):

@@ -110,7 +110,7 @@ def test_a_flipped_bit_in_a_bucket_is_damage(store: Any) -> None:
 def test_a_second_holder_is_refused_and_a_fenced_one_commits_nothing(store: Store) -> None:
     with hold(store, "smoke", beat_seconds=0.3) as old:
         frozen = Run(store, "smoke", old)
-        with pytest.raises(LeaseHeld, match="is being worked on by process"), hold(store, "smoke", beat_seconds=0.3):
+        with pytest.raises(LeaseHeld, match="is in use by process"), hold(store, "smoke", beat_seconds=0.3):
             pass
         store.delete("smoke/.lease")
         with hold(store, "smoke") as new:
@@ -182,7 +182,7 @@ with hold(store, "smoke") as epoch:
 def test_a_missing_bucket_is_one_clear_line(endpoint: str) -> None:
     store = open_store("s3://no-such-bucket/x")
     for use in (lambda: store.create("r/a", b""), lambda: store.list("r/"), lambda: store.read("r/a")):
-        with pytest.raises(StoreRefused, match=r"store s3://no-such-bucket/x: .*there is no such bucket"):
+        with pytest.raises(StoreRefused, match=r"store s3://no-such-bucket/x: .*the bucket does not exist"):
             use()
     with pytest.raises(StoreRefused, match="Invalid bucket name"):
         open_store("s3://not_a(bucket/x").list("r/")
@@ -194,7 +194,7 @@ def test_wrong_credentials_are_one_clear_line(endpoint: str, monkeypatch: pytest
     if _takes_anything(monkeypatch):
         pytest.skip("this server takes any credentials")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
-    with pytest.raises(StoreRefused, match="refuses the secret key"):
+    with pytest.raises(StoreRefused, match="rejects the secret key"):
         open_store(f"s3://{BUCKET}/x").create("r/a", b"")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
     with pytest.raises(StoreRefused, match="does not know this access key"):

@@ -131,7 +131,7 @@ def test_grade_names_the_line_at_which_our_code_fails() -> None:
     row = {"kind": "abduction", "program": "p", "output": "7"}
     lines = [json.dumps(row | {"id": name, "answer": str(number)}) for number, name in enumerate(("a", "b", "c"))]
     stdin, out = io.BytesIO("\n".join([lines[0], "bad", *lines[1:]]).encode()), io.StringIO()
-    with pytest.raises(judge.NotJudged, match="the line with id 'b' or one soon after it: OverflowError") as failed:
+    with pytest.raises(judge.NotJudged, match="failed at the line with id 'b' or shortly after it: OverflowError") as failed:
         judge.grade(Broken(OverflowError("too large")), stdin, out)
     assert failed.value.exit_code == 1
     assert [json.loads(line)["id"] for line in out.getvalue().splitlines()] == ["a", None]

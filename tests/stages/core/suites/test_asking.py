@@ -115,7 +115,7 @@ def test_the_style_follows_from_the_tokenizer_and_can_be_chosen(instructed: Path
     assert len(keys) == len(STYLES)
     shown = words_of(asked("humaneval-plus", chat, SAMPLES), Backend(chat)).asks(BODY)
     assert shown == f"<user>{wording(BODY, 'chat').asked}<answer>{wording(BODY, 'chat').opening}"
-    with pytest.raises(ConfigError, match="style chat: infra/models/seed: the tokenizer has no chat template; take completion"):
+    with pytest.raises(ConfigError, match="seed: the tokenizer has no chat template; use completion instead"):
         words_of(asked("gsm8k", base, SAMPLES, style="chat"), Backend(base))
 
 
@@ -141,7 +141,7 @@ def test_chat_on_a_base_model_is_one_line_and_code_2(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "flows.cli", "benchmark", *options]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert "has no chat template; take completion" in done.stderr
+    assert "has no chat template; use completion instead" in done.stderr
 
 
 def test_the_manifest_says_how_a_model_was_asked(tmp_path: Path) -> None:

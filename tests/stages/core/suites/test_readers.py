@@ -191,11 +191,11 @@ def test_data_that_cannot_be_used(text: str, message: str, tmp_path: Path) -> No
 
 
 def test_a_folder_or_suite_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"none of gsm8k.jsonl is there; fetch it with: populora benchmark .*--suite gsm8k"):
+    with pytest.raises(ConfigError, match=r"none of gsm8k.jsonl; download with: populora benchmark .*--suite gsm8k"):
         load("gsm8k", tmp_path)
-    with pytest.raises(ConfigError, match="there is no such folder"):
+    with pytest.raises(ConfigError, match="the folder does not exist"):
         load("gsm8k", tmp_path / "no")
-    with pytest.raises(ConfigError, match="suite 'gsm9k' is none of probe-dev, probe-test, aime24"):
+    with pytest.raises(ConfigError, match="suite 'gsm9k' is not one of probe-dev, probe-test, aime24"):
         load("gsm9k", tmp_path)
 
 
