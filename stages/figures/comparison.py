@@ -1,6 +1,6 @@
 """Figures over several runs: scores against what they cost, curves of training, and differences between arms.
 
-Lines are means over seeds, bands their t intervals; thin lines are single runs where there are few. One colour an arm throughout.
+Lines are means over seeds, bands their t intervals; thin lines are single runs if there are few. Each arm keeps one colour.
 """
 
 import textwrap

@@ -1,4 +1,4 @@
-"""Figures of learning: how well students solve, what everybody earns, and whether members keep exploring.
+"""Figures of learning: how well students solve, the rewards of each role, and whether members keep exploring.
 
 Each function answers one question from condensed tables (`stages.core.statistics.condensed`) of all generations so far. Bands
 and bars are one standard error; attempts at one task and proposals from one prompt count as one observation

@@ -1,4 +1,4 @@
-"""Figures of the population: ratings, who meets whom, who descends from whom, and how offspring fare."""
+"""Figures of the population: ratings, matches, descent, and the performance of offspring."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from stages.core.statistics.estimates import Estimate, estimate, only, series
 from stages.figures.plates import GRID, INK, MUTED, ROLE, SMALL, Plate, canvas, curve, end_labels, label, legend
 
 SHOWN = 12  # members a role in the heat map, the newest; with more, rating curves name the living only
-CROWD = 20  # births; with more, the tree names long lives only and no operators, which stand in the table of offspring
+CROWD = 20  # births; with more, the tree names only long-lived members and no operators (they are in the table of offspring)
 STYLES = ("-", "--", "-.", ":")
 
 
@@ -126,7 +126,7 @@ def _name_cells(ax: Any, teachers: list[str], students: list[str]) -> None:
 
 
 def calibration(ratings: pa.Table) -> Plate:
-    """Observed solve rates against those that ratings foretold."""
+    """Observed solve rates against those that ratings predicted."""
     plate = Plate("calibration", "Do ratings foretell solve rates?", "No match between rated members yet.", ("ratings",))
     rated = ratings.filter(pc.and_(pc.equal(ratings["role"], "student"), pc.is_valid(ratings["observed"])))
     if not rated.num_rows:

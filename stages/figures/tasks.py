@@ -1,4 +1,4 @@
-"""Figures of the tasks and of the machine: what teachers write, what the sandbox says, and where the time goes."""
+"""Figures of the tasks and of the machine: what teachers write, the sandbox's verdicts, and where the time goes."""
 
 from collections import Counter
 

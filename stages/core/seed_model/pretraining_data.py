@@ -14,7 +14,7 @@ from stages.core.seed_model.programs import Behaviours, Program, ProgramKeys, dr
 ROW = 512
 SHOWN_PAIRS = 5
 NUM_INPUTS = 10
-PROPOSED_INPUTS = NUM_INPUTS + 2  # what a teacher asks for, and a few to spare: who writes ten cannot count so exactly
+PROPOSED_INPUTS = NUM_INPUTS + 2  # the number a teacher needs, and a few extra: a small model cannot count to ten exactly
 FORMS = ("deduction", "abduction", "induction", "propose", "propose_inputs")
 
 _OUTPUT_ID = seed_tokenizer.IDS[OUTPUT]
@@ -146,7 +146,7 @@ def pack(documents: Iterator[Document], count: int) -> tuple[np.ndarray, np.ndar
             fitting = [index for index, each in enumerate(waiting) if filled + len(each.ids) <= ROW]
             if not fitting:
                 break
-            # The first of a row is any one, lest short documents gather in late rows.
+            # The first document of a row is arbitrary, so that short documents do not accumulate in late rows.
             chosen = waiting.pop(fitting[(row * 7919) % len(fitting)] if filled < ROW // 2 else fitting[-1])
             end = filled + len(chosen.ids)
             ids[row, filled:end], weights[row, filled:end], segments[row, filled:end] = chosen.ids, chosen.weights, segment

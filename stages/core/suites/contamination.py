@@ -62,7 +62,7 @@ def matches(
 
 
 def texts_of(problem: Problem) -> tuple[str, ...]:
-    """What of a problem a task could have been taken from."""
+    """Return the texts of a problem that a task could have been copied from."""
     return tuple(text for text in (problem.question, problem.program, problem.reference) if text)
 
 

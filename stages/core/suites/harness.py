@@ -2,8 +2,8 @@
 
 The sandbox runs programs that define `f` and judges their text by rules made for tasks (few modules, no `exec`, no streams).
 A benchmark's solution may be any Python, so it goes in as *data*, an argument of a fixed program of ours, and is compiled in
-there, with all builtins and whatever modules the process holds. Nothing is given away by that: the rules are a filter for the
-quality of tasks and no wall, and the walls (no network, files, processes, own uid, limits) stand around the process.
+there, with all builtins and whatever modules the process holds. This does not weaken the sandbox: the rules filter the quality of
+tasks and are not a wall, and the walls (no network, files, processes, own uid, limits) surround the process.
 
 In: the solution, what to call, and the tests' inputs, compressed. Never an expected output: what the calls returned comes out
 as text and is compared on the host, so a solution can lie about its own values only. Each value is one line, a letter and a
@@ -220,7 +220,7 @@ class ReturnedValue:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a run: the sandbox's status, a line of detail, and the values that came back, a list a group."""
+    """Outcome of a run: the sandbox's status, a line of detail, and the returned values, one list per group."""
 
     status: str
     detail: str
@@ -254,7 +254,7 @@ def stdin_job(source: str, prelude: str, given: str) -> Job:
 
 
 def read(verdict: Verdict) -> Outcome:
-    """What a verdict on one of these jobs says. Lines that are none (the solution tampered) make it a crash."""
+    """Read the outcome from a verdict on one of these jobs. Invalid lines (the solution tampered) make it a crash."""
     if verdict.status is not Status.VALID:
         return Outcome(verdict.status, verdict.detail, ())
     assert verdict.value is not None

@@ -1,4 +1,4 @@
-"""The grader of mathematical answers: math-verify in processes of its own, behind walls, that end when they take too long.
+"""The grader of mathematical answers: math-verify in separate processes, behind walls, stopped when they take too long.
 
 A dead or hanging grader is a status of that one answer (`timeout`, `crash`), never a hang and never a wrong verdict on another:
 each question waits for its own reply, and the process that failed is replaced. Equal questions are asked once. What counts is the
@@ -63,7 +63,7 @@ class MathGrader:
         self.size, self.seconds, self.starting, self.python = workers, seconds, starting, python or sys.executable
         self.workers: list[_Worker] = []
         self.known: dict[MathAnswer, Reply] = {}
-        self.modules: list[str] = []  # what the libraries wanted to load once they stood behind the walls
+        self.modules: list[str] = []  # what the libraries tried to load once behind the walls
         self.missing: tuple[str, ...] = ()  # walls that this machine does not have
 
     def grade(self, questions: Sequence[MathAnswer]) -> list[Reply]:
@@ -163,7 +163,7 @@ class _Worker:
         """Sends a question."""
         self.question, self.deadline = question, time.monotonic() + PATIENCE * seconds
         data = json.dumps({"gold": question.gold, "answer": question.answer, "seconds": seconds}).encode() + b"\n"
-        with contextlib.suppress(BrokenPipeError):  # it has died; `take` says so
+        with contextlib.suppress(BrokenPipeError):  # it has died; `take` reports it
             self.input.write(data)
             self.input.flush()
 

@@ -1,9 +1,8 @@
 """The process that decides whether two answers are equal: JSON lines in (gold, answer), JSON lines out. See math_grader.py.
 
 It may hang or grow without bound on what a model wrote: each question has so much processor time, after which the kernel ends
-the process. The parsers inside (antlr, sympy) see text that nobody vouches for, so it stands behind walls (math_walls.py).
-Nothing can be imported there: what sympy would load late is named in the reply, and the question is put again to a process that
-has it.
+the process. The parsers inside (antlr, sympy) read untrusted text, so the process runs behind walls (math_walls.py). Nothing can
+be imported there: the reply names what sympy would load late, and the question is put again to a process that has loaded it.
 """
 
 import importlib

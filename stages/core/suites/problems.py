@@ -34,8 +34,8 @@ class Problem:
     """One problem.
 
     `inputs` are the base tests (argument lists as literal text, or standard inputs), `plus_inputs` the further ones. `outputs`
-    hold what is right: expected values as literal text or standard outputs, in the order of the tests; the gold answers (any
-    of them counts) in mathematics; empty where `reference`, a right program, says it.
+    hold the correct results: expected values as literal text or standard outputs, in the order of the tests; in mathematics the
+    gold answers (any of them counts); empty if `reference`, a correct program, defines them.
     """
 
     problem_id: str
@@ -97,10 +97,10 @@ def checked(problems: Sequence[Problem]) -> list[Problem]:
     seen: set[str] = set()
     for problem in problems:
         if problem.problem_id in seen:
-            raise BadSuite(f"problem {problem.problem_id!r} is there twice")
+            raise BadSuite(f"problem {problem.problem_id!r} occurs twice")
         seen.add(problem.problem_id)
     if not problems:
-        raise BadSuite("there is no problem")
+        raise BadSuite("the suite has no problems")
     return list(problems)
 
 

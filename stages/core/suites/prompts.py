@@ -79,7 +79,7 @@ def wording(problem: Problem, style: str) -> Wording:
         return _completion(problem)
     if style == "azr":
         return Wording(_AZR.format(question=_question(problem)))
-    raise ValueError(f"style {style!r} is none of {', '.join(STYLES)}")
+    raise ValueError(f"unknown style {style!r}: known are {', '.join(STYLES)}")
 
 
 def digest(problems: Iterable[Problem], style: str) -> str:

@@ -1,4 +1,4 @@
-"""What scores say and how sure they are: pass@k, avg@k, standard errors clustered by problem, paired comparisons. Pure.
+"""Statistics of scores: pass@k, avg@k, standard errors clustered by problem, paired comparisons. Pure.
 
 A problem is one cluster: its attempts are averaged first, and the error is over problems. Undefined numbers are None (no error
 with fewer than two problems) or raise (pass@k of fewer than k attempts); they are never filled in.
