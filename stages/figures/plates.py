@@ -65,7 +65,7 @@ def plain(ax: Any) -> None:
 
 
 def label(ax: Any, y: str, x: str = "generation", panel: str = "") -> None:
-    """Axis labels with units, and the name of the panel where there are several."""
+    """Set axis labels with units, and the panel's name if there are several panels."""
     ax.set_xlabel(x, fontsize=TEXT, color=INK)
     ax.set_ylabel(y, fontsize=TEXT, color=INK)
     if x.startswith("generation"):

@@ -11,7 +11,7 @@ from matplotlib.colors import Normalize
 from stages.core.statistics.estimates import Estimate, estimate, only, series
 from stages.figures.plates import GRID, INK, MUTED, ROLE, SMALL, Plate, canvas, curve, end_labels, label, legend
 
-SHOWN = 12  # members a role in the heat map, the newest; with more, rating curves name the living only
+SHOWN = 12  # newest members per role in the heat map; with more, rating curves name only living members
 CROWD = 20  # births; with more, the tree names only long-lived members and no operators (they are in the table of offspring)
 STYLES = ("-", "--", "-.", ":")
 
@@ -206,7 +206,7 @@ def _birth(ax: Any, birth: dict[str, Any], slots: Mapping[str, int], shift: floa
 
 
 def recovery(samples: pa.Table, offspring: pa.Table) -> Plate:
-    """What offspring earn against the rest of their role, by age."""
+    """Rewards of offspring compared with the rest of their role, by age."""
     plate = Plate("recovery", "How do offspring fare after birth?", "No offspring has played yet.", ("samples", "offspring"))
     births = [row for row in offspring.to_pylist() if row["member_id"] in set(samples["member_id"].to_pylist())]
     if not births:

@@ -1,8 +1,8 @@
 """Scores of programs: every test in the sandbox, every comparison on the host.
 
 HumanEval+ and MBPP+: base and plus tests are two runs of one process, each from a fresh module, as EvalPlus has two processes.
-The right values come from the task's reference, run in the same way. LiveCodeBench: methods are called in one process; programs
-that read standard input get a process a test, a few tests at first, the rest only if those passed.
+The correct values come from the task's reference, run in the same way. LiveCodeBench: methods are called in one process; programs
+that read standard input get one process per test, a few tests at first, the rest only if those passed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -138,7 +138,7 @@ def _judged(problem: Problem, both: Outcome, base: Outcome | None, expected: Seq
 
 
 def _word(returned: Sequence[ReturnedValue], failing: str) -> str:
-    """`error` where an exception ended the run at the test that failed, else `wrong`."""
+    """Return `error` if an exception ended the run at the failed test, else `wrong`."""
     ended = returned[-1].tag == "e" if returned else False
     return "error" if ended and failing.startswith(f"test {len(returned)}:") else "wrong"
 

@@ -1,4 +1,4 @@
-"""The program that runs a solution inside the sandbox, and both ends of its text: what goes in, what comes out.
+"""The program that runs a solution inside the sandbox, and the encoding of its inputs and outputs.
 
 The sandbox runs programs that define `f` and judges their text by rules made for tasks (few modules, no `exec`, no streams).
 A benchmark's solution may be any Python, so it goes in as *data*, an argument of a fixed program of ours, and is compiled in
@@ -214,7 +214,7 @@ class ReturnedValue:
     text: str
 
     def value(self) -> object:
-        """The value itself, of exact builtin types. Raises LiteralError."""
+        """Return the value, of exact builtin types. Raise LiteralError."""
         return parse_value(self.text, limit=MAX_RETURNED)
 
 
@@ -228,28 +228,28 @@ class Outcome:
 
 
 def function_job(source: str, prelude: str, entry: str, shape: str, groups: Sequence[Sequence[str]]) -> Job:
-    """Calls `entry` (or `Class.method`) for every argument list of every group; each group starts from a fresh module.
+    """Return a job that calls `entry` (or `Class.method`) for every argument list; each group starts from a fresh module.
 
-    `groups` hold argument lists as wire text (`arguments_wire`), a tuple each. `shape` is what of a value comes out: itself
-    (``), its members as a set (`set`), whether there is one (`is_some`; `some` lets booleans through).
+    `groups` hold argument lists as wire text (`arguments_wire`), one tuple each. `shape` is the returned part of a value: the
+    value (``), its members as a set (`set`), or whether there is one (`is_some`; `some` passes booleans through).
     """
     text = "[" + ", ".join("[" + ", ".join(group) + "]" for group in groups) + "]"
     return _job(_FUNCTION, source, prelude, entry, shape, _packed(text.encode("ascii")))
 
 
 def version() -> str:
-    """Names the programs that run solutions: what they returned under another version is not comparable."""
+    """Return the version of the programs that run solutions. Results of different versions are not comparable."""
     return hashlib.sha256((_FUNCTION + _STDIN).encode()).hexdigest()[:12]
 
 
 def output_digest(lines: Sequence[str]) -> ReturnedValue:
-    """What comes back in place of a long standard output with these lines."""
+    """Return the value that replaces a long standard output with these lines."""
     text = "v" + ascii("\n".join(lines))
     return ReturnedValue("d", f"'{hashlib.sha256(text.encode()).hexdigest()}'")
 
 
 def stdin_job(source: str, prelude: str, given: str) -> Job:
-    """Runs the solution as a program with this standard input; what it wrote to standard output comes out."""
+    """Return a job that runs the solution as a program with this standard input and returns its standard output."""
     return _job(_STDIN, source, prelude, _packed(given.encode("utf-8", "surrogatepass")))
 
 

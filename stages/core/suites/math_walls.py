@@ -50,7 +50,7 @@ def raise_walls() -> list[str]:
 
 
 def _filter() -> bool:
-    """Installs the filter; False where this machine has none."""
+    """Install the filter; return False if this machine does not support it."""
     if sys.platform != "linux" or platform.machine() not in _MACHINES:
         return False
     library = ctypes.CDLL(None, use_errno=True)
