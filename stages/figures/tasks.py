@@ -84,8 +84,8 @@ def program_complexity(tasks: pa.Table) -> Plate:
     caption = (
         "Means over valid programs, as written and stripped of comments, docstrings and dead code. Bands are ±1 standard error "
         "over prompts; "
-        f"n = {groups} prompts per generation with a valid program, {valid.num_rows:,} programs in all. Longer is not harder: "
-        "see the solve rate."
+        f"n = {groups} prompts per generation with a valid program, {valid.num_rows:,} programs in all. "
+        "A longer program is not necessarily harder: see the solve rate."
     )
     return Plate(plate.name, plate.question, caption, plate.tables, figure)
 
