@@ -19,7 +19,7 @@ from stages.core.values.canonical import canonical, parse_value
 
 @dataclass(frozen=True)
 class BenchmarkPlan:
-    """One greedy attempt a problem, and `attempts` sampled ones."""
+    """One greedy attempt per problem, and `attempts` sampled ones."""
 
     suite: str
     attempts: int
@@ -29,7 +29,7 @@ class BenchmarkPlan:
 
 @dataclass(frozen=True)
 class Player:
-    """Who is scored: a member with the weights it has."""
+    """A scored member with its current weights."""
 
     member_id: str
     role: str
@@ -38,7 +38,7 @@ class Player:
 
 
 def chosen_problems(problems: pa.Table, limit: int) -> pa.Table:
-    """The first `limit` problems in turn over kinds and bands (0: all), so that every slice is evenly cut."""
+    """Return the first `limit` problems (0: all), taken in turn over kinds and bands so that all slices shrink evenly."""
     if not limit or limit >= problems.num_rows:
         return problems
     slices: dict[tuple[str, int], list[int]] = {}
@@ -59,7 +59,7 @@ def answer(
     seed: int,
     progress: Progress = silent,
 ) -> pa.Table:
-    """ANSWERS: every player's greedy and sampled completions on every problem, judged as the run judges."""
+    """Return ANSWERS: every player's greedy and sampled completions on every problem, judged as in a run."""
     listed = problems.to_pylist()
     prompts = [tuple(engine.encode(_prompt(style, problem))) for problem in listed]
     asked = [
@@ -133,10 +133,10 @@ def _judged(rows: list[dict], problems: Mapping[str, dict], sandbox: Sandbox) ->
 
 
 def score(answers: pa.Table, players: Sequence[Player]) -> pa.Table:
-    """SCORES: greedy pass@1 and unbiased pass@n of each player, in all, by kind, and by kind and band.
+    """Return SCORES: greedy pass@1 and unbiased pass@n of each player, overall, by kind, and by kind and band.
 
-    pass@k = 1 - C(n - c, k) / C(n, k) for n attempts of which c are correct (Chen et al. 2021); standard errors are over
-    problems, each problem one cluster. Undefined (absent) for fewer than two problems.
+    pass@k = 1 - C(n - c, k) / C(n, k) for n attempts of which c are correct (Chen et al. 2021). Standard errors are over
+    problems, each problem one cluster; they are undefined (absent) for fewer than two problems.
     """
     rows = []
     listed = answers.select(["member_id", "problem_id", "kind", "band", "greedy", "correct"]).to_pylist()
@@ -156,9 +156,9 @@ def score(answers: pa.Table, players: Sequence[Player]) -> pa.Table:
 
 @dataclass(frozen=True)
 class FormShares:
-    """One adapter's greedy or sampled answers: the share that has the asked form, and how many of those are correct.
+    """One adapter's greedy or sampled answers: the share in the required format, and how many of those are correct.
 
-    Standard errors are over problems, all attempts at one of them a cluster; `right` is a ratio of sums, linearized.
+    Standard errors are over problems; all attempts at one problem form a cluster. `right` is a linearized ratio of sums.
     """
 
     adapter_id: str
@@ -171,7 +171,7 @@ class FormShares:
 
 
 def forms(answers: pa.Table) -> list[FormShares]:
-    """The form of every adapter's answers, greedy before sampled."""
+    """Return how well every adapter's answers follow the required format, greedy before sampled."""
     found: dict[tuple[str, bool], dict[str, list[tuple[bool, bool]]]] = {}
     for row in answers.select(["adapter_id", "greedy", "problem_id", "status", "correct"]).to_pylist():
         own = found.setdefault((row["adapter_id"], row["greedy"]), {})
@@ -187,7 +187,7 @@ def _form(adapter_id: str, greedy: bool, problems: list[list[tuple[bool, bool]]]
 
 
 def _ratio(clusters: list[tuple[int, int]]) -> tuple[float, float | None]:
-    """A ratio of sums over clusters with its standard error; not a number where the lower sum is 0."""
+    """Return a ratio of sums over clusters and its standard error; NaN if the denominator is 0."""
     over, under, n = sum(top for top, _ in clusters), sum(bottom for _, bottom in clusters), len(clusters)
     if not under:
         return math.nan, None
@@ -209,7 +209,7 @@ def _measures(rows: list[dict]) -> Iterator[tuple[str, list[float], int]]:
 
 
 def pass_at_k(attempts: int, correct: int, k: int) -> float:
-    """The unbiased estimate of pass@k (Chen et al. 2021). Raises ValueError where it is undefined: attempts < k."""
+    """Return the unbiased estimate of pass@k (Chen et al. 2021). Raise ValueError if it is undefined (attempts < k)."""
     if attempts < k:
         raise ValueError(f"pass@{k} is undefined for {attempts} attempts")
     return 1.0 - math.comb(attempts - correct, k) / math.comb(attempts, k)

@@ -1,16 +1,16 @@
-"""Evolve: in each role the weakest members are replaced by offspring made from the weights of the others.
+"""Evolve: replace the weakest members of each role with offspring made from the weights of the others.
 
 Fitness = mu - kappa * sigma (TrueSkill's lower confidence bound). Selection = truncation: the bottom max(1, floor(gamma N)) of a
-role, at most N - 1, are culled. Each is replaced by the child of survivors of its role, drawn evenly: one for a mutation, two
-distinct ones for a crossover, which happens with chance `crossover_share` (arXiv 2605.16727). A lone member is left alone.
+role, at most N - 1, are culled. Each is replaced by a child of survivors of its role, drawn uniformly: one parent for a mutation,
+two distinct ones for a crossover, which has probability `crossover_share` (arXiv 2605.16727). A role's only member is kept.
 
 Deviations:
 1. A child inherits its parent's rating (crossover: mean mu, larger sigma). With `fresh` ratings, as published, its wide sigma
    makes it the first to be culled at the next event; `min_age` protects a newborn for that many events.
-2. Parents of a crossover are ordered by fitness, the better one first: operators that extrapolate need to know it.
-3. With fewer than two survivors a crossover falls to a mutation, and the row's note says so.
-4. `mix="alternate"` takes mutation and crossover in turn over events, roles and children instead of drawing, so that a short run
-   holds both.
+2. Parents of a crossover are ordered by fitness, the better one first: operators that extrapolate need this order.
+3. With fewer than two survivors a crossover falls back to a mutation, and the row's note states it.
+4. `mix="alternate"` alternates between mutation and crossover over events, roles and children instead of drawing, so that a
+   short run contains both.
 
 A child starts as `{member}-start` with the rank and alpha of its parents, no optimizer moments and step 0.
 """
@@ -31,14 +31,14 @@ from stages.core.population import PREFIX, Member, Role, next_number, start_adap
 from stages.core.randomness import completion_seed, generator
 
 Operator = Callable[[Sequence[Weights], np.random.Generator], tuple[Weights, dict[str, Any]]]
-"""Parents' weights (one, or the better and the worse) and a generator -> the child's weights and the parameters drawn or used."""
+"""(parents' weights: one, or the better and the worse; generator) -> the child's weights and the parameters drawn or used."""
 
 EVOLVING: tuple[Role, ...] = ("teacher", "student")
 
 
 @dataclass(frozen=True)
 class EvolutionPolicy:
-    """When and how the weakest are replaced; `every` = 0 or `gamma` = 0 switches evolution off."""
+    """When and how the weakest members are replaced; `every` = 0 or `gamma` = 0 disables evolution."""
 
     every: int = 10
     gamma: float = 0.25
@@ -55,7 +55,7 @@ class EvolutionPolicy:
 
 @dataclass(frozen=True)
 class PlannedOffspring:
-    """What is decided about a child before its weights are made."""
+    """Everything that is decided about a child before its weights are made."""
 
     member_id: str
     replaces: Member
@@ -68,7 +68,7 @@ class PlannedOffspring:
 
 
 def due(generation: int, generations: int, policy: EvolutionPolicy) -> bool:
-    """Whether `generation` ends with evolution: every `every` generations, but never after the last one."""
+    """Return whether `generation` ends with evolution: every `every` generations, but never after the last one."""
     return bool(policy.every) and (generation + 1) % policy.every == 0 and generation + 1 < generations
 
 
@@ -82,10 +82,10 @@ def evolve(
     digest: Callable[[Adapter], str],
     measure: Callable[[Weights, Weights], AdapterChange] = compare,
 ) -> tuple[pa.Table, dict[str, Adapter]]:
-    """OFFSPRING of one evolution event and the new adapters by id.
+    """Return OFFSPRING of one evolution event and the new adapters by id.
 
-    `population` stands as updated and rated; `adapters` holds at least the parents' weights (`needed` tells which) by adapter id;
-    `operators` are those of the policy's space, by name; `digest` gives the sha256 of a stored adapter; `measure` the
+    `population` is updated and rated. `adapters` holds at least the parents' weights (see `needed`) by adapter id.
+    `operators` are those of the policy's space, by name. `digest` returns the sha256 of a stored adapter, and `measure` the
     change from a parent to its child.
     """
     rows, children = [], {}
@@ -102,13 +102,13 @@ def evolve(
 
 
 def needed(population: Sequence[Member], generation: int, seed: int, policy: EvolutionPolicy) -> list[str]:
-    """Ids of the adapters that this event reads, so that a caller loads no others."""
+    """Return the ids of the adapters that this event reads, so that a caller loads no others."""
     parents = [parent.adapter_id for birth in births(population, generation, seed, policy) for parent in birth.parents]
     return list(dict.fromkeys(parents))
 
 
 def births(population: Sequence[Member], generation: int, seed: int, policy: EvolutionPolicy) -> list[PlannedOffspring]:
-    """Who is replaced, by whose child and how: everything about the event but the weights."""
+    """Return which members are replaced, by whose child and how: everything about the event except the weights."""
     planned = []
     for turn, role in enumerate(EVOLVING):
         members = [member for member in population if member.role == role]
@@ -126,7 +126,7 @@ def births(population: Sequence[Member], generation: int, seed: int, policy: Evo
 
 
 def culled(members: Sequence[Member], generation: int, policy: EvolutionPolicy) -> list[Member]:
-    """The members of one role that go at the end of `generation`, weakest first; ties go by slot."""
+    """Return the members of one role that are removed at the end of `generation`, weakest first; slots break ties."""
     if not policy.gamma or not policy.every:
         return []
     count = min(max(1, int(len(members) * policy.gamma)), len(members) - 1)
@@ -136,7 +136,7 @@ def culled(members: Sequence[Member], generation: int, policy: EvolutionPolicy) 
 
 
 def _protected(member: Member, generation: int, policy: EvolutionPolicy) -> bool:
-    """Members of the first generation are no newborns; a child is protected at its first `min_age` events."""
+    """Return whether the member may not be culled: a child during its first `min_age` events, never a founding member."""
     events_met = (generation + 1 - member.born) // policy.every
     return member.born > 0 and events_met <= policy.min_age
 
@@ -144,7 +144,7 @@ def _protected(member: Member, generation: int, policy: EvolutionPolicy) -> bool
 def _kind(
     rng: np.random.Generator, generation: int, turn: int, survivors: int, policy: EvolutionPolicy
 ) -> tuple[Literal["mutation", "crossover"], str]:
-    """The kind of operator, and the row's note."""
+    """Return the kind of operator and the row's note."""
     event = (generation + 1) // policy.every
     drawn = rng.random() < policy.crossover_share
     crossover = drawn if policy.mix == "draw" else (event + turn) % 2 == 0

@@ -1,4 +1,4 @@
-"""Grade: which answers hold. Three outcomes, never two: right, wrong, or an exception when the sandbox gave no verdict."""
+"""Grade: decide which answers are correct. Three outcomes: right, wrong, or an exception if the sandbox gave no verdict."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -20,11 +20,11 @@ def grade(
     replayed: Iterable[Mapping[str, Any]] = (),
     progress: Progress = silent,
 ) -> pa.Table:
-    """GRADES: one row a rollout, in order; `replayed` are the stored tasks (rows of SEEDS) among those attempted.
+    """Return GRADES: one row per rollout, in order. `replayed` are the stored tasks (rows of SEEDS) among those attempted.
 
     A missing answer is `format`. Deduction compares values on the host; abduction runs the task's program on the answer, and
     any input that gives the output counts; induction runs the answer on every pair, shown and hidden (Absolute Zero Reasoner
-    judges the hidden ones only).
+    judges only the hidden ones).
     """
     task_of = {row["task_id"]: row for row in [*replayed, *tasks.to_pylist()]}
     listed = rollouts.select(["rollout_id", "task_id", "match_id", "student_id", "kind", "answer"]).to_pylist()

@@ -1,8 +1,8 @@
-"""Match: every teacher is given one student, near its own strength.
+"""Match: assign each teacher one student of similar strength.
 
 Prioritised fictitious self-play (arXiv 2605.16727): with p the student's chance to win by rating, a teacher draws its student
-with weight p(1 - p). Teachers choose in an order drawn anew each generation; a student that is chosen leaves the pool, and the
-pool refills when it is empty. So every student plays when there are no fewer teachers than students; else some stay idle.
+with weight p(1 - p). Teachers choose in an order that is drawn each generation. A chosen student leaves the pool, and an empty
+pool is refilled. Every student plays if there are at least as many teachers as students; otherwise some stay idle.
 
 Deviations: `random` and `round_robin` are ablations.
 """
@@ -18,7 +18,7 @@ from stages.core.population import Member, of_role
 
 Pair = tuple[Member, Member]
 Matchmaker = Callable[[Sequence[Member], Sequence[Member], np.random.Generator, int, float], list[Pair]]
-"""(teachers, students, generator, generation, beta) -> one (teacher, student) for every teacher."""
+"""(teachers, students, generator, generation, beta) -> one (teacher, student) pair per teacher."""
 
 
 def match(
@@ -28,7 +28,7 @@ def match(
     beta: float,
     matchmaker: str | Matchmaker = "pfsp",
 ) -> pa.Table:
-    """MATCHES of one generation, a row for every teacher; a single agent meets itself."""
+    """Return MATCHES of one generation, one row per teacher; a single agent meets itself."""
     if len(population) == 1 and population[0].role == "both":
         pairs = [(population[0], population[0])]
     else:
@@ -55,7 +55,7 @@ def match(
 def pfsp(
     teachers: Sequence[Member], students: Sequence[Member], rng: np.random.Generator, generation: int, beta: float
 ) -> list[Pair]:
-    """Students are drawn with weight p(1 - p)."""
+    """Draw students with weight p(1 - p)."""
 
     def weights(teacher: Member, pool: Sequence[Member]) -> np.ndarray:
         chances = np.array([win_chance(student.rating, teacher.rating, beta) for student in pool])
@@ -67,14 +67,14 @@ def pfsp(
 def random(
     teachers: Sequence[Member], students: Sequence[Member], rng: np.random.Generator, generation: int, beta: float
 ) -> list[Pair]:
-    """Students are drawn evenly, whatever their ratings."""
+    """Draw students uniformly, regardless of their ratings."""
     return _drawn(teachers, students, rng, lambda teacher, pool: np.ones(len(pool)))
 
 
 def round_robin(
     teachers: Sequence[Member], students: Sequence[Member], rng: np.random.Generator, generation: int, beta: float
 ) -> list[Pair]:
-    """Teacher i meets student i + generation, modulo the number of students: no draw at all."""
+    """Match teacher i with student i + generation, modulo the number of students, without any draw."""
     return [(teacher, students[(slot + generation) % len(students)]) for slot, teacher in enumerate(teachers)]
 
 
@@ -98,7 +98,7 @@ def _drawn(
         teacher = teachers[index]
         weight = weights(teacher, pool)
         total = weight.sum()
-        # ratings so far apart that every p(1 - p) underflows leave nothing to prefer
+        # if ratings are so far apart that every p(1 - p) underflows, draw uniformly
         choice = rng.choice(len(pool), p=weight / total if total > 0 else None)
         pairs.append((teacher, pool.pop(choice)))
         pool = pool or list(students)

@@ -1,8 +1,8 @@
-"""Propose: every matched teacher writes tasks of the three kinds, conditioned on past tasks.
+"""Propose: each matched teacher writes tasks of the three kinds, conditioned on past tasks.
 
-Deduction and abduction proposals see up to `references` past triplets of their kind and write a new program with one input;
-induction proposals are shown one stored program and write inputs (and a message) for it, as Absolute Zero Reasoner does. All
-prompts of a generation come from one snapshot of the buffer, so no teacher sees another's proposals of the same generation.
+For deduction and abduction, a teacher sees up to `references` past triplets of that kind and writes a new program with one input.
+For induction, it sees one stored program and writes inputs (and a message) for it, as in Absolute Zero Reasoner. All prompts of
+a generation come from one snapshot of the buffer, so no teacher sees another's proposals of the same generation.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ def propose(
     seed: int,
     generation: int,
 ) -> pa.Table:
-    """PROPOSALS: `3 * groups * group_size` rows a match, all teachers in one batch.
+    """Return PROPOSALS: `3 * groups * group_size` rows per match, all teachers in one batch.
 
     `digests` maps an adapter id to the sha256 of its weights; `buffers` maps a teacher to its snapshot by kind.
     """

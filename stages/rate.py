@@ -1,12 +1,12 @@
-"""Rate: what each match says about its two members' strength.
+"""Rate: update the ratings of each match's two members from its result.
 
-One result a match (arXiv 2605.16727): s is the share of the student's graded attempts, over all tasks posed in the match, that
-are correct, and p the student's chance to win by rating. The student wins when s - p > margin, the teacher when p - s > margin,
-and otherwise they draw; a teacher that posed no task at all loses. Ratings then move by TrueSkill.
+Each match has one result (arXiv 2605.16727). s is the share of the student's graded attempts that are correct, over all tasks
+posed in the match, and p is the student's chance to win by rating. The student wins if s - p > margin, the teacher if
+p - s > margin; otherwise they draw. A teacher that posed no task loses. TrueSkill then updates the ratings.
 
-Deviations: the margin is 0.02 where the published rule draws on exact equality only, which almost never happens. A member that
-plays twice is updated in match order; one that stays idle keeps its rating. A single agent's rating is constant. Replayed tasks
-are not rated: their grades are left out before (`stages.core.method.top_up.fresh`), and one that is given here is an error.
+Deviations: the margin is 0.02; the published rule draws only on exact equality, which almost never happens. A member that plays
+twice is updated in match order; an idle member keeps its rating. A single agent's rating is constant. Replayed tasks are not
+rated: `stages.core.method.top_up.fresh` removes their grades beforehand, and passing one here is an error.
 """
 
 from collections import Counter
@@ -32,10 +32,11 @@ def rate(
     draw_margin: float,
     kappa: float,
 ) -> pa.Table:
-    """RATINGS: members in slot order, a row for each match of a member in match order, or one row `idle`.
+    """Return RATINGS: members in slot order, one row per match of a member in match order, or one row `idle`.
 
-    `expected` and `observed` are the student's in both rows of a match, `result` is the row's own member's. `next_adapters` maps
-    a member to (adapter id, sha256) of its weights after the update; a member without an entry keeps those that played.
+    `expected` and `observed` are the student's in both rows of a match; `result` is that of the row's own member.
+    `next_adapters` maps a member to (adapter id, sha256) of its weights after the update; a member without an entry keeps
+    the weights that played.
     """
     ratings = {member.member_id: member.rating for member in population}
     games: dict[str, list[dict[str, Any]]] = {member.member_id: [] for member in population}
@@ -52,7 +53,7 @@ def rate(
         own = {student: (result, teacher), teacher: (_REVERSED[result], student)}
         for name, (outcome, opponent) in own.items():
             if name not in ratings:
-                continue  # a frozen past member: it is played, but not rated
+                continue  # a frozen past member plays, but is not rated
             ratings[name] = after[name]
             match = {"match_id": row["match_id"], "opponent_id": opponent, "expected": row["expected"], "observed": observed}
             games[name].append(match | _change(outcome, before[name], after[name]))
@@ -66,7 +67,7 @@ def rate(
 
 
 def observed_rates(matches: pa.Table, tasks: pa.Table, grades: pa.Table) -> list[float | None]:
-    """For each match the share of correct attempts over all its posed tasks; None where no task was posed."""
+    """Return for each match the share of correct attempts over all its posed tasks; None if no task was posed."""
     gates = tasks["gate"].to_pylist()
     posed = {
         task_id: match_id

@@ -1,8 +1,8 @@
-"""Reward: every proposal and every trained attempt becomes a sample with its reward and advantage.
+"""Reward: turn every proposal and every trained attempt into a sample with its reward and advantage.
 
-A teacher's task is judged by its matched student alone. A replayed task trains the student that met it like any other and pays no
-teacher: it has no proposal here. Advantages are computed for one adapter and role at a time, so that neither another adapter nor,
-in single-agent runs, the other role leaks its scale into them.
+Only the matched student judges a teacher's task. A replayed task trains the student that attempts it like any other task, but
+rewards no teacher, because it has no proposal here. Advantages are computed for one adapter and role at a time, so that neither
+another adapter nor, in single-agent runs, the other role leaks its scale into them.
 """
 
 from collections import defaultdict
@@ -37,10 +37,10 @@ def reward(
     teacher_baseline: str,
     trained_attempts: int,
 ) -> pa.Table:
-    """SAMPLES: all proposals, then the first `trained_attempts` attempts of each task (0: all).
+    """Return SAMPLES: all proposals, then the first `trained_attempts` attempts of each task (0: all).
 
-    `centred` is the reward minus its group's baseline; `advantage` what the estimator makes of it. A group is one prompt's
-    proposals (or, by `teacher_baseline`, one kind's, or each alone), and one task's attempts.
+    `centred` is the reward minus its group's baseline; `advantage` is what the estimator computes from it. A group holds the
+    proposals of one prompt (or, by `teacher_baseline`, of one kind, or each alone), or the attempts at one task.
     """
     rows = _teacher_rows(proposals, tasks, grades, rule, teacher_baseline)
     rows += _student_rows(rollouts, grades, rule, trained_attempts)
@@ -53,7 +53,7 @@ def reward(
 
 
 def solve_rates(grades: pa.Table) -> dict[str, float]:
-    """Share of correct attempts by task id."""
+    """Return the share of correct attempts by task id."""
     outcomes = defaultdict(list)
     for task_id, correct in zip(grades["task_id"].to_pylist(), grades["correct"].to_pylist(), strict=True):
         outcomes[task_id].append(correct)
@@ -98,7 +98,7 @@ def _row(completion: dict, sample_id: str, member_id: str, role: str, group_id: 
 
 
 def _add_advantages(rows: list[dict], estimator: Estimator) -> None:
-    """Adds baseline, centred reward and advantage to the rows of one adapter in one role (the rows were made here)."""
+    """Add baseline, centred reward and advantage, in place, to the rows of one adapter in one role."""
     result = estimator(
         np.array([row["reward"] for row in rows]),
         [row["group_id"] for row in rows],

@@ -1,9 +1,9 @@
-"""Seed: fill the buffers before generation 0 with tasks that the base model itself writes, as Absolute Zero Reasoner does.
+"""Seed: fill the buffers before generation 0 with tasks that the base model writes, as in Absolute Zero Reasoner.
 
-From one identity triplet, the base model (no adapter) proposes; valid, new tasks enter the buffer and become references of the
-next round, until every kind has its rows. The same triplets seed the deduction and the abduction buffer. Differences from
-AZR: duplicates are dropped within a round too, programs of the probe are left out, and every row was graded correct by its own
-gold answer.
+Starting from one identity triplet, the base model (no adapter) proposes tasks. Valid, new tasks enter the buffer and become
+references in the next round, until every kind has its rows. The same triplets seed the deduction and the abduction buffer.
+Differences from AZR: duplicates are also dropped within a round, programs of the probe are left out, and every row's own gold
+answer has been graded correct.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,9 +38,9 @@ def seed(
     fits: Callable[[str], bool],
     progress: Progress = silent,
 ) -> tuple[pa.Table, dict[str, int]]:
-    """SEEDS with `rows` deduction, the same abduction and `rows` induction tasks, and what was counted on the way.
+    """Return SEEDS with `rows` deduction, the same abduction and `rows` induction tasks, and the counts collected on the way.
 
-    Raises ValueError when `max_rounds` rounds did not fill the buffers: such a model cannot start self-play.
+    Raise ValueError if `max_rounds` rounds do not fill the buffers: such a model cannot start self-play.
     """
     counts = {"seed_proposals": 0, "seed_probe_overlap": 0, "seed_duplicates": 0, "seed_too_long": 0}
     programs = _programs(engine, sandbox, style, plan, rows, max_rounds, run_seed, probe_keys, counts, progress)
@@ -65,7 +65,7 @@ def _programs(
     counts: dict[str, int],
     progress: Progress,
 ) -> list[dict]:
-    """Distinct valid programs with one input, the identity first."""
+    """Return distinct valid programs with one input, the identity first."""
     stored = _judged(sandbox, [(Kind.DEDUCTION, IDENTITY)])
     seen = {_key(row) for row in stored}
     for number in range(max_rounds):
@@ -101,7 +101,7 @@ def _inductions(
     fits: Callable[[str], bool],
     progress: Progress,
 ) -> list[dict]:
-    """Seed programs with `num_inputs` inputs each, drawn over the programs until there are enough."""
+    """Return seed programs with `num_inputs` inputs each, drawn over the programs until there are enough."""
     stored: list[dict] = []
     seen = set()
     for number in range(max_rounds):
@@ -132,7 +132,7 @@ def _round(
     name: str,
     counts: dict[str, int],
 ) -> list[Proposed]:
-    """The readable proposals of one batch of prompts of one kind."""
+    """Return the readable proposals of one batch of prompts of one kind."""
     rng = generator(run_seed, 0, "seed", name)
     prompts = [draw_prompt(kind, f"{name}-{index}", buffers, engine, style, plan, rng) for index in range(ROUND)]
     requests = [
@@ -151,7 +151,7 @@ def _round(
 
 
 def _judged(sandbox: Sandbox, proposals: list[tuple[Kind, Proposed]]) -> list[dict]:
-    """Rows of the valid ones, without their ids."""
+    """Return the rows of the valid proposals, without their ids."""
     items = [TaskItem(proposed.program, proposed.inputs) for _, proposed in proposals]
     ids = [f"{number} of a round of the seed, {proposed.program!r:.200}" for number, (_, proposed) in enumerate(proposals)]
     with rows_named("", ids):
@@ -178,7 +178,7 @@ def _key(row: dict) -> tuple[str, tuple[str, ...]]:
 
 
 def starting_ratings(members: Sequence[Member], kappa: float) -> pa.Table:
-    """RATINGS before generation 0, one row a member: what the first generation's population is read from."""
+    """Return RATINGS before generation 0, one row per member. The first generation's population is read from it."""
     rows = [
         {
             "member_id": member.member_id,

@@ -1,4 +1,4 @@
-"""Solve: every matched student attempts each valid task of its teacher, and what fills up a short batch.
+"""Solve: each matched student attempts every valid task of its teacher, and the tasks that fill up a short batch.
 
 A replayed task (stages.core.method.top_up) keeps its id; its rollouts belong to this generation's match.
 """
@@ -19,7 +19,7 @@ from stages.core.row_errors import reading
 
 @dataclass(frozen=True)
 class SolvePlan:
-    """Attempts a task, and at a replayed one (only those that train), and their length limit."""
+    """Attempts per task and per replayed task (only those that train), and their length limit."""
 
     attempts: int
     max_new_tokens: int
@@ -38,9 +38,9 @@ def solve(
     generation: int,
     replays: Mapping[str, Sequence[dict]] = MappingProxyType({}),
 ) -> pa.Table:
-    """ROLLOUTS: `attempts` rows for every valid task that no gate stopped, all students in one batch.
+    """Return ROLLOUTS: `attempts` rows per valid task that no gate stopped, all students in one batch.
 
-    `replays` maps a match to the stored tasks that it poses again; their rollouts stand last.
+    `replays` maps a match to the stored tasks that it poses again; their rollouts come last.
     """
     match_of = {row["match_id"]: row for row in matches.to_pylist()}
     posed = [
@@ -90,7 +90,7 @@ def solve(
 
 
 def read_answer(style: PromptStyle, kind: Kind, text: str, truncated: bool) -> str | None:
-    """The answer in a completion, None where its form is wrong or it was cut off."""
+    """Return the answer in a completion, or None if its format is wrong or it was cut off."""
     if truncated:
         return None
     try:

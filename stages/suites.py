@@ -1,4 +1,4 @@
-"""Suites: completions of any players on the problems of a public suite, judged as its reference scorer judges. Pure."""
+"""Suites: completions of any participants on the problems of a public suite, judged as its reference scorer does. Pure."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ MAX_TEXT = 1 << 20
 
 @dataclass(frozen=True)
 class Participant:
-    """Who answers: an adapter, or the base model alone (`adapter_id` None), or somebody elsewhere."""
+    """One that answers: an adapter, the base model alone (`adapter_id` None), or an external model."""
 
     member_id: str
     role: str
@@ -33,7 +33,7 @@ class Participant:
 
 @dataclass(frozen=True)
 class SamplingPlan:
-    """How each problem is asked: greedily once, and `attempts` times at `temperature`."""
+    """How each problem is sampled: once greedily, and `attempts` times at `temperature`."""
 
     suite: str
     words: "SuitePrompts"
@@ -45,7 +45,7 @@ class SamplingPlan:
 
 @dataclass(frozen=True)
 class SuitePrompts:
-    """How a problem is put into a prompt, how an answer is taken from a completion (None: there is none), and what ends it."""
+    """How to build a prompt from a problem, how to extract an answer from a completion (None if there is none), stop strings."""
 
     style: str
     asks: Callable[[Problem], str]
@@ -54,9 +54,9 @@ class SuitePrompts:
 
 
 def public_words(style: str, templated: Callable[[str], str]) -> SuitePrompts:
-    """The fixed words of the public suites; a completion that was cut off is read like any other.
+    """Return the fixed prompts of the public suites. A completion that was cut off is read like any other.
 
-    `templated` puts what a user says into the model's chat template, up to where the answer begins.
+    `templated` puts a user message into the model's chat template, up to where the answer begins.
     """
 
     def asks(problem: Problem) -> str:
@@ -72,7 +72,7 @@ def public_words(style: str, templated: Callable[[str], str]) -> SuitePrompts:
 
 
 def found_words() -> SuitePrompts:
-    """For completions made elsewhere, in whatever words: nothing is asked, the answer is looked for in the whole text."""
+    """Return prompts for completions made elsewhere: there is nothing to ask, and the whole text is searched for the answer."""
 
     def asks(problem: Problem) -> str:
         raise ValueError(f"{problem.problem_id}: completions made elsewhere are asked nothing")
@@ -81,7 +81,7 @@ def found_words() -> SuitePrompts:
 
 
 def own_words(name: str, style: PromptStyle) -> SuitePrompts:
-    """The project's own prompts, for its probe: what the population is trained with."""
+    """Return the project's own prompts, for its probe: those that the population is trained with."""
 
     def reads(problem: Problem, text: str, truncated: bool) -> str | None:
         try:
@@ -98,7 +98,7 @@ def own_words(name: str, style: PromptStyle) -> SuitePrompts:
 
 @dataclass(frozen=True)
 class Graders:
-    """Who judges: the sandbox (with what the references return) and the grader of mathematics."""
+    """The sandbox (with the outputs of the reference solutions) and the grader of mathematics."""
 
     sandboxes: Sandboxes
     expected: Expected
@@ -107,13 +107,13 @@ class Graders:
 
 @dataclass(frozen=True)
 class StoredCompletion:
-    """One completion: whose, of which problem and attempt (0: the greedy one). `bare`: the text is the answer itself."""
+    """A completion with its participant, problem and attempt (0: the greedy one). `bare`: the text is the answer itself."""
 
     contestant: Participant
     problem_id: str
     attempt: int
     text: str
-    cut: str = ""  # why there is no whole completion: `too_long` for a prompt that leaves no room
+    cut: str = ""  # why there is no complete text: `too_long` for a prompt that leaves no room
     bare: bool = False
     truncated: bool = False
 
@@ -121,7 +121,7 @@ class StoredCompletion:
 def complete(
     contestants: Sequence[Participant], problems: Sequence[Problem], engine: Engine, ask: SamplingPlan
 ) -> list[StoredCompletion]:
-    """Every contestant's greedy and sampled completions on every problem, all in one engine's batches."""
+    """Return every contestant's greedy and sampled completions on every problem, all in one engine's batches."""
     encoded = [tuple(engine.encode(ask.words.asks(problem))) for problem in problems]
     stops = [ask.words.stops(problem) for problem in problems]
     found: list[StoredCompletion] = []
@@ -143,14 +143,14 @@ def complete(
 
 
 def _seed(ask: SamplingPlan, problem: Problem, attempt: int) -> int:
-    # The same for everybody: scores are compared in pairs on common random numbers.
+    # The same for all contestants: scores are compared in pairs on common random numbers.
     return completion_seed(ask.seed, 0, "benchmark", problem.problem_id, attempt)
 
 
 def judge(
     given: Sequence[StoredCompletion], problems: Sequence[Problem], suite: str, words: SuitePrompts, judges: Graders
 ) -> pa.Table:
-    """ANSWERS: a row a completion, in order, with its status and whether it counts."""
+    """Return ANSWERS: one row per completion, in order, with its status and whether it counts."""
     by_id = {problem.problem_id: problem for problem in problems}
     read = [_answer(by_id[one.problem_id], one, words) for one in given]
     verdicts: list[tuple[str, bool]] = [("", False)] * len(given)
@@ -224,7 +224,7 @@ def _row(suite: str, problem: Problem, one: StoredCompletion, answer: str | None
 
 
 def score(answers: pa.Table, contestants: Sequence[Participant]) -> pa.Table:
-    """SCORES of every contestant: greedy pass@1, avg@n, pass@k; in all, on the base tests alone (`base`), and by slice."""
+    """Return SCORES of every contestant: greedy pass@1, avg@n, pass@k; overall, on the base tests alone (`base`), by slice."""
     rows = []
     listed = answers.drop_columns(["text", "answer"]).to_pylist()
     for who in contestants:
@@ -251,7 +251,7 @@ def _measures(rows: Sequence[dict[str, Any]]) -> list[tuple[str, statistics.Scor
 
 
 def attempts_of(rows: Sequence[dict[str, Any]], greedy: bool) -> dict[str, list[bool]]:
-    """Whether each attempt counts, by problem."""
+    """Return whether each attempt counts, by problem."""
     found: dict[str, list[bool]] = {}
     for row in rows:
         if row["greedy"] == greedy:

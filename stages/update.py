@@ -1,4 +1,4 @@
-"""Update: one policy-gradient step for every adapter of a group, each on its own samples."""
+"""Update: take one policy-gradient step for each adapter of a group on its own samples."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,10 +14,10 @@ from stages.core.training.protocol import Trainer
 def update(
     adapters: Mapping[str, Adapter], members: Mapping[str, tuple[str, str]], samples: pa.Table, trainer: Trainer
 ) -> tuple[dict[str, Adapter], pa.Table]:
-    """The adapters that took a step, by member id, and METRICS of the step.
+    """Return the adapters that took a step, by member id, and METRICS of the step.
 
-    `adapters` maps adapter ids to their weights; `members` maps each of those ids to its (member id, role). Adapters that
-    took no step are not in the result: the member goes on with the weights it had.
+    `adapters` maps adapter ids to their weights; `members` maps each of those ids to its (member id, role). The result omits
+    adapters that took no step: the member keeps its weights.
     """
     own = samples.filter(pc.is_in(samples["adapter_id"], pa.array(list(adapters), pa.string())))
     updates = trainer.update(adapters, own)
@@ -35,10 +35,10 @@ def update(
 
 
 def groups(samples: pa.Table, population: Sequence[Member], size: int) -> pa.Table:
-    """GROUPS: every adapter with samples, in groups of at most `size` (0: one group).
+    """Return GROUPS: every adapter with samples, in groups of at most `size` (0: one group).
 
-    Groups are balanced by tokens: the adapter with the most goes first, each into the group that has the fewest so far. Rows
-    are group by group, in the order of the population.
+    Groups are balanced by tokens: adapters are assigned in order of decreasing token count, each to the group with the fewest
+    so far. Rows are sorted by group, then in the order of the population.
     """
     tokens = _tokens(samples)
     playing = [member for member in population if member.adapter_id in tokens]
@@ -58,7 +58,7 @@ def groups(samples: pa.Table, population: Sequence[Member], size: int) -> pa.Tab
 
 
 def _tokens(samples: pa.Table) -> dict[str, int]:
-    """Tokens of each adapter's samples."""
+    """Return the number of tokens of each adapter's samples."""
     lengths = pc.add(pc.list_value_length(samples["prompt_ids"]), pc.list_value_length(samples["completion_ids"]))
     tokens: dict[str, int] = {}
     for adapter_id, length in zip(samples["adapter_id"].to_pylist(), lengths.to_pylist(), strict=True):
@@ -67,7 +67,7 @@ def _tokens(samples: pa.Table) -> dict[str, int]:
 
 
 def _balanced(adapters: list[tuple[str, int]], size: int) -> list[set[str]]:
-    """Names in groups of at most `size`, from (name, tokens): the largest first, each into the lightest group."""
+    """Return names in groups of at most `size`, from (name, tokens): the largest first, each into the lightest group."""
     count = -(-len(adapters) // size) if size else min(1, len(adapters))
     found: list[set[str]] = [set() for _ in range(count)]
     sums = [0] * count

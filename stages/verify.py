@@ -1,8 +1,8 @@
-"""Verify: the sandbox runs every proposal and says whether it is a task.
+"""Verify: run every proposal in the sandbox and decide whether it is a task.
 
-A task is valid when its program parses, defines `f`, uses nothing banned, returns a plain value within limits, gives the same
-value in two separately started servers, and its own gold answer is graded correct. Every row stays, with a status: the
-teacher's reward depends on the invalid ones too.
+A task is valid if its program parses, defines `f`, uses nothing banned, returns a plain value within limits and gives the same
+value in two separately started servers, and if its own gold answer is graded correct. Every row is kept, with a status: the
+teacher's reward also depends on the invalid ones.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -24,7 +24,7 @@ TaskKey = tuple[str, str, tuple[str, ...]]
 
 
 def known_keys(seeds: pa.Table, earlier: Sequence[pa.Table]) -> set[TaskKey]:
-    """Keys of everything that is stored already: seed rows and valid tasks of earlier generations."""
+    """Return the keys of all stored tasks: seed rows and valid tasks of earlier generations."""
     known = _keys(seeds)
     for tasks in earlier:
         known |= _keys(tasks.filter(pc.equal(tasks["status"], "valid")))
@@ -41,10 +41,10 @@ def verify(
     fits: Callable[[str], bool],
     progress: Progress = silent,
 ) -> pa.Table:
-    """TASKS: one row a proposal, in order.
+    """Return TASKS: one row per proposal, in order.
 
-    `known` are the keys of stored tasks, `gates` the names of the gates that are on, `fits` says whether a student's prompt
-    leaves room for an answer (otherwise the status is `too_long`, which counts as invalid).
+    `known` are the keys of stored tasks and `gates` the names of the active gates. `fits` returns whether a student's prompt
+    leaves room for an answer; otherwise the status is `too_long`, which counts as invalid.
     """
     listed = proposals.to_pylist()
     readable = [row for row in listed if row["status"] == "parsed"]
@@ -68,7 +68,7 @@ def verify(
 
 
 def _with_shapes(rows: list[dict], sandbox: Sandbox) -> Iterator[dict]:
-    """The rows, those of valid tasks with what was measured of their programs."""
+    """Yield the rows, those of valid tasks with the measurements of their programs."""
     valid = [row for row in rows if row["status"] == "valid"]
     measured = shapes(sandbox, [row["program"] for row in valid])
     for row in rows:
@@ -94,7 +94,7 @@ def _posed(style: PromptStyle, row: dict) -> str:
 
 
 def _first_gate(row: dict, gates: Sequence[str]) -> str | None:
-    """The first gate that stops the task, None when all let it through."""
+    """Return the first gate that stops the task, or None if it passes all."""
     return next((name for name in gates if GATES[name](row)), None)
 
 

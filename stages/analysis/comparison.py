@@ -1,7 +1,7 @@
-"""Comparison: do two arms differ, by how much, and what difference could this many seeds have shown? What changes in training?
+"""Comparison: do two arms differ, by how much, and what difference could this many seeds detect? What changes in training?
 
-The unit is the seed: runs of one seed share seed tasks, starting adapters and problems, so differences are taken within seeds
-and only then averaged (`stages.core.statistics.paired`).
+The unit is the seed: runs of one seed share seed tasks, starting adapters and problems, so differences are computed within
+seeds and then averaged (`stages.core.statistics.paired`).
 """
 
 import math
@@ -26,7 +26,7 @@ DIFFERENCES = pa.schema(
         ("group", _STR),
         ("over", _STR),
         ("budget", _STR),
-        ("at", _FLOAT),  # the mean over pairs of the amount at which they were compared
+        ("at", _FLOAT),  # the amount at which pairs were compared, averaged over pairs
         ("seeds", pa.list_(pa.int64())),
         ("first_mean", _FLOAT),
         ("second_mean", _FLOAT),
@@ -44,8 +44,8 @@ CHANGES = pa.schema(
         ("late", _FLOAT),  # of the last third
         ("change", _FLOAT),
         *_SPREAD,
-        ("swing", _FLOAT),  # standard deviation of generations about their straight line
-        ("noise", _FLOAT),  # what of it the samples of a generation explain: root mean square of their standard errors
+        ("swing", _FLOAT),  # standard deviation of generations around their linear fit
+        ("noise", _FLOAT),  # the part that sampling within a generation explains: root mean square of standard errors
     ]
 )
 Point = Mapping[str, Any]
@@ -53,7 +53,7 @@ Point = Mapping[str, Any]
 
 
 def at_budget(points: Sequence[Point], budget: str, amount: float) -> float:
-    """The score at an amount of a budget, linear between the scored states of one run."""
+    """Return the score at an amount of a budget, interpolated linearly between the scored states of one run."""
     ordered = sorted(points, key=lambda point: point[budget])
     return float(np.interp(amount, [point[budget] for point in ordered], [point["score"] for point in ordered]))
 
@@ -66,10 +66,11 @@ def differences(
     alpha: float,
     power: float,
 ) -> pa.Table:
-    """DIFFERENCES of every contrast, measure, group, summary over members and budget, each at the largest amount of the budget
-    that both runs of a pair reached. The row that equals `primary` in all its keys is confirmatory.
+    """Return DIFFERENCES of every contrast, measure, group, summary over members and budget.
 
-    Runs of different base models are no pair. A pair with a single scored state on one side has no slope and is left out, too.
+    Each is taken at the largest amount of the budget that both runs of a pair reached. The row that equals `primary` in all
+    its keys is confirmatory. Runs of different base models do not form a pair. A pair with a single scored state on one side
+    has no slope and is also left out.
     """
     runs: dict[tuple[str, ...], dict[tuple[str, int], list[Point]]] = {}
     for point in points:
@@ -113,16 +114,16 @@ def _difference(
 
 
 def _spread(found: SeedEstimate, apart: Sequence[float]) -> dict[str, Any]:
-    """The columns of _SPREAD."""
+    """Return the columns of _SPREAD."""
     own = {"n": found.n, "stderr": found.stderr, "low": found.low, "high": found.high}
     return own | {"p_t": p_paired(found), "p_flip": p_flip(apart)}
 
 
 def changes(curves: Iterable[Point], alpha: float) -> pa.Table:
-    """CHANGES of every arm and metric from the first third of a run's generations to the last, over seeds.
+    """Return CHANGES of every arm and metric from the first third of a run's generations to the last, over seeds.
 
-    A curve's row has arm, seed, name, trained (generations so far), value, and stderr where the generation gives one. A run that
-    has no value in one of the thirds is left out of the metric's row.
+    A curve's row has arm, seed, name, trained (generations so far), value, and stderr if the generation reports one. A run with
+    no value in one of the thirds is left out of the metric's row.
     """
     runs: dict[tuple[str, str], dict[int, list[Point]]] = {}
     for row in curves:
@@ -136,7 +137,7 @@ def changes(curves: Iterable[Point], alpha: float) -> pa.Table:
 
 
 def _ends(points: Sequence[Point]) -> tuple[float, float, float, float | None] | None:
-    """(early mean, late mean, swing, noise) of one run's curve."""
+    """Return (early mean, late mean, swing, noise) of one run's curve."""
     last = max(point["trained"] for point in points)
     third = max(1, last // 3)
     early = [point["value"] for point in points if point["trained"] <= third]

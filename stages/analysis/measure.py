@@ -1,9 +1,9 @@
-"""Measure: the numbers of a generation, computed from its tables.
+"""Measure: compute the metrics of a generation from its tables.
 
-`measure` looks at what was proposed, answered and earned; `explore` at what is new beside the past; `relate` at the members: how
-well ratings foretell solve rates, how far adapters are apart, and what became of offspring. Every row names what it is about and
-carries, where it is a mean, its n and standard error over clusters (prompts for teachers, tasks for students). What is said of
-tasks and solve rates is said of this generation's own tasks; `replayed` counts the stored ones that filled short batches.
+`measure` covers proposals, answers and rewards. `explore` covers what is new compared with the past. `relate` covers the members:
+how well ratings predict solve rates, how far apart adapters are, and how offspring perform. Every row names its subject; a mean
+also has its n and standard error over clusters (prompts for teachers, tasks for students). Metrics of tasks and solve rates
+cover only this generation's own tasks; `replayed` counts the stored ones that filled short batches.
 """
 
 from collections import Counter, defaultdict
@@ -30,7 +30,7 @@ STAGE_OF = {"teacher": "propose", "student": "solve"}
 
 
 def measure(proposals: pa.Table, tasks: pa.Table, rollouts: pa.Table, grades: pa.Table, samples: pa.Table) -> pa.Table:
-    """METRICS of proposing, solving and earning: for all members together, each member, each kind and each pair."""
+    """Return METRICS of proposing, solving and rewards: for all members together, each member, each kind and each pair."""
     groups = dict(zip(proposals["proposal_id"].to_pylist(), proposals["group_id"].to_pylist(), strict=True))
     rows = _proposal_rows(tasks, groups) + _program_rows(tasks, groups) + _answer_rows(tasks, fresh(grades, tasks))
     rows += _completion_rows(completions(proposals, rollouts)) + _sample_rows(samples)
@@ -54,7 +54,7 @@ def _proposal_rows(tasks: pa.Table, groups: Mapping[str, str]) -> list[Row]:
 
 
 def _program_rows(tasks: pa.Table, groups: Mapping[str, str]) -> list[Row]:
-    """Complexity of valid programs that could be measured, as written and stripped."""
+    """Return the complexity of the valid programs that could be measured, as written and stripped."""
     measured = tasks.filter(pc.is_valid(tasks["depth"])).select(["task_id", "teacher_id", "kind", *COUNTS, *STRIPPED])
     listed = [row | {"group": groups.get(row["task_id"])} for row in measured.to_pylist()]
     return [
@@ -82,7 +82,7 @@ def _answer_rows(tasks: pa.Table, grades: pa.Table) -> list[Row]:
 
 
 def _completion_rows(found: pa.Table) -> list[Row]:
-    """Entropy, length and truncation by role, member and kind; and the tokens that were generated, in all."""
+    """Return entropy, length and truncation by role, member and kind, and the total number of generated tokens."""
     rows = []
     for role, stage in STAGE_OF.items():
         listed = found.filter(pc.equal(found["role"], role)).to_pylist()
@@ -110,7 +110,7 @@ def _sample_rows(samples: pa.Table) -> list[Row]:
 
 
 def replayed(tasks: pa.Table, grades: pa.Table) -> pa.Table:
-    """METRICS of stored tasks that were posed again to fill short batches: how many, of all posed, and how often solved."""
+    """Return METRICS of stored tasks posed again to fill short batches: their number, share of all posed, and solve rate."""
     own = set(tasks["task_id"].to_pylist())
     listed = grades.select(["task_id", "match_id", "student_id", "kind", "correct"]).to_pylist()
     listed = [row | {"posed": (row["match_id"], row["task_id"])} for row in listed]
@@ -124,7 +124,7 @@ def replayed(tasks: pa.Table, grades: pa.Table) -> pa.Table:
 
 
 def costs(samples: pa.Table, stepped: Mapping[str, bool], frozen: str) -> pa.Table:
-    """METRICS of the update's price: response tokens that trained an adapter, none of a `frozen` role, and optimizer steps."""
+    """Return METRICS of the update's cost: response tokens that trained an adapter (none of a `frozen` role), optimizer steps."""
     samples = samples.filter(pc.not_equal(samples["role"], frozen))
     lengths = pc.list_value_length(samples["completion_ids"]).to_pylist()
     members = samples["member_id"].to_pylist()
@@ -135,11 +135,11 @@ def costs(samples: pa.Table, stepped: Mapping[str, bool], frozen: str) -> pa.Tab
 
 
 def explore(tasks: pa.Table, earlier: Sequence[pa.Table]) -> pa.Table:
-    """METRICS of coverage: cells of the problem space (`judging.shapes`) and novelty by compression, against all the past.
+    """Return METRICS of coverage: cells of the problem space (`judging.shapes`) and novelty by compression against all the past.
 
-    `coverage.cells` and `coverage.programs` count distinct ones so far, this generation included; `.new_cells` those first seen
-    in this generation. `coverage.novelty` is independent of both: it compares texts. `pair.program_distance` is how unlike
-    two teachers' programs of this generation are.
+    `coverage.cells` and `coverage.programs` count the distinct ones so far, including this generation; `.new_cells` counts those
+    first seen in this generation. `coverage.novelty` is independent of both: it compares texts. `pair.program_distance`
+    measures how much two teachers' programs of this generation differ.
     """
     own, past = _valid(tasks), [row for table in earlier for row in _valid(table)]
     known = {cell(row) for row in past} - {None}
@@ -164,7 +164,7 @@ def explore(tasks: pa.Table, earlier: Sequence[pa.Table]) -> pa.Table:
 
 @dataclass(frozen=True)
 class OffspringRecord:
-    """A member born in the run: its parents, the operator, and what the parents earned in the generation of the event."""
+    """A member created during the run: its parents, the operator, and the parents' reward in the generation of the event."""
 
     parents: tuple[str, ...]
     operator: str
@@ -181,10 +181,10 @@ def relate(
     scale: float,
     generation: int,
 ) -> pa.Table:
-    """METRICS of the members that played: ratings and their calibration, distances of their adapters, fate of offspring.
+    """Return METRICS of the members that played: ratings and their calibration, adapter distances, performance of offspring.
 
-    `weights` are those that played, by adapter id, and `scale` is alpha / r. A child's `child.gain` is its mean reward minus
-    what its parents earned in the generation before its birth, `child.lead` minus what the role earns now.
+    `weights` are those that played, by adapter id, and `scale` is alpha / r. `child.gain` is a child's mean reward minus the
+    parents' reward in the generation before its birth; `child.lead` is its mean reward minus the role's current mean.
     """
     rows = [value_row("rating.mu", one.rating.mu, None, member_id=one.member_id, role=one.role) for one in members]
     rows += [value_row("rating.sigma", one.rating.sigma, None, member_id=one.member_id, role=one.role) for one in members]
@@ -193,7 +193,7 @@ def relate(
 
 
 def _calibration(matches: pa.Table, grades: pa.Table) -> list[Row]:
-    """How the students' expected chances compare with their solve rates, over the matches that posed a task."""
+    """Compare the students' expected chances with their solve rates, over the matches that posed a task."""
     outcomes = defaultdict(list)
     for match, correct in zip(grades["match_id"].to_pylist(), grades["correct"].to_pylist(), strict=True):
         outcomes[match].append(correct)
@@ -207,7 +207,7 @@ def _calibration(matches: pa.Table, grades: pa.Table) -> list[Row]:
 
 
 def _distance_rows(members: Sequence[Member], weights: Mapping[str, Weights], scale: float) -> list[Row]:
-    """Norm of each adapter's delta W, and distance and cosine of each pair of one role."""
+    """Return the norm of each adapter's delta W, and the distance and cosine of each pair of one role."""
     if not members:
         return []
     norms, apart, cosines = distances(inner_products([weights[member.adapter_id] for member in members]))
@@ -257,7 +257,7 @@ def _mean(name: str, rows: list[dict], value: Callable[[dict], float], cluster: 
 
 
 def _slices(rows: list[dict], member: str, role: str) -> Iterator[tuple[dict[str, str | None], list[dict]]]:
-    """(scope, rows) for all rows, each kind, each member."""
+    """Yield (scope, rows) for all rows, each kind and each member."""
     yield {}, rows
     for kind, chosen in _by(rows, "kind"):
         yield {"kind": kind}, chosen
@@ -266,7 +266,7 @@ def _slices(rows: list[dict], member: str, role: str) -> Iterator[tuple[dict[str
 
 
 def _by(rows: Iterable[dict], key: str) -> list[tuple[str, list[dict]]]:
-    """Rows by the value of a column, values sorted."""
+    """Return rows grouped by the value of a column, values sorted."""
     found = defaultdict(list)
     for row in rows:
         found[row[key]].append(row)

@@ -1,9 +1,10 @@
-"""Summary: one line a generation, for a terminal and a person.
+"""Summary: one line per generation, for people at a terminal.
 
     g0003  valid 71 %  solved 42 % (deduction 51, abduction 44, induction 30)  reward T +0.21 S +0.13  rating T 25.1 S 24.9
     best t1 28.0 s2 27.7  propose 2.1 s solve 4.0 s update 5.2 s  total 13 s
 
-(on one line). Ratings are mean mu of a role; the best are by fitness, shown with their mu. What is not known is left out.
+(on one line). Ratings are the mean mu of a role; the best members are chosen by fitness and shown with their mu. Unknown values
+are left out.
 """
 
 import math
@@ -20,7 +21,7 @@ SHOWN_STAGES = 3
 def generation_line(
     metrics: pa.Table, ratings: pa.Table, offspring: pa.Table | None, seconds: Mapping[str, float], generation: int | None = None
 ) -> str:
-    """METRICS, RATINGS and OFFSPRING of one generation and its seconds by stage, as one line; `generation` heads it if given.
+    """Format METRICS, RATINGS, OFFSPRING and seconds by stage of one generation as one line, headed by `generation` if given.
 
     `offspring` is None while the generation has not evolved yet.
     """
@@ -39,7 +40,7 @@ def generation_line(
 
 
 def lookup(metrics: pa.Table) -> dict[tuple[str, str | None, str | None, str | None], float]:
-    """Metric values by (name, member, role, kind); those that are not finite are left out."""
+    """Return finite metric values by (name, member, role, kind)."""
     columns = [metrics[name].to_pylist() for name in ("name", "member_id", "role", "kind")]
     values = metrics["value"].to_pylist()
     return {key: value for key, value in zip(zip(*columns, strict=True), values, strict=True) if math.isfinite(value)}
@@ -57,7 +58,7 @@ def _solved(values: Mapping[tuple[str, str | None, str | None, str | None], floa
 
 
 def _replayed(count: float | None) -> str:
-    """How many stored tasks filled short batches, where any did."""
+    """Format the number of stored tasks that filled short batches, if any."""
     return f"replayed {count:.0f}" if count else ""
 
 
@@ -68,7 +69,7 @@ def _rewards(values: Mapping[tuple[str, str | None, str | None, str | None], flo
 
 
 def _ratings(ratings: pa.Table) -> list[str]:
-    """Mean mu of each role and its best member. A single agent's rating is constant and says nothing."""
+    """Format the mean mu of each role and its best member. A single agent's rating is constant and is left out."""
     latest: dict[str, dict[str, Any]] = {row["member_id"]: row for row in ratings.to_pylist()}
     means, best = [], []
     for role, letter in ROLES.items():
@@ -89,7 +90,7 @@ def _births(offspring: pa.Table | None) -> str:
 
 
 def _seconds(seconds: Mapping[str, float]) -> list[str]:
-    """The longest stages in the order given, and the total (an entry of that name, or the sum)."""
+    """Format the longest stages in the order given, and the total (an entry of that name, or the sum)."""
     stages = {stage: value for stage, value in seconds.items() if stage != "total"}
     longest = sorted(stages, key=lambda stage: stages[stage], reverse=True)[:SHOWN_STAGES]
     shown = " ".join(f"{stage} {_duration(value)}" for stage, value in stages.items() if stage in longest)

@@ -1,4 +1,4 @@
-"""Model-written text as HTML that cannot do anything: always escaped, control characters shown, Python in colours."""
+"""Render model-written text as inert HTML: always escaped, control characters visible, Python highlighted."""
 
 import html
 import re
@@ -7,7 +7,7 @@ from pygments import highlight  # type: ignore[import-untyped]
 from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
 from pygments.lexers import PythonLexer  # type: ignore[import-untyped]
 
-# What a terminal or a browser would obey instead of showing: C0, C1, zero-width, direction marks, line separators, surrogates.
+# Characters that a terminal or browser obeys rather than shows: C0, C1, zero-width, direction marks, line separators, surrogates.
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb]"
 )
@@ -15,18 +15,18 @@ _LEXER, _FORMATTER = PythonLexer(stripnl=False, ensurenl=False), HtmlFormatter(n
 
 
 def visible(text: str, limit: int = 0) -> str:
-    """The text with hidden characters written out (`\\x1b`, `\\u202e`) and cut after `limit` characters, which it says."""
+    """Return the text with hidden characters written out (`\\x1b`, `\\u202e`), cut after `limit` characters with a note."""
     cut = f" … ({len(text) - limit:,} more characters)" if limit and len(text) > limit else ""
     return _HIDDEN.sub(_written, text[:limit] if cut else text) + cut
 
 
 def text_html(text: str, limit: int = 0) -> str:
-    """The text, escaped."""
+    """Return the text, escaped."""
     return html.escape(visible(text, limit))
 
 
 def python_html(code: str, limit: int = 0) -> str:
-    """The program in spans of Pygments' short classes, escaped."""
+    """Return the program in spans of Pygments' short classes, escaped."""
     return str(highlight(visible(code, limit), _LEXER, _FORMATTER)).removesuffix("\n")
 
 

@@ -1,9 +1,9 @@
-"""The population: who its members are, and how one generation's members follow from the tables of the last.
+"""The population: its members, and how one generation's members follow from the tables of the previous one.
 
-A member (`t0`, `s3`; `a0` in single-agent runs) has a lineage, a rating and an age; its weights change with every update, and
-each state of them has its own adapter id: `t0-start`, then `t0-g0007` after generation 7. An offspring is a new member with the
-next free number of its role: the children of one event are alive at the next event, so one more than the highest number in the
-population is always a number that was never used.
+A member (`t0`, `s3`; `a0` in single-agent runs) has a lineage, a rating and an age. Its weights change with every update, and
+each state of the weights has its own adapter id: `t0-start`, then `t0-g0007` after generation 7. An offspring is a new member
+with the next free number of its role. The children of one event are alive at the next event, so one more than the highest number
+in the population is always unused.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ PREFIX: dict[Role, str] = {"teacher": "t", "student": "s", "both": "a"}
 
 @dataclass(frozen=True)
 class Member:
-    """One member as it stands before a generation; `born` is the first generation that it plays in."""
+    """One member's state before a generation; `born` is the first generation in which it plays."""
 
     member_id: str
     role: Role
@@ -31,19 +31,19 @@ class Member:
 
 
 def start_adapter_id(member_id: str) -> str:
-    """The id of the weights that a member, first generation or offspring, begins with."""
+    """Return the id of a member's starting weights, for founding members and offspring alike."""
     return f"{member_id}-start"
 
 
 def member_ids(teachers: int, students: int, mode: str) -> list[tuple[str, Role]]:
-    """Ids and roles of the first members in slot order: teachers, then students; one `a0` when `mode` is `single`."""
+    """Return ids and roles of the first members in slot order: teachers, then students; one `a0` if `mode` is `single`."""
     if mode == "single":
         return [("a0", "both")]
     return [(f"t{slot}", "teacher") for slot in range(teachers)] + [(f"s{slot}", "student") for slot in range(students)]
 
 
 def initial_members(teachers: int, students: int, mode: str, sha256: dict[str, str], rating: Rating) -> list[Member]:
-    """The population of generation 0; `sha256` maps adapter ids (`t0-start`, ...) to digests of the starting weights."""
+    """Return the population of generation 0; `sha256` maps adapter ids (`t0-start`, ...) to digests of the starting weights."""
     return [
         Member(member_id, role, start_adapter_id(member_id), sha256[start_adapter_id(member_id)], rating, 0)
         for member_id, role in member_ids(teachers, students, mode)
@@ -51,10 +51,10 @@ def initial_members(teachers: int, students: int, mode: str, sha256: dict[str, s
 
 
 def population_after(ratings: pa.Table, offspring: pa.Table, generation: int) -> list[Member]:
-    """The population of generation + 1, from RATINGS and OFFSPRING of `generation`.
+    """Return the population of generation + 1, from RATINGS and OFFSPRING of `generation`.
 
-    RATINGS hold the members in slot order; the last row of each tells its rating and its weights after the update. An offspring
-    takes the slot of the member that it replaces.
+    RATINGS holds the members in slot order; the last row of each states its rating and its weights after the update. An
+    offspring takes the slot of the member that it replaces.
     """
     latest = {row["member_id"]: row for row in ratings.to_pylist()}
     members = {name: _after(row) for name, row in latest.items()}
@@ -74,10 +74,10 @@ def _after(row: dict[str, Any]) -> Member:
 
 
 def of_role(population: Sequence[Member], role: Role) -> list[Member]:
-    """The members that can play `role`, in slot order: a single agent plays both."""
+    """Return the members that can play `role`, in slot order; a single agent plays both roles."""
     return [member for member in population if member.role in (role, "both")]
 
 
 def next_number(population: Sequence[Member], role: Role) -> int:
-    """The lowest number above all that members of `role` ever had (see the module's docstring)."""
+    """Return the lowest number above all that members of `role` ever had (see the module's docstring)."""
     return 1 + max(int(member.member_id.removeprefix(PREFIX[role])) for member in population if member.role == role)

@@ -1,4 +1,4 @@
-"""How far a long computation is, told through a callback: whoever computes needs no clock and no terminal."""
+"""Progress of a long computation, reported through a callback, so that the computation needs no clock and no terminal."""
 
 from collections.abc import Iterable, Iterator
 from typing import Protocol, TypeVar
@@ -7,19 +7,19 @@ Item = TypeVar("Item")
 
 
 class Progress(Protocol):
-    """Is told, often, what a computation has done so far."""
+    """Callback that a computation calls often to report its progress."""
 
     def __call__(self, what: str, done: float, total: float, tokens: int = 0) -> None:
-        """`done` of `total` `what` (completions, answers judged, ...) are finished; `tokens` were processed for them."""
+        """Report `done` of `total` `what` (completions, answers judged, ...) as finished, with `tokens` processed for them."""
         ...
 
 
 def silent(what: str, done: float, total: float, tokens: int = 0) -> None:
-    """Tells nobody."""
+    """Report nothing."""
 
 
 def counted(items: Iterable[Item], what: str, total: int, progress: Progress) -> Iterator[Item]:
-    """The items, each reported when the next one is asked for."""
+    """Yield the items and report each one when the next is requested."""
     progress(what, 0, total)
     for done, item in enumerate(items, 1):
         yield item

@@ -1,4 +1,4 @@
-"""Every random draw of a run comes from here: generators keyed by fixed integers, never a global state or a clock.
+"""Random generators for every draw of a run, keyed by fixed integers, never by a global state or a clock.
 
 Names enter the key by crc32, since Python's `hash` differs between processes.
 """
@@ -13,10 +13,10 @@ def _key(seed: int, generation: int, names: tuple[str | int, ...]) -> list[int]:
 
 
 def generator(seed: int, generation: int, *names: str | int) -> np.random.Generator:
-    """The generator of one place in the run, such as (seed, 7, "propose", "t0")."""
+    """Return the generator of one place in the run, such as (seed, 7, "propose", "t0")."""
     return np.random.default_rng(_key(seed, generation, names))
 
 
 def completion_seed(seed: int, generation: int, *names: str | int) -> int:
-    """The 63-bit seed of one completion: its draw depends on its place in the run, not on its batch."""
+    """Return the 63-bit seed of one completion: its draw depends on its place in the run, not on its batch."""
     return int(np.random.SeedSequence(_key(seed, generation, names)).generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -1,16 +1,16 @@
-"""An error of our own code at one row: it must say which, so that a person can look at the row and mend the code.
+"""Errors of our own code at one row. They name the row, so that a person can inspect it and fix the code.
 
-Never a verdict on the row: what our code could not read is neither right nor wrong.
+They are never a verdict on the row: what our code could not read is neither right nor wrong.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-_SHOWN = 200  # characters of a text that is stored nowhere
+_SHOWN = 200  # characters shown of a text that is not stored
 
 
 class RowFailed(RuntimeError):
-    """Our code failed at a row of `table`; empty, it was stored nowhere yet and the message shows how its text begins."""
+    """Our code failed at a row of `table`. An empty `table` means a row not stored yet; the message shows how its text begins."""
 
     def __init__(self, table: str, row: str, problem: str) -> None:
         super().__init__(f"{table + ', ' if table else ''}row {row}: {problem}")
@@ -18,7 +18,7 @@ class RowFailed(RuntimeError):
 
 
 class ItemFailed(RuntimeError):
-    """Our code failed at an item of a stream, or at one of several: their places, from 0."""
+    """Our code failed at an item of a stream, or at one of several; `first` and `last` are their places, from 0."""
 
     def __init__(self, first: int, last: int, error: Exception) -> None:
         super().__init__(f"item {first}: {_told(error)}")
@@ -27,7 +27,7 @@ class ItemFailed(RuntimeError):
 
 @contextmanager
 def rows_named(table: str, ids: Sequence[str]) -> Iterator[None]:
-    """Turns the failure of an item into that of its row, `ids` being the rows' ids in the order of the items."""
+    """Turn the failure of an item into that of its row; `ids` are the rows' ids in the order of the items."""
     try:
         yield
     except ItemFailed as failed:
@@ -38,7 +38,7 @@ def rows_named(table: str, ids: Sequence[str]) -> Iterator[None]:
 
 @contextmanager
 def reading(row: str, text: str) -> Iterator[None]:
-    """Names the row when reading a completion that is not stored yet fails."""
+    """Name the row if reading a completion that is not stored yet fails."""
     try:
         yield
     except Exception as error:

@@ -1,8 +1,8 @@
-"""Every table of a run: its schema, and the one way to make and check it.
+"""Schemas of all tables of a run, and the one way to make and check a table.
 
 Arrow drops unknown keys and fills missing ones with null even in non-nullable fields, so `table` compares the key sets itself
 and `conform` casts on every read and write. A nullable column may be absent, from a row or from an older file, and is then null.
-Tables hold nothing that may differ between two equal runs (design: artifacts).
+Tables contain nothing that may differ between two equal runs (design: artifacts).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -56,7 +56,7 @@ PROPOSALS = _schema(
         "teacher_id": _STR,
         "kind": _STR,
         "group_id": _STR,  # proposals of one group answer one prompt
-        "reference_ids": _STRS,  # task ids shown in the prompt, as taken from the generation's buffer snapshot
+        "reference_ids": _STRS,  # task ids shown in the prompt, from the generation's buffer snapshot
         "program": _STR,
         "inputs": _STRS,
         "message": _STR,
@@ -75,8 +75,8 @@ TASKS = _schema(
         "kind": _STR,
         "program": _STR,
         "inputs": _STRS,
-        "outputs": _STRS,  # literal text for people and prompts; empty unless valid
-        "values": _STRS,  # canonical typed text, what answers are compared with
+        "outputs": _STRS,  # literal text for messages and prompts; empty unless valid
+        "values": _STRS,  # canonical typed text that answers are compared with
         "message": _STR,
         "status": _STR,  # a sandbox status, or `too_long`
         "detail": _STR,
@@ -86,7 +86,7 @@ TASKS = _schema(
     {
         "program_key": _STR,
         "gate": _STR,
-        # of valid tasks whose program could be measured (stages.core.judging.shapes); `stripped`: without comments and dead code
+        # for valid tasks whose program could be measured (stages.core.judging.shapes); `stripped`: without comments and dead code
         "lines": _INT,
         "depth": _INT,
         "cyclomatic": _INT,
@@ -118,8 +118,8 @@ SEEDS = _schema(
 ROLLOUTS = _schema(
     "rollouts",
     {
-        "rollout_id": _STR,  # the task's id and the attempt; of a replayed task the match's id in front (method.top_up)
-        "task_id": _STR,  # of this generation; with `solve.top_up` also a seed's or an earlier generation's
+        "rollout_id": _STR,  # the task's id and the attempt; for a replayed task prefixed with the match's id (method.top_up)
+        "task_id": _STR,  # from this generation; with `solve.top_up` also from the seeds or an earlier generation
         "match_id": _STR,  # of this generation
         "student_id": _STR,
         "kind": _STR,
@@ -177,7 +177,7 @@ RATINGS = _schema(
         "mu": _FLOAT,
         "sigma": _FLOAT,
         "fitness": _FLOAT,
-        "next_adapter_id": _STR,  # after this generation's update; equal to adapter_id where no step was taken
+        "next_adapter_id": _STR,  # after this generation's update; equal to adapter_id if no step was taken
         "next_adapter_sha256": _STR,
     },
     {"match_id": _STR, "opponent_id": _STR, "expected": _FLOAT, "observed": _FLOAT},
@@ -208,7 +208,7 @@ OFFSPRING = _schema(
 METRICS = _schema(
     "metrics",
     {"name": _STR, "value": _FLOAT},
-    # about whom (all null: everybody), about which pair, over how many observations, and how sure
+    # which member (all null: all members), which pair, number of observations, and standard error
     {"member_id": _STR, "role": _STR, "kind": _STR, "opponent_id": _STR, "n": _INT, "stderr": _FLOAT},
 )
 
@@ -248,7 +248,7 @@ ANSWERS = _schema(
     {"answer": _STR},
 )
 
-# One row an adapter that trains in the generation: the group whose pass it takes part in.
+# One row per adapter that trains in the generation: the group whose pass it takes part in.
 GROUPS = _schema(
     "groups",
     {
@@ -274,7 +274,7 @@ GENERATION_TABLES: dict[str, pa.Schema] = {
 
 
 def table(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
-    """A table of exactly `schema` from rows that have its keys. Raises ValueError naming the first bad row."""
+    """Return a table of exactly `schema` from rows with its keys. Raise ValueError naming the first invalid row."""
     rows = list(rows)
     names = set(schema.names)
     needed = {field.name for field in schema if not field.nullable}
@@ -285,7 +285,7 @@ def table(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
 
 
 def conform(data: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The same rows with exactly `schema`: names, order, types, nullability, metadata. Raises ValueError otherwise."""
+    """Return the same rows with exactly `schema`: names, order, types, nullability, metadata. Raise ValueError if impossible."""
     absent = {field.name for field in schema if field.nullable} - set(data.schema.names)
     if data.schema.names != [name for name in schema.names if name not in absent]:
         raise ValueError(f"columns {data.schema.names} are not {schema.names}")
@@ -299,5 +299,5 @@ def conform(data: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def join(parts: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
-    """The rows of all parts in order, as one chunk (so that equal rows give equal bytes)."""
+    """Return the rows of all parts in order, as one chunk (so that equal rows give equal bytes)."""
     return conform(pa.concat_tables([schema.empty_table(), *parts]).combine_chunks(), schema)

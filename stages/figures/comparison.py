@@ -1,6 +1,6 @@
 """Figures over several runs: scores against what they cost, curves of training, and differences between arms.
 
-Lines are means over seeds, bands their t intervals; thin lines are single runs where there are few. One colour an arm throughout.
+Lines are means over seeds, bands their t intervals; thin lines are single runs if there are few. Each arm keeps one colour.
 """
 
 import textwrap
@@ -44,8 +44,8 @@ CURVES = {
     "program.stripped_cyclomatic": "cyclomatic complexity, stripped",
     "coverage.cells": "cells of problem space so far",
     "coverage.novelty": "novelty by compression (share)",
-    "propose.entropy": "entropy of proposals (nats a token)",
-    "solve.entropy": "entropy of answers (nats a token)",
+    "propose.entropy": "entropy of proposals (nats per token)",
+    "solve.entropy": "entropy of answers (nats per token)",
     "propose.completion_tokens": "length of proposals (tokens)",
     "solve.completion_tokens": "length of answers (tokens)",
     "reward.zero_variance_share (students)": "students' groups of equal rewards (share)",

@@ -28,8 +28,8 @@ def novelty(metrics: pa.Table) -> Plate:
     caption = (
         "Two independent measures against all earlier generations: cells of (syntax tree, types of values, length of the run) "
         "that no task was in before, and the share of the programs' compressed size that earlier programs do not give. The "
-        f"band is ±1 binomial standard error; novelty by compression is one number a generation, without error bars. "
-        f"n = {int(n.min())} to {int(n.max())} valid tasks a generation."
+        f"band is ±1 binomial standard error; novelty by compression is one number per generation, without error bars. "
+        f"n = {int(n.min())} to {int(n.max())} valid tasks per generation."
     )
     return Plate(plate.name, plate.question, caption, plate.tables, figure)
 

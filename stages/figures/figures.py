@@ -1,4 +1,4 @@
-"""Figures of learning: how well students solve, what everybody earns, and whether members keep exploring.
+"""Figures of learning: how well students solve, the rewards of each role, and whether members keep exploring.
 
 Each function answers one question from condensed tables (`stages.core.statistics.condensed`) of all generations so far. Bands
 and bars are one standard error; attempts at one task and proposals from one prompt count as one observation
@@ -48,7 +48,7 @@ def solve_rate(grades: pa.Table) -> Plate:
     legend(ax, 4)
     caption = (
         f"Share of attempts that are correct, mean over all students' tasks. {BARS} over tasks; "
-        f"n = {overall.clusters_text()} tasks a generation, {grades.num_rows:,} attempts in all. "
+        f"n = {overall.clusters_text()} tasks per generation, {grades.num_rows:,} attempts in all. "
         "Tasks differ from generation to generation: a flat line may hide harder tasks."
     )
     return Plate(plate.name, plate.question, caption, plate.tables, figure)
@@ -67,7 +67,7 @@ def rewards(samples: pa.Table) -> Plate:
         counts += [f"{found.clusters_text()} {role} groups"] if found else []
     label(ax, "mean reward")
     legend(ax)
-    caption = f"Mean reward of a sample. {BARS} over groups; n = {' and '.join(counts)} a generation."
+    caption = f"Mean reward of a sample. {BARS} over groups; n = {' and '.join(counts)} per generation."
     return Plate(plate.name, plate.question, caption, plate.tables, figure)
 
 
@@ -130,7 +130,7 @@ def zero_variance(samples: pa.Table) -> Plate:
     legend(ax)
     caption = (
         "Groups whose samples all earned the same give no gradient. Above the dotted line an alarm is raised. "
-        f"{BARS} over groups; n = {' and '.join(counts)} a generation."
+        f"{BARS} over groups; n = {' and '.join(counts)} per generation."
     )
     return Plate(plate.name, plate.question, caption, plate.tables, figure)
 
@@ -141,7 +141,7 @@ def exploration(completions: pa.Table) -> Plate:
         "Mean of −log p over the sampled tokens of a completion: at temperature 1 an unbiased estimate of the entropy a token. "
         "Near 0 a member writes the same every time."
     )
-    return _by_role(completions, "exploration", "Do members keep exploring?", "surprise", "entropy (nats a token)", caption)
+    return _by_role(completions, "exploration", "Do members keep exploring?", "surprise", "entropy (nats per token)", caption)
 
 
 def lengths(completions: pa.Table) -> Plate:
@@ -163,7 +163,7 @@ def _by_role(completions: pa.Table, name: str, question: str, column: str, unit:
     ax.set_ylim(bottom=0)
     label(ax, unit)
     legend(ax)
-    caption = f"{caption} {BARS} over prompts; n = {' and '.join(counts)} a generation."
+    caption = f"{caption} {BARS} over prompts; n = {' and '.join(counts)} per generation."
     return Plate(name, question, caption, tables, figure)
 
 

@@ -1,4 +1,4 @@
-"""How every figure looks: one colour for teachers, one for students, one a kind; axes with units; a caption that gives n.
+"""The style of every figure: one colour for teachers, one for students, one per kind; axes with units; a caption that states n.
 
 Figures are drawn 4.6 inches wide with letters that stay readable when a phone shows them at that width. Colours are Okabe and
 Ito's, distinct to colour-blind eyes; lines differ in markers or dashes as well. In an SVG made for a page each colour becomes
@@ -35,7 +35,7 @@ MANY = 40  # generations; beyond, markers would touch
 
 @dataclass(frozen=True)
 class Plate:
-    """A figure that answers a question. `figure` is None where there is nothing to draw yet; then the caption says why."""
+    """A figure that answers a question. `figure` is None if there is nothing to draw yet; the caption then states why."""
 
     name: str
     question: str
@@ -65,7 +65,7 @@ def plain(ax: Any) -> None:
 
 
 def label(ax: Any, y: str, x: str = "generation", panel: str = "") -> None:
-    """Axis labels with units, and the name of the panel where there are several."""
+    """Set axis labels with units, and the panel's name if there are several panels."""
     ax.set_xlabel(x, fontsize=TEXT, color=INK)
     ax.set_ylabel(y, fontsize=TEXT, color=INK)
     if x.startswith("generation"):
@@ -105,7 +105,7 @@ def _with_gaps(generations: np.ndarray, *columns: np.ndarray) -> list[np.ndarray
 
 
 def end_labels(ax: Any, points: Sequence[tuple[float, float, str]], colour: str) -> None:
-    """Names beside the ends of lines; those that end together are moved apart where they would overlap."""
+    """Write names next to the ends of lines; move names apart where they would overlap."""
     low, high = ax.get_ylim()
     gap = (high - low) * 0.09
     for end in sorted({x for x, _, _ in points}):

@@ -1,4 +1,4 @@
-"""Figures of the population: ratings, who meets whom, who descends from whom, and how offspring fare."""
+"""Figures of the population: ratings, matches, descent, and the performance of offspring."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,8 +11,8 @@ from matplotlib.colors import Normalize
 from stages.core.statistics.estimates import Estimate, estimate, only, series
 from stages.figures.plates import GRID, INK, MUTED, ROLE, SMALL, Plate, canvas, curve, end_labels, label, legend
 
-SHOWN = 12  # members a role in the heat map, the newest; with more, rating curves name the living only
-CROWD = 20  # births; with more, the tree names long lives only and no operators, which stand in the table of offspring
+SHOWN = 12  # newest members per role in the heat map; with more, rating curves name only living members
+CROWD = 20  # births; with more, the tree names only long-lived members and no operators (they are in the table of offspring)
 STYLES = ("-", "--", "-.", ":")
 
 
@@ -126,7 +126,7 @@ def _name_cells(ax: Any, teachers: list[str], students: list[str]) -> None:
 
 
 def calibration(ratings: pa.Table) -> Plate:
-    """Observed solve rates against those that ratings foretold."""
+    """Observed solve rates against those that ratings predicted."""
     plate = Plate("calibration", "Do ratings foretell solve rates?", "No match between rated members yet.", ("ratings",))
     rated = ratings.filter(pc.and_(pc.equal(ratings["role"], "student"), pc.is_valid(ratings["observed"])))
     if not rated.num_rows:
@@ -206,7 +206,7 @@ def _birth(ax: Any, birth: dict[str, Any], slots: Mapping[str, int], shift: floa
 
 
 def recovery(samples: pa.Table, offspring: pa.Table) -> Plate:
-    """What offspring earn against the rest of their role, by age."""
+    """Rewards of offspring compared with the rest of their role, by age."""
     plate = Plate("recovery", "How do offspring fare after birth?", "No offspring has played yet.", ("samples", "offspring"))
     births = [row for row in offspring.to_pylist() if row["member_id"] in set(samples["member_id"].to_pylist())]
     if not births:

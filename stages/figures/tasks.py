@@ -1,4 +1,4 @@
-"""Figures of the tasks and of the machine: what teachers write, what the sandbox says, and where the time goes."""
+"""Figures of the tasks and of the machine: what teachers write, the sandbox's verdicts, and where the time goes."""
 
 from collections import Counter
 
@@ -84,8 +84,8 @@ def program_complexity(tasks: pa.Table) -> Plate:
     caption = (
         "Means over valid programs, as written and stripped of comments, docstrings and dead code. Bands are ±1 standard error "
         "over prompts; "
-        f"n = {groups} prompts a generation with a valid program, {valid.num_rows:,} programs in all. Longer is not yet harder: "
-        "see the solve rate."
+        f"n = {groups} prompts per generation with a valid program, {valid.num_rows:,} programs in all. "
+        "A longer program is not necessarily harder: see the solve rate."
     )
     return Plate(plate.name, plate.question, caption, plate.tables, figure)
 
@@ -155,7 +155,7 @@ def seconds(clock: pa.Table) -> Plate:
     legend(ax, 4)
     caption = (
         f"Seconds of each stage by the manifests' clocks, parts of a stage added up; n = {len(generations)} generations, median "
-        f"{np.median(bottom):,.1f} s a generation. Measured once each, so there are no error bars."
+        f"{np.median(bottom):,.1f} s per generation. Measured once each, so there are no error bars."
     )
     return Plate(plate.name, plate.question, caption, plate.tables, figure)
 
@@ -173,7 +173,7 @@ def drift(metrics: pa.Table) -> Plate:
         curve(ax, found, colour, f"{role}s" if role != "both" else "single agent", role)
         counts += [f"{found.clusters_text()} in role {role}"] if found else []
     ax.set_ylim(bottom=0)
-    label(ax, "drift (nats a token)")
+    label(ax, "drift (nats per token)")
     ax.yaxis.set_major_formatter("{x:.2g}")
     legend(ax)
     caption = (

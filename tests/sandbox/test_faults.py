@@ -169,7 +169,7 @@ def test_nonsense_on_the_stream_costs_no_verdict() -> None:
 def test_another_runner_is_refused_before_any_program_ran() -> None:
     sandbox = LocalSandbox(1)
     sandbox.runner = "0" * 64
-    with contextlib.closing(sandbox), pytest.raises(SandboxUnavailable, match="start it again") as raised:
+    with contextlib.closing(sandbox), pytest.raises(SandboxUnavailable, match="restart the process") as raised:
         list(sandbox.run(ADD[:3]))
     assert "\n" not in str(raised.value) and not sandbox.workers
 

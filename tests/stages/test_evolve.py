@@ -196,13 +196,13 @@ def test_bad_input_names_both_sides():
     with pytest.raises(ValueError, match="unknown operator 'M9': known are C1, C2, M1"):
         event(population, EvolutionPolicy(mutations=("M9",), crossovers=()))
     weights = adapters(population) | {"t2-g0009": adapter(3, rank=2)}
-    with pytest.raises(ValueError, match="adapters t0-g0009 and t2-g0009 are of unlike rank"):
+    with pytest.raises(ValueError, match="adapters t0-g0009 and t2-g0009 differ in rank"):
         evolve(population, weights, 9, 0, EvolutionPolicy(mutations=()), operators(), digest)
 
     def cut(parents, rng):
         return {name: values[:1] for name, values in parents[0].items()}, {}
 
-    with pytest.raises(ValueError, match="t3 made by cut are of unlike rank or size"):
+    with pytest.raises(ValueError, match="t3 made by cut differ in rank or size"):
         event(population, EvolutionPolicy(mutations=("cut",), crossovers=()), known={"cut": cut})
 
 

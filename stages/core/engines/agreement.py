@@ -1,8 +1,8 @@
-"""Do engine and trainer give the same log-probabilities for every adapter?
+"""Check that engine and trainer give the same log-probabilities for every adapter.
 
-Before an engine's first work, and whenever it has slept, each adapter completes a fixed prompt and the trainer scores those very
-tokens. Every update compares the samples themselves, whichever process wrote them. What differs is arithmetic (kernels, types,
-batch shapes) or a mistake (stale weights, another temperature, another scale), and only the first is small.
+Before an engine's first use, and whenever it has slept, each adapter completes a fixed prompt and the trainer scores the same
+tokens. Every update also compares the samples themselves, whichever process wrote them. Differences come from arithmetic
+(kernels, types, batch shapes) or from a mistake (stale weights, another temperature, another scale). Only the former are small.
 """
 
 from collections.abc import Mapping
@@ -22,14 +22,14 @@ TOKENS = 32
 
 
 BOUNDS = {"float32": Drift(0.0001, 0.005), "bfloat16": Drift(0.05, 1.0)}
-"""What arithmetic alone explains, by type (measured: docs/metrics.md)."""
+"""Differences that arithmetic alone explains, by type (measured: docs/metrics.md)."""
 
 
 class Scorer(Protocol):
-    """A trainer that can measure without stepping."""
+    """A trainer that can measure drift without taking a step."""
 
     def drift(self, adapters: Mapping[str, Adapter], samples: pa.Table) -> dict[str, Drift]:
-        """How far each adapter's samples are from their stored log-probabilities."""
+        """Return how far each adapter's samples are from their stored log-probabilities."""
         ...
 
 
@@ -40,12 +40,12 @@ class Disagreement(RuntimeError):
 def check_agreement(
     engine: Engine, trainer: Scorer, adapters: Mapping[str, Adapter], temperature: float, bounds: Drift
 ) -> dict[str, Drift]:
-    """Drift by adapter id. Raises `Disagreement` naming the adapters beyond `bounds`, in the mean or at one token."""
+    """Return drift by adapter id. Raise `Disagreement` naming the adapters beyond `bounds`, in the mean or at one token."""
     return compare(trainer, adapters, probe(engine, adapters, temperature), bounds)
 
 
 def probe(engine: Engine, adapters: Mapping[str, Adapter], temperature: float) -> pa.Table:
-    """SAMPLES that nothing is learned from: every adapter's completion of the fixed prompt."""
+    """Return SAMPLES that are not trained on: every adapter's completion of the fixed prompt."""
     prompt_ids = tuple(engine.encode(PROMPT))
     requests = [Request(prompt_ids, adapter_id, 0, min(TOKENS, engine.window - len(prompt_ids))) for adapter_id in adapters]
     rows = []
@@ -64,7 +64,7 @@ def probe(engine: Engine, adapters: Mapping[str, Adapter], temperature: float) -
 
 
 def compare(trainer: Scorer, adapters: Mapping[str, Adapter], samples: pa.Table, bounds: Drift) -> dict[str, Drift]:
-    """The trainer's drift on probed samples. Raises `Disagreement`."""
+    """Return the trainer's drift on probed samples. Raise `Disagreement` if it exceeds `bounds`."""
     found = trainer.drift(adapters, samples)
     far = {
         adapter_id: f"mean {drift.mean:.4f}, largest {drift.largest:.4f}"
@@ -73,15 +73,15 @@ def compare(trainer: Scorer, adapters: Mapping[str, Adapter], samples: pa.Table,
     }
     if far:
         raise Disagreement(
-            f"engine and trainer differ by more than {bounds.mean} nats a token in the mean "
+            f"engine and trainer differ by more than {bounds.mean} nats per token in the mean "
             f"or {bounds.largest} at one token: {far}"
         )
     return found
 
 
 def check_drift(metrics: pa.Table, threshold: float) -> None:
-    """Raises `Disagreement` naming the members whose update's mean drift, in nats a token, is above `threshold`."""
+    """Raise `Disagreement` naming the members whose update's mean drift, in nats per token, is above `threshold`."""
     rows = metrics.filter(pc.equal(metrics["name"], "update.drift_mean")).to_pylist()
     far = {row["member_id"]: round(row["value"], 4) for row in rows if not row["value"] <= threshold}
     if far:
-        raise Disagreement(f"engine and trainer differ by more than {threshold} nats a token: {far}")
+        raise Disagreement(f"engine and trainer differ by more than {threshold} nats per token: {far}")

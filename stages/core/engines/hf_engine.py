@@ -1,9 +1,9 @@
-"""The transformers engine: completions from many adapters in one batch, on CPU or CUDA, bit for bit repeatable on a CPU.
+"""The transformers engine: completions from many adapters in one batch, on CPU or CUDA, bitwise reproducible on a CPU.
 
-A batch holds whole groups of requests that share an adapter and a prompt: the prompt is computed once, its cache expanded to
-the group's rows. Rows lie in the order of the adapter stack (see grouped_lora), prompts are padded on the left. Finished
-rows leave the batch. Sampling inverts the cumulative distribution with uniforms drawn beforehand from the request's own seed,
-at the given temperature without truncation (top_p 1, top_k off), so a draw depends on nothing else in the batch.
+A batch holds whole groups of requests that share an adapter and a prompt: the prompt is computed once, and its cache is expanded
+to the group's rows. Rows follow the order of the adapter stack (see grouped_lora); prompts are padded on the left. Finished rows
+leave the batch. Sampling inverts the cumulative distribution with uniforms drawn beforehand from the request's own seed, at the
+given temperature without truncation (top_p 1, top_k off), so a draw depends on nothing else in the batch.
 
 Axes: U distinct prompts · B rows · K cache positions · V vocabulary.
 """
@@ -24,32 +24,32 @@ from stages.core.lora.adapter_files import parameter_shapes
 from stages.core.progress import Progress, silent
 from stages.core.training.grouped_lora import GroupedLoRA
 
-PASS_BYTES = 2**29  # of the widest activations while prompts are read, and of the distributions that are drawn from at once
-CPU_PASS = 2e12  # floating-point operations of one pass over prompts on a processor: seconds, so that progress is seen
-_DRAW_BYTES = 32  # an entry of a distribution: two float32 and three float64 at the peak
-_COMPACT_BELOW = 0.8  # finished rows are dropped when fewer than this share are alive: moving the cache costs about a step
+PASS_BYTES = 2**29  # limit for the widest activations while prompts are read, and for the distributions sampled from at once
+CPU_PASS = 2e12  # floating-point operations of one pass over prompts on a CPU: a few seconds, so that progress is visible
+_DRAW_BYTES = 32  # per entry of a distribution: two float32 and three float64 at the peak
+_COMPACT_BELOW = 0.8  # drop finished rows when fewer than this share are unfinished: moving the cache costs about one step
 
 
 def load_model(path_or_name: str, device: str = "auto", dtype: str = "bfloat16") -> nn.Module:
-    """A causal language model in eval mode; `auto` takes the first GPU. bfloat16 checkpoints compute in float32 on a CPU."""
+    """Load a causal language model in eval mode. `auto` takes the first GPU. bfloat16 checkpoints compute in float32 on a CPU."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cpu" and dtype == "bfloat16":
         dtype = "float32"
-    logging.disable_progress_bar()  # a run has bars of its own
+    logging.disable_progress_bar()  # a run shows its own progress bars
     model = AutoModelForCausalLM.from_pretrained(path_or_name, dtype=getattr(torch, dtype), attn_implementation="sdpa")
     loaded: nn.Module = model.to(device).eval()
     return loaded
 
 
 def load_tokenizer(path_or_name: str) -> Any:
-    """The model's tokenizer."""
+    """Load the model's tokenizer."""
     return AutoTokenizer.from_pretrained(path_or_name)
 
 
 @dataclass(frozen=True)
 class _Group:
-    """Requests (by their place in the call) that share an adapter's stack row and a prompt."""
+    """Requests (by index in the call) that share an adapter's stack row and a prompt."""
 
     slot: int
     prompt_ids: tuple[int, ...]
@@ -59,7 +59,7 @@ class _Group:
 
 @dataclass
 class _Draft:
-    """A completion in the making."""
+    """A completion in progress."""
 
     limit: int
     uniforms: np.ndarray
@@ -71,27 +71,27 @@ class _Draft:
 
 @dataclass
 class _Tally:
-    """Completions that are written, an unfinished one by the share of its limit, and their tokens."""
+    """Count of completions written (an unfinished one by the share of its limit) and of their tokens."""
 
     completions: float = 0.0
     tokens: int = 0
 
     def add(self, draft: _Draft, finished: bool) -> None:
-        """The draft has one more token."""
+        """Count one more token of the draft."""
         written = len(draft.token_ids)
         self.completions += 1 - (written - 1) / draft.limit if finished else 1 / draft.limit
         self.tokens += 1
 
 
 class _RowCache:
-    """Keys and values of every layer in buffers made once, [B, heads, K, width]; `length` positions are filled."""
+    """Keys and values of every layer in buffers allocated once, [B, heads, K, width]; `length` positions are filled."""
 
     def __init__(self, rows: int, positions: int) -> None:
         self.rows, self.positions, self.length = rows, positions, 0
         self.buffers: list[tuple[torch.Tensor, ...]] = []
 
     def fill(self, prompts: DynamicCache, start: int, prompts_B: torch.Tensor) -> None:
-        """The rows from `start` on begin with the prompts that `prompts_B` names."""
+        """Fill the rows from `start` on with the prompts that `prompts_B` names."""
         self.length = prompts.layers[0].keys.shape[2]
         self.buffers = self.buffers or [
             tuple(self._empty(states) for states in (layer.keys, layer.values)) for layer in prompts.layers
@@ -104,7 +104,7 @@ class _RowCache:
         return states.new_empty(self.rows, states.shape[1], self.positions, states.shape[3])
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer: int, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append one position; called by the model's attention. Returns all filled positions."""
+        """Append one position and return all filled positions. Called by the model's attention."""
         stop = self.length + 1
         for buffer, states in zip(self.buffers[layer], (keys, values), strict=True):
             buffer[:, :, self.length : stop] = states
@@ -112,7 +112,7 @@ class _RowCache:
         return own_keys[:, :, :stop], own_values[:, :, :stop]
 
     def keep(self, rows: torch.Tensor) -> None:
-        """Drop all rows but these."""
+        """Drop all rows except these."""
         for pair in self.buffers:
             for buffer in pair:
                 buffer[: len(rows), :, : self.length] = buffer[:, :, : self.length].index_select(0, rows)
@@ -120,7 +120,7 @@ class _RowCache:
 
 
 class HFEngine:
-    """Implements `Engine` on grouped LoRA layers; the model stays, adapters come and go by `set_adapters`."""
+    """Implements `Engine` on grouped LoRA layers. The model stays loaded; `set_adapters` exchanges adapters."""
 
     def __init__(
         self,
@@ -144,34 +144,34 @@ class HFEngine:
         self.set_adapters(adapters)
 
     def set_adapters(self, adapters: Mapping[str, Weights]) -> None:
-        """Serve these adapters from now on, and no others."""
+        """Serve exactly these adapters from now on."""
         self._adapters = dict(adapters)
         self._slots = {adapter_id: slot for slot, adapter_id in enumerate(self._adapters)}
 
     @property
     def window(self) -> int:
-        """Tokens that a prompt and its completion may hold together."""
+        """Maximum number of tokens of a prompt and its completion together."""
         return int(self._model.config.max_position_embeddings)
 
     @property
     def ends(self) -> frozenset[int]:
-        """The tokens that end a completion."""
+        """Tokens that end a completion."""
         return self._ends
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a prompt, with what the tokenizer puts before every text (such as Llama's begin marker)."""
+        """Return the token ids of a prompt, including the tokenizer's prefix of every text (such as Llama's begin marker)."""
         return list(self._tokenizer.encode(text))
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of a completion, markers spelled out, without the end-of-sequence token."""
+        """Return the text of a completion, markers spelled out, without the end-of-sequence token."""
         kept = [token for token in token_ids if token not in self._ends]
         return str(self._tokenizer.decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
-        """Completions in the order of the requests; a completion also ends where the window does.
+        """Return completions in the order of the requests; a completion also ends at the end of the window.
 
-        At temperature 0 the likeliest token is taken and log-probabilities are those at temperature 1. Raises ValueError for
-        an unknown adapter or an empty or too long prompt, `EngineUnavailable` when the device is out of memory.
+        At temperature 0 the likeliest token is taken and log-probabilities are those at temperature 1. Raise ValueError for
+        an unknown adapter or an empty or too long prompt, `EngineUnavailable` if the device is out of memory.
         """
         if not requests:
             return []
@@ -186,7 +186,7 @@ class HFEngine:
                 for batch in self._batches(requests, drafts):
                     self._complete(batch, drafts, temperature)
         except RuntimeError as error:
-            if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in str(error):  # as a processor says it
+            if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in str(error):  # CPU wording
                 raise
             raise EngineUnavailable(f"out of memory; lower engine.batch_tokens ({self._batch_tokens})") from error
         return [
@@ -206,7 +206,7 @@ class HFEngine:
         return _Draft(limit, np.random.default_rng(request.seed).random(limit), request.stops)
 
     def _batches(self, requests: Sequence[Request], drafts: Sequence[_Draft]) -> Iterable[list[_Group]]:
-        """Groups sorted by length, cut so that rows times cache positions stay within the budget; each batch by stack row."""
+        """Yield groups sorted by length, cut so that rows times cache positions stay within budget; each batch by stack row."""
         groups = sorted(self._groups(requests, drafts), key=lambda group: (len(group.prompt_ids), group.positions))
         batch: list[_Group] = []
         for group in groups:
@@ -226,7 +226,7 @@ class HFEngine:
             places.setdefault((slot, tuple(request.prompt_ids)), []).append(place)
         for (slot, prompt_ids), members in places.items():
             positions = len(prompt_ids) + max(drafts[place].limit for place in members)
-            size = max(1, self._batch_tokens // positions)  # a group alone may exceed the budget
+            size = max(1, self._batch_tokens // positions)  # a single group may exceed the budget
             for start in range(0, len(members), size):
                 yield _Group(slot, prompt_ids, tuple(members[start : start + size]), positions)
 
@@ -252,9 +252,9 @@ class HFEngine:
             logits_BV = self._step(tokens_B, slots_B, padding_B, cache)
 
     def _prefill(self, batch: list[_Group], rows_B: np.ndarray, room: int) -> tuple[torch.Tensor, _RowCache]:
-        """Logits after each prompt, and every row's cache with `room` positions more than the longest prompt.
+        """Return the logits after each prompt, and every row's cache with `room` positions more than the longest prompt.
 
-        Prompts are read some at a time: the activations of all of them can be larger than the machine.
+        Prompts are read in several passes: the activations of all prompts together may exceed the machine's memory.
         """
         longest = max(len(group.prompt_ids) for group in batch)
         cache = _RowCache(len(rows_B), longest + room)
@@ -273,7 +273,7 @@ class HFEngine:
         return torch.cat(logits), cache
 
     def _read(self, groups: list[_Group], length: int) -> tuple[torch.Tensor, DynamicCache]:
-        """Logits after each prompt, and the prompts' cache; prompts are padded on the left to `length`."""
+        """Return the logits after each prompt, and the prompts' cache; prompts are padded on the left to `length`."""
         ids, mask = np.zeros((len(groups), length), np.int64), np.zeros((len(groups), length), np.int64)
         for row, group in enumerate(groups):
             ids[row, length - len(group.prompt_ids) :] = group.prompt_ids
@@ -287,13 +287,13 @@ class HFEngine:
                 position_ids=self._tensor(positions),
                 past_key_values=cache,
                 use_cache=True,
-                # an index copies the last positions; from a slice torch makes a batched product with a copy of the head a row
+                # an index copies the last positions; for a slice torch makes a batched product with one copy of the head per row
                 logits_to_keep=self._tensor([length - 1]),
             )
         return out.logits[:, -1], cache
 
     def _step(self, tokens_B: torch.Tensor, slots_B: np.ndarray, padding_B: torch.Tensor, cache: _RowCache) -> torch.Tensor:
-        """Logits after one more token of every row."""
+        """Return the logits after one more token of every row."""
         seen_K = torch.arange(cache.length + 1, device=self._device)
         mask = torch.zeros(len(tokens_B), 1, 1, cache.length + 1, dtype=self._model.dtype, device=self._device)
         mask.masked_fill_((seen_K < padding_B[:, None])[:, None, None], torch.finfo(mask.dtype).min)
@@ -310,7 +310,7 @@ class HFEngine:
         return logits
 
     def _sample(self, logits_BV: torch.Tensor, places_B: np.ndarray, drafts: list[_Draft], temperature: float) -> torch.Tensor:
-        """One token a row, written to the drafts that are not finished."""
+        """Sample one token per row and write it to the unfinished drafts."""
         uniforms_B = self._tensor([drafts[at].uniforms[min(len(drafts[at].token_ids), drafts[at].limit - 1)] for at in places_B])
         size = max(1, self._pass_bytes // (logits_BV.shape[1] * _DRAW_BYTES))
         pieces = [_draw(*pair, temperature) for pair in zip(logits_BV.split(size), uniforms_B.split(size), strict=True)]
@@ -325,7 +325,7 @@ class HFEngine:
         return tokens_B
 
     def _stops(self, draft: _Draft) -> bool:
-        """Whether the text has just come to hold a stop sequence: its last tokens decide, as each is a byte of text or more."""
+        """Return whether the text now contains a stop sequence. The last tokens decide: each is at least one byte of text."""
         if not draft.stops:
             return False
         tail = draft.token_ids[-max(len(stop.encode()) for stop in draft.stops) - 1 :]
@@ -344,7 +344,7 @@ class HFEngine:
 
 
 def _draw(logits_BV: torch.Tensor, uniforms_B: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """A token a row with its log-probability: the first whose cumulative probability exceeds the uniform."""
+    """Return one token per row with its log-probability: the first whose cumulative probability exceeds the uniform."""
     logprobs_BV = (logits_BV.float() / (temperature or 1.0)).log_softmax(-1)
     if temperature == 0:
         tokens_B = logprobs_BV.argmax(-1)

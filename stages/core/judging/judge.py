@@ -1,7 +1,7 @@
-"""The judge: what a task or an answer is worth, from the sandbox's verdicts alone. The run's stages and the commands share it.
+"""The judge: grades tasks and answers from the sandbox's verdicts alone. The run's stages and the commands share it.
 
-Design: answers are parsed as literals on the host, sent in as data and compared as canonical typed text; expected values never
-enter the sandbox. Equal runs inside one call are made once. Memory is constant: results stream in input order.
+Design: answers are parsed as literals on the host, sent to the sandbox as data and compared as canonical typed text. Expected
+values never enter the sandbox. Equal runs within one call are made once. Memory is constant: results stream in input order.
 """
 
 from collections import deque
@@ -25,7 +25,7 @@ from stages.core.values.canonical import (
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 _REMEMBERED = 20_000
-_TRIVIAL = Job("def f():\n    return 0", "", False)  # makes the stream move where many items in a row need no run
+_TRIVIAL = Job("def f():\n    return 0", "", False)  # keeps the stream moving if many items in a row need no run
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class TaskItem:
 
 @dataclass(frozen=True)
 class TaskVerdict:
-    """A verified proposal: outputs as literal text and as canonical values, one an input; empty unless valid."""
+    """A verified proposal: outputs as literal text and as canonical values, one per input; empty unless valid."""
 
     status: Status
     outputs: tuple[str, ...]
@@ -49,7 +49,7 @@ class TaskVerdict:
 
 @dataclass(frozen=True)
 class AnswerItem:
-    """An answer to a task. `inputs` and `values` (canonical outputs) are the task's; `program` is needed by abduction only."""
+    """An answer to a task. `inputs` and `values` (canonical outputs) are the task's; only abduction needs `program`."""
 
     kind: str
     program: str
@@ -68,20 +68,20 @@ class Judgement:
 
 
 def judge_tasks(sandbox: Sandbox, items: Iterable[TaskItem | None]) -> Iterator[TaskVerdict]:
-    """One verdict a task, in order. Valid: every input valid, and its own gold answers graded correct. None in items: idle.
+    """Yield one verdict per task, in order. Valid: all inputs valid, its own gold answers graded correct. None in items: idle.
 
-    Raises SandboxUnavailable, and ItemFailed where our own code fails at an item.
+    Raise SandboxUnavailable, or ItemFailed if our own code fails at an item.
     """
     return _judge(sandbox, items, _task_jobs, _task_verdict)
 
 
 def judge_answers(sandbox: Sandbox, items: Iterable[AnswerItem | None]) -> Iterator[Judgement]:
-    """One judgement an answer, in order. None in items: nothing to read at the moment. Raises as `judge_tasks` does."""
+    """Yield one judgement per answer, in order. None in items: nothing to read at the moment. Raise as `judge_tasks` does."""
     return _judge(sandbox, items, _answer_jobs, _judgement)
 
 
 def input_text(text: str) -> str:
-    """An argument list as we write it. Raises LiteralError."""
+    """Return an argument list in our own notation. Raise LiteralError if it is invalid."""
     return arguments_literal(parse_arguments(text))
 
 
@@ -91,7 +91,7 @@ def _judge(
     plan: Callable[[Item], list[Job]],
     finish: Callable[[Item, list[Verdict]], Result],
 ) -> Iterator[Result]:
-    """Streams items through the sandbox. `waiting` is bounded by the sandbox's window and the trivial jobs."""
+    """Stream items through the sandbox. `waiting` is bounded by the sandbox's window and the trivial jobs."""
     known: dict[Job, Verdict | None] = {}
     sent: deque[Job] = deque()
     waiting: deque[tuple[Item, list[Job], list[Verdict | None]]] = deque()
@@ -108,7 +108,7 @@ def _judge(
             place.taken += 1
             fresh = [job for job in dict.fromkeys(needed) if job not in known]
             known.update((job, None) for job in fresh)
-            # verdicts already known are taken now, so that forgetting them later does no harm
+            # take known verdicts now, so that dropping them from the cache later is harmless
             waiting.append((item, needed, [known[job] for job in needed]))
             quiet = 0 if fresh else quiet + 1
             for job in fresh or ([_TRIVIAL] if quiet % 256 == 255 else []):
@@ -137,7 +137,7 @@ def _judge(
 
 
 class _Source(Iterator[Item | None]):
-    """The items, and what ended them: an error of whoever makes them is theirs."""
+    """The items and what ended them: an error of their producer is attributed to the producer."""
 
     def __init__(self, items: Iterable[Item | None]) -> None:
         self.items = iter(items)
@@ -152,7 +152,7 @@ class _Source(Iterator[Item | None]):
 
 
 class _Place:
-    """How many items were taken and done; names the item at which our code fails."""
+    """Counter of the items taken and done; names the item at which our code fails."""
 
     def __init__(self) -> None:
         self.taken = self.done = 0
@@ -166,7 +166,7 @@ class _Place:
 
 
 def _named(verdicts: Iterator[Verdict], source: _Source[Any], place: _Place) -> Iterator[Verdict]:
-    """The verdicts; an error while inputs go out and values come back is one of the items under way."""
+    """Yield the verdicts; an error while inputs are sent and values received belongs to one of the items in flight."""
     try:
         yield from verdicts
     except (SandboxUnavailable, ItemFailed):
@@ -178,7 +178,7 @@ def _named(verdicts: Iterator[Verdict], source: _Source[Any], place: _Place) -> 
 
 
 def _forget(known: dict[Job, Verdict | None], waiting: deque[Any]) -> None:
-    """Drops the oldest verdicts over the limit; those that a waiting item still needs are younger than any waiting item."""
+    """Drop the oldest verdicts over the limit; verdicts that a waiting item still needs are younger than any waiting item."""
     if len(known) > _REMEMBERED + 100 and not waiting:
         for job in [job for job, verdict in known.items() if verdict is not None][:-_REMEMBERED]:
             del known[job]
@@ -207,7 +207,7 @@ def _task_verdict(item: TaskItem, verdicts: list[Verdict]) -> TaskVerdict:
 
 
 def _problem(verdict: Verdict) -> tuple[Status, str] | None:
-    """Why a run does not make a task; the gold answer (the output's literal text) is graded by the path that grades answers."""
+    """Return why a run does not make a task. The gold answer (the output's literal text) is graded like any answer."""
     if verdict.status is not Status.VALID:
         return verdict.status, verdict.detail
     assert verdict.value is not None
@@ -220,7 +220,7 @@ def _problem(verdict: Verdict) -> tuple[Status, str] | None:
 
 
 def compare_literal(answer: str, value: str) -> Judgement:
-    """Deduction: is the answer, read as one literal, the canonical value?"""
+    """Judge a deduction: whether the answer, read as one literal, is the canonical value."""
     try:
         given = canonical(parse_value(answer))
     except LiteralError as error:
@@ -258,7 +258,7 @@ def _judgement(item: AnswerItem, verdicts: list[Verdict]) -> Judgement:
 
 
 def _unread(item: AnswerItem) -> Judgement:
-    """The judgement of an answer that could not be made into a run."""
+    """Return the judgement of an answer that could not be turned into a run."""
     try:
         assert item.answer is not None
         arguments_literal(parse_arguments(item.answer))

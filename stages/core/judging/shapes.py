@@ -1,11 +1,11 @@
-"""The shape of a valid task, for complexity and coverage: measured in the sandbox, summed up here.
+"""The shape of a valid task, for complexity and coverage: measured in the sandbox, summarized here.
 
 A *cell* of the problem space is (kind of syntax tree, kinds of values, kind of execution):
 
 - syntax: the node types of the program, stripped of comments and dead code, each with its number of occurrences in powers of
   two (1, 2-3, 4-7, ...), so that another constant or name stays in the cell and another construct leaves it;
 - values: the types of the arguments and of the output, two levels deep (`(int, list[str]) -> str`);
-- execution: the lines that the first input's run executes, in powers of two; absent where the sandbox does not trace.
+- execution: the lines that the first input's run executes, in powers of two; absent if the sandbox does not trace.
 
 Induction tasks count by their first input. Programs are parsed by `stages.core.judging.complexity`, a trusted program in the
 sandbox.
@@ -37,15 +37,15 @@ class ProgramShape:
     syntax: str
 
     def columns(self) -> dict[str, Any]:
-        """The columns of TASKS that a program has."""
+        """Return the columns of TASKS that describe a program."""
         counts = zip((*COUNTS, *STRIPPED), (*self.written, *self.stripped), strict=True)
         return dict(counts) | {"syntax": self.syntax}
 
 
 def shapes(sandbox: Sandbox, programs: Sequence[str]) -> dict[str, ProgramShape]:
-    """The shape of each distinct program; those that the measuring program cannot take (too deep, too slow) are left out.
+    """Return the shape of each distinct program; programs that cannot be measured (too deep, too slow) are left out.
 
-    Programs go in batches; a batch that fails is taken apart, so that one of them cannot hide the others.
+    Programs are measured in batches; a batch that fails is split, so that one program cannot hide the others.
     """
     distinct = list(dict.fromkeys(programs))
     found: dict[str, ProgramShape | None] = {}
@@ -67,7 +67,7 @@ def _batches(programs: Sequence[str]) -> list[list[str]]:
 
 
 def _measure(sandbox: Sandbox, batches: list[list[str]], found: dict[str, ProgramShape | None]) -> list[list[str]]:
-    """Adds to `found` (made by the caller for this) what the batches give; returns those that gave nothing."""
+    """Add the batches' results to `found` (made by the caller for this purpose); return the batches without a result."""
     failed = []
     jobs = [Job(MEASURING, repr(batch), False) for batch in batches]
     for batch, verdict in zip(batches, sandbox.run(jobs), strict=True):
@@ -80,7 +80,7 @@ def _measure(sandbox: Sandbox, batches: list[list[str]], found: dict[str, Progra
 
 
 def shape_of(measured: list | None) -> ProgramShape | None:
-    """The shape from what the measuring program gave for one program."""
+    """Return the shape from the measuring program's output for one program."""
     if measured is None:
         return None
     written, stripped, nodes = measured
@@ -88,12 +88,12 @@ def shape_of(measured: list | None) -> ProgramShape | None:
 
 
 def _syntax(nodes: Mapping[str, int]) -> str:
-    """Digest of node types with their occurrences in powers of two."""
+    """Return the digest of node types with their occurrences in powers of two."""
     return _digest(" ".join(f"{name}:{nodes[name].bit_length()}" for name in sorted(nodes)))
 
 
 def value_types(arguments: str, value: str) -> str:
-    """`(int, list[str]) -> str` of an argument list and a canonical output; `?` for what cannot be read."""
+    """Return `(int, list[str]) -> str` for an argument list and a canonical output; `?` for anything unreadable."""
     try:
         inner = ", ".join(_type(argument, 1) for argument in parse_arguments(arguments))
         return f"({inner}) -> {_type(parse_value(value), 1)}"
@@ -116,7 +116,7 @@ def _type(value: object, below: int) -> str:
 
 
 def cell(task: Mapping[str, Any]) -> str | None:
-    """The cell of a row of TASKS; None where its program has no shape."""
+    """Return the cell of a row of TASKS; None if its program has no shape."""
     if task["syntax"] is None:
         return None
     executed = task["executed_lines"]

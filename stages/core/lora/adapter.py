@@ -10,7 +10,7 @@ Weights = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Adapter:
-    """Weights, AdamW moments and step count: one unit, immutable.
+    """Weights, AdamW moments and step count as one immutable unit.
 
     `moments` holds `exp_avg.<name>` and `exp_avg_sq.<name>` for every weight (empty for a fresh adapter, which means zeros).
     """

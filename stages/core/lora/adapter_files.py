@@ -1,8 +1,8 @@
-"""Adapters as named arrays and as files: names and shapes, a fresh one, the bytes that a run stores, and back. Pure.
+"""Adapters as named arrays and as files: names and shapes, fresh adapters, and conversion to and from stored bytes. Pure.
 
 Equal adapters give equal bytes. `adapter_model.safetensors` and `adapter_config.json` are what PEFT loads;
-`optimizer.safetensors` holds AdamW's moments and step count. The configuration is written by us, not by PEFT, so that it is
-sorted and holds no path of this machine.
+`optimizer.safetensors` holds AdamW's moments and step count. We write the configuration ourselves instead of using PEFT, so that
+it is sorted and contains no path of this machine.
 """
 
 import json
@@ -19,11 +19,11 @@ WEIGHTS_FILE = "adapter_model.safetensors"
 CONFIG_FILE = "adapter_config.json"
 OPTIMIZER_FILE = "optimizer.safetensors"
 
-_METADATA = {"format": "pt"}  # one key: safetensors writes several in no fixed order
+_METADATA = {"format": "pt"}  # a single key: safetensors writes several keys in no fixed order
 
 
 def parameter_shapes(shapes: Mapping[str, tuple[int, int]], rank: int) -> dict[str, tuple[int, int]]:
-    """PEFT parameter name -> shape: A [R, I] and B [O, R] of every module path in `shapes` (path -> (O, I))."""
+    """Return PEFT parameter name -> shape: A [R, I] and B [O, R] of every module path in `shapes` (path -> (O, I))."""
     named: dict[str, tuple[int, int]] = {}
     for path, (outputs, inputs) in shapes.items():
         named[f"base_model.model.{path}.lora_A.weight"] = (rank, inputs)
@@ -32,7 +32,7 @@ def parameter_shapes(shapes: Mapping[str, tuple[int, int]], rank: int) -> dict[s
 
 
 def initial_adapter(shapes: Mapping[str, tuple[int, int]], rank: int, seed: int) -> Adapter:
-    """A fresh adapter: A uniform in ±1/sqrt(I) (PEFT's Kaiming-uniform with a = sqrt 5), B zero, so that delta W = 0.
+    """Return a fresh adapter: A uniform in ±1/sqrt(I) (PEFT's Kaiming-uniform with a = sqrt 5), B zero, so that delta W = 0.
 
     Each matrix is drawn from its own generator keyed by `seed` and its name: members with one seed share A.
     """
@@ -48,7 +48,7 @@ def initial_adapter(shapes: Mapping[str, tuple[int, int]], rank: int, seed: int)
 
 
 def weights_bytes(weights: Weights) -> bytes:
-    """`adapter_model.safetensors`. Raises ValueError for anything but float32."""
+    """Return the bytes of `adapter_model.safetensors`. Raise ValueError for any type except float32."""
     odd = {name: array.dtype for name, array in weights.items() if array.dtype != np.float32}
     if odd:
         raise ValueError(f"adapter arrays must be float32: {odd}")
@@ -57,12 +57,12 @@ def weights_bytes(weights: Weights) -> bytes:
 
 
 def weights_sha256(weights: Weights) -> str:
-    """Hexadecimal digest of `weights_bytes`: what `adapter_sha256` means in every table."""
+    """Return the hexadecimal digest of `weights_bytes`: the `adapter_sha256` of every table."""
     return sha256(weights_bytes(weights)).hexdigest()
 
 
 def config_bytes(weights: Weights, base_model: str, alpha: float) -> bytes:
-    """`adapter_config.json` as PEFT reads it: rank and targets as the weights have them, the base by name, keys sorted."""
+    """Return `adapter_config.json` as PEFT reads it: rank and targets from the weights, base by name, keys sorted."""
     config = {
         "base_model_name_or_path": base_model,
         "bias": "none",
@@ -82,14 +82,14 @@ def config_bytes(weights: Weights, base_model: str, alpha: float) -> bytes:
 
 
 def optimizer_bytes(adapter: Adapter) -> bytes:
-    """`optimizer.safetensors`: the moments (none for a fresh adapter) and the step count."""
+    """Return the bytes of `optimizer.safetensors`: the moments (none for a fresh adapter) and the step count."""
     arrays = {name: np.ascontiguousarray(adapter.moments[name]) for name in sorted(adapter.moments)}
     data: bytes = save(arrays | {"step": np.array([adapter.step], np.int64)}, _METADATA)
     return data
 
 
 def adapter_bytes(adapter: Adapter, base_model: str, alpha: float) -> dict[str, bytes]:
-    """File name -> bytes of the three files of an adapter."""
+    """Return file name -> bytes of the three files of an adapter."""
     return {
         WEIGHTS_FILE: weights_bytes(adapter.weights),
         CONFIG_FILE: config_bytes(adapter.weights, base_model, alpha),
@@ -98,24 +98,24 @@ def adapter_bytes(adapter: Adapter, base_model: str, alpha: float) -> dict[str, 
 
 
 def read_adapter(weights: bytes, optimizer: bytes) -> Adapter:
-    """The adapter whose `weights_bytes` and `optimizer_bytes` these are. Raises ValueError when they do not fit together."""
+    """Return the adapter from its `weights_bytes` and `optimizer_bytes`. Raise ValueError if they do not match."""
     arrays, moments = load(weights), load(optimizer)
     step = int(moments.pop("step")[0])
     expected = {f"{moment}.{name}" for moment in ("exp_avg", "exp_avg_sq") for name in arrays}
     if moments and set(moments) != expected:
-        raise ValueError(f"optimizer state is of other weights: {sorted(set(moments) ^ expected)[:4]}")
+        raise ValueError(f"optimizer state belongs to other weights: {sorted(set(moments) ^ expected)[:4]}")
     return Adapter(weights=arrays, moments=moments, step=step)
 
 
 def rank_of(weights: Weights) -> int:
-    """The one rank of all A matrices. Raises ValueError when they differ."""
+    """Return the common rank of all A matrices. Raise ValueError if they differ."""
     ranks = {array.shape[0] for name, array in weights.items() if name.endswith("lora_A.weight")}
     if len(ranks) != 1:
-        raise ValueError(f"adapter has ranks {sorted(ranks)}")
+        raise ValueError(f"adapter must have exactly one rank, but has {sorted(ranks)}")
     rank: int = ranks.pop()
     return rank
 
 
 def targets_of(weights: Weights) -> list[str]:
-    """Sorted names of the adapted modules, shortest unambiguous form PEFT understands: the last part of each path."""
+    """Return the sorted names of the adapted modules in the shortest form PEFT understands: the last part of each path."""
     return sorted({name.split(".")[-3] for name in weights})

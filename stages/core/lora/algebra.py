@@ -1,13 +1,13 @@
-"""The algebra under the evolution operators: adapters as products, their thin SVDs, and children rebuilt from those.
+"""Algebra of the evolution operators: adapters as products, their thin SVDs, and children rebuilt from them.
 
-For an adapter (B, A), or two side by side, and a small matrix K the product B K A has the Gram matrices B^T B = W L W^T and
+For an adapter (B, A), or two concatenated ones, and a small matrix K, the product B K A has the Gram matrices B^T B = W L W^T and
 A A^T = Z M Z^T, and
 
     B K A = Q_B (L^1/2 W^T K Z M^1/2) Q_A^T,    Q_B = B W L^-1/2,    Q_A^T = M^-1/2 Z^T A,
 
-so its thin SVD U S V^T has U = B X and V^T = Y A with small X and Y from one small SVD; no d x d matrix is made. The Gram
-matrices and all small algebra are float64, which resolves float32 factors to their last bit; the error of a child is that of one
-float32 product, about sqrt(r) * 6e-8 * |B| |A|. Householder QR of the tall factors gives the same in twice the time.
+so its thin SVD U S V^T has U = B X and V^T = Y A with small X and Y from one small SVD; no d x d matrix is formed. The Gram
+matrices and all small algebra are float64, which resolves float32 factors to their last bit. A child's error is that of one
+float32 product, about sqrt(r) * 6e-8 * |B| |A|. Householder QR of the tall factors gives the same result in twice the time.
 
 Axes: N adapted matrices, R rank, P rank times parents, I inputs, O outputs.
 """
@@ -24,16 +24,16 @@ from torch import Tensor
 from stages.core.lora.adapter import Weights
 from stages.core.lora.delta import A_SUFFIX, B_SUFFIX, modules
 
-_NEGLIGIBLE = 1e-14  # eigenvalues of a Gram matrix below this share of the largest are rounding
-_NOTHING = 1e-12  # singular values below this share of |B| |A| are rounding of the small algebra
-_DEAD = 1e-7  # singular values below this share of the largest are rounding of float32 factors
+_NEGLIGIBLE = 1e-14  # eigenvalues of a Gram matrix below this share of the largest are rounding errors
+_NOTHING = 1e-12  # singular values below this share of |B| |A| are rounding errors of the small algebra
+_DEAD = 1e-7  # singular values below this share of the largest are rounding errors of float32 factors
 _WHOLE = slice(None)
-_spare: dict[int, np.ndarray] = {}  # by size: memory that nobody holds any more, at most an adapter's, which is all A and all B
+_spare: dict[int, np.ndarray] = {}  # by size: unused memory, at most that of one adapter (all A and all B)
 
 
 @dataclass(frozen=True)
 class Factors:
-    """An adapter on a device: for each adapted matrix, in the order of `names`, A_RI and B_OR. Never written to."""
+    """An adapter on a device: for each adapted matrix, in the order of `names`, A_RI and B_OR. Read-only."""
 
     names: tuple[str, ...]
     A: tuple[Tensor, ...]
@@ -41,13 +41,13 @@ class Factors:
 
     @property
     def rank(self) -> int:
-        """The LoRA rank, one for all matrices."""
+        """The LoRA rank, common to all matrices."""
         return self.A[0].shape[0]
 
 
 @dataclass(frozen=True)
 class GramMatrices:
-    """B^T B and A A^T of every matrix; of parents side by side, P is their ranks together."""
+    """B^T B and A A^T of every matrix. For concatenated parents, P is the sum of their ranks."""
 
     B_NPP: Tensor
     A_NPP: Tensor
@@ -63,20 +63,20 @@ class ThinSVD:
 
 
 def load(weights: Weights, device: str = "cpu") -> Factors:
-    """Weights as tensors; memory is shared where NumPy and torch allow it."""
+    """Return weights as tensors; memory is shared if NumPy and torch allow it."""
     names = tuple(modules(weights))
     A, B = ([_tensor(weights[name + suffix], device) for name in names] for suffix in (A_SUFFIX, B_SUFFIX))
     return Factors(names, tuple(A), tuple(B))
 
 
 def dump(factors: Factors) -> Weights:
-    """Tensors as weights."""
+    """Return tensors as weights."""
     weights = {name + A_SUFFIX: A_RI.cpu().numpy() for name, A_RI in zip(factors.names, factors.A, strict=True)}
     return weights | {name + B_SUFFIX: B_OR.cpu().numpy() for name, B_OR in zip(factors.names, factors.B, strict=True)}
 
 
 def room(like: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Uninitialised tensors of these shapes side by side in one allocation."""
+    """Return uninitialised tensors of these shapes, contiguous in one allocation."""
     sizes = [values.numel() for values in like]
     if like[0].device.type == "cpu" and like[0].dtype == torch.float32:
         flat = torch.from_numpy(_memory(sum(sizes)))
@@ -86,15 +86,15 @@ def room(like: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 def forget_spare() -> None:
-    """Gives back the memory that is kept for the next adapter."""
+    """Release the memory that is kept for the next adapter."""
     _spare.clear()
 
 
 def _memory(count: int) -> np.ndarray:
-    """Room for `count` float32 numbers; when nobody holds it any more, it is kept for the next call of that size.
+    """Return memory for `count` float32 numbers. Once unused, it is kept for the next call of the same size.
 
-    Siblings are made one after another, and to touch fresh memory takes longer than to write to it, on a virtual machine many
-    times longer. NumPy asks the kernel for huge pages where an allocation is large.
+    Siblings are made one after another, and touching fresh memory takes longer than writing to it (many times longer on a
+    virtual machine). NumPy asks the kernel for huge pages for large allocations.
     """
     kept = _spare.pop(count, None)
     flat = np.empty(count, np.float32) if kept is None else kept
@@ -110,12 +110,12 @@ def _keep(flat: np.ndarray) -> None:
 
 
 def copies(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The tensors' values in memory of their own."""
+    """Return copies of the tensors in separate memory."""
     return tuple(place.copy_(values) for place, values in zip(room(tensors), tensors, strict=True))
 
 
 def grams(parents: Sequence[Factors]) -> GramMatrices:
-    """Gram matrices of the parents side by side."""
+    """Return the Gram matrices of the concatenated parents."""
     count = range(len(parents[0].names))
     return GramMatrices(
         torch.stack([_gram([parent.B[index] for parent in parents]) for index in count]),
@@ -124,18 +124,18 @@ def grams(parents: Sequence[Factors]) -> GramMatrices:
 
 
 def part(both: GramMatrices, index: int, rank: int) -> GramMatrices:
-    """The Gram matrices of one parent alone."""
+    """Return the Gram matrices of one parent alone."""
     span = slice(index * rank, (index + 1) * rank)
     return GramMatrices(both.B_NPP[:, span, span], both.A_NPP[:, span, span])
 
 
 def norms(single: GramMatrices) -> Tensor:
-    """|BA| of every matrix: |BA|^2 = sum(B^T B * A A^T)."""
+    """Return |BA| of every matrix: |BA|^2 = sum(B^T B * A A^T)."""
     return (single.B_NPP * single.A_NPP).sum((1, 2)).clamp(min=0.0).sqrt()
 
 
 def thin_svd(products: GramMatrices, rank: int, core_NPP: Tensor | None = None) -> ThinSVD:
-    """The leading `rank` triplets of B K A, the best approximation of that rank; K is the identity unless given."""
+    """Return the leading `rank` triplets of B K A, the best approximation of that rank; K defaults to the identity."""
     root_B, inverse_B = _roots(products.B_NPP)
     root_A, inverse_A = _roots(products.A_NPP)
     middle = root_B @ root_A.mT if core_NPP is None else root_B @ core_NPP @ root_A.mT
@@ -146,7 +146,7 @@ def thin_svd(products: GramMatrices, rank: int, core_NPP: Tensor | None = None) 
 
 
 def oriented(thin: ThinSVD, parent: Factors) -> ThinSVD:
-    """Every pair (u, v) turned so that u's product with a fixed vector is positive: the SVD leaves the sign free."""
+    """Orient every pair (u, v) so that u's product with a fixed vector is positive: the SVD leaves the sign free."""
     probes = [torch.cos(torch.arange(B_OR.shape[0], device=B_OR.device, dtype=torch.float32)) @ B_OR for B_OR in parent.B]
     along_NR = (torch.stack(probes).double()[:, None, :] @ thin.left_NPR)[:, 0]
     sign_NR = torch.where(along_NR < 0, -1.0, 1.0).double()
@@ -161,12 +161,12 @@ def rebuild(
     revive: bool = True,
     span: slice = _WHOLE,
 ) -> Factors:
-    """Balanced factors U sqrt(S) and sqrt(S) V^T, plus normal noise of `noise` times each factor's root mean square.
+    """Return balanced factors U sqrt(S) and sqrt(S) V^T, plus normal noise of `noise` times each factor's root mean square.
 
-    Of the components only those in `span`, which is much cheaper than to make all and drop some.
-    A component whose singular value is 0 keeps its row of A beside a zero column of B, as LoRA starts: with both zero (as without
-    `revive`) no gradient could ever bring it back. A matrix whose singular values are all 0 is copied from the first parent
-    (before any training B = 0).
+    Only the components in `span` are made, which is much cheaper than making all and dropping some. A component whose
+    singular value is 0 keeps its row of A next to a zero column of B, as at LoRA's start: with both zero (as without `revive`) no
+    gradient could ever revive it. A matrix whose singular values are all 0 is copied from the first parent (before any
+    training B = 0).
     """
     first = parents[0]
     sides_B_NR, sides_A_NR = _balanced(thin.values_NR, revive)
@@ -187,7 +187,7 @@ def rebuild(
 
 
 def _product(left: Tensor, right: Tensor, noise: float, source: torch.Generator | None, out: Tensor) -> None:
-    """left @ right plus noise, into `out`."""
+    """Write left @ right plus noise into `out`."""
     if not noise:
         torch.matmul(left, right, out=out)
         return
@@ -196,7 +196,7 @@ def _product(left: Tensor, right: Tensor, noise: float, source: torch.Generator 
 
 
 def _balanced(values_NR: Tensor, revive: bool) -> tuple[Tensor, Tensor]:
-    """What each component of U and of V^T is multiplied with: square roots of S, or 0 and a living row where S is 0."""
+    """Return the factors of each component of U and of V^T: square roots of S, or 0 and a nonzero row if S is 0."""
     roots_NR = values_NR.sqrt()
     dead_NR = values_NR <= _DEAD * values_NR.amax(1, keepdim=True)
     typical_N1 = values_NR.mean(1, keepdim=True).sqrt() if revive else 0.0
@@ -204,7 +204,7 @@ def _balanced(values_NR: Tensor, revive: bool) -> tuple[Tensor, Tensor]:
 
 
 def _roots(gram_NPP: Tensor) -> tuple[Tensor, Tensor]:
-    """F with F^T F = G, and the inverse with which the tall factor becomes orthonormal; directions without length give 0."""
+    """Return F with F^T F = G, and the inverse that makes the tall factor orthonormal; zero-length directions give 0."""
     lengths_NP, axes_NPP = torch.linalg.eigh(gram_NPP)
     known_NP = lengths_NP > _NEGLIGIBLE * lengths_NP[:, -1:]
     lengths_NP = torch.where(known_NP, lengths_NP, 0.0).sqrt()
@@ -213,7 +213,7 @@ def _roots(gram_NPP: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _gram(tall: Sequence[Tensor]) -> Tensor:
-    """X^T X in float64 of the tall matrices side by side."""
+    """Return X^T X in float64 of the concatenated tall matrices."""
     rows = torch.cat(list(tall), 1).double()
     return rows.T @ rows
 

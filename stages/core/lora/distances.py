@@ -1,7 +1,7 @@
 """Distances between adapters in delta W space, all pairs at once, from the factors alone. NumPy only.
 
-With <a, b> = sum over matrices of sum((B_a^T B_b) * (A_a A_b^T)), one Gram matrix of all adapters' factors side by side gives all
-inner products; no d x d matrix is made, and the gauge of the factors drops out. float64, since near adapters nearly cancel.
+With <a, b> = sum over matrices of sum((B_a^T B_b) * (A_a A_b^T)), one Gram matrix of all adapters' concatenated factors gives all
+inner products. No d x d matrix is formed, and the gauge of the factors cancels. float64, since close adapters nearly cancel.
 
 Axes: N adapters, R rank, P = N R, I inputs, O outputs.
 """
@@ -15,7 +15,7 @@ from stages.core.lora.delta import factors
 
 
 def inner_products(adapters: Sequence[Weights]) -> np.ndarray:
-    """<delta W_a, delta W_b> of all pairs, [N, N], without the common factor (alpha / r)^2."""
+    """Return <delta W_a, delta W_b> of all pairs, [N, N], without the common factor (alpha / r)^2."""
     count = len(adapters)
     products = np.zeros((count, count))
     for matrices in zip(*(factors(weights) for weights in adapters), strict=True):
@@ -29,7 +29,7 @@ def inner_products(adapters: Sequence[Weights]) -> np.ndarray:
 
 
 def distances(products: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(norms [N], |a - b| [N, N], cosines [N, N]) from inner products; the cosine with an adapter of norm 0 is NaN."""
+    """Return (norms [N], |a - b| [N, N], cosines [N, N]) from inner products; the cosine with a zero-norm adapter is NaN."""
     squares = np.diag(products)
     apart = np.sqrt(np.maximum(squares[:, None] + squares[None, :] - 2 * products, 0.0))
     norms = np.sqrt(np.maximum(squares, 0.0))

@@ -1,20 +1,20 @@
 """Evolution operators on delta W (arXiv 2605.16727): mutations M1..M5, crossovers X1..X4, controls C1 and C2.
 
-An adapter's delta W = (alpha / r) B A is unchanged when (B, A) becomes (B G, G^-1 A), so operators on the raw factors depend on a
-meaningless choice of basis (`lora_paper` has those). Here BA = U S V^T by thin SVD, which has no gauge; children are written with
-B' = U' sqrt(S') and A' = sqrt(S') V'^T. Rank, shapes and alpha stay.
+An adapter's delta W = (alpha / r) B A is unchanged if (B, A) becomes (B G, G^-1 A). Operators on the raw factors (`lora_paper`)
+therefore depend on an arbitrary choice of basis. Here BA = U S V^T by thin SVD, which has no gauge; children are written with
+B' = U' sqrt(S') and A' = sqrt(S') V'^T. Rank, shapes and alpha are unchanged.
 
 Deviations (the paper names the operators; their formulas and numbers come from a third-party port of it):
 1. M1 rotates by Cayley's orthogonal (I - K/2)^-1 (I + K/2), K = eps skew, not by I + K, which inflates the norm by 17 %.
 2. M2, M4 and M5 add noise to the balanced factors; singular vectors are oriented by a fixed rule, so that the child does not
    depend on the gauge (except between equal singular values, where the SVD itself is free).
-3. M5's noise is relative to the rows of A'; the port's alpha = 10 is absolute and drowns A.
-4. X1 drops singular triplets, not entries: its expectation is the mean of the parents, as DARE's is (arXiv 2311.03099), but no
-   d x d matrix is made and no noise of full rank is added.
+3. M5's noise is relative to the rows of A'; the port's alpha = 10 is absolute and overwhelms A.
+4. X1 drops singular triplets, not entries: like DARE's (arXiv 2311.03099), its expectation is the mean of the parents, but no
+   d x d matrix is formed and no full-rank noise is added.
 5. X1, X4 and C2 restore the norm of the parents, matrix by matrix.
 6. Matrices whose delta is 0 (before any training B = 0) are copied from the first parent; see `lora_algebra.rebuild`.
 
-Adding an operator: one function (parents, generator) -> (child, parameters) and one line in OPERATORS.
+To add an operator, write one function (parents, generator) -> (child, parameters) and one line in OPERATORS.
 Axes: N adapted matrices, R rank, P rank times parents, I inputs, O outputs.
 """
 
@@ -113,7 +113,7 @@ def neftune(parents: Sequence[Factors], rng: np.random.Generator, alpha: float =
 
 
 def dare(parents: Sequence[Factors], rng: np.random.Generator, p: float = 0.5, keep_norm: bool = True) -> Result:
-    """X1: every triplet of both parents is dropped with chance p, the rest divided by 1 - p; the mean of the two."""
+    """X1: drop every triplet of both parents with probability p, divide the rest by 1 - p, and take the mean of the two."""
     both = grams(parents)
     cores = []
     for thin in _alone(both, parents):
@@ -124,7 +124,7 @@ def dare(parents: Sequence[Factors], rng: np.random.Generator, p: float = 0.5, k
 
 
 def layer_modular(parents: Sequence[Factors], rng: np.random.Generator) -> Result:
-    """X2: every matrix is copied whole from one of the two, by a fair coin."""
+    """X2: copy every matrix whole from one of the two parents, each with probability 1/2."""
     first, second = parents
     coins = rng.random(len(first.names)) < 0.5
     chosen = [first if coin else second for coin in coins]
@@ -134,7 +134,7 @@ def layer_modular(parents: Sequence[Factors], rng: np.random.Generator) -> Resul
 
 
 def svd_subspace(parents: Sequence[Factors], rng: np.random.Generator) -> Result:
-    """X3: the leading k triplets of the first parent and the triplets k+1..r of the second, k even over 1..r-1."""
+    """X3: the leading k triplets of the first parent and the triplets k+1..r of the second, k uniform over 1..r-1."""
     rank = parents[0].rank
     k = int(rng.integers(1, max(rank, 2)))
     both = grams(parents)
@@ -145,7 +145,7 @@ def svd_subspace(parents: Sequence[Factors], rng: np.random.Generator) -> Result
 
 
 def extrapolative(parents: Sequence[Factors], rng: np.random.Generator, low: float = 1.0, high: float = 1.5) -> Result:
-    """X4: worse + eta (better - worse), eta even over [low, high]; the norm is the better parent's."""
+    """X4: worse + eta (better - worse), eta uniform over [low, high]; the norm is the better parent's."""
     eta = float(rng.uniform(low, high))
     return _linear(parents, (eta, 1.0 - eta), (1.0, 0.0)), {"eta": eta}
 
@@ -154,13 +154,13 @@ def extrapolative(parents: Sequence[Factors], rng: np.random.Generator, low: flo
 
 
 def copy_parent(parents: Sequence[Factors], rng: np.random.Generator) -> Result:
-    """C1: the parent's weights as they are."""
+    """C1: the parent's weights, unchanged."""
     parent = parents[0]
     return Factors(parent.names, copies(parent.A), copies(parent.B)), {}
 
 
 def midpoint(parents: Sequence[Factors], rng: np.random.Generator) -> Result:
-    """C2: the mean of the two, at the mean of their norms."""
+    """C2: the mean of the two parents, at the mean of their norms."""
     return _linear(parents, (0.5, 0.5), (0.5, 0.5)), {"share": 0.5}
 
 
@@ -168,7 +168,7 @@ def midpoint(parents: Sequence[Factors], rng: np.random.Generator) -> Result:
 
 
 def rotation(noise_NRR: Tensor, eps: float) -> Tensor:
-    """Orthogonal matrices near I + eps skew(M), skew(M) = (M - M^T) / 2, by Cayley's transform; the identity at eps = 0."""
+    """Return orthogonal matrices near I + eps skew(M), skew(M) = (M - M^T) / 2, by Cayley's transform; identity at eps = 0."""
     half_NRR = 0.25 * eps * (noise_NRR - noise_NRR.mT)
     identity_RR = torch.eye(noise_NRR.shape[-1], dtype=noise_NRR.dtype, device=noise_NRR.device)
     turned_NRR: Tensor = torch.linalg.solve(identity_RR - half_NRR, identity_RR + half_NRR)
@@ -176,7 +176,7 @@ def rotation(noise_NRR: Tensor, eps: float) -> Tensor:
 
 
 def _combined(parents: Sequence[Factors], both: GramMatrices, cores: Sequence[Tensor], shares: Sequence[float] | None) -> Factors:
-    """The best rank-r approximation of sum B_p K_p A_p, at the parents' norms in these shares where they are given."""
+    """Return the best rank-r approximation of sum B_p K_p A_p, scaled to the parents' norms in `shares` if given."""
     rank = parents[0].rank
     core_NPP = torch.zeros_like(both.B_NPP)
     for index, core_NRR in enumerate(cores):
@@ -198,12 +198,12 @@ def _linear(parents: Sequence[Factors], multiples: Sequence[float], shares: Sequ
 
 
 def _alone(both: GramMatrices, parents: Sequence[Factors]) -> list[ThinSVD]:
-    """The thin SVD of each parent from the Gram matrices of all."""
+    """Return the thin SVD of each parent from the Gram matrices of all."""
     return [thin_svd(part(both, index, parent.rank), parent.rank) for index, parent in enumerate(parents)]
 
 
 def _noisy(parent: Factors, rng: np.random.Generator, eps: float, chosen: Sequence[int]) -> Factors:
-    """Noise on the balanced factors of the chosen matrices; copies of the others."""
+    """Add noise to the balanced factors of the chosen matrices; copy the others."""
     some = Factors(
         tuple(parent.names[index] for index in chosen),
         tuple(parent.A[index] for index in chosen),
@@ -218,12 +218,12 @@ def _noisy(parent: Factors, rng: np.random.Generator, eps: float, chosen: Sequen
 
 
 def normal(rng: np.random.Generator, shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """Standard normal draws in float64, the same on every device."""
+    """Return standard normal draws in float64, the same on every device."""
     return torch.from_numpy(rng.standard_normal(shape)).to(like.device)
 
 
 def torch_source(rng: np.random.Generator, where: Factors) -> torch.Generator:
-    """A torch generator keyed by the next draw of `rng`; its draws differ between kinds of device."""
+    """Return a torch generator keyed by the next draw of `rng`; its draws differ between device types."""
     return torch.Generator(where.A[0].device).manual_seed(int(rng.integers(2**63)))
 
 
@@ -243,7 +243,7 @@ OPERATORS: dict[str, FactorOperator] = {
 
 
 def on_weights(operator: FactorOperator, device: str = "cpu") -> WeightOperator:
-    """The operator as stages know it: NumPy weights in and out, computed on `device`."""
+    """Wrap an operator for the stages: NumPy weights in and out, computed on `device`."""
 
     def apply(parents: Sequence[Weights], rng: np.random.Generator) -> tuple[Weights, Parameters]:
         with _one_thread():
@@ -254,7 +254,7 @@ def on_weights(operator: FactorOperator, device: str = "cpu") -> WeightOperator:
 
 
 def compare(child: Weights, parent: Weights) -> AdapterChange:
-    """As `delta.compare`, on one thread: on a busy machine NumPy's threads would wait for each other for minutes at 7B shapes."""
+    """Like `delta.compare`, on one thread: on a busy machine NumPy's threads wait for each other for minutes at 7B shapes."""
     with _one_thread():
         made = load(child)
         products_NPP = (both := grams([made, load(parent)])).B_NPP * both.A_NPP
@@ -265,8 +265,10 @@ def compare(child: Weights, parent: Weights) -> AdapterChange:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """The work is hundreds of short steps bound by memory: threads would spend more time in waiting for each other than they save
-    (on a busy machine a hundred times more), and one thread gives the same bytes whatever the number configured.
+    """Run on one thread inside the block.
+
+    The work is hundreds of short, memory-bound steps: threads would wait for each other longer than they save (a hundred times
+    longer on a busy machine), and one thread gives the same bytes whatever number is configured.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -277,5 +279,5 @@ def _one_thread() -> Iterator[None]:
 
 
 def operators(device: str = "cpu", known: Mapping[str, FactorOperator] = OPERATORS) -> dict[str, WeightOperator]:
-    """The operators by name as stages know them: those on delta W, or `lora_paper.PAPER_OPERATORS`."""
+    """Return the operators by name, wrapped for the stages: those on delta W, or `lora_paper.PAPER_OPERATORS`."""
     return {name: on_weights(operator, device) for name, operator in known.items()}

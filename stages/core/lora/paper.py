@@ -1,11 +1,11 @@
-"""The operators as first written down: on the raw factors, with the published numbers.
+"""The operators as published: on the raw factors, with the published numbers.
 
-Names from arXiv 2605.16727, formulas and numbers from a third-party port of it. Everything here but M1, M3 and X3, which start
-from an SVD, and the copies X2 and C1 depends on the gauge: (B G, G^-1 A) is the same adapter as (B, A), yet its child is another.
-The midpoint of two unrelated parents' factors is not the midpoint of what they do (the cross terms B1 A2 and B2 A1 come in);
-members that share their A at the start suffer little. M1 turns by I + eps skew(M), which lengthens; M3 leaves components that no
-gradient can revive. Norms are not restored. For comparison with the literature: runs use `lora` unless `evolution.space` is
-`paper`.
+Names are from arXiv 2605.16727, formulas and numbers from a third-party port of it. All operators except M1, M3 and X3, which
+start from an SVD, and the copies X2 and C1, depend on the gauge: (B G, G^-1 A) is the same adapter as (B, A), but has a different
+child. The midpoint of two unrelated parents' factors is not the midpoint of their effects (it contains the cross terms B1 A2 and
+B2 A1); members that share their A at the start are little affected. M1 rotates by I + eps skew(M), which increases the norm; M3
+leaves components that no gradient can revive. Norms are not restored. These operators serve comparison with the literature: runs
+use `lora` unless `evolution.space` is `paper`.
 
 Axes: N adapted matrices, R rank, I inputs, O outputs.
 """
@@ -43,7 +43,7 @@ def layer_selective_gaussian(
 
 
 def component_masking(parents: Sequence[Factors], rng: np.random.Generator, share: float = 0.3) -> Result:
-    """M3: ceil(share r) random singular values of every matrix become 0, with their part of both factors."""
+    """M3: ceil(share r) random singular values of every matrix become 0, along with their part of both factors."""
     (parent,) = parents
     count = math.ceil(share * parent.rank)
     thin = thin_svd(grams(parents), parent.rank)
@@ -73,7 +73,7 @@ def neftune(parents: Sequence[Factors], rng: np.random.Generator, alpha: float =
 
 
 def dare(parents: Sequence[Factors], rng: np.random.Generator, p: float = 0.7) -> Result:
-    """X1: every entry of every factor is dropped with chance p, the rest divided by 1 - p; the mean of the two parents."""
+    """X1: drop every entry of every factor with probability p, divide the rest by 1 - p, and take the mean of the two parents."""
     source = torch_source(rng, parents[0])
 
     def kept(W: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ def dare(parents: Sequence[Factors], rng: np.random.Generator, p: float = 0.7) -
 
 
 def svd_subspace(parents: Sequence[Factors], rng: np.random.Generator) -> Result:
-    """X3: the leading k triplets of the first parent beside the triplets k+1..r of the second, k even over 1..r-1."""
+    """X3: the leading k triplets of the first parent and the triplets k+1..r of the second, k uniform over 1..r-1."""
     rank = parents[0].rank
     k = int(rng.integers(1, max(rank, 2)))
     halves = []
@@ -96,13 +96,13 @@ def svd_subspace(parents: Sequence[Factors], rng: np.random.Generator) -> Result
 
 
 def extrapolative(parents: Sequence[Factors], rng: np.random.Generator, low: float = 1.0, high: float = 1.5) -> Result:
-    """X4: worse + eta (better - worse) factor by factor, eta even over [low, high]."""
+    """X4: worse + eta (better - worse) factor by factor, eta uniform over [low, high]."""
     eta = float(rng.uniform(low, high))
     return _between(parents, 1.0 - eta), {"eta": eta}
 
 
 def midpoint(parents: Sequence[Factors], rng: np.random.Generator) -> Result:
-    """C2: the mean of the two, factor by factor."""
+    """C2: the mean of the two parents, factor by factor."""
     return _between(parents, 0.5), {"share": 0.5}
 
 
@@ -139,7 +139,7 @@ def _noisy(parent: Factors, rng: np.random.Generator, eps: float, chosen: set[in
 
 
 def _between(parents: Sequence[Factors], share: float) -> Factors:
-    """first + share (second - first), factor by factor."""
+    """Return first + share (second - first), factor by factor."""
     first, second = parents
 
     def sides(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> tuple[Tensor, ...]:

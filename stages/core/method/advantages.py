@@ -1,7 +1,7 @@
 """Advantages: how much better than expected each sample of one adapter was.
 
 Every estimator takes the samples of ONE adapter in one generation and returns what the SAMPLES table stores. An advantage is
-one number a sample; the loss gives it to every response token. Groups, kinds and roles never mix adapters, because separate
+one number per sample; the loss applies it to every response token. Groups, kinds and roles never mix adapters, because separate
 policies must not leak scale into each other (design: whitening per adapter and role).
 
 Axes: S samples of one adapter. Rewards have no unit; lengths are response tokens.
@@ -18,7 +18,7 @@ GRPO_EPSILON = 1e-6  # veRL, `compute_grpo_outcome_advantage`
 
 @dataclass(frozen=True)
 class Advantages:
-    """`centred_S` = reward - `baseline_S`; `advantage_S` is what the loss multiplies with."""
+    """`centred_S` = reward - `baseline_S`; `advantage_S` is the factor in the loss."""
 
     baseline_S: np.ndarray
     centred_S: np.ndarray
@@ -37,9 +37,9 @@ def reinforce_plus_plus_baseline(
 ) -> Advantages:
     """REINFORCE++-baseline: advantage = whiten(reward - mean of its group), per role, weighted by response tokens.
 
-    Source: veRL `compute_reinforce_plus_plus_baseline_outcome_advantage`. A group of one subtracts 0 as there, or with
+    Source: veRL `compute_reinforce_plus_plus_baseline_outcome_advantage`. A group of one subtracts 0 as in veRL, or with
     `lone_by_kind` the mean of its role and kind. Deviations: whitening per adapter and role, not per batch; float64;
-    `shift=False` only divides by the deviation, so that a group of equal rewards keeps advantage 0.
+    `shift=False` only divides by the standard deviation, so that a group of equal rewards keeps advantage 0.
     """
     rewards = np.asarray(rewards_S, np.float64)
     kind_keys = list(zip(roles, kinds, strict=True)) if lone_by_kind else None
@@ -62,7 +62,7 @@ def trr_plus_plus(
     """TRR++ of Absolute Zero Reasoner: advantage = (reward - mu) / sqrt(var + 1e-8) within each of six groups, kind x role.
 
     Source: AZR paper, section 3.3.5; mu and var are taken over all response tokens of the group, Bessel-corrected. Prompt
-    groups play no part. The baseline is mu, so `centred` sums to zero weighted by tokens. Deviation: float64.
+    groups are not used. The baseline is mu, so `centred` sums to zero weighted by tokens. Deviation: float64.
     """
     rewards, lengths = np.asarray(rewards_S, np.float64), np.asarray(lengths_S)
     baseline_S, advantage_S = np.zeros_like(rewards), np.zeros_like(rewards)
@@ -112,7 +112,7 @@ def dr_grpo(
 
 
 def whiten(values_S: np.ndarray, lengths_S: np.ndarray, shift: bool) -> np.ndarray:
-    """(value - mean) / sqrt(var + 1e-8) over response tokens: each sample counts as often as it has tokens.
+    """Return (value - mean) / sqrt(var + 1e-8) over response tokens: each sample is weighted by its number of tokens.
 
     Source: veRL `masked_whiten`: var Bessel-corrected over tokens. With `shift=False` the mean is not subtracted from the
     result (veRL adds it back after the division; we divide the value itself, so that 0 stays 0). Equal values give 0 with shift.
@@ -125,7 +125,7 @@ def whiten(values_S: np.ndarray, lengths_S: np.ndarray, shift: bool) -> np.ndarr
 
 
 def _mean(values: np.ndarray, weights: np.ndarray | None = None) -> float:
-    """The mean; exactly the value where all are equal, so that constant groups centre to an exact zero."""
+    """Return the mean; exactly the common value if all are equal, so that constant groups centre to an exact zero."""
     if (values == values[0]).all():
         return float(values[0])
     if weights is None:
@@ -134,7 +134,7 @@ def _mean(values: np.ndarray, weights: np.ndarray | None = None) -> float:
 
 
 def _rows(keys: Iterable[object]) -> list[np.ndarray]:
-    """Row numbers of each distinct key, keys in order of first appearance."""
+    """Return the row numbers of each distinct key, keys in order of first appearance."""
     found: dict[object, list[int]] = {}
     for row, key in enumerate(keys):
         found.setdefault(key, []).append(row)
@@ -149,7 +149,7 @@ def _mean_of(rewards_S: np.ndarray, keys: Sequence[object]) -> np.ndarray:
 
 
 def _group_baseline(rewards_S: np.ndarray, keys: Sequence[object], lone_keys: Sequence[object] | None) -> np.ndarray:
-    """Mean of each group; for a group of one 0, or the mean over its `lone_keys` key."""
+    """Return the mean of each group; for a group of one 0, or the mean over its `lone_keys` key."""
     baseline_S = _mean_of(rewards_S, keys)
     fallback_S = np.zeros_like(rewards_S) if lone_keys is None else _mean_of(rewards_S, lone_keys)
     for rows in _rows(keys):

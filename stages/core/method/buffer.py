@@ -1,4 +1,4 @@
-"""The task buffer: what proposers are shown. One snapshot a generation, a pure function of the tables before it."""
+"""The task buffer: the tasks shown to proposers. One snapshot per generation, a pure function of the earlier tables."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,11 +10,11 @@ from stages.core.prompts.styles import Kind, Triplet
 
 
 def snapshot(seeds: pa.Table, earlier: Sequence[pa.Table], size: int, teacher_id: str | None = None) -> dict[Kind, list[dict]]:
-    """The newest `size` stored tasks of each kind: seed rows, then TASKS of earlier generations, oldest first.
+    """Return the newest `size` stored tasks of each kind: seed rows, then TASKS of earlier generations, oldest first.
 
-    Stored are valid tasks that repeat no earlier one and that no gate stopped. Absolute Zero Reasoner keeps the oldest rows
-    when its cap is reached, and duplicates; we drop the oldest and the duplicates. `teacher_id` keeps only that teacher's
-    own tasks beside the seeds.
+    A task is stored if it is valid, repeats no earlier one and no gate stopped it. When its cap is reached, Absolute Zero
+    Reasoner keeps the oldest rows, and it keeps duplicates; we drop both. `teacher_id` keeps only that teacher's own tasks
+    and the seeds.
     """
     rows = seeds.to_pylist()
     for tasks in earlier:
@@ -29,17 +29,17 @@ def snapshot(seeds: pa.Table, earlier: Sequence[pa.Table], size: int, teacher_id
 def snapshots(
     seeds: pa.Table, earlier: Sequence[pa.Table], size: int, teachers: Iterable[str], own: bool
 ) -> dict[str, dict[Kind, list[dict]]]:
-    """The snapshot of each teacher: one shared by all, or with `own` one each."""
+    """Return the snapshot of each teacher: one shared by all, or with `own` one each."""
     if own:
         return {teacher: snapshot(seeds, earlier, size, teacher) for teacher in teachers}
     return dict.fromkeys(teachers, snapshot(seeds, earlier, size))
 
 
 def triplet(row: dict) -> Triplet:
-    """What a prompt shows of a stored deduction or abduction task."""
+    """Return the part of a stored deduction or abduction task that a prompt shows."""
     return Triplet(row["program"], row["inputs"][0], row["outputs"][0])
 
 
 def task_key(kind: str, program_key: str, inputs: Sequence[str]) -> tuple[str, str, tuple[str, ...]]:
-    """What makes two tasks the same: kind, normalised program, and inputs."""
+    """Return the key by which two tasks are the same: kind, normalised program, and inputs."""
     return kind, program_key, tuple(text.strip() for text in inputs)

@@ -1,7 +1,7 @@
-"""Task gates: reasons not to pose a task that ran well. All are off unless the configuration names them.
+"""Task gates: reasons not to pose a valid task. All are disabled unless the configuration names them.
 
-A strict gate alone can keep self-play from collapsing, so gates are an arm of an experiment and not a constant of the method.
-A gated task is neither solved nor stored and pays nothing. Gates read text and outputs only; no program runs here.
+A strict gate alone can keep self-play from collapsing, so gates are an experimental arm, not a constant of the method. A gated
+task is neither solved nor stored, and its reward is 0. Gates read only text and outputs; no program runs here.
 """
 
 import re
@@ -20,12 +20,12 @@ _SPACE = re.compile(r"\s++")
 
 
 def constant(row: Mapping[str, Any]) -> bool:
-    """An induction task whose outputs are all equal although its inputs are not."""
+    """Stop an induction task whose outputs are all equal although its inputs are not."""
     return len(row["inputs"]) > 1 and len(set(row["values"])) == 1
 
 
 def ignores_input(row: Mapping[str, Any]) -> bool:
-    """No parameter of `f` is named again after its signature, comments and texts in triple quotes aside."""
+    """Stop a task where no parameter of `f` appears after its signature, ignoring comments and triple-quoted texts."""
     program = _COMMENT.sub("", _TEXT_BLOCK.sub("", row["program"]))
     found = _SIGNATURE.search(program)
     if not found:
@@ -35,18 +35,18 @@ def ignores_input(row: Mapping[str, Any]) -> bool:
 
 
 def identity(row: Mapping[str, Any]) -> bool:
-    """Every output is its own input."""
+    """Stop a task where every output equals its input."""
     return all(_squeeze(given) == _squeeze(got) for given, got in zip(row["inputs"], row["outputs"], strict=True))
 
 
 def verbatim_output(row: Mapping[str, Any]) -> bool:
-    """An output of three characters or more stands in the program as it is."""
+    """Stop a task where an output of three characters or more appears verbatim in the program."""
     program = _squeeze(row["program"])
     return any(len(output) >= 3 and output in program for output in map(_squeeze, row["outputs"]))
 
 
 def quoted_input(row: Mapping[str, Any]) -> bool:
-    """A deduction or abduction input stands in a comment or docstring of the program."""
+    """Stop a deduction or abduction task whose input appears in a comment or docstring of the program."""
     if row["kind"] == "induction":
         return False
     asides = _squeeze(" ".join(_COMMENT.findall(row["program"]) + _TEXT_BLOCK.findall(row["program"])))
@@ -54,7 +54,7 @@ def quoted_input(row: Mapping[str, Any]) -> bool:
 
 
 def telling_message(row: Mapping[str, Any]) -> bool:
-    """An induction message that quotes a line of the program's body or a hidden output of three characters or more."""
+    """Stop an induction task whose message quotes a line of the program's body or a hidden output of 3 or more characters."""
     message = _squeeze(row["message"])
     body = [_squeeze(line) for line in row["program"].splitlines()[1:]]
     hidden = [_squeeze(output) for output in row["outputs"][len(row["outputs"]) // 2 :]]
@@ -62,7 +62,7 @@ def telling_message(row: Mapping[str, Any]) -> bool:
 
 
 def _squeeze(text: str) -> str:
-    """The text without white space, and with one kind of quotes."""
+    """Return the text without white space, and with one kind of quotes."""
     return _SPACE.sub("", text).replace('"', "'")
 
 

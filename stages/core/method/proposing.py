@@ -1,4 +1,4 @@
-"""Drawing a proposer's prompt from a buffer, and reading what it wrote: shared by proposing and by seeding."""
+"""Draw a proposer's prompt from a buffer, and read its completion. Proposing and seeding share this module."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ REDRAWS = 20
 
 @dataclass(frozen=True)
 class ProposalPlan:
-    """How many proposals of what form; see `Propose` in the configuration."""
+    """Number and form of proposals; see `Propose` in the configuration."""
 
     groups: int
     group_size: int
@@ -26,7 +26,7 @@ class ProposalPlan:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A proposer's prompt: token ids, the stored tasks it shows, and for induction the program shown."""
+    """A proposer's prompt: token ids, the stored tasks shown, and for induction the program shown."""
 
     kind: Kind
     group_id: str
@@ -44,10 +44,10 @@ def draw_prompt(
     plan: ProposalPlan,
     rng: np.random.Generator,
 ) -> Prompt:
-    """A prompt with drawn references that leaves room for the completion: too long ones are redrawn, then shortened."""
+    """Draw a prompt with references that leaves room for the completion. Redraw too long ones, then use fewer references."""
     stored = buffer[Kind.DEDUCTION] + buffer[Kind.ABDUCTION] if kind is Kind.INDUCTION else buffer[kind]
     if kind is Kind.INDUCTION and not stored:
-        raise ValueError("the buffers hold no program to write inputs for")
+        raise ValueError("the buffers contain no program to write inputs for")
     wanted = min(1 if kind is Kind.INDUCTION else plan.references, len(stored))
     for draw in range(REDRAWS * (wanted + 1)):
         count = wanted if kind is Kind.INDUCTION else max(0, wanted - draw // REDRAWS)
@@ -64,7 +64,7 @@ def draw_prompt(
 
 
 def read_proposal(style: PromptStyle, prompt: Prompt, text: str, truncated: bool, num_inputs: int) -> tuple[Proposed, str, str]:
-    """The proposal in a completion with `parsed`, or an empty one with `unparsed` and why."""
+    """Return the proposal in a completion with `parsed`, or an empty one with `unparsed` and the reason."""
     if truncated:
         return Proposed(prompt.program, ()), "unparsed", "cut off at the length limit"
     try:

@@ -10,7 +10,7 @@ both variances grow by tau^2. With c^2 = 2 beta^2 + sigma_w^2 + sigma_l^2 and t 
 where v and w are the first and second correction of a Gaussian truncated to the outcome. For two players this closed form is the
 exact result of the factor graph; nothing is approximated beyond TrueSkill itself.
 
-Ratings of one run are relative: teachers and students play a zero-sum game, so both cannot rise, and a flat rating is no failure.
+Ratings of one run are relative: teachers and students play a zero-sum game, so both cannot rise. A flat rating is not a failure.
 """
 
 import math
@@ -32,7 +32,7 @@ class Rating:
     sigma: float = 25.0 / 3.0
 
     def fitness(self, kappa: float) -> float:
-        """The lower confidence bound mu - kappa * sigma, by which selection ranks."""
+        """Return the lower confidence bound mu - kappa * sigma, by which selection ranks."""
         return self.mu - kappa * self.sigma
 
 
@@ -51,13 +51,13 @@ class Scale:
 
 
 def win_chance(first: Rating, second: Rating, beta: float) -> float:
-    """Chance that the first plays better than the second: Phi((mu_1 - mu_2) / sqrt(sigma_1^2 + sigma_2^2 + 2 beta^2))."""
+    """Return the chance that the first plays better: Phi((mu_1 - mu_2) / sqrt(sigma_1^2 + sigma_2^2 + 2 beta^2))."""
     spread = math.sqrt(first.sigma**2 + second.sigma**2 + 2.0 * beta**2)
     return _cdf((first.mu - second.mu) / spread)
 
 
 def play(first: Rating, second: Rating, result: Result, scale: Scale) -> tuple[Rating, Rating]:
-    """Both ratings after one game; `result` is the first player's."""
+    """Return both ratings after one game; `result` is the first player's."""
     if result == "loss":
         second, first = play(second, first, "win", scale)
         return first, second
@@ -77,13 +77,13 @@ def _moved(mu: float, variance: float, v: float, w: float, spread: float) -> Rat
 
 
 def _won(x: float) -> tuple[float, float]:
-    """v and w of a win, at x = t - e."""
+    """Return v and w of a win, at x = t - e."""
     v = _pdf(x) / _cdf(x) if x > _TAIL else -x / (1.0 - 1.0 / x**2 + 3.0 / x**4)
     return v, v * (v + x)
 
 
 def _drawn(lead: float, margin: float) -> tuple[float, float]:
-    """v and w of a draw; where the outcome has no mass in floating point, their limits -t and 1."""
+    """Return v and w of a draw; if the outcome has no mass in floating point, their limits -t and 1."""
     upper, lower = margin - abs(lead), -margin - abs(lead)
     mass = _cdf(upper) - _cdf(lower)
     if mass <= 0.0:

@@ -1,10 +1,10 @@
-"""Top-up: stored tasks posed again where a teacher wrote too few, so that its student's batch keeps its size.
+"""Top-up: pose stored tasks again if a teacher wrote too few, so that its student's batch keeps its size.
 
 Absolute Zero Reasoner fills short student batches from its buffer. Here a match that poses fewer than `groups * group_size` tasks
-of a kind replays the missing ones, drawn uniformly from the snapshot that its teacher's prompts came from; where that holds too
-few, all of them. A replay trains the student and nobody else: it was verified, and its teacher paid, in its own time, and the
-match is rated by its new tasks alone. Deviations: without replacement, and never a task that equals one posed in the same match,
-so that no student meets a task twice in a match; only the attempts that train are made, since nobody asks for the solve rate.
+of a kind replaces the missing ones with stored tasks, drawn uniformly from the snapshot that its teacher's prompts came from,
+or with all of them if it holds too few. A replay trains only the student: the task was verified and its teacher rewarded earlier,
+and the match is rated by its new tasks alone. Deviations: draws are without replacement and exclude tasks equal to one posed in
+the same match, so that no student sees a task twice in a match. Only the attempts that train are made: the solve rate is unused.
 """
 
 import re
@@ -27,9 +27,9 @@ def replays(
     seed: int,
     generation: int,
 ) -> dict[str, list[dict]]:
-    """Match id -> the stored tasks (rows of SEEDS) that it replays, kind by kind; matches in order, those without any too.
+    """Return match id -> the stored tasks (rows of SEEDS) that it replays, kind by kind; all matches in order, even without any.
 
-    `buffers` maps a teacher to its snapshot by kind, `wanted` is how many tasks of a kind a match should pose.
+    `buffers` maps a teacher to its snapshot by kind; `wanted` is the number of tasks of each kind that a match should pose.
     """
     posed: dict[str, list[dict]] = {match_id: [] for match_id in matches["match_id"].to_pylist()}
     for row in tasks.select(["match_id", "kind", "program_key", "inputs", "status", "gate"]).to_pylist():
@@ -58,15 +58,15 @@ def _drawn(posed: list[dict], buffer: Mapping[Kind, list[dict]], wanted: int, rn
 
 
 def fresh(rows: pa.Table, tasks: pa.Table) -> pa.Table:
-    """The rollouts or grades about a generation's own tasks, its replays left out."""
+    """Return the rollouts or grades of a generation's own tasks, without its replays."""
     return rows.filter(pc.is_in(rows["task_id"], pa.array(tasks["task_id"].to_pylist(), pa.string())))
 
 
 def replay_id(match_id: str, task_id: str) -> str:
-    """What the rollouts of a replay are called, before their number: one task may be replayed in many matches."""
+    """Return the id prefix of a replay's rollouts. It includes the match: one task may be replayed in many matches."""
     return f"{match_id}-{task_id}"
 
 
 def task_of(row_id: str) -> str:
-    """The task that the id of a proposal, task, rollout or sample is about."""
+    """Return the task that the id of a proposal, task, rollout or sample refers to."""
     return re.sub(r"^g\d{4,}-m\d{2,}-(?!p\d)", "", re.sub(r"-r\d+$", "", row_id))

@@ -1,23 +1,23 @@
-"""What a user says, in the chat template of a model's own tokenizer."""
+"""A user message in the chat template of a model's own tokenizer."""
 
 from collections.abc import Callable
 from typing import Any
 
 
 def has_template(tokenizer: Any) -> bool:
-    """Whether the tokenizer has a chat template: the mark of an instruct model."""
+    """Return whether the tokenizer has a chat template, which marks an instruct model."""
     return bool(tokenizer.chat_template)
 
 
 def templated(tokenizer: Any) -> Callable[[str], str]:
-    """Puts what a user says into the template, up to where the answer begins. The text is for an `encode` that adds markers.
+    """Return a function that puts a user message into the template, up to where the answer begins.
 
-    Raises ValueError where the tokenizer has no template.
+    The text is for an `encode` that adds markers. Raise ValueError if the tokenizer has no template.
     """
     if not has_template(tokenizer):
         raise ValueError("the tokenizer has no chat template")
     first = tokenizer.encode("")[:1]
-    marker = tokenizer.bos_token if first and first == [tokenizer.bos_token_id] else ""  # `encode` puts it before every text
+    marker = tokenizer.bos_token if first and first == [tokenizer.bos_token_id] else ""  # `encode` prepends it to every text
 
     def put(said: str) -> str:
         messages = [{"role": "user", "content": said}]

@@ -1,4 +1,4 @@
-"""Code fences in a completion, read in one pass: strings and comments of a program are skipped, so backticks there close nothing.
+"""Code fences in a completion, read in one pass. Strings and comments of a program are skipped: backticks there close nothing.
 
 Where a closing fence is looked for from many openings, the same places would be read again and again. They are not: a string
 that was found unclosed, or closed at some place, is so for every start inside it, and a place from which no fence was found to
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _LABELS = {"python": "python", "py": "python", "python3": "python", "input": "input", "output": "output", "message": "message"}
-# An opening fence stands alone on its line; after a label that we know, the content may start on the same line.
+# An opening fence is alone on its line; after a known label, the content may start on the same line.
 _OPENING = re.compile(
     r"^[ \t]*+```[ \t]*+(?:(?P<known>python3?|py|input|output|message)\b:?[ \t]*+\n?|(?P<other>[^\s`]*+)[ \t]*+\n)", re.M | re.I
 )
@@ -52,7 +52,7 @@ def closed_fences(text: str) -> list[Fence]:
 
 
 def blanked(text: str) -> str:
-    """The text with what stands in fences replaced by spaces, every place unmoved."""
+    """Return the text with the contents of fences replaced by spaces; all positions are unchanged."""
     return "".join(_blanked(text))
 
 

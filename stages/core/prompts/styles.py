@@ -1,4 +1,4 @@
-"""What a prompt style must offer, and the small values that prompts are made of.
+"""The interface of a prompt style, and the small values that prompts are made of.
 
 Two styles implement `PromptStyle`: `chat_prompts` (English instructions, for instruct and base models that read English) and
 `compact_prompts` (a few marker tokens, for the seed model). A style writes prompts and reads completions; nothing else in
@@ -24,7 +24,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Triplet:
-    """A program with one input and the output it gave: what a proposer is shown as a reference.
+    """A program with one input and its output, shown to a proposer as a reference.
 
     `input` is comma-separated Python literals as in a call of `f`; `output` is literal text.
     """
@@ -36,7 +36,7 @@ class Triplet:
 
 @dataclass(frozen=True)
 class Proposed:
-    """What a teacher's completion says, read but not yet run.
+    """The contents of a teacher's completion, read but not yet run.
 
     `program` is the source that defines `f`. Deduction and abduction carry one input; induction carries `num_inputs` of them
     for the program that the prompt showed, and a message (may be empty in styles that have none).
@@ -48,7 +48,7 @@ class Proposed:
 
 
 class Unparsed(ValueError):
-    """The completion does not have the form that the prompt asked for; the text says what is missing."""
+    """The completion does not have the format that the prompt requires; the message states what is missing."""
 
 
 class PromptStyle(Protocol):

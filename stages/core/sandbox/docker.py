@@ -1,7 +1,7 @@
-"""The sandbox in Docker: a pool of warm, hardened, attested containers, driven over their attached standard streams.
+"""Docker sandbox: a pool of warm, hardened, attested containers, driven over their attached standard streams.
 
-Create, attach, then start (bytes that come with the response headers would be lost otherwise). The client holds the container's
-standard input: when this process dies, however it dies, the supervisor reads the end of it and the container removes itself.
+The order is create, attach, start: otherwise bytes that arrive with the response headers would be lost. The client holds the
+container's standard input. If this process dies for any reason, the supervisor reads end of file and the container is removed.
 """
 
 import contextlib
@@ -41,30 +41,30 @@ class DockerSandbox(Pool):
     ):
         self.image, self.runtime, self.owner = image, runtime, uuid.uuid4().hex
         self.removers: list[threading.Thread] = []
-        self.mend = f"image {image} holds another runner than this checkout; {_mending(image)} builds it anew"
+        self.mend = f"image {image} holds another runner than this checkout. Rebuild it with {_mending(image)}"
         try:
-            self.client = docker.from_env(timeout=60)  # to start a container takes long on a busy machine,
-            self.asker = docker.from_env(timeout=7)  # to say that one is there does not
+            self.client = docker.from_env(timeout=60)  # starting a container takes long on a busy machine,
+            self.asker = docker.from_env(timeout=7)  # answering a ping does not
             self.asker.ping()
             self.info = self.client.info()
             self.image_id = str(self.client.images.get(image).id)
             self._sweep()
         except docker.errors.ImageNotFound as error:
-            raise SandboxUnavailable(f"image {image} is not there; {_mending(image)} builds it") from error
+            raise SandboxUnavailable(f"image {image} is missing. Build it with {_mending(image)}") from error
         except _FAULTS as error:
             raise SandboxUnavailable(f"Docker does not answer: {error}") from error
         base = 100_000 + os.getpid() % 10_000 * 4_096  # RLIMIT_NPROC counts a uid over the whole host
         super().__init__(self._start_container, containers, limits or RunLimits(), base, window, recycle_after)
 
     def attestation(self) -> dict[str, object]:
-        """Image, engine and walls, as read back from inside a container."""
+        """Return image, engine and walls, as read back from inside a container."""
         found = super().attestation()
         missing = _missing(found, self.info, self._memory_mb() << 20)
         facts = {"engine": self.info.get("ServerVersion"), "security": self.info.get("SecurityOptions"), "runtime": self.runtime}
         return {"kind": "docker", "wall": True, "image": self.image_id, "missing": missing, **facts, **found}
 
     def close(self) -> None:
-        """Ends every container of this sandbox."""
+        """Stop every container of this sandbox."""
         super().close()
         for remover in self.removers:
             if remover.ident is not None:
@@ -73,7 +73,7 @@ class DockerSandbox(Pool):
         self.asker.close()
 
     def check(self) -> None:
-        """Raises SandboxUnavailable within seconds where the daemon does not answer."""
+        """Raise SandboxUnavailable within seconds if the daemon does not answer."""
         try:
             self.asker.ping()
         except _FAULTS as error:
@@ -96,7 +96,7 @@ class DockerSandbox(Pool):
         ulimit = docker.types.Ulimit
         return {
             "image": self.image_id,
-            "stdin_open": True,  # with detach unset, StdinOnce: the client's death is the end of standard input
+            "stdin_open": True,  # with detach unset, StdinOnce: standard input ends when the client dies
             "user": "0:0",
             "hostname": "sandbox",
             "network_mode": "none",
@@ -118,7 +118,7 @@ class DockerSandbox(Pool):
         }
 
     def _sweep(self) -> None:
-        """Removes containers with our label whose process on this host is gone."""
+        """Remove containers with our label whose process on this host is gone."""
         for container in self.client.containers.list(all=True, sparse=True, filters={"label": LABEL}):
             labels = container.attrs.get("Labels") or {}
             pid = labels.get(LABEL + ".pid", "")
@@ -128,13 +128,13 @@ class DockerSandbox(Pool):
 
 
 def _mending(image: str) -> str:
-    """The command that builds an image from this checkout."""
+    """Return the command that builds an image from this checkout."""
     own = f"docker build --network none --build-arg BASE=populora-base:local -t {image} containers/sandbox"
     return "`make setup`" if image == IMAGE else f"`{own}`"
 
 
 def alive(pid: int) -> bool:
-    """Whether there is a process of this number: asked of the kernel, since macOS has no `/proc`."""
+    """Return whether a process with this id exists. The kernel is asked, because macOS has no `/proc`."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -145,10 +145,10 @@ def alive(pid: int) -> bool:
 
 
 def _host() -> str:
-    """This boot of this machine and its process namespace: pids mean nothing elsewhere, nor in another container's namespace.
+    """Identify this boot of this machine and its process namespace: process ids are valid only there.
 
-    Without `/proc` (macOS) its name and its network card's number: what another boot left is then kept if the pid is taken again,
-    and ends by itself.
+    Without `/proc` (macOS), use the host name and the network card's address. Containers left by another boot are then kept if
+    their pid is in use again; they stop by themselves.
     """
     with contextlib.suppress(OSError):
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
@@ -156,7 +156,7 @@ def _host() -> str:
 
 
 def _missing(found: dict[str, object], info: dict[str, object], memory: int) -> list[str]:
-    """Names of walls that were asked for and are not seen from inside."""
+    """Return the names of walls that were requested but are not visible from inside."""
     supervisor = found.get("supervisor")
     status = supervisor if isinstance(supervisor, dict) else {}
     checks = {
@@ -177,7 +177,7 @@ def _missing(found: dict[str, object], info: dict[str, object], memory: int) -> 
 
 
 def _within(seen: object, most: int, known: object) -> bool:
-    """Whether a limit stands: as it is seen from inside, or where it cannot be seen there (gVisor), as the daemon says."""
+    """Return whether a limit is in force, as seen from inside or, if invisible there (gVisor), as the daemon reports it."""
     return int(seen) <= most if isinstance(seen, str) and seen.isdigit() else seen is None and known is True
 
 
@@ -186,7 +186,7 @@ def _list(value: object) -> list[Any]:
 
 
 class ContainerLink:
-    """A container's attached streams: raw bytes in, Docker's 8-byte headers taken off what comes out."""
+    """A container's attached streams: raw bytes in; Docker's 8-byte headers are stripped from the output."""
 
     def __init__(self, container: "docker.models.containers.Container"):
         self.container = container
@@ -202,19 +202,19 @@ class ContainerLink:
         self.buffer, self.errors = bytearray(), bytearray()
 
     def filenos(self) -> tuple[int, int]:
-        """To poll for reading and for writing."""
+        """Return the descriptors to poll for reading and for writing."""
         descriptor = self.socket.fileno()
         return descriptor, descriptor
 
     def send(self, data: bytes | bytearray) -> int:
-        """Writes what fits."""
+        """Write as many bytes as fit and return their number."""
         try:
             return self.socket.send(data[: 1 << 18])
         except BlockingIOError:
             return 0
 
     def receive(self) -> bytes | None:
-        """What has come; None at the end."""
+        """Return the bytes received; None at end of stream."""
         try:
             data = self.socket.recv(1 << 18)
         except BlockingIOError:
@@ -224,7 +224,7 @@ class ContainerLink:
         return output or (b"" if data else None)
 
     def _demultiplex(self) -> bytes:
-        """Takes whole blocks off the buffer: type, three zeros, length, bytes. Standard error is kept for people, bounded."""
+        """Take whole blocks off the buffer: type, three zeros, length, bytes. The end of standard error is kept for messages."""
         output, position = [], 0
         while len(self.buffer) - position >= 8:
             size = int.from_bytes(self.buffer[position + 4 : position + 8], "big")
@@ -241,15 +241,15 @@ class ContainerLink:
         return b"".join(output)
 
     def said(self) -> str:
-        """Its last words, for people."""
+        """Return its last output, for messages."""
         return self.errors.decode(errors="replace")[-300:]
 
     def close(self) -> None:
-        """Ends it and everything in it."""
+        """Stop the container and everything in it."""
         with contextlib.suppress(*_FAULTS):
             self.stream.close()
             self.socket.close()
-        # A daemon that hangs must not hold up the one who finds out; what is left then, the next sandbox sweeps.
+        # A hanging daemon must not block the caller; the next sandbox sweeps what remains.
         self.remover.start()
 
     def _remove(self) -> None:

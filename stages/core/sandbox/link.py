@@ -1,4 +1,4 @@
-"""One worker of a pool: the stream to its supervisor, what is on its way there, and what it has answered."""
+"""One worker of a pool: the stream to its supervisor, the jobs in flight, and the answers received."""
 
 import hashlib
 import os
@@ -15,7 +15,7 @@ from stages.core.sandbox.protocol import Job, Verdict
 SANDBOX_FOLDER = Path(__file__).resolve().parents[3] / "containers" / "sandbox"
 START_SECONDS, SILENT_SECONDS = 20, 2
 _LARGEST_ANSWER = 1 << 26
-# What the judge asks itself, as tasks: none may vouch for less than another. The value, and the key that `runner/key.py` makes.
+# Canary tasks like those of the judge, each of equal strength: the job, its value, and the key that `runner/key.py` makes.
 _ORDERED = (
     Job("def f(a, b):\n    return sorted({a: b, b: a}.items()), (a + b) / 2, str(a)", "3, 5", True),
     ("([(3, 5), (5, 3)], 4.0, '3')", "d2754a00547addc59858557855776ca0"),
@@ -32,7 +32,7 @@ CANARIES = (_ORDERED, _MIXED) * 8 + (_WITNESSED,)
 
 
 def runner_digest() -> str:
-    """sha256 of the runner's files in this checkout, as a supervisor attests its own."""
+    """Return the sha256 of the runner's files in this checkout; a supervisor attests its own in the same way."""
     digest = hashlib.sha256()
     for file in sorted((SANDBOX_FOLDER / "runner").glob("*.py")):
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
@@ -40,9 +40,9 @@ def runner_digest() -> str:
 
 
 def core_for(workers: int, taken: Sequence[int | None]) -> int | None:
-    """The core that one of so many workers keeps to: the least taken. None, the kernel's choice, unless all cores get as many.
+    """Return the least-used core for one of `workers` workers, or None (the kernel chooses) unless all cores get equally many.
 
-    A program costs a tenth to a fifth less where its template and its supervisor run: what it copies is in that core's cache.
+    A program costs 10 to 20 % less on the core of its template and supervisor, because what it copies is in that core's cache.
     """
     if not hasattr(os, "sched_getaffinity"):  # macOS, where the containers run in a virtual machine of their own
         return None
@@ -51,7 +51,7 @@ def core_for(workers: int, taken: Sequence[int | None]) -> int | None:
 
 
 def missing_walls(attestation: dict[str, Any]) -> list[str]:
-    """By name, the walls that programs' processes and the key server have looked for around themselves and not found."""
+    """Return the names of walls that programs' processes and the key server checked for themselves and found missing."""
     processes = [*attestation.get("program", [{}]), attestation.get("key_server", {})]
     found = {name for process in processes for name in process.get("missing", ["program_walls"])}
     first, count = attestation.get("uids", (0, 0))
@@ -67,29 +67,29 @@ class Link(Protocol):
     """A byte stream to a supervisor."""
 
     def filenos(self) -> tuple[int, int]:
-        """Descriptors to poll for reading and for writing."""
+        """Return the descriptors to poll for reading and for writing."""
         ...
 
     def send(self, data: bytes | bytearray) -> int:
-        """Writes what fits. Raises OSError when the other side is gone."""
+        """Write as many bytes as fit and return their number. Raise OSError if the other side is gone."""
         ...
 
     def receive(self) -> bytes | None:
-        """What has come, b"" for nothing, None at the end."""
+        """Return the bytes received: b"" if there are none, None at end of stream."""
         ...
 
     def said(self) -> str:
-        """What it said besides, for people: its last words."""
+        """Return the supervisor's last other output, for messages."""
         ...
 
     def close(self) -> None:
-        """Ends the supervisor and everything in it."""
+        """Stop the supervisor and everything in it."""
         ...
 
 
 @dataclass(frozen=True)
 class RunLimits:
-    """Per run: CPU and wall seconds, MiB of address space, characters of input; how many more servers see programs with sets."""
+    """Per run: CPU and wall seconds, MiB of address space, characters of input, extra servers for programs with sets."""
 
     cpu_seconds: float = 2.0
     wall_seconds: float = 10.0
@@ -100,13 +100,13 @@ class RunLimits:
 
 @dataclass
 class Record:
-    """A job on its way: its place in the output, its bytes, and what happened to it before."""
+    """A job in flight: its place in the output, its bytes, and its history."""
 
     index: int
     data: bytes
     validate: bool
     imports: bool = False
-    canary: tuple[str, str] | None = None  # the value and the key that are right
+    canary: tuple[str, str] | None = None  # the correct value and key
     alone: bool = False
     careful: bool = False
     kills: int = 0
@@ -115,7 +115,7 @@ class Record:
 
 @dataclass
 class Worker:
-    """One supervisor. `unconfirmed` holds verdicts that no later canary has vouched for yet."""
+    """One supervisor. `unconfirmed` holds verdicts that no later canary has confirmed yet."""
 
     link: Link
     started: float
@@ -131,7 +131,7 @@ class Worker:
     heard: float = 0.0
 
     def put(self, record: Record) -> None:
-        """Queues a record's bytes."""
+        """Queue a record's bytes."""
         number = record.index & 0x7FFFFFFF
         body = struct.pack("!IB", number, record.validate | record.alone << 1 | record.imports << 2) + record.data
         if not self.flying:
@@ -142,23 +142,23 @@ class Worker:
         self.programs += not record.canary
 
     def put_frame(self, body: bytes) -> None:
-        """Queues a frame: its length and its bytes."""
+        """Queue a frame: its length and its bytes."""
         self.outgoing += len(body).to_bytes(4, "big") + body
 
     def silent(self) -> bool:
-        """Whether it has said nothing for so long that somebody should look whether it still can."""
+        """Return whether the worker has been silent for so long that its health should be checked."""
         waiting = bool(self.flying) or not self.ready
         return waiting and time.monotonic() - max(self.heard, self.started) > SILENT_SECONDS
 
     def overdue(self, limits: RunLimits) -> bool:
-        """Whether it has been silent for longer than any program may take."""
+        """Return whether the worker has been silent for longer than any program may take."""
         now = time.monotonic()
         if not self.ready:
             return now - self.started > START_SECONDS
         return bool(self.flying) and now - self.heard > 6 * limits.wall_seconds + 20
 
     def exchange(self) -> bool:
-        """Moves bytes both ways; False where the stream has ended or cannot be an answer's. Whole frames: `frames`."""
+        """Move bytes both ways. Return False if the stream has ended or is invalid. `frames` returns complete frames."""
         try:
             if self.outgoing:
                 del self.outgoing[: self.link.send(self.outgoing)]
@@ -171,7 +171,7 @@ class Worker:
         return data is not None and int.from_bytes(self.incoming[:4], "big") <= _LARGEST_ANSWER
 
     def frames(self) -> list[bytes]:
-        """The whole frames that have come, taken out."""
+        """Remove and return the complete frames received."""
         found = []
         while len(self.incoming) >= 4 and len(self.incoming) >= 4 + (size := int.from_bytes(self.incoming[:4], "big")):
             found.append(bytes(self.incoming[4 : 4 + size]))

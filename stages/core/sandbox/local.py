@@ -1,7 +1,8 @@
-"""The sandbox without Docker: the same runner as a child process, with the walls that this machine's kernel allows.
+"""Local sandbox, without Docker: the same runner as a child process, with the walls that this machine's kernel allows.
 
-For machines that have no Docker (rented GPU pods). Weaker: no own file system and no memory control group; network, process and
-IPC namespaces only where `unshare` may make them. It must be asked for by name, warns once in red, and attests what is missing.
+For machines without Docker (rented GPU pods). It is weaker: it has no file system of its own and no memory control group, and
+network, process and IPC namespaces only if `unshare` may create them. It must be requested by name, warns once in red, and
+attests which walls are missing.
 """
 
 import os
@@ -21,7 +22,7 @@ _warned: list[str] = []
 class LocalSandbox(Pool):
     """Implements `Sandbox` with processes of this machine."""
 
-    mend = "containers/sandbox/runner has changed since this process began; start it again"
+    mend = "containers/sandbox/runner has changed since this process started; restart the process"
 
     def __init__(self, workers: int = 2, limits: RunLimits | None = None, window: int = 64, recycle_after: int = 10_000):
         if not _warned:
@@ -35,7 +36,7 @@ class LocalSandbox(Pool):
         return ProcessLink([*self.prefix, sys.executable, "-s", "-S", "-P", "-B", str(RUNNER)])
 
     def attestation(self) -> dict[str, object]:
-        """The walls that stand, and by name those that a container would have and this has not."""
+        """Return the active walls, and the names of those that a container would add."""
         found = super().attestation()
         missing = ["container", "own_filesystem", "memory_cgroup", "pids_cgroup"]
         missing += [] if self.prefix else ["network_namespace", "pid_namespace", "ipc_namespace"]
@@ -43,7 +44,7 @@ class LocalSandbox(Pool):
 
 
 def _namespace_command() -> list[str]:
-    """The `unshare` that works here, or nothing."""
+    """Return the `unshare` command that works here, or an empty list."""
     tool = shutil.which("unshare")
     options = [_NAMESPACES] if os.getuid() == 0 else [["--user", "--map-root-user", *_NAMESPACES]]
     for option in options if tool else []:
@@ -67,29 +68,29 @@ class ProcessLink:
         os.set_blocking(self.output, False)
 
     def filenos(self) -> tuple[int, int]:
-        """To poll for reading and for writing."""
+        """Return the descriptors to poll for reading and for writing."""
         return self.output, self.input
 
     def send(self, data: bytes | bytearray) -> int:
-        """Writes what fits."""
+        """Write as many bytes as fit and return their number."""
         try:
             return os.write(self.input, data[: 1 << 16])
         except BlockingIOError:
             return 0
 
     def receive(self) -> bytes | None:
-        """What has come; None at the end."""
+        """Return the bytes received; None at end of stream."""
         try:
             return os.read(self.output, 1 << 18) or None
         except BlockingIOError:
             return b""
 
     def said(self) -> str:
-        """Its last words, for people."""
+        """Return its exit status, for messages."""
         return f"exit status {self.process.poll()}"
 
     def close(self) -> None:
-        """Ends it and everything in it."""
+        """Stop the supervisor and everything in it."""
         self.process.kill()
         self.process.wait()
         for stream in (self.process.stdin, self.process.stdout):

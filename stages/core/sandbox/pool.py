@@ -1,8 +1,8 @@
 """A pool of sandbox workers behind one streaming call: dispatch, order, canaries, retries, quarantine. Docker and local share it.
 
-What counts as the world's fault is decided here. A worker that dies, answers nonsense or gets a canary wrong loses everything it
-has not had confirmed, and those jobs are run elsewhere; a program that is alone in a worker when it dies, twice, is a `crash`.
-Where no worker can be had, `SandboxUnavailable` is raised: never a verdict.
+This module decides which failures are infrastructure failures. A worker that dies, sends an invalid reply or fails a canary loses
+all its unconfirmed results, and those jobs run again on other workers. A program that is twice alone in a worker when the worker
+dies is a `crash`. If no worker can be started, `SandboxUnavailable` is raised; there is never a verdict.
 """
 
 import json
@@ -42,10 +42,10 @@ class _Stream:
 
 
 class Pool:
-    """Workers made by `start(number)`, kept warm between calls of `run`.
+    """Pool of workers made by `start(number)`, kept warm between calls of `run`.
 
-    Every worker must attest the runner that this checkout holds: verdicts of another are another judge's. `mend` is the line
-    that a person reads where it does not.
+    Every worker must attest the runner of this checkout: another runner would be a different judge. `mend` is the message shown
+    if it does not.
     """
 
     mend = "the sandbox's runner is not this checkout's"
@@ -68,7 +68,7 @@ class Pool:
         self.counts = {"workers_started": 0, "workers_lost": 0, "canaries": 0, "alone": 0, "quarantined": 0}
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Verdict]:
-        """One verdict a job, in order. TICK now and then while the source yields IDLE. Raises SandboxUnavailable."""
+        """Yield one verdict per job, in order, and TICK at times while the source yields IDLE. Raise SandboxUnavailable."""
         if self.busy:
             raise RuntimeError("this sandbox is running another stream")
         self.busy, stream = True, _Stream(iter(jobs))
@@ -90,23 +90,23 @@ class Pool:
                 self._discard(worker)
 
     def attestation(self) -> dict[str, object]:
-        """What the first worker read back about its walls; starts one if there is none."""
+        """Return what the first worker read back about its walls; start a worker if there is none."""
         if not any(worker.ready for worker in self.workers):
             list(self.run([CANARIES[0][0]]))
         return next(worker.attestation for worker in self.workers if worker.ready)
 
     def check(self) -> None:
-        """Raises SandboxUnavailable where what runs the workers is gone; asked when a worker has been silent for long."""
+        """Raise SandboxUnavailable if the workers' host is gone. Called when a worker has been silent for long."""
 
     def close(self) -> None:
-        """Ends every worker."""
+        """Stop every worker."""
         for worker in list(self.workers):
             self._discard(worker)
 
     # --- sending
 
     def _fill(self, stream: _Stream) -> None:
-        """Gives workers with room jobs, the least busy first; one that ran near a limit goes out when nothing else is out."""
+        """Give jobs to workers with room, the least busy first. A job that ran near a limit runs again when nothing else runs."""
         if not any(worker.flying and worker.flying[0].alone for worker in self.workers):
             ready = [worker for worker in self._open_workers(stream) if not any(record.careful for record in worker.flying)]
             while ready:
@@ -125,7 +125,7 @@ class Pool:
             self._vouch(worker, stream)
 
     def _open_workers(self, stream: _Stream) -> list[Worker]:
-        """Workers that take jobs; worn-out ones are replaced once empty, missing ones started when there is work."""
+        """Return the workers that take jobs. Replace worn-out workers once empty; start missing ones if there is work."""
         for worker in [worker for worker in self.workers if worker.programs >= self.recycle_after]:
             if not worker.flying and not worker.unconfirmed:
                 self._discard(worker)
@@ -139,7 +139,7 @@ class Pool:
         return stream.queue.popleft() if stream.queue or self._refill(stream) else None
 
     def _refill(self, stream: _Stream) -> bool:
-        """Takes one job that needs a run from the source, if the order's window allows."""
+        """Take one job that needs a run from the source, if the ordering window allows."""
         while not (stream.exhausted or stream.idle) and stream.taken - stream.given < 64 * self.window:
             job = next(stream.source, None)
             if job is None:
@@ -165,10 +165,10 @@ class Pool:
             ready[0].put(record)
 
     def _vouch(self, worker: Worker, stream: _Stream) -> None:
-        """A canary after every 128 programs, and after the last one that there is to send."""
+        """Send a canary after every 128 programs and after the last program."""
         if (not worker.flying and not worker.unconfirmed) or (worker.flying and worker.flying[-1].canary):
             return
-        drained = not worker.flying  # nothing more came its way: worn out, or the order's window is full
+        drained = not worker.flying  # the worker got no more jobs: it is worn out, or the ordering window is full
         last = not stream.queue and (stream.exhausted or stream.idle or len(worker.flying) < self.window)
         if drained or worker.since_canary >= 128 or (last and not any(record.careful for record in worker.flying)):
             job, expected = CANARIES[self.canaries % len(CANARIES)]
@@ -182,7 +182,7 @@ class Pool:
     # --- receiving
 
     def _exchange(self, stream: _Stream, seconds: float) -> None:
-        """Writes, waits and reads once; replaces workers that failed."""
+        """Write, wait and read once; replace workers that failed."""
         poll, places = select.poll(), {}
         for worker in self.workers:
             reading, writing = worker.link.filenos()
@@ -205,7 +205,7 @@ class Pool:
             self._lost(worker, stream)
 
     def _talk(self, worker: Worker, stream: _Stream) -> bool:
-        """Moves bytes both ways and takes the answers; False where the worker is gone or answers nonsense."""
+        """Move bytes both ways and take the answers. Return False if the worker is gone or its reply is invalid."""
         goes_on = worker.exchange()
         try:
             for body in worker.frames():
@@ -233,7 +233,7 @@ class Pool:
         found = verdict(over(runs, self.limits.cpu_seconds, self.limits.wall_seconds))
         if record.canary and (asked := verdict(runs)) and (asked.text, asked.program_key) != record.canary:
             raise MalformedReply("a wrong canary")
-        # only now, when nothing can raise any more: a worker that answers nonsense gives back everything that it was given
+        # only here, where nothing can raise any more: a worker with an invalid reply must return all its jobs
         worker.flying.popleft()
         if record.canary:
             self._confirm(worker, stream)
@@ -270,7 +270,7 @@ class Pool:
         self.workers.append(worker)
 
     def _lost(self, worker: Worker, stream: _Stream) -> None:
-        """Takes back what the worker had; blames a program only if it was the only one there."""
+        """Take back the worker's jobs; blame a program only if it was the only one there."""
         self._discard(worker)
         self.counts["workers_lost"] += 1
         self.deaths += 1

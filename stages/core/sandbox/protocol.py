@@ -1,6 +1,6 @@
 """The sandbox: the only place where model-written programs run.
 
-The line between the model's fault and the world's runs through this file. Whatever a program does becomes a `Verdict`; a
+This file separates failures of the model from failures of the infrastructure. Whatever a program does becomes a `Verdict`; a
 sandbox that cannot answer raises `SandboxUnavailable`. A dead sandbox must never look like a wrong answer.
 """
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-# Checkouts that share a Docker daemon need an image each: a pool refuses one that holds another checkout's runner.
+# Checkouts that share a Docker daemon each need their own image: a pool rejects an image with another checkout's runner.
 IMAGE = os.environ.get("POPULORA_SANDBOX_IMAGE") or "populora-sandbox:local"
 
 
 class Status(StrEnum):
-    """What became of a program, in the words of `populora verify`."""
+    """Outcome of a program, named as in `populora verify`."""
 
     VALID = "valid"
     UNPARSED = "unparsed"
@@ -34,7 +34,7 @@ class Job:
     """Run `f(*input)` of `program` once, or `validate` it: twice, in two servers with different hash seeds, values equal.
 
     `input` is comma-separated Python literals as in a call; it is parsed as data and never spliced into code. `trace` also counts
-    how often each line of the program ran: slower, within the same limits.
+    how often each line of the program ran, which is slower, within the same limits.
     """
 
     program: str
@@ -47,8 +47,8 @@ class Job:
 class Verdict:
     """Status, the value in canonical typed text when valid (else None), one line of detail, and the program's key.
 
-    `program_key` is the digest of the normalised syntax tree (names canonical, comments and docstrings gone), None when the
-    program does not parse and for single runs. It is computed before any of the program runs. `lines`: (line, times it ran) of a
+    `program_key` is the digest of the normalised syntax tree (canonical names, no comments or docstrings), None for single runs
+    and if the program does not parse. It is computed before any part of the program runs. `lines`: (line, times it ran) of a
     traced run that returned a value.
     """
 
@@ -56,12 +56,12 @@ class Verdict:
     value: str | None
     detail: str
     program_key: str | None
-    text: str | None = None  # the value as `repr` writes it (dict order as the program made it); None: write it from `value`
+    text: str | None = None  # the value as `repr` writes it (dict order as in the program); None: derive it from `value`
     lines: tuple[tuple[int, int], ...] = ()
 
 
 IDLE = Job("", "", False)
-"""A source that has nothing at the moment yields this very object; our sandboxes answer with TICK, out of order."""
+"""A source that has no item at the moment yields this object; our sandboxes answer with TICK, out of order."""
 TICK = Verdict(Status.VALID, None, "tick", None)
 
 
@@ -69,17 +69,17 @@ class Sandbox(Protocol):
     """Runs programs."""
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Verdict]:
-        """One verdict a job, in order, streaming. Raises `SandboxUnavailable`."""
+        """Yield one verdict per job, in order. Raise `SandboxUnavailable`."""
         ...
 
     def attestation(self) -> dict[str, object]:
-        """What walls stand (kind, image digest, runner digest, Python version, missing walls), for the manifest."""
+        """Return the active walls (kind, image digest, runner digest, Python version, missing walls), for the manifest."""
         ...
 
     def close(self) -> None:
-        """Ends every container and process of this sandbox."""
+        """Stop every container and process of this sandbox."""
         ...
 
 
 class SandboxUnavailable(RuntimeError):
-    """The sandbox could not answer: the world's fault, to be retried, never a reward."""
+    """The sandbox could not answer: an infrastructure failure, to be retried, never a reward."""

@@ -1,6 +1,6 @@
-"""From what a supervisor reports about the runs of a job to its verdict. Pure; strict about every byte.
+"""Turn a supervisor's report about the runs of a job into a verdict. Pure; every byte is checked.
 
-A value is parsed on the host by the bounded parser, so what the sandbox calls valid is checked again here.
+The bounded parser reads each value on the host, so a value that the sandbox reports as valid is checked again here.
 """
 
 import marshal
@@ -43,11 +43,11 @@ SERVER_ENDED = "the program's server ended"
 
 
 class MalformedReply(ValueError):
-    """The supervisor's answer is not one: the container is not to be trusted."""
+    """The supervisor's reply is invalid: the container cannot be trusted."""
 
 
 class ProgramRun(NamedTuple):
-    """One run of a program in one server: verdict letter, CPU and wall seconds, KiB at most, key, text, counts of a trace."""
+    """One run of a program in one server: verdict letter, CPU and wall seconds, peak KiB, key, text, counts of a trace."""
 
     letter: bytes
     cpu: float
@@ -59,7 +59,7 @@ class ProgramRun(NamedTuple):
 
 
 def parse_runs(body: bytes) -> tuple[int, list[ProgramRun]]:
-    """(job number, runs) of one answer. Raises Malformed."""
+    """Return (job number, runs) of one reply. Raise MalformedReply if it is invalid."""
     try:
         number, count = struct.unpack_from("!IB", body)
         position, runs = 5, []
@@ -79,7 +79,7 @@ def parse_runs(body: bytes) -> tuple[int, list[ProgramRun]]:
 
 
 def payload(job: Job, input_text: int = MAX_TEXT) -> bytes | Verdict:
-    """The job as the program's process reads it, or the verdict that needs no run (an input over `input_text` characters)."""
+    """Return the job as the program's process reads it, or a verdict if no run is needed (input over `input_text` characters)."""
     try:
         program = job.program.encode()
     except UnicodeEncodeError:
@@ -90,7 +90,7 @@ def payload(job: Job, input_text: int = MAX_TEXT) -> bytes | Verdict:
     try:
         arguments = parse_arguments(job.input, input_text)
         if input_text == MAX_TEXT and len(job.input) > MAX_TEXT // 2:
-            arguments_literal(arguments)  # raises TooLarge; shorter texts cannot be too long as `repr` writes them
+            arguments_literal(arguments)  # raises TooLarge; for shorter texts the `repr` cannot be too long
     except (LiteralError, TooLarge) as error:
         return Verdict(Status.UNPARSED, None, f"input: {error}", None)
     marshalled = "{" not in job.input and "set" not in job.input  # a set would be written in this process's order
@@ -99,15 +99,15 @@ def payload(job: Job, input_text: int = MAX_TEXT) -> bytes | Verdict:
 
 
 def needs_modules(program: str) -> bool:
-    """Whether a server with modules is to run it: imports, unusual codecs, and what makes the compiler import `unicodedata`.
+    """Return whether it needs a server with modules: for imports, unusual codecs, or what the compiler needs `unicodedata` for.
 
-    A program that comes to a module unforeseen is run again in such a server, which costs a run.
+    A program that reaches a module unexpectedly runs again in such a server, which costs one run.
     """
     return "import" in program or "\\N" in program or not program.isascii() or _UNUSUAL_CODEC.search(program) is not None
 
 
 def verdict(runs: list[ProgramRun]) -> Verdict:
-    """The verdict on runs that all count (limits already judged): the first that is no value, or equal values."""
+    """Return the verdict on runs that all count (limits already judged): the first run without a value, or equal values."""
     key = runs[0].key or None
     first = runs[0]
     if first.letter != b"V":
@@ -123,7 +123,7 @@ def verdict(runs: list[ProgramRun]) -> Verdict:
         return Verdict(Status.OUTPUT_LIMIT, None, str(error), key)
     except OverLimit as error:  # a set in a frozenset counts as two levels here and as one in the sandbox
         return Verdict(Status.UNSUPPORTED_VALUE, None, f"the value cannot be compared: {error}", key)
-    except LiteralError as error:  # the process wrote a frame of its own
+    except LiteralError as error:  # the program's process wrote its own frame
         return Verdict(Status.CRASH, None, f"the result is no value: {error}", key)
     if value is None:
         return Verdict(Status.NONDETERMINISTIC, None, "the servers with different hash seeds give different values", key)
@@ -138,7 +138,7 @@ def verdict(runs: list[ProgramRun]) -> Verdict:
 
 
 def _texts(results: list[str]) -> tuple[str | None, str]:
-    """Canonical text, None where the results are of different values, and literal. Raises TooLarge, LiteralError."""
+    """Return canonical text (None if the results differ in value) and literal. Raise TooLarge, LiteralError."""
     if len(results) == 1 and is_settled(results[0]):
         return results[0], results[0]
     values = [parse_value(result, limit=_WIRE_LIMIT) for result in results]
@@ -148,17 +148,17 @@ def _texts(results: list[str]) -> tuple[str | None, str]:
     if canonicals:
         return None, text
     if any(literal(other) != text for other in values[1:]):
-        text = literal(parse_value(value, limit=_WIRE_LIMIT))  # a dict order that is not reproducible is not shown
+        text = literal(parse_value(value, limit=_WIRE_LIMIT))  # an irreproducible dict order is not shown
     return value, text
 
 
 def _line(text: str) -> str:
-    """One line for people: what the program wrote may hold anything."""
+    """Shorten to one line for messages: what the program wrote may contain anything."""
     return " ".join(text[:3_000].split())[:300]
 
 
 def over(runs: list[ProgramRun], cpu_limit: float, wall_limit: float) -> list[ProgramRun]:
-    """The runs with those over a limit turned into time-outs."""
+    """Return the runs, with those over a limit turned into time-outs."""
     slow = "CPU time is over the limit", "wall time is over the limit"
     return [
         ProgramRun(b"T", run.cpu, run.wall, run.rss_kib, run.key, slow[run.cpu <= cpu_limit])
@@ -169,7 +169,7 @@ def over(runs: list[ProgramRun], cpu_limit: float, wall_limit: float) -> list[Pr
 
 
 def near_limit(runs: list[ProgramRun], cpu_limit: float, wall_limit: float) -> bool:
-    """Whether load may have decided: CPU within 20 % of the limit, or wall time near its own for a program that computes."""
+    """Return whether load may have decided: CPU within 20 % of the limit, or wall time near its limit for a computing program."""
     return any(
         0.8 * cpu_limit <= run.cpu < 1.2 * cpu_limit
         or (run.wall >= 0.8 * wall_limit and 0.3 * cpu_limit < run.cpu < 1.2 * cpu_limit)

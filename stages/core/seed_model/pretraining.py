@@ -1,6 +1,6 @@
 """Pretraining of the seed model: a small Llama from scratch on generated programs.
 
-Loss: cross entropy, weighted by token as the phase's mix says. Documents in a row do not see each other. Muon moves the matrices,
+Loss: cross entropy, weighted per token by the phase's mix. Documents in a row do not see each other. Muon updates the matrices,
 AdamW the embeddings and norms; in each phase both warm up linearly and decay linearly to zero over a fixed number of tokens, so
 that equal seeds, threads and CPU types give equal weights.
 """
@@ -115,7 +115,7 @@ def loss_of_rows(model: LlamaForCausalLM, rows: Rows) -> tuple[torch.Tensor, tor
 
 
 def train(model: LlamaForCausalLM, batches: Iterator[Rows], recipe: Recipe, after_step: Callable[[int, float], None]) -> None:
-    """Runs the recipe. `after_step(steps done, answer loss)` is for logging, saving and evaluation; it must not train."""
+    """Run the recipe. `after_step(steps done, answer loss)` is for logging, saving and evaluation; it must not train."""
     matrices, others = split_parameters(model)
     muon = Muon(matrices)
     adam = torch.optim.AdamW(others, lr=recipe.adam_lr, betas=(0.9, 0.98), weight_decay=0.0)

@@ -14,7 +14,7 @@ from stages.core.seed_model.programs import Behaviours, Program, ProgramKeys, dr
 ROW = 512
 SHOWN_PAIRS = 5
 NUM_INPUTS = 10
-PROPOSED_INPUTS = NUM_INPUTS + 2  # what a teacher asks for, and a few to spare: who writes ten cannot count so exactly
+PROPOSED_INPUTS = NUM_INPUTS + 2  # the number a teacher needs, and a few extra: a small model cannot count to ten exactly
 FORMS = ("deduction", "abduction", "induction", "propose", "propose_inputs")
 
 _OUTPUT_ID = seed_tokenizer.IDS[OUTPUT]
@@ -24,7 +24,7 @@ _EOS_ID = seed_tokenizer.IDS[seed_tokenizer.EOS]
 
 @dataclass(frozen=True)
 class Mix:
-    """What documents are drawn and how their tokens weigh: one number a form, a level or a count of references.
+    """Which documents are drawn and the weights of their tokens: one number per form, level or count of references.
 
     `goes_on` is the share of answers after which the document goes on with one more pair of the same program.
     """
@@ -38,9 +38,9 @@ class Mix:
     goes_on: float = 0.0
 
 
-# First everything alike; then mostly what can be worked out, since inputs and new programs are matters of chance to a large part;
-# more proposals again, which a run needs as many of as of answers; and last, as in text at large, documents that do not all end
-# where a question is answered: to stop there is left to reinforcement learning, as it is with base models of any size.
+# First everything equally; then mostly what can be deduced, since inputs and new programs are largely random; then more
+# proposals, of which a run needs as many as answers; and last, as in general text, documents that do not all end at the answer:
+# learning to stop there is left to reinforcement learning, as with base models of any size.
 BROAD = Mix((36, 18, 20, 18, 8), (1.0,) * 5, 0.1, (28, 28, 26, 18), (18, 22, 16, 12, 8, 6, 18))
 ANSWERS = Mix((44, 18, 18, 16, 4), (1.0, 0.7, 1.0, 0.25, 0.1), 0.05, (32, 30, 23, 15), (20, 24, 18, 12, 8, 5, 13))
 PROPOSALS = Mix((34, 14, 18, 28, 6), (1.0, 0.7, 1.0, 0.5, 0.3), 0.05, (32, 30, 23, 15), (20, 24, 18, 12, 8, 5, 13))
@@ -67,7 +67,7 @@ class Rows:
 
 
 class DocumentSource:
-    """Draws documents; programs that the probe holds are drawn again and counted."""
+    """Draws documents; programs of the probe are redrawn and counted."""
 
     def __init__(self, seed: tuple[int, ...], held_out: ProgramKeys, mix: Mix) -> None:
         self.draw = ScalarDraws(np.random.default_rng(seed))
@@ -146,7 +146,7 @@ def pack(documents: Iterator[Document], count: int) -> tuple[np.ndarray, np.ndar
             fitting = [index for index, each in enumerate(waiting) if filled + len(each.ids) <= ROW]
             if not fitting:
                 break
-            # The first of a row is any one, lest short documents gather in late rows.
+            # The first document of a row is arbitrary, so that short documents do not accumulate in late rows.
             chosen = waiting.pop(fitting[(row * 7919) % len(fitting)] if filled < ROW // 2 else fitting[-1])
             end = filled + len(chosen.ids)
             ids[row, filled:end], weights[row, filled:end], segments[row, filled:end] = chosen.ids, chosen.weights, segment

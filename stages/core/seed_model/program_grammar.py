@@ -160,7 +160,7 @@ def constant(draw: ScalarDraws, hole: str) -> str | None:
 
 
 def fill(scope: Scope, template: str, depth: int, at: str = "") -> tuple[str, bool]:
-    """The template with its holes filled; says whether an operator stands outermost."""
+    """Fill the template's holes; also return whether an operator is outermost."""
     parts = list(_pieces(template))
     for index in range(1, len(parts), 2):
         hole = parts[index]

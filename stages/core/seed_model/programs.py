@@ -5,7 +5,7 @@ levels of difficulty, draws inputs for it and runs it. **The runs happen on the 
 `program_grammar` and `program_blocks`, which cannot write an import, an attribute with an underscore or an endless loop; long
 loops are cut off. Never pass text that a model wrote to this file; that belongs in the sandbox.
 
-Two keys say when programs are the same: `program_key` (syntax tree with canonical names) and `behaviour_key` (outputs on
+Two keys define when programs are the same: `program_key` (syntax tree with canonical names) and `behaviour_key` (outputs on
 fixed inputs).
 """
 
@@ -70,7 +70,7 @@ def draw_program(draw: ScalarDraws, level: int, num_inputs: int) -> Program:
 
 
 def _pairs(draw: ScalarDraws, source: str, signature: str, wanted: int) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """Inputs and outputs, or None when the program fails too often, is constant or says too much."""
+    """Return inputs and outputs, or None if the program fails too often, is constant or returns too much."""
     function = compile_own(source)
     pairs: dict[str, str] = {}
     probes = max(wanted, 4)

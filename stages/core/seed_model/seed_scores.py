@@ -1,4 +1,4 @@
-"""How good a seed model is: greedy answers to each kind of task by band, and what becomes of its sampled proposals.
+"""Scores of a seed model: greedy answers to each kind of task by band, and the validity of its sampled proposals.
 
 What the model writes runs in the sandbox, as everywhere.
 """

@@ -1,8 +1,8 @@
-"""What figures need of a generation's tables: few columns, no token ids, a column `generation` in front.
+"""The parts of a generation's tables that figures need: few columns, no token ids, a first column `generation`.
 
 `grades` are those of the generation's own tasks. `completions` joins proposals (role teacher) and rollouts (role student). Its
 `surprise` is the mean of -log p over the sampled tokens of a completion: at temperature 1 an unbiased estimate of the policy's
-entropy a token, in nats.
+entropy per token, in nats.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ Tables = dict[str, pa.Table]
 
 
 def condense(generation: int, found: Mapping[str, pa.Table]) -> Tables:
-    """The condensed tables of one generation, from those of its tables that could be read (the others give no rows)."""
+    """Return the condensed tables of one generation, from its readable tables (the others give no rows)."""
     full = {name: found.get(name, schema.empty_table()) for name, schema in tables.GENERATION_TABLES.items()}
     condensed = {
         "matches": full["matches"],
@@ -46,7 +46,7 @@ def numbered(table: pa.Table, generation: int) -> pa.Table:
 
 
 def joined(parts: Sequence[Tables]) -> Tables:
-    """Condensed tables of several generations as one of each; those of no generation are empty."""
+    """Concatenate the condensed tables of several generations; without any generation the tables are empty."""
     parts = [condense(0, {}), *parts]
     return {name: pa.concat_tables([part[name] for part in parts]).combine_chunks() for name in parts[0]}
 

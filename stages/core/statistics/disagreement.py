@@ -9,7 +9,7 @@ from stages.core.statistics.metric_rows import mean_row
 
 
 def disagreement(answers: pa.Table) -> pa.Table:
-    """METRICS: of each pair, the share of problems that exactly one of the two solves greedily, and all pairs' mean.
+    """Return METRICS: for each pair, the share of problems that exactly one of the two solves greedily, and the mean over pairs.
 
     Standard errors are over problems: in `disagreement`, over all pairs, each problem is one cluster. Members that solve the
     same problems are alike whatever their weights say.

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 @dataclass(frozen=True)
 class Series:
-    """One number a generation: its mean, its standard error (NaN where undefined) and its number of clusters."""
+    """One number per generation: its mean, its standard error (NaN if undefined) and its number of clusters."""
 
     generations: np.ndarray
     mean: np.ndarray
@@ -25,7 +25,7 @@ class Series:
         return len(self.generations) > 0
 
     def clusters_text(self) -> str:
-        """How many clusters a generation, as `12` or `9 to 12`."""
+        """Format the number of clusters per generation, as `12` or `9 to 12`."""
         low, high = int(self.clusters.min()), int(self.clusters.max())
         return f"{low}" if low == high else f"{low} to {high}"
 

@@ -1,4 +1,4 @@
-"""Rows of METRICS: a mean with its number of observations and its standard error, about somebody or everybody.
+"""Rows of METRICS: a mean with its number of observations and its standard error, for one member or all members.
 
 Attempts at one task, or proposals from one prompt, resemble each other, so each such cluster counts as one observation: its
 mean (as in `stages.core.statistics.estimates`). A count or a ratio of totals has no sampling error; its `n` is what it was
@@ -21,14 +21,14 @@ def mean_row(
     kind: str | None = None,
     opponent_id: str | None = None,
 ) -> Row:
-    """The mean of cluster means with its standard error (null for fewer than two clusters); NaN and null over nothing."""
+    """Return the mean of cluster means with its standard error (null for fewer than two clusters); NaN and null if empty."""
     value, stderr, n = clustered(list(values), clusters)
     scope = {"member_id": member_id, "role": role, "kind": kind, "opponent_id": opponent_id}
     return {"name": name, "value": value, "n": n, "stderr": stderr} | scope
 
 
 def value_row(name: str, value: float, n: int | None = None, **scope: str | None) -> Row:
-    """A number that is no mean: a count, a distance, a ratio of totals."""
+    """Return a row with a number that is not a mean: a count, a distance, a ratio of totals."""
     return {"name": name, "value": float(value), "n": n, "stderr": None, "member_id": None, "role": None, "kind": None} | scope
 
 

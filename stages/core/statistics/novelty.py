@@ -1,7 +1,7 @@
-"""How much of new text was not there before, by compression: a view of coverage and diversity that parses nothing.
+"""Novelty of text, by compression: a measure of coverage and diversity that parses nothing.
 
-With C(x) the bits that LZMA needs for x, novelty is (C(old + new) - C(old)) / C(new): near 1 when the old text does not help to
-write the new, near 0 for repetition. The distance of two texts is the normalised compression distance (Cilibrasi and Vitanyi,
+With C(x) the bits that LZMA needs for x, novelty is (C(old + new) - C(old)) / C(new): near 1 if the old text does not help to
+compress the new, near 0 for repetition. The distance of two texts is the normalised compression distance (Cilibrasi and Vitanyi,
 2005): (C(xy) - min(C(x), C(y))) / max(C(x), C(y)), made symmetric by the mean of both orders.
 """
 
@@ -20,7 +20,7 @@ def compressed(text: str) -> int:
 
 
 def novelty(new: Sequence[str], old: Sequence[str]) -> float:
-    """Share of the new texts' bits that the old ones do not give; NaN without new texts."""
+    """Return the share of the new texts' bits that the old texts do not explain; NaN without new texts."""
     if not new:
         return float("nan")
     past, fresh = "\n".join(old)[-HISTORY:], "\n".join(new)
@@ -28,7 +28,7 @@ def novelty(new: Sequence[str], old: Sequence[str]) -> float:
 
 
 def distance(one: Sequence[str], other: Sequence[str]) -> float:
-    """Normalised compression distance of two sets of texts; NaN where one is empty."""
+    """Return the normalised compression distance of two sets of texts; NaN if one is empty."""
     if not one or not other:
         return float("nan")
     first, second = "\n".join(one), "\n".join(other)

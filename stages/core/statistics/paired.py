@@ -1,8 +1,8 @@
-"""Statistics of paired runs: intervals and tests over seeds, and the difference that so many seeds could have shown.
+"""Statistics of paired runs: intervals and tests over seeds, and the difference that this many seeds could detect.
 
-Intervals are Student's t over seeds. The test is the paired t test; beside it stands the exact sign-flip test, which assumes
-nothing but symmetry. The smallest detectable difference is the one that this test would have found with the given power if the
-spread between seeds is the one seen: nc * stderr, with nc from the noncentral t distribution.
+Intervals are Student's t over seeds. The test is the paired t test, reported with the exact sign-flip test, which assumes
+only symmetry. The smallest detectable difference is the one that this test finds with the given power at the observed spread
+between seeds: nc * stderr, with nc from the noncentral t distribution.
 """
 
 import math
@@ -13,7 +13,7 @@ from itertools import product
 import numpy as np
 from scipy import special
 
-MOST_FLIPS = 16  # seeds; beyond, all sign flips are too many
+MOST_FLIPS = 16  # seeds; with more, there are too many sign flips
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class SeedEstimate:
 
 
 def over_seeds(values: Sequence[float], alpha: float) -> SeedEstimate:
-    """The mean of one value a seed."""
+    """Return the mean of one value per seed."""
     found = np.asarray(values, np.float64)
     n = len(found)
     if not n:

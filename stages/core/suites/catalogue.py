@@ -1,6 +1,6 @@
-"""The public suites: where each is published, in which file a local copy is looked for, how long an answer may be.
+"""The public suites: where each is published, which files hold a local copy, and how long an answer may be.
 
-`revision` pins the publisher's commit on the Hugging Face hub; where it is empty the newest is taken at the first fetch and
+`revision` pins the publisher's commit on the Hugging Face hub. If it is empty, the first fetch takes the newest commit, which is
 kept from then on (flows/benchmarks/suite_data.py). `digest` is that of the problems as this project reads them
 (problems.digest), where known.
 """

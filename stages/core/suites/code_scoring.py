@@ -1,8 +1,8 @@
 """Scores of programs: every test in the sandbox, every comparison on the host.
 
 HumanEval+ and MBPP+: base and plus tests are two runs of one process, each from a fresh module, as EvalPlus has two processes.
-The right values come from the task's reference, run in the same way. LiveCodeBench: methods are called in one process; programs
-that read standard input get a process a test, a few tests at first, the rest only if those passed.
+The correct values come from the task's reference, run in the same way. LiveCodeBench: methods are called in one process; programs
+that read standard input get one process per test, a few tests at first, the rest only if those passed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,7 +50,7 @@ class Score:
 
 
 def expected_values(problems: Sequence[Problem], sandboxes: Sandboxes) -> dict[str, Reference]:
-    """What the references return. Raises BadSuite where one fails: then the data, or this sandbox, is not what it should be."""
+    """Return the references' outputs. Raise BadSuite if one fails: then the data or this sandbox is faulty."""
     asked = [problem for problem in problems if problem.form is Form.FUNCTION and problem.reference]
     found = dict(zip(asked, _run_references(asked, sandboxes.usual), strict=True))
     slow = [problem for problem in asked if found[problem].status in (Status.TIMEOUT, Status.MEMORY)]
@@ -69,7 +69,7 @@ def _run_references(problems: Sequence[Problem], sandbox: Sandbox) -> list[Outco
 
 
 def score_programs(answers: Sequence[tuple[Problem, str | None]], sandboxes: Sandboxes, expected: Expected) -> list[Score]:
-    """A score an answer (a problem and a program, None: there is none), in order. Equal answers to a problem run once."""
+    """Return one score per answer (a problem and a program, or None), in order. Equal answers to a problem run once."""
     distinct = list(dict.fromkeys((problem.problem_id, program) for problem, program in answers))
     problems = {problem.problem_id: problem for problem, _ in answers}
     found: dict[tuple[str, str | None], Score] = {}
@@ -103,7 +103,7 @@ def _function(problem: Problem, program: str, reference: bool, plus: bool) -> Jo
 
 
 def _by_reference(answers: list[tuple[Problem, str]], sandbox: Sandbox, expected: Expected) -> list[Score]:
-    """Base and plus together; what then gave no values at all is run on the base tests alone."""
+    """Run base and plus tests together; run programs that then returned no values on the base tests alone."""
     if not answers:
         return []
     verdicts = sandbox.run(_function(problem, program, False, bool(problem.plus_inputs)) for problem, program in answers)
@@ -138,7 +138,7 @@ def _judged(problem: Problem, both: Outcome, base: Outcome | None, expected: Seq
 
 
 def _word(returned: Sequence[ReturnedValue], failing: str) -> str:
-    """`error` where an exception ended the run at the test that failed, else `wrong`."""
+    """Return `error` if an exception ended the run at the failed test, else `wrong`."""
     ended = returned[-1].tag == "e" if returned else False
     return "error" if ended and failing.startswith(f"test {len(returned)}:") else "wrong"
 
@@ -166,7 +166,7 @@ def _method_score(problem: Problem, returned: Sequence[ReturnedValue]) -> Score:
 
 
 def _by_output(answers: list[tuple[Problem, str]], sandbox: Sandbox) -> list[Score]:
-    """In waves over all answers: those that have failed are not run again."""
+    """Run the tests in waves over all answers; answers that have failed do not run again."""
     failed: dict[int, Score] = {}
     start = 0
     longest = max((len(problem.inputs) for problem, _ in answers), default=0)

@@ -1,4 +1,4 @@
-"""Which benchmark problems a run's tasks and seed rows touch: shared n-grams of words, and equal programs. Pure.
+"""Find benchmark problems that overlap with a run's tasks and seed rows: shared n-grams of words, and equal programs. Pure.
 
 Two rules, each named in a match. `words`: `SPAN` words in a row (letters, digits and underscores; case and punctuation do not
 count) stand both in a problem's question or program and in a task's program or message; a text with fewer words, but at least
@@ -38,7 +38,7 @@ def matches(
     tasks: Iterable[tuple[int, Mapping[str, Any]]],
     span: int = SPAN,
 ) -> pa.Table:
-    """MATCHES, task by task: a row for each problem and rule. `keys` are each problem's program keys, by its id.
+    """Return MATCHES, task by task: one row per problem and rule. `keys` are each problem's program keys, by its id.
 
     `tasks` are (generation, row of TASKS or SEEDS), whatever their status: what was proposed is what counts.
     """
@@ -62,7 +62,7 @@ def matches(
 
 
 def texts_of(problem: Problem) -> tuple[str, ...]:
-    """What of a problem a task could have been taken from."""
+    """Return the texts of a problem that a task could have been copied from."""
     return tuple(text for text in (problem.question, problem.program, problem.reference) if text)
 
 

@@ -79,7 +79,7 @@ def _value(one: ReturnedValue) -> Any:
 
 
 def _equal(problem: Problem, arguments: Any, value: Any, wanted: Any, tag: str, tolerance: float) -> tuple[bool, float]:
-    """Whether the value counts, and the tolerance for the tests that follow."""
+    """Return whether the value counts, and the tolerance for the following tests."""
     if problem.group == "humaneval" and problem.entry_point == "find_zero":
         return abs(sum(c * math.pow(value, i) for i, c in enumerate(arguments[0]))) <= tolerance, tolerance
     exact = value == wanted or _oracle(problem, arguments, value, tolerance)
@@ -102,7 +102,7 @@ def _floats(value: Any) -> bool:
 
 
 def _oracle(problem: Problem, arguments: Any, value: Any, tolerance: float) -> bool:
-    """The tasks whose reference is one of several right answers."""
+    """Judge the tasks whose reference is one of several correct answers."""
     name = problem.entry_point if problem.group == "mbpp" else ""
     if name == "are_equivalent":
         return True

@@ -1,9 +1,9 @@
-"""The program that runs a solution inside the sandbox, and both ends of its text: what goes in, what comes out.
+"""The program that runs a solution inside the sandbox, and the encoding of its inputs and outputs.
 
 The sandbox runs programs that define `f` and judges their text by rules made for tasks (few modules, no `exec`, no streams).
 A benchmark's solution may be any Python, so it goes in as *data*, an argument of a fixed program of ours, and is compiled in
-there, with all builtins and whatever modules the process holds. Nothing is given away by that: the rules are a filter for the
-quality of tasks and no wall, and the walls (no network, files, processes, own uid, limits) stand around the process.
+there, with all builtins and whatever modules the process holds. This does not weaken the sandbox: the rules filter the quality of
+tasks and are not a wall, and the walls (no network, files, processes, own uid, limits) surround the process.
 
 In: the solution, what to call, and the tests' inputs, compressed. Never an expected output: what the calls returned comes out
 as text and is compared on the host, so a solution can lie about its own values only. Each value is one line, a letter and a
@@ -214,13 +214,13 @@ class ReturnedValue:
     text: str
 
     def value(self) -> object:
-        """The value itself, of exact builtin types. Raises LiteralError."""
+        """Return the value, of exact builtin types. Raise LiteralError."""
         return parse_value(self.text, limit=MAX_RETURNED)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a run: the sandbox's status, a line of detail, and the values that came back, a list a group."""
+    """Outcome of a run: the sandbox's status, a line of detail, and the returned values, one list per group."""
 
     status: str
     detail: str
@@ -228,33 +228,33 @@ class Outcome:
 
 
 def function_job(source: str, prelude: str, entry: str, shape: str, groups: Sequence[Sequence[str]]) -> Job:
-    """Calls `entry` (or `Class.method`) for every argument list of every group; each group starts from a fresh module.
+    """Return a job that calls `entry` (or `Class.method`) for every argument list; each group starts from a fresh module.
 
-    `groups` hold argument lists as wire text (`arguments_wire`), a tuple each. `shape` is what of a value comes out: itself
-    (``), its members as a set (`set`), whether there is one (`is_some`; `some` lets booleans through).
+    `groups` hold argument lists as wire text (`arguments_wire`), one tuple each. `shape` is the returned part of a value: the
+    value (``), its members as a set (`set`), or whether there is one (`is_some`; `some` passes booleans through).
     """
     text = "[" + ", ".join("[" + ", ".join(group) + "]" for group in groups) + "]"
     return _job(_FUNCTION, source, prelude, entry, shape, _packed(text.encode("ascii")))
 
 
 def version() -> str:
-    """Names the programs that run solutions: what they returned under another version is not comparable."""
+    """Return the version of the programs that run solutions. Results of different versions are not comparable."""
     return hashlib.sha256((_FUNCTION + _STDIN).encode()).hexdigest()[:12]
 
 
 def output_digest(lines: Sequence[str]) -> ReturnedValue:
-    """What comes back in place of a long standard output with these lines."""
+    """Return the value that replaces a long standard output with these lines."""
     text = "v" + ascii("\n".join(lines))
     return ReturnedValue("d", f"'{hashlib.sha256(text.encode()).hexdigest()}'")
 
 
 def stdin_job(source: str, prelude: str, given: str) -> Job:
-    """Runs the solution as a program with this standard input; what it wrote to standard output comes out."""
+    """Return a job that runs the solution as a program with this standard input and returns its standard output."""
     return _job(_STDIN, source, prelude, _packed(given.encode("utf-8", "surrogatepass")))
 
 
 def read(verdict: Verdict) -> Outcome:
-    """What a verdict on one of these jobs says. Lines that are none (the solution tampered) make it a crash."""
+    """Read the outcome from a verdict on one of these jobs. Invalid lines (the solution tampered) make it a crash."""
     if verdict.status is not Status.VALID:
         return Outcome(verdict.status, verdict.detail, ())
     assert verdict.value is not None

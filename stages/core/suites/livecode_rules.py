@@ -43,7 +43,7 @@ def _line_counts(given: str, wanted: str) -> bool:
 
 
 def value_counts(returned: ReturnedValue, expected: str) -> bool:
-    """Whether a returned value is the expected literal's value."""
+    """Return whether a returned value is the expected literal's value."""
     if returned.tag not in "vs":
         return False
     try:

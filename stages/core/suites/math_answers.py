@@ -1,4 +1,4 @@
-"""Mathematical answers as text: where a completion gives its answer, when two texts are one. Regular expressions only.
+"""Mathematical answers as text: find a completion's answer, and decide if two texts are equal. Regular expressions only.
 
 The table of cases is in tests/stages/core/suites/test_math_answers.py. In order, the first that is there counts:
 
@@ -33,7 +33,7 @@ MAX_ANSWER, MAX_SHORT, MAX_SUBJECT = 2_000, 300, 80
 
 
 def extract(text: str) -> str | None:
-    """The answer that a completion gives, None if it gives none."""
+    """Return the answer in a completion, or None if there is none."""
     inside = [found["inside"].strip() for found in _TAG.finditer(text)]
     if inside:
         short = len(inside[-1]) <= MAX_SHORT and "\n" not in inside[-1]
@@ -66,7 +66,7 @@ def _within(text: str, maths: bool = True) -> str | None:
 
 
 def last_boxed(text: str) -> str:
-    """What the last `\\boxed{…}` holds, braces balanced; empty if there is none that ends."""
+    """Return the content of the last `\\boxed{…}`, braces balanced; empty if none is closed."""
     boxes = list(_BOXES.finditer(text))
     closing = _closing_braces(text) if boxes else {}
     for found in reversed(boxes):
@@ -135,7 +135,7 @@ _SINGLE = re.compile(r"[^$\n]++(?<!\\)(?=\$)")
 
 
 def _dollar(text: str, begin: int) -> int:
-    """Where the dollar sign stands that closes a formula which begins here, -1 if none does in its line."""
+    """Return the position of the dollar sign that closes the formula starting here, -1 if its line has none."""
     found = _SINGLE.match(text, begin)
     return found.end() if found else -1
 
@@ -152,7 +152,7 @@ def _phrase(rest: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """Without what surrounds an answer: white space, bold, formula marks, a full stop."""
+    """Strip what surrounds an answer: white space, bold, formula marks, a full stop."""
     text = text.strip().removesuffix("<|endoftext|>").strip().strip("*").strip()
     end = len(text)
     while end and text[end - 1] in ".;" and not text.endswith("...", 0, end):

@@ -1,4 +1,4 @@
-"""The grader of mathematical answers: math-verify in processes of its own, behind walls, that end when they take too long.
+"""The grader of mathematical answers: math-verify in separate processes, behind walls, stopped when they take too long.
 
 A dead or hanging grader is a status of that one answer (`timeout`, `crash`), never a hang and never a wrong verdict on another:
 each question waits for its own reply, and the process that failed is replaced. Equal questions are asked once. What counts is the
@@ -63,11 +63,11 @@ class MathGrader:
         self.size, self.seconds, self.starting, self.python = workers, seconds, starting, python or sys.executable
         self.workers: list[_Worker] = []
         self.known: dict[MathAnswer, Reply] = {}
-        self.modules: list[str] = []  # what the libraries wanted to load once they stood behind the walls
+        self.modules: list[str] = []  # what the libraries tried to load once behind the walls
         self.missing: tuple[str, ...] = ()  # walls that this machine does not have
 
     def grade(self, questions: Sequence[MathAnswer]) -> list[Reply]:
-        """A reply a question, in order. Raises GraderUnavailable."""
+        """Return one reply per question, in order. Raise GraderUnavailable."""
         open_ones = list(dict.fromkeys(question for question in questions if question not in self.known))
         asked = [question for question in open_ones if not self._settled(question)]
         for question, reply in self._ask(asked):
@@ -81,7 +81,7 @@ class MathGrader:
         self.workers.clear()
 
     def _settled(self, question: MathAnswer) -> bool:
-        """Whether the text alone decides: nothing given, far too much, or the gold answer in other spacing."""
+        """Return whether the text alone decides: no answer, a far too long one, or the gold answer with other spacing."""
         reply = None
         if question.answer is None or not question.answer.strip():
             reply = Reply("format", "no answer")
@@ -120,7 +120,7 @@ class MathGrader:
                     yield question, reply
 
     def _start(self, count: int) -> None:
-        """Starts processes, which load side by side. Raises GraderUnavailable."""
+        """Start processes, which load concurrently. Raise GraderUnavailable."""
         made = [_Worker(self.python, self.modules) for _ in range(count)]
         self.workers += made
         for worker in made:
@@ -152,7 +152,7 @@ class _Worker:
         self.deadline, self.buffer = 0.0, b""
 
     def wait(self, starting: float) -> tuple[str, ...]:
-        """Until it has loaded its libraries; the walls that it lacks. Raises GraderUnavailable."""
+        """Wait until the process has loaded its libraries. Return its missing walls. Raise GraderUnavailable."""
         first = self._line(time.monotonic() + starting)
         if not first:
             self.end()
@@ -163,12 +163,12 @@ class _Worker:
         """Sends a question."""
         self.question, self.deadline = question, time.monotonic() + PATIENCE * seconds
         data = json.dumps({"gold": question.gold, "answer": question.answer, "seconds": seconds}).encode() + b"\n"
-        with contextlib.suppress(BrokenPipeError):  # it has died; `take` says so
+        with contextlib.suppress(BrokenPipeError):  # it has died; `take` reports it
             self.input.write(data)
             self.input.flush()
 
     def take(self) -> tuple[MathAnswer, Reply, list[str]]:
-        """The question, what came of it, and the modules without which that may be another answer's."""
+        """Return the question, its reply, and the missing modules that may have changed the reply."""
         assert self.question is not None
         question, line = self.question, self._line(self.deadline)
         self.question = None
@@ -179,7 +179,7 @@ class _Worker:
         return question, Reply("correct" if found["correct"] else "wrong", found["error"]), needs
 
     def _ended(self) -> Reply:
-        """Why there is no reply; `stuck`: it lives and has used little of its processor time."""
+        """Return why there is no reply; `stuck`: the process is alive and has used little of its processor time."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(1.0 if time.monotonic() < self.deadline else 0.0)
         if self.process.returncode is None:
@@ -188,7 +188,7 @@ class _Worker:
         return Reply("timeout", "the comparison took too long") if late else Reply("crash", "the grader ended")
 
     def _line(self, deadline: float) -> bytes | None:
-        """The next line; None at the deadline or when the process has ended."""
+        """Return the next line; None at the deadline or if the process has ended."""
         while b"\n" not in self.buffer:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([self.output], [], [], left)[0]:

@@ -2,7 +2,7 @@
 
 Linux on x86_64 and aarch64: a filter of system calls that also binds root. The process can compute, read its standard input,
 write to its standard output and end; it opens no file and no socket, makes no process, sends no signal and changes no limit.
-Elsewhere, macOS included, the limits alone hold, and the grader says on standard error that its walls are weaker.
+Elsewhere, including macOS, only the limits hold, and the grader reports on standard error that its walls are weaker.
 """
 
 import ctypes
@@ -50,7 +50,7 @@ def raise_walls() -> list[str]:
 
 
 def _filter() -> bool:
-    """Installs the filter; False where this machine has none."""
+    """Install the filter; return False if this machine does not support it."""
     if sys.platform != "linux" or platform.machine() not in _MACHINES:
         return False
     library = ctypes.CDLL(None, use_errno=True)

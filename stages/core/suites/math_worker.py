@@ -1,9 +1,8 @@
 """The process that decides whether two answers are equal: JSON lines in (gold, answer), JSON lines out. See math_grader.py.
 
 It may hang or grow without bound on what a model wrote: each question has so much processor time, after which the kernel ends
-the process. The parsers inside (antlr, sympy) see text that nobody vouches for, so it stands behind walls (math_walls.py).
-Nothing can be imported there: what sympy would load late is named in the reply, and the question is put again to a process that
-has it.
+the process. The parsers inside (antlr, sympy) read untrusted text, so the process runs behind walls (math_walls.py). Nothing can
+be imported there: the reply names what sympy would load late, and the question is put again to a process that has loaded it.
 """
 
 import importlib
@@ -35,10 +34,10 @@ _BASE = re.compile(r"(\d+)_\{?(\d+)\}?")
 
 
 def equal(gold: str, answer: str) -> bool:
-    """Whether math-verify takes the answer for the gold answer.
+    """Return whether math-verify accepts the answer as the gold answer.
 
-    Where math-verify alone is too generous we are stricter: a formula that its LaTeX parser cannot read is not replaced by the
-    first number in it; a number's base counts where one is given; and small numbers are compared by their ratio
+    We are stricter than math-verify in three cases: a formula that its LaTeX parser cannot read is not replaced by the
+    first number in it; a number's base counts if one is given; and small numbers are compared by their ratio
     (it rounds to six decimals, so that 6e-34 and 7e-34 would be the same).
     """
     if based := _BASE.fullmatch(gold.strip()):
@@ -87,7 +86,7 @@ _LATE = (  # what they need is loaded at the first such answer
 
 
 class _Imports(MetaPathFinder):
-    """Notes the modules that are asked for and not there; loads nothing."""
+    """Records the modules that are requested but not loaded; loads nothing."""
 
     def __init__(self, known: Sequence[str]) -> None:
         self.known, self.wanted = set(known), list[str]()
@@ -100,7 +99,7 @@ class _Imports(MetaPathFinder):
 
 
 def main(modules: Sequence[str]) -> None:
-    """Answers until standard input ends. `modules`: what earlier processes lacked."""
+    """Answer questions until standard input ends. `modules`: those missing in earlier processes."""
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
     for gold, answer in _LATE:

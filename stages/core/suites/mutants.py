@@ -1,6 +1,6 @@
-"""Solutions with one small fault each, made from right ones: what a scorer must turn down. Pure; for tests and measurements.
+"""Solutions with one small fault each, made from correct ones; a scorer must reject them. Pure; for tests and measurements.
 
-The right ones are a publisher's. A mutant may be equal to its source by chance; whoever needs them wrong asks another judge.
+The correct ones are a publisher's. A mutant may be equivalent to its source by chance; to rule that out, ask another judge.
 """
 
 import ast

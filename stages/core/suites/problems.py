@@ -15,7 +15,7 @@ _STRS = pa.list_(pa.field("item", pa.string(), nullable=False))
 
 
 class Form(StrEnum):
-    """What an answer to a problem is."""
+    """Form of the answer to a problem."""
 
     FUNCTION = "function"  # a program with `entry_point`, called with every argument list
     STDIN = "stdin"  # a program that reads standard input and writes standard output
@@ -26,7 +26,7 @@ class Form(StrEnum):
 
 
 class BadSuite(ValueError):
-    """A suite's data cannot be used: one line that names the row and what is wrong."""
+    """A suite's data is invalid: one line that names the row and the error."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Problem:
     """One problem.
 
     `inputs` are the base tests (argument lists as literal text, or standard inputs), `plus_inputs` the further ones. `outputs`
-    hold what is right: expected values as literal text or standard outputs, in the order of the tests; the gold answers (any
-    of them counts) in mathematics; empty where `reference`, a right program, says it.
+    hold the correct results: expected values as literal text or standard outputs, in the order of the tests; in mathematics the
+    gold answers (any of them counts); empty if `reference`, a correct program, defines them.
     """
 
     problem_id: str
@@ -93,14 +93,14 @@ def digest(problems: Sequence[Problem]) -> str:
 
 
 def checked(problems: Sequence[Problem]) -> list[Problem]:
-    """The problems, every id once. Raises BadSuite."""
+    """Return the problems if every id is unique. Raise BadSuite otherwise."""
     seen: set[str] = set()
     for problem in problems:
         if problem.problem_id in seen:
-            raise BadSuite(f"problem {problem.problem_id!r} is there twice")
+            raise BadSuite(f"problem {problem.problem_id!r} occurs twice")
         seen.add(problem.problem_id)
     if not problems:
-        raise BadSuite("there is no problem")
+        raise BadSuite("the suite has no problems")
     return list(problems)
 
 
@@ -115,7 +115,7 @@ def chosen(problems: Sequence[Problem], limit: int, since: str = "", until: str 
 
 
 def field(row: dict[str, Any], *names: str) -> Any:
-    """The first of the named fields that the row has. Raises BadSuite."""
+    """Return the first of the named fields that the row has. Raise BadSuite if it has none."""
     for name in names:
         if row.get(name) is not None:
             return row[name]

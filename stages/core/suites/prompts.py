@@ -1,4 +1,4 @@
-"""How a problem of a public suite is put into words, for the three ways of asking, and how an answer is taken from a completion.
+"""Prompts for the problems of public suites, in three styles, and extraction of answers from completions.
 
 `chat` is for models with a chat template: a user asks, and for functions the answer's first words are given, in the wording of
 EvalPlus. `completion` is for base models, which continue a text: a function's stub as in EvalPlus, an opened fence, or worked
@@ -20,7 +20,7 @@ STYLES = ("chat", "completion", "azr")
 
 @dataclass(frozen=True)
 class Wording:
-    """`asked` is what the user says, or the text to continue; the answer begins with `opening` and ends before any of `stops`."""
+    """`asked` is the user message, or the text to continue; the answer begins with `opening` and ends before any of `stops`."""
 
     asked: str
     opening: str = ""
@@ -72,14 +72,14 @@ _AFTER_TASK = (*_AFTER, '\n"""')
 
 
 def wording(problem: Problem, style: str) -> Wording:
-    """A problem in words. Raises ValueError for an unknown style."""
+    """Return the wording of a problem. Raise ValueError for an unknown style."""
     if style == "chat":
         return _chat(problem)
     if style == "completion":
         return _completion(problem)
     if style == "azr":
         return Wording(_AZR.format(question=_question(problem)))
-    raise ValueError(f"style {style!r} is none of {', '.join(STYLES)}")
+    raise ValueError(f"unknown style {style!r}: known are {', '.join(STYLES)}")
 
 
 def digest(problems: Iterable[Problem], style: str) -> str:
@@ -111,7 +111,7 @@ def _completion(problem: Problem) -> Wording:
 
 
 def _is_function(problem: Problem) -> bool:
-    """Whether it is a function as EvalPlus asks for it, not a class to complete."""
+    """Return whether the problem asks for a function as in EvalPlus, not for a class to complete."""
     return problem.form is Form.FUNCTION and bool(problem.reference)
 
 
@@ -144,7 +144,7 @@ _PROGRAM_LABELS = ("", "python", "python3", "py")
 
 
 def continued(problem: Problem, text: str, style: str) -> str | None:
-    """The answer of a completion that goes on where its wording ends and stops before `stops`; None if it gives none."""
+    """Return the answer of a completion that continues its wording and ends before `stops`; None if there is none."""
     if style == "chat":
         return answer(problem, "```python\n" + text if _is_function(problem) else text)
     if style != "completion" or problem.form is Form.MATHEMATICS:
@@ -158,7 +158,7 @@ def continued(problem: Problem, text: str, style: str) -> str | None:
 
 
 def answer(problem: Problem, text: str) -> str | None:
-    """The answer that a completion gives to a problem; None if it gives none.
+    """Return the answer in a completion to a problem; None if there is none.
 
     Inside the last `<answer>` where there is one, else in the whole text: the last fitting fence. A program outside any fence
     counts if it defines the entry point; a function's body alone is put behind the signature that the prompt showed.

@@ -1,4 +1,4 @@
-"""From the rows of a publisher's file to problems: one function a file format. Pure; raises BadSuite naming the row."""
+"""Read problems from the rows of a publisher's file, one function per file format. Pure; raises BadSuite naming the row."""
 
 import ast
 import base64
@@ -24,7 +24,7 @@ _UNREADABLE = (
 
 
 def read(reader: Callable[[Row, int], Sequence[Problem]], rows: Iterable[Row]) -> list[Problem]:
-    """All problems of the rows, in order. Raises BadSuite naming the row."""
+    """Return all problems of the rows, in order. Raise BadSuite naming the row."""
     problems: list[Problem] = []
     for number, row in enumerate(rows, 1):
         try:
@@ -138,7 +138,7 @@ def _tests(packed: Any) -> list[Row]:
 
 
 def unpacked(data: bytes, limit: int = MAX_TESTS) -> bytes:
-    """What zlib packed. Raises BadSuite where it is more than `limit` bytes, or where its end is missing."""
+    """Decompress zlib data. Raise BadSuite if it exceeds `limit` bytes or is truncated."""
     inflate = zlib.decompressobj()
     found = inflate.decompress(data, limit)
     if not inflate.eof:
@@ -195,7 +195,7 @@ def minerva(row: Row, number: int) -> list[Problem]:
 
 
 def olympiadbench(row: Row, number: int) -> list[Problem]:
-    """Gold: `final_answer`, every value of it. The context, where there is one, stands before the question."""
+    """Gold: every value of `final_answer`. The context, if any, precedes the question."""
     listed = field(row, "final_answer", "answer")
     values = listed if isinstance(listed, list) else [listed]
     gold = ", ".join(str(value).replace("$", "").strip().rstrip(".") for value in values)

@@ -1,4 +1,4 @@
-"""What scores say and how sure they are: pass@k, avg@k, standard errors clustered by problem, paired comparisons. Pure.
+"""Statistics of scores: pass@k, avg@k, standard errors clustered by problem, paired comparisons. Pure.
 
 A problem is one cluster: its attempts are averaged first, and the error is over problems. Undefined numbers are None (no error
 with fewer than two problems) or raise (pass@k of fewer than k attempts); they are never filled in.
@@ -21,7 +21,7 @@ class ScoreEstimate:
 
 
 def pass_at_k(attempts: int, correct: int, k: int) -> float:
-    """The unbiased estimate of pass@k (Chen et al. 2021). Raises ValueError where it is undefined: attempts < k."""
+    """Return the unbiased estimate of pass@k (Chen et al. 2021). Raise ValueError if it is undefined (attempts < k)."""
     if attempts < k or k < 1:
         raise ValueError(f"pass@{k} is undefined for {attempts} attempts")
     return 1.0 - math.comb(attempts - correct, k) / math.comb(attempts, k)
@@ -54,7 +54,7 @@ def powers(attempts: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How much better the first is than the second on the same problems; z is None where the error is unknown or zero."""
+    """How much better the first is than the second on the same problems; z is None if the error is unknown or zero."""
 
     difference: float
     stderr: float | None
@@ -65,7 +65,7 @@ class Comparison:
 
 
 def compare(first: Mapping[str, float], second: Mapping[str, float]) -> Comparison:
-    """The paired difference of two players' scores by problem, over the problems that both have. Raises ValueError for none."""
+    """Return the paired difference of two players' scores over the problems that both have. Raise ValueError for none."""
     common = sorted(first.keys() & second.keys())
     differences = [first[problem] - second[problem] for problem in common]
     found = estimate(differences)
@@ -87,7 +87,7 @@ class PopulationScore:
 
 
 def population(scores: Mapping[str, Mapping[str, float]]) -> PopulationScore:
-    """Of members' scores by problem. Never the best member as the headline. Raises ValueError for unequal problems."""
+    """Summarize members' scores by problem, without a best-member headline. Raise ValueError for unequal problems."""
     names = {frozenset(each) for each in scores.values()}
     if len(names) != 1:
         raise ValueError("the members were scored on different problems")

@@ -1,4 +1,4 @@
-"""How torch uses this machine's processor: its threads, and memory that stays with the process."""
+"""How torch uses this machine's CPU: its threads, and memory that stays with the process."""
 
 import ctypes
 from contextlib import suppress
@@ -10,10 +10,10 @@ _NEVER = 2**31 - 1
 
 
 def use_cpu(threads: int) -> None:
-    """Sets torch's threads; what torch frees is kept for its next tensors, where the C library is glibc.
+    """Set torch's threads. With glibc, also keep the memory that torch frees for its next tensors.
 
-    Each pass frees and asks for the same activations. By default large pieces go back to the kernel and come
-    again as new pages: on a virtual machine a third of an update's time. The process stays as large as it has been at its peak.
+    Each pass frees and allocates the same activations. By default large blocks return to the kernel and come back as new pages,
+    which takes a third of an update's time on a virtual machine. The process keeps its peak size.
     """
     torch.set_num_threads(threads)
     with suppress(OSError, AttributeError):  # another C library

@@ -2,9 +2,9 @@
 
 y_TO = W_OI x_TI + (alpha / R) * B_OR[n] A_RI[n] x_TI, with n the adapter of each token (LoRA, Hu et al. 2021, eq. 3).
 
-Tokens are routed by contiguous segments in the order of the stack: `counts` says how many rows of the batch belong to each
-adapter. All factors of one adapter lie in one row of a flat fp32 matrix, so that the optimizer, the gradient norm and the copying
-of an adapter are operations on rows. Deviations from PEFT: no dropout, no bias, no rsLoRA or DoRA, nn.Linear only.
+Tokens are routed by contiguous segments in the order of the stack: `counts` states how many rows of the batch belong to each
+adapter. All factors of one adapter form one row of a flat fp32 matrix, so that the optimizer, the gradient norm and copying an
+adapter are operations on rows. Deviations from PEFT: no dropout, no bias, no rsLoRA or DoRA, nn.Linear only.
 
 Axes: N adapters · T tokens (flattened rows) · R rank · I inputs · O outputs · P all LoRA parameters of one adapter.
 """
@@ -26,7 +26,7 @@ from stages.core.training.lora_backends import Backend, EqualGroups, choose_back
 class Router:
     """Which rows of the current batch belong to which adapter; shared by all layers of one model.
 
-    `counts_N` is None while nothing is routed (an error), and empty where the base model runs alone.
+    `counts_N` is None while nothing is routed (an error), and empty while the base model runs alone.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Router:
 
     @contextmanager
     def routed(self, counts_N: Sequence[int] | None) -> Iterator[None]:
-        """Route by `counts_N` inside the block, and as before after it."""
+        """Route by `counts_N` inside the block and restore the previous routing afterwards."""
         before, self.counts_N = self.counts_N, None if counts_N is None else tuple(counts_N)
         try:
             yield
@@ -42,7 +42,7 @@ class Router:
             self.counts_N = before
 
     def contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        """`context_fn` of torch's checkpoint: the recomputation during backward sees the routing of its forward pass."""
+        """Return `context_fn` for torch's checkpoint: the recomputation during backward uses the routing of its forward pass."""
         counts_N = self.counts_N
         return self.routed(counts_N), self.routed(counts_N)
 
@@ -65,7 +65,7 @@ class GroupedLoRALinear(nn.Module):
         self.backend: Backend | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[..., I] -> [..., O]. Raises RuntimeError outside `routed`, or when the routing does not fit the batch."""
+        """[..., I] -> [..., O]. Raise RuntimeError outside `routed`, or if the routing does not fit the batch."""
         counts_N = self.router.counts_N
         if counts_N is None:
             raise RuntimeError("the rows of this batch were not routed to adapters")
@@ -94,7 +94,7 @@ class GroupedLoRALinear(nn.Module):
 
 
 class GroupedLoRA:
-    """The stack of adapters over one model: load and read rows, route batches, reach parameters and gradients as [N, P]."""
+    """The stack of adapters over one model: load and read rows, route batches, access parameters and gradients as [N, P]."""
 
     def __init__(
         self, model: nn.Module, layers: Mapping[str, GroupedLoRALinear], router: Router, rank: int, alpha: float
@@ -106,18 +106,18 @@ class GroupedLoRA:
 
     @property
     def num_adapters(self) -> int:
-        """Rows in the stack."""
+        """Number of rows in the stack."""
         return self.parameters_NP.shape[0]
 
     @property
     def gradients_NP(self) -> torch.Tensor:
-        """A copy of the accumulated gradients, laid out as `parameters_NP`; zeros where no backward pass came."""
+        """Return a copy of the accumulated gradients in the layout of `parameters_NP`; zeros where there was no backward pass."""
         factors = [factor for layer in self.layers.values() for factor in (layer.A_NRI, layer.B_NOR)]
         grads = [torch.zeros_like(factor) if factor.grad is None else factor.grad for factor in factors]
         return torch.cat([grad.reshape(self.num_adapters, -1) for grad in grads], dim=1)
 
     def clear_gradients(self) -> None:
-        """Forget the accumulated gradients."""
+        """Discard the accumulated gradients."""
         for layer in self.layers.values():
             layer.A_NRI.grad = layer.B_NOR.grad = None
 
@@ -130,7 +130,7 @@ class GroupedLoRA:
         return list(parameter_shapes(self.shapes(), self.rank))
 
     def resize(self, num_adapters: int) -> None:
-        """Make the stack `num_adapters` rows of zeros, without gradients."""
+        """Reset the stack to `num_adapters` rows of zeros, without gradients."""
         weight = next(iter(self.layers.values())).weight
         dtype = torch.promote_types(torch.float32, weight.dtype)
         width = sum(int(np.prod(shape)) for shape in parameter_shapes(self.shapes(), self.rank).values())
@@ -149,7 +149,7 @@ class GroupedLoRA:
         return self.layers[path], {"lora_A": "A_NRI", "lora_B": "B_NOR"}[factor]
 
     def load(self, stack: Sequence[Weights]) -> None:
-        """Make the stack hold these adapters, in this order; nothing is copied when it already does. Raises ValueError."""
+        """Load these adapters into the stack in this order; copy nothing if they are already loaded. Raise ValueError."""
         if self._loaded is not None and [id(weights) for weights in self._loaded] == [id(weights) for weights in stack]:
             return
         if len(stack) != self.num_adapters:
@@ -167,7 +167,7 @@ class GroupedLoRA:
         return self._router.routed(())
 
     def set_backend(self, backend: Backend | None) -> None:
-        """Use one backend everywhere, or (None) the one that `choose_backend` picks for each batch."""
+        """Use one backend everywhere, or (None) the backend that `choose_backend` picks for each batch."""
         for layer in self.layers.values():
             layer.backend = backend
 
@@ -185,9 +185,9 @@ class GroupedLoRA:
 def attach(model: nn.Module, targets: Sequence[str], rank: int, alpha: float, num_adapters: int) -> GroupedLoRA:
     """Replace the linear layers that `targets` name (as PEFT matches them: whole name or dotted suffix), in place.
 
-    The base is frozen and put into eval mode. Raises ValueError when a target names nothing, something that is not an
-    nn.Linear, or the output head (the chunked loss bypasses it, and it may be tied to the embeddings), and for models with
-    other than full attention.
+    The base is frozen and put into eval mode. Raise ValueError if a target names nothing, something that is not an nn.Linear,
+    or the output head (the chunked loss bypasses it, and it may be tied to the embeddings), and for models whose attention
+    is not full attention.
     """
     kinds = set(getattr(model.config, "layer_types", None) or ["full_attention"])
     if kinds != {"full_attention"}:
@@ -206,7 +206,7 @@ def attach(model: nn.Module, targets: Sequence[str], rank: int, alpha: float, nu
 
 
 def target_shapes(model: nn.Module, targets: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Module path -> (O, I) of the linear layers that `targets` name, in the model's order. Raises ValueError."""
+    """Return module path -> (O, I) of the linear layers that `targets` name, in the model's order. Raise ValueError."""
     head = getattr(model, "get_output_embeddings", lambda: None)()
     shapes: dict[str, tuple[int, int]] = {}
     unused = set(targets)
@@ -224,7 +224,7 @@ def target_shapes(model: nn.Module, targets: Sequence[str]) -> dict[str, tuple[i
 
 
 def load_row(lora: GroupedLoRA, row: int, weights: Weights) -> None:
-    """Copy one adapter into a row of the stack. Raises ValueError when names, shapes or finiteness do not fit."""
+    """Copy one adapter into a row of the stack. Raise ValueError for wrong names or shapes, or for non-finite values."""
     expected = parameter_shapes(lora.shapes(), lora.rank)
     if set(weights) != set(expected):
         raise ValueError(f"adapter has other targets: missing or unknown {sorted(set(weights) ^ set(expected))[:4]}")
@@ -233,14 +233,14 @@ def load_row(lora: GroupedLoRA, row: int, weights: Weights) -> None:
             raise ValueError(f"adapter tensor {name} is {weights[name].shape}, the run's is {shape}")
     flat_P = np.concatenate([weights[name].reshape(-1) for name in expected])
     if not np.isfinite(flat_P).all():
-        raise ValueError("adapter holds values that are not finite")
+        raise ValueError("adapter contains non-finite values")
     lora._loaded = None
     with torch.no_grad():
         lora.parameters_NP[row].copy_(torch.from_numpy(flat_P))
 
 
 def unflatten(lora: GroupedLoRA, flat_P: np.ndarray) -> Weights:
-    """One row of an [N, P] matrix as named arrays."""
+    """Return one row of an [N, P] matrix as named arrays."""
     weights, start = {}, 0
     for name, shape in parameter_shapes(lora.shapes(), lora.rank).items():
         size = int(np.prod(shape))
@@ -250,5 +250,5 @@ def unflatten(lora: GroupedLoRA, flat_P: np.ndarray) -> Weights:
 
 
 def read_row(lora: GroupedLoRA, row: int) -> Weights:
-    """One adapter of the stack as float32 arrays under PEFT's names."""
+    """Return one adapter of the stack as float32 arrays under PEFT's names."""
     return unflatten(lora, lora.parameters_NP[row].detach().cpu().numpy().astype(np.float32))

@@ -1,7 +1,7 @@
-"""Ways to compute y_TO = W_OI x_TI + scale * B_OR[n] A_RI[n] x_TI for tokens grouped by adapter (LoRA, Hu et al. 2021, eq. 3).
+"""Backends for y_TO = W_OI x_TI + scale * B_OR[n] A_RI[n] x_TI for tokens grouped by adapter (LoRA, Hu et al. 2021, eq. 3).
 
-Axes: N adapters · T tokens (flattened rows) · R rank · I inputs · O outputs. The loop is the reference; all agree with it to
-rounding. Which is fastest depends on device and group sizes: `choose_backend` holds what was measured.
+Axes: N adapters · T tokens (flattened rows) · R rank · I inputs · O outputs. The loop is the reference; all others agree with it
+up to rounding. The fastest one depends on device and group sizes: `choose_backend` encodes the measurements.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,20 +13,20 @@ import torch
 import torch.nn.functional as F
 
 Backend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Sequence[int]], torch.Tensor]
-"""(x_TI, A_NRI, B_NOR, tokens of each adapter) -> B A x, [T, O]."""
+"""(x_TI, A_NRI, B_NOR, tokens per adapter) -> B A x, [T, O]."""
 
-_PADDED_TOKENS = 128  # below this many tokens an adapter, padding to equal groups beat the loop on two CPU cores
+_PADDED_TOKENS = 128  # below this many tokens per adapter, padding to equal groups was faster than the loop on two CPU cores
 
 
 def lora_loop(x_TI: torch.Tensor, A_NRI: torch.Tensor, B_NOR: torch.Tensor, tokens_N: Sequence[int]) -> torch.Tensor:
-    """B A x for each adapter's tokens in turn: the reference. Returns [T, O]."""
-    # unbind, not indexing: its backward fills the stacked gradient once, not once per adapter
+    """Compute B A x for each adapter's tokens in turn: the reference. Return [T, O]."""
+    # unbind instead of indexing: its backward fills the stacked gradient once, not once per adapter
     pairs = zip(x_TI.split(list(tokens_N)), A_NRI.unbind(0), B_NOR.unbind(0), strict=True)
     return torch.cat([F.linear(F.linear(x, A_RI), B_OR) for x, A_RI, B_OR in pairs if len(x)])
 
 
 def lora_bmm(x_TI: torch.Tensor, A_NRI: torch.Tensor, B_NOR: torch.Tensor, tokens_N: Sequence[int]) -> torch.Tensor:
-    """B A x as two batched products, groups padded to the longest where they differ. Returns [T, O]."""
+    """Compute B A x as two batched products, with unequal groups padded to the longest. Return [T, O]."""
     longest, num_adapters = max(tokens_N), len(tokens_N)
     equal = min(tokens_N) == longest
     if not equal:
@@ -39,17 +39,17 @@ def lora_bmm(x_TI: torch.Tensor, A_NRI: torch.Tensor, B_NOR: torch.Tensor, token
 
 @lru_cache(maxsize=64)
 def _padded_rows(tokens_N: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """Where each token stands when every group is padded to the longest."""
+    """Return the row of each token when every group is padded to the longest."""
     longest = max(tokens_N)
     places = [n * longest + place for n, count in enumerate(tokens_N) for place in range(count)]
     return _kept(places, torch.int64, device)
 
 
 def lora_grouped_mm(x_TI: torch.Tensor, A_NRI: torch.Tensor, B_NOR: torch.Tensor, tokens_N: Sequence[int]) -> torch.Tensor:
-    """B A x as two grouped matrix products over segment ends (CUDA, bfloat16, axes divisible by 8). Returns [T, O].
+    """Compute B A x as two grouped matrix products over segment ends (CUDA, bfloat16, axes divisible by 8). Return [T, O].
 
-    The products never see an empty group: some kernels leave its gradient uninitialized (pytorch issue 172439). Selecting the
-    others gives it a gradient of exactly zero.
+    Empty groups are left out: some kernels leave their gradient uninitialized (pytorch issue 172439). Selecting the others
+    gives empty groups a gradient of exactly zero.
     """
     active = tuple(n for n, count in enumerate(tokens_N) if count)
     if len(active) < len(tokens_N):
@@ -62,18 +62,18 @@ def lora_grouped_mm(x_TI: torch.Tensor, A_NRI: torch.Tensor, B_NOR: torch.Tensor
 
 @lru_cache(maxsize=64)
 def _indices(values: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """Small integers on the device: copied there once, not once a layer."""
+    """Return small integers on the device, copied there once instead of once per layer."""
     return _kept(values, torch.int32, device)
 
 
 def _kept(values: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """A tensor that a backward pass may save, though decoding asks for it first: the caches outlive inference mode."""
+    """Return a tensor that a backward pass may save even if decoding requests it first: the caches outlive inference mode."""
     with torch.inference_mode(False):
         return torch.tensor(values, dtype=dtype, device=device)
 
 
 class EqualGroups(torch.autograd.Function):
-    """The whole layer for groups of equal length, sums written in place: on a CPU the additions cost as much as the products."""
+    """The whole layer for groups of equal length, with in-place sums: on a CPU the additions cost as much as the products."""
 
     @staticmethod
     def forward(ctx: Any, x_TI: Any, weight_OI: Any, bias_O: Any, A_NRI: Any, B_NOR: Any, scale: float) -> torch.Tensor:
@@ -88,7 +88,7 @@ class EqualGroups(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        """Gradients of x, A and B; the base is frozen."""
+        """Return the gradients of x, A and B; the base is frozen."""
         x_NTI, hidden_NTR, weight_OI, A_NRI, B_NOR = ctx.saved_tensors
         grad_TO = grads[0].contiguous()
         grad_NTO = grad_TO.view(A_NRI.shape[0], -1, grad_TO.shape[1])
@@ -109,9 +109,9 @@ def choose_backend(
     tokens_N: Sequence[int],
     capability: tuple[int, int] | None = None,
 ) -> Backend:
-    """The fastest backend that fits: grouped products on Hopper, batched ones for (nearly) equal groups, else the loop.
+    """Return the fastest applicable backend: grouped products on Hopper, batched ones for (nearly) equal groups, else the loop.
 
-    `capability` is that of the GPU, None for the one that holds `x_TI`.
+    `capability` is the GPU's compute capability; None means that of the GPU that holds `x_TI`.
     """
     if capability is None and x_TI.is_cuda:
         capability = _capability(x_TI.device)
@@ -125,10 +125,10 @@ def choose_backend(
 
 
 def groups_natively(capability: tuple[int, int]) -> bool:
-    """Whether torch's grouped product is one right kernel on a GPU of this compute capability: Hopper (sm_90) only.
+    """Return whether torch's grouped product is a single, correct kernel on this compute capability: Hopper (sm_90) only.
 
-    Blackwell's backward pass is wrong (pytorch issues 172439 and 193633); on other GPUs torch loops over the groups and waits
-    for the device in every call, which our own loop does not.
+    Blackwell's backward pass is wrong (pytorch issues 172439 and 193633). On other GPUs torch loops over the groups and waits
+    for the device in every call, unlike our own loop.
     """
     return hasattr(F, "grouped_mm") and capability == (9, 0)
 

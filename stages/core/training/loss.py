@@ -4,9 +4,10 @@ L = sum_T w_T [ -m_T min(r_T A_T, clip(r_T, 1 - c, 1 + c) A_T) - e H_T + k D_T ]
 
 with r = pi / pi_old (PPO, Schulman et al. 2017, eq. 7), A the sample's advantage, H the entropy, D the k3 estimate of
 KL(pi || base) (Schulman 2020; off by default), and m the truncated importance weight min(pi_old / pi_engine, cap) (TIS, Yao et
-al. 2025; off for an engine that computes what the trainer does). pi_old is the trainer's own detached log-probability, so one
-step an adapter and generation means r = 1 and an idle clip. The denominator is veRL's token mean, per adapter: what
-else is in the pass never changes an update. Deviations from veRL: no dual clip; the mean is over the step, not the micro-batch.
+al. 2025; off for an engine that computes the same as the trainer). pi_old is the trainer's own detached log-probability, so with
+one step per adapter and generation r = 1 and the clip is inactive. The denominator is veRL's token mean, per adapter, so that
+other samples in the pass never change an update. Deviations from veRL: no dual clip; the mean is over the step, not the
+micro-batch.
 
 Axes: T response tokens · H width · V vocabulary · S samples.
 """
@@ -19,12 +20,12 @@ from torch.utils.checkpoint import checkpoint
 
 Head = Callable[[torch.Tensor], torch.Tensor]
 
-CHUNK_ELEMENTS = 2**26  # of a [tokens, V] block in fp32: 256 MiB
+CHUNK_ELEMENTS = 2**26  # elements of a [tokens, V] block; in fp32 256 MiB
 
 
 @dataclass(frozen=True)
 class Objective:
-    """Coefficients of the loss; zeros switch a term off. `temperature` is the sampling temperature: logits are divided by it."""
+    """Coefficients of the loss; 0 disables a term. `temperature` is the sampling temperature: logits are divided by it."""
 
     clip_range: float = 0.2
     entropy_bonus: float = 0.001
@@ -37,10 +38,10 @@ class Objective:
 def token_logprobs(
     hidden_TH: torch.Tensor, head: Head, targets_T: torch.Tensor, temperature: float, chunk_elements: int = CHUNK_ELEMENTS
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probability of each target and entropy (nats) of each distribution, both [T], at least fp32.
+    """Return the log-probability of each target and the entropy (nats) of each distribution, both [T], at least fp32.
 
-    Works through token chunks of at most `chunk_elements` logits; with more than one chunk the logits are computed again in
-    the backward pass, so that at no time more than one chunk of them exists.
+    Tokens are processed in chunks of at most `chunk_elements` logits. With more than one chunk the backward pass recomputes
+    the logits, so that only one chunk of them exists at any time.
     """
     num_tokens = hidden_TH.shape[0]
     width = int(head(hidden_TH[:1].detach()).shape[-1]) if num_tokens else 1
@@ -64,14 +65,14 @@ def _chunk(hidden_TH: torch.Tensor, head: Head, targets_T: torch.Tensor, tempera
 
 
 def surrogate(logprobs_T: torch.Tensor, old_T: torch.Tensor, advantages_T: torch.Tensor, clip_range: float) -> torch.Tensor:
-    """-min(r A, clip(r, 1 - c, 1 + c) A) with r = exp(logprob - old), per token."""
+    """Return -min(r A, clip(r, 1 - c, 1 + c) A) with r = exp(logprob - old), per token."""
     ratio_T = (logprobs_T - old_T).exp()
     clipped_T = ratio_T.clamp(1 - clip_range, 1 + clip_range)
     return -torch.minimum(ratio_T * advantages_T, clipped_T * advantages_T)
 
 
 def importance_weights(old_T: torch.Tensor, engine_T: torch.Tensor, cap: float) -> torch.Tensor:
-    """min(pi_old / pi_engine, cap) per token, without gradient; ones where `cap` is 0."""
+    """Return min(pi_old / pi_engine, cap) per token, without gradient; ones if `cap` is 0."""
     if cap == 0:
         return torch.ones_like(old_T)
     return (old_T - engine_T).detach().exp().clamp(max=cap)
@@ -80,7 +81,7 @@ def importance_weights(old_T: torch.Tensor, engine_T: torch.Tensor, cap: float) 
 def sequence_mask(
     old_T: torch.Tensor, engine_T: torch.Tensor, samples_T: torch.Tensor, band: tuple[float, float] | None
 ) -> torch.Tensor:
-    """1 for tokens of samples whose geometric mean of pi_old / pi_engine lies in `band`, 0 for others; [T]."""
+    """Return 1 for tokens of samples whose geometric mean of pi_old / pi_engine lies in `band`, 0 for others; [T]."""
     if band is None:
         return torch.ones_like(old_T)
     num_samples = int(samples_T.max()) + 1
@@ -91,7 +92,7 @@ def sequence_mask(
 
 
 def k3_divergence(logprobs_T: torch.Tensor, base_T: torch.Tensor) -> torch.Tensor:
-    """exp(base - logprob) - (base - logprob) - 1: an unbiased, never negative estimate of KL(pi || base) per token."""
+    """Return exp(base - logprob) - (base - logprob) - 1: an unbiased, non-negative estimate of KL(pi || base) per token."""
     difference_T = base_T - logprobs_T
     return difference_T.exp() - difference_T - 1
 
@@ -104,7 +105,7 @@ def token_losses(
     weights_T: torch.Tensor,
     base_T: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The bracket of the formula for each token; `weights_T` are importance weights times mask, `base_T` is needed for KL."""
+    """Return the bracket of the formula per token. `weights_T` are importance weights times mask; KL requires `base_T`."""
     losses_T = weights_T * surrogate(logprobs_T, logprobs_T.detach(), advantages_T, objective.clip_range)
     if objective.entropy_bonus:
         losses_T = losses_T - objective.entropy_bonus * entropy_T

@@ -1,9 +1,9 @@
-"""Samples checked, and packed into rows and micro-batches for the trainer. Pure numpy and pyarrow.
+"""Check samples, and pack them into rows and micro-batches for the trainer. Pure numpy and pyarrow.
 
-A row is one prompt of one adapter followed by all its completions (as many as fit): each completion sees the prompt and
-itself, and its positions go on from the prompt's end, so that every token gets exactly the context it was sampled in while the
-prompt is computed once for, say, 8 attempts. A micro-batch is rows of similar length, padded on the right, in the order of the
-adapter stack. The last token of a completion is predicted but never read.
+A row is one prompt of one adapter followed by all its completions (as many as fit). Each completion sees the prompt and itself,
+and its positions continue from the prompt's end. Every token thus has exactly the context it was sampled in, while the prompt is
+computed once for, say, 8 attempts. A micro-batch consists of rows of similar length, padded on the right, in the order of the
+adapter stack. The last token of a completion is predicted but never an input.
 
 Axes: S samples · B rows · L positions · T response tokens · N adapters.
 """
@@ -18,13 +18,13 @@ import pyarrow.compute as pc
 from stages.core.lora.adapter import Adapter
 from stages.core.lora.adapter_files import weights_sha256
 
-PAD_TO = 8  # row lengths; CUDA's attention kernels want masks aligned so
-PADDING = -1  # segment of padding; 0 is the prompt, 1, 2, ... are the completions
+PAD_TO = 8  # multiple for row lengths; CUDA's attention kernels require masks aligned to it
+PADDING = -1  # segment number of padding; 0 is the prompt, 1, 2, ... are the completions
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Columns of SAMPLES as arrays, rows of the adapters in `names` only; `slots_S` are their places in the stack."""
+    """Columns of SAMPLES as arrays, only rows of the adapters in `names`; `slots_S` are their places in the stack."""
 
     names: tuple[str, ...]
     slots_S: np.ndarray
@@ -35,7 +35,7 @@ class Samples:
 
     @property
     def tokens_N(self) -> np.ndarray:
-        """Response tokens of each adapter: the denominator of its loss."""
+        """Return the response tokens of each adapter: the denominator of its loss."""
         lengths_S = [len(completion) for completion in self.completions]
         return np.bincount(self.slots_S, weights=lengths_S, minlength=len(self.names))
 
@@ -51,7 +51,7 @@ class Row:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Arrays of one forward pass. Token t stands at `places_T[t]` of the flattened [B * L] and predicts `targets_T[t]`."""
+    """Arrays of one forward pass. Token t is at `places_T[t]` of the flattened [B * L] and predicts `targets_T[t]`."""
 
     counts_N: tuple[int, ...]
     ids_BL: np.ndarray
@@ -59,16 +59,16 @@ class MicroBatch:
     segments_BL: np.ndarray
     places_T: np.ndarray
     targets_T: np.ndarray
-    samples_T: np.ndarray  # the tokens of a sample stand together, in their order
+    samples_T: np.ndarray  # the tokens of a sample are contiguous and in order
 
     @property
     def shared(self) -> bool:
-        """Whether any row holds several completions, so that attention needs a mask of its own."""
+        """Whether any row holds several completions, which requires a custom attention mask."""
         return bool((self.segments_BL > 1).any())
 
 
 def check_samples(adapters: Mapping[str, Adapter], samples: pa.Table) -> None:
-    """Every row belongs to one of the adapters, was written by exactly these weights, and holds what a loss needs."""
+    """Raise ValueError unless each row belongs to one of the adapters, comes from exactly these weights, and is complete."""
     named = set(zip(samples["adapter_id"].to_pylist(), samples["adapter_sha256"].to_pylist(), strict=True))
     digests = {adapter_id: weights_sha256(adapter.weights) for adapter_id, adapter in adapters.items()}
     for adapter_id, digest in sorted(named):
@@ -85,7 +85,7 @@ def check_samples(adapters: Mapping[str, Adapter], samples: pa.Table) -> None:
 
 
 def count(samples: pa.Table, adapter_id: str) -> dict[str, float]:
-    """What is known before any pass: samples, tokens, groups without variance, and whether centred rewards vary at all."""
+    """Count what is known before any pass: samples, tokens, groups without variance, and whether centred rewards vary."""
     own = samples.filter(pc.equal(samples["adapter_id"], adapter_id))
     centred_S, groups = own["centred"].to_numpy(), own["group_id"].to_pylist()
     by_group: dict[str, set[float]] = {}
@@ -101,7 +101,7 @@ def count(samples: pa.Table, adapter_id: str) -> dict[str, float]:
 
 
 def columns(names: Sequence[str], samples: pa.Table) -> Samples:
-    """The rows of these adapters, in the table's order."""
+    """Return the rows of these adapters, in the table's order."""
     own = samples.filter(pc.is_in(samples["adapter_id"], pa.array(names, pa.string())))
     slots = {name: slot for slot, name in enumerate(names)}
     return Samples(
@@ -115,7 +115,7 @@ def columns(names: Sequence[str], samples: pa.Table) -> Samples:
 
 
 def engine_logprobs(batch: MicroBatch, samples: Samples) -> np.ndarray:
-    """The engine's log-probability of every response token of the batch, [T]."""
+    """Return the engine's log-probability of every response token of the batch, [T]."""
     first_T = np.diff(batch.samples_T, prepend=-1) != 0
     return np.concatenate([samples.engine_logprobs[sample] for sample in batch.samples_T[first_T]])
 
@@ -123,7 +123,7 @@ def engine_logprobs(batch: MicroBatch, samples: Samples) -> np.ndarray:
 def pack_rows(
     slots_S: Sequence[int], prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], row_tokens: int
 ) -> list[Row]:
-    """Rows for all samples: equal prompts of an adapter share one until it would pass `row_tokens` (0: never share)."""
+    """Pack all samples into rows. Equal prompts of an adapter share a row up to `row_tokens` (0: never share)."""
     rows: list[Row] = []
     open_rows: dict[tuple[int, tuple[int, ...]], int] = {}
     for sample, (slot, prompt, completion) in enumerate(zip(slots_S, prompts, completions, strict=True)):
@@ -138,9 +138,9 @@ def pack_rows(
 
 
 def micro_batches(rows: Sequence[Row], tokens: int) -> list[list[Row]]:
-    """Rows sorted by length and cut so that count times longest stays within `tokens` (a longer row stands alone).
+    """Sort rows by length and cut them so that count times longest stays within `tokens` (a longer row is alone).
 
-    Adapters take turns among equal lengths, which gives equal groups where the samples allow it.
+    Adapters alternate among rows of equal length, which gives equal groups if the samples allow it.
     """
     turns: dict[int, int] = {}
     keys = []
@@ -158,7 +158,7 @@ def micro_batches(rows: Sequence[Row], tokens: int) -> list[list[Row]]:
 def lay_out(
     rows: Sequence[Row], prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], num_adapters: int, pad_id: int
 ) -> MicroBatch:
-    """The arrays of rows that stand in the order of the stack."""
+    """Return the arrays of rows that are in the order of the stack."""
     length = _padded(max(row.length for row in rows))
     ids_BL = np.full((len(rows), length), pad_id, np.int64)
     positions_BL = np.tile(np.arange(length), (len(rows), 1))

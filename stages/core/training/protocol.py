@@ -11,10 +11,10 @@ from stages.core.lora.adapter import Adapter
 
 @dataclass(frozen=True)
 class Update:
-    """What one optimizer step gave: the adapter after it, and its measurements by name.
+    """Result of one optimizer step: the adapter after it, and its measurements by name.
 
-    `stepped` is False when the adapter took no step (no samples, all centred rewards equal, or non-finite gradients); then
-    `adapter` is the one given.
+    `stepped` is False if the adapter took no step (no samples, all centred rewards equal, or non-finite gradients); `adapter` is
+    then unchanged.
     """
 
     adapter: Adapter
@@ -31,8 +31,8 @@ class Drift:
 
 
 class Trainer(Protocol):
-    """Moves adapters along their policy gradients."""
+    """Updates adapters along their policy gradients."""
 
     def update(self, adapters: Mapping[str, Adapter], samples: pa.Table) -> dict[str, Update]:
-        """One step for every adapter in `adapters` on its own rows of SAMPLES (column `adapter_id`), all in one pass."""
+        """Take one step for each adapter in `adapters` on its own rows of SAMPLES (column `adapter_id`), all in one pass."""
         ...

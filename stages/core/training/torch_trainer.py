@@ -1,9 +1,9 @@
-"""The trainer: one AdamW step for every adapter of a group, all adapters in one forward and backward pass.
+"""The trainer: take one AdamW step for each adapter of a group, all adapters in one forward and backward pass.
 
-The samples of all adapters are packed into micro-batches by token budget; gradients accumulate; then each adapter's gradient is
-clipped to its own norm and AdamW (Loshchilov & Hutter 2019, as torch.optim.AdamW) moves it with its own step count, so that an
-adapter's update is what it would be alone. An adapter whose centred rewards are all equal, or whose gradient is not finite,
-takes no step: weights, moments and step count stay. Masters and moments are fp32.
+The samples of all adapters are packed into micro-batches by token budget, and gradients accumulate. Then each adapter's gradient
+is clipped by its own norm, and AdamW (Loshchilov & Hutter 2019, as torch.optim.AdamW) updates the adapter with its own step
+count, so that its update is the same as if it trained alone. An adapter whose centred rewards are all equal, or whose gradient is
+not finite, takes no step: weights, moments and step count are unchanged. Master weights and moments are fp32.
 
 Axes: N adapters · P parameters of one adapter · S samples · T response tokens.
 """
@@ -37,9 +37,9 @@ from stages.core.training.protocol import Drift, Update
 
 @dataclass(frozen=True)
 class Settings:
-    """Numbers of an update. `micro_batch_tokens` are padded positions of one pass; `row_tokens` bounds what shares a prompt.
+    """Settings of an update. `micro_batch_tokens` are padded positions of one pass; `row_tokens` limits rows that share a prompt.
 
-    Over an adapter's first `warmup` steps the learning rate rises evenly: fresh moments make the first steps of a newborn large.
+    Over an adapter's first `warmup` steps the learning rate rises linearly: fresh moments make a new adapter's first steps large.
     """
 
     objective: Objective = field(default_factory=Objective)
@@ -56,7 +56,7 @@ class Settings:
 
 @dataclass
 class _Tokens:
-    """What was measured at every response token, gathered over the micro-batches."""
+    """Measurements at every response token, collected over the micro-batches."""
 
     slots: list[np.ndarray] = field(default_factory=list)
     values: dict[str, list[np.ndarray]] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class _Tokens:
 
 
 class TorchTrainer:
-    """Implements `Trainer` on grouped LoRA layers, on whatever device the model is on."""
+    """Implements `Trainer` on grouped LoRA layers, on the model's device."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class TorchTrainer:
         learning_rates: Mapping[str, float] | None = None,
         progress: Progress = silent,
     ) -> None:
-        """`learning_rates` by adapter id override the one of the settings. Raises ValueError for a model that does not fit."""
+        """`learning_rates` by adapter id override that of the settings. Raise ValueError for an unsupported model."""
         self._lora, self._pad_id, self._settings, self._progress = lora, pad_id, settings, progress
         self._learning_rates = dict(learning_rates or {})
         model: Any = lora.model
@@ -91,7 +91,7 @@ class TorchTrainer:
         _check_model(lora, model)
 
     def update(self, adapters: Mapping[str, Adapter], samples: pa.Table) -> dict[str, Update]:
-        """One step for every adapter on its own rows of SAMPLES. Raises ValueError for rows of other or stale weights."""
+        """Take one step for each adapter on its own rows of SAMPLES. Raise ValueError for rows of other or stale weights."""
         check_samples(adapters, samples)
         counts = {adapter_id: count(samples, adapter_id) for adapter_id in adapters}
         names = tuple(adapter_id for adapter_id in adapters if counts[adapter_id]["varied"])
@@ -105,7 +105,7 @@ class TorchTrainer:
         return {adapter_id: updates[adapter_id] for adapter_id in adapters}
 
     def drift(self, adapters: Mapping[str, Adapter], samples: pa.Table) -> dict[str, Drift]:
-        """|log-probability here minus the engine's| over each adapter's samples; no step is taken."""
+        """Return |log-probability here minus the engine's| over each adapter's samples, without taking a step."""
         check_samples(adapters, samples)
         rows = columns(tuple(adapters), samples)
         self._lora.load([adapter.weights for adapter in adapters.values()])
@@ -130,12 +130,12 @@ class TorchTrainer:
         return updates
 
     def _accumulate_or_halve(self, samples: Samples) -> tuple[_Tokens, int]:
-        """Gradients of the whole step; when the device's memory does not suffice, once more with half the budget."""
+        """Compute the gradients of the whole step; if the device runs out of memory, retry once with half the budget."""
         budget = self._settings.micro_batch_tokens
         try:
             return self._accumulate(samples, budget), budget
         except torch.OutOfMemoryError:
-            pass  # leaving this block lets go of what the failed pass held
+            pass  # leaving this block releases the memory of the failed pass
         self._lora.clear_gradients()
         torch.cuda.empty_cache()
         return self._accumulate(samples, budget // 2), budget // 2
@@ -178,7 +178,7 @@ class TorchTrainer:
         return losses_T.sum()
 
     def _logprobs(self, batch: MicroBatch, routing: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probability and entropy at every response token; only these positions reach the output head."""
+        """Return log-probability and entropy at every response token; only these positions reach the output head."""
         with routing:
             hidden = self._model.base_model(
                 self._tensor(batch.ids_BL),
@@ -190,7 +190,7 @@ class TorchTrainer:
         return token_logprobs(hidden_TH, self._head, self._tensor(batch.targets_T), self._settings.objective.temperature)
 
     def _mask(self, batch: MicroBatch) -> torch.Tensor:
-        """Additive [B, 1, L, L]: a position sees earlier ones of its own segment and of the prompt; padding sees itself."""
+        """Return an additive mask [B, 1, L, L]: positions see earlier ones of their segment and the prompt, padding itself."""
         segments_BL = self._tensor(batch.segments_BL)
         query, key = segments_BL[:, :, None], segments_BL[:, None, :]
         earlier = torch.ones(segments_BL.shape[1], segments_BL.shape[1], dtype=torch.bool, device=self._device).tril()
@@ -199,7 +199,7 @@ class TorchTrainer:
         return mask.masked_fill_(~seen, torch.finfo(self._dtype).min)[:, None]
 
     def _step(self, adapter: Adapter, gradient_P: torch.Tensor, norm: float, learning_rate: float) -> Adapter:
-        """AdamW on one adapter, fp32 on the device: m and v decay, both bias-corrected by this adapter's own step count."""
+        """Apply AdamW to one adapter, fp32 on the device: m and v decay, both bias-corrected by the adapter's own step count."""
         settings, step = self._settings, adapter.step + 1
         learning_rate *= min(1.0, step / max(1, settings.warmup))
         beta1, beta2 = settings.betas
@@ -220,7 +220,7 @@ class TorchTrainer:
         return self._learning_rates.get(name, self._settings.learning_rate)
 
     def _flat(self, arrays: Weights, prefix: str) -> torch.Tensor:
-        """Named arrays as one row, zeros where there are none."""
+        """Return named arrays as one row, with zeros for missing arrays."""
         if not arrays:
             return torch.zeros(self._lora.parameters_NP.shape[1], device=self._device)
         return self._tensor(np.concatenate([arrays[prefix + name].reshape(-1) for name in self._lora.names()]))
@@ -233,7 +233,7 @@ class TorchTrainer:
 
 
 def _check_model(lora: GroupedLoRA, model: Any) -> None:
-    """The loss applies the head itself and recomputes layers: refuse models that scale logits or drop activations."""
+    """Reject models that scale logits or drop activations: the loss applies the head itself and recomputes layers."""
     if getattr(model.config, "attention_dropout", 0) or any(isinstance(m, nn.Dropout) and m.p for m in model.modules()):
         raise ValueError("the model has dropout: log-probabilities of engine and trainer would differ")
     ids = torch.arange(2, device=next(model.parameters()).device)[None]
@@ -245,7 +245,7 @@ def _check_model(lora: GroupedLoRA, model: Any) -> None:
 
 
 def _measures(tokens: Mapping[str, np.ndarray], objective: Objective) -> dict[str, float]:
-    """Metrics of one adapter from its tokens. Drift: log-probability of the trainer minus that of the engine, in nats."""
+    """Return metrics of one adapter from its tokens. Drift: log-probability of the trainer minus that of the engine, in nats."""
     drift_T, ratio_T = np.abs(tokens["drift"]), np.exp(tokens["drift"])
     low, middle, high = np.quantile(ratio_T, [0.01, 0.5, 0.99])
     return {
@@ -258,5 +258,5 @@ def _measures(tokens: Mapping[str, np.ndarray], objective: Objective) -> dict[st
         "ratio_p99": float(high),
         "truncated_share": float((ratio_T > objective.importance_cap).mean()) if objective.importance_cap else 0.0,
         "masked_share": float((tokens["mask"] == 0).mean()),
-        "clip_share": 0.0,  # one step an update: the ratio to the old policy is 1
+        "clip_share": 0.0,  # one step per update: the ratio to the old policy is 1
     }

@@ -1,4 +1,4 @@
-"""Canonical typed values: what answers are parsed into and what they are compared as.
+"""Canonical typed values: the form in which answers are parsed and compared.
 
 Model text is read by the bounded parser in `literals.py`, never by `ast` or `eval`. What comes out holds exact builtin types
 only, so everything here may use plain Python on it. Three texts of a value:
@@ -64,9 +64,9 @@ class TooLarge(ValueError):
 
 
 def is_settled(text: str) -> bool:
-    """Whether a text is easily seen to be both the canonical text and the literal of a value: most are, and need no parsing.
+    """Return whether a text is clearly both the canonical text and the literal of a value: most are, and need no parsing.
 
-    Atoms without escapes, and lists and tuples of them of up to two levels, as `repr` writes them; of the rest it says False.
+    True for atoms without escapes, and for lists and tuples of them up to two levels deep, as `repr` writes them.
     """
     return len(text) < _SHORT and _SETTLED.fullmatch(text) is not None
 

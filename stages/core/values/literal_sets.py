@@ -1,8 +1,8 @@
-"""The sets and dictionaries of a literal, made within a budget of comparisons.
+"""Build the sets and dictionaries of a literal within a budget of comparisons.
 
 Python finds a member by its hash, and a text can hold thousands of different values with one hash (`-1` and `-2`, multiples of
-2**61 - 1, tuples and frozensets of them): making such a set costs the square of its size, and comparing nested ones more. So what
-a text may cost in comparisons is counted before they are made.
+2**61 - 1, tuples and frozensets of them): making such a set costs the square of its size, and comparing nested ones more. The
+comparisons of a text are therefore counted before they are made.
 """
 
 from collections import Counter
@@ -40,7 +40,7 @@ class Hashing:
         return made
 
     def meet(self, key: object, made: Collection[object], met: dict[int, tuple[int, int]]) -> None:
-        """Counts what `key` costs to find in `made`. `met` is the caller's: by hash, how many there are and what one costs."""
+        """Count the cost of finding `key` in `made`. `met` is the caller's: by hash, the number of keys and the cost of one."""
         mark = hash(key)
         count, weight = met.get(mark, (0, 1))
         weight = max(weight, self._weight(key))
@@ -51,7 +51,7 @@ class Hashing:
             met[mark] = count + 1, weight
 
     def _weight(self, value: Any) -> int:
-        """How many comparisons it takes at most to find this value equal to another."""
+        """Return the maximum number of comparisons to find this value equal to another."""
         if type(value) is tuple:
             return 1 + sum(map(self._weight, value))
         return self._weights.get(id(value), 1) if type(value) is frozenset else 1

@@ -3,9 +3,9 @@
 Accepts what `repr` writes for the builtin value types and what people write in a call: numbers in every notation, strings
 with every prefix and escape (not f-strings), implicit concatenation, containers, `set()`, `frozenset({…})`, `nan`, `inf`,
 `float('inf')`, `complex(…)`. No comments, names, operators, comprehensions or calls otherwise. A complex number is read as
-`repr` wrote it (`-2j` has real part +0.0), so that text and value are one to one. Whatever the text, there is a value or a
-LiteralError, the work is linear in the text and the memory a few bytes a character; depth, nodes, digits and comparisons of set
-members are bounded.
+`repr` wrote it (`-2j` has real part +0.0), so that text and value are one to one. Any text gives a value or a LiteralError. The
+work is linear in the text, and the memory is a few bytes per character; depth, nodes, digits and comparisons of set members are
+bounded.
 """
 
 import re

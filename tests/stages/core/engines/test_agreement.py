@@ -34,7 +34,7 @@ def metrics(**drift: float):
 
 def test_small_drift_passes_and_large_drift_names_the_members():
     check_drift(metrics(s0=0.01, s1=0.2), 0.2)
-    with pytest.raises(Disagreement, match=r"more than 0.2 nats a token: \{'s1': 0.31\}"):
+    with pytest.raises(Disagreement, match=r"more than 0.2 nats per token: \{'s1': 0.31\}"):
         check_drift(metrics(s0=0.01, s1=0.31), 0.2)
     with pytest.raises(Disagreement, match="nan"):
         check_drift(metrics(s0=float("nan")), 0.2)
@@ -56,7 +56,7 @@ def test_the_mean_and_the_largest_token_have_a_bound_each():
     healthy = Measured(s0=Drift(0.018, 0.6), s1=Drift(0.006, 0.2))
     assert compare(healthy, {}, samples, bounds) == healthy.drift({}, samples)
     for bad in (Drift(0.11, 0.6), Drift(0.01, 1.1), Drift(nan, 0.1), Drift(0.01, nan)):
-        with pytest.raises(Disagreement, match=r"more than 0.1 nats a token in the mean or 1.0 at one token: \{'s1': 'mean"):
+        with pytest.raises(Disagreement, match=r"more than 0.1 nats per token in the mean or 1.0 at one token: \{'s1': 'mean"):
             compare(Measured(s0=Drift(0.018, 0.6), s1=bad), {}, samples, bounds)
 
 

@@ -278,13 +278,13 @@ def test_structured_noise_turns_without_stretching(seed, eps, rank):
 def test_unlike_adapters_are_refused_by_name():
     good = adapter(1)
     less = {key: values for key, values in good.items() if "layer2" not in key}
-    with pytest.raises(ValueError, match="t0-g0003 and t1-g0003 have unlike targets: only one of them adapts layer2"):
+    with pytest.raises(ValueError, match="t0-g0003 and t1-g0003 have different targets: only one of them adapts layer2"):
         check_alike({"t0-g0003": good, "t1-g0003": less})
     with pytest.raises(
-        ValueError, match=r"t0 and t1 are of unlike rank or size: layer0.lora_A.weight is \(3, 5\) in t0 and \(2, 5\) in t1"
+        ValueError, match=r"t0 and t1 differ in rank or size: layer0.lora_A.weight is \(3, 5\) in t0 and \(2, 5\) in t1"
     ):
         check_alike({"t0": good, "t1": adapter(1, 2)})
-    with pytest.raises(ValueError, match=r"adapter t1: layer0.lora_B.weight holds values that are not finite"):
+    with pytest.raises(ValueError, match=r"adapter t1: layer0.lora_B.weight contains non-finite values"):
         check_alike({"t0": good, "t1": good | {f"layer0{B_SUFFIX}": np.full((7, 3), np.nan, np.float32)}})
     with pytest.raises(ValueError, match=r"adapter t1: layer0\.lora_A\.weight is float16, not float32"):
         check_alike({"t0": good, "t1": good | {f"layer0{A_SUFFIX}": good[f"layer0{A_SUFFIX}"].astype(np.float16)}})

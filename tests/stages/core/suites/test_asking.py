@@ -75,7 +75,7 @@ def test_a_base_model_goes_on_where_the_function_begins_and_mathematics_follows_
 
 
 def test_a_style_that_nobody_wrote() -> None:
-    with pytest.raises(ValueError, match="'mine' is none of chat, completion, azr"):
+    with pytest.raises(ValueError, match="unknown style 'mine': known are chat, completion, azr"):
         wording(ADD, "mine")
 
 

@@ -174,12 +174,12 @@ def test_the_digest_is_that_of_the_problems_not_of_the_file(tmp_path: Path) -> N
 
 ROW = json.dumps({"question": "q", "answer": "#### 1", "idx": 1})
 BAD = [
-    (f"{ROW}\n{ROW}", "problem 'gsm8k/1' is there twice"),
+    (f"{ROW}\n{ROW}", "problem 'gsm8k/1' occurs twice"),
     (f"{ROW}\n{{", "line 2: not JSON"),
     ("[1]", "line 1: not a JSON object"),
     (json.dumps({"question": "q", "answer": "1"}), "row 1: the answer has no ####"),
     (json.dumps({"answer": "#### 1"}), "row 1: no field question; there are answer"),
-    ("", "there is no problem"),
+    ("", "the suite has no problems"),
 ]
 
 

@@ -267,7 +267,7 @@ def test_initial_adapters_share_a_and_change_nothing() -> None:
 def test_misfits_are_refused(stack: list[Weights]) -> None:
     lora = grouped(stack)
     first = next(iter(stack[0]))
-    with pytest.raises(ValueError, match="not finite"):
+    with pytest.raises(ValueError, match="non-finite"):
         lora.load([stack[0] | {first: np.full_like(stack[0][first], np.nan)}])
     with pytest.raises(ValueError, match="the run's is"):
         lora.load([stack[0] | {first: stack[0][first][:1]}])
