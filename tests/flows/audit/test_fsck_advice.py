@@ -34,7 +34,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = open_store(str(folder))
     with hold(store, "smoke") as epoch:
         made = example_run.build(Run(store, "smoke", epoch), 2)
-        rule = {"question": {"style": "plain", "attempts": 2, "max_new_tokens": 64}}
+        rule = {"question": {"style": "chat", "attempts": 2, "max_new_tokens": 64}}
         for place in ASKED:
             scores = made.write_table_at(f"benchmarks/{place}/scores.parquet", tables.SCORES.empty_table(), tables.SCORES)
             made.commit_benchmark(place, [], [scores], {"problems": 40} | ({} if "shards" in place else {"shards": 2}), rule, {})
@@ -104,4 +104,4 @@ def test_wrong_contents_are_left_behind_by_a_fork_that_can_be_made(tmp_path: Pat
         (finding,) = fsck(made)
         words = _parser().parse_args(shlex.split(finding.command)[1:])
         assert (words.command, words.generation, words.run) == ("fork", -1, made.run_id)
-        assert fork(made, words.run_id, words.generation, words.set, {}, {}).run_id != made.run_id
+        assert fork(made, words.run_id, words.generation, words.set, lambda config: {}, {}).run_id != made.run_id

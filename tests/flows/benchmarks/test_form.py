@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from flows.benchmarks.benchmark_suites import benchmark
 from flows.benchmarks.score import forms_text
 from flows.cli import _parser
-from flows.commands.benchmark import benchmark
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import open_store
