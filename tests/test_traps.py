@@ -1,17 +1,23 @@
 """Traps of Prefect, one test each; docs/operations.md lists them all, and the last test here keeps that list true."""
 
 import ast
+import json
+import os
 import re
+import subprocess
+import sys
 import threading
 import time
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import prefect
 import pytest
 from packaging.version import Version
-from prefect.cache_policies import NO_CACHE
+from prefect.cache_policies import INPUTS
+from prefect.settings import PREFECT_LOCAL_STORAGE_PATH, temporary_settings
 
 from flows import bench_orchestration, generation, jobs, notes, prefect_api, remote, session, train, ui_server
 from flows.config import PROJECT, load
@@ -30,9 +36,27 @@ def test_the_installed_versions_are_those_with_which_the_server_starts_and_sched
         assert f"\n{name}=={version(name)}\n" in pinned.lower()
 
 
-@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.fn.__name__)
-def test_no_result_is_cached_or_kept(task: Any) -> None:
-    assert task.cache_policy is NO_CACHE and task.persist_result is False
+@pytest.mark.flow
+def test_no_result_is_cached_or_kept(tmp_path: Path) -> None:
+    """Two calls with equal inputs are two calls, and their results lie nowhere; where Prefect keeps results, one."""
+    calls: list[str] = []
+
+    @prefect.flow(persist_result=False)
+    def twice(task: Any) -> None:
+        for _ in range(2):
+            task(1)
+
+    def called(task: Any, **options: Any) -> int:
+        made = task.with_options(task_run_name="trap", **options)
+        made.fn = lambda given: calls.append(task.name) or {"rows": given}
+        calls.clear()
+        twice(made)
+        return len(calls)
+
+    with temporary_settings({PREFECT_LOCAL_STORAGE_PATH: tmp_path / "results"}):
+        assert {task.name: called(task) for task in TASKS} == {task.name: 2 for task in TASKS}
+        assert not list(tmp_path.rglob("*"))
+        assert called(TASKS[0], cache_policy=INPUTS, persist_result=True) == 1 and list(tmp_path.rglob("*"))
 
 
 @pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.fn.__name__)
@@ -46,17 +70,62 @@ def test_flows_are_in_modules_whose_annotations_are_values() -> None:
         assert "__future__" not in imported, file
 
 
-def test_the_page_finds_its_server_behind_any_port_and_slots_outlive_a_restart() -> None:
-    settings = ui_server.SETTINGS
-    assert settings["PREFECT_UI_API_URL"] == "/api"
-    assert settings["PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE"].endswith("lease_storage.filesystem")
-    assert settings["PREFECT_SERVER_ANALYTICS_ENABLED"] == "false"
+def served(code: str, home: Path) -> Any:
+    """What the code prints, as JSON, in a process with the settings of our server."""
+    known = {**os.environ, **ui_server.SETTINGS, "PREFECT_HOME": str(home), "PREFECT_LOGGING_LEVEL": "ERROR"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, env=known, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_the_server_forgets() -> None:
-    settings = ui_server.SETTINGS
-    assert settings["PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED"] == "events,flow_runs"
-    assert int(settings["PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD"]) <= 30 * 86400
+PAGE_AND_SLOTS = """
+import asyncio, datetime, json, uuid
+from fastapi.testclient import TestClient
+from prefect.server.api.server import create_ui_app
+from prefect.server.concurrency.lease_storage import get_concurrency_lease_storage
+async def held():
+    storage = get_concurrency_lease_storage()
+    found = await storage.read_active_lease_ids()
+    if not found:
+        await storage.create_lease([uuid.uuid4()], datetime.timedelta(minutes=5))
+    return len(found)
+page = TestClient(create_ui_app(ephemeral=False)).get("/ui-settings").json()
+print(json.dumps([page["api_url"], asyncio.run(held())]))
+"""
+FORGET = """
+import asyncio, datetime, json
+from prefect.server.database import provide_database_interface
+from prefect.server.schemas.states import StateType
+from prefect.server.services.db_vacuum import vacuum_old_flow_runs
+from prefect.settings.context import get_current_settings
+async def main():
+    db, now = provide_database_interface(), datetime.datetime.now(datetime.timezone.utc)
+    await db.create_db()
+    async with db.session_context(begin_transaction=True) as session:
+        flow = db.Flow(name="f")
+        session.add(flow)
+        await session.flush()
+        for days in (1, 13, 15, 40):
+            ended = now - datetime.timedelta(days=days)
+            session.add(db.FlowRun(flow_id=flow.id, name=str(days), state_type=StateType.COMPLETED, end_time=ended))
+        session.add(db.FlowRun(flow_id=flow.id, name="running", state_type=StateType.RUNNING))
+    await vacuum_old_flow_runs(db=db)
+    async with db.session_context() as session:
+        import sqlalchemy
+        left = (await session.execute(sqlalchemy.select(db.FlowRun.name))).scalars().all()
+    return sorted(left), sorted(get_current_settings().server.services.db_vacuum.enabled)
+print(json.dumps(asyncio.run(main())))
+"""
+
+
+def test_the_page_finds_its_server_behind_any_port_and_slots_outlive_a_restart(tmp_path: Path) -> None:
+    assert [served(PAGE_AND_SLOTS, tmp_path) for _ in range(2)] == [["/api", 0], ["/api", 1]]  # the next process finds the slot
+
+
+def test_the_server_forgets(tmp_path: Path) -> None:
+    """Runs that ended more than 14 days ago are gone after a vacuum, which is switched on for runs and events."""
+    left, enabled = served(FORGET, tmp_path)
+    assert left == ["1", "13", "running"] and set(enabled) >= {"events", "flow_runs"}
 
 
 def test_prefect_knows_every_setting_that_we_give_it() -> None:
