@@ -65,8 +65,9 @@ def rows(run: Run, uri: str, columns: Sequence[str] | None = None, **equal: obje
         ref = run.history.find(uri)
     except NotStored:
         return []
-    file = parquet_file(Reader(open_verified(run, ref)), f"{run.run_id}/{uri}")
-    return [row for batch in batches(file, columns, None, **equal) for row in batch.to_pylist()]
+    with open_verified(run, ref) as opened:
+        file = parquet_file(Reader(opened), f"{run.run_id}/{uri}")
+        return [row for batch in batches(file, columns, None, **equal) for row in batch.to_pylist()]
 
 
 def _equal(column: pa.Array, value: object) -> pa.Array:

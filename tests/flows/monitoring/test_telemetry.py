@@ -215,7 +215,7 @@ def test_the_dashboard_asks_only_for_exported_metrics(text):
     queries += [one["definition"] for one in dashboard["templating"]["list"] if "definition" in one]
     asked = {name for query in queries for name in re.findall(r"populora_\w+", query)}
     given = set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
-    sources = "".join((PROJECT / "flows" / f"telemetry{part}.py").read_text() for part in ("", "_run", "_machine"))
+    sources = "".join((PROJECT / "flows" / "monitoring" / f"telemetry{part}.py").read_text() for part in ("", "_run", "_machine"))
     # What a store at rest on a machine without a card does not export, and the tests above do.
     rare = {name for name in asked - given if f'"{name}"' in sources}
     assert asked - given - rare == set() and len(asked) > 20
