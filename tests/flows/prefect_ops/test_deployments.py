@@ -115,7 +115,7 @@ def test_deploying_twice_makes_each_deployment_once_with_its_schedule_and_its_qu
     with get_client(sync_client=True) as client:
         found = {item.name: item for item in client.read_deployments()}
         queues = {queue.name: queue.concurrency_limit for queue in client.read_work_queues(work_pool_name="cpu")}
-        automations = client.read_automations_by_name(deployments.upkeep.LOST_RUNS)
+        automations = client.read_automations_by_name(deployments.flow_cleanup.LOST_RUNS)
     assert {name.split("/")[1] for name in first} == set(found)
     assert {*deployments.presets(), "train", "benchmark", "report", "fork", "cpu", "gpu"} == set(found)
     assert found["train"].parameters["config"] == dump(load("smoke"))

@@ -15,6 +15,7 @@ from flows.run.run import Run
 from flows.storage import open_store
 from stages.core.judging.judge import AnswerItem, judge_answers
 from stages.core.method.proposing import ProposalPlan
+from stages.core.progress import silent
 from stages.core.prompts.styles import Kind
 from stages.core.row_errors import ItemFailed, RowFailed
 from stages.core.sandbox.protocol import Job, SandboxUnavailable, Status, Verdict
@@ -71,6 +72,7 @@ class Judging:
     """What a stage that judges wants of a backend."""
 
     broken: Broken
+    progress = staticmethod(silent)
 
     def sandbox(self) -> Broken:
         return self.broken
