@@ -98,9 +98,12 @@ def test_fsck_judges_with_no_other_file(run: Run, file: Path) -> None:
 
 def test_a_fork_records_its_own_files(run: Run, file: Path, tmp_path: Path) -> None:
     other = shutil.copy(file, tmp_path / "other.py")
-    made = fork(run, "other", -1, [f"reward.rule={other}:rule"], {"code": "x"}, {})
+    made = fork(run, "other", -1, [f"reward.rule={other}:rule"], lambda config: {"choices": sources(config)}, {})
     description = made.history.description()
     assert description is not None
     assert description["versions"]["choices"] == {f"{other}:rule": sha256(RULE.encode()).hexdigest()}
     file.unlink()  # the parent's own is not the fork's affair any more
-    assert fork(run, "other", -1, [f"reward.rule={other}:rule"], {"code": "x"}, {}).run_id == "other"
+    again = fork(run, "other", -1, [f"reward.rule={other}:rule"], lambda config: {"choices": sources(config)}, {})
+    assert again.run_id == "other"
+        fork(run, "other", -1, [f"reward.rule={other}:rule"], lambda config: {"choices": sources(config)}, {}).run_id == "other"
+    )
