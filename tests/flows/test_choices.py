@@ -105,5 +105,3 @@ def test_a_fork_records_its_own_files(run: Run, file: Path, tmp_path: Path) -> N
     file.unlink()  # the parent's own is not the fork's affair any more
     again = fork(run, "other", -1, [f"reward.rule={other}:rule"], lambda config: {"choices": sources(config)}, {})
     assert again.run_id == "other"
-        fork(run, "other", -1, [f"reward.rule={other}:rule"], lambda config: {"choices": sources(config)}, {}).run_id == "other"
-    )
