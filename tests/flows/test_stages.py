@@ -46,7 +46,7 @@ def test_a_placement_follows_what_a_stage_needs(stage, part, pool):
 
 
 def test_only_generating_stages_run_under_vllms_interpreter():
-    config = load("smoke", ["engine.kind=vllm", "engine.python=/opt/vllm/bin/python"])
+    config = load("smoke", ["engine.kind=vllm", "engine.python=vllm/bin/python"])
     assert [name for name in ("start", *STAGE_NAMES) if interpreter(config, name)] == ["start", "propose", "solve", "benchmark"]
 
 
