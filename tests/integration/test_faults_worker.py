@@ -8,6 +8,7 @@ from flows.audit.fsck import fsck
 from flows.config import dump, load
 from flows.execution.session import Session, clock, versions
 from flows.execution.stage_process import WorkerLost, Workers
+from flows.monitoring.progress import Display
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import Store, open_store
@@ -75,10 +76,10 @@ sys.meta_path.insert(0, Watch())
 def build(store: Store, stages: tuple[str, ...]) -> int:
     """The start and stages of one generation by their workers, and how often one of them was lost."""
     config, lost = load("chaos", ["generations=1"]), 0
-    with hold(store, "smoke") as epoch, Workers(config.threads) as workers:
+    with hold(store, "smoke") as epoch, Display(lambda line: None) as display, Workers(config.threads) as workers:
         run = Run(store, "smoke", epoch)
         run.describe(dump(config), versions(config), clock())
-        session = Session(config, run, workers)
+        session = Session(config, run, workers, display)
         lost += until_done(session, "start", None, None)
         for stage in stages:
             for part in [part for part, _ in session.parts(stage, 0)]:
