@@ -37,6 +37,7 @@ def test_order_duplicates_and_a_slow_one_in_front() -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel counts no waiting")
+@pytest.mark.slow
 def test_waiting_for_a_core_is_no_part_of_a_program_s_wall_time() -> None:
     turns = 2 * 10**7
     began = time.process_time()

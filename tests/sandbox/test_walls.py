@@ -38,7 +38,7 @@ def test_the_command_says_which_walls_held_and_ends_with_one_where_one_did_not()
     lines = done.stdout.splitlines()
     assert done.returncode == 0 and [line.split()[:2] for line in lines[:3]] == [["held", "43"], ["held", "57"], ["held", "77"]]
     assert lines[-4:-1] == ["tampering: 1 of 1 held", "forging: 2 of 2 held", "answers: 11 of 11 held"]
-    assert lines[-1].startswith("walls that do not stand (local): container")
+    assert lines[-1].startswith("walls not in place (local): container")
     unknown = populora("43", "999")
     assert (unknown.returncode, unknown.stderr.count("\n")) == (2, 1) and "999" in unknown.stderr
 
