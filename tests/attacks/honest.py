@@ -1,6 +1,8 @@
 """Honest programs over the standard library, with inputs: what they return inside must be what the same interpreter returns outside.
 
 Every program is run with every one of its inputs. `CODECS` and `TEXTS` go through each codec that Python has.
+
+Longer than other files because it is one table, a row for each honest program.
 """
 
 import encodings
