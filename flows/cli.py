@@ -33,9 +33,8 @@ from flows.commands import (
 from flows.commands.arguments import Action
 from flows.config import ConfigError
 from flows.execution import orphan_guard
-from flows.storage import Damaged, NotStored, StoreRefused, StoreUnavailable
-from stages.core.engines.protocol import EngineUnavailable
-from stages.core.sandbox.protocol import SandboxUnavailable
+from flows.storage import Damaged, NotStored, StoreRefused
+from stages.core.unavailable import Unavailable
 
 USAGE, UNREACHABLE = 2, 3
 COMMANDS = (
@@ -66,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return action(parsed)
     except (ConfigError, StoreRefused, NotStored) as error:
         return _fail(error, USAGE)
-    except (StoreUnavailable, EngineUnavailable, SandboxUnavailable) as error:
+    except Unavailable as error:
         return _fail(error, UNREACHABLE)
     except Damaged as error:
         return _fail(error, 1)

@@ -10,9 +10,7 @@ from flows.benchmarks.schedule import benchmarks_at
 from flows.execution import ray_cluster
 from flows.execution.session import session
 from flows.notes import publish as notes
-from flows.storage import StoreUnavailable
-from stages.core.engines.protocol import EngineUnavailable
-from stages.core.sandbox.protocol import SandboxUnavailable
+from stages.core.unavailable import Unavailable
 
 Reference = dict[str, Any]
 
@@ -20,7 +18,7 @@ Reference = dict[str, Any]
 def worlds_fault(task: Any, task_run: Any, state: Any) -> bool:
     """Retry condition of each task: retry external faults (Docker, storage, a lost worker), never faults of the code."""
     error = state.result(raise_on_failure=False)
-    return isinstance(error, StoreUnavailable | EngineUnavailable | SandboxUnavailable)
+    return isinstance(error, Unavailable)
 
 
 @prefect.task(

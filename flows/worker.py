@@ -32,11 +32,7 @@ from flows.execution.agreement import compared, probed
 from flows.execution.remote_engine import KEY, Served
 from flows.execution.run_stage import WHERE, Spec, execute
 from flows.monitoring.meter import Meter, Reading
-from flows.storage import StoreUnavailable
-from stages.core.engines.protocol import EngineUnavailable
-from stages.core.sandbox.protocol import SandboxUnavailable
-
-UNREACHABLE = (StoreUnavailable, EngineUnavailable, SandboxUnavailable)
+from stages.core.unavailable import Unavailable
 
 
 def main() -> int:
@@ -146,7 +142,7 @@ def _answer(work: Callable[[], dict[str, Any]]) -> tuple[dict[str, Any], int]:
         return {"done": work()}, 0
     except ConfigError as error:
         return {"error": "ConfigError", "message": str(error)}, 2
-    except UNREACHABLE as error:
+    except Unavailable as error:
         return {"error": type(error).__name__, "message": str(error)}, 3
     except Exception as error:
         traceback.print_exc()

@@ -19,13 +19,20 @@ from flows.config import PROJECT, ConfigError, RunConfig, dump
 from flows.execution.agreement import CHECKED
 from flows.execution.run_stage import WHERE, Spec
 from flows.monitoring.meter import Reading
+from flows.run.lease import LeaseLost
+from flows.run.run import Overtaken
 from flows.stages import stage_of
 from flows.storage import StoreUnavailable
 from stages.core.engines.protocol import EngineUnavailable
 from stages.core.sandbox.protocol import SandboxUnavailable
+from stages.core.suites.math_grader import GraderUnavailable
 
 _KNOWN: dict[str, type[Exception]] = {
-    error.__name__: error for error in (ConfigError, StoreUnavailable, EngineUnavailable, SandboxUnavailable)
+    error.__name__: error
+    for error in (
+        *(ConfigError, StoreUnavailable, Overtaken, LeaseLost),
+        *(EngineUnavailable, SandboxUnavailable, GraderUnavailable),
+    )
 }
 
 

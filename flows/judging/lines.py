@@ -2,10 +2,10 @@
 
 import json
 import os
-import select
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from multiprocessing.connection import wait as wait_readable  # poll: select refuses descriptors over 1,023
 from typing import Any, BinaryIO
 
 from flows.judging.line_ids import IdReader, line_id
@@ -80,7 +80,7 @@ def enumerate_lines(stdin: BinaryIO) -> Iterator[tuple[int, bytes | None, str | 
         return
     number, held = 1, _Held()
     while True:
-        while not select.select([descriptor], [], [], 0.02)[0]:
+        while not wait_readable([descriptor], 0.02):
             yield number, None, None
         data = os.read(descriptor, 1 << 16)
         if not data:

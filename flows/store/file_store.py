@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from stages.core.unavailable import Unavailable
+
 Uris = list[str]
 
 RUN_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
@@ -25,10 +27,8 @@ TEMPORARY = ".tmp-"
 _PIECE = 1 << 24
 
 
-class StoreUnavailable(Exception):
+class StoreUnavailable(Unavailable):
     """The store is unreachable or full. A retry may succeed; this says nothing about the data."""
-
-    exit_code = 3
 
 
 class StoreRefused(ValueError):

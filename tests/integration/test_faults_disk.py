@@ -1,7 +1,9 @@
 """A disk that is really full, at each write of a generation: one clear line, nothing half, and the run resumes."""
 
+import io
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,15 +81,19 @@ def test_a_full_disk_at_each_write_of_a_generation(disk: Disk, tmp_path: Path, p
     assert len(stopped & written) > (0.9 if pages == 3 else 0.1) * len(written)
 
 
-def test_a_full_disk_stops_no_heartbeat_for_good(disk: Disk, capsys: pytest.CaptureFixture[str]) -> None:
+def wait_for(message: str, messages: io.StringIO) -> None:
+    while message not in messages.getvalue():
+        time.sleep(0.01)
+
+
+def test_a_full_disk_stops_no_heartbeat_for_good(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """While it is full the lease cannot be renewed, and that is said; when there is room again, it is."""
+    monkeypatch.setattr("sys.stderr", messages := io.StringIO())  # capsys may lose what another thread writes while it is read
     store = open_store(str(disk.folder))
     with hold(store, "smoke", beat_seconds=0.05) as epoch:
         disk.leave(0)
-        while "run smoke: the heartbeat failed (smoke/.lease: No space left on device)" not in capsys.readouterr().err:
-            pass
+        wait_for("run smoke: the heartbeat failed (smoke/.lease: No space left on device)", messages)
         disk.resize(ENOUGH)
-        while "run smoke: the heartbeat succeeds again" not in capsys.readouterr().err:
-            pass
+        wait_for("run smoke: the heartbeat succeeds again", messages)
         example_run.build(Run(store, "smoke", epoch), 1)
     assert fsck(Run(store, "smoke")) == []

@@ -37,7 +37,6 @@ def test_order_duplicates_and_a_slow_one_in_front() -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel counts no waiting")
-@pytest.mark.slow
 def test_waiting_for_a_core_is_no_part_of_a_program_s_wall_time() -> None:
     turns = 2 * 10**7
     began = time.process_time()
@@ -45,10 +44,10 @@ def test_waiting_for_a_core_is_no_part_of_a_program_s_wall_time() -> None:
     alone = time.process_time() - began
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})
-    sandbox, hogs = LocalSandbox(1, RunLimits(cpu_seconds=20 * alone, wall_seconds=3 * alone)), []
+    sandbox, hogs = LocalSandbox(1, RunLimits(cpu_seconds=20 * alone, wall_seconds=6 * alone)), []
     try:
         assert texts(sandbox.run(ADD[:1])) == SUMS[:1]
-        hogs += [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(8)]
+        hogs += [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(16)]
         (verdict,) = sandbox.run([Job(f"def f():\n    return sum(range({turns}))", "", False)])
     finally:
         for hog in hogs:

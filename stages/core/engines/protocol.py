@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from stages.core.unavailable import Unavailable
+
 
 @dataclass(frozen=True)
 class Request:
@@ -59,5 +61,5 @@ def before_stop(text: str, stops: Sequence[str]) -> str:
     return text[: min((at for stop in stops if (at := text.find(stop)) >= 0), default=len(text))]
 
 
-class EngineUnavailable(RuntimeError):
+class EngineUnavailable(Unavailable):
     """The engine could not answer: an infrastructure failure, to be retried, never a reward."""

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from stages.core.unavailable import Unavailable
+
 # Checkouts that share a Docker daemon each need their own image: a pool rejects an image with another checkout's runner.
 IMAGE = os.environ.get("POPULORA_SANDBOX_IMAGE") or "populora-sandbox:local"
 
@@ -81,5 +83,5 @@ class Sandbox(Protocol):
         ...
 
 
-class SandboxUnavailable(RuntimeError):
+class SandboxUnavailable(Unavailable):
     """The sandbox could not answer: an infrastructure failure, to be retried, never a reward."""

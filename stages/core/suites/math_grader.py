@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -17,10 +16,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import wait as wait_readable  # poll: select refuses descriptors over 1,023
 from pathlib import Path
 from typing import Any
 
 from stages.core.suites.math_answers import MAX_ANSWER, normal
+from stages.core.unavailable import Unavailable
 
 ROOT = Path(__file__).resolve().parents[3]
 WORKER = "stages.core.suites.math_worker"
@@ -33,7 +34,7 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*")
 _warned: list[str] = []
 
 
-class GraderUnavailable(RuntimeError):
+class GraderUnavailable(Unavailable):
     """The grader does not start, or gets no processor time: the world's fault, never a verdict."""
 
 
@@ -191,7 +192,7 @@ class _Worker:
         """Return the next line; None at the deadline or if the process has ended."""
         while b"\n" not in self.buffer:
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self.output], [], [], left)[0]:
+            if left <= 0 or not wait_readable([self.output], left):
                 return None
             data = os.read(self.output.fileno(), 1 << 16)
             if not data:
@@ -215,6 +216,6 @@ def _ready(workers: Sequence[_Worker]) -> list[_Worker]:
     if not asked:
         return []
     left = max(0.0, min(worker.deadline for worker in asked) - time.monotonic())
-    readable = select.select([worker.output for worker in asked], [], [], left)[0]
+    readable = wait_readable([worker.output for worker in asked], left)
     now = time.monotonic()
     return [worker for worker in asked if worker.output in readable or now >= worker.deadline]

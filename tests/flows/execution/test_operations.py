@@ -19,6 +19,7 @@ from flows.execution.pools import HERE, Placement
 from flows.prefect_ops import deployments, prefect_api, serve, supervised, ui_server
 from flows.prefect_ops.own_server import own_server
 from stages.core.engines.protocol import EngineUnavailable
+from stages.core.unavailable import Unavailable
 from tests.support import s3_servers
 from tests.support.prefect_double import server_of_version
 
@@ -162,6 +163,20 @@ def test_stages_go_where_the_placement_says() -> None:
     assert [placement.pool(stage, None) for stage in stages] == ["", "gpu", "cpu", "gpu", "cpu", "", "", "gpu", "", "gpu"]
     assert (placement.pool("update", "00"), placement.pool("update", None)) == ("gpu", "")
     assert {HERE.pool(stage, None) for stage in stages} == {""}
+
+
+def kinds_of(error: type[Exception]) -> Iterator[type[Exception]]:
+    for kind in error.__subclasses__():
+        yield kind
+        yield from kinds_of(kind)
+
+
+def test_every_fault_of_the_world_comes_back_as_itself() -> None:
+    kinds = [kind for kind in kinds_of(Unavailable) if kind.__module__.startswith(("flows.", "stages."))]
+    assert {"EngineUnavailable", "GraderUnavailable", "LeaseLost", "Overtaken", "WorkerLost"} <= {kind.__name__ for kind in kinds}
+    for kind in kinds:
+        error = stage_process.known_error(f"Flow run encountered an exception: {kind.__name__}: it is away")
+        assert type(error) is kind and str(error) == "it is away"
 
 
 def test_an_error_on_another_machine_comes_back_as_itself() -> None:

@@ -212,6 +212,8 @@ SEEING = (
 )
 NOT_SEEING = MappingProxyType(
     {
+        "flows.audit.fsck_advice": "names of artifacts",
+        "flows.benchmarks.entrants": "names of models",
         "flows.browser": "names of runs and rows, which are ours",
         "flows.commands.doctor": "what commands of this machine say",
         "flows.store.file_store": "names of artifacts",
@@ -223,6 +225,7 @@ NOT_SEEING = MappingProxyType(
         "flows.monitoring.tracking_sinks": "names of metrics",
         "flows.execution.stage_process": "messages of errors",
         "stages.figures.plates": "figures, which are ours",
+        "stages.core.engines.vllm_engine": "what vLLM's progress bar says",
         "stages.core.seed_model.program_grammar": "programs that we generate",
         "stages.core.seed_model.programs": "programs that we generate",
         "stages.core.seed_model.seed_tokenizer": "texts that we generate",
@@ -244,11 +247,14 @@ def patterns() -> Iterator[tuple[str, re.Pattern[Any]]]:
 
 FOUND = {name: pattern for pattern, name in {pattern: name for name, pattern in patterns()}.items()}
 # Matched at one place, behind which reading continues: never searched for.
-MATCHED = {f"flows.line_ids.{name}" for name in ("_IN_TEXT",)} | {
-    f"stages.core.literals.{name}" for name in ("TOKEN", "_INTEGERS")
+MATCHED = {
+    "flows.judging.line_ids._IN_TEXT",
+    "stages.core.values.literal_tokens.TOKEN",
+    "stages.core.values.literals._INTEGERS",
+    "stages.core.suites.math_answers._SINGLE",
+    "stages.core.values.canonical._SETTLED",
 }
-MATCHED |= {f"stages.core.fences._INSIDE{quotes}" for quotes in ("'", '"', "'''", '"""')}
-MATCHED |= {"stages.core.suites.math_answers._SINGLE", "stages.core.values._SETTLED"}
+MATCHED |= {f"stages.core.prompts.fences._INSIDE{quotes}" for quotes in ("'", '"', "'''", '"""')}
 CHARACTERS = [*" \n\ta1_,.-*:#'\"\\`{}()[]$<>é"]
 
 
@@ -266,6 +272,10 @@ def pumped(pattern: re.Pattern[Any]) -> Iterator[tuple[str, str]]:
     words = words_of(pattern)
     yield from product(["", *words[:2]], [*CHARACTERS, *words[:4]])
     yield from (("", word + between) for word, between in product(words[:3], CHARACTERS))
+
+
+def test_every_pattern_that_is_only_matched_exists() -> None:
+    assert {name for name, _ in patterns()} >= MATCHED
 
 
 @pytest.mark.parametrize("name", FOUND)

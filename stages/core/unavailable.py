@@ -1,0 +1,7 @@
+"""The fault of the world outside: a store, an engine, a sandbox or a grader that does not answer."""
+
+
+class Unavailable(Exception):
+    """An infrastructure failure: the stage is retried, or the command exits with code 3. It is never a verdict."""
+
+    exit_code = 3
