@@ -2,9 +2,12 @@
 
 import io
 import os
+import re
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from flows.audit.fsck import fsck
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import Store, StoreUnavailable, open_store
+from flows.store.file_store import FileStore
 from tests.flows.run.test_manifest import tree
 from tests.support import example_run
 
@@ -59,26 +63,48 @@ def attempt(store: Store) -> str:
     return ""
 
 
-@pytest.mark.parametrize("pages", [pytest.param(9, id="coarse")])
-def test_a_full_disk_at_each_write_of_a_generation(disk: Disk, tmp_path: Path, pages: int) -> None:
-    """Each start has a few pages more than the one before it, and stops a few writes later. Epoch and lease take three."""
-    whole = open_store(str(tmp_path / "whole"))
+class FillsUp(FileStore):
+    """Has room for `share` of the bytes of an artifact when it is first written, and enough room for it afterwards."""
+
+    def __init__(self, disk: Disk, share: float) -> None:
+        super().__init__(disk.folder)
+        self.disk, self.share, self.met, self.stopped = disk, share, set[str](), list[str]()
+        self.one_at_a_time = threading.Lock()
+
+    def create(self, uri: str, data: bytes) -> str | None:
+        with self.filled(uri, len(data)):
+            return super().create(uri, data)
+
+    def replace(self, uri: str, data: bytes) -> None:
+        with self.filled(uri, len(data)):
+            super().replace(uri, data)
+
+    @contextmanager
+    def filled(self, uri: str, size: int) -> Iterator[None]:
+        name = re.sub(r"[.]epoch-[0-9]+", ".epoch", uri)
+        with self.one_at_a_time:
+            if name not in self.met:
+                self.met.add(name)
+                self.disk.leave(int(self.share * size) >> 12 << 12)
+            try:
+                yield
+            except StoreUnavailable:
+                self.stopped.append(name)
+                raise
+            finally:
+                self.disk.resize(ENOUGH)
+
+
+@pytest.mark.parametrize("share", [pytest.param(0.0, id="first-byte"), pytest.param(0.5, id="half-way")])
+def test_a_full_disk_at_each_write_of_a_generation(disk: Disk, tmp_path: Path, share: float) -> None:
+    whole, store = open_store(str(tmp_path / "whole")), FillsUp(disk, share)
     assert attempt(whole) == ""
-    store, said, more = open_store(str(disk.folder)), [""], 0
-    disk.leave(0)
     while line := attempt(store):
         assert line.endswith(": No space left on device") and "\n" not in line
-        more = more + 1 if line == said[-1] else 0  # what is larger than the pages that are left
-        said.append(line)
-        disk.leave(pages + more << 12)
-    disk.resize(ENOUGH)
-    assert attempt(store) == "" and fsck(Run(store, "smoke")) == []
-    assert tree(store) == tree(whole)
+    assert sorted(store.stopped) == sorted(store.met)
+    assert {*whole.list("smoke/"), "smoke/.lease", "smoke/.epoch"} <= store.met
+    assert fsck(Run(store, "smoke")) == [] and tree(store) == tree(whole)
     assert [uri for uri in store.list("smoke/", hidden=True) if ".tmp-" in uri] == []
-    stopped = {line.partition(": ")[0] for line in said[1:]}
-    written = set(whole.list("smoke/"))
-    print(f"{len(said) - 1} stops at {len(stopped & written)} of {len(written)} artifacts, and at {sorted(stopped - written)}")
-    assert len(stopped & written) > (0.9 if pages == 3 else 0.1) * len(written)
 
 
 def wait_for(message: str, messages: io.StringIO) -> None:
