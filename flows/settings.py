@@ -178,7 +178,7 @@ class RatingRule(Group):
     draw_margin: Amount = Field(
         0.02,
         title="Draw margin",
-        description="A match is a draw if the observed and expected solve rates differ by less than this.",
+        description="A match is a draw if the observed and expected solve rates differ by this or less.",
     )
 
 

