@@ -20,7 +20,7 @@ from torch import nn
 from stages.core.lora.adapter import Adapter, Weights
 from stages.core.progress import Progress, silent
 from stages.core.training.grouped_lora import GroupedLoRA, unflatten
-from stages.core.training.loss import Objective, importance_weights, sequence_mask, token_logprobs, token_losses
+from stages.core.training.loss import Objective, importance_weights, token_logprobs, token_losses
 from stages.core.training.packing import (
     MicroBatch,
     Samples,
@@ -74,17 +74,9 @@ class _Tokens:
 class TorchTrainer:
     """Implements `Trainer` on grouped LoRA layers, on the model's device."""
 
-    def __init__(
-        self,
-        lora: GroupedLoRA,
-        pad_id: int,
-        settings: Settings,
-        learning_rates: Mapping[str, float] | None = None,
-        progress: Progress = silent,
-    ) -> None:
-        """`learning_rates` by adapter id override that of the settings. Raise ValueError for an unsupported model."""
+    def __init__(self, lora: GroupedLoRA, pad_id: int, settings: Settings, progress: Progress = silent) -> None:
+        """Raise ValueError for an unsupported model."""
         self._lora, self._pad_id, self._settings, self._progress = lora, pad_id, settings, progress
-        self._learning_rates = dict(learning_rates or {})
         model: Any = lora.model
         self._model, self._head = model, model.get_output_embeddings()
         self._device, self._dtype = next(model.parameters()).device, next(model.parameters()).dtype
@@ -122,7 +114,7 @@ class TorchTrainer:
         updates = {}
         for slot, (name, adapter) in enumerate(zip(samples.names, adapters, strict=True)):
             finite = bool(np.isfinite(norms_N[slot]))
-            stepped = self._step(adapter, gradients_NP[slot], float(norms_N[slot]), self._rate(name)) if finite else adapter
+            stepped = self._step(adapter, gradients_NP[slot], float(norms_N[slot])) if finite else adapter
             metrics = counts[name] | _measures(tokens.of(slot), self._settings.objective)
             metrics |= {"grad_norm": float(norms_N[slot]), "nonfinite": float(not finite), "micro_batch_tokens": float(budget)}
             updates[name] = Update(stepped, finite, metrics)
@@ -168,13 +160,12 @@ class TorchTrainer:
         share_T = self._tensor(1 / samples.tokens_N[slots_T]).to(logprobs_T.dtype)
         old_T = logprobs_T.detach()
         weights_T = importance_weights(old_T, engine_T, objective.importance_cap)
-        mask_T = sequence_mask(old_T, engine_T, self._tensor(batch.samples_T), objective.sequence_band)
         base_T = None
         if objective.kl:
             with torch.no_grad():
                 base_T, _ = self._logprobs(batch, self._lora.alone())
-        losses_T = share_T * token_losses(objective, logprobs_T, entropy_T, advantages_T, weights_T * mask_T, base_T)
-        tokens.add(slots_T, loss=losses_T, entropy=entropy_T, drift=old_T - engine_T, mask=mask_T)
+        losses_T = share_T * token_losses(objective, logprobs_T, entropy_T, advantages_T, weights_T, base_T)
+        tokens.add(slots_T, loss=losses_T, entropy=entropy_T, drift=old_T - engine_T)
         return losses_T.sum()
 
     def _logprobs(self, batch: MicroBatch, routing: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -198,10 +189,10 @@ class TorchTrainer:
         mask = torch.zeros(seen.shape, dtype=self._dtype, device=self._device)
         return mask.masked_fill_(~seen, torch.finfo(self._dtype).min)[:, None]
 
-    def _step(self, adapter: Adapter, gradient_P: torch.Tensor, norm: float, learning_rate: float) -> Adapter:
+    def _step(self, adapter: Adapter, gradient_P: torch.Tensor, norm: float) -> Adapter:
         """Apply AdamW to one adapter, fp32 on the device: m and v decay, both bias-corrected by the adapter's own step count."""
         settings, step = self._settings, adapter.step + 1
-        learning_rate *= min(1.0, step / max(1, settings.warmup))
+        learning_rate = settings.learning_rate * min(1.0, step / max(1, settings.warmup))
         beta1, beta2 = settings.betas
         weights_P, mean_P, square_P = (
             self._flat(arrays, prefix)
@@ -215,9 +206,6 @@ class TorchTrainer:
         weights_P = weights_P - learning_rate / (1 - beta1**step) * mean_P / denominator_P
         moments = self._named(mean_P, "exp_avg.") | self._named(square_P, "exp_avg_sq.")
         return replace(adapter, weights=self._named(weights_P, ""), moments=moments, step=step)
-
-    def _rate(self, name: str) -> float:
-        return self._learning_rates.get(name, self._settings.learning_rate)
 
     def _flat(self, arrays: Weights, prefix: str) -> torch.Tensor:
         """Return named arrays as one row, with zeros for missing arrays."""
@@ -257,6 +245,6 @@ def _measures(tokens: Mapping[str, np.ndarray], objective: Objective) -> dict[st
         "ratio_p50": float(middle),
         "ratio_p99": float(high),
         "truncated_share": float((ratio_T > objective.importance_cap).mean()) if objective.importance_cap else 0.0,
-        "masked_share": float((tokens["mask"] == 0).mean()),
+        "masked_share": 0.0,  # no sample is masked; stored so that the metrics of all versions have the same rows
         "clip_share": 0.0,  # one step per update: the ratio to the old policy is 1
     }
