@@ -13,15 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flows.backend import Backend
-from flows.benchmarks.in_run import score_members
 from flows.benchmarks.schedule import members_at, panels, shared, write_panels
+from flows.benchmarks.score import probe_plan, score_members
 from flows.choices import choose
 from flows.config import RunConfig
 from flows.run.hub_models import check_files
 from flows.run.lineage import generation_of
 from flows.run.sharding import own_matches
 from flows.run.stage_io import StageIO
-from stages import benchmark as benchmarks
 from stages import evolve as evolution
 from stages import grade as grading
 from stages import match as matching
@@ -33,6 +32,7 @@ from stages import solve as solving
 from stages import update as updating
 from stages import verify as verification
 from stages.analysis.measure import OffspringRecord, costs, explore, measure, relate, replayed
+from stages.benchmark import answer_probe, chosen_problems
 from stages.core import tables
 from stages.core.engines.agreement import check_drift
 from stages.core.lora.adapter_files import weights_sha256
@@ -216,14 +216,11 @@ def benchmark(io: StageIO, config: RunConfig, backend: Backend) -> None:
     if not (everybody := list(panels(io, config))):
         return
     chosen = shared(everybody, config.engine.shards, io.part)
-    adapters = io.adapters(player.adapter_id for panel in chosen for player in panel.players)
+    adapters = io.adapters(one.adapter_id for panel in chosen for one in panel.contestants)
     engine, sandbox = backend.engine(adapters), backend.sandbox()
-    problems = benchmarks.chosen_problems(backend.problems(rule.suite), rule.limit)
-    plan = benchmarks.BenchmarkPlan(rule.suite, rule.attempts, rule.max_new_tokens, config.engine.temperature)
-    answers = [
-        benchmarks.answer(panel.players, problems, engine, backend.style(), sandbox, plan, config.seed, backend.progress)
-        for panel in chosen
-    ]
+    problems = chosen_problems(backend.problems(rule.suite), rule.limit)
+    plan = probe_plan(rule.suite, config, backend, rule.attempts)
+    answers = [answer_probe(panel.contestants, problems, engine, sandbox, plan, backend.progress) for panel in chosen]
     if io.part is None:
         write_panels(io, chosen, answers)
     else:
