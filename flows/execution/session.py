@@ -66,6 +66,7 @@ class Session:
         self._workers, self._display = workers, display
         self._began = time.monotonic()
         self._watch = RunTables(run)
+        self._adapters: retention.Known = {}
 
     def run_stage(self, stage: str, generation: int | None, part: str | None = None) -> Reference:
         """Return the reference of a step, from its manifest if it is done; otherwise run it in the worker of its stage."""
@@ -135,7 +136,7 @@ class Session:
         rule = self.config.retention
         if rule.on:
             policy = retention.RetentionPolicy(rule.newest, rule.optimizer_every, rule.adapter_every)
-            retention.retire(self.run, policy, clock(), generation)
+            retention.retire(self.run, policy, clock(), generation, self._adapters)
 
     def finish(self) -> str:
         """Return the head of the chain of manifests: one digest for the whole run."""
