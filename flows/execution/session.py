@@ -166,11 +166,18 @@ def open_session(
         config = hub_models.pinned(config, known)
         check_resumable(run, config)  # under the lease: before that, another process may still create or change the run
         run.describe(dump(config), versions(config, known), clock())
-        token = _CURRENT.set(Session(config, run, workers, display, elsewhere, cluster))
-        try:
-            yield _CURRENT.get()
-        finally:
-            _CURRENT.reset(token)
+        with as_current(Session(config, run, workers, display, elsewhere, cluster)) as current:
+            yield current
+
+
+@contextmanager
+def as_current(current: Session) -> Iterator[Session]:
+    """Make this the session that the tasks of the running flow use."""
+    token = _CURRENT.set(current)
+    try:
+        yield current
+    finally:
+        _CURRENT.reset(token)
 
 
 def session() -> Session:

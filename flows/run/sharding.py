@@ -15,11 +15,11 @@ from stages.core import tables
 from stages.core.suites.scores import Contestant
 
 WRITERS = {"teachers": "teacher_id", "students": "student_id"}
-"""The column of `matches` that names the members among whom a stage is sharded (`flows.stages.Stage.shards`)."""
+"""The column of `matches` by which a stage is sharded, by its value of `flows.stages.Stage.shards`."""
 
 
 def writer_column(stage: str) -> str:
-    """Return the column of `matches` that names who writes in a stage sharded by its writers."""
+    """Return the column of `matches` with the members that generate in this stage."""
     shards = stage_of(stage).shards
     assert shards in WRITERS, stage
     return WRITERS[shards]

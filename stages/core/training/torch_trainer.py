@@ -55,18 +55,20 @@ class Settings:
 
 
 @dataclass
-class _Tokens:
+class TokenValues:
     """Measurements at every response token, collected over the micro-batches."""
 
     slots: list[np.ndarray] = field(default_factory=list)
     values: dict[str, list[np.ndarray]] = field(default_factory=dict)
 
     def add(self, slots_T: np.ndarray, **values_T: torch.Tensor) -> None:
+        """Add a micro-batch: the adapter slot and the values of each token."""
         self.slots.append(slots_T)
         for name, value in values_T.items():
             self.values.setdefault(name, []).append(value.detach().double().cpu().numpy())
 
     def of(self, slot: int) -> dict[str, np.ndarray]:
+        """Return the values of one adapter's tokens."""
         chosen = np.concatenate(self.slots) == slot
         return {name: np.concatenate(parts)[chosen] for name, parts in self.values.items()}
 
@@ -102,7 +104,7 @@ class TorchTrainer:
         rows = columns(tuple(adapters), samples)
         self._lora.load([adapter.weights for adapter in adapters.values()])
         with torch.no_grad():
-            tokens = self._accumulate(rows, self._settings.micro_batch_tokens)
+            tokens = self.accumulate(rows, self._settings.micro_batch_tokens)
         apart = {name: np.abs(tokens.of(slot)["drift"]) for slot, name in enumerate(adapters)}
         return {name: Drift(float(own.mean()), float(own.max())) for name, own in apart.items() if len(own)}
 
@@ -121,20 +123,21 @@ class TorchTrainer:
         self._lora.clear_gradients()
         return updates
 
-    def _accumulate_or_halve(self, samples: Samples) -> tuple[_Tokens, int]:
+    def _accumulate_or_halve(self, samples: Samples) -> tuple[TokenValues, int]:
         """Compute the gradients of the whole step; if the device runs out of memory, retry once with half the budget."""
         budget = self._settings.micro_batch_tokens
         try:
-            return self._accumulate(samples, budget), budget
+            return self.accumulate(samples, budget), budget
         except torch.OutOfMemoryError:
             pass  # leaving this block releases the memory of the failed pass
         self._lora.clear_gradients()
         torch.cuda.empty_cache()
-        return self._accumulate(samples, budget // 2), budget // 2
+        return self.accumulate(samples, budget // 2), budget // 2
 
-    def _accumulate(self, samples: Samples, budget: int) -> _Tokens:
+    def accumulate(self, samples: Samples, budget: int) -> TokenValues:
+        """Compute the gradients of these samples and take no step; a micro-batch has at most `budget` tokens."""
         self._lora.clear_gradients()
-        tokens = _Tokens()
+        tokens = TokenValues()
         rows = pack_rows([int(slot) for slot in samples.slots_S], samples.prompts, samples.completions, self._settings.row_tokens)
         self._lora.checkpoint(self._settings.gradient_checkpointing)
         done, total = 0, sum(len(completion) for completion in samples.completions)
@@ -151,7 +154,7 @@ class TorchTrainer:
             self._lora.checkpoint(False)
         return tokens
 
-    def _loss(self, batch: MicroBatch, samples: Samples, tokens: _Tokens) -> torch.Tensor:
+    def _loss(self, batch: MicroBatch, samples: Samples, tokens: TokenValues) -> torch.Tensor:
         objective = self._settings.objective
         slots_T = samples.slots_S[batch.samples_T]
         logprobs_T, entropy_T = self._logprobs(batch, self._lora.routed(batch.counts_N))

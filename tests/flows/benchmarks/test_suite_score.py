@@ -76,9 +76,7 @@ class Killed(BaseException):
     """As if the process had ended there."""
 
 
-def test_a_benchmark_that_ended_on_the_way_goes_on_and_asks_nothing_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_benchmark_resumes_and_asks_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suite_score, "SHARD", 4)
     file = _written(tmp_path / "c.jsonl", [*_gold(GSM8K)[:-1], {"problem_id": GSM8K[-1].problem_id, "text": "no"}])
     problems: list[str] = []

@@ -62,7 +62,7 @@ def test_an_instruct_model_is_asked_for_a_function_in_evalplus_words_and_its_ans
     assert f'```\n"""\n{ADD.question}\n"""\n```' in wording(ADD, "chat").asked
 
 
-def test_a_base_model_goes_on_where_the_function_begins_and_mathematics_follows_worked_examples() -> None:
+def test_a_base_model_continues_where_the_function_begins_and_mathematics_follows_worked_examples() -> None:
     assert wording(BODY, "completion").asked == STUB
     assert wording(ADD, "completion").asked == f'"""\n{ADD.question}\n"""\n'
     gsm8k, proof = load("gsm8k", SAMPLES)[0], load("olympiadbench", SAMPLES)[0]

@@ -262,11 +262,11 @@ def test_rows_that_no_loss_can_use_are_refused(adapters: dict[str, Adapter]) -> 
 class ExhaustedOnce(TorchTrainer):
     """A trainer whose device is full at the first attempt."""
 
-    def _accumulate(self, samples, budget):  # type: ignore[no-untyped-def]
+    def accumulate(self, samples, budget):  # type: ignore[no-untyped-def]
         self.budgets = [*getattr(self, "budgets", []), budget]
         if len(self.budgets) == 1:
             raise torch.OutOfMemoryError("full")
-        return super()._accumulate(samples, budget)
+        return super().accumulate(samples, budget)
 
 
 def test_an_exhausted_device_gets_half_the_budget_once(adapters: dict[str, Adapter]) -> None:
