@@ -132,6 +132,12 @@ class History:
             return
         if top == "benchmarks":
             yield from self.benchmarks()
+        if top == "adapters":  # t0-g0007 is of generation 7, and t0-start most likely of the start: no need to search the run
+            made = uri.split("/")[1].rpartition("-")[2]
+            if made.removeprefix("g").isdigit():
+                yield from self.of_generation(int(made.removeprefix("g")), parts=True)
+            elif made == "start":
+                yield from self.of_generation(None)
         if top != "start":
             for generation in reversed(self.generations()):
                 yield from self.of_generation(generation, parts=True)

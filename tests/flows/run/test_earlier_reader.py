@@ -41,7 +41,8 @@ def from_the_tables(run: Run, generation: int) -> EarlierTasks:
 
 
 def test_requests_of_a_generation_do_not_grow_with_its_number(store: Store) -> None:
-    counting, reader = CountingStore(store), EarlierReader()
+    counting: Any = CountingStore(store)
+    reader = EarlierReader()
     reads, requests = [], []
     for generation in range(GENERATIONS):
         counting.requests.clear()
@@ -76,6 +77,17 @@ def test_another_run_and_an_earlier_generation_are_read_again(store: Store) -> N
     for run_id, generation in (("r", 5), ("shorter", 2), ("r", 2), ("r", 4)):
         io = asked(store, "verify", generation, run_id)
         assert state(reader.tasks(io)) == state(from_the_tables(io.run, generation))
+
+
+@pytest.mark.parametrize("adapter_id", ["t0-start", "s0-g0001"])
+def test_an_adapter_is_found_without_a_search_through_the_run(store: Store, adapter_id: str) -> None:
+    """A frozen member plays with the weights of the start in every generation."""
+    uri, requests = f"adapters/{adapter_id}/adapter_model.safetensors", []
+    for run_id in ("r", "shorter"):
+        counting: Any = CountingStore(store)
+        assert Run(counting, run_id).history.find(uri).uri == uri
+        requests.append(counting.requests)
+    assert requests[0] == requests[1]
 
 
 def test_replayed_tasks_name_only_the_tables_that_hold_them(store: Store) -> None:

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -107,7 +108,7 @@ def test_generation_by_generation_is_the_same_as_at_once(tmp_path: Path) -> None
 def test_a_session_reads_each_generation_once(tmp_path: Path) -> None:
     """A generation's retention costs as many requests as that of any other; without memory it costs more each time."""
     totals, known = [], dict[int, GenerationAdapters]()
-    store = CountingStore(open_store(str(tmp_path)))
+    store: Any = CountingStore(open_store(str(tmp_path)))
     with hold(store, "smoke") as epoch:
         made = Run(store, "smoke", epoch)
         made.describe(dump(CONFIG), {"base_model": "0" * 64}, example_run.CLOCK)
