@@ -20,6 +20,7 @@ from flows.benchmarks.suite_data import check_suites
 from flows.choices import choose
 from flows.config import PROJECT, ConfigError, RunConfig
 from flows.run import hub_models
+from flows.run.earlier_reader import EarlierReader
 from stages import evolve as evolution
 from stages.core.engines.agreement import BOUNDS, Scorer, check_agreement
 from stages.core.engines.protocol import Engine
@@ -45,6 +46,7 @@ class Backend:
 
     def __init__(self, config: RunConfig, progress: Progress = silent) -> None:
         self.config, self.progress = config, progress
+        self.earlier = EarlierReader()
         self._agreed: set[str] = set()
 
     def check(self) -> None:

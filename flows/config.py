@@ -123,7 +123,7 @@ def apply(values: dict[str, Any], settings: Iterable[str]) -> RunConfig:
     """The configuration of plain values with `key=value` settings over them. Raises ConfigError naming the key."""
     changed: dict[str, Any] = json.loads(json.dumps(values))
     for setting in settings:
-        _apply(changed, setting)
+        apply_setting(changed, setting)
     return parse(changed)
 
 
@@ -157,7 +157,7 @@ def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> l
     return found
 
 
-def _apply(values: dict[str, Any], setting: str) -> None:
+def apply_setting(values: dict[str, Any], setting: str) -> None:
     """Sets a dotted key; the value is TOML where it parses as TOML, otherwise a plain string."""
     key, equals, text = setting.partition("=")
     if not equals or not key.strip():

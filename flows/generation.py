@@ -21,13 +21,15 @@ def worlds_fault(task: Any, task_run: Any, state: Any) -> bool:
     return isinstance(error, Unavailable)
 
 
+RETRIES: dict[str, Any] = {"retries": 3, "retry_delay_seconds": [5, 30, 120], "retry_condition_fn": worlds_fault}
+"""Options of every task that uses the outside world."""
+
+
 @prefect.task(
     task_run_name="{stage}-g{generation:04d}",
     cache_policy=NO_CACHE,
     persist_result=False,
-    retries=3,
-    retry_delay_seconds=[5, 30, 120],
-    retry_condition_fn=worlds_fault,
+    **RETRIES,
 )
 def run_stage(stage: str, generation: int, *after: Reference) -> Reference:
     """Run a stage unless its manifest marks it as done."""
@@ -38,9 +40,7 @@ def run_stage(stage: str, generation: int, *after: Reference) -> Reference:
     task_run_name="{stage}-g{generation:04d}-{members}",
     cache_policy=NO_CACHE,
     persist_result=False,
-    retries=3,
-    retry_delay_seconds=[5, 30, 120],
-    retry_condition_fn=worlds_fault,
+    **RETRIES,
 )
 def run_part(stage: str, generation: int, members: str, part: str, *after: Reference) -> Reference:
     """Run one part of a stage (a group's update, a shard of a rollout) unless its manifest marks it as done."""
@@ -51,9 +51,7 @@ def run_part(stage: str, generation: int, members: str, part: str, *after: Refer
     task_run_name="{stage}-g{generation:04d}-{members}",
     cache_policy=NO_CACHE,
     persist_result=False,
-    retries=3,
-    retry_delay_seconds=[5, 30, 120],
-    retry_condition_fn=worlds_fault,
+    **RETRIES,
 )
 def run_part_on_node(stage: str, generation: int, members: str, order: Reference, *after: Reference) -> Reference:
     """Run one part on a node of a Ray cluster. The node has no session: the order contains all that it needs."""

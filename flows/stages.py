@@ -6,7 +6,7 @@ A new stage is a row here, a step in `flows/steps.py`, and a file in `stages/`.
 from dataclasses import dataclass
 from typing import Literal
 
-Shards = Literal["teachers", "students", "players", "adapter groups"]
+Shards = Literal["teachers", "students", "contestants", "adapter groups"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ STAGES = (
     Stage("reward"),
     Stage("update", trains=True, shards="adapter groups"),
     Stage("rate"),
-    Stage("benchmark", generates=True, judges=True, shards="players", optional=True),
+    Stage("benchmark", generates=True, judges=True, shards="contestants", optional=True),
     Stage("evolve"),
 )
 """In the order of a generation, which is the order of its manifests."""

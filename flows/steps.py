@@ -13,15 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flows.backend import Backend
-from flows.benchmarks.in_run import score_members
 from flows.benchmarks.schedule import members_at, panels, shared, write_panels
+from flows.benchmarks.score import probe_plan, score_members
 from flows.choices import choose
 from flows.config import RunConfig
 from flows.run.hub_models import check_files
 from flows.run.lineage import generation_of
 from flows.run.sharding import own_matches
 from flows.run.stage_io import StageIO
-from stages import benchmark as benchmarks
 from stages import evolve as evolution
 from stages import grade as grading
 from stages import match as matching
@@ -33,10 +32,10 @@ from stages import solve as solving
 from stages import update as updating
 from stages import verify as verification
 from stages.analysis.measure import OffspringRecord, costs, explore, measure, relate, replayed
+from stages.benchmark import answer_probe, chosen_problems
 from stages.core import tables
 from stages.core.engines.agreement import check_drift
 from stages.core.lora.adapter_files import weights_sha256
-from stages.core.method import buffer
 from stages.core.method.proposing import ProposalPlan
 from stages.core.method.rating import Rating, Scale
 from stages.core.method.rewards import RULES
@@ -95,7 +94,7 @@ def propose(io: StageIO, config: RunConfig, backend: Backend) -> None:
     proposals = proposing.propose(
         matches,
         _digests(population),
-        _buffers(io, config, teachers),
+        _buffers(io, config, backend, teachers),
         engine,
         backend.style(),
         _proposal_plan(config),
@@ -108,12 +107,12 @@ def propose(io: StageIO, config: RunConfig, backend: Backend) -> None:
 
 def verify(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Run every proposal in the sandbox. All rows stay, each with a status."""
-    seeds, earlier = _stored(io)
+    earlier = backend.earlier.tasks(io)
     tasks = verification.verify(
         io.table("proposals"),
         backend.sandbox(),
         backend.style(),
-        verification.known_keys(seeds, earlier),
+        earlier.keys,
         backend.probe_keys(),
         config.reward.gates,
         backend.fits(config.solve.max_new_tokens),
@@ -133,7 +132,7 @@ def solve(io: StageIO, config: RunConfig, backend: Backend) -> None:
     plan = solving.SolvePlan(rule.attempts, rule.max_new_tokens, config.engine.temperature, rule.trained_attempts)
     tasks = io.table("tasks")
     digests, tasks = _digests(io.population()), tasks.filter(pc.is_in(tasks["match_id"], matches["match_id"].combine_chunks()))
-    again = _replays(io, config, matches, tasks) if rule.top_up else {}
+    again = _replays(io, config, backend, matches, tasks) if rule.top_up else {}
     rollouts = solving.solve(matches, digests, tasks, engine, backend.style(), plan, config.seed, io.generation, again)
     backend.rest()
     io.write_own("rollouts", rollouts)
@@ -143,7 +142,7 @@ def solve(io: StageIO, config: RunConfig, backend: Backend) -> None:
 def grade(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Decide in the sandbox and on the host which answers are correct."""
     tasks, rollouts = io.table("tasks"), io.table("rollouts")
-    replayed = _replayed(io, rollouts, tasks) if config.solve.top_up else []
+    replayed = _replayed(io, backend, rollouts, tasks) if config.solve.top_up else []
     grades = grading.grade(tasks, rollouts, backend.sandbox(), replayed, backend.progress)
     io.write_table("grades", grades)
     io.version(sandbox=backend.walls())
@@ -189,7 +188,7 @@ def update_part(io: StageIO, config: RunConfig, backend: Backend) -> None:
 def update(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Join the groups and measure the generation so far."""
     parts = io.parts([name for name, _ in update_parts(io, config)], tables.METRICS)
-    io.write_table("metrics", _generation_metrics(io, config, parts))
+    io.write_table("metrics", _generation_metrics(io, config, backend, parts))
 
 
 def rate(io: StageIO, config: RunConfig, backend: Backend) -> None:
@@ -216,14 +215,11 @@ def benchmark(io: StageIO, config: RunConfig, backend: Backend) -> None:
     if not (everybody := list(panels(io, config))):
         return
     chosen = shared(everybody, config.engine.shards, io.part)
-    adapters = io.adapters(player.adapter_id for panel in chosen for player in panel.players)
+    adapters = io.adapters(one.adapter_id for panel in chosen for one in panel.contestants)
     engine, sandbox = backend.engine(adapters), backend.sandbox()
-    problems = benchmarks.chosen_problems(backend.problems(rule.suite), rule.limit)
-    plan = benchmarks.BenchmarkPlan(rule.suite, rule.attempts, rule.max_new_tokens, config.engine.temperature)
-    answers = [
-        benchmarks.answer(panel.players, problems, engine, backend.style(), sandbox, plan, config.seed, backend.progress)
-        for panel in chosen
-    ]
+    problems = chosen_problems(backend.problems(rule.suite), rule.limit)
+    plan = probe_plan(rule.suite, config, backend, rule.attempts)
+    answers = [answer_probe(panel.contestants, problems, engine, sandbox, plan, backend.progress) for panel in chosen]
     if io.part is None:
         write_panels(io, chosen, answers)
     else:
@@ -274,29 +270,21 @@ def _digests(population: list[Member]) -> dict[str, str]:
     return {member.adapter_id: member.adapter_sha256 for member in population}
 
 
-def _stored(io: StageIO) -> tuple[pa.Table, list[pa.Table]]:
-    return io.start_table("seeds"), [io.table("tasks", generation) for generation in range(io.generation)]
+def _buffers(io: StageIO, config: RunConfig, backend: Backend, teachers: list[str]) -> dict[str, Any]:
+    return backend.earlier.tasks(io).snapshots(config.propose.buffer_size, teachers, config.propose.buffer == "own")
 
 
-def _buffers(io: StageIO, config: RunConfig, teachers: list[str]) -> dict[str, Any]:
-    seeds, earlier = _stored(io)
-    return buffer.snapshots(seeds, earlier, config.propose.buffer_size, teachers, config.propose.buffer == "own")
-
-
-def _replays(io: StageIO, config: RunConfig, matches: pa.Table, tasks: pa.Table) -> dict[str, list[dict]]:
+def _replays(io: StageIO, config: RunConfig, backend: Backend, matches: pa.Table, tasks: pa.Table) -> dict[str, list[dict]]:
     """Return the tasks that each match poses again, from the snapshot that its teacher's prompts came from."""
-    buffers = _buffers(io, config, sorted(set(matches["teacher_id"].to_pylist())))
+    buffers = _buffers(io, config, backend, sorted(set(matches["teacher_id"].to_pylist())))
     wanted = config.propose.groups * config.propose.group_size
     return replays(matches, tasks, buffers, wanted, config.seed, io.generation)
 
 
-def _replayed(io: StageIO, rollouts: pa.Table, tasks: pa.Table) -> list[dict]:
-    """Return the stored tasks among those attempted, from the tables that contain them."""
-    ids = sorted(set(rollouts["task_id"].to_pylist()) - set(tasks["task_id"].to_pylist()))
-    places = sorted({-1 if (place := generation_of(task_id)) is None else place for task_id in ids})
-    stored = [io.start_table("seeds") if place < 0 else io.table("tasks", place) for place in places]
-    chosen = [table.filter(pc.is_in(table["task_id"], pa.array(ids, pa.string()))) for table in stored]
-    return [row for table in chosen for row in table.select(tables.SEEDS.names).to_pylist()]
+def _replayed(io: StageIO, backend: Backend, rollouts: pa.Table, tasks: pa.Table) -> list[dict]:
+    """Return the stored tasks among those attempted."""
+    ids = set(rollouts["task_id"].to_pylist()) - set(tasks["task_id"].to_pylist())
+    return backend.earlier.replayed(io, ids, {generation_of(task_id) for task_id in ids}) if ids else []
 
 
 def _groups(io: StageIO, config: RunConfig) -> pa.Table:
@@ -311,12 +299,12 @@ def _trained(samples: pa.Table, config: RunConfig) -> pa.Table:
     return samples.filter(pc.not_equal(samples["role"], config.learning.frozen.removesuffix("s")))
 
 
-def _generation_metrics(io: StageIO, config: RunConfig, parts: Sequence[pa.Table]) -> pa.Table:
+def _generation_metrics(io: StageIO, config: RunConfig, backend: Backend, parts: Sequence[pa.Table]) -> pa.Table:
     """Return METRICS of the generation, including the update's own `parts`."""
     found = {name: io.table(name) for name in ("matches", *PLAYED)}
     steps = only(tables.join(parts, tables.METRICS), name="update.stepped")
     stepped = {row["member_id"]: row["value"] > 0 for row in steps.to_pylist()}
-    earlier = [io.table("tasks", generation) for generation in range(io.generation)]
+    earlier = backend.earlier.tasks(io, seeds=False)
     members = io.population()
     weights = {name: adapter.weights for name, adapter in io.adapters([member.adapter_id for member in members]).items()}
     scale = config.model.alpha / config.model.rank

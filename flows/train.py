@@ -16,7 +16,7 @@ from flows.config import RunConfig
 from flows.execution import flow_cleanup, gc_tuning, orphan_guard, preflight, ray_cluster
 from flows.execution.pools import HERE, Placement, Pools
 from flows.execution.session import Session, open_session, session
-from flows.generation import run_generation, worlds_fault
+from flows.generation import RETRIES, run_generation
 from flows.monitoring.progress import to_stderr
 from flows.notes import publish as notes
 from flows.store.file_store import RUN_ID
@@ -26,9 +26,7 @@ from flows.store.file_store import RUN_ID
     task_run_name="start",
     cache_policy=NO_CACHE,
     persist_result=False,
-    retries=3,
-    retry_delay_seconds=[5, 30, 120],
-    retry_condition_fn=worlds_fault,
+    **RETRIES,
 )
 def start() -> dict[str, Any]:
     """Make the starting adapters, ratings and seed tasks."""

@@ -32,6 +32,7 @@ from flows.execution.agreement import compared, probed
 from flows.execution.remote_engine import KEY, Served
 from flows.execution.run_stage import WHERE, Spec, execute
 from flows.monitoring.meter import Meter, Reading
+from stages.core.child_process import PROGRESS, answer, orders
 from stages.core.unavailable import Unavailable
 
 
@@ -51,7 +52,7 @@ def main() -> int:
     if arguments.warm:
         _die_with_parent()
         backends = _Backends(answers)
-        specs = _lines(sys.stdin)
+        specs = orders(sys.stdin)
         if arguments.early:
             _begin(next(specs), answers, backends)
         return _serve(specs, answers, backends)
@@ -59,11 +60,6 @@ def main() -> int:
         parser.error("give STAGE --spec FILE, or --warm")
     spec = json.loads(arguments.spec.read_text(encoding="utf-8")) | {"stage": arguments.stage}
     return _serve(iter([spec]), answers, _Backends(answers))
-
-
-def _lines(stream: TextIO) -> Iterator[dict[str, Any]]:
-    for line in stream:
-        yield json.loads(line)
 
 
 class _Backends:
@@ -105,14 +101,14 @@ class _Backends:
 
     def _hand_on(self, reading: Reading) -> None:
         if self._running:  # no one listens before a step
-            print(json.dumps({"progress": asdict(reading)}), file=self._answers)
+            answer(self._answers, {PROGRESS: asdict(reading)})
 
 
 def _begin(order: dict[str, Any], answers: TextIO, backends: _Backends) -> None:
     """Report whether a run of this configuration can begin, then prepare what its first steps need."""
     config = parse(order["config"])
-    answer, code = _answer(partial(_check, config, backends))
-    print(json.dumps(answer), file=answers)
+    values, code = _answer(partial(_check, config, backends))
+    answer(answers, values)
     if code == 0 and order["prepare"] and config.engine.kind != "vllm":  # vLLM has its own interpreter and worker
         with suppress(Exception):  # the step that needs it will report it
             backends.of(config).probe_keys()
@@ -123,9 +119,9 @@ def _serve(specs: Iterator[dict[str, Any]], answers: TextIO, backends: _Backends
     """Answer each spec and return the exit code of the last one. Backends are kept by configuration."""
     code = 0
     try:
-        for values in specs:
-            answer, code = _answer(partial(backends.work, values))
-            print(json.dumps(answer), file=answers)
+        for spec in specs:
+            values, code = _answer(partial(backends.work, spec))
+            answer(answers, values)
     finally:
         backends.close()
     return code

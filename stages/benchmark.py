@@ -1,40 +1,103 @@
-"""Benchmark: score adapters on fixed problems that no generation trains on."""
+"""Benchmark: contestants answer fixed problems that no generation trains on, and their answers are judged. Pure.
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+The project's probe and the public suites take one path: `complete` asks, `judge` reads and grades. They differ in their prompts
+(`SuitePrompts`) and in their graders: literals and `f` are compared by value as in a run, solutions of public suites are judged
+as their reference scorers do. `stages.core.suites.scores` aggregates.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
 from stages.core import tables
-from stages.core.engines.protocol import Engine, Request
+from stages.core.engines.protocol import Engine, Request, before_stop
 from stages.core.judging.judge import AnswerItem, judge_answers
 from stages.core.progress import Progress, counted, silent
 from stages.core.prompts.styles import Kind, PromptStyle, Unparsed, solver_prompt
 from stages.core.randomness import completion_seed
 from stages.core.row_errors import reading, rows_named
 from stages.core.sandbox.protocol import Sandbox
+from stages.core.suites import prompts
+from stages.core.suites.code_scoring import Expected, Sandboxes, score_programs
+from stages.core.suites.math_grader import MathAnswer, MathGrader
+from stages.core.suites.problems import Form, Problem
+from stages.core.suites.scores import Contestant
 from stages.core.values.canonical import canonical, parse_value
+
+KEPT_TEXT = 1 << 16
+MAX_TEXT = 1 << 20
+PROGRAMS = (Form.FUNCTION, Form.STDIN)
+VALUES = (Form.DEDUCTION, Form.ABDUCTION, Form.INDUCTION)
+
+Verdict = tuple[str, bool]
+"""The status of an answer, and whether it counts as correct."""
 
 
 @dataclass(frozen=True)
-class BenchmarkPlan:
-    """One greedy attempt per problem, and `attempts` sampled ones."""
+class SamplingPlan:
+    """How each problem is sampled: once greedily, and `attempts` times at `temperature`."""
 
     suite: str
+    words: "SuitePrompts"
     attempts: int
     max_new_tokens: int
     temperature: float
+    seed: int
 
 
 @dataclass(frozen=True)
-class Player:
-    """A scored member with its current weights."""
+class SuitePrompts:
+    """How to build a prompt from a problem, how to extract an answer from a completion (None if there is none), stop strings."""
 
-    member_id: str
-    role: str
-    adapter_id: str
-    adapter_sha256: str
+    style: str
+    asks: Callable[[Problem], str]
+    reads: Callable[[Problem, str, bool], str | None]
+    stops: Callable[[Problem], tuple[str, ...]] = lambda _: ()
+
+
+def public_words(style: str, templated: Callable[[str], str]) -> SuitePrompts:
+    """Return the fixed prompts of the public suites. A completion that was cut off is read like any other.
+
+    `templated` puts a user message into the model's chat template, up to where the answer begins.
+    """
+
+    def asks(problem: Problem) -> str:
+        said = prompts.wording(problem, style)
+        return (templated(said.asked) if style == "chat" else said.asked) + said.opening
+
+    return SuitePrompts(
+        style,
+        asks,
+        lambda problem, text, _: prompts.continued(problem, text, style),
+        lambda problem: prompts.wording(problem, style).stops,
+    )
+
+
+def found_words() -> SuitePrompts:
+    """Return prompts for completions made elsewhere: there is nothing to ask, and the whole text is searched for the answer."""
+
+    def asks(problem: Problem) -> str:
+        raise ValueError(f"{problem.problem_id}: completions made elsewhere are asked nothing")
+
+    return SuitePrompts("elsewhere", asks, lambda problem, text, _: prompts.answer(problem, text))
+
+
+def own_words(name: str, style: PromptStyle) -> SuitePrompts:
+    """Return the project's own prompts, for its probe: those that the population is trained with."""
+
+    def reads(problem: Problem, text: str, truncated: bool) -> str | None:
+        try:
+            return None if truncated else style.read_answer(Kind(problem.form.value), text)
+        except Unparsed:
+            return None
+
+    return SuitePrompts(
+        name,
+        lambda problem: solver_prompt(style, Kind(problem.form.value), problem.program, problem.inputs, problem.outputs, ""),
+        reads,
+    )
 
 
 def chosen_problems(problems: pa.Table, limit: int) -> pa.Table:
@@ -49,186 +112,205 @@ def chosen_problems(problems: pa.Table, limit: int) -> pa.Table:
     return problems.take(sorted(order[:limit]))
 
 
-def answer(
-    players: Sequence[Player],
-    problems: pa.Table,
-    engine: Engine,
-    style: PromptStyle,
-    sandbox: Sandbox,
-    plan: BenchmarkPlan,
-    seed: int,
-    progress: Progress = silent,
-) -> pa.Table:
-    """Return ANSWERS: every player's greedy and sampled completions on every problem, judged as in a run."""
-    listed = problems.to_pylist()
-    prompts = [tuple(engine.encode(_prompt(style, problem))) for problem in listed]
-    asked = [
-        (player, number, attempt) for player in players for number in range(len(listed)) for attempt in range(plan.attempts + 1)
-    ]
-    greedy = [item for item in asked if item[2] == 0]
-    sampled = [item for item in asked if item[2] > 0]
-    rows = []
-    for items, temperature in ((greedy, 0.0), (sampled, plan.temperature)):
-        requests = [
-            Request(prompts[number], player.adapter_id, _seed(seed, listed[number], attempt), plan.max_new_tokens)
-            for player, number, attempt in items
-        ]
-        completions = engine.generate(requests, temperature) if requests else []
-        for (player, number, attempt), completion in zip(items, completions, strict=True):
-            rows.append(
-                _row(
-                    plan.suite, player, listed[number], attempt, engine.decode(completion.token_ids), completion.truncated, style
-                )
-            )
-    judged = _judged(rows, {row["problem_id"]: row for row in listed}, sandbox)
-    return tables.table(counted(judged, "answers", len(rows), progress), tables.ANSWERS)
-
-
-def _prompt(style: PromptStyle, problem: dict) -> str:
-    return solver_prompt(style, Kind(problem["kind"]), problem["program"], problem["inputs"], problem["outputs"], "")
-
-
-def _seed(seed: int, problem: dict, attempt: int) -> int:
-    # The same for every player and generation: scores are compared in pairs on common random numbers.
-    return completion_seed(seed, 0, "benchmark", problem["problem_id"], attempt)
-
-
-def _row(suite: str, player: Player, problem: dict, attempt: int, text: str, truncated: bool, style: PromptStyle) -> dict:
-    with reading(f"{player.member_id} {problem['problem_id']} {attempt}", text):
-        try:
-            read = None if truncated else style.read_answer(Kind(problem["kind"]), text)
-        except Unparsed:
-            read = None
-    return {
-        "suite": suite,
-        "problem_id": problem["problem_id"],
-        "member_id": player.member_id,
-        "kind": problem["kind"],
-        "band": problem["band"],
-        "attempt": attempt,
-        "greedy": attempt == 0,
-        "adapter_id": player.adapter_id,
-        "adapter_sha256": player.adapter_sha256,
-        "text": text,
-        "answer": read,
-    }
-
-
-def _judged(rows: list[dict], problems: Mapping[str, dict], sandbox: Sandbox) -> Iterator[dict]:
-    items = (
-        AnswerItem(
-            kind=Kind(row["kind"]),
-            program=problems[row["problem_id"]]["program"],
-            inputs=tuple(problems[row["problem_id"]]["inputs"]),
-            values=tuple(canonical(parse_value(output)) for output in problems[row["problem_id"]]["outputs"]),
-            answer=row["answer"],
+def probe_problems(problems: pa.Table) -> tuple[Problem, ...]:
+    """Return the problems of the project's probe in the schema of the public suites."""
+    return tuple(
+        Problem(
+            problem_id=row["problem_id"],
+            form=Form(row["kind"]),
+            group=row["kind"],
+            question="",
+            program=row["program"],
+            entry_point="f",
+            inputs=tuple(row["inputs"]),
+            outputs=tuple(row["outputs"]),
         )
-        for row in rows
+        for row in problems.to_pylist()
     )
-    ids = [f"{row['member_id']} {row['problem_id']} {row['attempt']}, whose answer is {row['answer']!r:.200}" for row in rows]
-    with rows_named("", ids):
-        judged = list(judge_answers(sandbox, items))
-    for row, judgement in zip(rows, judged, strict=True):
-        yield row | {"status": judgement.status, "correct": judgement.correct}
-
-
-def score(answers: pa.Table, players: Sequence[Player]) -> pa.Table:
-    """Return SCORES: greedy pass@1 and unbiased pass@n of each player, overall, by kind, and by kind and band.
-
-    pass@k = 1 - C(n - c, k) / C(n, k) for n attempts of which c are correct (Chen et al. 2021). Standard errors are over
-    problems, each problem one cluster; they are undefined (absent) for fewer than two problems.
-    """
-    rows = []
-    listed = answers.select(["member_id", "problem_id", "kind", "band", "greedy", "correct"]).to_pylist()
-    for player in players:
-        own = [row for row in listed if row["member_id"] == player.member_id]
-        groups = [("all", own)]
-        groups += [(kind, [row for row in own if row["kind"] == kind]) for kind in sorted({row["kind"] for row in own})]
-        bands = sorted({(row["kind"], row["band"]) for row in own})
-        groups += [
-            (f"{kind} band {band}", [row for row in own if (row["kind"], row["band"]) == (kind, band)]) for kind, band in bands
-        ]
-        for group, members in groups:
-            for measure, values, attempts in _measures(members):
-                rows.append(_score_row(answers["suite"][0].as_py(), player, group, measure, values, attempts))
-    return tables.table(rows, tables.SCORES)
 
 
 @dataclass(frozen=True)
-class FormShares:
-    """One adapter's greedy or sampled answers: the share in the required format, and how many of those are correct.
+class StoredCompletion:
+    """A completion with its contestant, problem and attempt (0: the greedy one). `bare`: the text is the answer itself."""
 
-    Standard errors are over problems; all attempts at one problem form a cluster. `right` is a linearized ratio of sums.
-    """
-
-    adapter_id: str
-    greedy: bool
-    formed: float
-    formed_stderr: float | None
-    right: float
-    right_stderr: float | None
-    problems: int
+    contestant: Contestant
+    problem_id: str
+    attempt: int
+    text: str
+    cut: str = ""  # why there is no complete text: `too_long` for a prompt that leaves no room
+    bare: bool = False
+    truncated: bool = False
 
 
-def forms(answers: pa.Table) -> list[FormShares]:
-    """Return how well every adapter's answers follow the required format, greedy before sampled."""
-    found: dict[tuple[str, bool], dict[str, list[tuple[bool, bool]]]] = {}
-    for row in answers.select(["adapter_id", "greedy", "problem_id", "status", "correct"]).to_pylist():
-        own = found.setdefault((row["adapter_id"], row["greedy"]), {})
-        own.setdefault(row["problem_id"], []).append((row["status"] != "format", row["correct"]))
-    return [_form(adapter, greedy, list(own.values())) for (adapter, greedy), own in found.items()]
+def complete(
+    contestants: Sequence[Contestant], problems: Sequence[Problem], engine: Engine, ask: SamplingPlan
+) -> list[StoredCompletion]:
+    """Return every contestant's greedy and sampled completions on every problem, all in one engine's batches."""
+    encoded = [tuple(engine.encode(ask.words.asks(problem))) for problem in problems]
+    stops = [ask.words.stops(problem) for problem in problems]
+    found: list[StoredCompletion] = []
+    for attempts, temperature in ((range(1), 0.0), (range(1, ask.attempts + 1), ask.temperature)):
+        asked = [(who, number, attempt) for who in contestants for number in range(len(problems)) for attempt in attempts]
+        fitting = [item for item in asked if len(encoded[item[1]]) < engine.window]
+        requests = [
+            Request(encoded[number], who.adapter_id, _seed(ask, problems[number], attempt), ask.max_new_tokens, stops[number])
+            for who, number, attempt in fitting
+        ]
+        completions = engine.generate(requests, temperature) if requests else []
+        made = dict(zip(fitting, completions, strict=True))
+        for who, number, attempt in asked:
+            completion = made.get((who, number, attempt))
+            text = "" if completion is None else before_stop(engine.decode(completion.token_ids), stops[number])
+            cut, truncated = ("too_long", True) if completion is None else ("", completion.truncated)
+            found.append(StoredCompletion(who, problems[number].problem_id, attempt, text, cut, truncated=truncated))
+    return found
 
 
-def _form(adapter_id: str, greedy: bool, problems: list[list[tuple[bool, bool]]]) -> FormShares:
-    counts = [(len(own), sum(formed for formed, _ in own), sum(right for _, right in own)) for own in problems]
-    formed, formed_stderr = _ratio([(one[1], one[0]) for one in counts])
-    right, right_stderr = _ratio([(one[2], one[1]) for one in counts])
-    return FormShares(adapter_id, greedy, formed, formed_stderr, right, right_stderr, len(problems))
+def _seed(ask: SamplingPlan, problem: Problem, attempt: int) -> int:
+    # The same for all contestants and generations: scores are compared in pairs on common random numbers.
+    return completion_seed(ask.seed, 0, "benchmark", problem.problem_id, attempt)
 
 
-def _ratio(clusters: list[tuple[int, int]]) -> tuple[float, float | None]:
-    """Return a ratio of sums over clusters and its standard error; NaN if the denominator is 0."""
-    over, under, n = sum(top for top, _ in clusters), sum(bottom for _, bottom in clusters), len(clusters)
-    if not under:
-        return math.nan, None
-    ratio = over / under
-    spread = math.fsum((top - ratio * bottom) ** 2 for top, bottom in clusters)
-    return ratio, math.sqrt(spread * n / (n - 1)) / under if n > 1 else None
+@dataclass(frozen=True)
+class ReadAnswer:
+    """The answer read from a completion to a problem; None if there is none."""
+
+    problem: Problem
+    answer: str | None
+    name: str  # contestant, problem and attempt, for messages
+
+    def shown(self) -> str:
+        """Return the name with the beginning of the answer."""
+        return f"{self.name}, whose answer is {self.answer!r:.200}"
 
 
-def _measures(rows: list[dict]) -> Iterator[tuple[str, list[float], int]]:
-    yield "pass@1 greedy", [float(row["correct"]) for row in rows if row["greedy"]], 1
-    sampled: dict[str, list[bool]] = {}
-    for row in rows:
-        if not row["greedy"]:
-            sampled.setdefault(row["problem_id"], []).append(row["correct"])
-    attempts = min(map(len, sampled.values()), default=0)
-    if attempts:
-        yield "avg@1", [sum(correct) / len(correct) for correct in sampled.values()], attempts
-        yield f"pass@{attempts}", [pass_at_k(len(c), sum(c), attempts) for c in sampled.values()], attempts
+@dataclass(frozen=True)
+class Grader:
+    """Gives the verdict of each answer to problems of these forms, in order."""
+
+    forms: tuple[Form, ...]
+    grade: Callable[[Sequence[ReadAnswer]], list[Verdict]]
 
 
-def pass_at_k(attempts: int, correct: int, k: int) -> float:
-    """Return the unbiased estimate of pass@k (Chen et al. 2021). Raise ValueError if it is undefined (attempts < k)."""
-    if attempts < k:
-        raise ValueError(f"pass@{k} is undefined for {attempts} attempts")
-    return 1.0 - math.comb(attempts - correct, k) / math.comb(attempts, k)
+def value_grader(sandbox: Sandbox, progress: Progress = silent) -> Grader:
+    """Return the grader of the project's own three kinds, which compares values as a run does."""
+
+    def grade(answers: Sequence[ReadAnswer]) -> list[Verdict]:
+        items = (
+            AnswerItem(
+                kind=one.problem.form.value,
+                program=one.problem.program,
+                inputs=one.problem.inputs,
+                values=tuple(canonical(parse_value(output)) for output in one.problem.outputs),
+                answer=one.answer,
+            )
+            for one in answers
+        )
+        with rows_named("", [one.shown() for one in answers]):
+            found = counted(judge_answers(sandbox, items), "answers", len(answers), progress)
+            return [(str(one.status), one.correct) for one in found]
+
+    return Grader(VALUES, grade)
 
 
-def _score_row(suite: str, player: Player, group: str, measure: str, values: list[float], attempts: int) -> dict:
-    mean = math.fsum(values) / len(values)
-    spread = math.fsum((value - mean) ** 2 for value in values)
-    stderr = math.sqrt(spread / (len(values) - 1) / len(values)) if len(values) > 1 else None
+def program_grader(sandboxes: Sandboxes, expected: Expected) -> Grader:
+    """Return the grader of programs, which runs the suite's tests; `expected` are the outputs of the reference solutions."""
+
+    def grade(answers: Sequence[ReadAnswer]) -> list[Verdict]:
+        scores = score_programs([(one.problem, one.answer) for one in answers], sandboxes, expected)
+        return [(str(score.status), score.correct) for score in scores]
+
+    return Grader(PROGRAMS, grade)
+
+
+def mathematics_grader(grader: MathGrader) -> Grader:
+    """Return the grader of expressions."""
+
+    def grade(answers: Sequence[ReadAnswer]) -> list[Verdict]:
+        replies = grader.grade([MathAnswer(one.problem.outputs, one.answer) for one in answers])
+        return [(str(reply.status), reply.status == "correct") for reply in replies]
+
+    return Grader((Form.MATHEMATICS,), grade)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What ANSWERS name besides the verdicts. Public suites have no bands, and keep only the beginning of a very long text."""
+
+    suite: str
+    bands: Mapping[str, int] = field(default_factory=dict)
+    kept_text: int | None = KEPT_TEXT
+
+
+def judge(
+    given: Sequence[StoredCompletion],
+    problems: Sequence[Problem],
+    words: SuitePrompts,
+    graders: Sequence[Grader],
+    recording: Recording,
+) -> pa.Table:
+    """Return ANSWERS: one row per completion, in order, with its status and whether it counts."""
+    by_id = {problem.problem_id: problem for problem in problems}
+    read = [_read(by_id[one.problem_id], one, words) for one in given]
+    verdicts: list[Verdict] = [("", False)] * len(given)
+    for grader in graders:
+        places = [place for place, one in enumerate(read) if one.problem.form in grader.forms]
+        found = grader.grade([read[place] for place in places]) if places else []
+        for place, verdict in zip(places, found, strict=True):
+            verdicts[place] = verdict
+    rows = [
+        _row(recording, one, answer, *_final(one, verdict)) for one, answer, verdict in zip(given, read, verdicts, strict=True)
+    ]
+    return tables.table(rows, tables.ANSWERS)
+
+
+def answer_probe(
+    contestants: Sequence[Contestant],
+    problems: pa.Table,
+    engine: Engine,
+    sandbox: Sandbox,
+    ask: SamplingPlan,
+    progress: Progress = silent,
+) -> pa.Table:
+    """Return ANSWERS of the contestants to the project's probe, judged as in a run."""
+    listed = probe_problems(problems)
+    bands = dict(zip(problems["problem_id"].to_pylist(), problems["band"].to_pylist(), strict=True))
+    given = complete(contestants, listed, engine, ask)
+    return judge(given, listed, ask.words, [value_grader(sandbox, progress)], Recording(ask.suite, bands, None))
+
+
+def _read(problem: Problem, one: StoredCompletion, words: SuitePrompts) -> ReadAnswer:
+    name = f"{one.contestant.member_id} {problem.problem_id} {one.attempt}"
+    if one.cut or len(one.text) > MAX_TEXT:
+        return ReadAnswer(problem, None, name)
+    with reading(name, one.text):
+        return ReadAnswer(problem, one.text if one.bare else words.reads(problem, one.text, one.truncated), name)
+
+
+def _final(one: StoredCompletion, verdict: Verdict) -> Verdict:
+    if one.cut or len(one.text) > MAX_TEXT:
+        return one.cut or "too_long", False
+    return verdict
+
+
+def _row(recording: Recording, one: StoredCompletion, read: ReadAnswer, status: str, correct: bool) -> dict[str, Any]:
     return {
-        "suite": suite,
-        "member_id": player.member_id,
-        "role": player.role,
-        "adapter_id": player.adapter_id,
-        "adapter_sha256": player.adapter_sha256,
-        "group": group,
-        "measure": measure,
-        "score": mean,
-        "stderr": stderr,
-        "problems": len(values),
-        "attempts": attempts,
+        "suite": recording.suite,
+        "problem_id": one.problem_id,
+        "member_id": one.contestant.member_id,
+        "kind": read.problem.group,
+        "band": recording.bands.get(one.problem_id, 0),
+        "attempt": one.attempt,
+        "greedy": one.attempt == 0,
+        "adapter_id": one.contestant.adapter_id or "base",
+        "adapter_sha256": one.contestant.adapter_sha256,
+        "text": _storable(one.text, recording.kept_text),
+        "answer": None if read.answer is None else _storable(read.answer, recording.kept_text),
+        "status": status,
+        "correct": correct,
     }
+
+
+def _storable(text: str, most: int | None) -> str:
+    """Return the beginning of a text without lone surrogates, which Parquet cannot store."""
+    return text.encode(errors="replace").decode()[:most]

@@ -8,9 +8,9 @@ teacher's reward also depends on the invalid ones.
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from stages.core import tables
+from stages.core.earlier_tasks import TaskKey
 from stages.core.judging.judge import TaskItem, TaskVerdict, judge_tasks
 from stages.core.judging.shapes import shapes, value_types
 from stages.core.method.buffer import task_key
@@ -20,22 +20,12 @@ from stages.core.prompts.styles import Kind, PromptStyle, solver_prompt
 from stages.core.row_errors import rows_named
 from stages.core.sandbox.protocol import Sandbox
 
-TaskKey = tuple[str, str, tuple[str, ...]]
-
-
-def known_keys(seeds: pa.Table, earlier: Sequence[pa.Table]) -> set[TaskKey]:
-    """Return the keys of all stored tasks: seed rows and valid tasks of earlier generations."""
-    known = _keys(seeds)
-    for tasks in earlier:
-        known |= _keys(tasks.filter(pc.equal(tasks["status"], "valid")))
-    return known
-
 
 def verify(
     proposals: pa.Table,
     sandbox: Sandbox,
     style: PromptStyle,
-    known: set[TaskKey],
+    known: Collection[TaskKey],
     probe_keys: Collection[str],
     gates: Sequence[str],
     fits: Callable[[str], bool],
@@ -53,7 +43,7 @@ def verify(
     judged = counted(judge_tasks(sandbox, items), "proposals", len(items), progress)
     with rows_named("proposals", ids):
         verdicts = dict(zip(ids, judged, strict=True))
-    seen = set(known)
+    seen: set[TaskKey] = set()
     rows = []
     for proposal in listed:
         row = _row(proposal, verdicts.get(proposal["proposal_id"]))
@@ -61,7 +51,11 @@ def verify(
             row |= {"status": "too_long", "detail": "the student's prompt leaves no room for an answer"}
         if row["status"] == "valid":
             key = task_key(row["kind"], row["program_key"], row["inputs"])
-            row |= {"duplicate": key in seen, "probe_overlap": row["program_key"] in probe_keys, "gate": _first_gate(row, gates)}
+            row |= {
+                "duplicate": key in known or key in seen,
+                "probe_overlap": row["program_key"] in probe_keys,
+                "gate": _first_gate(row, gates),
+            }
             seen.add(key)
         rows.append(row)
     return tables.table(_with_shapes(rows, sandbox), tables.TASKS)
@@ -96,8 +90,3 @@ def _posed(style: PromptStyle, row: dict) -> str:
 def _first_gate(row: dict, gates: Sequence[str]) -> str | None:
     """Return the first gate that stops the task, or None if it passes all."""
     return next((name for name in gates if GATES[name](row)), None)
-
-
-def _keys(stored: pa.Table) -> set[TaskKey]:
-    columns = (stored["kind"], stored["program_key"], stored["inputs"])
-    return {task_key(kind, key, inputs) for kind, key, inputs in zip(*(c.to_pylist() for c in columns), strict=True)}

@@ -187,6 +187,55 @@ def test_no_room_is_a_corridor():
     assert not crowded, crowded
 
 
+def private_names(source: str) -> set[str]:
+    """The private names that a file defines: functions, methods, variables, and attributes of its own objects."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _is_own(node.value):
+            found.add(node.attr)
+    return {name for name in found if _is_private(name)}
+
+
+def borrowed(source: str, elsewhere: set[str]) -> list[str]:
+    """The private names of other modules of the product that a file imports or reaches through an object."""
+    own, found = private_names(source), []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in {"flows", "stages"}:
+            found += [f"line {node.lineno}: {alias.name} of {node.module}" for alias in node.names if _is_private(alias.name)]
+        elif isinstance(node, ast.Attribute) and node.attr in elsewhere - own and not _is_own(node.value):
+            found.append(f"line {node.lineno}: .{node.attr}")
+    return found
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name != "_"
+
+
+def _is_own(value: ast.expr) -> bool:
+    return isinstance(value, ast.Name) and value.id in {"self", "cls"}
+
+
+def test_no_module_borrows_the_private_names_of_another():
+    """Libraries' private names are not meant: only those that a module of ours defines."""
+    sources = {path.relative_to(ROOT).as_posix(): path.read_text() for path in files()}
+    known = set().union(*map(private_names, sources.values()))
+    faults = [f"{place}, {one}" for place, source in sources.items() for one in borrowed(source, known)]
+    assert not faults, "\n".join(faults)
+
+
+def test_borrowing_is_seen_in_imports_and_through_objects():
+    known = private_names("_CURRENT = 1\n\ndef _apply(): ...\n\nclass A:\n    def __init__(self): self._ends = 0")
+    assert known == {"_CURRENT", "_apply", "_ends"}
+    assert borrowed("from flows.config import _apply", known) and borrowed("session._CURRENT.set(1)", known)
+    assert borrowed("def bench(engine):\n    engine._ends = 1", known) and borrowed("import a\nprint(a._apply())", known)
+    assert not borrowed("from re import _parser\nimport os\nos._exit(0)\nmodel.config._attn = 1", known)
+    assert not borrowed("class B:\n    def __init__(self, other): self._ends = other._ends", known)
+
+
 @pytest.mark.parametrize(
     ("path", "source", "why"),
     [

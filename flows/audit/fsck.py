@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from flows.audit.fsck_advice import advice
 from flows.audit.invariants import GenerationInputs, problems
-from flows.audit.replay_check import replay_problems, stored_columns
+from flows.audit.replay_check import replay_problems
 from flows.backend import Backend
 from flows.choices import check_sources, choose
 from flows.config import ConfigError, RunConfig, parse
@@ -27,6 +27,7 @@ from flows.run.resume import mark_damaged
 from flows.run.run import SCHEMAS, Retired, Run
 from flows.run.scan import RunScan, check_chain, check_inputs, complete, dependents, survey_of
 from flows.storage import Damaged, NotStored, StoreRefused, decode_table
+from stages.core.earlier_tasks import EarlierTasks
 from stages.core.lora.adapter_files import WEIGHTS_FILE
 from stages.core.method.rewards import RULES, Rule
 from stages.core.population import Member, population_after
@@ -86,22 +87,25 @@ def _check_contents(survey: RunScan, description: Json) -> None:
     digests = _digests(survey) if complete(survey) else None
     population: list[Member] | None = None
     stored: set[str] | None = None
-    past: list[pa.Table] | None = None  # the tasks that replays are drawn from
+    earlier: EarlierTasks | None = None  # the tasks that replays are drawn from
     for generation in (None, *survey.generations()):
         refs = [ref for _, manifest in survey.of(generation) for ref in manifest.outputs]
         own = {name: table for uri, table in _sound_tables(survey, refs).items() if (name := _table_name(uri, generation))}
         if generation is None:
             stored = set(own["seeds"]["task_id"].to_pylist()) if "seeds" in own else None
-            past = [own["seeds"]] if "seeds" in own and replaying else None
+            earlier = EarlierTasks(own["seeds"]) if "seeds" in own and replaying else None
             population = population_after(own["population"], OFFSPRING.empty_table(), -1) if "population" in own else None
             continue
         given = functions[next((ref.origin for ref in refs if ref.origin), "")]
         if given is not None:
-            again = replay_problems(own, given[0], past, generation) if past is not None else ()
+            again = replay_problems(own, given[0], earlier, generation) if earlier is not None else ()
             for name, problem in chain(problems(own, GenerationInputs(population, stored, digests, *given)), again):
                 survey.report(f"{folder_of(generation)}/{name}.parquet", problem, False)
         stored = stored | _stored(own["tasks"]) if stored is not None and "tasks" in own else None
-        past = [*past, stored_columns(own["tasks"])] if past is not None and "tasks" in own else None
+        if earlier is not None and "tasks" in own:
+            earlier.add(own["tasks"])
+        else:
+            earlier = None
         whole = "ratings" in own and "offspring" in own
         population = population_after(own["ratings"], own["offspring"], generation) if whole else None
     benchmarks = [manifest for uri, manifest in survey.manifests.items() if uri.startswith("benchmarks/")]

@@ -1,34 +1,26 @@
 """Invariants of the tasks that fill short batches: the draw is repeated from the earlier tables and compared."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from flows.config import RunConfig
-from stages.core import tables
-from stages.core.method.buffer import snapshots
+from stages.core.earlier_tasks import EarlierTasks
 from stages.core.method.top_up import replay_id, replays
-
-_STORED = [*tables.SEEDS.names, "teacher_id", "status", "duplicate", "gate"]
-
-
-def stored_columns(tasks: pa.Table) -> pa.Table:
-    """Return the columns of a generation's tasks that the check of later ones needs."""
-    return tasks.filter(pc.equal(tasks["status"], "valid")).select(_STORED)
 
 
 def replay_problems(
-    found: Mapping[str, pa.Table], config: RunConfig, past: Sequence[pa.Table], generation: int
+    found: Mapping[str, pa.Table], config: RunConfig, earlier: EarlierTasks, generation: int
 ) -> Iterator[tuple[str, str]]:
     """Yield (table, problem) where the tasks posed again differ from those due, or are not attempted as often as configured.
 
-    `past` holds the seeds and the stored tasks of every earlier generation. Skipped while a table of `found` is absent.
+    `earlier` holds the tasks of every earlier generation. Skipped while a table of `found` is absent.
     """
     if not config.solve.top_up or not {"matches", "tasks", "rollouts"} <= set(found):
         return
-    due, made = _due(found, config, past, generation), _made(found)
+    due, made = _due(found, config, earlier, generation), _made(found)
     expected = config.solve.trained_attempts or config.solve.attempts
     wrong = [one for one in due if made[one] and made[one] != expected]
     for problem, ids in (
@@ -42,11 +34,11 @@ def replay_problems(
             yield "rollouts", f"{problem}: {', '.join(listed[:3])}{more}"
 
 
-def _due(found: Mapping[str, pa.Table], config: RunConfig, past: Sequence[pa.Table], generation: int) -> set[str]:
-    rule, matches, (seeds, *earlier) = config.propose, found["matches"], past
+def _due(found: Mapping[str, pa.Table], config: RunConfig, earlier: EarlierTasks, generation: int) -> set[str]:
+    rule, matches = config.propose, found["matches"]
     known = pc.is_in(found["tasks"]["match_id"], pa.array(matches["match_id"].to_pylist(), pa.string()))
     tasks = found["tasks"].filter(known)  # a task without a match is reported elsewhere
-    buffers = snapshots(seeds, earlier, rule.buffer_size, set(matches["teacher_id"].to_pylist()), rule.buffer == "own")
+    buffers = earlier.snapshots(rule.buffer_size, set(matches["teacher_id"].to_pylist()), rule.buffer == "own")
     drawn = replays(matches, tasks, buffers, rule.groups * rule.group_size, config.seed, generation)
     return {replay_id(match_id, row["task_id"]) for match_id, rows in drawn.items() for row in rows}
 

@@ -138,11 +138,8 @@ def _generations(adapters: int, generations: int, asleep: float = 0.0) -> list[f
                 seconds.append(time.monotonic() - began - (10 + adapters) * asleep)
 
     config = load("chaos", [f"generations={generations + 1}", "benchmark.every=1"])
-    token = session._CURRENT.set(NoStages(config, adapters, asleep))  # type: ignore[arg-type]
-    try:
+    with session.as_current(NoStages(config, adapters, asleep)):  # type: ignore[arg-type]
         whole()
-    finally:
-        session._CURRENT.reset(token)
     return seconds
 
 

@@ -60,7 +60,7 @@ def _vllm(model: Any, rank: int, num_adapters: int) -> Any:
 
     limits = EngineLimits(rank, rank, num_adapters, window=256, compile=False, dtype=str(model.dtype).removeprefix("torch."))
     engine = VLLMEngine(str(SEED_MODEL), limits, {})
-    engine._ends = frozenset()
+    engine.ends = frozenset()
     return engine
 
 

@@ -196,7 +196,7 @@ class _Grouped:
 
     def run(self) -> list[float]:
         """Compute gradients of all adapters in shared passes, and return their norms."""
-        self.trainer._accumulate(self.samples, self.budget)
+        self.trainer.accumulate(self.samples, self.budget)
         norms: list[float] = self.lora.gradients_NP.norm(dim=1).tolist()
         self.lora.clear_gradients()
         return norms

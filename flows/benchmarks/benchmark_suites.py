@@ -9,10 +9,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from flows.backend import PROBE, Backend
-from flows.benchmarks import entrants
+from flows.benchmarks import targets
 from flows.benchmarks.contamination import contamination
-from flows.benchmarks.entrants import BenchmarkTarget
-from flows.benchmarks.score import asked, folder_of_run, forms_text, players_of, probe_folder, score_run, scores_text
+from flows.benchmarks.score import contestants_of, folder_of_run, forms_text, probe_folder, request_for, score_run, scores_text
 from flows.benchmarks.suite_data import suite_of, suites_folder
 from flows.benchmarks.suite_score import (
     ELSEWHERE,
@@ -24,6 +23,7 @@ from flows.benchmarks.suite_score import (
     stored,
     words_of,
 )
+from flows.benchmarks.targets import BenchmarkTarget
 from flows.config import ConfigError, RunConfig
 from flows.run.run import Run
 from flows.storage import Store
@@ -41,19 +41,19 @@ def benchmark(arguments: Namespace, store: Store, run: Run | None) -> int:
         if run is not None and suite in PROBE and not arguments.completions:
             _probe_of_run(arguments, run, suite)
             continue
-        subject, question = _subject(arguments, store, run, suite)
+        target, request = _target(arguments, store, run, suite)
         if arguments.dry_run:
-            print(_plan(subject, question))
+            print(_plan(target, request))
             continue
-        scores = _scored(subject, question)
-        print(f"{suite}, {len(question.problems)} problems, style {question.style}\n{scores_text(scores)}")
-        print(_comparisons(subject, question), end="")
-        print(f"stored under {subject.run.run_id}/benchmarks/{folder_of(subject, question)}")
+        scores = _scored(target, request)
+        print(f"{suite}, {len(request.problems)} problems, style {request.style}\n{scores_text(scores)}")
+        print(_comparisons(target, request), end="")
+        print(f"stored under {target.run.run_id}/benchmarks/{folder_of(target, request)}")
     return 0
 
 
 def _check(arguments: Namespace) -> None:
-    """Check that there is exactly one subject, with only the options that apply to it."""
+    """Check that there is exactly one target, with only the options that apply to it."""
     chosen = [name for name in ("run", "model", "completions") if getattr(arguments, name)]
     if len(chosen) != 1:
         raise ConfigError("benchmark: give exactly one of RUN, --model and --completions")
@@ -71,11 +71,11 @@ def _check(arguments: Namespace) -> None:
 def _probe_of_run(arguments: Namespace, run: Run, suite: str) -> None:
     where = (arguments.adapter, arguments.generation, arguments.limit, arguments.attempts, arguments.members)
     if arguments.dry_run:
-        players = players_of(run, *where[:2], arguments.members)
+        contestants = contestants_of(run, *where[:2], arguments.members)
         count = problems_of(suite, RunConfig(), None, arguments.limit)
         print(
-            f"{suite}: {len(count)} problems, {len(players)} adapters, "
-            f"{(1 + arguments.attempts) * len(players) * len(count)} answers"
+            f"{suite}: {len(count)} problems, {len(contestants)} adapters, "
+            f"{(1 + arguments.attempts) * len(contestants) * len(count)} answers"
         )
         return
     scores = score_run(run, suite, *where)
@@ -83,23 +83,23 @@ def _probe_of_run(arguments: Namespace, run: Run, suite: str) -> None:
     print(f"{suite}\n{scores_text(scores)}\n\n{forms_text(answers)}")
 
 
-def _subject(arguments: Namespace, store: Store, run: Run | None, suite: str) -> tuple[BenchmarkTarget, BenchmarkRequest]:
+def _target(arguments: Namespace, store: Store, run: Run | None, suite: str) -> tuple[BenchmarkTarget, BenchmarkRequest]:
     data = Path(arguments.data) if arguments.data else suites_folder()
     if run is not None:
-        players = players_of(run, arguments.adapter, arguments.generation, arguments.members)
-        subject = entrants.of_run(run, players, folder_of_run(run, arguments.adapter, arguments.generation, arguments.members))
+        contestants = contestants_of(run, arguments.adapter, arguments.generation, arguments.members)
+        target = targets.of_run(run, contestants, folder_of_run(run, arguments.adapter, arguments.generation, arguments.members))
     elif arguments.model:
-        subject = entrants.of_model(store, arguments.model, [Path(name) for name in arguments.adapter], _settings(arguments))
+        target = targets.of_model(store, arguments.model, [Path(name) for name in arguments.adapter], _settings(arguments))
     else:
         listed = problems_of(suite, RunConfig(), data, arguments.limit, arguments.since, arguments.until)
-        subject = entrants.of_completions(store, Path(arguments.completions), list(listed))
-    return subject, asked(
+        target = targets.of_completions(store, Path(arguments.completions), list(listed))
+    return target, request_for(
         suite,
-        subject.config,
+        target.config,
         data,
         limit=arguments.limit,
-        attempts=arguments.attempts if subject.given is None else 0,
-        style=arguments.style if subject.given is None else ELSEWHERE,
+        attempts=arguments.attempts if target.given is None else 0,
+        style=arguments.style if target.given is None else ELSEWHERE,
         max_new_tokens=arguments.max_new_tokens,
         window=(arguments.since, arguments.until),
     )
@@ -110,26 +110,26 @@ def _settings(arguments: Namespace) -> list[str]:
     return [f"model.style={style}", *arguments.set]
 
 
-def _scored(subject: BenchmarkTarget, question: BenchmarkRequest) -> pa.Table:
+def _scored(target: BenchmarkTarget, request: BenchmarkRequest) -> pa.Table:
     """Score with a progress bar if standard error is a terminal."""
-    columns = (TextColumn(question.suite), BarColumn(), MofNCompleteColumn(), TextColumn("shards"), TimeRemainingColumn())
+    columns = (TextColumn(request.suite), BarColumn(), MofNCompleteColumn(), TextColumn("shards"), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as bar:
-        task = bar.add_task(question.suite, total=None)
-        return score_suite(subject, question, lambda done, of: bar.update(task, completed=done, total=of))
+        task = bar.add_task(request.suite, total=None)
+        return score_suite(target, request, lambda done, of: bar.update(task, completed=done, total=of))
 
 
-def _plan(subject: BenchmarkTarget, question: BenchmarkRequest) -> str:
+def _plan(target: BenchmarkTarget, request: BenchmarkRequest) -> str:
     """Return the estimated cost: answers, maximum tokens, and minutes at the rate of the shards already done."""
-    if stored(subject, question) is not None:
-        return f"{question.suite}: already scored, nothing to do"
-    words, each = words_of(question, Backend(subject.config)), 1 + question.attempts
-    answers = len(question.problems) * len(subject.contestants) * each if subject.given is None else len(subject.given)
-    lines = [f"{question.suite}: {len(question.problems)} problems, {len(subject.contestants)} contestants, {answers} answers"]
-    if subject.given is None:
-        letters = sum(len(words.asks(problem)) for problem in question.problems)
-        lines.append(f"  prompts: about {letters // 4 * len(subject.contestants)} tokens; style {words.style}")
-        lines.append(f"  to write: at most {answers * question.max_new_tokens} tokens")
-    done = done_shards(subject, question)
+    if stored(target, request) is not None:
+        return f"{request.suite}: already scored, nothing to do"
+    words, each = words_of(request, Backend(target.config)), 1 + request.attempts
+    answers = len(request.problems) * len(target.contestants) * each if target.given is None else len(target.given)
+    lines = [f"{request.suite}: {len(request.problems)} problems, {len(target.contestants)} contestants, {answers} answers"]
+    if target.given is None:
+        letters = sum(len(words.asks(problem)) for problem in request.problems)
+        lines.append(f"  prompts: about {letters // 4 * len(target.contestants)} tokens; style {words.style}")
+        lines.append(f"  to write: at most {answers * request.max_new_tokens} tokens")
+    done = done_shards(target, request)
     if done:
         seconds = sum(one.clock["seconds"] for one in done) / sum(one.counts["answers"] for one in done)
         left = answers - sum(one.counts["answers"] for one in done)
@@ -137,12 +137,12 @@ def _plan(subject: BenchmarkTarget, question: BenchmarkRequest) -> str:
     return "\n".join(lines)
 
 
-def _comparisons(subject: BenchmarkTarget, question: BenchmarkRequest) -> str:
+def _comparisons(target: BenchmarkTarget, request: BenchmarkRequest) -> str:
     """Return every adapter's comparison with the base model, paired by problem."""
-    if len(subject.contestants) < 2 or subject.contestants[0].member_id != "base":
+    if len(target.contestants) < 2 or target.contestants[0].member_id != "base":
         return ""
-    uri = f"benchmarks/{folder_of(subject, question)}/answers.parquet"
-    rows = [row for row in subject.run.read_table(uri, "answers").to_pylist() if row["greedy"]]
+    uri = f"benchmarks/{folder_of(target, request)}/answers.parquet"
+    rows = [row for row in target.run.read_table(uri, "answers").to_pylist() if row["greedy"]]
     own: dict[str, dict[str, float]] = {}
     for row in rows:
         own.setdefault(row["member_id"], {})[row["problem_id"]] = float(row["correct"])

@@ -14,10 +14,10 @@ from flows.benchmarks.program_keys import program_keys
 from flows.benchmarks.suite_score import problems_of
 from flows.config import parse
 from flows.run.run import Manifest, Run
-from stages import suites as stage
 from stages.core import tables
 from stages.core.suites.contamination import MATCHES, SPAN, matches
 from stages.core.suites.problems import Problem, digest
+from stages.core.suites.scores import Contestant, suite_scores
 
 Key = tuple[str, str, str, str]  # what was scored, member, group, measure
 
@@ -105,9 +105,9 @@ def _both(run: Run, manifest: Manifest, touched: pa.Array) -> Iterator[tuple[Key
     answers = run.read_table(manifest.output("answers.parquet"), "answers")
     whole = run.read_table(manifest.output("scores.parquet"), "scores").to_pylist()
     who = {row["member_id"]: row for row in whole}
-    contestants = [stage.Participant(name, row["role"], row["adapter_id"], row["adapter_sha256"]) for name, row in who.items()]
+    contestants = [Contestant(name, row["role"], row["adapter_id"], row["adapter_sha256"]) for name, row in who.items()]
     left = answers.filter(pc.invert(pc.is_in(answers["problem_id"], touched)))
-    clean = stage.score(left, contestants).to_pylist() if left.num_rows else []
+    clean = suite_scores(left, contestants).to_pylist() if left.num_rows else []
     by_key = {(row["member_id"], row["measure"]): row for row in clean if row["group"] == "all"}
     where = manifest.output("answers.parquet").uri.split("/")[3]
     for row in whole:

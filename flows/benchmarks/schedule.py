@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from flows.config import RunConfig
-from flows.run.sharding import own_players
+from flows.run.sharding import own_contestants
 from flows.run.stage_io import StageIO
-from stages.benchmark import Player, score
 from stages.core import tables
 from stages.core.population import Member
 from stages.core.statistics.disagreement import disagreement
+from stages.core.suites.scores import Contestant, probe_scores
 
 
 @dataclass(frozen=True)
@@ -19,22 +19,22 @@ class Panel:
     """Adapters that are scored together, and the folder of their scores. No member is in it twice."""
 
     folder: str
-    players: list[Player]
+    contestants: list[Contestant]
 
 
 def shared(panels: Sequence[Panel], shards: int, part: str | None) -> list[Panel]:
-    """Return the panels with the players of a part; all players if the stage is not sharded."""
+    """Return the panels with the contestants of a part; all of them if the stage is not sharded."""
     if part is None:
         return list(panels)
-    count = min(shards, max(len(panel.players) for panel in panels))
-    return [Panel(panel.folder, own_players(panel.players, count, part)) for panel in panels]
+    count = min(shards, max(len(panel.contestants) for panel in panels))
+    return [Panel(panel.folder, own_contestants(panel.contestants, count, part)) for panel in panels]
 
 
 def write_panels(io: StageIO, panels: Sequence[Panel], answers: Sequence[pa.Table]) -> None:
     """Write the answers and scores of every panel, each in its folder."""
     for panel, table in zip(panels, answers, strict=True):
         io.write_at(f"{panel.folder}/answers.parquet", table, tables.ANSWERS)
-        io.write_at(f"{panel.folder}/scores.parquet", score(table, panel.players), tables.SCORES)
+        io.write_at(f"{panel.folder}/scores.parquet", probe_scores(table, panel.contestants), tables.SCORES)
         io.write_at(f"{panel.folder}/disagreement.parquet", disagreement(table), tables.METRICS)
 
 
@@ -43,11 +43,11 @@ def benchmarks_at(config: RunConfig, generation: int) -> bool:
     return _regular(config, generation) or any(_born_at(config, generation, age) for age in config.benchmark.children_at)
 
 
-def members_at(io: StageIO, config: RunConfig) -> list[Player]:
+def members_at(io: StageIO, config: RunConfig) -> list[Contestant]:
     """Return the members that public suites score in this generation, as trained; none outside the regular benchmarks."""
     if not (config.benchmark.suites and _regular(config, io.generation)):
         return []
-    return [_player(member) for member in io.trained_population() if _chosen(config, member)]
+    return [_contestant(member) for member in io.trained_population() if _chosen(config, member)]
 
 
 def panels(io: StageIO, config: RunConfig) -> Iterator[Panel]:
@@ -59,22 +59,22 @@ def panels(io: StageIO, config: RunConfig) -> Iterator[Panel]:
     rule, generation = config.benchmark, io.generation
     folder = f"benchmarks/{rule.suite}/generation={generation:04d}"
     if _regular(config, generation):
-        yield Panel(folder, [_player(member) for member in io.trained_population() if _chosen(config, member)])
+        yield Panel(folder, [_contestant(member) for member in io.trained_population() if _chosen(config, member)])
     ages = rule.children_at
     if 0 in ages and _born_at(config, generation, 0):
-        players = io.population()
-        newborn = [member for member in players if member.born == generation and _chosen(config, member)]
+        population = io.population()
+        newborn = [member for member in population if member.born == generation and _chosen(config, member)]
         wanted = {member.member_id for member in newborn}
         if not _regular(config, generation - 1):
             offspring = io.table("offspring", generation - 1).to_pylist()
             wanted |= {parent for row in offspring if row["member_id"] in wanted for parent in row["parents"]}
         if newborn:
-            yield Panel(f"{folder}/births", [_player(member) for member in players if member.member_id in wanted])
+            yield Panel(f"{folder}/births", [_contestant(member) for member in population if member.member_id in wanted])
     grown = [generation + 1 - age for age in ages if age and _born_at(config, generation, age)]
     if grown and not _regular(config, generation):
         found = [member for member in io.trained_population() if member.born in grown and _chosen(config, member)]
         if found:
-            yield Panel(f"{folder}/children", [_player(member) for member in found])
+            yield Panel(f"{folder}/children", [_contestant(member) for member in found])
 
 
 def _regular(config: RunConfig, generation: int) -> bool:
@@ -94,5 +94,5 @@ def _chosen(config: RunConfig, member: Member) -> bool:
     return config.benchmark.members == "all" or member.role != "teacher"
 
 
-def _player(member: Member) -> Player:
-    return Player(member.member_id, member.role, member.adapter_id, member.adapter_sha256)
+def _contestant(member: Member) -> Contestant:
+    return Contestant(member.member_id, member.role, member.adapter_id, member.adapter_sha256)

@@ -1,22 +1,25 @@
-"""Benchmarks next to a run: score any of its adapters on a suite, at any time, without interrupting training."""
+"""Scores of a run's adapters: on a suite at any time, without interrupting training, and inside the run as it trains."""
 
 import time
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from flows.backend import PROBE, Backend
-from flows.benchmarks import entrants
+from flows.benchmarks import targets
 from flows.benchmarks.suite_data import suite_of, suites_folder
-from flows.benchmarks.suite_score import BenchmarkRequest, problems_of, score_suite, style_of
+from flows.benchmarks.suite_score import BenchmarkRequest, folder_of, problems_of, score_suite, style_of
 from flows.config import ConfigError, RunConfig, parse
 from flows.run.manifest import Ref
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
-from stages import benchmark as stage
+from stages.benchmark import SamplingPlan, answer_probe, chosen_problems, own_words
 from stages.core import tables
 from stages.core.population import Member, population_after
+from stages.core.suites.scores import Contestant, forms, probe_scores
 
 
 def score_run(
@@ -34,15 +37,15 @@ def score_run(
 
     Scores already stored under the same name are read, not computed again.
     """
-    config, players = _config(run), players_of(run, adapter_ids, generation, members)
+    config, contestants = _config(run), contestants_of(run, adapter_ids, generation, members)
     if suite not in PROBE:
-        subject = entrants.of_run(run, players, folder_of_run(run, adapter_ids, generation, members))
-        return score_suite(subject, asked(suite, config, suites_folder(), limit=limit, attempts=attempts))
+        target = targets.of_run(run, contestants, folder_of_run(run, adapter_ids, generation, members))
+        return score_suite(target, request_for(suite, config, suites_folder(), limit=limit, attempts=attempts))
     folder = probe_folder(run, suite, adapter_ids, generation, limit, attempts, members)
     done = run.history.manifest(f"benchmarks/{folder}/benchmark.json")
     if done is not None and run.holds(done):
         return run.read_table(done.output("scores.parquet"), "scores")
-    return _score(run, config, suite, players, folder, limit, attempts)
+    return _score(run, config, suite, contestants, folder, limit, attempts)
 
 
 def probe_folder(
@@ -53,20 +56,20 @@ def probe_folder(
 
 
 def _score(
-    run: Run, config: RunConfig, suite: str, players: list[stage.Player], folder: str, limit: int, attempts: int
+    run: Run, config: RunConfig, suite: str, contestants: list[Contestant], folder: str, limit: int, attempts: int
 ) -> pa.Table:
     backend, began = Backend(config), time.monotonic()
     io = StageIO(run, "benchmark", None, None, config.model.name, config.model.alpha)
     try:
-        engine = backend.engine(io.adapters([player.adapter_id for player in players]))
-        problems = stage.chosen_problems(backend.problems(suite), limit)
-        plan = stage.BenchmarkPlan(suite, attempts, config.benchmark.max_new_tokens, config.engine.temperature)
-        answers = stage.answer(players, problems, engine, backend.style(), backend.sandbox(), plan, config.seed)
+        engine = backend.engine(io.adapters([one.adapter_id for one in contestants]))
+        problems = chosen_problems(backend.problems(suite), limit)
+        plan = probe_plan(suite, config, backend, attempts)
+        answers = answer_probe(contestants, problems, engine, backend.sandbox(), plan)
         versions: dict[str, Any] = {"engine": backend.engine_version(), "suite": backend.suite_digest(suite)}
         versions["sandbox"] = backend.walls()
     finally:
         backend.close()
-    scores = stage.score(answers, players)
+    scores = probe_scores(answers, contestants)
     outputs = [
         run.write_table_at(f"benchmarks/{folder}/answers.parquet", answers, tables.ANSWERS),
         run.write_table_at(f"benchmarks/{folder}/scores.parquet", scores, tables.SCORES),
@@ -75,6 +78,31 @@ def _score(
     inputs: list[Ref] = io.inputs()
     run.commit_benchmark(folder, inputs, outputs, counts, versions, {"seconds": round(time.monotonic() - began, 1)})
     return scores
+
+
+def probe_plan(suite: str, config: RunConfig, backend: Backend, attempts: int) -> SamplingPlan:
+    """Return how the project's probe is asked: with the prompts and at the temperature that the population is trained with."""
+    words = own_words(config.model.style, backend.style())
+    return SamplingPlan(suite, words, attempts, config.benchmark.max_new_tokens, config.engine.temperature, config.seed)
+
+
+def score_members(io: StageIO, config: RunConfig, backend: Backend, members: Sequence[Contestant]) -> None:
+    """Score a run's members as trained on every suite of `benchmark.suites`, in the run's own engine.
+
+    Scores are stored where `populora benchmark RUN` would put them, shard by shard and outside the chain, so that a killed step
+    resumes and the scheduled benchmark finds nothing left to do. The stage's manifest records the digests of the scores.
+    """
+    rule, found = config.benchmark, {}
+    for suite in rule.suites:
+        target = targets.of_run(io.run, members, folder_of_generation(io.generation, rule.members))
+        request = request_for(suite, config, suites_folder(), limit=rule.limit, attempts=rule.attempts)
+        score_suite(target, request, partial(backend.progress, f"shards of {suite}"), backend)
+        place = f"benchmarks/{folder_of(target, request)}"
+        done = io.run.history.manifest(f"{place}/benchmark.json")
+        assert done is not None, place
+        found[suite] = {"uri": f"{place}/scores.parquet", "sha256": done.output("scores.parquet").sha256}
+    if found:
+        io.version(suites=found)
 
 
 def scores_text(scores: pa.Table) -> str:
@@ -91,7 +119,7 @@ def scores_text(scores: pa.Table) -> str:
 def forms_text(answers: pa.Table) -> str:
     """Return the share of answers with the required format, and the share of those that are correct, as aligned lines."""
     lines = [f"{'adapter':16} {'answers':8} {'formed':>7} {'± s.e.':>8} {'right of formed':>15} {'± s.e.':>8} {'n':>6}"]
-    for one in stage.forms(answers):
+    for one in forms(answers):
         formed, right = (f"{100 * share:.2f}" for share in (one.formed, one.right))
         errors = ["" if error is None else f"{100 * error:.2f}" for error in (one.formed_stderr, one.right_stderr)]
         how = "greedy" if one.greedy else "sampled"
@@ -106,19 +134,19 @@ def newest_generation(run: Run) -> int:
 
 
 def scored_generations(run: Run, suite: str, members: str, limit: int, attempts: int) -> list[tuple[int, pa.Table]]:
-    """Return (generation, SCORES) of earlier benchmarks with the same question, oldest first."""
+    """Return (generation, SCORES) of earlier benchmarks with the same request, oldest first."""
     found = []
-    question = None if suite in PROBE else asked(suite, _config(run), suites_folder(), limit=limit, attempts=attempts)
+    request = None if suite in PROBE else request_for(suite, _config(run), suites_folder(), limit=limit, attempts=attempts)
     for generation in [-1, *run.history.generations()]:
         who = folder_of_run(run, [], generation, members)
-        tail = f"n{limit}-k{attempts}" if question is None else question.key[:12]
+        tail = f"n{limit}-k{attempts}" if request is None else request.key[:12]
         done = run.history.manifest(f"benchmarks/{suite}/asked/{who}-{tail}/benchmark.json")
         if done is not None and run.holds(done):
             found.append((generation, run.read_table(done.output("scores.parquet"), "scores")))
     return found
 
 
-def asked(
+def request_for(
     suite: str,
     config: RunConfig,
     data: Path | None,
@@ -141,7 +169,7 @@ def asked(
     )
 
 
-def players_of(run: Run, adapter_ids: list[str], generation: int | None, members: str) -> list[stage.Player]:
+def contestants_of(run: Run, adapter_ids: list[str], generation: int | None, members: str) -> list[Contestant]:
     """Return the requested adapters: by id, or by rule in a generation (None: the newest)."""
     named = adapter_ids or _given(members)
     if named:
@@ -150,7 +178,7 @@ def players_of(run: Run, adapter_ids: list[str], generation: int | None, members
 
 
 def folder_of_run(run: Run, adapter_ids: list[str], generation: int | None, members: str) -> str:
-    """Return a folder name for the subjects, so that equal questions share their answers."""
+    """Return a folder name for the targets, so that equal requests share their answers."""
     named = adapter_ids or _given(members)
     if named:
         return "-".join(named)
@@ -175,7 +203,7 @@ def _given(members: str) -> list[str]:
     return [] if rule else [name.strip() for name in members.split(",") if name.strip()]
 
 
-def _chosen(run: Run, config: RunConfig, generation: int, rule: str) -> list[stage.Player]:
+def _chosen(run: Run, config: RunConfig, generation: int, rule: str) -> list[Contestant]:
     """Return the members of a generation, as trained, that a rule selects."""
     empty = tables.OFFSPRING.empty_table()
     if generation < 0:
@@ -191,18 +219,18 @@ def _chosen(run: Run, config: RunConfig, generation: int, rule: str) -> list[sta
         kappa = config.evolution.kappa
         best = sorted(members, key=lambda member: (-(member.rating.mu - kappa * member.rating.sigma), member.member_id))
         members = best[: int(count)]
-    return [_player(member) for member in members if rule != "students" or member.role != "teacher"]
+    return [_contestant(member) for member in members if rule != "students" or member.role != "teacher"]
 
 
-def _player(member: Member) -> stage.Player:
-    return stage.Player(member.member_id, member.role, member.adapter_id, member.adapter_sha256)
+def _contestant(member: Member) -> Contestant:
+    return Contestant(member.member_id, member.role, member.adapter_id, member.adapter_sha256)
 
 
-def _named(run: Run, adapter_ids: list[str]) -> list[stage.Player]:
-    players = []
+def _named(run: Run, adapter_ids: list[str]) -> list[Contestant]:
+    contestants = []
     for adapter_id in adapter_ids:
         ref = run.history.find(f"adapters/{adapter_id}/adapter_model.safetensors")
         member = adapter_id.rpartition("-")[0]
         role = {"t": "teacher", "s": "student"}.get(member[:1], "both")
-        players.append(stage.Player(member, role, adapter_id, ref.sha256))
-    return players
+        contestants.append(Contestant(member, role, adapter_id, ref.sha256))
+    return contestants

@@ -1,7 +1,7 @@
 """Scores of a public suite, shard by shard: each shard of problems is answered, judged and committed before the next one.
 
 A killed benchmark resumes: committed shards are read, and no problem is answered or run twice. Everything is stored under
-`benchmarks/{suite}/…` of the subject's run, with every completion. A run's chain and lease are not touched.
+`benchmarks/{suite}/…` of the target's run, with every completion. A run's chain and lease are not touched.
 """
 
 import hashlib
@@ -19,20 +19,20 @@ import pyarrow as pa
 
 from flows.backend import HOME_PYTHON, PROBE, Backend
 from flows.benchmarks import suite_data
-from flows.benchmarks.entrants import BenchmarkTarget
+from flows.benchmarks.targets import BenchmarkTarget
 from flows.config import ConfigError, RunConfig
 from flows.run.manifest import Ref
 from flows.run.run import Manifest, Run
 from flows.settings import SandboxRule
-from stages import suites as stage
-from stages.benchmark import chosen_problems
+from stages import benchmark as stage
 from stages.core import tables
 from stages.core.engines.protocol import Engine
 from stages.core.prompts.chat_template import has_template, templated
 from stages.core.suites import prompts
 from stages.core.suites.code_scoring import Expected, Sandboxes
 from stages.core.suites.math_grader import MathGrader
-from stages.core.suites.problems import Form, Problem, chosen, digest
+from stages.core.suites.problems import Problem, chosen, digest
+from stages.core.suites.scores import suite_scores
 
 SHARD = 32
 CPU_SECONDS, PATIENT_SECONDS, MEMORY_MB, INPUT_TEXT = 10.0, 90.0, 4096, 1_000_000
@@ -43,7 +43,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class BenchmarkRequest:
-    """The question put to a subject: everything that the scores depend on besides the weights."""
+    """The request put to a target: everything that the scores depend on besides the weights."""
 
     suite: str
     problems: tuple[Problem, ...]
@@ -71,20 +71,7 @@ def problems_of(
 ) -> tuple[Problem, ...]:
     """The problems of a public suite or of the project's probe. Raises ConfigError."""
     if suite in PROBE:
-        listed = chosen_problems(Backend(config).problems(suite), limit).to_pylist()
-        return tuple(
-            Problem(
-                problem_id=row["problem_id"],
-                form=Form(row["kind"]),
-                group=row["kind"],
-                question="",
-                program=row["program"],
-                entry_point="f",
-                inputs=tuple(row["inputs"]),
-                outputs=tuple(row["outputs"]),
-            )
-            for row in listed
-        )
+        return stage.probe_problems(stage.chosen_problems(Backend(config).problems(suite), limit))
     return tuple(chosen(suite_data.load(suite, data), limit, since, until))
 
 
@@ -93,90 +80,90 @@ def style_of(backend: Backend) -> str:
     return "chat" if has_template(backend.tokenizer) else "completion"
 
 
-def words_of(question: BenchmarkRequest, backend: Backend) -> stage.SuitePrompts:
+def words_of(request: BenchmarkRequest, backend: Backend) -> stage.SuitePrompts:
     """Return the project's own prompts for its probe, the suite's fixed ones otherwise."""
-    if question.suite in PROBE:
+    if request.suite in PROBE:
         return stage.own_words(backend.config.model.style, backend.style())
-    if question.style == ELSEWHERE:
+    if request.style == ELSEWHERE:
         return stage.found_words()
-    if question.style != "chat":
-        return stage.public_words(question.style, str)
+    if request.style != "chat":
+        return stage.public_words(request.style, str)
     try:
-        return stage.public_words(question.style, templated(backend.tokenizer))
+        return stage.public_words(request.style, templated(backend.tokenizer))
     except ValueError as error:
         raise ConfigError(f"style chat: {backend.config.model.name}: {error}; use completion instead") from error
 
 
-def folder_of(subject: BenchmarkTarget, question: BenchmarkRequest) -> str:
+def folder_of(target: BenchmarkTarget, request: BenchmarkRequest) -> str:
     """Return a folder name for the request, so that equal requests share their answers."""
-    return f"{question.suite}/asked/{subject.who}-{question.key[:12]}"
+    return f"{request.suite}/asked/{target.who}-{request.key[:12]}"
 
 
-def stored(subject: BenchmarkTarget, question: BenchmarkRequest) -> pa.Table | None:
+def stored(target: BenchmarkTarget, request: BenchmarkRequest) -> pa.Table | None:
     """Return SCORES if this request has been scored before and its results are intact."""
-    done = subject.run.history.manifest(f"benchmarks/{folder_of(subject, question)}/benchmark.json")
-    if done is None or not subject.run.holds(done):
+    done = target.run.history.manifest(f"benchmarks/{folder_of(target, request)}/benchmark.json")
+    if done is None or not target.run.holds(done):
         return None
-    return subject.run.read_table(done.output("scores.parquet"), "scores")
+    return target.run.read_table(done.output("scores.parquet"), "scores")
 
 
 def score_suite(
-    subject: BenchmarkTarget,
-    question: BenchmarkRequest,
+    target: BenchmarkTarget,
+    request: BenchmarkRequest,
     progress: Progress = lambda done, of: None,
     backend: Backend | None = None,
 ) -> pa.Table:
-    """Return SCORES of the subject: stored results are read, missing ones are generated and judged.
+    """Return SCORES of the target: stored results are read, missing ones are generated and judged.
 
     `backend` provides the model and engine if one exists already.
     """
-    found = stored(subject, question)
+    found = stored(target, request)
     if found is not None:
         return found
-    began, folder = time.monotonic(), folder_of(subject, question)
-    shards = [question.problems[at : at + SHARD] for at in range(0, len(question.problems), SHARD)]
+    began, folder = time.monotonic(), folder_of(target, request)
+    shards = [request.problems[at : at + SHARD] for at in range(0, len(request.problems), SHARD)]
     parts: list[Ref] = []
     with ExitStack() as stack:
-        work = _Work(subject, question, stack, backend)
+        work = _Work(target, request, stack, backend)
         for number, shard in enumerate(shards):
             progress(number, len(shards))
             parts.append(_shard(work, f"{folder}/shards/{number:04d}", shard))
         progress(len(shards), len(shards))
         versions = work.versions()
-    answers = tables.join([subject.run.read_table(ref, "answers") for ref in parts], tables.ANSWERS)
-    scores = stage.score(answers, subject.contestants)
+    answers = tables.join([target.run.read_table(ref, "answers") for ref in parts], tables.ANSWERS)
+    scores = suite_scores(answers, target.contestants)
     place = f"benchmarks/{folder}"
     outputs = [
-        subject.run.write_table_at(f"{place}/answers.parquet", answers, tables.ANSWERS),
-        subject.run.write_table_at(f"{place}/scores.parquet", scores, tables.SCORES),
+        target.run.write_table_at(f"{place}/answers.parquet", answers, tables.ANSWERS),
+        target.run.write_table_at(f"{place}/scores.parquet", scores, tables.SCORES),
     ]
-    counts = {"problems": len(question.problems), "answers": answers.num_rows, "shards": len(shards)}
+    counts = {"problems": len(request.problems), "answers": answers.num_rows, "shards": len(shards)}
     clock = {"seconds": round(time.monotonic() - began, 1)}
-    subject.run.commit_benchmark(folder, [*subject.inputs, *parts], outputs, counts, versions, clock)
+    target.run.commit_benchmark(folder, [*target.inputs, *parts], outputs, counts, versions, clock)
     return scores
 
 
-def done_shards(subject: BenchmarkTarget, question: BenchmarkRequest) -> list[Manifest]:
+def done_shards(target: BenchmarkTarget, request: BenchmarkRequest) -> list[Manifest]:
     """Return the manifests of the committed shards, in order."""
-    folder, run = folder_of(subject, question), subject.run
-    count = -(-len(question.problems) // SHARD)
+    folder, run = folder_of(target, request), target.run
+    count = -(-len(request.problems) // SHARD)
     found = [run.history.manifest(f"benchmarks/{folder}/shards/{number:04d}/shard.json") for number in range(count)]
     return [one for one in found if one is not None]
 
 
 def _shard(work: "_Work", folder: str, problems: Sequence[Problem]) -> Ref:
     """Return the answers of one shard: read if committed, generated otherwise."""
-    run: Run = work.subject.run
+    run: Run = work.target.run
     uri = f"benchmarks/{folder}/shard.json"
     done = run.history.manifest(uri)
     if done is not None and run.holds(done):
         return replace(done.output("answers.parquet"), stamp="")
     began = time.monotonic()
-    answers = stage.judge(work.complete(problems), problems, work.question.suite, work.words, work.judges)
+    answers = stage.judge(work.complete(problems), problems, work.words, work.graders, stage.Recording(work.request.suite))
     ref = run.write_table_at(f"benchmarks/{folder}/answers.parquet", answers, tables.ANSWERS)
     clock = {"seconds": round(time.monotonic() - began, 1)}
     counts = {"problems": len(problems), "answers": answers.num_rows}
-    mine = Manifest(run.run_id, None, "benchmark", "", work.subject.inputs, (ref,), counts, work.versions(), clock)
+    mine = Manifest(run.run_id, None, "benchmark", "", work.target.inputs, (ref,), counts, work.versions(), clock)
     return replace(run.commit_as(uri, mine).output("answers.parquet"), stamp="")
 
 
@@ -194,54 +181,58 @@ def benchmark_sandboxes(backend: Backend, rule: SandboxRule) -> Sandboxes:
 class _Work:
     """Resources for answering and judging, each created on first use and closed with the stack."""
 
-    def __init__(self, subject: BenchmarkTarget, question: BenchmarkRequest, stack: ExitStack, backend: Backend | None) -> None:
-        self.subject, self.question, self.stack = subject, question, stack
-        self.backend = backend or Backend(subject.config)
+    def __init__(self, target: BenchmarkTarget, request: BenchmarkRequest, stack: ExitStack, backend: Backend | None) -> None:
+        self.target, self.request, self.stack = target, request, stack
+        self.backend = backend or Backend(target.config)
         if backend is None:
             stack.callback(self.backend.close)
-        self.words = words_of(question, self.backend)
+        self.words = words_of(request, self.backend)
         self.made: dict[str, bool] = {}
 
     def complete(self, problems: Sequence[Problem]) -> list[stage.StoredCompletion]:
         """Return completions by the engine, or those made elsewhere."""
-        if self.subject.given is not None:
+        if self.target.given is not None:
             wanted = {problem.problem_id for problem in problems}
-            return [one for one in self.subject.given if one.problem_id in wanted]
-        asked = self.question
+            return [one for one in self.target.given if one.problem_id in wanted]
+        asked = self.request
         ask = stage.SamplingPlan(asked.suite, self.words, asked.attempts, asked.max_new_tokens, asked.temperature, asked.seed)
-        return stage.complete(self.subject.contestants, problems, self.engine, ask)
+        return stage.complete(self.target.contestants, problems, self.engine, ask)
 
     @cached_property
     def engine(self) -> Engine:
         self.made["engine"] = True
-        return self.backend.engine(self.subject.adapters)
+        return self.backend.engine(self.target.adapters)
 
     @cached_property
-    def judges(self) -> stage.Graders:
-        grader = MathGrader(max(1, min(self.subject.config.threads, 4)), python=os.environ.get(HOME_PYTHON, ""))
-        self.stack.callback(grader.close)
-        return stage.Graders(self.sandboxes, self.expected, grader)
+    def graders(self) -> list[stage.Grader]:
+        mathematics = MathGrader(max(1, min(self.target.config.threads, 4)), python=os.environ.get(HOME_PYTHON, ""))
+        self.stack.callback(mathematics.close)
+        return [
+            stage.program_grader(self.sandboxes, self.expected),
+            stage.value_grader(self.sandboxes.usual),
+            stage.mathematics_grader(mathematics),
+        ]
 
     @cached_property
     def sandboxes(self) -> Sandboxes:
-        made = benchmark_sandboxes(self.backend, self.subject.config.sandbox)
+        made = benchmark_sandboxes(self.backend, self.target.config.sandbox)
         self.stack.callback(made.usual.close)
         self.stack.callback(made.patient.close)
         return made
 
     @cached_property
     def expected(self) -> Expected:
-        referenced = [problem for problem in self.question.problems if problem.reference]
+        referenced = [problem for problem in self.request.problems if problem.reference]
         return suite_data.expected(referenced, self.sandboxes) if referenced else {}
 
     def versions(self) -> dict[str, Any]:
         """Return the versions used, for the manifest: equal for equal requests."""
-        asked = self.question
+        asked = self.request
         rule = {"style": self.words.style, "attempts": asked.attempts, "max_new_tokens": asked.max_new_tokens}
         rule |= {"temperature": asked.temperature, "seed": asked.seed}
         found: dict[str, Any] = {"suite": digest(asked.problems), "question": rule}
         if asked.wording:
             found["prompt"] = asked.wording
-        if self.subject.model:
-            found["model"] = dict(self.subject.model)
+        if self.target.model:
+            found["model"] = dict(self.target.model)
         return found | {"engine": self.backend.engine_version() if self.made else {"kind": "elsewhere"}}

@@ -1,8 +1,8 @@
 """The parts of a stage: their names, and the function of the step that a spec names: a part, the whole stage, or the join."""
 
 from flows.backend import Backend
-from flows.benchmarks.in_run import score_members
 from flows.benchmarks.schedule import members_at, panels, write_panels
+from flows.benchmarks.score import score_members
 from flows.config import RunConfig
 from flows.run.sharding import WRITERS, joined_proposals, joined_rollouts, shard, split_answers
 from flows.run.stage_io import StageIO
@@ -44,17 +44,17 @@ def join(io: StageIO, config: RunConfig, backend: Backend) -> None:
     else:
         chosen = list(panels(io, config))
         parts = io.parts(names, tables.ANSWERS)
-        rows_each = sum(part.num_rows for part in parts) // sum(len(panel.players) for panel in chosen)
-        write_panels(io, chosen, list(split_answers(parts, [panel.players for panel in chosen], rows_each)))
+        rows_each = sum(part.num_rows for part in parts) // sum(len(panel.contestants) for panel in chosen)
+        write_panels(io, chosen, list(split_answers(parts, [panel.contestants for panel in chosen], rows_each)))
         score_members(io, config, backend, members_at(io, config))
 
 
 def _members(io: StageIO, config: RunConfig) -> list[str]:
     """Return who generates in this stage; for benchmarks, the larger panel."""
     shards = stage_of(io.stage).shards
-    if shards == "players":
-        players = max((panel.players for panel in panels(io, config)), key=len, default=[])
-        return [player.member_id for player in players]
+    if shards == "contestants":
+        contestants = max((panel.contestants for panel in panels(io, config)), key=len, default=[])
+        return [one.member_id for one in contestants]
     return list(dict.fromkeys(io.table("matches")[WRITERS[shards]].to_pylist())) if shards in WRITERS else []
 
 

@@ -66,6 +66,7 @@ class Session:
         self._workers, self._display = workers, display
         self._began = time.monotonic()
         self._watch = RunTables(run)
+        self._adapters: retention.Known = {}
 
     def run_stage(self, stage: str, generation: int | None, part: str | None = None) -> Reference:
         """Return the reference of a step, from its manifest if it is done; otherwise run it in the worker of its stage."""
@@ -135,7 +136,7 @@ class Session:
         rule = self.config.retention
         if rule.on:
             policy = retention.RetentionPolicy(rule.newest, rule.optimizer_every, rule.adapter_every)
-            retention.retire(self.run, policy, clock(), generation)
+            retention.retire(self.run, policy, clock(), generation, self._adapters)
 
     def finish(self) -> str:
         """Return the head of the chain of manifests: one digest for the whole run."""
@@ -165,11 +166,18 @@ def open_session(
         config = hub_models.pinned(config, known)
         check_resumable(run, config)  # under the lease: before that, another process may still create or change the run
         run.describe(dump(config), versions(config, known), clock())
-        token = _CURRENT.set(Session(config, run, workers, display, elsewhere, cluster))
-        try:
-            yield _CURRENT.get()
-        finally:
-            _CURRENT.reset(token)
+        with as_current(Session(config, run, workers, display, elsewhere, cluster)) as current:
+            yield current
+
+
+@contextmanager
+def as_current(current: Session) -> Iterator[Session]:
+    """Make this the session that the tasks of the running flow use."""
+    token = _CURRENT.set(current)
+    try:
+        yield current
+    finally:
+        _CURRENT.reset(token)
 
 
 def session() -> Session:

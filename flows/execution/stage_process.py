@@ -1,16 +1,12 @@
 """The flow's side of warm stage subprocesses: started on first use, one per interpreter, killed as a group."""
 
-import json
 import math
 import os
 import re
-import signal
-import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -23,6 +19,7 @@ from flows.run.lease import LeaseLost
 from flows.run.run import Overtaken
 from flows.stages import stage_of
 from flows.storage import StoreUnavailable
+from stages.core.child_process import ChildProcess, Json
 from stages.core.engines.protocol import EngineUnavailable
 from stages.core.sandbox.protocol import SandboxUnavailable
 from stages.core.suites.math_grader import GraderUnavailable
@@ -49,9 +46,8 @@ class WorkerLost(EngineUnavailable):
     """The worker process died (killed, out of memory). This is an external fault: the step is retried in a new worker."""
 
 
-Process = subprocess.Popen[str]
 Told = Callable[[Reading], None]
-_early: dict[tuple[str, int], Process] = {}  # by interpreter and threads: started, but not yet in use
+_early: dict[tuple[str, int], ChildProcess] = {}  # by interpreter and threads: started, but not yet in use
 
 
 def interpreter(config: RunConfig, stage: str) -> str:
@@ -70,7 +66,7 @@ class Workers:
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
-        self._running: dict[str, Process] = {}
+        self._running: dict[str, ChildProcess] = {}
 
     def __enter__(self) -> "Workers":
         return self
@@ -94,26 +90,26 @@ class Workers:
         """Return the answer of that interpreter's worker to an order. `told` receives its progress."""
         python = python or sys.executable
         worker = self._running.get(python)
-        if worker is None or worker.poll() is not None:
+        if worker is None or not worker.running:
             worker = self._running[python] = self._start(python)
         try:
             _tell(worker, order)
-            line = _listen_until(worker, what, stage_hours(), told)
+            answer = _listen_until(worker, what, stage_hours(), told)
         except BaseException:  # also on a cancel: a half-read answer leaves the worker unusable
             self._end(python, patience=0.0)
             raise
-        if not line:
+        if answer is None:
             self._end(python)
-        return _done(worker, line, what)
+        return _done(worker, answer, what)
 
-    def _start(self, python: str) -> Process:
+    def _start(self, python: str) -> ChildProcess:
         ready = _early.pop((python, self._threads), None)
-        return ready if ready is not None and ready.poll() is None else _launch(python, self._threads)
+        return ready if ready is not None and ready.running else _launch(python, self._threads)
 
     def _end(self, python: str, patience: float = 5.0) -> None:
         worker = self._running.pop(python, None)
         if worker is not None:
-            _let_go(worker, patience)
+            worker.end(patience)
 
 
 @contextmanager
@@ -131,7 +127,7 @@ def early_worker(config: RunConfig, prepare: bool) -> Iterator[Callable[[], None
     finally:
         unused = _early.pop(key, None)
         if unused is not None:
-            _let_go(unused, patience=0.0)
+            unused.end()
 
 
 def stage_hours() -> float:
@@ -146,92 +142,47 @@ def stage_hours() -> float:
     return hours
 
 
-def _tell(worker: Process, what: dict[str, Any]) -> None:
+def _tell(worker: ChildProcess, order: Mapping[str, Any]) -> None:
     """Send an order. Raises WorkerLost if the worker has died in the meantime."""
-    assert worker.stdin is not None
     try:
-        worker.stdin.write(json.dumps(what) + "\n")
-        worker.stdin.flush()
+        worker.send(order)
     except BrokenPipeError as error:
         raise WorkerLost("the worker exited before it received its step") from error
 
 
-def _listen_until(worker: Process, asked: str, hours: float, told: Told) -> str:
+def _listen_until(worker: ChildProcess, asked: str, hours: float, told: Told) -> Json | None:
     """Return the worker's answer. At the deadline, print the worker's stack on standard error, kill it and raise StageFailed.
 
     The clock runs in this process, because a single long call in the worker (such as a regular expression) would block one there.
     """
-    over = threading.Event()
-
-    def end() -> None:
-        over.set()
-        with suppress(ProcessLookupError):
-            worker.send_signal(WHERE)
-            time.sleep(LAST_WORDS_SECONDS)
-            os.killpg(worker.pid, signal.SIGKILL)
-
-    clock = threading.Timer(hours * 3600, end)
-    clock.daemon = True
-    clock.start()
-    try:
-        line = _listen(worker, told)
-    finally:
-        clock.cancel()
-    if over.is_set() and not line:
-        raise StageFailed(
-            f"{asked} took longer than {hours:g} h and was stopped; standard error shows its stack. If it is only slow, resume "
-            f"the run with a larger {HOURS}"
-        )
-    return line
+    deadline = time.monotonic() + hours * 3600
+    answer = worker.answer(deadline, lambda values: told(Reading(**values)))
+    if answer is None and time.monotonic() >= deadline:
+        answer = worker.last_words(WHERE, LAST_WORDS_SECONDS)
+        if answer is None:
+            raise StageFailed(
+                f"{asked} took longer than {hours:g} h and was stopped; standard error shows its stack. If it is only slow, "
+                f"resume the run with a larger {HOURS}"
+            )
+    return answer
 
 
-def _listen(worker: Process, told: Told = lambda reading: None) -> str:
-    """Return the answer; empty if the worker exited without one. Readings of its progress come first."""
-    assert worker.stdout is not None
-    for line in worker.stdout:
-        if "progress" not in (said := json.loads(line)):
-            return line
-        told(Reading(**said["progress"]))
-    return ""
-
-
-def _done(worker: Process, line: str, asked: str) -> dict[str, Any]:
+def _done(worker: ChildProcess, answer: Json | None, asked: str) -> Json:
     """Return the result in an answer. Raises the error that it names, or WorkerLost if there is no answer."""
-    if not line:
-        raise WorkerLost(f"the worker of {asked} exited with code {worker.wait()}")
-    answer = json.loads(line)
+    if answer is None:
+        raise WorkerLost(f"the worker of {asked} exited with code {worker.process.wait()}")
     if "error" in answer:
         raise _KNOWN.get(answer["error"], StageFailed)(answer["message"])
-    done: dict[str, Any] = answer["done"]
+    done: Json = answer["done"]
     return done
 
 
-def _check(worker: Process) -> None:
-    _done(worker, _listen(worker), "the check")
+def _check(worker: ChildProcess) -> None:
+    _done(worker, worker.answer(), "the check")
 
 
-def _launch(python: str, threads: int, *more: str) -> Process:
+def _launch(python: str, threads: int, *more: str) -> ChildProcess:
     quiet = {"VLLM_LOGGING_LEVEL": "ERROR"}  # otherwise 200 lines at every start; the user's setting wins
     environment = quiet | dict(os.environ) | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
     environment.setdefault(HOME_PYTHON, sys.executable)
-    return subprocess.Popen(
-        [python, "-m", "flows.worker", "--warm", *more],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=PROJECT,
-        env=environment,
-        start_new_session=True,
-    )
-
-
-def _let_go(worker: Process, patience: float) -> None:
-    """Let an idle worker close its sandbox, then make sure that its whole group is gone. A busy one does not listen."""
-    assert worker.stdin is not None and worker.stdout is not None
-    with suppress(OSError, subprocess.TimeoutExpired):  # it is killed below
-        worker.stdin.close()
-        worker.wait(timeout=patience)
-    with suppress(ProcessLookupError):  # it exited by itself
-        os.killpg(worker.pid, signal.SIGKILL)
-    worker.wait()
-    worker.stdout.close()
+    return ChildProcess([python, "-m", "flows.worker", "--warm", *more], environment, PROJECT, group=True)

@@ -22,7 +22,7 @@ from flows.experiments.comparison_text import (
     runs_table,
 )
 from flows.experiments.spec import BUDGETS, Experiment, Planned
-from flows.report.report import _written as write_whole
+from flows.report.report import write_whole
 from flows.report.report_page import Html, details, escape, joined, note, page
 from flows.storage import Store
 from stages.analysis.comparison import changes, differences

@@ -14,7 +14,7 @@ from flows.execution.stage_process import StageFailed
 from flows.experiments.comparison import FIRST
 from flows.experiments.comparison_page import write_comparison
 from flows.experiments.spec import Planned, planned, read
-from flows.generation import worlds_fault
+from flows.generation import RETRIES
 from flows.run.lease import LeaseHeld, hold
 from flows.run.run import Run
 from flows.storage import Store, open_store
@@ -59,7 +59,7 @@ def _run_all(runs: Sequence[Planned], opened: Store, store: str) -> list[str]:
     scored: set[tuple[object, ...]] = set()
     for one in runs:
         try:
-            _go_on(one, opened, store)
+            _run_or_resume(one, opened, store)
             _score_start_once(one, opened, store, scored)
         except StageFailed as error:
             failed.append(f"{one.run_id} failed ({str(error).splitlines()[0]})")
@@ -68,7 +68,7 @@ def _run_all(runs: Sequence[Planned], opened: Store, store: str) -> list[str]:
     return failed
 
 
-def _go_on(one: Planned, opened: Store, store: str) -> None:
+def _run_or_resume(one: Planned, opened: Store, store: str) -> None:
     if Run(opened, one.run_id).manifest("evolve", one.config.generations - 1) is None:
         print(f"{one.run_id}: {one.config.generations} generations", flush=True)
         train(run_id=one.run_id, store=store, config=one.config)
@@ -88,9 +88,7 @@ def _score_start_once(one: Planned, opened: Store, store: str, scored: set[tuple
     task_run_name="base-{one.run_id}",
     cache_policy=NO_CACHE,
     persist_result=False,
-    retries=3,
-    retry_delay_seconds=[5, 30, 120],
-    retry_condition_fn=worlds_fault,
+    **RETRIES,
 )
 def score_base(one: Planned, store: str) -> None:
     """Score the base model, as the adapter that every member starts with, on the run's own problems; once is enough."""

@@ -101,7 +101,7 @@ def rating_rows(ratings: Sequence[Row]) -> list[Row]:
 
 
 def match_rows(matches: Sequence[Row], tasks: Sequence[Row], grades: Sequence[Row]) -> list[Row]:
-    """Return the table of matches: who asked whom, how many tasks were valid, and how many attempts were correct."""
+    """Return the table of matches: teacher and student, how many tasks were valid, and how many attempts were correct."""
     valid, posed = (
         Counter(row["match_id"] for row in tasks if row["status"] == "valid"),
         Counter(row["match_id"] for row in tasks),

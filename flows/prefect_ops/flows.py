@@ -15,7 +15,7 @@ from pydantic import Field
 from flows.benchmarks.nightly import run_ids, score_store
 from flows.config import ConfigError
 from flows.execution.session import clock, versions
-from flows.generation import worlds_fault
+from flows.generation import RETRIES
 from flows.report.report import report as write_report
 from flows.run.fork import fork as make_fork
 from flows.run.run import Run
@@ -31,9 +31,7 @@ TRAIN = "train/train"
     task_run_name="score-{run_id}",
     cache_policy=NO_CACHE,
     persist_result=False,
-    retries=3,
-    retry_delay_seconds=[5, 30, 120],
-    retry_condition_fn=worlds_fault,
+    **RETRIES,
 )
 def score(store: str, run_id: str, suites: list[str], members: str, limit: int, attempts: int) -> tuple[str, int]:
     """Score a run's newest generation. Returns the table for display, and how many suites could not be scored."""

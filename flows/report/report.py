@@ -27,7 +27,7 @@ def report(run: Run, out: Path) -> Path:
     out = _place(out)  # before the work, so that a refusal comes immediately
     links = ArtifactLinks(run.store, run.run_id, out)
     text = page(f"Run {run.run_id}", _lead(gathered, links), _sections(gathered, links))
-    return _written(out, text.encode())
+    return write_whole(out, text.encode())
 
 
 def export_figures(run: Run, folder: Path) -> list[Path]:
@@ -36,13 +36,13 @@ def export_figures(run: Run, folder: Path) -> list[Path]:
     for draw in EVERY.values():
         plate = draw(gathered)
         if plate.figure is not None:
-            written.append(_written(folder / f"{plate.name}.svg", svg(plate.figure, plate.name).encode()))
+            written.append(write_whole(folder / f"{plate.name}.svg", svg(plate.figure, plate.name).encode()))
             plate.figure.savefig(folder / f"{plate.name}.png", dpi=200, facecolor="white")
             written.append(folder / f"{plate.name}.png")
     return written
 
 
-def _written(out: Path, data: bytes) -> Path:
+def write_whole(out: Path, data: bytes) -> Path:
     """Write the file atomically. Raises StoreRefused if the user may not write there."""
     out = _place(out)
     temporary = out.with_name(f".{out.name}.new")

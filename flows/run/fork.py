@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from flows.config import ConfigError, RunConfig, _apply, differences, dump, parse, with_defaults
+from flows.config import ConfigError, RunConfig, apply_setting, differences, dump, parse, with_defaults
 from flows.run.history import History
 from flows.run.lease import hold
 from flows.run.manifest import Manifest, Ref, digest, manifest_uri
@@ -60,7 +60,7 @@ def _changed(config: RunConfig, settings: Iterable[str], generation: int) -> Run
     """Return the configuration with the settings applied. Raises ConfigError for settings that the shared artifacts depend on."""
     values = dump(config)
     for setting in settings:
-        _apply(values, setting)
+        apply_setting(values, setting)
     changed = parse(values)
     for key in differences(dump(config), dump(changed)):
         if key.startswith(FIXED):

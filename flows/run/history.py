@@ -15,6 +15,7 @@ class History:
         self.store = store
         self.run_id = check_run_id(run_id)
         self._kept: dict[str, Manifest] = {}
+        self._tombstones: dict[str, Json] = {}
 
     def place(self, uri: str, origin: str = "") -> str:
         """Return the name in the store of an artifact of this run, or of the run it came from."""
@@ -116,7 +117,9 @@ class History:
         """Return tombstones by uri: what retention removed, with digest and reason, without those that a later file revokes."""
         found: dict[str, Json] = {}
         for place in self.store.list(self.place("gc/")):
-            values = chain.read_json(self.store.read(place), place)
+            if place not in self._tombstones:  # written once
+                self._tombstones[place] = chain.read_json(self.store.read(place), place)
+            values = self._tombstones[place]
             found |= {entry["uri"]: entry for entry in values["retired"]}
             for uri in values.get("kept", ()):
                 found.pop(uri, None)
@@ -129,6 +132,12 @@ class History:
             return
         if top == "benchmarks":
             yield from self.benchmarks()
+        if top == "adapters":  # t0-g0007 is of generation 7, and t0-start most likely of the start: no need to search the run
+            made = uri.split("/")[1].rpartition("-")[2]
+            if made.removeprefix("g").isdigit():
+                yield from self.of_generation(int(made.removeprefix("g")), parts=True)
+            elif made == "start":
+                yield from self.of_generation(None)
         if top != "start":
             for generation in reversed(self.generations()):
                 yield from self.of_generation(generation, parts=True)

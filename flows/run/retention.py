@@ -9,7 +9,7 @@ tombstone. Retention writes the tombstone, and only then looks for pins, before 
 What was pinned in between stays, and a later `gc/` file revokes its tombstone (`kept`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,12 +42,30 @@ class Retirement:
     size: int
 
 
-def retire(run: Run, policy: RetentionPolicy, clock: Mapping[str, Any], generation: int | None = None) -> list[Retirement]:
-    """Note and remove what the policy drops once `generation` (default: the newest complete one) is done. Requires the lease."""
+@dataclass(frozen=True)
+class GenerationAdapters:
+    """What retention needs of a complete generation: the adapter files it wrote, its deaths, and whom its benchmark scored."""
+
+    files: tuple[tuple[Manifest, Ref], ...]
+    deaths: frozenset[str]
+    benchmarked: frozenset[str]
+
+
+Known = dict[int, GenerationAdapters]
+"""Complete generations that were read before, by number. They never change, so a session reads each one once."""
+
+
+def retire(
+    run: Run, policy: RetentionPolicy, clock: Mapping[str, Any], generation: int | None = None, known: Known | None = None
+) -> list[Retirement]:
+    """Note and remove what the policy drops once `generation` (default: the newest complete one) is done. Requires the lease.
+
+    `known` holds what earlier calls have read, and is extended.
+    """
     present = set(run.store.list(run.history.place("adapters/")))
     rest = [uri for uri in run.history.retired() if run.history.place(uri) in present]
     _remove_unpinned(run, rest, clock)  # left by an attempt that was killed after its tombstone
-    going = plan(run, policy, generation)
+    going = plan(run, policy, generation, known)
     if not going:
         return []
     entries = [{"uri": one.ref.uri, "sha256": one.ref.sha256, "reason": one.reason} for one in going]
@@ -56,18 +74,23 @@ def retire(run: Run, policy: RetentionPolicy, clock: Mapping[str, Any], generati
     return [one for one in going if one.ref.uri not in kept]
 
 
-def plan(run: Run, policy: RetentionPolicy, generation: int | None = None) -> list[Retirement]:
-    """Return what would be retired now; change nothing."""
-    whole = [number for number in run.history.generations() if run.manifest("evolve", number) is not None]
+def plan(run: Run, policy: RetentionPolicy, generation: int | None = None, known: Known | None = None) -> list[Retirement]:
+    """Return what would be retired now; change nothing in the store."""
+    known = {} if known is None else known
+    begun = run.history.generations()
+    whole = [number for number in begun if number in known or run.manifest("evolve", number) is not None]
     if generation is not None:
         whole = [number for number in whole if number <= generation]
     if not whole:
         return []
+    known.update({number: _adapters_of(run, number) for number in whole if number not in known})
     needed = pinned(run).union(*(_population(run, number) for number in whole[-policy.newest :]))
-    telling = _births_and_deaths(run, whole) | _benchmarked(run)
+    telling = _scored(run.history.benchmarks()).union(*(known[number].deaths | known[number].benchmarked for number in whole))
+    for number in set(begun) - set(whole):
+        telling |= _scored(run.history.of_generation(number))
     gone = run.history.retired()
     going = []
-    for manifest, ref in _own_adapter_files(run, whole[-1]):
+    for manifest, ref in (one for number in whole for one in known[number].files):
         reason = _reason(manifest, ref, needed, telling, policy)
         if reason and ref.uri not in gone:
             going.append(Retirement(ref, reason, _size(run, ref)))
@@ -128,11 +151,12 @@ def _reason(manifest: Manifest, ref: Ref, needed: set[str], telling: set[str], p
     return f"weights older than {policy.newest} generations, not of every {policy.adapter_every}th, a death or a benchmark"
 
 
-def _own_adapter_files(run: Run, newest: int) -> Iterator[tuple[Manifest, Ref]]:
-    """Yield the adapter files that the chain names up to a generation, without those that a fork borrows."""
-    for manifest in run.history.walk():
-        if manifest.generation is None or manifest.generation <= newest:
-            yield from ((manifest, ref) for ref in manifest.outputs if ref.uri.startswith("adapters/") and not ref.origin)
+def _adapters_of(run: Run, generation: int) -> GenerationAdapters:
+    """Read a complete generation. Files that a fork borrows are not its own."""
+    manifests = run.history.of_generation(generation)
+    named = [(manifest, ref) for manifest in manifests for ref in manifest.outputs if ref.uri.startswith("adapters/")]
+    files = tuple((manifest, ref) for manifest, ref in named if not ref.origin)
+    return GenerationAdapters(files, frozenset(_deaths(run, generation)), frozenset(_scored(manifests)))
 
 
 def _population(run: Run, generation: int) -> set[str]:
@@ -141,21 +165,17 @@ def _population(run: Run, generation: int) -> set[str]:
     return {member.adapter_id for member in members}
 
 
-def _births_and_deaths(run: Run, whole: list[int]) -> set[str]:
+def _deaths(run: Run, generation: int) -> set[str]:
     """Return the last weights of replaced members (those of births are evolution's own output and always stay)."""
-    found = set()
-    for generation in whole:
-        replaced = set(run.read_table(generation, "offspring")["replaces"].to_pylist())
-        if replaced:
-            rows = run.read_table(generation, "ratings").to_pylist()
-            found |= {row["next_adapter_id"] for row in rows if row["member_id"] in replaced}
-    return found
+    replaced = set(run.read_table(generation, "offspring")["replaces"].to_pylist())
+    rows = run.read_table(generation, "ratings").to_pylist() if replaced else []
+    return {row["next_adapter_id"] for row in rows if row["member_id"] in replaced}
 
 
-def _benchmarked(run: Run) -> set[str]:
-    """Return the adapters that a benchmark has scored, in the run or next to it."""
-    manifests = [one for one in run.history.walk() if one.stage == "benchmark"] + run.history.benchmarks()
-    return {ref.uri.split("/")[1] for one in manifests for ref in one.inputs if ref.uri.startswith("adapters/")}
+def _scored(manifests: Iterable[Manifest]) -> set[str]:
+    """Return the adapters that a benchmark among these stages has scored, in the run or next to it."""
+    found = [ref for manifest in manifests if manifest.stage == "benchmark" for ref in manifest.inputs]
+    return {ref.uri.split("/")[1] for ref in found if ref.uri.startswith("adapters/")}
 
 
 def _remove_unpinned(run: Run, uris: list[str], clock: Mapping[str, Any]) -> list[str]:

@@ -11,15 +11,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flows.stages import stage_of
-from stages.benchmark import Player
 from stages.core import tables
+from stages.core.suites.scores import Contestant
 
 WRITERS = {"teachers": "teacher_id", "students": "student_id"}
-"""The column of `matches` that names the members among whom a stage is sharded (`flows.stages.Stage.shards`)."""
+"""The column of `matches` by which a stage is sharded, by its value of `flows.stages.Stage.shards`."""
 
 
 def writer_column(stage: str) -> str:
-    """Return the column of `matches` that names who writes in a stage sharded by its writers."""
+    """Return the column of `matches` with the members that generate in this stage."""
     shards = stage_of(stage).shards
     assert shards in WRITERS, stage
     return WRITERS[shards]
@@ -58,23 +58,23 @@ def joined_rollouts(matches: pa.Table, tasks: pa.Table, parts: list[pa.Table]) -
     )
 
 
-def split_answers(parts: list[pa.Table], panels: list[list[Player]], rows_each: int) -> Iterator[pa.Table]:
-    """Yield the ANSWERS of each panel; a part has `rows_each` rows for every player of its share, one panel after the other."""
+def split_answers(parts: list[pa.Table], panels: list[list[Contestant]], rows_each: int) -> Iterator[pa.Table]:
+    """Yield the ANSWERS of each panel; a part has `rows_each` rows per contestant of its share, one panel after the other."""
     begins = [0] * len(parts)
-    for players in panels:
+    for contestants in panels:
         found = []
         for number, table in enumerate(parts):
-            length = rows_each * len(own_players(players, len(parts), f"{number:02d}"))
+            length = rows_each * len(own_contestants(contestants, len(parts), f"{number:02d}"))
             found.append(table.slice(begins[number], length))
             begins[number] += length
         answers = tables.join(found, tables.ANSWERS)
-        yield _ordered(answers, {"greedy": [True, False], "member_id": [player.member_id for player in players]})
+        yield _ordered(answers, {"greedy": [True, False], "member_id": [one.member_id for one in contestants]})
 
 
-def own_players(players: list[Player], shards: int, part: str) -> list[Player]:
-    """Return the players of a panel that belong to one of `shards` parts; empty if the panel has fewer players than that."""
+def own_contestants(contestants: list[Contestant], shards: int, part: str) -> list[Contestant]:
+    """Return the contestants of a panel that belong to one of `shards` parts; empty if the panel has fewer than that."""
     number = int(part)
-    return players[len(players) * number // shards : len(players) * (number + 1) // shards]
+    return contestants[len(contestants) * number // shards : len(contestants) * (number + 1) // shards]
 
 
 def _ordered(table: pa.Table, orders: dict[str, list]) -> pa.Table:

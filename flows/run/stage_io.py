@@ -41,6 +41,10 @@ class StageIO:
         """Read a table of `start/`."""
         return self._read_table(None, name)
 
+    def use(self, refs: Iterable[Ref]) -> None:
+        """Record tables that were read before in this process, such as those of earlier generations, as inputs of the stage."""
+        self._inputs |= {ref.uri: _plain(ref) for ref in refs}
+
     def population(self) -> list[Member]:
         """Return the members as they are before this generation."""
         if self.generation == 0:

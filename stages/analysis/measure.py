@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stages.core import tables
+from stages.core.earlier_tasks import EarlierTasks
 from stages.core.judging.shapes import COUNTS, STRIPPED, cell
 from stages.core.lora.adapter import Weights
 from stages.core.lora.distances import distances, inner_products
@@ -134,26 +135,27 @@ def costs(samples: pa.Table, stepped: Mapping[str, bool], frozen: str) -> pa.Tab
     return tables.table(rows, tables.METRICS)
 
 
-def explore(tasks: pa.Table, earlier: Sequence[pa.Table]) -> pa.Table:
+def explore(tasks: pa.Table, earlier: EarlierTasks) -> pa.Table:
     """Return METRICS of coverage: cells of the problem space (`judging.shapes`) and novelty by compression against all the past.
 
     `coverage.cells` and `coverage.programs` count the distinct ones so far, including this generation; `.new_cells` counts those
     first seen in this generation. `coverage.novelty` is independent of both: it compares texts. `pair.program_distance`
     measures how much two teachers' programs of this generation differ.
     """
-    own, past = _valid(tasks), [row for table in earlier for row in _valid(table)]
-    known = {cell(row) for row in past} - {None}
+    own = _valid(tasks)
+    total = earlier.valid + len(own)
     found = [place for row in own if (place := cell(row)) is not None]
-    programs = {row["program_key"] for row in [*past, *own]}
+    fresh_cells = set(found) - earlier.cells
+    fresh_programs = {row["program_key"] for row in own} - earlier.programs
     rows = [
-        value_row("coverage.cells", len(known | set(found)), len(past) + len(own)),
+        value_row("coverage.cells", len(earlier.cells) + len(fresh_cells), total),
         value_row("coverage.cells_of_generation", len(set(found)), len(own)),
-        value_row("coverage.new_cells", len(set(found) - known), len(own)),
-        value_row("coverage.programs", len(programs), len(past) + len(own)),
-        value_row("coverage.novelty", novelty([row["program"] for row in own], [row["program"] for row in past]), len(own)),
+        value_row("coverage.new_cells", len(fresh_cells), len(own)),
+        value_row("coverage.programs", len(earlier.programs) + len(fresh_programs), total),
+        value_row("coverage.novelty", novelty([row["program"] for row in own], earlier.texts), len(own)),
     ]
     for teacher, chosen in _by(own, "teacher_id"):
-        fresh = [place not in known for row in chosen if (place := cell(row)) is not None]
+        fresh = [place not in earlier.cells for row in chosen if (place := cell(row)) is not None]
         rows.append(mean_row("coverage.new_share", fresh, None, teacher, "teacher"))
     for (first, ours), (second, theirs) in combinations(_by(own, "teacher_id"), 2):
         apart = distance([row["program"] for row in ours], [row["program"] for row in theirs])

@@ -152,7 +152,7 @@ def calibration(ratings: pa.Table) -> Plate:
 
 def family_tree(ratings: pa.Table, offspring: pa.Table) -> Plate:
     """Members as lines in their slots, births as arrows from the parents."""
-    plate = Plate("family", "Who descends from whom?", "No generation has been rated yet.", ("ratings", "offspring"))
+    plate = Plate("family", "How are members related?", "No generation has been rated yet.", ("ratings", "offspring"))
     if not ratings.num_rows:
         return plate
     births = offspring.to_pylist()

@@ -91,7 +91,7 @@ def test_rewards_recomputed_from_the_tables_are_the_stored_ones(finished: tuple[
         assert {row["sample_id"]: row["reward"] for row in tables["samples"]} == expected
 
 
-def test_a_killed_run_goes_on_to_the_same_bytes(finished: tuple[Path, str], tmp_path: Path) -> None:
+def test_a_killed_run_resumes_to_the_same_bytes(finished: tuple[Path, str], tmp_path: Path) -> None:
     for kill_at in ("generation=0000/solve.json", "generation=0000/update.parts/00.json"):
         running = subprocess.Popen(command(tmp_path), cwd=PROJECT, stdout=subprocess.DEVNULL, start_new_session=True)
         while not (tmp_path / "r" / kill_at).exists():

@@ -10,9 +10,9 @@ from flows.backend import Backend
 from flows.benchmarks.suite_data import SAMPLES, expected, load
 from flows.benchmarks.suite_score import BenchmarkRequest, benchmark_sandboxes, style_of, words_of
 from flows.config import apply
-from stages.core.suites.math_grader import MathGrader
+from stages.benchmark import Grader, Recording, SamplingPlan, StoredCompletion, complete, judge, program_grader
 from stages.core.suites.prompts import wording
-from stages.suites import Graders, Participant, SamplingPlan, StoredCompletion, complete, judge
+from stages.core.suites.scores import Contestant
 
 pytestmark = [pytest.mark.real, pytest.mark.docker]
 
@@ -30,19 +30,18 @@ def backend(real_model: Path) -> Iterator[Backend]:
 
 
 @pytest.fixture(scope="module")
-def judges(backend: Backend) -> Iterator[Graders]:
-    sandboxes, grader = benchmark_sandboxes(backend, backend.config.sandbox), MathGrader(1)
-    yield Graders(sandboxes, expected(PROBLEMS, sandboxes), grader)
+def grader(backend: Backend) -> Iterator[Grader]:
+    sandboxes = benchmark_sandboxes(backend, backend.config.sandbox)
+    yield program_grader(sandboxes, expected(PROBLEMS, sandboxes))
     sandboxes.usual.close()
     sandboxes.patient.close()
-    grader.close()
 
 
 @pytest.mark.parametrize("style", ["chat", "completion"])
-def test_a_real_model_writes_programs_ends_them_and_solves_some(backend: Backend, judges: Graders, style: str) -> None:
+def test_a_real_model_writes_programs_ends_them_and_solves_some(backend: Backend, grader: Grader, style: str) -> None:
     assert style_of(backend) == "chat"
     words = words_of(BenchmarkRequest("mbpp-plus", tuple(PROBLEMS), style), backend)
-    who = Participant("base", "base", None, "")
+    who = Contestant("base", "base", None, "")
     given: list[StoredCompletion] = complete(
         [who], PROBLEMS, backend.engine({}), SamplingPlan("mbpp-plus", words, 0, TOKENS, 1.0, 0)
     )
@@ -50,7 +49,7 @@ def test_a_real_model_writes_programs_ends_them_and_solves_some(backend: Backend
         stop not in one.text for one, problem in zip(given, PROBLEMS, strict=True) for stop in wording(problem, style).stops
     )
     assert sum(not one.truncated for one in given) >= 3, [one.text for one in given]  # ended by a stop sequence or its own end
-    rows = judge(given, PROBLEMS, "mbpp-plus", words, judges).to_pylist()
+    rows = judge(given, PROBLEMS, words, [grader], Recording("mbpp-plus")).to_pylist()
     assert len([ast.parse(row["answer"]) for row in rows]) == len(NAMES)
     solved = [row["problem_id"] for row in rows if row["correct"]]
     assert len(solved) >= 2, [(row["problem_id"], row["status"], row["answer"]) for row in rows]

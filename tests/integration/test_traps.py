@@ -207,11 +207,8 @@ def test_a_generation_costs_tens_of_tasks_without_tags(adapters: int) -> None:
 
     ids: list[str] = []
     config = load("chaos", ["benchmark.every=1"])
-    token = session._CURRENT.set(orchestration.NoStages(config, adapters))  # type: ignore[arg-type]
-    try:
+    with session.as_current(orchestration.NoStages(config, adapters)):  # type: ignore[arg-type]
         whole()
-    finally:
-        session._CURRENT.reset(token)
     with get_client(sync_client=True) as client:
         inner = client.read_flow_runs(limit=200)
         found = next(run for run in inner if run.name == f"budget-{adapters}-g0000")

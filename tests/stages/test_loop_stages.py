@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from stages.core import tables
-from stages.core.method.buffer import snapshot
+from stages.core.earlier_tasks import EarlierTasks
 from stages.core.method.proposing import ProposalPlan
 from stages.core.method.rewards import Event, azr, populora
 from stages.core.prompts.styles import Kind
@@ -12,7 +12,7 @@ from stages.grade import grade
 from stages.propose import propose
 from stages.reward import ESTIMATORS, reward
 from stages.solve import SolvePlan, solve
-from stages.verify import known_keys, verify
+from stages.verify import verify
 from tests.support.fakes import PlainStyle, ScriptedEngine, TableSandbox
 
 PLAN = ProposalPlan(groups=1, group_size=2, references=2, num_inputs=2, max_new_tokens=8, temperature=1.0)
@@ -51,7 +51,7 @@ def matches() -> pa.Table:
 
 
 def proposals(*texts: str) -> pa.Table:
-    buffers = {"t0": snapshot(seeds(), [], 100)}
+    buffers = {"t0": EarlierTasks(seeds()).snapshot(100)}
     return propose(matches(), DIGESTS, buffers, ScriptedEngine(*texts), PlainStyle(), PLAN, seed=0, generation=0)
 
 
@@ -60,7 +60,7 @@ def verified(
 ) -> tuple[pa.Table, pa.Table]:
     made = proposals(*texts)
     sandbox, style = TableSandbox(known or {}), PlainStyle()
-    return made, verify(made, sandbox, style, known_keys(seeds(), []), {"key of probe"}, gates, lambda text: len(text) < 200)
+    return made, verify(made, sandbox, style, EarlierTasks(seeds()).keys, {"key of probe"}, gates, lambda text: len(text) < 200)
 
 
 def test_a_teacher_writes_three_kinds_in_groups_that_share_a_prompt() -> None:
@@ -95,14 +95,18 @@ def test_duplicates_are_told_by_kind_program_and_inputs() -> None:
 def test_gates_name_their_reason_and_the_buffer_keeps_out_what_they_stop() -> None:
     _, tasks = verified("p|1", "p|2", "p|3", "p|4", "4|5", "4|6", known={("p", "1"): "1"}, gates=("identity", "constant"))
     assert tasks["gate"].to_pylist() == ["identity", None, None, None, "constant", "constant"]
-    kept = snapshot(seeds(), [tasks], 100)
+    kept = EarlierTasks(seeds(), [tasks]).snapshot(100)
     assert [row["task_id"] for row in kept[Kind.DEDUCTION]] == ["seed-d0000", "g0000-m00-p001"]
 
 
 def test_the_buffer_keeps_the_newest() -> None:
     _, tasks = verified("p|1", "p|2", "p|3", "p|4", "4|5", "4|6")
-    assert [row["task_id"] for row in snapshot(seeds(), [tasks], 2)[Kind.DEDUCTION]] == ["g0000-m00-p000", "g0000-m00-p001"]
-    assert [row["task_id"] for row in snapshot(seeds(), [tasks], 9, "t9")[Kind.DEDUCTION]] == ["seed-d0000"]
+    earlier = EarlierTasks(seeds(), [tasks])
+    assert [row["task_id"] for row in earlier.snapshot(2)[Kind.DEDUCTION]] == [
+        "g0000-m00-p000",
+        "g0000-m00-p001",
+    ]
+    assert [row["task_id"] for row in earlier.snapshot(9, "t9")[Kind.DEDUCTION]] == ["seed-d0000"]
 
 
 def test_a_task_whose_prompt_is_too_long_counts_as_invalid() -> None:

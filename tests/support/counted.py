@@ -1,13 +1,16 @@
-"""Counted work, for tests of cost: lines of ours that run, and steps of a regular expression. Never seconds."""
+"""Counted work, for tests of cost: lines of ours that run, steps of a regular expression, requests to a store. Never seconds."""
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from re import _parser  # type: ignore[attr-defined]  # what `re` itself reads patterns with
 from types import FrameType
 from typing import Any
+
+from flows.storage import Store
 
 OURS = tuple(str(Path(__file__).resolve().parents[2] / folder) for folder in ("stages", "flows"))
 
@@ -216,3 +219,21 @@ def _inner(value: Any) -> Iterator[Any]:
     elif isinstance(value, list | tuple):
         for part in value:
             yield from _inner(part)
+
+
+class CountingStore:
+    """A store that counts requests, by operation; those for the lease are left out, since a thread renews it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self.requests = store, Counter[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        if not callable(found):
+            return found
+
+        def counted(*arguments: Any, **named: Any) -> Any:
+            self.requests[name] += not any(isinstance(one, str) and "/." in one for one in arguments)
+            return found(*arguments, **named)
+
+        return counted

@@ -77,7 +77,8 @@ class VLLMEngine:
             seed=0,
         )
         ends = self._llm.llm_engine.model_config.try_get_generation_config().get("eos_token_id")
-        self._ends = frozenset(ends if isinstance(ends, list) else [ends]) | {self._tokenizer.eos_token_id}
+        self.ends = frozenset(ends if isinstance(ends, list) else [ends]) | {self._tokenizer.eos_token_id}
+        """Tokens that end a completion."""
         self._folder = Path(tempfile.mkdtemp(prefix="populora-", dir=MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None))
         self._served: dict[str, Any] = {}
         self._count = 0
@@ -111,18 +112,13 @@ class VLLMEngine:
         """Maximum number of tokens of a prompt and its completion together."""
         return self._limits.window
 
-    @property
-    def ends(self) -> frozenset[int]:
-        """Tokens that end a completion."""
-        return self._ends
-
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a prompt, including the tokenizer's prefix of every text."""
         return list(self._tokenizer.encode(text))
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of a completion, markers spelled out, without the end-of-sequence token."""
-        kept = [token for token in token_ids if token not in self._ends]
+        kept = [token for token in token_ids if token not in self.ends]
         return str(self._tokenizer.decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
@@ -156,7 +152,7 @@ class VLLMEngine:
             min_p=0.0,
             seed=request.seed,
             max_tokens=min(request.max_new_tokens, room),
-            stop_token_ids=sorted(self._ends),
+            stop_token_ids=sorted(self.ends),
             logprobs=0,
             stop=list(request.stops),
             include_stop_str_in_output=True,

@@ -206,13 +206,13 @@ class Pool:
 
     def _talk(self, worker: Worker, stream: _Stream) -> bool:
         """Move bytes both ways and take the answers. Return False if the worker is gone or its reply is invalid."""
-        goes_on = worker.exchange()
+        alive = worker.exchange()
         try:
             for body in worker.frames():
                 self._answer(worker, body, stream)
         except MalformedReply:
             return False
-        return goes_on
+        return alive
 
     def _answer(self, worker: Worker, body: bytes, stream: _Stream) -> None:
         if not worker.ready:

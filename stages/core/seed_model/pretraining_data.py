@@ -26,7 +26,7 @@ _EOS_ID = seed_tokenizer.IDS[seed_tokenizer.EOS]
 class Mix:
     """Which documents are drawn and the weights of their tokens: one number per form, level or count of references.
 
-    `goes_on` is the share of answers after which the document goes on with one more pair of the same program.
+    `continued` is the share of answers after which the document continues with one more pair of the same program.
     """
 
     forms: tuple[int, ...]
@@ -35,7 +35,7 @@ class Mix:
     levels: tuple[int, ...]
     references: tuple[int, ...]
     induction_levels: tuple[int, ...] = (46, 30, 15, 9)
-    goes_on: float = 0.0
+    continued: float = 0.0
 
 
 # First everything equally; then mostly what can be deduced, since inputs and new programs are largely random; then more
@@ -44,7 +44,7 @@ class Mix:
 BROAD = Mix((36, 18, 20, 18, 8), (1.0,) * 5, 0.1, (28, 28, 26, 18), (18, 22, 16, 12, 8, 6, 18))
 ANSWERS = Mix((44, 18, 18, 16, 4), (1.0, 0.7, 1.0, 0.25, 0.1), 0.05, (32, 30, 23, 15), (20, 24, 18, 12, 8, 5, 13))
 PROPOSALS = Mix((34, 14, 18, 28, 6), (1.0, 0.7, 1.0, 0.5, 0.3), 0.05, (32, 30, 23, 15), (20, 24, 18, 12, 8, 5, 13))
-LISTINGS = replace(PROPOSALS, goes_on=0.5)
+LISTINGS = replace(PROPOSALS, continued=0.5)
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ class DocumentSource:
         kind = Kind(form)
         prompt = self._style.solve(kind, drawn.source, drawn.inputs[:SHOWN_PAIRS], drawn.outputs[:SHOWN_PAIRS], "")
         answers = {Kind.DEDUCTION: drawn.outputs[0], Kind.ABDUCTION: drawn.inputs[0], Kind.INDUCTION: drawn.source}
-        goes_on = self._mix.goes_on > 0 and self.draw.unit() < self._mix.goes_on
-        return prompt, answers[kind] + (_one_more(kind, drawn) if goes_on else "")
+        more = self._mix.continued > 0 and self.draw.unit() < self._mix.continued
+        return prompt, answers[kind] + (_one_more(kind, drawn) if more else "")
 
     def _proposal(self) -> tuple[str, str]:
         count = self.draw.weighted(self._mix.references)

@@ -19,11 +19,11 @@ def compressed(text: str) -> int:
     return len(lzma.compress(text.encode("utf-8", "surrogatepass"), format=lzma.FORMAT_RAW, filters=_FILTERS))
 
 
-def novelty(new: Sequence[str], old: Sequence[str]) -> float:
-    """Return the share of the new texts' bits that the old texts do not explain; NaN without new texts."""
+def novelty(new: Sequence[str], old: str) -> float:
+    """Return the share of the new texts' bits that the old text does not explain; NaN without new texts."""
     if not new:
         return float("nan")
-    past, fresh = "\n".join(old)[-HISTORY:], "\n".join(new)
+    past, fresh = old[-HISTORY:], "\n".join(new)
     return (compressed(past + "\n" + fresh) - compressed(past)) / compressed(fresh)
 
 

@@ -1,4 +1,4 @@
-"""Public benchmark suites: their problems, how they are asked, and how answers are scored.
+"""Benchmark suites: their problems, how they are asked, how answers are graded, and the scores of contestants.
 
-May import: stages.core.sandbox, stages.core.tables, stages.core.values.
+May import: stages.core.child_process, stages.core.sandbox, stages.core.tables, stages.core.unavailable, stages.core.values.
 """

@@ -6,7 +6,6 @@ processor time of a question, so a busy machine makes no `timeout`; one that giv
 """
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -18,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait as wait_readable  # poll: select refuses descriptors over 1,023
 from pathlib import Path
-from typing import Any
 
+from stages.core.child_process import ChildProcess
 from stages.core.suites.math_answers import MAX_ANSWER, normal
 from stages.core.unavailable import Unavailable
 
@@ -138,44 +137,33 @@ class _Worker:
     def __init__(self, python: str, modules: Sequence[str]) -> None:
         environment = {"PATH": os.defpath, "LC_ALL": "C.UTF-8", "OMP_NUM_THREADS": "1"}
         loadable = [name for name in modules if _MODULE.fullmatch(name) and name.partition(".")[0] in _LIBRARIES]
-        self.process = subprocess.Popen(
-            [python, "-m", WORKER, *loadable],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-            cwd=ROOT,
-        )
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.input, self.output = self.process.stdin, self.process.stdout
+        self.child = ChildProcess([python, "-m", WORKER, *loadable], environment, ROOT, errors=subprocess.DEVNULL)
+        self.process = self.child.process
         self.question: MathAnswer | None = None
         self.modules = set(modules)
-        self.deadline, self.buffer = 0.0, b""
+        self.deadline = 0.0
 
     def wait(self, starting: float) -> tuple[str, ...]:
         """Wait until the process has loaded its libraries. Return its missing walls. Raise GraderUnavailable."""
-        first = self._line(time.monotonic() + starting)
-        if not first:
+        first = self.child.answer(time.monotonic() + starting)
+        if first is None:
             self.end()
             raise GraderUnavailable("the grader of mathematical answers does not start: is the package math-verify installed?")
-        return tuple(json.loads(first)["missing"])
+        return tuple(first["missing"])
 
     def ask(self, question: MathAnswer, seconds: float) -> None:
         """Sends a question."""
         self.question, self.deadline = question, time.monotonic() + PATIENCE * seconds
-        data = json.dumps({"gold": question.gold, "answer": question.answer, "seconds": seconds}).encode() + b"\n"
         with contextlib.suppress(BrokenPipeError):  # it has died; `take` reports it
-            self.input.write(data)
-            self.input.flush()
+            self.child.send({"gold": question.gold, "answer": question.answer, "seconds": seconds})
 
     def take(self) -> tuple[MathAnswer, Reply, list[str]]:
         """Return the question, its reply, and the missing modules that may have changed the reply."""
         assert self.question is not None
-        question, line = self.question, self._line(self.deadline)
+        question, found = self.question, self.child.answer(self.deadline)
         self.question = None
-        if line is None:
+        if found is None:
             return question, self._ended(), []
-        found: dict[str, Any] = json.loads(line)
         needs = [name for name in found["needs"] if name not in self.modules]
         return question, Reply("correct" if found["correct"] else "wrong", found["error"]), needs
 
@@ -188,26 +176,9 @@ class _Worker:
         late = self.process.returncode == -signal.SIGPROF
         return Reply("timeout", "the comparison took too long") if late else Reply("crash", "the grader ended")
 
-    def _line(self, deadline: float) -> bytes | None:
-        """Return the next line; None at the deadline or if the process has ended."""
-        while b"\n" not in self.buffer:
-            left = deadline - time.monotonic()
-            if left <= 0 or not wait_readable([self.output], left):
-                return None
-            data = os.read(self.output.fileno(), 1 << 16)
-            if not data:
-                return None
-            self.buffer += data
-        line, _, self.buffer = self.buffer.partition(b"\n")
-        return line
-
     def end(self) -> None:
         """Kills the process."""
-        self.process.kill()
-        with contextlib.suppress(BrokenPipeError):
-            self.input.close()
-        self.output.close()
-        self.process.wait()
+        self.child.end()
 
 
 def _ready(workers: Sequence[_Worker]) -> list[_Worker]:
@@ -216,6 +187,6 @@ def _ready(workers: Sequence[_Worker]) -> list[_Worker]:
     if not asked:
         return []
     left = max(0.0, min(worker.deadline for worker in asked) - time.monotonic())
-    readable = wait_readable([worker.output for worker in asked], left)
+    readable = wait_readable([worker.child.descriptor for worker in asked], left)
     now = time.monotonic()
-    return [worker for worker in asked if worker.output in readable or now >= worker.deadline]
+    return [worker for worker in asked if worker.child.descriptor in readable or now >= worker.deadline]

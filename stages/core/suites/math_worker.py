@@ -6,7 +6,6 @@ be imported there: the reply names what sympy would load late, and the question 
 """
 
 import importlib
-import json
 import logging
 import math
 import re
@@ -22,6 +21,7 @@ from types import ModuleType
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 from sympy import Eq
 
+from stages.core.child_process import answer, orders
 from stages.core.suites.math_walls import raise_walls
 
 _POWER = re.compile(r"(?<![\w.])([-+]?\d+(?:\.\d*)?|[-+]?\.\d+)[eE]([-+]?\d+)(?![\w.])")
@@ -102,8 +102,8 @@ def main(modules: Sequence[str]) -> None:
     """Answer questions until standard input ends. `modules`: those missing in earlier processes."""
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
-    for gold, answer in _LATE:
-        equal(gold, answer)
+    for gold, other in _LATE:
+        equal(gold, other)
     for name in modules:
         with suppress(Exception):  # one that is not installed stays away, as it does without walls
             importlib.import_module(name)
@@ -111,13 +111,12 @@ def main(modules: Sequence[str]) -> None:
     imports = _Imports(modules)
     if "system_call_filter" not in missing:
         sys.meta_path.insert(0, imports)
-    print(json.dumps({"ready": True, "missing": missing}), flush=True)
-    for line in sys.stdin:
-        question = json.loads(line)
+    answer(sys.stdout, {"ready": True, "missing": missing})
+    for question in orders(sys.stdin):
         signal.setitimer(signal.ITIMER_PROF, question["seconds"])  # of processor time; the signal ends the process
         reply = _reply(question)
         signal.setitimer(signal.ITIMER_PROF, 0)
-        print(json.dumps(reply | {"needs": imports.wanted}), flush=True)
+        answer(sys.stdout, reply | {"needs": imports.wanted})
         imports.wanted.clear()
 
 

@@ -31,7 +31,6 @@ class Objective:
     entropy_bonus: float = 0.001
     kl: float = 0.0
     importance_cap: float = 0.0
-    sequence_band: tuple[float, float] | None = None  # samples whose geometric mean ratio to the engine is outside are masked
     temperature: float = 1.0
 
 
@@ -78,19 +77,6 @@ def importance_weights(old_T: torch.Tensor, engine_T: torch.Tensor, cap: float) 
     return (old_T - engine_T).detach().exp().clamp(max=cap)
 
 
-def sequence_mask(
-    old_T: torch.Tensor, engine_T: torch.Tensor, samples_T: torch.Tensor, band: tuple[float, float] | None
-) -> torch.Tensor:
-    """Return 1 for tokens of samples whose geometric mean of pi_old / pi_engine lies in `band`, 0 for others; [T]."""
-    if band is None:
-        return torch.ones_like(old_T)
-    num_samples = int(samples_T.max()) + 1
-    sums_S = torch.zeros(num_samples, dtype=old_T.dtype, device=old_T.device).index_add(0, samples_T, (old_T - engine_T).detach())
-    counts_S = torch.bincount(samples_T, minlength=num_samples).clamp(min=1)
-    ratio_S = (sums_S / counts_S).exp()
-    return ((ratio_S >= band[0]) & (ratio_S <= band[1])).to(old_T.dtype)[samples_T]
-
-
 def k3_divergence(logprobs_T: torch.Tensor, base_T: torch.Tensor) -> torch.Tensor:
     """Return exp(base - logprob) - (base - logprob) - 1: an unbiased, non-negative estimate of KL(pi || base) per token."""
     difference_T = base_T - logprobs_T
@@ -105,7 +91,7 @@ def token_losses(
     weights_T: torch.Tensor,
     base_T: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the bracket of the formula per token. `weights_T` are importance weights times mask; KL requires `base_T`."""
+    """Return the bracket of the formula per token. `weights_T` are importance weights; KL requires `base_T`."""
     losses_T = weights_T * surrogate(logprobs_T, logprobs_T.detach(), advantages_T, objective.clip_range)
     if objective.entropy_bonus:
         losses_T = losses_T - objective.entropy_bonus * entropy_T

@@ -20,7 +20,7 @@ from torch import nn
 from stages.core.lora.adapter import Adapter, Weights
 from stages.core.progress import Progress, silent
 from stages.core.training.grouped_lora import GroupedLoRA, unflatten
-from stages.core.training.loss import Objective, importance_weights, sequence_mask, token_logprobs, token_losses
+from stages.core.training.loss import Objective, importance_weights, token_logprobs, token_losses
 from stages.core.training.packing import (
     MicroBatch,
     Samples,
@@ -55,18 +55,20 @@ class Settings:
 
 
 @dataclass
-class _Tokens:
+class TokenValues:
     """Measurements at every response token, collected over the micro-batches."""
 
     slots: list[np.ndarray] = field(default_factory=list)
     values: dict[str, list[np.ndarray]] = field(default_factory=dict)
 
     def add(self, slots_T: np.ndarray, **values_T: torch.Tensor) -> None:
+        """Add a micro-batch: the adapter slot and the values of each token."""
         self.slots.append(slots_T)
         for name, value in values_T.items():
             self.values.setdefault(name, []).append(value.detach().double().cpu().numpy())
 
     def of(self, slot: int) -> dict[str, np.ndarray]:
+        """Return the values of one adapter's tokens."""
         chosen = np.concatenate(self.slots) == slot
         return {name: np.concatenate(parts)[chosen] for name, parts in self.values.items()}
 
@@ -74,17 +76,9 @@ class _Tokens:
 class TorchTrainer:
     """Implements `Trainer` on grouped LoRA layers, on the model's device."""
 
-    def __init__(
-        self,
-        lora: GroupedLoRA,
-        pad_id: int,
-        settings: Settings,
-        learning_rates: Mapping[str, float] | None = None,
-        progress: Progress = silent,
-    ) -> None:
-        """`learning_rates` by adapter id override that of the settings. Raise ValueError for an unsupported model."""
+    def __init__(self, lora: GroupedLoRA, pad_id: int, settings: Settings, progress: Progress = silent) -> None:
+        """Raise ValueError for an unsupported model."""
         self._lora, self._pad_id, self._settings, self._progress = lora, pad_id, settings, progress
-        self._learning_rates = dict(learning_rates or {})
         model: Any = lora.model
         self._model, self._head = model, model.get_output_embeddings()
         self._device, self._dtype = next(model.parameters()).device, next(model.parameters()).dtype
@@ -110,7 +104,7 @@ class TorchTrainer:
         rows = columns(tuple(adapters), samples)
         self._lora.load([adapter.weights for adapter in adapters.values()])
         with torch.no_grad():
-            tokens = self._accumulate(rows, self._settings.micro_batch_tokens)
+            tokens = self.accumulate(rows, self._settings.micro_batch_tokens)
         apart = {name: np.abs(tokens.of(slot)["drift"]) for slot, name in enumerate(adapters)}
         return {name: Drift(float(own.mean()), float(own.max())) for name, own in apart.items() if len(own)}
 
@@ -122,27 +116,28 @@ class TorchTrainer:
         updates = {}
         for slot, (name, adapter) in enumerate(zip(samples.names, adapters, strict=True)):
             finite = bool(np.isfinite(norms_N[slot]))
-            stepped = self._step(adapter, gradients_NP[slot], float(norms_N[slot]), self._rate(name)) if finite else adapter
+            stepped = self._step(adapter, gradients_NP[slot], float(norms_N[slot])) if finite else adapter
             metrics = counts[name] | _measures(tokens.of(slot), self._settings.objective)
             metrics |= {"grad_norm": float(norms_N[slot]), "nonfinite": float(not finite), "micro_batch_tokens": float(budget)}
             updates[name] = Update(stepped, finite, metrics)
         self._lora.clear_gradients()
         return updates
 
-    def _accumulate_or_halve(self, samples: Samples) -> tuple[_Tokens, int]:
+    def _accumulate_or_halve(self, samples: Samples) -> tuple[TokenValues, int]:
         """Compute the gradients of the whole step; if the device runs out of memory, retry once with half the budget."""
         budget = self._settings.micro_batch_tokens
         try:
-            return self._accumulate(samples, budget), budget
+            return self.accumulate(samples, budget), budget
         except torch.OutOfMemoryError:
             pass  # leaving this block releases the memory of the failed pass
         self._lora.clear_gradients()
         torch.cuda.empty_cache()
-        return self._accumulate(samples, budget // 2), budget // 2
+        return self.accumulate(samples, budget // 2), budget // 2
 
-    def _accumulate(self, samples: Samples, budget: int) -> _Tokens:
+    def accumulate(self, samples: Samples, budget: int) -> TokenValues:
+        """Compute the gradients of these samples and take no step; a micro-batch has at most `budget` tokens."""
         self._lora.clear_gradients()
-        tokens = _Tokens()
+        tokens = TokenValues()
         rows = pack_rows([int(slot) for slot in samples.slots_S], samples.prompts, samples.completions, self._settings.row_tokens)
         self._lora.checkpoint(self._settings.gradient_checkpointing)
         done, total = 0, sum(len(completion) for completion in samples.completions)
@@ -159,7 +154,7 @@ class TorchTrainer:
             self._lora.checkpoint(False)
         return tokens
 
-    def _loss(self, batch: MicroBatch, samples: Samples, tokens: _Tokens) -> torch.Tensor:
+    def _loss(self, batch: MicroBatch, samples: Samples, tokens: TokenValues) -> torch.Tensor:
         objective = self._settings.objective
         slots_T = samples.slots_S[batch.samples_T]
         logprobs_T, entropy_T = self._logprobs(batch, self._lora.routed(batch.counts_N))
@@ -168,13 +163,12 @@ class TorchTrainer:
         share_T = self._tensor(1 / samples.tokens_N[slots_T]).to(logprobs_T.dtype)
         old_T = logprobs_T.detach()
         weights_T = importance_weights(old_T, engine_T, objective.importance_cap)
-        mask_T = sequence_mask(old_T, engine_T, self._tensor(batch.samples_T), objective.sequence_band)
         base_T = None
         if objective.kl:
             with torch.no_grad():
                 base_T, _ = self._logprobs(batch, self._lora.alone())
-        losses_T = share_T * token_losses(objective, logprobs_T, entropy_T, advantages_T, weights_T * mask_T, base_T)
-        tokens.add(slots_T, loss=losses_T, entropy=entropy_T, drift=old_T - engine_T, mask=mask_T)
+        losses_T = share_T * token_losses(objective, logprobs_T, entropy_T, advantages_T, weights_T, base_T)
+        tokens.add(slots_T, loss=losses_T, entropy=entropy_T, drift=old_T - engine_T)
         return losses_T.sum()
 
     def _logprobs(self, batch: MicroBatch, routing: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -198,10 +192,10 @@ class TorchTrainer:
         mask = torch.zeros(seen.shape, dtype=self._dtype, device=self._device)
         return mask.masked_fill_(~seen, torch.finfo(self._dtype).min)[:, None]
 
-    def _step(self, adapter: Adapter, gradient_P: torch.Tensor, norm: float, learning_rate: float) -> Adapter:
+    def _step(self, adapter: Adapter, gradient_P: torch.Tensor, norm: float) -> Adapter:
         """Apply AdamW to one adapter, fp32 on the device: m and v decay, both bias-corrected by the adapter's own step count."""
         settings, step = self._settings, adapter.step + 1
-        learning_rate *= min(1.0, step / max(1, settings.warmup))
+        learning_rate = settings.learning_rate * min(1.0, step / max(1, settings.warmup))
         beta1, beta2 = settings.betas
         weights_P, mean_P, square_P = (
             self._flat(arrays, prefix)
@@ -215,9 +209,6 @@ class TorchTrainer:
         weights_P = weights_P - learning_rate / (1 - beta1**step) * mean_P / denominator_P
         moments = self._named(mean_P, "exp_avg.") | self._named(square_P, "exp_avg_sq.")
         return replace(adapter, weights=self._named(weights_P, ""), moments=moments, step=step)
-
-    def _rate(self, name: str) -> float:
-        return self._learning_rates.get(name, self._settings.learning_rate)
 
     def _flat(self, arrays: Weights, prefix: str) -> torch.Tensor:
         """Return named arrays as one row, with zeros for missing arrays."""
@@ -257,6 +248,6 @@ def _measures(tokens: Mapping[str, np.ndarray], objective: Objective) -> dict[st
         "ratio_p50": float(middle),
         "ratio_p99": float(high),
         "truncated_share": float((ratio_T > objective.importance_cap).mean()) if objective.importance_cap else 0.0,
-        "masked_share": float((tokens["mask"] == 0).mean()),
+        "masked_share": 0.0,  # no sample is masked; stored so that the metrics of all versions have the same rows
         "clip_share": 0.0,  # one step per update: the ratio to the old policy is 1
     }

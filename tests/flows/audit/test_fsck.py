@@ -193,7 +193,7 @@ def test_what_fsck_marks_is_made_again_by_the_next_run(run: Run, tmp_path: Path,
     assert fresh(run).history.head() == head
 
 
-def test_a_run_goes_on_at_its_first_gap(run: Run) -> None:
+def test_a_run_resumes_at_its_first_gap(run: Run) -> None:
     run.store.delete("smoke/generation=0002/ratings.parquet")
     assert first_generation(fresh(run)) == 2
     run.store.delete("smoke/adapters/s0-g0001/optimizer.safetensors")

@@ -4,20 +4,21 @@ from pathlib import Path
 
 import pytest
 
-from flows.benchmarks import entrants
+from flows.benchmarks import targets
 from flows.benchmarks.contamination import contamination
 from flows.benchmarks.program_keys import program_keys
-from flows.benchmarks.score import asked
+from flows.benchmarks.score import request_for
 from flows.benchmarks.suite_data import SAMPLES, load
 from flows.benchmarks.suite_score import score_suite
 from flows.config import dump
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import open_store
+from stages.benchmark import StoredCompletion
 from stages.core import tables
 from stages.core.suites.contamination import matches
 from stages.core.suites.problems import Form, Problem
-from stages.suites import Participant, StoredCompletion
+from stages.core.suites.scores import Contestant
 from tests.support.example_run import CLOCK, CONFIG, seed_row
 
 QUESTION = "A farmer has seventeen sheep and all but nine of them run away in the night; how many are left to him?"
@@ -63,11 +64,11 @@ def test_a_report_gives_scores_with_and_without_the_matches(tmp_path: Path) -> N
         run.describe(dump(CONFIG), {"base_model": "0" * 64}, CLOCK)
         seeds = run.write_table(None, "seeds", tables.table([seed], tables.SEEDS))
         run.commit("start", None, [], [seeds], {}, {"base_model": "0" * 64}, CLOCK)
-    who = Participant("s0", "student", "s0-start", "0" * 64)
+    who = Contestant("s0", "student", "s0-start", "0" * 64)
     texts = [f"\\boxed{{{problems[0].outputs[0]}}}", *["no"] * 11]
     given = tuple(StoredCompletion(who, one.problem_id, 0, text) for one, text in zip(problems, texts, strict=True))
-    subject = entrants.BenchmarkTarget(run, "start", CONFIG, (who,), {}, (), given)
-    score_suite(subject, asked("gsm8k", CONFIG, SAMPLES))
+    target = targets.BenchmarkTarget(run, "start", CONFIG, (who,), {}, (), given)
+    score_suite(target, request_for("gsm8k", CONFIG, SAMPLES))
     for _ in range(2):  # the second finds the first, and says the same
         found = contamination(run, "gsm8k", SAMPLES)
         assert [(row["problem_id"], row["task_id"], row["generation"]) for row in found.matches.to_pylist()] == [

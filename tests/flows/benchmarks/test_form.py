@@ -11,11 +11,11 @@ from flows.cli import _parser
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import open_store
-from stages.benchmark import Player, forms, score
 from stages.core import tables
+from stages.core.suites.scores import Contestant, forms, probe_scores
 from tests.support import example_run
 
-PLAYER = Player("s0", "student", "s0-g0001", "0" * 64)
+MEMBER = Contestant("s0", "student", "s0-g0001", "0" * 64)
 STATUS = {"p0": ["correct", "correct"], "p1": ["wrong", "format"], "p2": ["format", "format"], "p3": ["error", "correct"]}
 """Each problem's greedy attempt, then two sampled ones that end as the greedy attempts of it and of the next problem do."""
 
@@ -39,7 +39,7 @@ def test_forms_are_shares_with_errors_over_problems() -> None:
     assert (sampled.greedy, sampled.formed, sampled.right) == (False, 5 / 8, 3 / 5)
     assert sampled.right_stderr == pytest.approx(math.sqrt((0.8**2 + 0.6**2 + 0.2**2) * 4 / 3) / 5)
     by_hand = greedy.formed * greedy.right
-    scores = score(tables.table(answers(), tables.ANSWERS), [PLAYER])
+    scores = probe_scores(tables.table(answers(), tables.ANSWERS), [MEMBER])
     assert scores["score"][0].as_py() == pytest.approx(by_hand) == 1 / 4
 
 
@@ -56,7 +56,7 @@ def test_the_command_prints_them_under_the_scores(tmp_path: Path, capsys: pytest
         run = example_run.build(Run(store, "smoke", epoch), 2)
         table = tables.table(answers(), tables.ANSWERS)
         refs = [run.write_table_at(f"benchmarks/{folder}/answers.parquet", table, tables.ANSWERS)]
-        refs.append(run.write_table_at(f"benchmarks/{folder}/scores.parquet", score(table, [PLAYER]), tables.SCORES))
+        refs.append(run.write_table_at(f"benchmarks/{folder}/scores.parquet", probe_scores(table, [MEMBER]), tables.SCORES))
         run.commit_benchmark(folder, [], refs, {}, {}, {})
     words = ["benchmark", "smoke", "--suite", "probe-dev", "--adapter", "s0-g0001", "--limit", "4", "--attempts", "2"]
     assert benchmark(_parser().parse_args(words), store, Run(store, "smoke")) == 0

@@ -11,8 +11,8 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 
-from flows.benchmarks import entrants, suite_score
-from flows.benchmarks.score import asked
+from flows.benchmarks import suite_score, targets
+from flows.benchmarks.score import request_for
 from flows.benchmarks.suite_data import SAMPLES, load
 from flows.benchmarks.suite_score import ELSEWHERE, done_shards, folder_of, score_suite
 from flows.config import PROJECT, ConfigError
@@ -50,7 +50,7 @@ BAD = [
 def test_completions_that_fit_nothing_name_the_line(rows: list[dict[str, object]], message: str, tmp_path: Path) -> None:
     file = _written(tmp_path / "c.jsonl", rows)
     with pytest.raises(ConfigError) as raised:
-        entrants.of_completions(open_store(str(tmp_path / "store")), file, GSM8K)
+        targets.of_completions(open_store(str(tmp_path / "store")), file, GSM8K)
     assert message in str(raised.value) and str(raised.value).count("\n") == 0
 
 
@@ -63,11 +63,11 @@ def test_completions_of_any_size_and_kind_are_scored_and_the_rest_too(tmp_path: 
     rows[4] = {"task_id": GSM8K[4].problem_id, "solution": GSM8K[4].outputs[0]}
     rows[5] = {"problem_id": GSM8K[5].problem_id, "text": "\ud800 the answer is " + GSM8K[5].outputs[0]}
     store = open_store(str(tmp_path / "store"))
-    subject = entrants.of_completions(store, _written(tmp_path / "c.jsonl", rows), GSM8K)
-    question = asked("gsm8k", subject.config, SAMPLES, style=ELSEWHERE)
-    scores = score_suite(subject, question).to_pylist()
+    target = targets.of_completions(store, _written(tmp_path / "c.jsonl", rows), GSM8K)
+    request = request_for("gsm8k", target.config, SAMPLES, style=ELSEWHERE)
+    scores = score_suite(target, request).to_pylist()
     assert [(row["measure"], row["score"], row["problems"]) for row in scores] == [("pass@1 greedy", 0.75, 12)]
-    answers = subject.run.read_table(f"benchmarks/{folder_of(subject, question)}/answers.parquet", "answers")
+    answers = target.run.read_table(f"benchmarks/{folder_of(target, request)}/answers.parquet", "answers")
     assert answers["status"].to_pylist() == ["correct", "too_long", "format", "too_long", *["correct"] * 8]
     assert pc.max(pc.binary_length(answers["text"])).as_py() <= 1 << 16
 
@@ -76,25 +76,23 @@ class Killed(BaseException):
     """As if the process had ended there."""
 
 
-def test_a_benchmark_that_ended_on_the_way_goes_on_and_asks_nothing_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_benchmark_resumes_and_asks_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suite_score, "SHARD", 4)
     file = _written(tmp_path / "c.jsonl", [*_gold(GSM8K)[:-1], {"problem_id": GSM8K[-1].problem_id, "text": "no"}])
     problems: list[str] = []
 
     def scored(store: str, ends_at: int | None) -> list[dict[str, object]]:
-        subject = entrants.of_completions(open_store(str(tmp_path / store)), file, GSM8K)
-        question = asked("gsm8k", subject.config, SAMPLES, style=ELSEWHERE)
-        before = len(done_shards(subject, question))
+        target = targets.of_completions(open_store(str(tmp_path / store)), file, GSM8K)
+        request = request_for("gsm8k", target.config, SAMPLES, style=ELSEWHERE)
+        before = len(done_shards(target, request))
 
         def progress(done: int, of: int) -> None:
             if done == ends_at:
                 raise Killed
             if before <= done < of:
-                problems.extend(one.problem_id for one in question.problems[4 * done : 4 * done + 4])
+                problems.extend(one.problem_id for one in request.problems[4 * done : 4 * done + 4])
 
-        return score_suite(subject, question, progress).to_pylist()
+        return score_suite(target, request, progress).to_pylist()
 
     whole = scored("whole", None)
     problems.clear()
@@ -123,7 +121,7 @@ def test_a_suite_that_is_not_there_is_one_line_and_code_2(tmp_path: Path) -> Non
 
 def test_completions_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the file does not exist"):
-        entrants.of_completions(open_store(str(tmp_path / "store")), tmp_path / "none.jsonl", GSM8K)
+        targets.of_completions(open_store(str(tmp_path / "store")), tmp_path / "none.jsonl", GSM8K)
 
 
 # --- the real thing: the seed model, and SIGKILL

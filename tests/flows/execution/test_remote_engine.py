@@ -51,8 +51,8 @@ def test_it_answers_as_an_engine_in_this_process(backend: Backend) -> None:
         with pytest.raises(RuntimeError, match="adapter 's1-start' is not loaded"):
             there.generate([asked[1]], 1.0)
         (worker,) = there._workers._running.values()
-        os.killpg(worker.pid, signal.SIGKILL)
-        worker.wait()
+        os.killpg(worker.process.pid, signal.SIGKILL)
+        worker.process.wait()
         assert there.generate([asked[2]], 1.0)[0].token_ids == wanted[2].token_ids  # a new worker has taken over
     finally:
         there.close()

@@ -63,13 +63,10 @@ def test_the_start_is_tried_again_when_the_world_failed_and_only_then(error: Exc
         found: dict[str, Any] = train.start.with_options(retry_delay_seconds=0)()
         return found
 
-    token = session._CURRENT.set(failing)  # type: ignore[arg-type]
-    try:
+    with session.as_current(failing):  # type: ignore[arg-type]
         if calls > times:
             assert begin() == {"stage": "start", "generation": None}
         else:
             with pytest.raises(RuntimeError, match="our own fault"):
                 begin()
-    finally:
-        session._CURRENT.reset(token)
     assert failing.calls == calls

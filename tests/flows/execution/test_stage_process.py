@@ -1,7 +1,6 @@
 """The early worker: taken by the first step that needs one, ended where none does."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from flows.config import ConfigError, load
 from flows.execution.orphan_guard import _children
 from flows.execution.run_stage import Spec
 from flows.execution.stage_process import StageFailed, WorkerLost, Workers, early_worker, stage_hours
+from stages.core.child_process import ChildProcess
 
 
 def _alive() -> set[int]:
@@ -47,37 +47,40 @@ def test_the_early_worker_says_what_hinders_the_run() -> None:
         check()
 
 
-def stand_in(script: str, errors: int | None = None) -> subprocess.Popen[str]:
-    """A process in a worker's place."""
-    command = [sys.executable, "-c", script]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, text=True, start_new_session=True)
+def stand_in(script: str, errors: int | None = None) -> ChildProcess:
+    """A process in a worker's place, which has written its first answer."""
+    made = ChildProcess([sys.executable, "-c", script], group=True, errors=errors)
+    assert made.answer() == {}
+    return made
 
 
 def test_a_worker_that_dies_before_it_is_told_is_the_world_s_fault_and_replaced(tmp_path: Path) -> None:
     """It still lives when looked at, and hears no more: what a step meets whose worker is just being killed."""
-    dying = stand_in("import os, time; os.close(0); print(flush=True); time.sleep(60)")
-    assert dying.stdout is not None and dying.stdout.readline() == "\n"
+    dying = stand_in("import os, time; os.close(0); print('{}', flush=True); time.sleep(60)")
     with Workers(1) as workers:
         workers._running[sys.executable] = dying
         with pytest.raises(WorkerLost, match="exited before it received its step"):
             workers.run(Spec(tmp_path.as_uri(), *STEP))
-        assert dying.poll() is not None
+        assert not dying.running
         with pytest.raises(StageFailed, match=r"run none has no run\.json"):  # by a worker of its own
             workers.run(Spec(tmp_path.as_uri(), *STEP))
 
 
-STUCK = "import faulthandler, re, signal; faulthandler.register(signal.SIGUSR1); print(flush=True); re.match('(a*)*b', 'a' * 99)"
+STUCK = """
+import faulthandler, re, signal
+faulthandler.register(signal.SIGUSR1)
+print('{}', flush=True)
+re.match('(a*)*b', 'a' * 99)
+"""
 
 
 def test_a_stage_that_passes_its_deadline_shows_where_it_is_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POPULORA_STAGE_HOURS", "0.0001")
     with (tmp_path / "errors").open("w") as errors, Workers(1) as workers:
         stuck = workers._running[sys.executable] = stand_in(STUCK, errors.fileno())
-        assert stuck.stdout is not None and stuck.stdout.readline() == "\n"
         with pytest.raises(StageFailed, match=r"stage match took longer than 0\.0001 h .* POPULORA_STAGE_HOURS"):
             workers.run(Spec(tmp_path.as_uri(), *STEP))
-        assert stuck.poll() is not None
+        assert not stuck.running
     assert "re/__init__.py" in (tmp_path / "errors").read_text()
 
 

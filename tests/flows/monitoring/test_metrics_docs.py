@@ -9,6 +9,7 @@ from flows.config import PROJECT
 from flows.monitoring import alarms
 from stages.analysis.measure import OffspringRecord, costs, explore, measure, relate, replayed
 from stages.core import tables
+from stages.core.earlier_tasks import EarlierTasks
 from stages.core.method.rating import Rating
 from stages.core.population import initial_members
 from stages.core.statistics.disagreement import disagreement
@@ -35,7 +36,7 @@ def written(tmp_path_factory):
     answers = [{"member_id": member, "problem_id": "p", "greedy": True, "correct": member == "s0"} for member in ("s0", "s1")]
     parts = [
         measure(*played),
-        explore(found["tasks"], []),
+        explore(found["tasks"], EarlierTasks(tables.SEEDS.empty_table())),
         relate(members, found["matches"], found["grades"], found["samples"], weights, births, 1.0, 0),
         costs(found["samples"], {"t0": True}, ""),
         replayed(found["tasks"], found["grades"]),
@@ -77,7 +78,7 @@ def test_the_formula_of_novelty_and_of_a_distance_are_those_of_the_code():
     old, new = ["def f(x):\n    return x"] * 3, ["def f(y):\n    return [y] * 9"]
     past = "\n".join(old)
     expected = (compressed(past + "\n" + new[0]) - compressed(past)) / compressed(new[0])
-    assert novelty(new, old) == expected
+    assert novelty(new, past) == expected
     one, other = adapter(1, 0).weights, adapter(2, 0).weights
     a, b = sorted(one)
     apart = distances(inner_products([one, other]))[1][0, 1]

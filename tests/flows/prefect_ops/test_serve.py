@@ -70,7 +70,7 @@ def test_a_wrong_value_makes_no_run(service: Service) -> None:
     assert service.ask("flow_runs/count", {}) == before
 
 
-def test_cancel_ends_everything_and_retry_goes_on_to_the_same_bytes(service: Service) -> None:
+def test_cancel_ends_everything_and_retry_resumes_to_the_same_bytes(service: Service) -> None:
     run = service.submit("r", *ONE)
     processes = at_work(service, run, "r/generation=0000/verify.json")
     sandboxes = containers(processes)
@@ -107,7 +107,7 @@ def test_a_killed_run_is_crashed_with_its_generation_and_can_be_retried(service:
     assert fsck(Run(open_store(str(service.store)), "killed")) == []
 
 
-def test_a_suspended_run_lets_go_of_the_machine_and_goes_on_when_resumed(service: Service) -> None:
+def test_a_suspended_run_frees_the_machine_and_continues_when_resumed(service: Service) -> None:
     run = service.submit("paused", *ONE)
     processes = at_work(service, run, "paused/generation=0000/match.json")
     service.set(run, PAUSE)

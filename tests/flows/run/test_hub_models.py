@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from flows.benchmarks.entrants import of_model
+from flows.benchmarks.targets import of_model
 from flows.config import PROJECT, ConfigError
 from flows.run.hub_models import check_files
 from flows.storage import open_store
@@ -30,7 +30,7 @@ import json, os, sys
 from flows.backend import Backend
 from flows.config import ConfigError, apply
 from flows.execution.session import open_session
-from flows.benchmarks.entrants import of_model
+from flows.benchmarks.targets import of_model
 from flows.storage import open_store
 from stages.core.engines.protocol import EngineUnavailable
 name, store, *turns = sys.argv[1:]

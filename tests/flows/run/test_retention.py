@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -16,11 +17,12 @@ from flows.run.fork import fork
 from flows.run.inspection import inspect
 from flows.run.lease import hold
 from flows.run.resume import first_generation
-from flows.run.retention import RetentionPolicy, check_room, expected_bytes, pinned, plan, retire, unnamed
+from flows.run.retention import GenerationAdapters, RetentionPolicy, check_room, expected_bytes, pinned, plan, retire, unnamed
 from flows.run.run import Retired, Run
 from flows.run.scan import survey_of
 from flows.storage import StoreRefused, open_store
 from tests.support import example_run
+from tests.support.counted import CountingStore
 
 POLICY = RetentionPolicy(newest=1, optimizer_every=4, adapter_every=2)
 CLOCK = {"host": "here"}
@@ -101,6 +103,25 @@ def test_generation_by_generation_is_the_same_as_at_once(tmp_path: Path) -> None
                 retire(made, POLICY, CLOCK, step)
         kept.append(store.list("smoke/adapters/"))
     assert kept[0] == kept[1]
+
+
+def test_a_session_reads_each_generation_once(tmp_path: Path) -> None:
+    """A generation's retention costs as many requests as that of any other; without memory it costs more each time."""
+    totals, known = [], dict[int, GenerationAdapters]()
+    store: Any = CountingStore(open_store(str(tmp_path)))
+    with hold(store, "smoke") as epoch:
+        made = Run(store, "smoke", epoch)
+        made.describe(dump(CONFIG), {"base_model": "0" * 64}, example_run.CLOCK)
+        population = example_run.start(made)
+        for generation in range(6):
+            population = example_run.one_generation(made, population, generation, last=True)
+            store.requests.clear()
+            retire(made, RetentionPolicy(newest=1, optimizer_every=99, adapter_every=99), CLOCK, generation, known)
+            totals.append((store.requests["read"], store.requests["list"]))
+        assert len(set(totals[2:])) == 1, totals
+        store.requests.clear()
+        plan(made, POLICY)
+        assert store.requests["read"] + store.requests["list"] > sum(totals[-1])
 
 
 def test_retention_needs_the_lease(run: Run) -> None:

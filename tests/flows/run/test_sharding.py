@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from flows.run import sharding
-from stages.benchmark import Player
 from stages.core import tables
+from stages.core.suites.scores import Contestant
 
 TEACHERS = ["t0", "t1", "t2", "t3", "t4"]
 BLANK = {"string": "", "int64": 0, "double": 0.0, "bool": False}
@@ -61,19 +61,18 @@ def test_rollouts_of_parts_stand_task_by_task_and_replays_last() -> None:
 
 
 def test_answers_of_parts_go_to_their_panels() -> None:
-    def answers(players: list[Player]) -> list[dict[str, Any]]:
-        named = [(player, greedy) for greedy in (True, False) for player in players]
+    def answers(contestants: list[Contestant]) -> list[dict[str, Any]]:
+        named = [(player, greedy) for greedy in (True, False) for player in contestants]
         return [
             {"member_id": p.member_id, "adapter_id": p.adapter_id, "greedy": g, "problem_id": q} for p, g in named for q in "xy"
         ]
 
-    panels = [[Player(f"s{n}", "student", f"s{n}-g{g}", "sha") for n in range(size)] for g, size in ((1, 3), (2, 1))]
+    panels = [[Contestant(f"s{n}", "student", f"s{n}-g{g}", "sha") for n in range(size)] for g, size in ((1, 3), (2, 1))]
     parts = []
     for part in ("00", "01"):
-        mine = [sharding.own_players(players, 2, part) for players in panels]
-        parts.append(tables.join([rows(tables.ANSWERS, *answers(players)) for players in mine], tables.ANSWERS))
+        mine = [sharding.own_contestants(contestants, 2, part) for contestants in panels]
+        parts.append(tables.join([rows(tables.ANSWERS, *answers(contestants)) for contestants in mine], tables.ANSWERS))
     found = list(sharding.split_answers(parts, panels, rows_each=4))
-    assert [table.equals(rows(tables.ANSWERS, *answers(players))) for table, players in zip(found, panels, strict=True)] == [
-        True,
-        True,
-    ]
+    assert len(found) == 2
+    for table, contestants in zip(found, panels, strict=True):
+        assert table.equals(rows(tables.ANSWERS, *answers(contestants)))

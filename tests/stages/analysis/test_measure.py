@@ -10,6 +10,7 @@ from flows.benchmarks.schedule import benchmarks_at
 from flows.config import load
 from stages.analysis.measure import OffspringRecord, costs, explore, measure, relate
 from stages.core import tables
+from stages.core.earlier_tasks import EarlierTasks
 from stages.core.judging.complexity import measure as measure_program
 from stages.core.judging.shapes import cell, shape_of
 from stages.core.lora.distances import distances, inner_products
@@ -109,16 +110,20 @@ def test_only_adapters_that_stepped_have_trained_on_their_tokens(found: dict[str
     assert values(costs(found["samples"], {"s1": True}, "student"), "cost.trained_tokens") == {(): (0.0, 0, None)}
 
 
+def before(*earlier: pa.Table) -> EarlierTasks:
+    return EarlierTasks(tables.SEEDS.empty_table(), earlier)
+
+
 def test_coverage_counts_cells_against_all_the_past(found: dict[str, pa.Table]) -> None:
     tasks = found["tasks"]
-    first, again = explore(tasks, []), explore(tasks, [tasks])
+    first, again = explore(tasks, before()), explore(tasks, before(tasks))
     assert values(first, "coverage.cells") == {(): (3.0, 3, None)} == values(again, "coverage.cells") | {(): (3.0, 3, None)}
     assert values(first, "coverage.new_cells") == {(): (3.0, 3, None)}
     assert values(again, "coverage.new_cells") == {(): (0.0, 3, None)}
     assert values(again, "coverage.new_share") == {("t0", "teacher"): (0.0, 1, None), ("t1", "teacher"): (0.0, 2, 0.0)}
     assert values(again, "coverage.novelty")[()][0] < 0.3 < 0.9 < values(first, "coverage.novelty")[()][0]
     assert 0 < values(first, "pair.program_distance")["t0", "teacher", "t1"][0] <= 1
-    assert explore(tasks, [tasks]).equals(again)
+    assert explore(tasks, before(tasks)).equals(again)
 
 
 def test_a_cell_forgets_names_and_constants_and_knows_constructs_types_and_execution() -> None:
@@ -186,9 +191,9 @@ def test_distances_do_not_depend_on_the_gauge_and_are_undefined_at_zero() -> Non
 def test_novelty_falls_with_repetition_and_is_undefined_for_nothing() -> None:
     rng = np.random.default_rng(3)
     first, second = (["".join(map(str, rng.integers(0, 10, 400)))] for _ in range(2))
-    assert novelty(first, []) == pytest.approx(1, abs=0.05) and novelty(second, first) > 0.7
-    assert novelty(first, [*second, *first]) < 0.1
-    assert math.isnan(novelty([], first)) and math.isnan(distance(first, []))
+    assert novelty(first, "") == pytest.approx(1, abs=0.05) and novelty(second, "\n".join(first)) > 0.7
+    assert novelty(first, "\n".join([*second, *first])) < 0.1
+    assert math.isnan(novelty([], "\n".join(first))) and math.isnan(distance(first, []))
     assert distance(first, first) < 0.1 < 0.7 < distance(first, second)
 
 

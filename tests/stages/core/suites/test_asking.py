@@ -11,10 +11,10 @@ import pytest
 from transformers import AutoTokenizer
 
 from flows.backend import Backend
-from flows.benchmarks.entrants import of_model
-from flows.benchmarks.score import asked
+from flows.benchmarks.score import request_for
 from flows.benchmarks.suite_data import SAMPLES, load
 from flows.benchmarks.suite_score import folder_of, score_suite, words_of
+from flows.benchmarks.targets import of_model
 from flows.config import PROJECT, ConfigError, apply
 from flows.storage import open_store
 from stages.core.engines.protocol import before_stop
@@ -62,7 +62,7 @@ def test_an_instruct_model_is_asked_for_a_function_in_evalplus_words_and_its_ans
     assert f'```\n"""\n{ADD.question}\n"""\n```' in wording(ADD, "chat").asked
 
 
-def test_a_base_model_goes_on_where_the_function_begins_and_mathematics_follows_worked_examples() -> None:
+def test_a_base_model_continues_where_the_function_begins_and_mathematics_follows_worked_examples() -> None:
     assert wording(BODY, "completion").asked == STUB
     assert wording(ADD, "completion").asked == f'"""\n{ADD.question}\n"""\n'
     gsm8k, proof = load("gsm8k", SAMPLES)[0], load("olympiadbench", SAMPLES)[0]
@@ -108,15 +108,15 @@ def test_a_text_ends_before_its_first_stop_sequence() -> None:
 
 def test_the_style_follows_from_the_tokenizer_and_can_be_chosen(instructed: Path) -> None:
     base, chat = apply({}, []), apply({"model": {"name": str(instructed)}}, [])
-    assert [asked("gsm8k", config, SAMPLES).style for config in (base, chat)] == ["completion", "chat"]
-    assert asked("gsm8k", chat, SAMPLES, style="completion").style == "completion"
-    assert asked("gsm8k", apply({"benchmark": {"style": "azr"}}, []), SAMPLES).style == "azr"
-    keys = {asked("gsm8k", base, SAMPLES, style=style).key for style in STYLES}
+    assert [request_for("gsm8k", config, SAMPLES).style for config in (base, chat)] == ["completion", "chat"]
+    assert request_for("gsm8k", chat, SAMPLES, style="completion").style == "completion"
+    assert request_for("gsm8k", apply({"benchmark": {"style": "azr"}}, []), SAMPLES).style == "azr"
+    keys = {request_for("gsm8k", base, SAMPLES, style=style).key for style in STYLES}
     assert len(keys) == len(STYLES)
-    shown = words_of(asked("humaneval-plus", chat, SAMPLES), Backend(chat)).asks(BODY)
+    shown = words_of(request_for("humaneval-plus", chat, SAMPLES), Backend(chat)).asks(BODY)
     assert shown == f"<user>{wording(BODY, 'chat').asked}<answer>{wording(BODY, 'chat').opening}"
     with pytest.raises(ConfigError, match="seed: the tokenizer has no chat template; use completion instead"):
-        words_of(asked("gsm8k", base, SAMPLES, style="chat"), Backend(base))
+        words_of(request_for("gsm8k", base, SAMPLES, style="chat"), Backend(base))
 
 
 def test_a_first_marker_that_the_tokenizer_writes_itself_is_not_written_twice(tmp_path: Path) -> None:
@@ -145,14 +145,14 @@ def test_chat_on_a_base_model_is_one_line_and_code_2(tmp_path: Path) -> None:
 
 
 def test_the_manifest_says_how_a_model_was_asked(tmp_path: Path) -> None:
-    subject = of_model(open_store(str(tmp_path)), str(SEED), [], ["model.device=cpu"])
-    question = asked("gsm8k", subject.config, SAMPLES, limit=2, style="azr", max_new_tokens=4)
-    score_suite(subject, question)
-    done = subject.run.history.manifest(f"benchmarks/{folder_of(subject, question)}/benchmark.json")
+    target = of_model(open_store(str(tmp_path)), str(SEED), [], ["model.device=cpu"])
+    request = request_for("gsm8k", target.config, SAMPLES, limit=2, style="azr", max_new_tokens=4)
+    score_suite(target, request)
+    done = target.run.history.manifest(f"benchmarks/{folder_of(target, request)}/benchmark.json")
     assert done is not None
     assert done.versions["question"] == {"style": "azr", "attempts": 0, "max_new_tokens": 4, "temperature": 1.0, "seed": 0}
-    assert done.versions["prompt"] == prompts.digest(question.problems, "azr") != prompts.digest(question.problems, "chat")
+    assert done.versions["prompt"] == prompts.digest(request.problems, "azr") != prompts.digest(request.problems, "chat")
     assert done.versions["engine"]["kind"] == "transformers"
-    answers = subject.run.read_table(f"benchmarks/{folder_of(subject, question)}/answers.parquet", "answers")
+    answers = target.run.read_table(f"benchmarks/{folder_of(target, request)}/answers.parquet", "answers")
     assert answers.num_rows == 2
     assert set(answers["status"].to_pylist()) <= {"wrong", "correct", "format"}

@@ -11,7 +11,6 @@ from stages.core.training.loss import (
     Objective,
     importance_weights,
     k3_divergence,
-    sequence_mask,
     surrogate,
     token_logprobs,
     token_losses,
@@ -82,13 +81,6 @@ def test_importance_weights_are_truncated_and_carry_no_gradient() -> None:
     weights = importance_weights(old, engine, 2.0)
     torch.testing.assert_close(weights, torch.tensor([2.0, 1.0, math.exp(-2)]))
     assert not weights.requires_grad and importance_weights(old, engine, 0.0).tolist() == [1, 1, 1]
-
-
-def test_samples_far_from_the_engine_are_masked_as_a_whole() -> None:
-    samples, engine = torch.tensor([0, 0, 2, 2]), torch.zeros(4)
-    old = torch.tensor([0.02, -0.02, 0.02, 0.02])
-    assert sequence_mask(old, engine, samples, (0.99, 1.01)).tolist() == [1, 1, 0, 0]
-    assert sequence_mask(old, engine, samples, None).tolist() == [1, 1, 1, 1]
 
 
 def test_k3_is_zero_only_where_the_policies_agree() -> None:

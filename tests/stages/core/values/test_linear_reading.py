@@ -213,7 +213,7 @@ SEEING = (
 NOT_SEEING = MappingProxyType(
     {
         "flows.audit.fsck_advice": "names of artifacts",
-        "flows.benchmarks.entrants": "names of models",
+        "flows.benchmarks.targets": "names of models",
         "flows.browser": "names of runs and rows, which are ours",
         "flows.commands.doctor": "what commands of this machine say",
         "flows.store.file_store": "names of artifacts",

@@ -1,4 +1,4 @@
-"""Subjects of a suite: members of a run, a model with or without PEFT folders, or completions made elsewhere."""
+"""Targets of a benchmark: members of a run, a model with or without PEFT folders, or completions made elsewhere."""
 
 import hashlib
 import json
@@ -19,10 +19,11 @@ from flows.run.manifest import Ref
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
 from flows.storage import Store
+from stages.benchmark import StoredCompletion
 from stages.core.lora.adapter import Adapter
 from stages.core.lora.adapter_files import WEIGHTS_FILE, rank_of
 from stages.core.suites.problems import Problem
-from stages.suites import Participant, StoredCompletion
+from stages.core.suites.scores import Contestant
 
 Text = str | None
 
@@ -34,22 +35,22 @@ class BenchmarkTarget:
     run: Run
     who: str
     config: RunConfig
-    contestants: tuple[Participant, ...]
+    contestants: tuple[Contestant, ...]
     adapters: Mapping[str, Adapter]
     inputs: tuple[Ref, ...] = ()
     given: tuple[StoredCompletion, ...] | None = None
     model: Mapping[str, Any] = field(default_factory=dict)  # commit and files of a hub model that belongs to no run
 
 
-def of_run(run: Run, players: Iterable[Any], who: str) -> BenchmarkTarget:
+def of_run(run: Run, contestants: Iterable[Contestant], who: str) -> BenchmarkTarget:
     """Members of a run (flows.benchmarks.score chooses them)."""
     description = run.history.description()
     assert description is not None
     config = parse(description["config"])
-    contestants = tuple(Participant(one.member_id, one.role, one.adapter_id, one.adapter_sha256) for one in players)
+    listed = tuple(contestants)
     io = StageIO(run, "benchmark", None, None, config.model.name, config.model.alpha)
-    adapters = io.adapters([one.adapter_id for one in contestants if one.adapter_id])
-    return BenchmarkTarget(run, who, config, contestants, adapters, tuple(io.inputs()))
+    adapters = io.adapters([one.adapter_id for one in listed if one.adapter_id])
+    return BenchmarkTarget(run, who, config, listed, adapters, tuple(io.inputs()))
 
 
 def of_model(store: Store, model: str, folders: list[Path], settings: Iterable[str] = ()) -> BenchmarkTarget:
@@ -65,8 +66,8 @@ def of_model(store: Store, model: str, folders: list[Path], settings: Iterable[s
         values["model"] |= {"rank": rank, "alpha": alpha, "targets": list(targets)}
     config = hub_models.pinned(apply(values, settings))
     digest = Backend(config).model_digest()
-    contestants = [Participant("base", "base", None, digest)]
-    contestants += [Participant(name, "adapter", name, sha256) for name, _, _, _, (_, sha256) in found]
+    contestants = [Contestant("base", "base", None, digest)]
+    contestants += [Contestant(name, "adapter", name, sha256) for name, _, _, _, (_, sha256) in found]
     adapters = {name: weights for name, _, _, _, (weights, _) in found}
     if len(adapters) < len(found):
         raise ConfigError("two adapter folders have the same name")
@@ -120,7 +121,7 @@ def of_completions(store: Store, file: Path, problems: list[Problem]) -> Benchma
     if not file.is_file():
         raise ConfigError(f"--completions {file}: the file does not exist")
     known, seen = {problem.problem_id: problem for problem in problems}, set()
-    who = Participant("completions", "elsewhere", None, hashlib.sha256(file.read_bytes()).hexdigest())
+    who = Contestant("completions", "elsewhere", None, hashlib.sha256(file.read_bytes()).hexdigest())
     given, count = [], dict.fromkeys(known, 0)
     for number, row in enumerate(rows(file), 1):
         name = row.get("problem_id", row.get("task_id"))
@@ -141,7 +142,7 @@ def of_completions(store: Store, file: Path, problems: list[Problem]) -> Benchma
     return BenchmarkTarget(run, "completions", RunConfig(), (who,), {}, given=tuple(given))
 
 
-def _given(who: Participant, problem: Problem, attempt: int, row: dict[str, Any], where: str) -> StoredCompletion:
+def _given(who: Contestant, problem: Problem, attempt: int, row: dict[str, Any], where: str) -> StoredCompletion:
     for name in ("text", "solution", "completion"):
         if isinstance(row.get(name), str):
             text = problem.program + row[name] if name == "completion" else row[name]

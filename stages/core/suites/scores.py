@@ -1,0 +1,145 @@
+"""Who is scored on a benchmark, and SCORES from ANSWERS: pass@1, avg@n and pass@k with standard errors over problems.
+
+The probe and the public suites differ in their slices and in which k they report; everything else is one computation.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from stages.core import tables
+from stages.core.suites.statistics import ScoreEstimate, average, passing, powers
+
+Row = dict[str, Any]
+Slices = Callable[[list[Row]], Iterator[tuple[str, list[Row]]]]
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A scored member or model: an adapter, the base model alone (`adapter_id` None), or an external model."""
+
+    member_id: str
+    role: str
+    adapter_id: str | None
+    adapter_sha256: str
+
+
+def probe_scores(answers: pa.Table, contestants: Sequence[Contestant]) -> pa.Table:
+    """Return SCORES of the project's probe: overall, by kind, and by kind and band; sampled attempts as avg@1 and pass@n."""
+    return _scores(answers, contestants, _by_band, lambda fewest: ("avg@1", [fewest]))
+
+
+def suite_scores(answers: pa.Table, contestants: Sequence[Contestant]) -> pa.Table:
+    """Return SCORES of a public suite: overall, on the base tests alone (`base`), by slice; avg@n, pass@k for powers of two."""
+    return _scores(answers, contestants, _by_slice, lambda fewest: (f"avg@{fewest}", powers(fewest)))
+
+
+def _scores(
+    answers: pa.Table, contestants: Sequence[Contestant], slices: Slices, sampled: Callable[[int], tuple[str, list[int]]]
+) -> pa.Table:
+    rows = []
+    listed = answers.drop_columns(["text", "answer"]).to_pylist()
+    for who in contestants:
+        own = [row for row in listed if row["member_id"] == who.member_id]
+        for group, chosen in slices(own):
+            for measure, found, attempts in _measures(chosen, sampled):
+                rows.append(_score_row(answers["suite"][0].as_py(), who, group, measure, found, attempts))
+    return tables.table(rows, tables.SCORES)
+
+
+def _by_band(own: list[Row]) -> Iterator[tuple[str, list[Row]]]:
+    yield "all", own
+    for kind in sorted({row["kind"] for row in own}):
+        yield kind, [row for row in own if row["kind"] == kind]
+    for kind, band in sorted({(row["kind"], row["band"]) for row in own}):
+        yield f"{kind} band {band}", [row for row in own if (row["kind"], row["band"]) == (kind, band)]
+
+
+def _by_slice(own: list[Row]) -> Iterator[tuple[str, list[Row]]]:
+    yield "all", own
+    if any(row["kind"] in ("humaneval", "mbpp") for row in own):
+        yield "base", [row | {"correct": row["correct"] or row["status"] == "base_only"} for row in own]
+    kinds = sorted({row["kind"] for row in own})
+    for kind in kinds if len(kinds) > 1 else []:
+        yield kind, [row for row in own if row["kind"] == kind]
+
+
+def _measures(rows: Sequence[Row], sampled: Callable[[int], tuple[str, list[int]]]) -> Iterator[tuple[str, ScoreEstimate, int]]:
+    if greedy := attempts_of(rows, greedy=True):
+        yield "pass@1 greedy", average(greedy), 1
+    if drawn := attempts_of(rows, greedy=False):
+        fewest = min(map(len, drawn.values()))
+        mean, ks = sampled(fewest)
+        yield mean, average(drawn), fewest
+        for k in ks:
+            yield f"pass@{k}", passing(drawn, k), fewest
+
+
+def attempts_of(rows: Sequence[Row], greedy: bool) -> dict[str, list[bool]]:
+    """Return whether each attempt is correct, by problem."""
+    found: dict[str, list[bool]] = {}
+    for row in rows:
+        if row["greedy"] == greedy:
+            found.setdefault(row["problem_id"], []).append(bool(row["correct"]))
+    return found
+
+
+def _score_row(suite: str, who: Contestant, group: str, measure: str, found: ScoreEstimate, attempts: int) -> Row:
+    return {
+        "suite": suite,
+        "member_id": who.member_id,
+        "role": who.role,
+        "adapter_id": who.adapter_id or "base",
+        "adapter_sha256": who.adapter_sha256,
+        "group": group,
+        "measure": measure,
+        "score": found.mean,
+        "stderr": found.stderr,
+        "problems": found.problems,
+        "attempts": attempts,
+    }
+
+
+@dataclass(frozen=True)
+class FormShares:
+    """One adapter's greedy or sampled answers: the share in the required format, and how many of those are correct.
+
+    Standard errors are over problems; all attempts at one problem form a cluster. `right` is a linearized ratio of sums.
+    """
+
+    adapter_id: str
+    greedy: bool
+    formed: float
+    formed_stderr: float | None
+    right: float
+    right_stderr: float | None
+    problems: int
+
+
+def forms(answers: pa.Table) -> list[FormShares]:
+    """Return how well every adapter's answers follow the required format, greedy before sampled."""
+    found: dict[tuple[str, bool], dict[str, list[tuple[bool, bool]]]] = {}
+    for row in answers.select(["adapter_id", "greedy", "problem_id", "status", "correct"]).to_pylist():
+        own = found.setdefault((row["adapter_id"], row["greedy"]), {})
+        own.setdefault(row["problem_id"], []).append((row["status"] != "format", row["correct"]))
+    return [_form(adapter, greedy, list(own.values())) for (adapter, greedy), own in found.items()]
+
+
+def _form(adapter_id: str, greedy: bool, problems: list[list[tuple[bool, bool]]]) -> FormShares:
+    counts = [(len(own), sum(formed for formed, _ in own), sum(right for _, right in own)) for own in problems]
+    formed, formed_stderr = _ratio([(one[1], one[0]) for one in counts])
+    right, right_stderr = _ratio([(one[2], one[1]) for one in counts])
+    return FormShares(adapter_id, greedy, formed, formed_stderr, right, right_stderr, len(problems))
+
+
+def _ratio(clusters: list[tuple[int, int]]) -> tuple[float, float | None]:
+    """Return a ratio of sums over clusters and its standard error; NaN if the denominator is 0."""
+    over, under, n = sum(top for top, _ in clusters), sum(bottom for _, bottom in clusters), len(clusters)
+    if not under:
+        return math.nan, None
+    ratio = over / under
+    spread = math.fsum((top - ratio * bottom) ** 2 for top, bottom in clusters)
+    return ratio, math.sqrt(spread * n / (n - 1)) / under if n > 1 else None

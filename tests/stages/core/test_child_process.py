@@ -1,0 +1,74 @@
+"""Orders and answers as JSON lines between a process of ours and its child: what is read, when waiting ends, how it ends."""
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from stages.core.child_process import CHUNK, ChildProcess
+
+Start = Callable[[str], ChildProcess]
+ECHO = "import sys\nfrom stages.core.child_process import answer, orders\nfor order in orders(sys.stdin): "
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    made: list[ChildProcess] = []
+
+    def begin(script: str) -> ChildProcess:
+        made.append(ChildProcess([sys.executable, "-c", script], group=True))
+        return made[-1]
+
+    yield begin
+    for child in made:
+        child.end()
+
+
+def test_progress_comes_before_the_answer_and_each_order_has_one(start: Start) -> None:
+    child, heard = start(ECHO + "answer(sys.stdout, {'progress': {'n': 1}}); answer(sys.stdout, {'got': order})"), list[object]()
+    for order in ({"a": 1}, {"b": "ü\n"}):
+        child.send(order)
+        assert child.answer(progress=heard.append) == {"got": order}
+    assert heard == [{"n": 1}] * 2
+    child.end(patience=60.0)
+    assert child.process.returncode == 0, "an idle child ends when its input is closed"
+
+
+def test_a_line_of_many_chunks_and_many_lines_in_one_chunk_are_read_whole(start: Start) -> None:
+    child = start(
+        f"import json\nprint(json.dumps({{'long': 'x' * {3 * CHUNK}}}))\nfor n in range(9): print(json.dumps({{'n': n}}))"
+    )
+    assert child.answer() == {"long": "x" * (3 * CHUNK)}
+    assert [child.answer() for _ in range(10)] == [*({"n": n} for n in range(9)), None]
+
+
+def test_what_was_read_before_a_deadline_is_kept(start: Start) -> None:
+    child = start("import sys\nprint('{\"a\":', end='', flush=True)\nsys.stdin.readline()\nprint('1}', flush=True)")
+    assert child.answer(time.monotonic() + 0.5) is None and child.running
+    child.send({})
+    assert child.answer() == {"a": 1}
+
+
+def test_a_child_that_ends_gives_no_answer_and_takes_no_order(start: Start) -> None:
+    child = start("print('{\"half\":', end='')")
+    assert child.answer() is None
+    child.process.wait()
+    with pytest.raises(BrokenPipeError):
+        child.send({})
+
+
+def test_a_late_child_is_killed_after_its_last_words(start: Start) -> None:
+    handler = "signal.signal(signal.SIGUSR1, lambda *_: print('{\"late\": true}', flush=True))"
+    child = start(f"import signal, time\n{handler}\nprint('{{}}', flush=True)\nwhile True: time.sleep(9)")
+    assert child.answer() == {} and child.answer(time.monotonic()) is None
+    assert child.last_words(signal.SIGUSR1, 60.0) == {"late": True}
+    assert child.process.wait() == -signal.SIGKILL
+
+
+def test_a_child_that_reads_no_order_ends_all_the_same(start: Start) -> None:
+    child = start("import time\nprint('{}', flush=True)\ntime.sleep(600)")
+    assert child.answer() == {}
+    child.end()
+    assert child.process.returncode == -signal.SIGKILL
