@@ -101,7 +101,7 @@ class Backend:
         if self.elsewhere:
             from flows.execution.remote_engine import EngineElsewhere
 
-            return EngineElsewhere(self.config, self.tokenizer)
+            return EngineElsewhere(self.config, self.tokenizer, self.progress)
         if self.config.engine.kind == "vllm":
             return self._vllm_engine()
         from stages.core.engines.hf_engine import HFEngine

@@ -237,7 +237,14 @@ def evolve(io: StageIO, config: RunConfig, backend: Backend) -> None:
         return
     parents = io.adapters(evolution.needed(population, io.generation, config.seed, policy))
     offspring, children = evolution.evolve(
-        population, parents, io.generation, config.seed, policy, backend.operators(), lambda child: weights_sha256(child.weights)
+        population,
+        parents,
+        io.generation,
+        config.seed,
+        policy,
+        backend.operators(),
+        lambda child: weights_sha256(child.weights),
+        progress=backend.progress,
     )
     for adapter_id, adapter in children.items():
         io.write_adapter(adapter_id, adapter)

@@ -28,6 +28,7 @@ from stages.core.lora.adapter import Adapter, Weights
 from stages.core.lora.delta import AdapterChange, check_alike, compare
 from stages.core.method.rating import Rating
 from stages.core.population import PREFIX, Member, Role, next_number, start_adapter_id
+from stages.core.progress import Progress, counted, silent
 from stages.core.randomness import completion_seed, generator
 
 Operator = Callable[[Sequence[Weights], np.random.Generator], tuple[Weights, dict[str, Any]]]
@@ -81,6 +82,7 @@ def evolve(
     operators: Mapping[str, Operator],
     digest: Callable[[Adapter], str],
     measure: Callable[[Weights, Weights], AdapterChange] = compare,
+    progress: Progress = silent,
 ) -> tuple[pa.Table, dict[str, Adapter]]:
     """Return OFFSPRING of one evolution event and the new adapters by id.
 
@@ -89,7 +91,8 @@ def evolve(
     change from a parent to its child.
     """
     rows, children = [], {}
-    for birth in births(population, generation, seed, policy):
+    planned = births(population, generation, seed, policy)
+    for birth in counted(planned, "offspring", len(planned), progress):
         named = {parent.adapter_id: adapters[parent.adapter_id].weights for parent in birth.parents}
         check_alike(named)
         parents = [named[parent.adapter_id] for parent in birth.parents]

@@ -1,12 +1,11 @@
 """`populora benchmark`: suites on members of a run, on any model or PEFT folder, or on completions made elsewhere."""
 
-import sys
 from argparse import Namespace
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from flows.backend import PROBE, Backend
 from flows.benchmarks import targets
@@ -25,6 +24,8 @@ from flows.benchmarks.suite_score import (
 )
 from flows.benchmarks.targets import BenchmarkTarget
 from flows.config import ConfigError, RunConfig
+from flows.monitoring.meter import Meter
+from flows.monitoring.progress import Display
 from flows.run.run import Run
 from flows.storage import Store
 from stages.core.suites.statistics import compare
@@ -111,11 +112,11 @@ def _settings(arguments: Namespace) -> list[str]:
 
 
 def _scored(target: BenchmarkTarget, request: BenchmarkRequest) -> pa.Table:
-    """Score with a progress bar if standard error is a terminal."""
-    columns = (TextColumn(request.suite), BarColumn(), MofNCompleteColumn(), TextColumn("shards"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as bar:
-        task = bar.add_task(request.suite, total=None)
-        return score_suite(target, request, lambda done, of: bar.update(task, completed=done, total=of))
+    """Score, and show the progress: a bar on a terminal, elsewhere a line every half minute."""
+    with Display() as display, display.step(request.suite) as shown:
+        meter = Meter(shown)
+        with closing(Backend(target.config, meter)) as backend:
+            return score_suite(target, request, partial(meter, "shards"), backend)
 
 
 def _plan(target: BenchmarkTarget, request: BenchmarkRequest) -> str:

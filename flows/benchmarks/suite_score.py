@@ -205,13 +205,17 @@ class _Work:
 
     @cached_property
     def graders(self) -> list[stage.Grader]:
-        mathematics = MathGrader(max(1, min(self.target.config.threads, 4)), python=os.environ.get(HOME_PYTHON, ""))
-        self.stack.callback(mathematics.close)
         return [
             stage.program_grader(self.sandboxes, self.expected),
             stage.value_grader(self.sandboxes.usual),
-            stage.mathematics_grader(mathematics),
+            stage.mathematics_grader(self.mathematics),
         ]
+
+    @cached_property
+    def mathematics(self) -> MathGrader:
+        made = MathGrader(max(1, min(self.target.config.threads, 4)), python=os.environ.get(HOME_PYTHON, ""))
+        self.stack.callback(made.close)
+        return made
 
     @cached_property
     def sandboxes(self) -> Sandboxes:
@@ -235,4 +239,6 @@ class _Work:
             found["prompt"] = asked.wording
         if self.target.model:
             found["model"] = dict(self.target.model)
+        if "mathematics" in self.__dict__ and self.mathematics.missing:
+            found["grader"] = {"missing_walls": list(self.mathematics.missing)}
         return found | {"engine": self.backend.engine_version() if self.made else {"kind": "elsewhere"}}

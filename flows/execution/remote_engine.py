@@ -15,8 +15,10 @@ from safetensors.numpy import load_file, save_file
 from flows.backend import Backend
 from flows.config import RunConfig, dump, parse
 from flows.execution.stage_process import Workers
+from flows.monitoring.meter import Reading
 from stages.core.engines.protocol import Completion, Request
 from stages.core.lora.adapter import Adapter, Weights
+from stages.core.progress import Progress, silent
 
 KEY = "requests"  # distinguishes an order from a step
 
@@ -24,8 +26,8 @@ KEY = "requests"  # distinguishes an order from a step
 class EngineElsewhere:
     """Implements `Engine` by orders to a worker. The caller closes it."""
 
-    def __init__(self, config: RunConfig, tokenizer: Any) -> None:
-        self._config, self._tokenizer = config, tokenizer
+    def __init__(self, config: RunConfig, tokenizer: Any, progress: Progress = silent) -> None:
+        self._config, self._tokenizer, self._progress = config, tokenizer, progress
         self._folder = tempfile.TemporaryDirectory(prefix="populora-engine-")
         self._workers = Workers(config.threads)
         self._turn = 0
@@ -62,7 +64,12 @@ class EngineElsewhere:
 
     def _order(self, requests: list[dict[str, Any]], temperature: float) -> dict[str, Any]:
         order = {"config": dump(self._config), "folder": str(self._served), "names": self._names, "temperature": temperature}
-        return self._workers.ask(order | {KEY: requests}, self._config.engine.python, "the engine")
+        return self._workers.ask(order | {KEY: requests}, self._config.engine.python, "the engine", self._told)
+
+    def _told(self, reading: Reading) -> None:
+        """Report the worker's counts as our own; its tokens belong to the innermost."""
+        for what, done, total in reading.counts:
+            self._progress(what, done, total, reading.tokens if what == reading.counts[-1][0] else 0)
 
     def close(self) -> None:
         """Stop the worker."""
