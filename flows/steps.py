@@ -215,7 +215,7 @@ def benchmark(io: StageIO, config: RunConfig, backend: Backend) -> None:
     if not (everybody := list(panels(io, config))):
         return
     chosen = shared(everybody, config.engine.shards, io.part)
-    adapters = io.adapters(one.adapter_id for panel in chosen for one in panel.contestants)
+    adapters = io.adapters(one.adapter_id for panel in chosen for one in panel.contestants if one.adapter_id)
     engine, sandbox = backend.engine(adapters), backend.sandbox()
     problems = chosen_problems(backend.problems(rule.suite), rule.limit)
     plan = probe_plan(rule.suite, config, backend, rule.attempts)

@@ -61,7 +61,7 @@ def _score(
     backend, began = Backend(config), time.monotonic()
     io = StageIO(run, "benchmark", None, None, config.model.name, config.model.alpha)
     try:
-        engine = backend.engine(io.adapters([one.adapter_id for one in contestants]))
+        engine = backend.engine(io.adapters([one.adapter_id for one in contestants if one.adapter_id]))
         problems = chosen_problems(backend.problems(suite), limit)
         plan = probe_plan(suite, config, backend, attempts)
         answers = answer_probe(contestants, problems, engine, backend.sandbox(), plan)
