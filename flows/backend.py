@@ -78,6 +78,13 @@ class Backend:
         return str(hub_models.folder_of(self.config))
 
     @cached_property
+    def dtype(self) -> str:
+        """The type in which this machine computes the base model: float32 on a CPU without bfloat16 units."""
+        from stages.core.engines.precision import compute_dtype
+
+        return compute_dtype(self.config.model.device, self.config.model.dtype)
+
+    @cached_property
     def tokenizer(self) -> Any:
         """The model's own tokenizer."""
         from stages.core.engines.hf_engine import load_tokenizer
@@ -117,7 +124,7 @@ class Backend:
         from stages.core.engines.vllm_engine import EngineLimits, VLLMEngine
 
         rule, model, members = self.config.engine, self.config.model, self.config.population
-        limits = EngineLimits(model.rank, model.alpha, members.teachers + members.students, self.window, dtype=model.dtype)
+        limits = EngineLimits(model.rank, model.alpha, members.teachers + members.students, self.window, dtype=self.dtype)
         limits = replace(limits, batch_tokens=max(8192, self.window), memory_share=rule.memory_share, compile=rule.compile)
         return VLLMEngine(self.model_path, limits, {}, self.progress)
 
@@ -154,7 +161,7 @@ class Backend:
 
     def drift_bounds(self) -> Drift:
         """Return how far engine and trainer may differ: as configured, otherwise what the arithmetic explains."""
-        rule, usual = self.config.engine, BOUNDS[self.config.model.dtype]
+        rule, usual = self.config.engine, BOUNDS[self.dtype]
         return Drift(rule.max_drift or usual.mean, rule.max_token_drift or usual.largest)
 
     def engine_version(self) -> dict[str, str]:
@@ -165,7 +172,8 @@ class Backend:
         import torch
         import transformers
 
-        versions = {"kind": self.config.engine.kind, "torch": str(torch.__version__), "transformers": transformers.__version__}
+        versions = {"kind": self.config.engine.kind, "dtype": self.dtype}
+        versions |= {"torch": str(torch.__version__), "transformers": transformers.__version__}
         if self.config.engine.kind == "vllm":
             import vllm  # type: ignore[import-not-found,unused-ignore]
 

@@ -49,7 +49,10 @@ class Model(Group):
         description="Names of the linear layers that get an adapter, in every block.",
     )
     dtype: Literal["float32", "bfloat16"] = Field(
-        "bfloat16", title="Data type", description="Data type of the base model. Adapters keep float32 master weights."
+        "bfloat16",
+        title="Data type",
+        description="Data type of the base model. Adapters keep float32 master weights. "
+        "A CPU without bfloat16 units computes in float32.",
     )
     device: str = Field(
         "auto", title="Device", description="cpu, cuda or cuda:1. auto uses the first GPU if there is one, else the CPU."

@@ -17,6 +17,7 @@ from flows.run.run import Run
 from flows.store.file_store import FileStore
 from stages.core import tables
 from stages.core.engines.agreement import BOUNDS, Disagreement, check_agreement, check_drift, compare, probe
+from stages.core.engines.precision import fast_bfloat16
 from stages.core.lora.adapter import Adapter
 from stages.core.lora.adapter_files import adapter_bytes
 from stages.core.training.protocol import Drift
@@ -62,7 +63,10 @@ def test_the_mean_and_the_largest_token_have_a_bound_each():
 
 def test_the_bounds_follow_the_arithmetic_unless_they_are_configured():
     assert Backend(load("smoke")).drift_bounds() == BOUNDS["float32"]
-    assert Backend(load("one-gpu")).drift_bounds() == BOUNDS["bfloat16"]
+    assert Backend(load("one-gpu", ["model.device=cuda"])).drift_bounds() == BOUNDS["bfloat16"]
+    on_cpu = Backend(load("one-gpu", ["model.device=cpu"]))
+    assert on_cpu.drift_bounds() == BOUNDS["bfloat16" if fast_bfloat16() else "float32"]
+    assert on_cpu.engine_version()["dtype"] == ("bfloat16" if fast_bfloat16() else "float32")
     configured = load("one-gpu", ["engine.max_drift=0.3", "engine.max_token_drift=2.0"])
     assert Backend(configured).drift_bounds() == Drift(0.3, 2.0)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from stages.core.engines.hf_engine import HFEngine
 from stages.core.engines.protocol import Completion, Request, before_stop
@@ -93,6 +94,66 @@ def test_memory_is_bounded_however_many_prompts_there_are(lora: GroupedLoRA) -> 
     assert [one.token_ids for one in bounded] == [one.token_ids for one in whole]
     assert max(rows[:4]) == 3 and len(rows) > 5 and max(widest[:4]) <= bound
     assert all(contiguous)
+
+
+def positions_computed(
+    lora: GroupedLoRA, engine: HFEngine, asked: list[Request]
+) -> tuple[list[Completion], list[tuple[int, ...]]]:
+    """Completions, and the rows and new positions of every pass through the model."""
+    passes: list[tuple[int, ...]] = []
+    layer = lora.model.get_submodule("model.layers.0")
+    hook = layer.register_forward_pre_hook(lambda _, given: passes.append(tuple(given[0].shape[:2])))
+    try:
+        return engine.generate(asked, 1.0), passes
+    finally:
+        hook.remove()
+
+
+def test_what_prompts_of_an_adapter_begin_with_is_computed_once(engine: HFEngine, lora: GroupedLoRA) -> None:
+    rng = np.random.default_rng(4)
+    kinds = [tuple(rng.integers(2, 31, 24).tolist()) for _ in range(2)]
+    tails = [(*rng.integers(2, 31, 1 + n % 4).tolist(), 2 + n) for n in range(6)]
+    asked = [Request((*kinds[n % 2], *tail), f"s{n % 3}", 10 * n + k, 6) for n in range(12) for k, tail in enumerate(tails)]
+    completions, passes = positions_computed(lora, HFEngine(lora, Letters(), engine._adapters), asked)
+    assert passes[0] == (6, 24)  # three adapters, two kinds
+    assert sum(rows * length for rows, length in passes if length > 1) == 6 * 24 + 36 * 5  # 36 different prompts
+    for request, completion in zip(asked, completions, strict=True):
+        expected = naive(engine, lora, request, 1.0)
+        assert completion.token_ids == expected.token_ids
+        np.testing.assert_allclose(completion.logprobs, expected.logprobs, atol=2e-5)
+
+
+def test_rows_are_filled_again_as_others_end(engine: HFEngine, lora: GroupedLoRA) -> None:
+    """Three requests in four stop early: waiting for the longest of each batch would leave most rows idle."""
+    rng, early = np.random.default_rng(5), tuple(chr(95 + token) for token in range(2, 16))
+    prompts = [tuple(rng.integers(2, 31, 5).tolist()) for _ in range(48)]
+    asked = [Request(prompt, f"s{n % 3}", n, 40, early if n % 4 else ()) for n, prompt in enumerate(prompts)]
+    refilled = HFEngine(lora, Letters(), engine._adapters, batch_tokens=8 * 45)
+    completions, passes = positions_computed(lora, refilled, asked)
+    steps = [rows for rows, length in passes if length == 1]
+    tokens = sum(len(completion.token_ids) for completion in completions)
+    assert max(steps) == 8 and sum(steps) < 1.3 * tokens
+    assert len(steps) < 0.7 * 6 * 40  # six batches of eight rows, one after the other
+    assert completions == refilled.generate(asked, 1.0)
+    alone = HFEngine(lora, Letters(), engine._adapters, batch_tokens=45)
+    assert [one.token_ids for one in alone.generate(asked, 1.0)] == [one.token_ids for one in completions]
+
+
+def test_keys_and_values_are_not_copied_for_every_head(engine: HFEngine, lora: GroupedLoRA) -> None:
+    """Three query heads read one key-value head: a step makes no tensor as large as three times the keys that it sees."""
+
+    class Largest(TorchDispatchMode):
+        entries = 0
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            out = function(*args, **(kwargs or {}))
+            if isinstance(out, torch.Tensor) and not out._is_view() and out.shape[-2:] == (61, 8):
+                self.entries = max(self.entries, out.numel())
+            return out
+
+    with Largest() as copied:
+        engine.generate([Request((3,) * 60, "s1", seed, 2) for seed in range(2)], 1.0)
+    assert copied.entries <= 2 * 61 * 8
 
 
 def test_repeats_bit_for_bit_and_leaves_the_global_generator_alone(engine: HFEngine) -> None:
