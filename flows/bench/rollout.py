@@ -2,7 +2,7 @@
 
 Both sides use the same engine, prompts and seeds, so the bench measures the mixed batch. The end-of-sequence token is disabled,
 so that every completion has its full length. Turns alternate and medians are compared. vLLM is measured in its own
-environment: `.venv-vllm/bin/python -m flows.bench.rollout --engine vllm`.
+environment: `.venv-vllm/bin/python -m flows.bench.rollout --engine vllm`. With `--model PATH`, see flows.bench.rollout_model.
 """
 
 import json
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from flows.bench import rollout_model
 from flows.bench.update import SEED_MODEL, TARGETS, against, figure, model_of, parser, peak_memory, timed
 
 PROMPT = 96  # tokens
@@ -24,7 +25,11 @@ def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
 
     options_of_rollout = parser("rollout", "256,1024")
     options_of_rollout.add_argument("--engine", choices=("transformers", "vllm"), default="transformers")
+    rollout_model.add_options(options_of_rollout)
     arguments = options_of_rollout.parse_args(options)
+    if arguments.model:
+        yield from rollout_model.measure(arguments)
+        return
     use_cpu(arguments.threads)
     bench = _Bench(arguments, max([*arguments.adapters, arguments.against]))
     plans = [("equal_total", num, arguments.total // num) for num in arguments.adapters]
@@ -73,7 +78,7 @@ class _Bench:
         from stages.core.lora.adapter_files import initial_adapter
         from stages.core.training.grouped_lora import target_shapes
 
-        model, rank = model_of(arguments.shape, arguments.device), arguments.rank
+        model, rank = model_of(arguments), arguments.rank
         shapes = target_shapes(model, TARGETS)
         self.adapters = {f"a{n}": initial_adapter(shapes, rank, n).weights for n in range(num_adapters)}
         self.engine: Any = (_vllm if arguments.engine == "vllm" else _transformers)(model, rank, num_adapters)

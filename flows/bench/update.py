@@ -2,8 +2,8 @@
 
 Both sides run forward, loss and backward over the same micro-batches and take the gradient norms; only the way to the adapters
 differs. Each side begins every other turn, and medians are compared; the memory of each is measured in a process that holds
-nothing of the other. Weights are random except for the shape `seed` when the shipped model is there: speed does not depend on
-them.
+nothing of the other. Weights are random except with `--model` and for the shape `seed` when the shipped model is there: speed
+does not depend on them. Where the base computes in bfloat16, the same update in float32 is a second rival.
 """
 
 import argparse
@@ -45,6 +45,7 @@ def parser(name: str, tokens: str) -> argparse.ArgumentParser:
     """Return a parser with the options of both training benches."""
     made = argparse.ArgumentParser(prog=f"populora bench {name}")
     made.add_argument("--shape", choices=tuple(SHAPES), default="seed")
+    made.add_argument("--model", default="", help="a checkpoint's folder, instead of --shape")
     made.add_argument("--device", default="auto")
     made.add_argument("--rank", type=int, default=16)
     made.add_argument("--adapters", type=_numbers, default="1,2,4,8,16,32", help="counts, at --total tokens")
@@ -61,24 +62,31 @@ def _numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",") if part]
 
 
-def model_of(shape: str, device: str) -> Any:
-    """Return a model of the shape: the seed checkpoint if it is shipped, otherwise random weights (bfloat16 on CUDA)."""
+def model_of(arguments: argparse.Namespace, dtype: str = "bfloat16") -> Any:
+    """Return the model of `--model`, or one of the shape: the seed checkpoint if it is shipped, otherwise random weights.
+
+    It computes in bfloat16 where that is fast, unless `dtype` says otherwise.
+    """
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     from stages.core.engines.hf_engine import load_model
+    from stages.core.engines.precision import compute_dtype
 
+    shape, device = arguments.shape, arguments.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    if arguments.model:
+        return load_model(arguments.model, device, dtype)
     if shape == "seed" and (SEED_MODEL / "model.safetensors").is_file():
-        return load_model(str(SEED_MODEL), device)
+        return load_model(str(SEED_MODEL), device, dtype)
     names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size")
     config = Qwen2Config(**dict(zip(names, SHAPES[shape], strict=True)), max_position_embeddings=4096, tie_word_embeddings=True)
     with torch.random.fork_rng(), torch.device(device):
         torch.manual_seed(0)
         model = Qwen2ForCausalLM(config)
     model.config._attn_implementation = "sdpa"
-    return model.to(torch.bfloat16 if device.startswith("cuda") else torch.float32).eval()
+    return model.to(getattr(torch, compute_dtype(device, dtype))).eval()
 
 
 def figure(name: str, value: float, unit: str, where: dict[str, Any]) -> dict[str, Any]:
@@ -125,6 +133,8 @@ def peak_memory(work: Callable[[], Any]) -> float:
 
 
 def _paired(arguments: argparse.Namespace, num_adapters: int, tokens: int, layout: str) -> Iterator[dict[str, Any]]:
+    import torch
+
     rows = max(1, tokens // ROW)
     memory = {
         kind: alone(side_memory, kind, arguments, num_adapters, rows) for kind in ("ours", "rival")
@@ -132,13 +142,21 @@ def _paired(arguments: argparse.Namespace, num_adapters: int, tokens: int, layou
     ours, rival = _Grouped(arguments, num_adapters, rows), _Peft(arguments, num_adapters, rows)
     seconds, rival_seconds = timed(arguments.repeats, ours.run, rival.run)
     done = float(num_adapters * rows * ROW)
-    where = {"shape": arguments.shape, "layout": layout, "adapters": num_adapters, "tokens_per_adapter": rows * ROW}
+    name = Path(arguments.model).name if arguments.model else arguments.shape
+    where = {"shape": name, "layout": layout, "adapters": num_adapters, "tokens_per_adapter": rows * ROW}
     yield figure("update.tokens_per_s", done / seconds, "tokens/s", where) | against(
         "peft_set_adapter", done / rival_seconds, rival_seconds / seconds
     )
     yield figure("memory.update", memory["ours"] / 2**20, "MiB", where) | against(
         "peft_set_adapter", memory["rival"] / 2**20, memory["rival"] / max(1.0, memory["ours"])
     )
+    if ours.model.dtype != torch.float32:
+        del rival
+        rival_dtype = _Grouped(arguments, num_adapters, rows, "float32")
+        seconds, rival_seconds = timed(arguments.repeats, ours.run, rival_dtype.run)
+        yield figure("update.tokens_per_s", done / seconds, "tokens/s", where) | against(
+            "float32", done / rival_seconds, rival_seconds / seconds
+        )
     peak = _peak_flops()
     if peak:
         flops = done * 4 * sum(p.numel() for p in ours.model.parameters())  # forward 2, backward to activations 2 per weight
@@ -183,12 +201,12 @@ def _peak_flops() -> float | None:
 class _Grouped:
     """Ours: the trainer's own accumulation over one model with stacked adapters."""
 
-    def __init__(self, arguments: argparse.Namespace, num_adapters: int, rows: int) -> None:
+    def __init__(self, arguments: argparse.Namespace, num_adapters: int, rows: int, dtype: str = "bfloat16") -> None:
         from stages.core.lora.adapter_files import initial_adapter
         from stages.core.training.grouped_lora import attach
         from stages.core.training.torch_trainer import Settings, TorchTrainer
 
-        self.model, self.budget = model_of(arguments.shape, arguments.device), arguments.micro_batch_tokens
+        self.model, self.budget = model_of(arguments, dtype), arguments.micro_batch_tokens
         self.lora = attach(self.model, TARGETS, arguments.rank, arguments.rank, num_adapters)
         self.lora.load([initial_adapter(self.lora.shapes(), arguments.rank, seed).weights for seed in range(num_adapters)])
         self.trainer = TorchTrainer(self.lora, 0, Settings(micro_batch_tokens=self.budget))
@@ -210,7 +228,7 @@ class _Peft:
 
         from stages.core.training.packing import lay_out, micro_batches, pack_rows
 
-        self.model, self.names = model_of(arguments.shape, arguments.device), [f"a{n}" for n in range(num_adapters)]
+        self.model, self.names = model_of(arguments), [f"a{n}" for n in range(num_adapters)]
         config = LoraConfig(r=arguments.rank, lora_alpha=arguments.rank, target_modules=list(TARGETS))
         self.head = self.model.get_output_embeddings()
         self.decoder = self.model.base_model

@@ -8,6 +8,7 @@ seeds give equal draws up to rounding, log-probabilities differ from the trainer
 should be enabled.
 """
 
+import os
 import re
 import shutil
 import tempfile
@@ -26,6 +27,7 @@ from vllm.platforms import current_platform  # type: ignore[import-not-found,unu
 from vllm.v1.engine.exceptions import EngineDeadError  # type: ignore[import-not-found,unused-ignore]
 
 from stages.core.engines.protocol import Completion, EngineUnavailable, Request
+from stages.core.engines.vllm_cores import core_settings
 from stages.core.lora.adapter import Weights
 from stages.core.lora.adapter_files import CONFIG_FILE, WEIGHTS_FILE, config_bytes, weights_bytes, weights_sha256
 from stages.core.progress import Progress, silent
@@ -56,6 +58,8 @@ class VLLMEngine:
     def __init__(self, model: str, limits: EngineLimits, adapters: Mapping[str, Weights], progress: Progress = silent) -> None:
         self._limits, self._progress = limits, progress
         self._tokenizer: Any = AutoTokenizer.from_pretrained(model)
+        if not _on_cuda():
+            os.environ |= core_settings(os.environ, os.sched_getaffinity(0), limits.tensor_parallel)
         self._llm: Any = LLM(
             model,
             dtype=limits.dtype,

@@ -9,6 +9,9 @@ import torch
 from flows.bench import population as population_bench
 from flows.bench import rollout as rollout_bench
 from flows.bench import update as update_bench
+from flows.bench.update import SEED_MODEL
+from flows.config import PROJECT
+from stages.core.engines.precision import fast_bfloat16
 
 SMALL = [
     "--shape",
@@ -49,6 +52,25 @@ def test_lines_are_json_with_names_values_and_rivals(module, options: list[str],
     paired = [line for line in lines if "against" in line]
     assert {line["against"] for line in paired} == rivals and all(line["ratio"] > 0 for line in paired)
     assert all(line["name"].startswith("memory.") for line in lines if "against" not in line)
+
+
+@pytest.mark.timeout(300)
+def test_a_checkpoint_is_measured_against_generate_and_another_checkout() -> None:
+    options = ["--model", str(SEED_MODEL), "--device", "cpu", "--rank", "2", "--against", "2", "--repeats", "1", "--threads", "1"]
+    options += ["--instructions", "30", "--attempts", "2", "--longest", "4", "--checkout", str(PROJECT)]
+    lines = list(rollout_bench.main(options))
+    assert [(line["name"], line["against"]) for line in lines] == [
+        (name, rival) for rival in ("model_generate", "checkout") for name in ("rollout.tokens_per_s", "memory.rollout")
+    ]
+    assert all(line["rows"] == 8 and line["model"] == "seed" and line["value"] > 0 and line["ratio"] > 0 for line in lines)
+
+
+@pytest.mark.timeout(300)
+def test_an_update_of_a_checkpoint_is_measured() -> None:
+    options = ["--model", str(SEED_MODEL), "--device", "cpu", "--rank", "2", "--adapters", "2", "--tokens", "", "--total", "128"]
+    lines = list(update_bench.main([*options, "--repeats", "1", "--threads", "1"]))
+    rivals = {"peft_set_adapter", "float32"} if fast_bfloat16() else {"peft_set_adapter"}
+    assert {line["against"] for line in lines} == rivals and {line["shape"] for line in lines} == {"seed"}
 
 
 @pytest.mark.slow

@@ -100,3 +100,13 @@ def test_gradient_is_that_of_weighted_reinforce_plus_entropy_and_divergence() ->
     divergence = (base_T - logprobs_T).exp() + logprobs_T
     plain = (-weights_T * advantages_T * logprobs_T - 0.1 * entropy_T + 0.2 * divergence).sum()
     torch.testing.assert_close(gradient, torch.autograd.grad(plain, hidden_TH)[0], rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("chunk_elements", [2**20, 4 * 31])
+def test_the_head_sees_every_token_once(chunk_elements: int) -> None:
+    """In a forward pass: another product only to learn the vocabulary's size would read the whole head."""
+    head, seen = torch.nn.Linear(6, 31), list[tuple[int, ...]]()
+    head.register_forward_pre_hook(lambda _, given: seen.append(tuple(given[0].shape)))
+    with torch.no_grad():
+        token_logprobs(torch.randn(10, 6), head, torch.arange(10), 1.0, chunk_elements)
+    assert sum(rows for rows, _ in seen) == 10 and len(seen) == (1 if chunk_elements > 310 else 3)
