@@ -20,6 +20,7 @@ from flows.benchmarks.suite_data import check_suites
 from flows.choices import choose
 from flows.config import PROJECT, ConfigError, RunConfig
 from flows.run import hub_models
+from flows.run.model_folder import read_folder
 from stages import evolve as evolution
 from stages.core.engines.agreement import BOUNDS, Scorer, check_agreement
 from stages.core.engines.protocol import Engine
@@ -49,7 +50,7 @@ class Backend:
 
     def check(self) -> None:
         """Check the model's folder, every named choice, the suite and the sandbox, so that a run fails early rather than late."""
-        _ = self.model_path
+        read_folder(Path(self.model_path), self.config.engine.window)
         self.style()
         self.estimator()
         self.operators()
@@ -223,14 +224,31 @@ class Backend:
         return total.hexdigest()
 
     def style(self) -> PromptStyle:
-        """Return how prompts are written and completions are read."""
-        if self.config.model.style == "compact":
+        """Return how prompts are written and completions are read. Raises ConfigError for `chat` without a chat template."""
+        return self.style_named(hub_models.style_of(self.config))
+
+    def style_named(self, name: str) -> PromptStyle:
+        """Return the prompt style of that name. Raises ConfigError."""
+        if name == "compact":
             from stages.core.prompts.compact import CompactPrompts
 
             return CompactPrompts()
-        from stages.core.prompts.chat import ChatPrompts
+        if name == "document":
+            from stages.core.prompts.document import DocumentPrompts
 
-        return ChatPrompts()
+            return DocumentPrompts()
+        if name == "azr":
+            from stages.core.prompts.azr import AzrPrompts
+
+            return AzrPrompts()
+        assert name == "chat", name
+        from stages.core.prompts.chat import ChatPrompts
+        from stages.core.prompts.chat_template import templated
+
+        try:
+            return ChatPrompts(templated(self.tokenizer))
+        except ValueError as error:
+            raise ConfigError(f"model.style: chat: {self.config.model.name}: {error}; use document instead") from error
 
     def fits(self, max_new_tokens: int) -> Callable[[str], bool]:
         """Return a check of whether a prompt leaves room for that many tokens in the model's window."""

@@ -36,10 +36,11 @@ class Model(Group):
         title="Revision",
         description="Commit of a hub model. Empty uses the newest when the run begins; run.json records it.",
     )
-    style: Literal["compact", "chat"] = Field(
-        "compact",
+    style: Literal["auto", "compact", "document", "chat", "azr"] = Field(
+        "auto",
         title="Prompt style",
-        description="compact: marker tokens, for the seed model. chat: plain English, for other models.",
+        description="auto (by the model; run.json records it), document (documents to continue: base and small models), chat "
+        "(the tokenizer's template), azr (think/answer conversation: 3B and more) or compact (the seed model).",
     )
     rank: Positive = Field(32, title="LoRA rank")
     alpha: Above0 = Field(32.0, title="LoRA alpha", description="Adapters are scaled by alpha / rank.")

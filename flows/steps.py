@@ -103,6 +103,7 @@ def propose(io: StageIO, config: RunConfig, backend: Backend) -> None:
         io.generation,
     )
     io.write_own("proposals", proposals)
+    io.count(**{f"refused_{reason}": count for reason, count in proposing.refusals(proposals).items()})
     io.version(engine=backend.engine_version())
 
 
@@ -137,6 +138,7 @@ def solve(io: StageIO, config: RunConfig, backend: Backend) -> None:
     rollouts = solving.solve(matches, digests, tasks, engine, backend.style(), plan, config.seed, io.generation, again)
     backend.rest()
     io.write_own("rollouts", rollouts)
+    io.count(**{f"refused_{reason}": count for reason, count in solving.refusals(backend.style(), rollouts).items()})
     io.version(engine=backend.engine_version())
 
 

@@ -62,6 +62,7 @@ def answer(
     """Return ANSWERS: every player's greedy and sampled completions on every problem, judged as in a run."""
     listed = problems.to_pylist()
     prompts = [tuple(engine.encode(_prompt(style, problem))) for problem in listed]
+    stops = [style.solve_stops(Kind(problem["kind"])) for problem in listed]
     asked = [
         (player, number, attempt) for player in players for number in range(len(listed)) for attempt in range(plan.attempts + 1)
     ]
@@ -70,7 +71,7 @@ def answer(
     rows = []
     for items, temperature in ((greedy, 0.0), (sampled, plan.temperature)):
         requests = [
-            Request(prompts[number], player.adapter_id, _seed(seed, listed[number], attempt), plan.max_new_tokens)
+            Request(prompts[number], player.adapter_id, _seed(seed, listed[number], attempt), plan.max_new_tokens, stops[number])
             for player, number, attempt in items
         ]
         completions = engine.generate(requests, temperature) if requests else []
@@ -96,7 +97,7 @@ def _seed(seed: int, problem: dict, attempt: int) -> int:
 def _row(suite: str, player: Player, problem: dict, attempt: int, text: str, truncated: bool, style: PromptStyle) -> dict:
     with reading(f"{player.member_id} {problem['problem_id']} {attempt}", text):
         try:
-            read = None if truncated else style.read_answer(Kind(problem["kind"]), text)
+            read = style.read_answer(Kind(problem["kind"]), text, truncated)
         except Unparsed:
             read = None
     return {

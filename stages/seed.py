@@ -135,8 +135,9 @@ def _round(
     """Return the readable proposals of one batch of prompts of one kind."""
     rng = generator(run_seed, 0, "seed", name)
     prompts = [draw_prompt(kind, f"{name}-{index}", buffers, engine, style, plan, rng) for index in range(ROUND)]
+    stops = style.propose_stops(kind)
     requests = [
-        Request(prompt.ids, None, completion_seed(run_seed, 0, "seed", name, index), plan.max_new_tokens)
+        Request(prompt.ids, None, completion_seed(run_seed, 0, "seed", name, index), plan.max_new_tokens, stops)
         for index, prompt in enumerate(prompts)
     ]
     counts["seed_proposals"] += len(requests)

@@ -11,6 +11,7 @@ from flows.benchmarks import entrants
 from flows.benchmarks.suite_data import suite_of, suites_folder
 from flows.benchmarks.suite_score import BenchmarkRequest, problems_of, score_suite, style_of
 from flows.config import ConfigError, RunConfig, parse
+from flows.run import hub_models
 from flows.run.manifest import Ref
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
@@ -133,7 +134,7 @@ def asked(
     return BenchmarkRequest(
         suite=suite,
         problems=problems_of(suite, config, data, limit, *window),
-        style=config.model.style if suite in PROBE else style or config.benchmark.style or style_of(Backend(config)),
+        style=hub_models.style_of(config) if suite in PROBE else style or config.benchmark.style or style_of(Backend(config)),
         attempts=attempts,
         max_new_tokens=max_new_tokens or longest,
         temperature=config.engine.temperature,
