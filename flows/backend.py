@@ -5,6 +5,7 @@ a laptop without torch and the storage tests never load them.
 """
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
@@ -29,13 +30,15 @@ from stages.core.method.gates import GATES
 from stages.core.method.rating import Rating
 from stages.core.method.rewards import RULES
 from stages.core.progress import Progress, silent
-from stages.core.prompts.styles import PromptStyle
+from stages.core.prompts.styles import PromptStyle, Proposed
 from stages.core.sandbox.protocol import Sandbox
 from stages.core.training.protocol import Drift, Trainer
 from stages.match import MATCHMAKERS
 from stages.reward import ESTIMATORS, Estimator
 
 SUITES = PROJECT / "infra" / "benchmarks"
+SEED_ROWS = PROJECT / "stages" / "core" / "method" / "seed_rows.jsonl"
+MAX_BATCH = 256
 HOME_PYTHON = "POPULORA_PYTHON"
 """Tells a worker which interpreter has the project's own packages, including math-verify."""
 PROBE = ("probe-dev", "probe-test")
@@ -249,6 +252,17 @@ class Backend:
             return ChatPrompts(templated(self.tokenizer))
         except ValueError as error:
             raise ConfigError(f"model.style: chat: {self.config.model.name}: {error}; use document instead") from error
+
+    def batch_rows(self) -> int:
+        """Return how many proposals the engine completes in one batch, with prompts about as long as the proposals."""
+        if self.config.engine.kind == "vllm":
+            return MAX_BATCH
+        return min(MAX_BATCH, max(32, self.config.engine.batch_tokens // (2 * self.config.propose.max_new_tokens)))
+
+    def shipped_tasks(self) -> list[Proposed]:
+        """Return the tasks that the project ships to top up the seed: with one input, or with many and a message."""
+        rows = [json.loads(line) for line in SEED_ROWS.read_text(encoding="utf-8").splitlines()]
+        return [Proposed(row["program"], tuple(row["inputs"]), row["message"]) for row in rows]
 
     def fits(self, max_new_tokens: int) -> Callable[[str], bool]:
         """Return a check of whether a prompt leaves room for that many tokens in the model's window."""

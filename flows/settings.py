@@ -260,10 +260,13 @@ class EngineRule(Group):
 
 
 class Seeding(Group):
-    """The initial buffers: valid tasks that the base model writes, starting from the identity function, as AZR does."""
+    """The initial buffers: valid tasks that the base model writes, from the identity function on, as AZR does."""
 
     rows: Positive = Field(256, title="Seed tasks per kind")
-    max_rounds: Positive = Field(40, title="Maximum rounds")
+    max_rounds: Positive = Field(
+        40, title="Maximum rounds", description="Rounds of each buffer before rows that the project ships fill the rest."
+    )
+    round: Count = Field(32, title="Proposals per round", description="0 uses as many as the engine completes in one batch.")
 
 
 class BenchmarkRule(Group):
