@@ -1,6 +1,7 @@
 """Seeding: rows of the model first, shipped rows where its yield is low, and an early end where nothing can be read."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -36,8 +37,9 @@ class CountingEngine(ScriptedEngine):
         return super().generate(requests, temperature)
 
 
-def seeded(engine: ScriptedEngine, wanted: SeedPlan, shipped: Sequence[Proposed] = SHIPPED) -> tuple[list[dict], dict[str, int]]:
-    table, counts = seed(engine, TableSandbox({}), PlainStyle(), PLAN, wanted, 0, frozenset(), lambda text: True, shipped)
+def seeded(engine: ScriptedEngine, wanted: SeedPlan, num_inputs: int = 2) -> tuple[list[dict], dict[str, int]]:
+    plan, style = replace(PLAN, num_inputs=num_inputs), PlainStyle()
+    table, counts = seed(engine, TableSandbox({}), style, plan, wanted, 0, frozenset(), lambda text: True, SHIPPED)
     return table.to_pylist(), counts
 
 
@@ -54,7 +56,7 @@ def test_a_model_that_fills_its_buffers_gets_no_shipped_row() -> None:
 
 def test_a_low_yield_is_topped_up_with_shipped_rows_and_counted() -> None:
     engine = CountingEngine("p|1", *["no bar"] * 15)
-    rows, counts = seeded(engine, SeedPlan(rows=5, max_rounds=40, round=16))
+    rows, counts = seeded(engine, SeedPlan(rows=5, max_rounds=40, round=16), num_inputs=3)
     programs = of_kind(rows, Kind.DEDUCTION)
     assert programs == of_kind(rows, Kind.ABDUCTION) and len(programs) == 5
     assert programs[1] == "p" and {*programs[2:]} < {f"shipped{number}" for number in range(4)}
@@ -62,12 +64,12 @@ def test_a_low_yield_is_topped_up_with_shipped_rows_and_counted() -> None:
     assert engine.stops == {("\n",)}
     hints = [row["message"] for row in rows if row["kind"] == "induction"]
     assert sorted(filter(None, hints)) == [f"hint {number}" for number in range(4)]  # as many as there are
-    assert all(len(row["inputs"]) == 2 for row in rows if row["kind"] == "induction")
+    assert all(len(row["inputs"]) == 3 for row in rows if row["kind"] == "induction")
     assert counts["seed_shipped"] == 3 + 4
 
 
 def test_where_shipped_rows_run_out_too_the_buffers_are_smaller() -> None:
-    rows, counts = seeded(ScriptedEngine("p|1", "no bar"), SeedPlan(rows=99, max_rounds=2, round=4))
+    rows, counts = seeded(ScriptedEngine("p|1", "no bar"), SeedPlan(rows=99, max_rounds=2, round=4), num_inputs=3)
     assert len(of_kind(rows, Kind.DEDUCTION)) == 6 and counts["seed_shipped"] == 8
 
 
