@@ -21,7 +21,7 @@ from flows.benchmarks.suite_data import check_suites
 from flows.choices import choose
 from flows.config import PROJECT, ConfigError, RunConfig
 from flows.run import hub_models
-from flows.run.model_folder import read_folder
+from flows.run.model_folder import ModelFolder, read_folder
 from stages import evolve as evolution
 from stages.core.engines.agreement import BOUNDS, Scorer, check_agreement
 from stages.core.engines.protocol import Engine
@@ -53,7 +53,7 @@ class Backend:
 
     def check(self) -> None:
         """Check the model's folder, every named choice, the suite and the sandbox, so that a run fails early rather than late."""
-        read_folder(Path(self.model_path), self.config.engine.window)
+        self.model_folder()
         self.style()
         self.estimator()
         self.operators()
@@ -78,6 +78,10 @@ class Backend:
     def model_path(self) -> str:
         """The model's folder. A hub model is fetched once. Raises ConfigError if the folder does not exist."""
         return str(hub_models.folder_of(self.config))
+
+    def model_folder(self) -> ModelFolder:
+        """Return what the model's files say about it. Raises ConfigError for a model that cannot be trained."""
+        return read_folder(Path(self.model_path), self.config.engine.window)
 
     @cached_property
     def tokenizer(self) -> Any:

@@ -3,8 +3,8 @@
     deduction   program, `assert f(input) ==`                      → the rest of the line
     abduction   program, `assert output == f(`                     → the arguments, up to the closing parenthesis
     induction   worked examples, pairs as asserts, `def f`         → the rest of the program, up to the closing fence
-    propose     three or more programs with an input, `def f`      → the rest of the program, and an input fence
-    inputs      worked examples, a program, `f(`                   → one call a line, then a message fence
+    propose     three or more programs with a call, `def f`        → the rest of the program, and a call of f
+    inputs      worked examples, a program, `f`                    → one call a line, then a hint
 
 Nothing is explained: a small model follows what it sees more often than what it is told. Where the buffer has fewer than three
 references, worked examples of this file come first. An answer is short and direct, with no room for a thought.
@@ -16,13 +16,13 @@ end also closes an open fence or line; where the length limit did, only what is 
 import re
 from collections.abc import Sequence
 
-from stages.core.prompts.fences import Fence, ended_fences
 from stages.core.prompts.labelled import DEFINES_F, MAX_MESSAGE, fence
 from stages.core.prompts.styles import CUT_OFF, Kind, Proposed, Triplet, Unparsed, cut_off
 
 SHOWN = 3
 """Programs in a proposal's prompt, at least."""
 
+_HINT = "# Hint:"
 _TITLES = {
     Kind.DEDUCTION: "Python puzzles: predict the value that f returns for the input.",
     Kind.ABDUCTION: "Python puzzles: the value that f returns is given, find an input that gives it.",
@@ -140,17 +140,18 @@ class DocumentPrompts:
             raise ValueError(f"induction proposals show a program: use propose_inputs, not propose({kind!r})")
         filling = _EXAMPLES[kind][: max(0, SHOWN - len(references))]
         shown = [*filling, *((each.program, each.input) for each in references)]
-        return "\n\n".join([_TITLES[kind], *(_puzzle(*each) for each in shown), "```python\ndef f"])
+        puzzles = (fence("python", f"{program.strip()}\n\nf({given.strip()})") for program, given in shown)
+        return "\n\n".join([_TITLES[kind], *puzzles, "```python\ndef f"])
 
     def propose_inputs(self, program: str, num_inputs: int) -> str:
         """Programs with `num_inputs` calls each, and the given program with the beginning of its first call."""
         if num_inputs < 1:
             raise ValueError(f"num_inputs must be positive, not {num_inputs}")
         shown = [
-            f"{fence('python', example)}\n{fence('calls', _calls(arguments[:num_inputs]))}\n{fence('message', hint)}"
+            fence("python", f"{example}\n\n{_calls(arguments[:num_inputs])}\n\n{_HINT} {hint}")
             for example, arguments, hint in _CALLED
         ]
-        return "\n\n".join([_TITLES[Kind.INDUCTION], *shown, f"{fence('python', program)}\n```calls\n1. f("])
+        return "\n\n".join([_TITLES[Kind.INDUCTION], *shown, f"```python\n{program.strip()}\n\nf"])
 
     def solve(self, kind: Kind, program: str, inputs: tuple[str, ...], outputs: tuple[str, ...], message: str) -> str:
         """A program and an unfinished assert, or asserts and an unfinished program."""
@@ -163,47 +164,48 @@ class DocumentPrompts:
         return "\n\n".join([*shown, f"{asked}\n```python\ndef f"])
 
     def propose_stops(self, kind: Kind) -> tuple[str, ...]:
-        """The blank line behind a document, or the fence that would begin the next one."""
-        return ("\n```\n\n", "\n```python", "\n```output")
+        """The end of the fence."""
+        return ("\n```",)
 
     def solve_stops(self, kind: Kind) -> tuple[str, ...]:
         """The end of the line, or of the fence."""
         return ("\n```",) if kind is Kind.INDUCTION else ("\n",)
 
     def read_proposal(self, kind: Kind, completion: str, truncated: bool = False) -> Proposed:
-        """The first program, and the first input behind it."""
+        """The program, and the arguments of the first call behind it, printed or asserted or alone."""
         with cut_off(truncated):
-            fences = ended_fences("```python\ndef f" + completion, truncated)
-            program = _program(fences)
-            given = next((block.text for block in fences[1:] if block.label in ("input", "")), None)
-            if given is None:
-                raise Unparsed("no closed ```input fence", "no_input")
+            text = "def f" + _inside(completion)
+            call = _CALL.search(text)
+            program = _program(text[: call.start()] if call else text)
+            if call is None:
+                raise Unparsed("no line behind the program starts with f(", "no_input")
+            given = _up_to(text[call.end() :], ")").strip()
             if not given:
-                raise Unparsed("the ```input fence is empty", "empty")
+                raise Unparsed("the call has no arguments", "empty")
             return Proposed(program, (given,))
 
     def read_inputs(self, completion: str, program: str, num_inputs: int, truncated: bool = False) -> Proposed:
-        """The arguments of the first `num_inputs` calls, and the message if there is one."""
-        text = "1. f(" + completion
+        """The arguments of the first `num_inputs` calls, and the hint if there is one."""
+        text = "f" + _inside(completion)
         lines = text.split("\n")
-        if truncated:
+        if truncated and "\n```" not in completion:
             lines.pop()
-        calls = [(call, line) for line in lines[:num_inputs] if (call := _CALL.match(line))]
+        calls = [line.removeprefix("f(") for line in lines if line.startswith("f(")][:num_inputs]
         with cut_off(truncated):
             if len(calls) < num_inputs:
                 raise Unparsed(f"wanted {num_inputs} calls, got {len(calls)}", "too_few_inputs")
-            inputs = tuple(_up_to(line[call.end() :], ")").strip() for call, line in calls)
+            inputs = tuple(_up_to(call, ")").strip() for call in calls)
             if not all(inputs):
                 raise Unparsed("a call has no arguments", "empty")
-        messages = (block.text for block in ended_fences("```calls\n" + text, truncated) if block.label == "message")
-        message = next(messages, "")
-        return Proposed(program, inputs, message if len(message) <= MAX_MESSAGE and not _TELLS.search(message) else "")
+        hint = next((line.removeprefix(_HINT).strip() for line in lines if line.startswith(_HINT)), "")
+        return Proposed(program, inputs, hint if len(hint) <= MAX_MESSAGE and not _TELLS.search(hint) else "")
 
     def read_answer(self, kind: Kind, completion: str, truncated: bool = False) -> str:
         """The value that the line begins with, the arguments of the call, or the program."""
         if kind is Kind.INDUCTION:
-            with cut_off(truncated):
-                return _program(ended_fences("```python\ndef f" + completion, truncated))
+            if truncated and "\n```" not in completion:
+                raise Unparsed(CUT_OFF, "cut_off")
+            return _program("def f" + _inside(completion))
         line, newline, _ = completion.partition("\n")
         if truncated and not newline:
             raise Unparsed(CUT_OFF, "cut_off")
@@ -213,7 +215,7 @@ class DocumentPrompts:
         return found
 
 
-_CALL = re.compile(r"(?:[0-9]++\. )?+f\(")
+_CALL = re.compile(r"^(?:print\(|assert )?+f\(", re.M)
 _TELLS = re.compile(r"\bdef\s++f\s*+\(|```")
 _PIECE = re.compile(r"'(?:[^\\'\n]++|\\.)*+'|\"(?:[^\\\"\n]++|\\.)*+\"|[^'\"\[\](){},#;]++|[^'\"]", re.S)
 # It does not match a string that is not closed: nothing behind that can be told.
@@ -232,20 +234,19 @@ def _up_to(line: str, ends: str) -> str:
     return line
 
 
-def _program(fences: Sequence[Fence]) -> str:
-    if not fences:
-        raise Unparsed("the program's fence is not closed", "no_program")
-    if not DEFINES_F.match(fences[0].text):
+def _inside(completion: str) -> str:
+    """The completion up to the line that closes its fence."""
+    return completion.partition("\n```")[0]
+
+
+def _program(text: str) -> str:
+    if not DEFINES_F.match(text):
         raise Unparsed("the program does not continue `def f`", "no_program")
-    return fences[0].text
+    return text.rstrip()
 
 
-def _puzzle(program: str, given: str) -> str:
-    return f"{fence('python', program)}\n{fence('input', given)}"
-
-
-def _calls(arguments: tuple[str, ...]) -> str:
-    return "\n".join(f"{number}. f({each})" for number, each in enumerate(arguments, 1))
+def _calls(arguments: Sequence[str]) -> str:
+    return "\n".join(f"f({each})  # {number}" for number, each in enumerate(arguments, 1))
 
 
 def _tests(pairs: tuple[tuple[str, str], ...], message: str) -> str:
