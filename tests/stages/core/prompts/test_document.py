@@ -21,10 +21,10 @@ PROGRAM = "def f" + BODY
 def test_a_proposal_continues_at_least_three_puzzles_and_the_references_come_last(kind: Kind, references: int) -> None:
     shown = (IDENTITY, OTHER, IDENTITY, OTHER, IDENTITY, OTHER)[:references]
     prompt = STYLE.propose(kind, shown)
-    assert prompt.count("```python\n") == max(SHOWN, references) + 1 and prompt.count("```input\n") == max(SHOWN, references)
+    assert prompt.count("```python\n") == max(SHOWN, references) + 1 and prompt.count("\n\nf(") == max(SHOWN, references)
     assert prompt.endswith("\n```\n\n```python\ndef f")
     documents = prompt.split("\n\n```python\n")[1:-1]
-    assert documents[len(documents) - references :] == [f"{one.program}\n```\n```input\n{one.input}\n```" for one in shown]
+    assert documents[len(documents) - references :] == [f"{one.program}\n\nf({one.input})\n```" for one in shown]
 
 
 def test_kinds_are_told_apart_and_induction_shows_a_program() -> None:
@@ -38,14 +38,14 @@ def test_kinds_are_told_apart_and_induction_shows_a_program() -> None:
 @pytest.mark.parametrize("num_inputs", [2, 10, 20])
 def test_inputs_are_asked_for_with_examples_of_as_many_calls(num_inputs: int) -> None:
     prompt = STYLE.propose_inputs(PROGRAM, num_inputs)
-    assert prompt.endswith(f"```python\n{PROGRAM}\n```\n```calls\n1. f(")
-    assert prompt.count(f"\n{num_inputs}. f(") == len(_CALLED) and f"\n{num_inputs + 1}. f(" not in prompt
+    assert prompt.endswith(f"```python\n{PROGRAM}\n\nf")
+    assert prompt.count(f"  # {num_inputs}\n\n# Hint: ") == len(_CALLED) and f"  # {num_inputs + 1}\n" not in prompt
 
 
 def test_the_examples_are_programs_that_accept_their_inputs() -> None:
     """Ours, so they may be run here; the readers of the style read them back."""
     for program, arguments in [*_EXAMPLES[Kind.DEDUCTION], *_EXAMPLES[Kind.ABDUCTION]]:
-        read = STYLE.read_proposal(Kind.DEDUCTION, f"{program.removeprefix('def f')}\n```\n```input\n{arguments}\n```\n\n")
+        read = STYLE.read_proposal(Kind.DEDUCTION, f"{program.removeprefix('def f')}\n\nf({arguments})\n```")
         assert read == Proposed(program, (arguments,))
         returned(program, arguments)
     for program, calls, _ in _CALLED:
@@ -71,16 +71,14 @@ def test_a_solver_continues_an_assert_or_a_program() -> None:
 
 
 READ = {
-    "plain": (BODY + "\n```\n```input\n1\n```\n\n", PROGRAM, "1"),
-    "the next document": (BODY + "\n```\n```input\n1\n```\n\n```python\ndef f(b):\n    return 2\n```", PROGRAM, "1"),
-    "the model ended it": (BODY + "\n```\n```input\n1, 'a'", PROGRAM, "1, 'a'"),
-    "no label": (BODY + "\n```\n```\n1\n```", PROGRAM, "1"),
-    "an output in between": (BODY + "\n```\n```output\n2\n```\n```input\n1\n```", PROGRAM, "1"),
-    "backticks in a string": (
-        "(a):\n    return '''\n```\n''' + a\n```\n```input\n'x'\n```",
-        "def f(a):\n    return '''\n```\n''' + a",
-        "'x'",
-    ),
+    "plain": (BODY + "\n\nf(1)\n```", PROGRAM, "1"),
+    "the next document": (BODY + "\n\nf(1)\n```\n\n```python\ndef f(b):\n    return 2\n\nf(2)\n```", PROGRAM, "1"),
+    "the model ended it": (BODY + "\n\nf(1, 'a')", PROGRAM, "1, 'a'"),
+    "printed": (BODY + "\n\nprint(f(1, [2]))\n```", PROGRAM, "1, [2]"),
+    "asserted": (BODY + "\nassert f(')') == 2  # why\n```", PROGRAM, "')'"),
+    "several calls, the first counts": (BODY + "\n\nf(1)\nf(2)\n```", PROGRAM, "1"),
+    "a call over several lines": (BODY + "\n\nf([1,\n   2],\n  3)\n```", PROGRAM, "[1,\n   2],\n  3"),
+    "a helper behind f": (BODY + "\n\ndef g(a):\n    return f(a)\n\nf(1)", PROGRAM + "\n\ndef g(a):\n    return f(a)", "1"),
 }
 
 
@@ -92,10 +90,11 @@ def test_a_proposal_is_read(case: str) -> None:
 
 REFUSED = {
     "nothing": ("", "no_program"),
-    "another name": ("oo(a):\n    return a\n```\n```input\n1\n```", "no_program"),
-    "no input": (BODY + "\n```\n\n", "no_input"),
-    "a second program instead": (BODY + "\n```\n```python\nf(1)\n```", "no_input"),
-    "an empty input": (BODY + "\n```\n```input\n\n```", "empty"),
+    "another name": ("oo(a):\n    return a\n\nf(1)\n```", "no_program"),
+    "no call": (BODY + "\n```\n\n", "no_input"),
+    "a call inside only": (BODY + "\n    f(1)\n```", "no_input"),
+    "a call that does not close": (BODY + "\n\nf([1, 2)\n```", "no_input"),
+    "a call without arguments": (BODY + "\n\nf()\n```", "empty"),
 }
 
 
@@ -108,30 +107,29 @@ def test_a_refused_proposal_has_its_reason(case: str) -> None:
 
 
 def test_at_the_length_limit_only_what_is_complete_in_form_counts() -> None:
-    whole = BODY + "\n```\n```input\n1\n```"
+    whole = BODY + "\n\nf(1)"
     assert STYLE.read_proposal(Kind.DEDUCTION, whole, truncated=True) == Proposed(PROGRAM, ("1",))
     assert STYLE.read_answer(Kind.INDUCTION, BODY + "\n```", truncated=True) == PROGRAM
     assert STYLE.read_answer(Kind.DEDUCTION, " [1, 2]\n", truncated=True) == "[1, 2]"
     for text, read in (
-        (whole.removesuffix("\n```"), lambda text: STYLE.read_proposal(Kind.DEDUCTION, text, truncated=True)),
+        (whole.removesuffix(")"), lambda text: STYLE.read_proposal(Kind.DEDUCTION, text, truncated=True)),
         (BODY, lambda text: STYLE.read_answer(Kind.INDUCTION, text, truncated=True)),
         (" 12", lambda text: STYLE.read_answer(Kind.DEDUCTION, text, truncated=True)),
-        ("1)\n2. f(22)", lambda text: STYLE.read_inputs(text, PROGRAM, 2, truncated=True)),
+        ("(1)\nf(22)", lambda text: STYLE.read_inputs(text, PROGRAM, 2, truncated=True)),
     ):
         with pytest.raises(Unparsed) as refused:
             read(text)
         assert refused.value.reason == "cut_off"
 
 
-CALLS = "1, 'a)')\n2. f([2, (3)], b'x')  # two\n3. f({'k': 3})\n```\n```message\nadd\n```\n\n"
+CALLS = "(1, 'a)')  # 1\nf([2, (3)], b'x')  # two\n\nf({'k': 3})\n\n# Hint: add\n```\n\n"
 
 
 def test_inputs_and_the_message_are_read() -> None:
     assert STYLE.read_inputs(CALLS, PROGRAM, 3) == Proposed(PROGRAM, ("1, 'a)'", "[2, (3)], b'x'", "{'k': 3}"), "add")
     assert STYLE.read_inputs(CALLS, PROGRAM, 2, truncated=True).inputs == ("1, 'a)'", "[2, (3)], b'x'")
-    without = CALLS.partition("\n```")[0]
-    assert STYLE.read_inputs(without, PROGRAM, 3) == Proposed(PROGRAM, ("1, 'a)'", "[2, (3)], b'x'", "{'k': 3}"), "")
-    for telling in (PROGRAM, "x" * (MAX_MESSAGE + 1)):
+    assert STYLE.read_inputs(CALLS.partition("\n\n#")[0] + "\nf(4", PROGRAM, 3, truncated=True).message == ""
+    for telling in (PROGRAM.replace("\n", " "), "x" * (MAX_MESSAGE + 1)):
         assert STYLE.read_inputs(CALLS.replace("add", telling), PROGRAM, 3).message == ""
 
 
@@ -139,9 +137,9 @@ def test_inputs_and_the_message_are_read() -> None:
     ("text", "reason"),
     [
         (CALLS, "too_few_inputs"),
-        ("1)\n\n2. f(2)", "too_few_inputs"),
-        ("1)\n2. f()\n3. f(1)\n4. f(2)", "empty"),
-        ("1)\n2. f(2)\n3. f([)\n4. f(3)", "no_input"),
+        ("(1)\n```\nf(2)\nf(3)\nf(4)", "too_few_inputs"),
+        ("(1)\nf()\nf(1)\nf(2)", "empty"),
+        ("(1)\nf(2)\nf([)\nf(3)", "no_input"),
     ],
 )
 def test_refused_inputs_have_their_reason(text: str, reason: str) -> None:
@@ -186,14 +184,12 @@ def test_a_refused_answer_has_its_reason(kind: Kind, text: str, reason: str) -> 
 
 
 def test_a_stop_sequence_ends_every_form_behind_what_is_read() -> None:
-    for kind in (Kind.DEDUCTION, Kind.ABDUCTION):
-        text = READ["the next document"][0]
-        ended = text[: min(text.index(stop) + len(stop) for stop in STYLE.propose_stops(kind) if stop in text)]
-        assert STYLE.read_proposal(kind, ended) == Proposed(PROGRAM, ("1",)) and len(ended) < len(text)
-    calls = CALLS + "```python\ndef f"
-    assert next(stop for stop in STYLE.propose_stops(Kind.INDUCTION) if stop in calls) == "\n```\n\n"
+    (stop,) = STYLE.propose_stops(Kind.DEDUCTION)
+    before, stopped, _ = READ["the next document"][0].partition(stop)
+    assert STYLE.read_proposal(Kind.DEDUCTION, before + stopped) == STYLE.read_proposal(Kind.DEDUCTION, before)
+    assert STYLE.read_inputs(CALLS.partition(stop)[0], PROGRAM, 3) == STYLE.read_inputs(CALLS, PROGRAM, 3)
+    assert STYLE.propose_stops(Kind.INDUCTION) == STYLE.solve_stops(Kind.INDUCTION) == ("\n```",)
     assert STYLE.solve_stops(Kind.DEDUCTION) == STYLE.solve_stops(Kind.ABDUCTION) == ("\n",)
-    assert STYLE.solve_stops(Kind.INDUCTION) == ("\n```",)
 
 
 def test_hostile_text_is_read_in_one_pass() -> None:
