@@ -21,7 +21,7 @@ from flows.benchmarks.suite_data import check_suites
 from flows.choices import choose
 from flows.config import PROJECT, ConfigError, RunConfig
 from flows.run import hub_models
-from flows.run.model_folder import ModelFolder, read_folder
+from flows.run.model_folder import ModelFolder, check_weights, read_folder
 from stages import evolve as evolution
 from stages.core.engines.agreement import BOUNDS, Scorer, check_agreement
 from stages.core.engines.protocol import Engine
@@ -81,7 +81,10 @@ class Backend:
 
     def model_folder(self) -> ModelFolder:
         """Return what the model's files say about it. Raises ConfigError for a model that cannot be trained."""
-        return read_folder(Path(self.model_path), self.config.engine.window)
+        folder = Path(self.model_path)
+        found = read_folder(folder, self.config.engine.window)
+        check_weights(folder)
+        return found
 
     @cached_property
     def tokenizer(self) -> Any:

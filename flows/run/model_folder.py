@@ -64,6 +64,15 @@ def read_folder(folder: Path, window: int = 0) -> ModelFolder:
     return ModelFolder(config, _has_template(folder), set(MARKERS) <= vocabulary.keys())
 
 
+def check_weights(folder: Path) -> None:
+    """Raise ConfigError unless the folder has weights in the form that is loaded."""
+    if not next(folder.glob("*.safetensors"), None):
+        raise ConfigError(
+            f"model.name: {folder} has no safetensors weights; convert the model with transformers' save_pretrained, or download "
+            "it again with a connection"
+        )
+
+
 def _config(folder: Path, where: str) -> dict[str, Any]:
     file = folder / "config.json"
     if not file.is_file():

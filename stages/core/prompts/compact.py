@@ -8,8 +8,8 @@
 
 Markers are single tokens spelled with brackets outside ASCII. Programs and values are written into prompts in ASCII (as Python's
 escapes where needed), so no program can write a marker; a completion that has one where none belongs is `Unparsed`. The marker
-that asks for a new program comes last, so that one more reference never fits. This style has no message: a chat teacher's message
-about an induction task is not shown, and messages that are read are empty.
+that asks for a new program comes last, so that one more reference never fits. This style has no message: the
+message of an induction task that came from elsewhere is not shown, and messages that are read are empty.
 """
 
 import re

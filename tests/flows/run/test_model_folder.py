@@ -92,6 +92,10 @@ FOLDERS = {
     "nothing": ({"model.safetensors": ""}, "has no config.json; give the folder of a Hugging Face checkpoint"),
     "no json": ({"config.json": "{"}, "config.json cannot be read: "),
     "a list": ({"config.json": "[]"}, "config.json is not a JSON object"),
+    "no weights": (
+        {"config.json": json.dumps(QWEN), "tokenizer.model": "", "pytorch_model.bin": ""},
+        "has no safetensors weights; convert the model",
+    ),
     "no tokenizer": ({"config.json": json.dumps(QWEN)}, r"has no tokenizer \(tokenizer.json\); copy the tokenizer files"),
 }
 
