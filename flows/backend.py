@@ -5,6 +5,7 @@ a laptop without torch and the storage tests never load them.
 """
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
@@ -21,6 +22,7 @@ from flows.choices import choose
 from flows.config import PROJECT, ConfigError, RunConfig
 from flows.run import hub_models
 from flows.run.earlier_reader import EarlierReader
+from flows.run.model_folder import ModelFolder, check_weights, read_folder
 from stages import evolve as evolution
 from stages.core.engines.agreement import BOUNDS, Scorer, check_agreement
 from stages.core.engines.protocol import Engine
@@ -29,13 +31,15 @@ from stages.core.method.gates import GATES
 from stages.core.method.rating import Rating
 from stages.core.method.rewards import RULES
 from stages.core.progress import Progress, silent
-from stages.core.prompts.styles import PromptStyle
+from stages.core.prompts.styles import PromptStyle, Proposed
 from stages.core.sandbox.protocol import Sandbox
 from stages.core.training.protocol import Drift, Trainer
 from stages.match import MATCHMAKERS
 from stages.reward import ESTIMATORS, Estimator
 
 SUITES = PROJECT / "infra" / "benchmarks"
+SEED_ROWS = PROJECT / "stages" / "core" / "method" / "seed_rows.jsonl"
+MAX_BATCH = 256
 HOME_PYTHON = "POPULORA_PYTHON"
 """Tells a worker which interpreter has the project's own packages, including math-verify."""
 PROBE = ("probe-dev", "probe-test")
@@ -51,7 +55,7 @@ class Backend:
 
     def check(self) -> None:
         """Check the model's folder, every named choice, the suite and the sandbox, so that a run fails early rather than late."""
-        _ = self.model_path
+        self.model_folder()
         self.style()
         self.estimator()
         self.operators()
@@ -76,6 +80,13 @@ class Backend:
     def model_path(self) -> str:
         """The model's folder. A hub model is fetched once. Raises ConfigError if the folder does not exist."""
         return str(hub_models.folder_of(self.config))
+
+    def model_folder(self) -> ModelFolder:
+        """Return what the model's files say about it. Raises ConfigError for a model that cannot be trained."""
+        folder = Path(self.model_path)
+        found = read_folder(folder, self.config.engine.window)
+        check_weights(folder)
+        return found
 
     @cached_property
     def dtype(self) -> str:
@@ -233,14 +244,42 @@ class Backend:
         return total.hexdigest()
 
     def style(self) -> PromptStyle:
-        """Return how prompts are written and completions are read."""
-        if self.config.model.style == "compact":
+        """Return how prompts are written and completions are read. Raises ConfigError for `chat` without a chat template."""
+        return self.style_named(hub_models.style_of(self.config))
+
+    def style_named(self, name: str) -> PromptStyle:
+        """Return the prompt style of that name. Raises ConfigError."""
+        if name == "compact":
             from stages.core.prompts.compact import CompactPrompts
 
             return CompactPrompts()
-        from stages.core.prompts.chat import ChatPrompts
+        if name == "document":
+            from stages.core.prompts.document import DocumentPrompts
 
-        return ChatPrompts()
+            return DocumentPrompts()
+        if name == "azr":
+            from stages.core.prompts.azr import AzrPrompts
+
+            return AzrPrompts()
+        assert name == "chat", name
+        from stages.core.prompts.chat import ChatPrompts
+        from stages.core.prompts.chat_template import templated
+
+        try:
+            return ChatPrompts(templated(self.tokenizer))
+        except ValueError as error:
+            raise ConfigError(f"model.style: chat: {self.config.model.name}: {error}; use document instead") from error
+
+    def batch_rows(self) -> int:
+        """Return how many proposals the engine completes in one batch, with prompts about as long as the proposals."""
+        if self.config.engine.kind == "vllm":
+            return MAX_BATCH
+        return min(MAX_BATCH, max(32, self.config.engine.batch_tokens // (2 * self.config.propose.max_new_tokens)))
+
+    def shipped_tasks(self) -> list[Proposed]:
+        """Return the tasks that the project ships to top up the seed: with one input, or with many and a message."""
+        rows = [json.loads(line) for line in SEED_ROWS.read_text(encoding="utf-8").splitlines()]
+        return [Proposed(row["program"], tuple(row["inputs"]), row["message"]) for row in rows]
 
     def fits(self, max_new_tokens: int) -> Callable[[str], bool]:
         """Return a check of whether a prompt leaves room for that many tokens in the model's window."""

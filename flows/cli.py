@@ -28,6 +28,7 @@ from flows.commands import (
     simulate,
     status,
     track,
+    try_prompts,
     worker,
 )
 from flows.commands.arguments import Action
@@ -38,7 +39,7 @@ from stages.core.unavailable import Unavailable
 
 USAGE, UNREACHABLE = 2, 3
 COMMANDS = (
-    *(run, serve, worker, fork, gc, benchmark),
+    *(run, serve, worker, fork, gc, benchmark, try_prompts),
     *(status, inspect, report, track, browse, fsck),
     *(judge, attack, export, pretrain, bench, simulate, experiment, doctor),
 )

@@ -36,10 +36,11 @@ class Model(Group):
         title="Revision",
         description="Commit of a hub model. Empty uses the newest when the run begins; run.json records it.",
     )
-    style: Literal["compact", "chat"] = Field(
-        "compact",
+    style: Literal["auto", "compact", "document", "chat", "azr"] = Field(
+        "auto",
         title="Prompt style",
-        description="compact: marker tokens, for the seed model. chat: plain English, for other models.",
+        description="auto (by the model; run.json records it), document (documents to continue: base and small models), chat "
+        "(the tokenizer's template), azr (think/answer conversation: 3B and more) or compact (the seed model).",
     )
     rank: Positive = Field(32, title="LoRA rank")
     alpha: Above0 = Field(32.0, title="LoRA alpha", description="Adapters are scaled by alpha / rank.")
@@ -262,10 +263,13 @@ class EngineRule(Group):
 
 
 class Seeding(Group):
-    """The initial buffers: valid tasks that the base model writes, starting from the identity function, as AZR does."""
+    """The initial buffers: valid tasks that the base model writes, from the identity function on, as AZR does."""
 
     rows: Positive = Field(256, title="Seed tasks per kind")
-    max_rounds: Positive = Field(40, title="Maximum rounds")
+    max_rounds: Positive = Field(
+        40, title="Maximum rounds", description="Rounds of each buffer before rows that the project ships fill the rest."
+    )
+    round: Count = Field(32, title="Proposals per round", description="0 uses as many as the engine completes in one batch.")
 
 
 class BenchmarkRule(Group):

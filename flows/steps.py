@@ -16,7 +16,7 @@ from flows.backend import Backend
 from flows.benchmarks.schedule import members_at, panels, shared, write_panels
 from flows.benchmarks.score import probe_plan, score_members
 from flows.choices import choose
-from flows.config import RunConfig
+from flows.config import ConfigError, RunConfig
 from flows.run.hub_models import check_files
 from flows.run.lineage import generation_of
 from flows.run.sharding import own_matches
@@ -58,21 +58,34 @@ def start(io: StageIO, config: RunConfig, backend: Backend) -> None:
     rating = Rating(config.rating.mu, config.rating.sigma)
     members = initial_members(sizes.teachers, sizes.students, config.mode, digests, rating)
     io.write_table("population", seeding.starting_ratings(members, config.evolution.kappa))
-    seeds, counts = seeding.seed(
-        backend.engine({}),
-        backend.sandbox(),
-        backend.style(),
-        _proposal_plan(config),
-        config.seeding.rows,
-        config.seeding.max_rounds,
-        config.seed,
-        backend.probe_keys(),
-        backend.fits(config.solve.max_new_tokens),
-        backend.progress,
-    )
+    seeds, counts = _seeds(config, backend)
     io.write_table("seeds", seeds)
     io.count(seeds=seeds.num_rows, **counts)
     io.version(base_model=backend.model_digest(), engine=backend.engine_version(), sandbox=backend.walls())
+
+
+def _seeds(config: RunConfig, backend: Backend) -> tuple[pa.Table, dict[str, int]]:
+    """Return SEEDS and their counts. Raises ConfigError if the model does not follow its prompt style."""
+    rule = config.seeding
+    wanted = seeding.SeedPlan(rule.rows, rule.max_rounds, rule.round or backend.batch_rows())
+    try:
+        return seeding.seed(
+            backend.engine({}),
+            backend.sandbox(),
+            backend.style(),
+            _proposal_plan(config),
+            wanted,
+            config.seed,
+            backend.probe_keys(),
+            backend.fits(config.solve.max_new_tokens),
+            backend.shipped_tasks(),
+            backend.progress,
+        )
+    except seeding.UnreadableProposals as error:
+        name, style = config.model.name, config.model.style
+        raise ConfigError(
+            f"model.style: {name} does not follow the style {style}: {error}; see what it follows: populora try-prompts {name}"
+        ) from error
 
 
 def match(io: StageIO, config: RunConfig, backend: Backend) -> None:
@@ -102,6 +115,7 @@ def propose(io: StageIO, config: RunConfig, backend: Backend) -> None:
         io.generation,
     )
     io.write_own("proposals", proposals)
+    io.count(**{f"refused_{reason}": count for reason, count in proposing.refusals(proposals).items()})
     io.version(engine=backend.engine_version())
 
 
@@ -136,6 +150,7 @@ def solve(io: StageIO, config: RunConfig, backend: Backend) -> None:
     rollouts = solving.solve(matches, digests, tasks, engine, backend.style(), plan, config.seed, io.generation, again)
     backend.rest()
     io.write_own("rollouts", rollouts)
+    io.count(**{f"refused_{reason}": count for reason, count in solving.refusals(backend.style(), rollouts).items()})
     io.version(engine=backend.engine_version())
 
 

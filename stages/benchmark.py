@@ -89,7 +89,7 @@ def own_words(name: str, style: PromptStyle) -> SuitePrompts:
 
     def reads(problem: Problem, text: str, truncated: bool) -> str | None:
         try:
-            return None if truncated else style.read_answer(Kind(problem.form.value), text)
+            return style.read_answer(Kind(problem.form.value), text, truncated)
         except Unparsed:
             return None
 
@@ -97,6 +97,7 @@ def own_words(name: str, style: PromptStyle) -> SuitePrompts:
         name,
         lambda problem: solver_prompt(style, Kind(problem.form.value), problem.program, problem.inputs, problem.outputs, ""),
         reads,
+        lambda problem: style.solve_stops(Kind(problem.form.value)),
     )
 
 

@@ -5,6 +5,7 @@ For induction, it sees one stored program and writes inputs (and a message) for 
 a generation come from one snapshot of the buffer, so no teacher sees another's proposals of the same generation.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ import pyarrow as pa
 from stages.core import tables
 from stages.core.engines.protocol import Engine, Request
 from stages.core.method.proposing import Prompt, ProposalPlan, draw_prompt, read_proposal
-from stages.core.prompts.styles import Kind, PromptStyle
+from stages.core.prompts.styles import REASONS, Kind, PromptStyle
 from stages.core.randomness import completion_seed, generator
 from stages.core.row_errors import reading
 
@@ -42,7 +43,9 @@ def propose(
         ]
         for number, prompt in enumerate(prompt for prompt in prompts for _ in range(plan.group_size)):
             draw = completion_seed(seed, generation, "propose", teacher, number)
-            work.append((match, number, prompt, Request(prompt.ids, match["teacher_adapter_id"], draw, plan.max_new_tokens)))
+            stops = style.propose_stops(prompt.kind)
+            asked = Request(prompt.ids, match["teacher_adapter_id"], draw, plan.max_new_tokens, stops)
+            work.append((match, number, prompt, asked))
     completions = engine.generate([request for *_, request in work], plan.temperature)
     rows = []
     for (match, number, prompt, request), completion in zip(work, completions, strict=True):
@@ -74,3 +77,9 @@ def propose(
             }
         )
     return tables.table(rows, tables.PROPOSALS)
+
+
+def refusals(proposals: pa.Table) -> dict[str, int]:
+    """Return how many proposals could not be read, by the style's reasons, which begin the details."""
+    reasons = Counter(detail.partition(":")[0] for detail in proposals["detail"].to_pylist())
+    return {reason: reasons[reason] for reason in REASONS if reason in reasons}

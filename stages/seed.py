@@ -4,10 +4,14 @@ Starting from one identity triplet, the base model (no adapter) proposes tasks. 
 references in the next round, until every kind has its rows. The same triplets seed the deduction and the abduction buffer.
 Differences from AZR: duplicates are also dropped within a round, programs of the probe are left out, and every row's own gold
 answer has been graded correct.
+
+A model with a low yield strands no run: what it has not written when its rounds are over, or when their yield shows that they
+will not suffice, is topped up with rows that the project ships. A model whose first rounds hold nothing readable ends the run.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -23,7 +27,20 @@ from stages.core.row_errors import reading, rows_named
 from stages.core.sandbox.protocol import Sandbox
 
 IDENTITY = Proposed("def f(a):\n    return a", ("'Hello world'",))
-ROUND = 32  # proposals of one kind in a round
+TRIED = 4  # rounds of one buffer whose yield decides whether more are worth it
+
+
+class UnreadableProposals(ValueError):
+    """The base model does not follow the prompt style: nothing that it wrote in the first rounds could be read."""
+
+
+@dataclass(frozen=True)
+class SeedPlan:
+    """Rows of each kind, proposals of one round, and rounds of each buffer at most."""
+
+    rows: int
+    max_rounds: int
+    round: int = 32
 
 
 def seed(
@@ -31,123 +48,161 @@ def seed(
     sandbox: Sandbox,
     style: PromptStyle,
     plan: ProposalPlan,
-    rows: int,
-    max_rounds: int,
+    wanted: SeedPlan,
     run_seed: int,
     probe_keys: frozenset[str],
     fits: Callable[[str], bool],
+    shipped: Sequence[Proposed] = (),
     progress: Progress = silent,
 ) -> tuple[pa.Table, dict[str, int]]:
-    """Return SEEDS with `rows` deduction, the same abduction and `rows` induction tasks, and the counts collected on the way.
+    """Return SEEDS with `wanted.rows` deduction, the same abduction and as many induction tasks, and the counts on the way.
 
-    Raise ValueError if `max_rounds` rounds do not fill the buffers: such a model cannot start self-play.
+    `shipped` are the project's own tasks, those with several inputs for induction. There are fewer rows where they run out.
+    Raise `UnreadableProposals` if the first rounds hold nothing readable, ValueError if a buffer stays empty.
     """
-    counts = {"seed_proposals": 0, "seed_probe_overlap": 0, "seed_duplicates": 0, "seed_too_long": 0}
-    programs = _programs(engine, sandbox, style, plan, rows, max_rounds, run_seed, probe_keys, counts, progress)
+    buffers = _Buffers(engine, sandbox, style, plan, wanted, run_seed, probe_keys, fits, progress)
+    programs = buffers.programs([one for one in shipped if len(one.inputs) == 1])
     pairs = [
         row | {"kind": kind, "task_id": f"seed-{kind[0]}{row['task_id']}"}
         for kind in (Kind.DEDUCTION, Kind.ABDUCTION)
         for row in programs
     ]
-    inductions = _inductions(engine, sandbox, style, plan, rows, max_rounds, run_seed, programs, counts, fits, progress)
-    return tables.table(pairs + inductions, tables.SEEDS), counts
+    inductions = buffers.inductions(programs, [one for one in shipped if len(one.inputs) >= plan.num_inputs > 1])
+    return tables.table(pairs + inductions, tables.SEEDS), buffers.counts
 
 
-def _programs(
-    engine: Engine,
-    sandbox: Sandbox,
-    style: PromptStyle,
-    plan: ProposalPlan,
-    rows: int,
-    max_rounds: int,
-    run_seed: int,
-    probe_keys: frozenset[str],
-    counts: dict[str, int],
-    progress: Progress,
-) -> list[dict]:
-    """Return distinct valid programs with one input, the identity first."""
-    stored = _judged(sandbox, [(Kind.DEDUCTION, IDENTITY)])
-    seen = {_key(row) for row in stored}
-    for number in range(max_rounds):
-        progress("seed programs", min(len(stored), rows), rows)
-        if len(stored) >= rows:
-            break
-        kind = (Kind.DEDUCTION, Kind.ABDUCTION)[number % 2]
-        buffers = {kind: [row | {"task_id": f"{index:04d}"} for index, row in enumerate(stored)] for kind in Kind}
-        read = _round(engine, style, replace(plan, group_size=1), kind, buffers, run_seed, f"programs{number}", counts)
-        for row in _judged(sandbox, [(kind, proposed) for proposed in read]):
-            if row["program_key"] in probe_keys:
-                counts["seed_probe_overlap"] += 1
+@dataclass
+class _Buffers:
+    """What fills the buffers, and the counts collected on the way."""
+
+    engine: Engine
+    sandbox: Sandbox
+    style: PromptStyle
+    plan: ProposalPlan
+    wanted: SeedPlan
+    run_seed: int
+    probe_keys: frozenset[str]
+    fits: Callable[[str], bool]
+    progress: Progress
+    counts: dict[str, int] = field(
+        default_factory=lambda: {"seed_proposals": 0, "seed_probe_overlap": 0, "seed_duplicates": 0, "seed_too_long": 0}
+    )
+    readable: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+
+    def programs(self, shipped: Sequence[Proposed]) -> list[dict]:
+        """Return distinct valid programs with one input, the identity first."""
+        rows, rounds = self.wanted.rows, self.wanted.max_rounds
+        stored = _judged(self.sandbox, [(Kind.DEDUCTION, IDENTITY)])
+        seen, sizes = {_key(row) for row in stored}, [len(stored)]
+        for number in range(rounds):
+            self.progress("seed programs", min(len(stored), rows), rows)
+            if len(stored) >= rows or self._hopeless(sizes, len(shipped)):
+                break
+            kind = (Kind.DEDUCTION, Kind.ABDUCTION)[number % 2]
+            buffers = {kind: [row | {"task_id": f"{index:04d}"} for index, row in enumerate(stored)] for kind in Kind}
+            read = self._round(replace(self.plan, group_size=1), kind, buffers, f"programs{number}")
+            self._add_programs(_judged(self.sandbox, [(kind, proposed) for proposed in read]), stored, seen)
+            self._check_readable(number)
+            sizes.append(len(stored))
+        self._top_up(rows, stored, lambda: self._add_programs(self._shipped(shipped, Kind.DEDUCTION), stored, seen))
+        return [row | {"task_id": f"{index:04d}"} for index, row in enumerate(stored[:rows])]
+
+    def inductions(self, programs: list[dict], shipped: Sequence[Proposed]) -> list[dict]:
+        """Return seed programs with `num_inputs` inputs each, drawn over the programs until there are enough."""
+        rows, rounds = self.wanted.rows, self.wanted.max_rounds
+        stored: list[dict] = []
+        seen: set[tuple[str, tuple[str, ...]]] = set()
+        sizes = [0]
+        for number in range(rounds):
+            self.progress("seed inductions", min(len(stored), rows), rows)
+            if len(stored) >= rows or self._hopeless(sizes, len(shipped)):
+                break
+            buffers = {Kind.DEDUCTION: programs, Kind.ABDUCTION: [], Kind.INDUCTION: []}
+            read = self._round(self.plan, Kind.INDUCTION, buffers, f"inputs{number}")
+            self._add_inductions(_judged(self.sandbox, [(Kind.INDUCTION, proposed) for proposed in read]), stored, seen)
+            sizes.append(len(stored))
+        cut = [replace(one, inputs=one.inputs[: self.plan.num_inputs]) for one in shipped]
+        self._top_up(rows, stored, lambda: self._add_inductions(self._shipped(cut, Kind.INDUCTION), stored, seen))
+        if not stored:
+            raise ValueError(f"the base model wrote inputs for none of its seed programs in {rounds} rounds")
+        return [row | {"kind": Kind.INDUCTION, "task_id": f"seed-i{index:04d}"} for index, row in enumerate(stored[:rows])]
+
+    def _hopeless(self, sizes: Sequence[int], shipped: int) -> bool:
+        """Return whether the rounds left will not fill the buffer at the yield of the last ones, where there is a top-up.
+
+        `sizes` are the buffer's sizes before the first round and after each.
+        """
+        if not shipped or len(sizes) <= TRIED:
+            return False
+        gained, left = sizes[-1] - sizes[-1 - TRIED], self.wanted.max_rounds - len(sizes) + 1
+        return gained * left < (self.wanted.rows - sizes[-1]) * TRIED
+
+    def _add_programs(self, found: Sequence[dict], stored: list[dict], seen: set[tuple[str, tuple[str, ...]]]) -> None:
+        for row in found:
+            if row["program_key"] in self.probe_keys:
+                self.counts["seed_probe_overlap"] += 1
             elif _key(row) in seen:
-                counts["seed_duplicates"] += 1
+                self.counts["seed_duplicates"] += 1
             else:
                 seen.add(_key(row))
                 stored.append(row)
-    if len(stored) < rows:
-        raise ValueError(f"the base model wrote {len(stored)} of {rows} seed programs in {max_rounds} rounds")
-    return [row | {"task_id": f"{index:04d}"} for index, row in enumerate(stored[:rows])]
 
-
-def _inductions(
-    engine: Engine,
-    sandbox: Sandbox,
-    style: PromptStyle,
-    plan: ProposalPlan,
-    rows: int,
-    max_rounds: int,
-    run_seed: int,
-    programs: list[dict],
-    counts: dict[str, int],
-    fits: Callable[[str], bool],
-    progress: Progress,
-) -> list[dict]:
-    """Return seed programs with `num_inputs` inputs each, drawn over the programs until there are enough."""
-    stored: list[dict] = []
-    seen = set()
-    for number in range(max_rounds):
-        progress("seed inductions", len(stored), rows)
-        buffers = {Kind.DEDUCTION: programs, Kind.ABDUCTION: [], Kind.INDUCTION: []}
-        read = _round(engine, style, plan, Kind.INDUCTION, buffers, run_seed, f"inputs{number}", counts)
-        for row in _judged(sandbox, [(Kind.INDUCTION, proposed) for proposed in read]):
-            asked = solver_prompt(style, Kind.INDUCTION, "", row["inputs"], row["outputs"], row["message"])
+    def _add_inductions(self, found: Sequence[dict], stored: list[dict], seen: set[tuple[str, tuple[str, ...]]]) -> None:
+        for row in found:
+            asked = solver_prompt(self.style, Kind.INDUCTION, "", row["inputs"], row["outputs"], row["message"])
             if _key(row) in seen:
-                counts["seed_duplicates"] += 1
-            elif not fits(asked):
-                counts["seed_too_long"] += 1
+                self.counts["seed_duplicates"] += 1
+            elif not self.fits(asked):
+                self.counts["seed_too_long"] += 1
             else:
                 seen.add(_key(row))
                 stored.append(row)
-        if len(stored) >= rows:
-            return [row | {"kind": Kind.INDUCTION, "task_id": f"seed-i{index:04d}"} for index, row in enumerate(stored[:rows])]
-    raise ValueError(f"the base model wrote inputs for {len(stored)} of {rows} seed programs in {max_rounds} rounds")
 
+    def _top_up(self, rows: int, stored: list[dict], add: Callable[[], None]) -> None:
+        """Add shipped rows to a buffer that is not full, and count those that are used."""
+        before = len(stored)
+        if before < rows:
+            add()
+            self.counts["seed_shipped"] = self.counts.get("seed_shipped", 0) + min(len(stored), rows) - before
 
-def _round(
-    engine: Engine,
-    style: PromptStyle,
-    plan: ProposalPlan,
-    kind: Kind,
-    buffers: dict[Kind, list[dict]],
-    run_seed: int,
-    name: str,
-    counts: dict[str, int],
-) -> list[Proposed]:
-    """Return the readable proposals of one batch of prompts of one kind."""
-    rng = generator(run_seed, 0, "seed", name)
-    prompts = [draw_prompt(kind, f"{name}-{index}", buffers, engine, style, plan, rng) for index in range(ROUND)]
-    requests = [
-        Request(prompt.ids, None, completion_seed(run_seed, 0, "seed", name, index), plan.max_new_tokens)
-        for index, prompt in enumerate(prompts)
-    ]
-    counts["seed_proposals"] += len(requests)
-    found = []
-    for prompt, completion in zip(prompts, engine.generate(requests, plan.temperature), strict=True):
-        text = engine.decode(completion.token_ids)
-        with reading(f"{prompt.group_id} of the seed", text):
-            read, status, _ = read_proposal(style, prompt, text, completion.truncated, plan.num_inputs)
-        if status == "parsed":
-            found.append(read)
-    return found
+    def _shipped(self, shipped: Sequence[Proposed], kind: Kind) -> list[dict]:
+        """Return the rows of shipped tasks, judged like any other, in an order drawn from the run's seed."""
+        order = generator(self.run_seed, 0, "seed", f"shipped {kind}").permutation(len(shipped))
+        return _judged(self.sandbox, [(kind, shipped[int(place)]) for place in order])
+
+    def _check_readable(self, number: int) -> None:
+        """Raise `UnreadableProposals` after the first round of each kind if nothing in them could be read."""
+        if number == 1 and not self.readable:
+            reasons = ", ".join(f"{reason} {count}" for reason, count in self.refused.most_common(3))
+            raise UnreadableProposals(
+                f"none of the base model's first {self.counts['seed_proposals']} proposals could be read ({reasons})"
+            )
+
+    def _round(self, plan: ProposalPlan, kind: Kind, buffers: dict[Kind, list[dict]], name: str) -> list[Proposed]:
+        """Return the readable proposals of one batch of prompts of one kind."""
+        rng = generator(self.run_seed, 0, "seed", name)
+        prompts = [
+            draw_prompt(kind, f"{name}-{index}", buffers, self.engine, self.style, plan, rng)
+            for index in range(self.wanted.round)
+        ]
+        stops = self.style.propose_stops(kind)
+        requests = [
+            Request(prompt.ids, None, completion_seed(self.run_seed, 0, "seed", name, index), plan.max_new_tokens, stops)
+            for index, prompt in enumerate(prompts)
+        ]
+        self.counts["seed_proposals"] += len(requests)
+        found = []
+        for prompt, completion in zip(prompts, self.engine.generate(requests, plan.temperature), strict=True):
+            text = self.engine.decode(completion.token_ids)
+            with reading(f"{prompt.group_id} of the seed", text):
+                read, status, detail = read_proposal(self.style, prompt, text, completion.truncated, plan.num_inputs)
+            if status == "parsed":
+                found.append(read)
+            else:
+                self.refused[detail.partition(":")[0]] += 1
+        self.readable += len(found)
+        return found
 
 
 def _judged(sandbox: Sandbox, proposals: list[tuple[Kind, Proposed]]) -> list[dict]:

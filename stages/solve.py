@@ -3,6 +3,7 @@
 A replayed task (stages.core.method.top_up) keeps its id; its rollouts belong to this generation's match.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -12,7 +13,7 @@ import pyarrow as pa
 from stages.core import tables
 from stages.core.engines.protocol import Engine, Request
 from stages.core.method.top_up import replay_id
-from stages.core.prompts.styles import Kind, PromptStyle, Unparsed, solver_prompt
+from stages.core.prompts.styles import REASONS, Kind, PromptStyle, Unparsed, solver_prompt
 from stages.core.randomness import completion_seed
 from stages.core.row_errors import reading
 
@@ -56,10 +57,11 @@ def solve(
     work: list[tuple[dict, dict, str, int, Request]] = []
     for match, task, name, attempts in posed:
         text = solver_prompt(style, Kind(task["kind"]), task["program"], task["inputs"], task["outputs"], task["message"])
-        ids = tuple(engine.encode(text))
+        ids, stops = tuple(engine.encode(text)), style.solve_stops(Kind(task["kind"]))
         for attempt in range(attempts):
             draw = completion_seed(seed, generation, "solve", match["student_id"], name, attempt)
-            work.append((match, task, name, attempt, Request(ids, match["student_adapter_id"], draw, plan.max_new_tokens)))
+            asked = Request(ids, match["student_adapter_id"], draw, plan.max_new_tokens, stops)
+            work.append((match, task, name, attempt, asked))
     completions = engine.generate([request for *_, request in work], plan.temperature)
     rows = []
     for (match, task, name, attempt, request), completion in zip(work, completions, strict=True):
@@ -89,11 +91,23 @@ def solve(
     return tables.table(rows, tables.ROLLOUTS)
 
 
+def refusals(style: PromptStyle, rollouts: pa.Table) -> dict[str, int]:
+    """Return how many answers could not be read, by the style's reasons."""
+    found: Counter[str] = Counter()
+    columns = ("kind", "text", "truncated", "answer")
+    for kind, text, truncated, answer in zip(*(rollouts[name].to_pylist() for name in columns), strict=True):
+        if answer is not None:
+            continue
+        try:
+            style.read_answer(Kind(kind), text, truncated)
+        except Unparsed as refused:
+            found[refused.reason] += 1
+    return {reason: found[reason] for reason in REASONS if reason in found}
+
+
 def read_answer(style: PromptStyle, kind: Kind, text: str, truncated: bool) -> str | None:
-    """Return the answer in a completion, or None if its format is wrong or it was cut off."""
-    if truncated:
-        return None
+    """Return the answer in a completion, or None if its format is wrong or was cut off."""
     try:
-        return style.read_answer(kind, text)
+        return style.read_answer(kind, text, truncated)
     except Unparsed:
         return None

@@ -13,6 +13,7 @@ from flows.benchmarks import targets
 from flows.benchmarks.suite_data import suite_of, suites_folder
 from flows.benchmarks.suite_score import BenchmarkRequest, folder_of, problems_of, score_suite, style_of
 from flows.config import ConfigError, RunConfig, parse
+from flows.run import hub_models
 from flows.run.manifest import Ref
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
@@ -82,7 +83,7 @@ def _score(
 
 def probe_plan(suite: str, config: RunConfig, backend: Backend, attempts: int) -> SamplingPlan:
     """Return how the project's probe is asked: with the prompts and at the temperature that the population is trained with."""
-    words = own_words(config.model.style, backend.style())
+    words = own_words(hub_models.style_of(config), backend.style())
     return SamplingPlan(suite, words, attempts, config.benchmark.max_new_tokens, config.engine.temperature, config.seed)
 
 
@@ -161,7 +162,7 @@ def request_for(
     return BenchmarkRequest(
         suite=suite,
         problems=problems_of(suite, config, data, limit, *window),
-        style=config.model.style if suite in PROBE else style or config.benchmark.style or style_of(Backend(config)),
+        style=hub_models.style_of(config) if suite in PROBE else style or config.benchmark.style or style_of(Backend(config)),
         attempts=attempts,
         max_new_tokens=max_new_tokens or longest,
         temperature=config.engine.temperature,

@@ -21,6 +21,7 @@ from flows.backend import HOME_PYTHON, PROBE, Backend
 from flows.benchmarks import suite_data
 from flows.benchmarks.targets import BenchmarkTarget
 from flows.config import ConfigError, RunConfig
+from flows.run import hub_models
 from flows.run.manifest import Ref
 from flows.run.run import Manifest, Run
 from flows.settings import SandboxRule
@@ -83,7 +84,7 @@ def style_of(backend: Backend) -> str:
 def words_of(request: BenchmarkRequest, backend: Backend) -> stage.SuitePrompts:
     """Return the project's own prompts for its probe, the suite's fixed ones otherwise."""
     if request.suite in PROBE:
-        return stage.own_words(backend.config.model.style, backend.style())
+        return stage.own_words(hub_models.style_of(backend.config), backend.style())
     if request.style == ELSEWHERE:
         return stage.found_words()
     if request.style != "chat":

@@ -59,7 +59,7 @@ def of_model(store: Store, model: str, folders: list[Path], settings: Iterable[s
     shapes = {(rank, alpha, targets) for _, rank, alpha, targets, _ in found}
     if len(shapes) > 1:
         raise ConfigError("the adapters differ in rank, alpha or adapted layers: score them one at a time")
-    values: dict[str, Any] = {"model": {"name": _model_name(model)}}
+    values: dict[str, Any] = {"model": {"name": model_name(model)}}
     values["population"] = {"teachers": 1, "students": max(1, len(found))}  # the number of adapters an engine allocates for
     if shapes:
         rank, alpha, targets = shapes.pop()
@@ -76,7 +76,8 @@ def of_model(store: Store, model: str, folders: list[Path], settings: Iterable[s
     return BenchmarkTarget(run, _folder(who), config, tuple(contestants), adapters, model=hub_models.description(config))
 
 
-def _model_name(model: str) -> str:
+def model_name(model: str) -> str:
+    """Return a folder as an absolute path, a hub name as it is."""
     return str(Path(model).absolute()) if Path(model).is_dir() else model
 
 

@@ -5,6 +5,8 @@ from argparse import Namespace
 from flows.commands.arguments import Add, add_settings, add_store, open_run
 from stages.core.suites.prompts import STYLES
 
+PROBE_STYLES = ("auto", "compact", "document", "chat", "azr")
+
 
 def add(command: Add) -> None:
     """Add the command and its options."""
@@ -20,7 +22,9 @@ def add(command: Add) -> None:
     parser.add_argument("--limit", type=int, default=0, help="problems to score, evenly spread (0: all)")
     parser.add_argument("--attempts", type=int, default=0, help="sampled attempts next to the greedy one, for avg@k and pass@k")
     parser.add_argument("--style", choices=STYLES, default="", help="how public suites are asked (default: by the tokenizer)")
-    parser.add_argument("--probe-prompts", choices=("compact", "chat"), default="compact", help="for the probe with --model")
+    parser.add_argument(
+        "--probe-prompts", choices=PROBE_STYLES, default="auto", help="for the probe with --model (default: by the model)"
+    )
     parser.add_argument("--max-new-tokens", type=int, default=0, help="longest answer (default: the suite's)")
     parser.add_argument("--since", default="", metavar="DATE", help="LiveCodeBench: problems released from this day on")
     parser.add_argument("--until", default="", metavar="DATE", help="LiveCodeBench: problems released until this day")

@@ -1,5 +1,6 @@
 """One flow process running one run: its lease and epoch, its warm workers, and its messages to the terminal."""
 
+import hashlib
 import platform
 import socket
 import subprocess
@@ -201,6 +202,8 @@ def check_resumable(run: Run, config: RunConfig) -> None:
         raise ConfigError(
             f"run {run.run_id} exists with another configuration: {', '.join(differing)} differ; choose another --run-id"
         )
+    if old["model"]["style"] == "chat" and "prompts" not in description["versions"]:
+        raise ConfigError(f"run {run.run_id} began with prompts that are now called azr; start a new run with model.style=azr")
     done = sum(1 for number in run.history.generations() if run.manifest("evolve", number) is not None)
     if config.generations < done:
         raise ConfigError(f"run {run.run_id} has {done} generations already: generations can only be raised")
@@ -218,13 +221,28 @@ def versions(config: RunConfig, known: Mapping[str, Any] | None = None) -> dict[
     Equal for equal runs on one machine. On resume only the user's files are compared.
     """
     model = hub_models.description(config) if known is None else known["versions"].get("model")
-    return {
-        "packages": {name: version(name) for name in PACKAGES},
-        "python": platform.python_version(),
-        "code": _git("rev-parse", "HEAD") or version("populora-pipeline"),
-        "diff": _git("diff", "HEAD", "--", "flows", "stages", "containers", "infra/runs"),
-        "choices": sources(config),
-    } | ({"model": model} if model else {})
+    return (
+        {
+            "packages": {name: version(name) for name in PACKAGES},
+            "python": platform.python_version(),
+            "code": _git("rev-parse", "HEAD") or version("populora-pipeline"),
+            "diff": _git("diff", "HEAD", "--", "flows", "stages", "containers", "infra/runs"),
+            "choices": sources(config),
+        }
+        | ({"model": model} if model else {})
+        | prompts(config)
+    )
+
+
+def prompts(config: RunConfig) -> dict[str, str]:
+    """Return a digest of the prompt style's source; none for compact, whose wording is the seed model's training data."""
+    style = config.model.style
+    if style in ("compact", "auto"):
+        return {}
+    total = hashlib.sha256()
+    for name in (style, "labelled", "fences"):
+        total.update((PROJECT / "stages" / "core" / "prompts" / f"{name}.py").read_bytes())
+    return {"prompts": total.hexdigest()}
 
 
 def clock() -> dict[str, object]:

@@ -1,19 +1,22 @@
 """Models of the Hugging Face Hub: which commit a run uses, what its files are, and where they are on this machine.
 
 A run names a model. The commit behind the name is looked up once, when the run begins, and kept in its configuration
-(`model.revision`), so that every machine and every resume loads the same one. Digests are the hub's own: sha256 of a large file,
+(`model.revision`), so that every machine and every resume loads the same one. The same holds for the prompt style that
+`model.style = "auto"` means. Digests are the hub's own: sha256 of a large file,
 git's sha1 of a small one. Without a connection, the hub's cache on this machine is used.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from flows.config import PROJECT, ConfigError, RunConfig, dump, parse
+from flows.run.model_folder import read_folder
 from stages.core.engines.protocol import EngineUnavailable
 
+SMALL = ("*.json", "*.jinja")  # what describes a model
 PATTERNS = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "*.tiktoken")  # what loading a model may need
 
 
@@ -22,21 +25,40 @@ def local_folder(name: str) -> Path | None:
     folder = Path(name) if Path(name).is_absolute() else PROJECT / name
     if folder.is_dir():
         return folder
+    if folder.is_file():
+        what = "GGUF file, which cannot be trained" if folder.suffix == ".gguf" else "file"
+        raise ConfigError(
+            f"model.name: {name} is a {what}; give the folder of a Hugging Face checkpoint (safetensors) or a hub name"
+        )
     if name.count("/") != 1 or name.startswith((".", "/")):
         raise ConfigError(f"model.name: folder {name} does not exist")
     return None
 
 
 def pinned(config: RunConfig, known: Mapping[str, Any] | None = None) -> RunConfig:
-    """Return the configuration with a hub model's commit: its own, else that of the run (`known`: its run.json), else the newest.
+    """Return the configuration with a hub model's commit and a chosen prompt style.
 
-    Raises ConfigError and EngineUnavailable.
+    Each is the configuration's own, else that of the run (`known`: its run.json), else the newest commit and the style that the
+    model's files suggest. Raises ConfigError and EngineUnavailable.
     """
-    if local_folder(config.model.name) is not None or config.model.revision:
-        return config
+    model = dict[str, Any]()
+    if local_folder(config.model.name) is None and not config.model.revision:
+        model["revision"] = _newest(config.model.name) if known is None else known["config"]["model"].get("revision", "")
+    if config.model.style == "auto":
+        revision = model.get("revision", config.model.revision)
+        model["style"] = _style(config.model.name, revision) if known is None else known["config"]["model"]["style"]
     values = dump(config)
-    values["model"]["revision"] = _newest(config.model.name) if known is None else known["config"]["model"].get("revision", "")
-    return parse(values)
+    return parse(values | {"model": values["model"] | model}) if model else config
+
+
+def style_of(config: RunConfig) -> str:
+    """Return the prompt style: the configuration's, or what `auto` means for its model. Raises ConfigError, EngineUnavailable."""
+    style = config.model.style
+    return _style(config.model.name, config.model.revision) if style == "auto" else style
+
+
+def _style(name: str, revision: str) -> str:
+    return read_folder(local_folder(name) or _fetched(name, revision, patterns=SMALL), window=1).style
 
 
 def folder_of(config: RunConfig) -> Path:
@@ -98,12 +120,12 @@ def _digest(file: Path, like: str) -> str:
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
-def _fetched(name: str, commit: str, offline: bool = False) -> Path:
+def _fetched(name: str, commit: str, offline: bool = False, patterns: Sequence[str] = PATTERNS) -> Path:
     from huggingface_hub import snapshot_download  # noqa: PLC0415
 
-    patterns = list(PATTERNS)
+    wanted = list(patterns)
     kept = _asking(
-        name, lambda: snapshot_download(name, revision=commit or None, allow_patterns=patterns, local_files_only=offline)
+        name, lambda: snapshot_download(name, revision=commit or None, allow_patterns=wanted, local_files_only=offline)
     )
     return Path(kept)
 
@@ -112,6 +134,7 @@ def _asking(name: str, ask: Any) -> Any:
     """Return the hub's answer. Raises ConfigError if it has no such model, EngineUnavailable if it does not answer."""
     import httpx  # noqa: PLC0415
     from huggingface_hub.errors import (  # noqa: PLC0415
+        GatedRepoError,
         HfHubHTTPError,
         LocalEntryNotFoundError,
         OfflineModeIsEnabled,
@@ -121,8 +144,14 @@ def _asking(name: str, ask: Any) -> Any:
     where = f"model.name: {name} from https://huggingface.co/{name}"
     try:
         return ask()
+    except GatedRepoError as error:
+        raise ConfigError(
+            f"{where}: the model is gated; accept its terms on that page, then set HF_TOKEN to your token"
+        ) from error
     except RepositoryNotFoundError as error:
         raise ConfigError(f"{where}: the model does not exist or requires a token (HF_TOKEN)") from error
     except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, httpx.HTTPError, OSError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
-        raise EngineUnavailable(f"{where}: {reason}") from error
+        raise EngineUnavailable(
+            f"{where}: {reason}; check the network, or download the model elsewhere and give its folder"
+        ) from error

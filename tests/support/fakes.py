@@ -42,19 +42,25 @@ class PlainStyle:
     def solve(self, kind: Kind, program: str, inputs: tuple[str, ...], outputs: tuple[str, ...], message: str) -> str:
         return f"solve {kind}: {program} {inputs} {outputs}"
 
-    def read_proposal(self, kind: Kind, completion: str) -> Proposed:
+    def propose_stops(self, kind: Kind) -> tuple[str, ...]:
+        return ("\n",)
+
+    def solve_stops(self, kind: Kind) -> tuple[str, ...]:
+        return ("\n",)
+
+    def read_proposal(self, kind: Kind, completion: str, truncated: bool = False) -> Proposed:
         program, bar, given = completion.partition("|")
         if not bar:
             raise Unparsed("no bar")
         return Proposed(program, (given,))
 
-    def read_inputs(self, completion: str, program: str, num_inputs: int) -> Proposed:
+    def read_inputs(self, completion: str, program: str, num_inputs: int, truncated: bool = False) -> Proposed:
         inputs = completion.split("|")
         if len(inputs) < num_inputs:
             raise Unparsed("too few inputs")
         return Proposed(program, tuple(inputs[:num_inputs]))
 
-    def read_answer(self, kind: Kind, completion: str) -> str:
+    def read_answer(self, kind: Kind, completion: str, truncated: bool = False) -> str:
         if not completion:
             raise Unparsed("nothing")
         return completion

@@ -65,11 +65,9 @@ def draw_prompt(
 
 def read_proposal(style: PromptStyle, prompt: Prompt, text: str, truncated: bool, num_inputs: int) -> tuple[Proposed, str, str]:
     """Return the proposal in a completion with `parsed`, or an empty one with `unparsed` and the reason."""
-    if truncated:
-        return Proposed(prompt.program, ()), "unparsed", "cut off at the length limit"
     try:
         if prompt.kind is Kind.INDUCTION:
-            return style.read_inputs(text, prompt.program, num_inputs), "parsed", ""
-        return style.read_proposal(prompt.kind, text), "parsed", ""
-    except Unparsed as reason:
-        return Proposed(prompt.program, ()), "unparsed", str(reason)
+            return style.read_inputs(text, prompt.program, num_inputs, truncated), "parsed", ""
+        return style.read_proposal(prompt.kind, text, truncated), "parsed", ""
+    except Unparsed as refused:
+        return Proposed(prompt.program, ()), "unparsed", refused.detail

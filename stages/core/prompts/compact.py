@@ -8,13 +8,13 @@
 
 Markers are single tokens spelled with brackets outside ASCII. Programs and values are written into prompts in ASCII (as Python's
 escapes where needed), so no program can write a marker; a completion that has one where none belongs is `Unparsed`. The marker
-that asks for a new program comes last, so that one more reference never fits. This style has no message: a chat teacher's message
-about an induction task is not shown, and messages that are read are empty.
+that asks for a new program comes last, so that one more reference never fits. This style has no message: the
+message of an induction task that came from elsewhere is not shown, and messages that are read are empty.
 """
 
 import re
 
-from stages.core.prompts.styles import Kind, Proposed, Triplet, Unparsed
+from stages.core.prompts.styles import CUT_OFF, Kind, Proposed, Triplet, Unparsed
 
 DEDUCE, ABDUCE, INDUCE = "⟨ded⟩", "⟨abd⟩", "⟨ind⟩"
 PROPOSE_DEDUCTION, PROPOSE_ABDUCTION, PROPOSE_INPUTS = "⟨pd⟩", "⟨pa⟩", "⟨pi⟩"
@@ -37,6 +37,12 @@ def _part(text: str, name: str) -> str:
     if not text.strip():
         raise Unparsed(f"{name} is empty")
     return text.strip()
+
+
+def _check_whole(truncated: bool) -> None:
+    """Raise Unparsed for a completion without an end: nothing else in this style marks that its form is complete."""
+    if truncated:
+        raise Unparsed(CUT_OFF)
 
 
 class CompactPrompts:
@@ -67,22 +73,33 @@ class CompactPrompts:
         pairs = zip(inputs, outputs, strict=True)
         return INDUCE + "".join(INPUT + _plain(given) + OUTPUT + _plain(got) for given, got in pairs) + PROGRAM
 
-    def read_proposal(self, kind: Kind, completion: str) -> Proposed:
+    def propose_stops(self, kind: Kind) -> tuple[str, ...]:
+        """None: the model's end token ends every completion."""
+        return ()
+
+    def solve_stops(self, kind: Kind) -> tuple[str, ...]:
+        """None, as for proposals."""
+        return ()
+
+    def read_proposal(self, kind: Kind, completion: str, truncated: bool = False) -> Proposed:
         """Program and input, with exactly one input marker between them."""
+        _check_whole(truncated)
         parts = completion.split(INPUT)
         if len(parts) != 2:
             raise Unparsed(f"a proposal is program{INPUT}input; this has {len(parts) - 1} input markers")
         return Proposed(_part(parts[0], "the program"), (_part(parts[1], "the input"),))
 
-    def read_inputs(self, completion: str, program: str, num_inputs: int) -> Proposed:
+    def read_inputs(self, completion: str, program: str, num_inputs: int, truncated: bool = False) -> Proposed:
         """The first `num_inputs` inputs; more are dropped, fewer are an error."""
+        _check_whole(truncated)
         parts = completion.split(INPUT)
         if len(parts) < num_inputs:
             raise Unparsed(f"wanted {num_inputs} inputs, got {len(parts)}")
         inputs = tuple(_part(part, f"input {index + 1}") for index, part in enumerate(parts[:num_inputs]))
         return Proposed(program, inputs)
 
-    def read_answer(self, kind: Kind, completion: str) -> str:
+    def read_answer(self, kind: Kind, completion: str, truncated: bool = False) -> str:
         """The whole completion, which must hold no marker."""
+        _check_whole(truncated)
         names = {Kind.DEDUCTION: "the output", Kind.ABDUCTION: "the input", Kind.INDUCTION: "the program"}
         return _part(completion, names[kind])

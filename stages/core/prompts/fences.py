@@ -51,6 +51,11 @@ def closed_fences(text: str) -> list[Fence]:
     return found
 
 
+def ended_fences(text: str, truncated: bool) -> list[Fence]:
+    """The closed fences of a completion. Its own end closes the last one, unless the length limit cut it off."""
+    return closed_fences(text if truncated else text + "\n```")
+
+
 def blanked(text: str) -> str:
     """Return the text with the contents of fences replaced by spaces; all positions are unchanged."""
     return "".join(_blanked(text))

@@ -1,14 +1,16 @@
 """The interface of a prompt style, and the small values that prompts are made of.
 
-Two styles implement `PromptStyle`: `chat_prompts` (English instructions, for instruct and base models that read English) and
-`compact_prompts` (a few marker tokens, for the seed model). A style writes prompts and reads completions; nothing else in
-the system knows what either looks like.
+Four styles implement `PromptStyle`, each in its own file: `document` (documents to continue, for base models of any size and for
+small models), `chat` (the model's own chat template), `azr` (a think/answer conversation, for 3B parameters and more) and
+`compact` (a few marker tokens, for the seed model). A style writes prompts, names the sequences that end a completion, and reads
+completions; nothing else in the system knows what any of it looks like.
 
 Task kinds follow Absolute Zero Reasoner: deduction (`code_o`: program and input given, predict the output), abduction
 (`code_i`: program and output given, find an input), induction (`code_f`: input/output pairs given, write the program).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -47,8 +49,47 @@ class Proposed:
     message: str = ""
 
 
+CUT_OFF = "cut off at the length limit"
+REASONS = {
+    "cut_off": "the length limit ended the completion before its form was complete",
+    "empty": "a part is there, but nothing is in it",
+    "no_program": "no complete program that defines f",
+    "no_input": "no complete input",
+    "no_output": "no complete output",
+    "too_few_inputs": "fewer inputs than the prompt asks for",
+    "no_message": "no message",
+    "bad_message": "the message gives the program away, is too long, or contains a fence or a tag",
+    "no_tag": "a tag such as </think> or </answer> is missing or misplaced",
+}
+"""Why a completion was refused: what stages count, and what a person can fix in a prompt."""
+
+
 class Unparsed(ValueError):
-    """The completion does not have the format that the prompt requires; the message states what is missing."""
+    """The completion does not have the format that the prompt requires; the message states what is missing.
+
+    `reason` is one of REASONS; empty in the compact style, which does not tell them apart.
+    """
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        assert not reason or reason in REASONS, reason
+        super().__init__(message)
+        self.reason = reason
+
+    @property
+    def detail(self) -> str:
+        """The reason and the message."""
+        return f"{self.reason}: {self}" if self.reason else str(self)
+
+
+@contextmanager
+def cut_off(truncated: bool) -> Iterator[None]:
+    """Name the length limit as the reason where it ended a completion that cannot be read."""
+    try:
+        yield
+    except Unparsed as refused:
+        if truncated:
+            raise Unparsed(CUT_OFF, "cut_off") from refused
+        raise
 
 
 class PromptStyle(Protocol):
@@ -70,15 +111,25 @@ class PromptStyle(Protocol):
         """
         ...
 
-    def read_proposal(self, kind: Kind, completion: str) -> Proposed:
+    def propose_stops(self, kind: Kind) -> tuple[str, ...]:
+        """Text that ends a proposal of this kind as soon as the completion contains it. Readers get it with the completion."""
+        ...
+
+    def solve_stops(self, kind: Kind) -> tuple[str, ...]:
+        """Text that ends an answer of this kind as soon as the completion contains it."""
+        ...
+
+    # `truncated`: the length limit ended the completion. It is read all the same if its form is complete.
+
+    def read_proposal(self, kind: Kind, completion: str, truncated: bool = False) -> Proposed:
         """Program and input of a deduction or abduction proposal. Raises `Unparsed`."""
         ...
 
-    def read_inputs(self, completion: str, program: str, num_inputs: int) -> Proposed:
+    def read_inputs(self, completion: str, program: str, num_inputs: int, truncated: bool = False) -> Proposed:
         """Inputs and message of an induction proposal for `program`. Raises `Unparsed`."""
         ...
 
-    def read_answer(self, kind: Kind, completion: str) -> str:
+    def read_answer(self, kind: Kind, completion: str, truncated: bool = False) -> str:
         """A student's answer: output literal, input literals, or program source. Raises `Unparsed` on a format error."""
         ...
 

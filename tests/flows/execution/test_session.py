@@ -37,6 +37,32 @@ def test_a_run_that_another_process_made_while_we_waited_for_the_lease_is_not_ou
     assert [str(error) for error in raised] == ["run r exists with another configuration: seed differ; choose another --run-id"]
 
 
+def test_a_run_records_the_style_that_auto_means_and_resumes_with_it(tmp_path: Path) -> None:
+    def began(run_id: str, style: str) -> dict[str, Any]:
+        with open_session(load("chaos", [f"model.style={style}"]), run_id, str(tmp_path)) as current:
+            described = current.run.history.description()
+        assert described is not None
+        return described
+
+    described = began("a", "auto")
+    assert described["config"]["model"]["style"] == "compact" and "prompts" not in described["versions"]
+    assert began("a", "auto") == began("a", "compact") == described
+    assert began("d", "document")["versions"]["prompts"] != began("z", "azr")["versions"]["prompts"]
+
+
+def test_a_run_from_when_azr_was_called_chat_is_not_resumed_with_other_prompts(tmp_path: Path) -> None:
+    config = load("chaos", ["model.style=chat"])
+    with hold(open_store(str(tmp_path)), "r") as epoch:
+        Run(open_store(str(tmp_path)), "r", epoch).describe(dump(config), {"choices": {}}, {})
+    with (
+        pytest.raises(
+            ConfigError, match=r"run r began with prompts that are now called azr; start a new run with model.style=azr"
+        ),
+        open_session(config, "r", str(tmp_path)),
+    ):
+        pass
+
+
 class FailingStart:
     """A session whose start fails so many times with an error."""
 

@@ -88,8 +88,9 @@ class Answer(BaseHTTPRequestHandler):
             name = path.rpartition("/")[2]
             self._send(hub.files[name], commit, hub.digest(name))
         else:
-            self.send_response(404)
-            self.send_header("X-Error-Code", "RepoNotFound")
+            gated = "/gated" in path
+            self.send_response(403 if gated else 404)
+            self.send_header("X-Error-Code", "GatedRepo" if gated else "RepoNotFound")
             self.send_header("Content-Length", "0")
             self.end_headers()
 
@@ -153,9 +154,14 @@ def test_a_model_that_the_hub_does_not_know_and_a_hub_that_does_not_answer(hub: 
         "model.name: acme/none from https://huggingface.co/acme/none: the model does not exist or requires a token (HF_TOKEN)"
     )
     assert unknown == ["ConfigError", message]
+    (gated,) = opened(hub, tmp_path, [], name="acme/gated")
+    assert gated[0] == "ConfigError"
+    assert gated[1].endswith("the model is gated; accept its terms on that page, then set HF_TOKEN to your token")
     (silent,) = opened(hub, tmp_path, [], offline="1")
     assert silent[0] == "EngineUnavailable"
-    assert "\n" not in silent[1]
+    assert "\n" not in silent[1] and silent[1].endswith(
+        "; check the network, or download the model elsewhere and give its folder"
+    )
 
 
 def test_files_that_are_not_those_of_run_json_are_refused(tmp_path: Path) -> None:

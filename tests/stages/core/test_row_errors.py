@@ -21,7 +21,7 @@ from stages.core.row_errors import ItemFailed, RowFailed
 from stages.core.sandbox.protocol import Job, SandboxUnavailable, Status, Verdict
 from stages.core.sandbox.verdicts import ProgramRun as Ran
 from stages.core.sandbox.verdicts import verdict
-from stages.seed import ROUND, seed
+from stages.seed import SeedPlan, seed
 from stages.solve import SolvePlan, solve
 from tests.stages.test_loop_stages import DIGESTS, matches, verified
 from tests.support import example_run
@@ -31,13 +31,15 @@ PLAN = ProposalPlan(groups=1, group_size=2, references=1, num_inputs=2, max_new_
 
 
 def test_seeds_that_do_not_fit_the_window_are_no_duplicates() -> None:
-    inputs = [f"{'long' * (number % 8 == 0)}{number}|2" for number in range(ROUND - 1)]
-    texts = ["p|1"] * ROUND + inputs + [inputs[1]]
+    wanted = SeedPlan(rows=2, max_rounds=1)
+    size = wanted.round
+    inputs = [f"{'long' * (number % 8 == 0)}{number}|2" for number in range(size - 1)]
+    texts = ["p|1"] * size + inputs + [inputs[1]]
     table, counts = seed(
-        ScriptedEngine(*texts), TableSandbox({}), PlainStyle(), PLAN, 2, 1, 0, frozenset(), lambda text: "long" not in text
+        ScriptedEngine(*texts), TableSandbox({}), PlainStyle(), PLAN, wanted, 0, frozenset(), lambda text: "long" not in text
     )
-    assert (counts["seed_too_long"], counts["seed_proposals"]) == (4, 2 * ROUND)
-    assert counts["seed_duplicates"] in (ROUND - 1, ROUND)  # the last repeats inputs, perhaps of the other program
+    assert (counts["seed_too_long"], counts["seed_proposals"]) == (4, 2 * size)
+    assert counts["seed_duplicates"] in (size - 1, size)  # the last repeats inputs, perhaps of the other program
     assert [row["inputs"] for row in table.to_pylist() if row["kind"] == "induction"] == [["1", "2"], ["2", "2"]]
 
 

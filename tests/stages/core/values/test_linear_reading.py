@@ -26,8 +26,10 @@ from flows.judging.line_ids import line_id
 from stages.core import highlight
 from stages.core.judging.judge import compare_literal
 from stages.core.method import gates
+from stages.core.prompts.azr import AzrPrompts
 from stages.core.prompts.chat import ChatPrompts
 from stages.core.prompts.compact import INPUT, CompactPrompts
+from stages.core.prompts.document import DocumentPrompts
 from stages.core.prompts.styles import Kind, Unparsed
 from stages.core.sandbox.protocol import Job, Status, Verdict
 from stages.core.sandbox.verdicts import ProgramRun, payload, verdict
@@ -40,7 +42,8 @@ from stages.core.values.canonical import LiteralError, TooLarge
 from tests.support.counted import lines_run, regex_steps, words_of
 
 ROOT = Path(__file__).resolve().parents[4]
-CHAT, COMPACT, PROGRAM = ChatPrompts(), CompactPrompts(), "def f(a):\n    return a"
+AZR, CHAT, COMPACT, DOCUMENT = AzrPrompts(), ChatPrompts(str), CompactPrompts(), DocumentPrompts()
+PROGRAM = "def f(a):\n    return a"
 SOLVED = "def add(a, b):\n    return a + b\n"
 PROBLEMS = (
     Problem("Mbpp/1", Form.FUNCTION, "mbpp", "Add.", "", "add", SOLVED, ("(1, 2)",)),
@@ -64,7 +67,7 @@ def texts_of_arguments(text: str) -> None:
     values.arguments_literal(values.parse_arguments(text))
 
 
-def chat(read: Callable[[str], object]) -> Callable[[str], None]:
+def azr(read: Callable[[str], object]) -> Callable[[str], None]:
     return lambda text: [read(around.replace("%", text)) for around in ("%", "</think><answer>%</answer>")] and None
 
 
@@ -121,10 +124,19 @@ READERS: dict[str, tuple[Callable[[str], object], tuple[type[Exception], ...]]] 
     "arguments": (texts_of_arguments, (LiteralError, TooLarge)),
     "settled texts": (values.is_settled, ()),
     "deduction answers": (lambda text: compare_literal(text, "1"), ()),
-    "chat proposals": (chat(lambda text: CHAT.read_proposal(Kind.DEDUCTION, text)), (Unparsed,)),
-    "chat inputs": (chat(lambda text: CHAT.read_inputs(text, PROGRAM, 2)), (Unparsed,)),
-    "chat answers": (chat(lambda text: CHAT.read_answer(Kind.INDUCTION, text)), (Unparsed,)),
-    "chat values": (chat(lambda text: CHAT.read_answer(Kind.DEDUCTION, text)), (Unparsed,)),
+    "azr proposals": (azr(lambda text: AZR.read_proposal(Kind.DEDUCTION, text)), (Unparsed,)),
+    "azr inputs": (azr(lambda text: AZR.read_inputs(text, PROGRAM, 2)), (Unparsed,)),
+    "azr answers": (azr(lambda text: AZR.read_answer(Kind.INDUCTION, text)), (Unparsed,)),
+    "azr values": (azr(lambda text: AZR.read_answer(Kind.DEDUCTION, text)), (Unparsed,)),
+    "chat proposals": (lambda text: CHAT.read_proposal(Kind.DEDUCTION, text), (Unparsed,)),
+    "chat inputs": (lambda text: CHAT.read_inputs(text, PROGRAM, 2), (Unparsed,)),
+    "chat answers": (lambda text: CHAT.read_answer(Kind.INDUCTION, text), (Unparsed,)),
+    "chat values": (lambda text: CHAT.read_answer(Kind.DEDUCTION, text), (Unparsed,)),
+    "document proposals": (lambda text: DOCUMENT.read_proposal(Kind.DEDUCTION, text), (Unparsed,)),
+    "document inputs": (lambda text: DOCUMENT.read_inputs(text, PROGRAM, 2), (Unparsed,)),
+    "document answers": (lambda text: DOCUMENT.read_answer(Kind.INDUCTION, text), (Unparsed,)),
+    "document values": (lambda text: DOCUMENT.read_answer(Kind.DEDUCTION, text), (Unparsed,)),
+    "document arguments": (lambda text: DOCUMENT.read_answer(Kind.ABDUCTION, text), (Unparsed,)),
     "compact proposals": (lambda text: COMPACT.read_proposal(Kind.DEDUCTION, text + INPUT + text), (Unparsed,)),
     "compact inputs": (lambda text: COMPACT.read_inputs(text, PROGRAM, 2), (Unparsed,)),
     "compact answers": (lambda text: COMPACT.read_answer(Kind.ABDUCTION, text), (Unparsed,)),
@@ -198,8 +210,10 @@ def test_a_reader_runs_no_more_lines_than_the_text_is_long(name: str) -> None:
 
 SEEING = (
     "flows.judging.line_ids",
-    "stages.core.prompts.chat",
+    "stages.core.prompts.azr",
     "stages.core.prompts.compact",
+    "stages.core.prompts.document",
+    "stages.core.prompts.labelled",
     "stages.core.prompts.fences",
     "stages.core.method.gates",
     "stages.core.highlight",
@@ -249,6 +263,7 @@ FOUND = {name: pattern for pattern, name in {pattern: name for name, pattern in 
 # Matched at one place, behind which reading continues: never searched for.
 MATCHED = {
     "flows.judging.line_ids._IN_TEXT",
+    "stages.core.prompts.document._PIECE",
     "stages.core.values.literal_tokens.TOKEN",
     "stages.core.values.literals._INTEGERS",
     "stages.core.suites.math_answers._SINGLE",

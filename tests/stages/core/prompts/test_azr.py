@@ -1,12 +1,13 @@
-"""Chat prompts say what they must, and the readers hold out against ugly completions."""
+"""Think/answer prompts say what they must, and the readers hold out against ugly completions."""
 
 import pytest
 
-from stages.core.prompts.chat import MAX_MESSAGE, ChatPrompts
+from stages.core.prompts.azr import AzrPrompts
+from stages.core.prompts.labelled import MAX_MESSAGE
 from stages.core.prompts.styles import Kind, Proposed, Triplet, Unparsed
 from tests.support.counted import lines_run
 
-STYLE = ChatPrompts()
+STYLE = AzrPrompts()
 PROGRAM = "def f(a):\n    return a + 1"
 NESTED = "class Node:\n    def f(self):\n        return 1\n\n\ndef f(a):\n    def g(b):\n        return b\n    return g(a)"
 TICKS = 'def f(a):\n    s = """\n```\n"""  # don\'t stop at ```here\n    return s + "```" + a'

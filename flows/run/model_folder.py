@@ -1,0 +1,147 @@
+"""What the files of a model's folder say about it, before anything loads it: whether it can be trained, and its prompt style.
+
+Only small files are read. What cannot work is refused in one line that says what to do: these models load and would then fail
+late, or compute something else than engine and trainer assume.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.config import ConfigError
+from stages.core.prompts.compact import MARKERS
+
+LARGE = 2_800_000_000
+"""Parameters from which a model is asked in a think/answer conversation: models called 3B have about that many."""
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tiktoken.model")
+_RECURRENT = ("layers_block_type", "block_types", "hybrid_override_pattern", "ssm_cfg", "mamba_d_state", "state_size")
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """A checkpoint that can be trained: its configuration, and what the choice of a prompt style depends on."""
+
+    config: Mapping[str, Any]
+    has_template: bool
+    has_markers: bool
+
+    @property
+    def parameters(self) -> int:
+        """Parameters, as the dimensions of a dense decoder imply them."""
+        found = self.config
+        hidden, heads = int(found["hidden_size"]), int(found["num_attention_heads"])
+        width = int(found.get("head_dim") or hidden // heads)
+        attention = 2 * hidden * width * (heads + int(found.get("num_key_value_heads") or heads))
+        feed_forward = 3 * hidden * int(found.get("intermediate_size") or 4 * hidden)
+        embeddings = int(found["vocab_size"]) * hidden * (1 if found.get("tie_word_embeddings") else 2)
+        return int(found["num_hidden_layers"]) * (attention + feed_forward) + embeddings
+
+    @property
+    def style(self) -> str:
+        """The prompt style that `auto` means: compact for the seed model, azr for large instruct models, else document."""
+        if self.has_markers:
+            return "compact"
+        return "azr" if self.has_template and self.parameters >= LARGE else "document"
+
+
+def read_folder(folder: Path, window: int = 0) -> ModelFolder:
+    """Return what the folder says. `window` is the configured one, 0 for the model's own. Raises ConfigError."""
+    where = f"model.name: {folder}"
+    config = _config(folder, where)
+    _check_causal(config, where)
+    _check_attention(config, window, where)
+    if not any((folder / name).is_file() for name in _TOKENIZERS):
+        raise ConfigError(f"{where} has no tokenizer (tokenizer.json); copy the tokenizer files of the original model into it")
+    vocabulary = _vocabulary(folder, where)
+    rows = int(config.get("vocab_size") or 0)
+    if vocabulary and max(vocabulary.values()) >= rows:
+        raise ConfigError(
+            f"{where}: the tokenizer has {max(vocabulary.values()) + 1} tokens, but the embedding has only {rows} rows; "
+            "use the tokenizer that belongs to these weights, or resize the model's embedding"
+        )
+    return ModelFolder(config, _has_template(folder), set(MARKERS) <= vocabulary.keys())
+
+
+def check_weights(folder: Path) -> None:
+    """Raise ConfigError unless the folder has weights in the form that is loaded."""
+    if not next(folder.glob("*.safetensors"), None):
+        raise ConfigError(
+            f"model.name: {folder} has no safetensors weights; convert the model with transformers' save_pretrained, or download "
+            "it again with a connection"
+        )
+
+
+def _config(folder: Path, where: str) -> dict[str, Any]:
+    file = folder / "config.json"
+    if not file.is_file():
+        if (folder / "adapter_config.json").is_file():
+            base = _json(folder / "adapter_config.json", where).get("base_model_name_or_path") or "its base model"
+            raise ConfigError(
+                f"{where} is a PEFT adapter, not a model; give its base model ({base}), or merge the adapter into it"
+            )
+        if next(folder.glob("*.gguf"), None):
+            raise ConfigError(f"{where} contains GGUF files, which cannot be trained; give the original safetensors checkpoint")
+        raise ConfigError(f"{where} has no config.json; give the folder of a Hugging Face checkpoint")
+    return _json(file, where)
+
+
+def _json(file: Path, where: str) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{where}: {file.name} cannot be read: {str(error).splitlines()[0][:100]}") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{where}: {file.name} is not a JSON object; give the folder of a Hugging Face checkpoint")
+    return found
+
+
+def _check_causal(config: Mapping[str, Any], where: str) -> None:
+    names = [str(name) for name in config.get("architectures") or ()]
+    if config.get("is_encoder_decoder") or not any(name.endswith("ForCausalLM") for name in names):
+        found = names[0] if names else config.get("model_type", "no architecture")
+        raise ConfigError(f"{where} is not a causal language model ({found}); give a decoder, such as Qwen2.5-Coder")
+    missing = [name for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size") if name not in config]
+    if missing:
+        raise ConfigError(
+            f"{where}: config.json does not state {', '.join(missing)}; give a Llama-like decoder, such as Qwen2.5-Coder"
+        )
+
+
+def _check_attention(config: Mapping[str, Any], window: int, where: str) -> None:
+    """Refuse layers that are no full attention over the window: engine and trainer assume full attention everywhere."""
+    kinds = {str(kind) for kind in config.get("layer_types") or ()}
+    recurrent = [name for name in _RECURRENT if config.get(name)]
+    if recurrent or kinds - {"full_attention", "sliding_attention"}:
+        found = ", ".join(recurrent or sorted(kinds))
+        raise ConfigError(
+            f"{where} has hybrid or recurrent layers ({found}); give a model with full attention, such as Qwen2.5-Coder"
+        )
+    span = config.get("sliding_window")
+    off = config.get("use_sliding_window") is False or kinds == {"full_attention"}
+    reach = min(window or 1 << 62, int(config.get("max_position_embeddings") or 1 << 62))
+    if span and not off and int(span) < reach:
+        raise ConfigError(
+            f"{where} has sliding-window attention over {span} tokens; set engine.window to at most {span}, or give a model with "
+            "full attention"
+        )
+
+
+def _vocabulary(folder: Path, where: str) -> dict[str, int]:
+    """Return the ids of the tokens; empty where the tokenizer is not stored as tokenizer.json."""
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        return {}
+    found = _json(file, where)
+    added = {one["content"]: int(one["id"]) for one in found.get("added_tokens") or ()}
+    plain = (found.get("model") or {}).get("vocab") or {}
+    listed = plain if isinstance(plain, dict) else {one[0]: number for number, one in enumerate(plain)}
+    return {**listed, **added}
+
+
+def _has_template(folder: Path) -> bool:
+    if (folder / "chat_template.jinja").is_file() or (folder / "chat_template.json").is_file():
+        return True
+    file = folder / "tokenizer_config.json"
+    return file.is_file() and bool(_json(file, f"model.name: {folder}").get("chat_template"))

@@ -1,0 +1,148 @@
+"""A model that cannot be trained is refused in one line that says what to do; `auto` chooses a style by a folder's files."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.backend import Backend
+from flows.cli import main
+from flows.config import PROJECT, ConfigError, apply
+from flows.run.hub_models import local_folder, pinned, style_of
+from flows.run.model_folder import LARGE, read_folder
+
+SEED = PROJECT / "infra/models/seed"
+QWEN = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "hidden_size": 896,
+    "intermediate_size": 4864,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 14,
+    "num_key_value_heads": 2,
+    "vocab_size": 8,
+    "max_position_embeddings": 32768,
+    "tie_word_embeddings": True,
+    "sliding_window": 4096,
+    "use_sliding_window": False,
+}
+
+
+def model(folder: Path, template: bool = False, tokens: int = 8, **changed: Any) -> Path:
+    """A folder with the small files of a checkpoint."""
+    folder.mkdir(exist_ok=True)
+    config = {name: value for name, value in (QWEN | changed).items() if value is not None}
+    (folder / "config.json").write_text(json.dumps(config))
+    vocabulary = {f"t{number}": number for number in range(tokens)}
+    (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocabulary}, "added_tokens": []}))
+    settings = {"chat_template": "{{ messages }}"} if template else {}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+UNFIT: dict[str, tuple[dict[str, Any], str]] = {
+    "not causal": ({"architectures": ["BertForMaskedLM"]}, r"is not a causal language model \(BertForMaskedLM\); give a decoder"),
+    "no architecture": ({"architectures": None}, r"is not a causal language model \(qwen2\)"),
+    "encoder and decoder": ({"is_encoder_decoder": True}, "is not a causal language model"),
+    "many modes": ({"architectures": ["Qwen2VLForConditionalGeneration"]}, "is not a causal language model"),
+    "other names": ({"hidden_size": None}, "config.json does not state hidden_size; give a Llama-like decoder"),
+    "sliding": ({"use_sliding_window": True}, "sliding-window attention over 4096 tokens; set engine.window to at most 4096"),
+    "always sliding": ({"use_sliding_window": None}, "sliding-window attention over 4096 tokens"),
+    "some layers slide": (
+        {"use_sliding_window": None, "layer_types": ["full_attention", "sliding_attention"]},
+        "sliding-window attention",
+    ),
+    "linear layers": (
+        {"layer_types": ["linear_attention", "full_attention"]},
+        r"hybrid or recurrent layers \(full_attention, linear",
+    ),
+    "state spaces": ({"mamba_d_state": 16}, r"hybrid or recurrent layers \(mamba_d_state\)"),
+    "more tokens than rows": (
+        {"vocab_size": 7},
+        "the tokenizer has 8 tokens, but the embedding has only 7 rows; use the tokenizer",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNFIT)
+def test_an_unfit_model_is_refused_with_what_to_do(case: str, tmp_path: Path) -> None:
+    changed, message = UNFIT[case]
+    with pytest.raises(ConfigError, match=message) as refused:
+        read_folder(model(tmp_path / "m", **changed))
+    assert str(refused.value).startswith(f"model.name: {tmp_path / 'm'}") and "\n" not in str(refused.value)
+
+
+def test_a_window_inside_the_sliding_one_is_full_attention(tmp_path: Path) -> None:
+    sliding = model(tmp_path / "m", use_sliding_window=None)
+    assert read_folder(sliding, window=4096).config["sliding_window"] == 4096
+    with pytest.raises(ConfigError, match="sliding-window"):
+        read_folder(sliding, window=4097)
+    for full in ({"sliding_window": None}, {"sliding_window": 32768}, {"layer_types": ["full_attention"] * 2}):
+        assert read_folder(model(tmp_path / "full", use_sliding_window=None, **full))
+
+
+FOLDERS = {
+    "adapter": (
+        {"adapter_config.json": '{"base_model_name_or_path": "acme/base"}'},
+        r"is a PEFT adapter, .* its base model \(acme/base\)",
+    ),
+    "gguf": ({"model-q8.gguf": "GGUF"}, "contains GGUF files, which cannot be trained; give the original safetensors checkpoint"),
+    "nothing": ({"model.safetensors": ""}, "has no config.json; give the folder of a Hugging Face checkpoint"),
+    "no json": ({"config.json": "{"}, "config.json cannot be read: "),
+    "a list": ({"config.json": "[]"}, "config.json is not a JSON object"),
+    "no weights": (
+        {"config.json": json.dumps(QWEN), "tokenizer.model": "", "pytorch_model.bin": ""},
+        "has no safetensors weights; convert the model",
+    ),
+    "no tokenizer": ({"config.json": json.dumps(QWEN)}, r"has no tokenizer \(tokenizer.json\); copy the tokenizer files"),
+}
+
+
+@pytest.mark.parametrize("case", FOLDERS)
+def test_a_folder_that_is_no_model_is_refused_by_the_run_before_anything_is_written(case: str, tmp_path: Path) -> None:
+    files, message = FOLDERS[case]
+    folder = tmp_path / "given"
+    folder.mkdir()
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        Backend(apply({"model": {"name": str(folder)}}, [])).check()
+
+
+def test_a_gguf_file_or_another_file_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, message in (
+        ("model.gguf", "is a GGUF file, which cannot be trained; give the folder"),
+        ("model.bin", "is a file; give the"),
+    ):
+        (tmp_path / name).write_text("")
+        with pytest.raises(ConfigError, match=message):
+            local_folder(str(tmp_path / name))
+    assert main(["try-prompts", str(tmp_path / "model.gguf")]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_auto_chooses_by_markers_template_and_size_and_a_run_keeps_the_choice(tmp_path: Path) -> None:
+    large = {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32}
+    assert read_folder(SEED).style == "compact" and read_folder(SEED).parameters == 3_463_168
+    assert read_folder(model(tmp_path / "small", template=True)).style == "document"
+    assert read_folder(model(tmp_path / "base", **large)).style == "document"
+    found = read_folder(model(tmp_path / "large", template=True, **large))
+    assert (found.style, found.parameters > LARGE) == ("azr", True)
+    auto = apply({"model": {"name": str(tmp_path / "large")}}, [])
+    assert auto.model.style == "auto" and style_of(auto) == pinned(auto).model.style == "azr"
+    shutil.rmtree(tmp_path / "large")
+    known = {"config": {"model": {"style": "chat"}}}
+    assert (
+        pinned(auto.model_copy(update={"model": auto.model.model_copy(update={"name": str(SEED)})}), known).model.style == "chat"
+    )
+    chosen = apply({"model": {"style": "document"}}, [])
+    assert pinned(chosen) is chosen and style_of(chosen) == "document"
+
+
+def test_chat_without_a_template_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"model.style: chat: infra/models/seed: the tokenizer has no chat template; use document"
+    ):
+        Backend(apply({"model": {"style": "chat"}}, [])).style()

@@ -1,0 +1,198 @@
+"""Document prompts show what is to be continued, and readers take the first document of a completion."""
+
+import ast
+
+import pytest
+
+from stages.core.prompts.document import _CALLED, _EXAMPLES, _INDUCED, SHOWN, DocumentPrompts
+from stages.core.prompts.labelled import MAX_MESSAGE
+from stages.core.prompts.styles import Kind, Proposed, Triplet, Unparsed
+from tests.support.counted import lines_run
+
+STYLE = DocumentPrompts()
+IDENTITY = Triplet("def f(a):\n    return a", "'Hello world'", "'Hello world'")
+OTHER = Triplet("def f(a, b):\n    return a + b", "1, 2", "3")
+BODY = "(a):\n    return a + 1"
+PROGRAM = "def f" + BODY
+
+
+@pytest.mark.parametrize("kind", [Kind.DEDUCTION, Kind.ABDUCTION])
+@pytest.mark.parametrize("references", [0, 1, 2, 3, 6])
+def test_a_proposal_continues_at_least_three_puzzles_and_the_references_come_last(kind: Kind, references: int) -> None:
+    shown = (IDENTITY, OTHER, IDENTITY, OTHER, IDENTITY, OTHER)[:references]
+    prompt = STYLE.propose(kind, shown)
+    assert prompt.count("```python\n") == max(SHOWN, references) + 1 and prompt.count("\n\nf(") == max(SHOWN, references)
+    assert prompt.endswith("\n```\n\n```python\ndef f")
+    documents = prompt.split("\n\n```python\n")[1:-1]
+    assert documents[len(documents) - references :] == [f"{one.program}\n\nf({one.input})\n```" for one in shown]
+
+
+def test_kinds_are_told_apart_and_induction_shows_a_program() -> None:
+    assert STYLE.propose(Kind.DEDUCTION, (OTHER,) * 3) != STYLE.propose(Kind.ABDUCTION, (OTHER,) * 3)
+    with pytest.raises(ValueError, match="propose_inputs"):
+        STYLE.propose(Kind.INDUCTION, ())
+    with pytest.raises(ValueError, match="num_inputs"):
+        STYLE.propose_inputs(PROGRAM, 0)
+
+
+@pytest.mark.parametrize("num_inputs", [2, 10, 20])
+def test_inputs_are_asked_for_with_examples_of_as_many_calls(num_inputs: int) -> None:
+    prompt = STYLE.propose_inputs(PROGRAM, num_inputs)
+    assert prompt.endswith(f"```python\n{PROGRAM}\n\nf")
+    assert prompt.count(f"  # {num_inputs}\n\n# Hint: ") == len(_CALLED) and f"  # {num_inputs + 1}\n" not in prompt
+
+
+def test_the_examples_are_programs_that_accept_their_inputs() -> None:
+    """Ours, so they may be run here; the readers of the style read them back."""
+    for program, arguments in [*_EXAMPLES[Kind.DEDUCTION], *_EXAMPLES[Kind.ABDUCTION]]:
+        read = STYLE.read_proposal(Kind.DEDUCTION, f"{program.removeprefix('def f')}\n\nf({arguments})\n```")
+        assert read == Proposed(program, (arguments,))
+        returned(program, arguments)
+    for program, calls, _ in _CALLED:
+        assert len(calls) == 20 == len({repr(ast.literal_eval(f"({one},)")) for one in calls})
+        assert len({repr(returned(program, one)) for one in calls}) > 5
+    for pairs, _, program in _INDUCED:
+        assert [returned(program, given) for given, _ in pairs] == [ast.literal_eval(got) for _, got in pairs]
+
+
+def returned(program: str, arguments: str) -> object:
+    """What our own example returns."""
+    names: dict[str, object] = {}
+    exec(program, names)
+    return eval(f"f({arguments})", names)
+
+
+def test_a_solver_continues_an_assert_or_a_program() -> None:
+    assert STYLE.solve(Kind.DEDUCTION, PROGRAM, ("41",), ("42",), "secret") == f"{PROGRAM}\n\nassert f(41) =="
+    assert STYLE.solve(Kind.ABDUCTION, PROGRAM, ("41",), ("42",), "secret") == f"{PROGRAM}\n\nassert 42 == f("
+    induction = STYLE.solve(Kind.INDUCTION, PROGRAM, ("41", "1"), ("42", "2"), "add one,\n\nnot two")
+    asked = "```tests\n# add one,\n# not two\nassert f(41) == 42\nassert f(1) == 2\n```\n```python\ndef f"
+    assert induction.endswith(asked) and PROGRAM not in induction
+
+
+READ = {
+    "plain": (BODY + "\n\nf(1)\n```", PROGRAM, "1"),
+    "the next document": (BODY + "\n\nf(1)\n```\n\n```python\ndef f(b):\n    return 2\n\nf(2)\n```", PROGRAM, "1"),
+    "the model ended it": (BODY + "\n\nf(1, 'a')", PROGRAM, "1, 'a'"),
+    "printed": (BODY + "\n\nprint(f(1, [2]))\n```", PROGRAM, "1, [2]"),
+    "asserted": (BODY + "\nassert f(')') == 2  # why\n```", PROGRAM, "')'"),
+    "several calls, the first counts": (BODY + "\n\nf(1)\nf(2)\n```", PROGRAM, "1"),
+    "a call over several lines": (BODY + "\n\nf([1,\n   2],\n  3)\n```", PROGRAM, "[1,\n   2],\n  3"),
+    "a helper behind f": (BODY + "\n\ndef g(a):\n    return f(a)\n\nf(1)", PROGRAM + "\n\ndef g(a):\n    return f(a)", "1"),
+}
+
+
+@pytest.mark.parametrize("case", READ)
+def test_a_proposal_is_read(case: str) -> None:
+    text, program, given = READ[case]
+    assert STYLE.read_proposal(Kind.ABDUCTION, text) == Proposed(program, (given,))
+
+
+REFUSED = {
+    "nothing": ("", "no_program"),
+    "another name": ("oo(a):\n    return a\n\nf(1)\n```", "no_program"),
+    "no call": (BODY + "\n```\n\n", "no_input"),
+    "a call inside only": (BODY + "\n    f(1)\n```", "no_input"),
+    "a call that does not close": (BODY + "\n\nf([1, 2)\n```", "no_input"),
+    "a call without arguments": (BODY + "\n\nf()\n```", "empty"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_refused_proposal_has_its_reason(case: str) -> None:
+    text, reason = REFUSED[case]
+    with pytest.raises(Unparsed) as refused:
+        STYLE.read_proposal(Kind.DEDUCTION, text)
+    assert refused.value.reason == reason and refused.value.detail == f"{reason}: {refused.value}"
+
+
+def test_at_the_length_limit_only_what_is_complete_in_form_counts() -> None:
+    whole = BODY + "\n\nf(1)"
+    assert STYLE.read_proposal(Kind.DEDUCTION, whole, truncated=True) == Proposed(PROGRAM, ("1",))
+    assert STYLE.read_answer(Kind.INDUCTION, BODY + "\n```", truncated=True) == PROGRAM
+    assert STYLE.read_answer(Kind.DEDUCTION, " [1, 2]\n", truncated=True) == "[1, 2]"
+    for text, read in (
+        (whole.removesuffix(")"), lambda text: STYLE.read_proposal(Kind.DEDUCTION, text, truncated=True)),
+        (BODY, lambda text: STYLE.read_answer(Kind.INDUCTION, text, truncated=True)),
+        (" 12", lambda text: STYLE.read_answer(Kind.DEDUCTION, text, truncated=True)),
+        ("(1)\nf(22)", lambda text: STYLE.read_inputs(text, PROGRAM, 2, truncated=True)),
+    ):
+        with pytest.raises(Unparsed) as refused:
+            read(text)
+        assert refused.value.reason == "cut_off"
+
+
+CALLS = "(1, 'a)')  # 1\nf([2, (3)], b'x')  # two\n\nf({'k': 3})\n\n# Hint: add\n```\n\n"
+
+
+def test_inputs_and_the_message_are_read() -> None:
+    assert STYLE.read_inputs(CALLS, PROGRAM, 3) == Proposed(PROGRAM, ("1, 'a)'", "[2, (3)], b'x'", "{'k': 3}"), "add")
+    assert STYLE.read_inputs(CALLS, PROGRAM, 2, truncated=True).inputs == ("1, 'a)'", "[2, (3)], b'x'")
+    assert STYLE.read_inputs(CALLS.partition("\n\n#")[0] + "\nf(4", PROGRAM, 3, truncated=True).message == ""
+    for telling in (PROGRAM.replace("\n", " "), "x" * (MAX_MESSAGE + 1)):
+        assert STYLE.read_inputs(CALLS.replace("add", telling), PROGRAM, 3).message == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (CALLS, "too_few_inputs"),
+        ("(1)\n```\nf(2)\nf(3)\nf(4)", "too_few_inputs"),
+        ("(1)\nf()\nf(1)\nf(2)", "empty"),
+        ("(1)\nf(2)\nf([)\nf(3)", "no_input"),
+    ],
+)
+def test_refused_inputs_have_their_reason(text: str, reason: str) -> None:
+    with pytest.raises(Unparsed) as refused:
+        STYLE.read_inputs(text, PROGRAM, 4)
+    assert refused.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "answer"),
+    [
+        (Kind.DEDUCTION, " {'a': [1, 2]}\n", "{'a': [1, 2]}"),
+        (Kind.DEDUCTION, " 'a, b # c'  # yes\nassert f(2) == 3", "'a, b # c'"),
+        (Kind.DEDUCTION, " [1, 2], 'a message'", "[1, 2]"),
+        (Kind.DEDUCTION, " 3; print(f(2))\n", "3"),
+        (Kind.DEDUCTION, " 'never closed, 3\n", "'never closed, 3"),
+        (Kind.ABDUCTION, "'x)', (1, 2))\n", "'x)', (1, 2)"),
+        (Kind.ABDUCTION, "[1], k=2), 'why'", "[1], k=2"),
+        (Kind.INDUCTION, BODY + "\n```", PROGRAM),
+        (Kind.INDUCTION, BODY, PROGRAM),
+        (Kind.INDUCTION, BODY + "\n\ndef g(a):\n    return f(a)\n```\n```tests\n", PROGRAM + "\n\ndef g(a):\n    return f(a)"),
+    ],
+)
+def test_an_answer_is_read(kind: Kind, text: str, answer: str) -> None:
+    assert STYLE.read_answer(kind, text) == answer
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "reason"),
+    [
+        (Kind.DEDUCTION, "\n3", "empty"),
+        (Kind.DEDUCTION, " # the output", "empty"),
+        (Kind.ABDUCTION, "[1, 2", "no_input"),
+        (Kind.ABDUCTION, "'a)", "no_input"),
+        (Kind.INDUCTION, " = lambda a: a", "no_program"),
+    ],
+)
+def test_a_refused_answer_has_its_reason(kind: Kind, text: str, reason: str) -> None:
+    with pytest.raises(Unparsed) as refused:
+        STYLE.read_answer(kind, text)
+    assert refused.value.reason == reason
+
+
+def test_a_stop_sequence_ends_every_form_behind_what_is_read() -> None:
+    (stop,) = STYLE.propose_stops(Kind.DEDUCTION)
+    before, stopped, _ = READ["the next document"][0].partition(stop)
+    assert STYLE.read_proposal(Kind.DEDUCTION, before + stopped) == STYLE.read_proposal(Kind.DEDUCTION, before)
+    assert STYLE.read_inputs(CALLS.partition(stop)[0], PROGRAM, 3) == STYLE.read_inputs(CALLS, PROGRAM, 3)
+    assert STYLE.propose_stops(Kind.INDUCTION) == STYLE.solve_stops(Kind.INDUCTION) == ("\n```",)
+    assert STYLE.solve_stops(Kind.DEDUCTION) == STYLE.solve_stops(Kind.ABDUCTION) == ("\n",)
+
+
+def test_hostile_text_is_read_in_one_pass() -> None:
+    for unit in ("'", "(", "'\\", '"#', "1. f(", "\n2. f(1)", "```python\n", "'''\n```\n"):
+        short, long = (lines_run(lambda: STYLE.read_answer(Kind.ABDUCTION, unit * times), Unparsed) for times in (500, 2000))  # noqa: B023
+        assert long < 5 * short + 1000, unit
