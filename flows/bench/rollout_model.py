@@ -39,8 +39,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--attempts", type=int, default=8, help="with --model: completions of a prompt")
     parser.add_argument("--longest", type=int, default=LENGTHS[1], help="with --model: tokens of the longest completion")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16", help="with --model: as in model.dtype")
-    parser.add_argument("--vllm-python", default="", help="with --model: an interpreter with vLLM, measured as a rival")
-    parser.add_argument("--checkout", default="", help="with --model: another checkout, whose engine is measured as a rival")
+    parser.add_argument(
+        "--vllm-python", type=existing, default="", help="with --model: an interpreter with vLLM, measured as a rival"
+    )
+    parser.add_argument(
+        "--checkout", type=existing, default="", help="with --model: another checkout, whose engine is measured as a rival"
+    )
+
+
+def existing(text: str) -> str:
+    """Return the path if it exists, for argparse."""
+    if text and not Path(text).exists():
+        raise argparse.ArgumentTypeError(f"{text!r} does not exist")
+    return text
 
 
 def measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -96,8 +107,7 @@ class Side:
         raise RuntimeError(f"a side of the bench ended with code {self._process.wait()}: {self._command}")
 
     def __exit__(self, *_: object) -> None:
-        self._process.stdin.close()
-        self._process.wait()
+        self._process.__exit__(None, None, None)  # closes its pipes, and with them its loop
 
 
 def requests(spec: dict[str, Any], vocabulary: int) -> list[Any]:

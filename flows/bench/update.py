@@ -45,7 +45,7 @@ def parser(name: str, tokens: str) -> argparse.ArgumentParser:
     """Return a parser with the options of both training benches."""
     made = argparse.ArgumentParser(prog=f"populora bench {name}")
     made.add_argument("--shape", choices=tuple(SHAPES), default="seed")
-    made.add_argument("--model", default="", help="a checkpoint's folder, instead of --shape")
+    made.add_argument("--model", type=_checkpoint, default="", help="a checkpoint's folder, instead of --shape")
     made.add_argument("--device", default="auto")
     made.add_argument("--rank", type=int, default=16)
     made.add_argument("--adapters", type=_numbers, default="1,2,4,8,16,32", help="counts, at --total tokens")
@@ -56,6 +56,12 @@ def parser(name: str, tokens: str) -> argparse.ArgumentParser:
     made.add_argument("--repeats", type=int, default=5)
     made.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     return made
+
+
+def _checkpoint(text: str) -> str:
+    if text and not (Path(text) / "config.json").is_file():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a folder with a model's config.json")
+    return text
 
 
 def _numbers(text: str) -> list[int]:

@@ -65,6 +65,13 @@ def test_a_checkpoint_is_measured_against_generate_and_another_checkout() -> Non
     assert all(line["rows"] == 8 and line["model"] == "seed" and line["value"] > 0 and line["ratio"] > 0 for line in lines)
 
 
+@pytest.mark.parametrize("bench", [rollout_bench, update_bench])
+def test_a_model_that_does_not_exist_is_a_mistake_of_the_user(bench, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        list(bench.main(["--model", "nowhere"]))
+    assert ended.value.code == 2 and "'nowhere' is not a folder with a model's config.json" in capsys.readouterr().err
+
+
 @pytest.mark.timeout(300)
 def test_an_update_of_a_checkpoint_is_measured() -> None:
     options = ["--model", str(SEED_MODEL), "--device", "cpu", "--rank", "2", "--adapters", "2", "--tokens", "", "--total", "128"]

@@ -47,9 +47,7 @@ def test_temperature_zero_takes_the_likeliest_token() -> None:
 class DoubleEntries(TorchDispatchMode):
     """Counts the entries of every double-precision result."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.entries = 0
+    entries = 0
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         out = function(*args, **(kwargs or {}))
