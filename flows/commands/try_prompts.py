@@ -14,7 +14,7 @@ from flows.commands.arguments import Add, add_settings
 from flows.config import ConfigError, apply
 from flows.run import hub_models
 from flows.run.model_folder import LARGE, ModelFolder
-from stages.core.method.proposing import ProposalPlan
+from stages.core.method.proposing import PromptTooLong, ProposalPlan
 from stages.core.prompts.styles import Kind
 from stages.trial import StyleAttempt, TrialPlan, best_style, reasons, stored_tasks, try_style
 
@@ -68,7 +68,11 @@ def _tried(backend: Backend, arguments: Namespace) -> Iterator[tuple[str, list[S
     stored = stored_tasks(backend.sandbox(), backend.shipped_tasks(), rule.num_inputs)
     for name in arguments.style or fitting(described):
         began = time.monotonic()
-        attempts = try_style(backend.engine({}), backend.sandbox(), backend.style_named(name), name, stored, trial)
+        style = backend.style_named(name)
+        try:
+            attempts = try_style(backend.engine({}), backend.sandbox(), style, name, stored, trial)
+        except PromptTooLong as error:
+            raise ConfigError(f"style {name}: {error}; leave it out") from error
         tokens, seconds = sum(one.tokens for one in attempts), time.monotonic() - began
         print(f"{name}: {len(attempts)} completions, {tokens} tokens in {seconds:.0f} s", file=sys.stderr, flush=True)
         yield name, attempts

@@ -12,6 +12,10 @@ from stages.core.prompts.styles import Kind, PromptStyle, Proposed, Unparsed
 REDRAWS = 20
 
 
+class PromptTooLong(ValueError):
+    """No prompt leaves room for a completion in the model's window."""
+
+
 @dataclass(frozen=True)
 class ProposalPlan:
     """Number and form of proposals; see `Propose` in the configuration."""
@@ -60,7 +64,7 @@ def draw_prompt(
         if len(ids) + plan.max_new_tokens <= engine.window:
             shown = chosen[0]["program"] if kind is Kind.INDUCTION else ""
             return Prompt(kind, group_id, ids, tuple(row["task_id"] for row in chosen), shown)
-    raise ValueError(f"no {kind} prompt of {REDRAWS * (wanted + 1)} drawn fits the model's window of {engine.window} tokens")
+    raise PromptTooLong(f"no {kind} prompt of {REDRAWS * (wanted + 1)} drawn fits the model's window of {engine.window} tokens")
 
 
 def read_proposal(style: PromptStyle, prompt: Prompt, text: str, truncated: bool, num_inputs: int) -> tuple[Proposed, str, str]:

@@ -9,18 +9,18 @@ from flows.cli import main
 from flows.commands.try_prompts import STYLES, fitting, visible
 from flows.run.model_folder import LARGE, ModelFolder
 
-LOCAL = ["--set", "sandbox.kind=local", "--set", "sandbox.containers=1", "--set", "propose.num_inputs=4"]
+LOCAL = ["--set", "threads=1", "--set", "sandbox.kind=local", "--set", "sandbox.containers=1", "--set", "propose.num_inputs=4"]
 
 
 def test_the_seed_model_gets_figures_for_its_own_style(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["try-prompts", "infra/models/seed", "--rows", "4", "--json", *LOCAL]) == 0
+    assert main(["try-prompts", "infra/models/seed", "--rows", "2", "--max-new-tokens", "96", "--json", *LOCAL]) == 0
     told = json.loads(capsys.readouterr().out)
     assert [(row["style"], row["part"], row["kind"], row["n"]) for row in told["rows"]] == [
-        ("compact", part, kind, 4) for part in ("propose", "solve") for kind in ("deduction", "abduction", "induction")
+        ("compact", part, kind, 2) for part in ("propose", "solve") for kind in ("deduction", "abduction", "induction")
     ]
     assert told["use"] in ("compact", None)
     assert all(0 <= row["good"] <= row["readable"] <= 1 and 1 <= len(row["samples"]) <= 3 for row in told["rows"])
-    assert all(sum(row["reasons"].values()) == round(4 * (1 - row["good"])) for row in told["rows"])
+    assert all(sum(row["reasons"].values()) == round(2 * (1 - row["good"])) for row in told["rows"])
 
 
 def test_a_style_may_be_named_and_the_table_says_how_many_and_why_not(capsys: pytest.CaptureFixture[str]) -> None:
