@@ -81,7 +81,8 @@ def _proposals(
         text = engine.decode(completion.token_ids)
         with reading(f"{prompt.group_id} in style {name}", text):
             read.append((text, *read_proposal(style, prompt, text, completion.truncated, rule.num_inputs)))
-    verdicts = judge_tasks(sandbox, [TaskItem(one.program, one.inputs) for _, one, status, _ in read if status == "parsed"])
+    items = [TaskItem(one.program, one.inputs) for _, one, status, _ in read if status == "parsed"]
+    verdicts = iter(list(judge_tasks(sandbox, items)))
     rows = []
     for (prompt, request), completion, (text, _, status, detail) in zip(work, completions, read, strict=True):
         readable = status == "parsed"
@@ -117,7 +118,7 @@ def _answers(
         read.append((text, answer, reason))
         items.append(AnswerItem(task["kind"], task["program"], tuple(task["inputs"]), tuple(task["values"]), answer))
     rows = []
-    judged = judge_answers(sandbox, items)
+    judged = list(judge_answers(sandbox, items))
     for (task, request), completion, (text, answer, reason), found in zip(work, completions, read, judged, strict=True):
         status = reason or str(found.status)
         rows.append(_attempt(name, "solve", task["kind"], answer is not None, status, found.detail, request, completion, text))

@@ -4,7 +4,7 @@
     abduction   program, `assert output == f(`                     → the arguments, up to the closing parenthesis
     induction   worked examples, pairs as asserts, `def f`         → the rest of the program, up to the closing fence
     propose     three or more programs with a call, `def f`        → the rest of the program, and a call of f
-    inputs      worked examples, a program, `f`                    → one call a line, then a hint
+    inputs      worked examples, a program, `1. f`                 → a numbered list of calls, then a hint
 
 Nothing is explained: a small model follows what it sees more often than what it is told. Where the buffer has fewer than three
 references, worked examples of this file come first. An answer is short and direct, with no room for a thought.
@@ -21,8 +21,10 @@ from stages.core.prompts.styles import CUT_OFF, Kind, Proposed, Triplet, Unparse
 
 SHOWN = 3
 """Programs in a proposal's prompt, at least."""
+SPARE = 2
+"""Calls that are asked for beyond those needed: one that does not close is left out."""
 
-_HINT = "# Hint:"
+_HINT = "Hint:"
 _TITLES = {
     Kind.DEDUCTION: "Python puzzles: predict the value that f returns for the input.",
     Kind.ABDUCTION: "Python puzzles: the value that f returns is given, find an input that gives it.",
@@ -148,10 +150,10 @@ class DocumentPrompts:
         if num_inputs < 1:
             raise ValueError(f"num_inputs must be positive, not {num_inputs}")
         shown = [
-            fence("python", f"{example}\n\n{_calls(arguments[:num_inputs])}\n\n{_HINT} {hint}")
+            f"{fence('python', example)}\n{_calls(arguments[: num_inputs + SPARE])}\n{_HINT} {hint}"
             for example, arguments, hint in _CALLED
         ]
-        return "\n\n".join([_TITLES[Kind.INDUCTION], *shown, f"```python\n{program.strip()}\n\nf"])
+        return "\n\n".join([_TITLES[Kind.INDUCTION], *shown, f"{fence('python', program)}\n1. f"])
 
     def solve(self, kind: Kind, program: str, inputs: tuple[str, ...], outputs: tuple[str, ...], message: str) -> str:
         """A program and an unfinished assert, or asserts and an unfinished program."""
@@ -164,8 +166,8 @@ class DocumentPrompts:
         return "\n\n".join([*shown, f"{asked}\n```python\ndef f"])
 
     def propose_stops(self, kind: Kind) -> tuple[str, ...]:
-        """The end of the fence."""
-        return ("\n```",)
+        """The end of the fence, or of the list of calls."""
+        return ("\n\n",) if kind is Kind.INDUCTION else ("\n```",)
 
     def solve_stops(self, kind: Kind) -> tuple[str, ...]:
         """The end of the line, or of the fence."""
@@ -185,18 +187,16 @@ class DocumentPrompts:
             return Proposed(program, (given,))
 
     def read_inputs(self, completion: str, program: str, num_inputs: int, truncated: bool = False) -> Proposed:
-        """The arguments of the first `num_inputs` calls, and the hint if there is one."""
-        text = "f" + _inside(completion)
-        lines = text.split("\n")
-        if truncated and "\n```" not in completion:
+        """The arguments of the first `num_inputs` calls that are closed and not empty, and the hint if there is one."""
+        document, ended, _ = ("1. f" + completion).partition("\n\n")
+        lines = document.split("\n")
+        if truncated and not ended:
             lines.pop()
-        calls = [line.removeprefix("f(") for line in lines if line.startswith("f(")][:num_inputs]
+        calls = (line[call.end() :] for line in lines if (call := _NUMBERED.match(line)))
+        inputs = tuple(given for call in calls if (given := _closed(call)))[:num_inputs]
         with cut_off(truncated):
-            if len(calls) < num_inputs:
-                raise Unparsed(f"wanted {num_inputs} calls, got {len(calls)}", "too_few_inputs")
-            inputs = tuple(_up_to(call, ")").strip() for call in calls)
-            if not all(inputs):
-                raise Unparsed("a call has no arguments", "empty")
+            if len(inputs) < num_inputs:
+                raise Unparsed(f"wanted {num_inputs} calls, got {len(inputs)}", "too_few_inputs")
         hint = next((line.removeprefix(_HINT).strip() for line in lines if line.startswith(_HINT)), "")
         return Proposed(program, inputs, hint if len(hint) <= MAX_MESSAGE and not _TELLS.search(hint) else "")
 
@@ -216,6 +216,7 @@ class DocumentPrompts:
 
 
 _CALL = re.compile(r"^(?:print\(|assert )?+f\(", re.M)
+_NUMBERED = re.compile(r"(?:[0-9]++[.:)] *+)?+f\(")
 _TELLS = re.compile(r"\bdef\s++f\s*+\(|```")
 _PIECE = re.compile(r"'(?:[^\\'\n]++|\\.)*+'|\"(?:[^\\\"\n]++|\\.)*+\"|[^'\"\[\](){},#;]++|[^'\"]", re.S)
 # It does not match a string that is not closed: nothing behind that can be told.
@@ -234,6 +235,14 @@ def _up_to(line: str, ends: str) -> str:
     return line
 
 
+def _closed(call: str) -> str:
+    """The arguments of a call up to its closing parenthesis, empty where it does not close."""
+    try:
+        return _up_to(call, ")").strip()
+    except Unparsed:
+        return ""
+
+
 def _inside(completion: str) -> str:
     """The completion up to the line that closes its fence."""
     return completion.partition("\n```")[0]
@@ -246,7 +255,7 @@ def _program(text: str) -> str:
 
 
 def _calls(arguments: Sequence[str]) -> str:
-    return "\n".join(f"f({each})  # {number}" for number, each in enumerate(arguments, 1))
+    return "\n".join(f"{number}. f({each})" for number, each in enumerate(arguments, 1))
 
 
 def _tests(pairs: tuple[tuple[str, str], ...], message: str) -> str:

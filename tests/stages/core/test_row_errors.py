@@ -102,7 +102,7 @@ def test_an_error_of_ours_names_its_file_and_row(tmp_path: Path) -> None:
 class Overflowing(PlainStyle):
     """A style with a fault of ours at one text."""
 
-    def read_answer(self, kind: Kind, completion: str) -> str:
+    def read_answer(self, kind: Kind, completion: str, truncated: bool = False) -> str:
         if completion == "odd":
             raise OverflowError("too large")
         return completion

@@ -263,6 +263,7 @@ FOUND = {name: pattern for pattern, name in {pattern: name for name, pattern in 
 # Matched at one place, behind which reading continues: never searched for.
 MATCHED = {
     "flows.judging.line_ids._IN_TEXT",
+    "stages.core.prompts.document._NUMBERED",
     "stages.core.prompts.document._PIECE",
     "stages.core.values.literal_tokens.TOKEN",
     "stages.core.values.literals._INTEGERS",
