@@ -99,8 +99,18 @@ class Gate:
                 server = socket.create_connection(self._target)
                 with self._lock:
                     self._connections |= {client, server}
-                for one, other in ((client, server), (server, client)):
-                    threading.Thread(target=_pump, args=(one, other), daemon=True).start()
+                threading.Thread(target=self._carry, args=(client, server), daemon=True).start()
+
+    def _carry(self, client: socket.socket, server: socket.socket) -> None:
+        """Pass both directions on until both have ended; then the descriptors are given back."""
+        back = threading.Thread(target=_pump, args=(server, client), daemon=True)
+        back.start()
+        _pump(client, server)
+        back.join()
+        with self._lock:
+            self._connections -= {client, server}
+        client.close()
+        server.close()
 
 
 def _pump(source: socket.socket, sink: socket.socket) -> None:
