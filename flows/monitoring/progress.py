@@ -64,7 +64,8 @@ class Display:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
-        self._bars.stop()
+        if self._live:  # without a terminal, bars that never started would print an empty line
+            self._bars.stop()
 
     @contextmanager
     def step(self, name: str, share: float | None = None) -> Iterator[Told]:
