@@ -44,7 +44,7 @@ class Retirement:
 
 @dataclass(frozen=True)
 class GenerationAdapters:
-    """What retention needs of a complete generation: the adapter files it wrote, its deaths, and whom its benchmark scored."""
+    """What retention needs to know of a complete generation: its adapter files, replaced members and benchmarked adapters."""
 
     files: tuple[tuple[Manifest, Ref], ...]
     deaths: frozenset[str]

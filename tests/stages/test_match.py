@@ -1,4 +1,4 @@
-"""Who teaches whom, and who the members are."""
+"""Matching teachers with students, and the members of a population."""
 
 from collections import Counter
 

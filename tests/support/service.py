@@ -25,7 +25,7 @@ PAUSE = {"type": "PAUSED", "name": "Suspended", "state_details": {"pause_resched
 
 
 class Service:
-    """One server; `stop` ends it, `start` goes on with the same home."""
+    """One server; `stop` ends it, `start` resumes with the same home."""
 
     def __init__(self, folder: Path) -> None:
         self.home, self.store = folder / "home", folder / "store"

@@ -76,7 +76,7 @@ def test_it_answers_easy_deductions(engine: HFEngine) -> None:
     }
     prompts = [STYLE.solve(Kind.DEDUCTION, program, (given,), (), "") for program, given in asked]
     got = answers(engine, prompts, 0.0, 24)
-    firsts = [answer.split(INPUT)[0] for answer in got]  # it may go on with a pair of its own
+    firsts = [answer.split(INPUT)[0] for answer in got]  # the model may continue with another pair
     right = sum(answer == wanted for answer, wanted in zip(firsts, asked.values(), strict=True))
     assert right >= 5, got
 
