@@ -50,6 +50,9 @@ class _Endless:
 
     eos_token_id = None
 
+    def get_added_vocab(self) -> dict[str, int]:
+        return {}
+
 
 def _transformers(model: Any, rank: int, _: int) -> Any:
     from stages.core.engines.hf_engine import HFEngine

@@ -131,6 +131,9 @@ class _Endless:
 
     eos_token_id = None
 
+    def get_added_vocab(self) -> dict[str, int]:
+        return {}
+
 
 def _weights(shapes: Any, spec: dict[str, Any]) -> dict[str, Any]:
     """Return adapters whose B is not zero."""

@@ -35,7 +35,7 @@ from stages.core.suites.math_grader import MathGrader
 from stages.core.suites.problems import Problem, chosen, digest
 from stages.core.suites.scores import suite_scores
 
-SHARD = 32
+SHARD = 128  # problems: what an engine completes in one batch; a killed benchmark repeats at most one shard
 CPU_SECONDS, PATIENT_SECONDS, MEMORY_MB, INPUT_TEXT = 10.0, 90.0, 4096, 1_000_000
 WINDOW = 2  # programs queued per container: solutions run long, and a shard is distributed among all containers
 ELSEWHERE = "elsewhere"  # the style of completions made by other systems with their own prompts
@@ -122,13 +122,13 @@ def score_suite(
     if found is not None:
         return found
     began, folder = time.monotonic(), folder_of(target, request)
-    shards = [request.problems[at : at + SHARD] for at in range(0, len(request.problems), SHARD)]
+    shards = _shards(request)
     parts: list[Ref] = []
     with ExitStack() as stack:
         work = _Work(target, request, stack, backend)
-        for number, shard in enumerate(shards):
+        for number, (name, problems) in enumerate(shards.items()):
             progress(number, len(shards))
-            parts.append(_shard(work, f"{folder}/shards/{number:04d}", shard))
+            parts.append(_shard(work, f"{folder}/shards/{name}", problems))
         progress(len(shards), len(shards))
         versions = work.versions()
     answers = tables.join([target.run.read_table(ref, "answers") for ref in parts], tables.ANSWERS)
@@ -147,9 +147,14 @@ def score_suite(
 def done_shards(target: BenchmarkTarget, request: BenchmarkRequest) -> list[Manifest]:
     """Return the manifests of the committed shards, in order."""
     folder, run = folder_of(target, request), target.run
-    count = -(-len(request.problems) // SHARD)
-    found = [run.history.manifest(f"benchmarks/{folder}/shards/{number:04d}/shard.json") for number in range(count)]
+    found = [run.history.manifest(f"benchmarks/{folder}/shards/{name}/shard.json") for name in _shards(request)]
     return [one for one in found if one is not None]
+
+
+def _shards(request: BenchmarkRequest) -> dict[str, Sequence[Problem]]:
+    """Return the problems of each shard by its name, which says their positions: shards of another size have other names."""
+    problems = request.problems
+    return {f"{at:05d}-{at + SHARD:05d}": problems[at : at + SHARD] for at in range(0, len(problems), SHARD)}
 
 
 def _shard(work: "_Work", folder: str, problems: Sequence[Problem]) -> Ref:

@@ -21,6 +21,7 @@ from stages.core.engines.decoding import PASS_BYTES, REFILL_AT, Decoder, Draft, 
 from stages.core.engines.precision import compute_dtype
 from stages.core.engines.prefixes import shared_prefixes
 from stages.core.engines.protocol import Completion, EngineUnavailable, Request
+from stages.core.engines.text_ends import text_ends
 from stages.core.lora.adapter import Weights
 from stages.core.lora.adapter_files import parameter_shapes
 from stages.core.progress import Progress, silent
@@ -61,8 +62,7 @@ class HFEngine:
         self._progress = progress
         model: Any = lora.model
         self._model = model
-        ends = getattr(model.generation_config, "eos_token_id", None)
-        self._ends = frozenset(ends if isinstance(ends, list) else [ends]) | {tokenizer.eos_token_id}
+        self._ends = text_ends(model.generation_config.to_dict() if model.generation_config else {}, tokenizer)
         shapes = parameter_shapes(lora.shapes(), lora.rank)
         self._base: Weights = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
         self.set_adapters(adapters)

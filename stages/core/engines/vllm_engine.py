@@ -27,6 +27,7 @@ from vllm.platforms import current_platform  # type: ignore[import-not-found,unu
 from vllm.v1.engine.exceptions import EngineDeadError  # type: ignore[import-not-found,unused-ignore]
 
 from stages.core.engines.protocol import Completion, EngineUnavailable, Request
+from stages.core.engines.text_ends import text_ends
 from stages.core.engines.vllm_cores import core_settings
 from stages.core.lora.adapter import Weights
 from stages.core.lora.adapter_files import CONFIG_FILE, WEIGHTS_FILE, config_bytes, weights_bytes, weights_sha256
@@ -80,8 +81,7 @@ class VLLMEngine:
             enable_sleep_mode=_on_cuda(),
             seed=0,
         )
-        ends = self._llm.llm_engine.model_config.try_get_generation_config().get("eos_token_id")
-        self.ends = frozenset(ends if isinstance(ends, list) else [ends]) | {self._tokenizer.eos_token_id}
+        self.ends = text_ends(self._llm.llm_engine.model_config.try_get_generation_config(), self._tokenizer)
         """Tokens that end a completion."""
         self._folder = Path(tempfile.mkdtemp(prefix="populora-", dir=MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None))
         self._served: dict[str, Any] = {}

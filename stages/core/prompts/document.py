@@ -4,7 +4,7 @@
     abduction   program, `assert output == f(`                     → the arguments, up to the closing parenthesis
     induction   worked examples, pairs as asserts, `def f`         → the rest of the program, up to the closing fence
     propose     three or more programs with a call, `def f`        → the rest of the program, and a call of f
-    inputs      worked examples, a program, `1. f`                 → a numbered list of calls, then a hint
+    inputs      worked examples, a program, `N calls:`, `1. f`     → a numbered list of calls, then a hint
 
 Nothing is explained: a small model follows what it sees more often than what it is told. Where the buffer has fewer than three
 references, worked examples of this file come first. An answer is short and direct, with no room for a thought.
@@ -14,7 +14,7 @@ end also closes an open fence or line; where the length limit did, only what is 
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from stages.core.prompts.labelled import DEFINES_F, MAX_MESSAGE, fence
 from stages.core.prompts.styles import CUT_OFF, Kind, Proposed, Triplet, Unparsed, cut_off
@@ -149,11 +149,11 @@ class DocumentPrompts:
         """Programs with `num_inputs` calls each, and the given program with the beginning of its first call."""
         if num_inputs < 1:
             raise ValueError(f"num_inputs must be positive, not {num_inputs}")
+        asked = num_inputs + SPARE
         shown = [
-            f"{fence('python', example)}\n{_calls(arguments[: num_inputs + SPARE])}\n{_HINT} {hint}"
-            for example, arguments, hint in _CALLED
+            f"{_headed(example, len(calls[:asked]))}\n{_calls(calls[:asked])}\n{_HINT} {hint}" for example, calls, hint in _CALLED
         ]
-        return "\n\n".join([_TITLES[Kind.INDUCTION], *shown, f"{fence('python', program)}\n1. f"])
+        return "\n\n".join([_TITLES[Kind.INDUCTION], *shown, f"{_headed(program, asked)}\n1. f"])
 
     def solve(self, kind: Kind, program: str, inputs: tuple[str, ...], outputs: tuple[str, ...], message: str) -> str:
         """A program and an unfinished assert, or asserts and an unfinished program."""
@@ -207,32 +207,51 @@ class DocumentPrompts:
                 raise Unparsed(CUT_OFF, "cut_off")
             return _program("def f" + _inside(completion))
         line, newline, _ = completion.partition("\n")
-        if truncated and not newline:
-            raise Unparsed(CUT_OFF, "cut_off")
-        found = _up_to(line, ")" if kind is Kind.ABDUCTION else ",#;").strip()
-        if not found:
-            raise Unparsed("the line is empty", "empty")
-        return found
+        cut = truncated and not newline
+        with cut_off(cut):
+            found = (_up_to(line, ")") if kind is Kind.ABDUCTION else _value(line.strip(), cut)).strip()
+            if not found:
+                raise Unparsed("the line is empty", "empty")
+            return found
 
 
 _CALL = re.compile(r"^(?:print\(|assert )?+f\(", re.M)
 _NUMBERED = re.compile(r"(?:[0-9]++[.:)] *+)?+f\(")
 _TELLS = re.compile(r"\bdef\s++f\s*+\(|```")
+_BEHIND_A_VALUE = (",", "#", ";")
+_PROSE = re.compile(r"(?<=\s)(?!(?:and|else|for|if|in|not|or)\b)[A-Za-z]")
 _PIECE = re.compile(r"'(?:[^\\'\n]++|\\.)*+'|\"(?:[^\\\"\n]++|\\.)*+\"|[^'\"\[\](){},#;]++|[^'\"]", re.S)
 # It does not match a string that is not closed: nothing behind that can be told.
 
 
-def _up_to(line: str, ends: str) -> str:
-    """The text before the first of these characters outside strings and brackets. Raises Unparsed if a call does not close."""
+def _up_to(line: str, end: str) -> str:
+    """The text before the first such character outside strings and brackets. Raises Unparsed if there is none."""
+    for start, mark in _outside(line):
+        if mark == end:
+            return line[:start]
+    raise Unparsed("the call's parenthesis is not closed", "no_input")
+
+
+def _value(line: str, cut: bool) -> str:
+    """The text before a comma, a comment, another statement or prose. Raises Unparsed if a line that is cut off has none."""
+    for start, mark in _outside(line):
+        if mark in _BEHIND_A_VALUE:
+            return line[:start]
+        if mark[0] not in "'\"" and (prose := _PROSE.search(mark)):
+            return line[: start + prose.start()]
+    if cut:
+        raise Unparsed(CUT_OFF, "cut_off")
+    return line
+
+
+def _outside(line: str) -> Iterator[tuple[int, str]]:
+    """Yield the pieces outside brackets with their positions: strings, brackets, separators, and the text between them."""
     depth = at = 0
     while piece := _PIECE.match(line, at):
         mark, at = piece[0], piece.end()
-        if mark in ends and depth == 0:
-            return line[: piece.start()]
+        if depth == 0:
+            yield piece.start(), mark
         depth += (mark in "([{") - (mark in ")]}")
-    if ")" in ends:
-        raise Unparsed("the call's parenthesis is not closed", "no_input")
-    return line
 
 
 def _closed(call: str) -> str:
@@ -252,6 +271,11 @@ def _program(text: str) -> str:
     if not DEFINES_F.match(text):
         raise Unparsed("the program does not continue `def f`", "no_program")
     return text.rstrip()
+
+
+def _headed(program: str, num_calls: int) -> str:
+    """A program, and how many calls follow: a model that is told the number stops short of it less often."""
+    return f"{fence('python', program)}\n{num_calls} calls:"
 
 
 def _calls(arguments: Sequence[str]) -> str:

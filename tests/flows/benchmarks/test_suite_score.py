@@ -72,6 +72,25 @@ def test_completions_of_any_size_and_kind_are_scored_and_the_rest_too(tmp_path: 
     assert pc.max(pc.binary_length(answers["text"])).as_py() <= 1 << 16
 
 
+def test_shards_of_another_size_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A benchmark that an older version began, with smaller shards, is answered whole."""
+    file = _written(tmp_path / "c.jsonl", _gold(GSM8K))
+    target = targets.of_completions(open_store(str(tmp_path / "store")), file, GSM8K)
+    request = request_for("gsm8k", target.config, SAMPLES, style=ELSEWHERE)
+
+    def progress(done: int, of: int) -> None:
+        if done == 2:
+            raise Killed
+
+    monkeypatch.setattr(suite_score, "SHARD", 4)
+    with pytest.raises(Killed):
+        score_suite(target, request, progress)
+    assert len(done_shards(target, request)) == 2
+    monkeypatch.setattr(suite_score, "SHARD", 6)
+    assert done_shards(target, request) == []
+    assert [row["problems"] for row in score_suite(target, request).to_pylist()] == [12]
+
+
 class Killed(BaseException):
     """As if the process had ended there."""
 

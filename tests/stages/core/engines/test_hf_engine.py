@@ -22,6 +22,9 @@ class Letters:
 
     eos_token_id = END
 
+    def get_added_vocab(self) -> dict[str, int]:
+        return {}
+
     def encode(self, text: str) -> list[int]:
         return [(ord(letter) - 95) % 31 for letter in text]
 

@@ -38,8 +38,9 @@ def test_kinds_are_told_apart_and_induction_shows_a_program() -> None:
 @pytest.mark.parametrize("num_inputs", [2, 10, 20])
 def test_inputs_are_asked_for_with_examples_of_as_many_calls(num_inputs: int) -> None:
     prompt = STYLE.propose_inputs(PROGRAM, num_inputs)
-    assert prompt.endswith(f"```python\n{PROGRAM}\n```\n1. f")
+    assert prompt.endswith(f"```python\n{PROGRAM}\n```\n{num_inputs + SPARE} calls:\n1. f")
     last = min(num_inputs + SPARE, 20)
+    assert prompt.count(f"```\n{last} calls:\n1. f(") == len(_CALLED)
     assert prompt.count(f"\n{last}. f(") == len(_CALLED) == prompt.count("\nHint: ") and f"\n{last + 1}. f(" not in prompt
 
 
@@ -112,10 +113,14 @@ def test_at_the_length_limit_only_what_is_complete_in_form_counts() -> None:
     assert STYLE.read_proposal(Kind.DEDUCTION, whole, truncated=True) == Proposed(PROGRAM, ("1",))
     assert STYLE.read_answer(Kind.INDUCTION, BODY + "\n```", truncated=True) == PROGRAM
     assert STYLE.read_answer(Kind.DEDUCTION, " [1, 2]\n", truncated=True) == "[1, 2]"
+    assert STYLE.read_answer(Kind.DEDUCTION, " [1, 2] The list", truncated=True) == "[1, 2]"
+    assert STYLE.read_answer(Kind.ABDUCTION, "[1, 2]) == [1, 2", truncated=True) == "[1, 2]"
     for text, read in (
         (whole.removesuffix(")"), lambda text: STYLE.read_proposal(Kind.DEDUCTION, text, truncated=True)),
         (BODY, lambda text: STYLE.read_answer(Kind.INDUCTION, text, truncated=True)),
         (" 12", lambda text: STYLE.read_answer(Kind.DEDUCTION, text, truncated=True)),
+        (" [1, 2", lambda text: STYLE.read_answer(Kind.DEDUCTION, text, truncated=True)),
+        ("[1, 2", lambda text: STYLE.read_answer(Kind.ABDUCTION, text, truncated=True)),
         ("(1)\n2. f(22)", lambda text: STYLE.read_inputs(text, PROGRAM, 2, truncated=True)),
     ):
         with pytest.raises(Unparsed) as refused:
@@ -149,6 +154,9 @@ def test_too_few_inputs_are_refused(text: str) -> None:
         (Kind.DEDUCTION, " [1, 2], 'a message'", "[1, 2]"),
         (Kind.DEDUCTION, " 3; print(f(2))\n", "3"),
         (Kind.DEDUCTION, " 'never closed, 3\n", "'never closed, 3"),
+        (Kind.DEDUCTION, " [2, 4] Certainly! The function", "[2, 4]"),
+        (Kind.DEDUCTION, " True because a is", "True"),
+        (Kind.DEDUCTION, " 1 if a else 2", "1 if"),
         (Kind.ABDUCTION, "'x)', (1, 2))\n", "'x)', (1, 2)"),
         (Kind.ABDUCTION, "[1], k=2), 'why'", "[1], k=2"),
         (Kind.INDUCTION, BODY + "\n```", PROGRAM),
