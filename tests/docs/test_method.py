@@ -23,8 +23,9 @@ def arm(file: str, name: str) -> RunConfig:
 @pytest.mark.parametrize(("group", "key", "default", "elsewhere"), ROWS, ids=lambda text: text[:20])
 def test_a_setting_is_what_the_table_says_in_every_configuration(group: str, key: str, default: str, elsewhere: str) -> None:
     assert dump(RunConfig())[group][key] == json.loads(default)
-    words = re.findall(r"`([^`]+)`", elsewhere)
-    others = dict.fromkeys(words[1:], json.loads(words[0])) if words else {}
+    others: dict[str, object] = {}
+    for value, *names in (re.findall(r"`([^`]+)`", part) for part in elsewhere.split("; ") if "`" in part):
+        others |= dict.fromkeys(names, json.loads(value))
     assert {name: config[group][key] for name, config in PRESETS.items() if config[group][key] != json.loads(default)} == others
 
 

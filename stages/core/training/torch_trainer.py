@@ -8,7 +8,7 @@ not finite, takes no step: weights, moments and step count are unchanged. Master
 Axes: N adapters · P parameters of one adapter · S samples · T response tokens.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from stages.core.training.grouped_lora import GroupedLoRA, unflatten
 from stages.core.training.loss import Objective, importance_weights, token_logprobs, token_losses
 from stages.core.training.packing import (
     MicroBatch,
+    Row,
     Samples,
     check_samples,
     columns,
@@ -143,16 +144,28 @@ class TorchTrainer:
         done, total = 0, sum(len(completion) for completion in samples.completions)
         self._progress("trained tokens", 0, total)
         try:
-            for batch in micro_batches(rows, budget):
-                laid_out = lay_out(batch, samples.prompts, samples.completions, len(samples.names), self._pad_id)
-                loss = self._loss(laid_out, samples, tokens)
-                if loss.requires_grad:
-                    loss.backward()
-                done += len(laid_out.targets_T)
-                self._progress("trained tokens", done, total, done)
+            for learns, own in self._by_gradient(rows, samples):
+                for batch in micro_batches(own, budget):
+                    laid_out = lay_out(batch, samples.prompts, samples.completions, len(samples.names), self._pad_id)
+                    with torch.set_grad_enabled(learns and torch.is_grad_enabled()):
+                        loss = self._loss(laid_out, samples, tokens)
+                    if loss.requires_grad:
+                        loss.backward()
+                    done += len(laid_out.targets_T)
+                    self._progress("trained tokens", done, total, done)
         finally:
             self._lora.checkpoint(False)
         return tokens
+
+    def _by_gradient(self, rows: Sequence[Row], samples: Samples) -> list[tuple[bool, list[Row]]]:
+        """Split rows by whether the loss has a gradient there; the others are measured without a backward pass.
+
+        It has none in a group of equal rewards under a group baseline, unless entropy or divergence count.
+        """
+        objective = self._settings.objective
+        everywhere = bool(objective.entropy_bonus or objective.kl)
+        learns = [everywhere or bool(samples.advantages_S[list(row.samples)].any()) for row in rows]
+        return [(flag, [row for row, own in zip(rows, learns, strict=True) if own == flag]) for flag in (True, False)]
 
     def _loss(self, batch: MicroBatch, samples: Samples, tokens: TokenValues) -> torch.Tensor:
         objective = self._settings.objective

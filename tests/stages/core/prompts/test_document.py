@@ -7,6 +7,8 @@ import pytest
 from stages.core.prompts.document import _CALLED, _EXAMPLES, _INDUCED, SHOWN, SPARE, DocumentPrompts
 from stages.core.prompts.labelled import MAX_MESSAGE
 from stages.core.prompts.styles import Kind, Proposed, Triplet, Unparsed
+from stages.core.suites.problems import Form, Problem
+from stages.core.suites.prompts import wording
 from tests.support.counted import lines_run
 
 STYLE = DocumentPrompts()
@@ -182,6 +184,15 @@ def test_a_refused_answer_has_its_reason(kind: Kind, text: str, reason: str) -> 
     with pytest.raises(Unparsed) as refused:
         STYLE.read_answer(kind, text)
     assert refused.value.reason == reason
+
+
+def test_cruxeval_by_completion_asks_as_a_run_asks() -> None:
+    """So that the scores of a run in this style on CRUXEval measure what it trains."""
+    for form, kind in ((Form.DEDUCTION, Kind.DEDUCTION), (Form.ABDUCTION, Kind.ABDUCTION)):
+        problem = Problem("p", form, "", "", program=PROGRAM, entry_point="f", inputs=("1",), outputs=("2",))
+        words = wording(problem, "completion")
+        assert (words.asked, words.opening) == (STYLE.solve(kind, PROGRAM, ("1",), ("2",), ""), "")
+        assert words.stops == STYLE.solve_stops(kind)
 
 
 def test_a_stop_sequence_ends_every_form_behind_what_is_read() -> None:

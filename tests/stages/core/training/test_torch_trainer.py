@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ from stages.core.lora.adapter import Adapter
 from stages.core.lora.adapter_files import weights_sha256
 from stages.core.training.grouped_lora import GroupedLoRA, attach
 from stages.core.training.loss import Objective
+from stages.core.training.packing import MicroBatch
 from stages.core.training.torch_trainer import Settings, TorchTrainer
 from tests.stages.core.engines.test_hf_engine import Letters
 from tests.stages.core.training.test_grouped_lora import TARGETS, random_weights, tiny
@@ -119,6 +121,35 @@ def test_loss_and_gradients_equal_a_naive_double_loop(
         assert updates[name].metrics["loss"] == pytest.approx(loss, rel=1e-10)
         assert updates[name].metrics["grad_norm"] == pytest.approx(np.linalg.norm(gradient_P), rel=1e-10)
         np.testing.assert_allclose(found[name], gradient_P, rtol=1e-4, atol=1e-8)  # moments are stored in fp32
+
+
+def test_groups_without_an_advantage_are_measured_and_cost_no_backward_pass(
+    adapters: dict[str, Adapter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = sample_rows(adapters).to_pylist()
+    equal = [row | {"advantage": 0.0} if row["group_id"].endswith("-1") else row for row in rows]
+    samples = tables.table(equal, tables.SAMPLES)
+    passes: list[int] = []
+    loss = TorchTrainer._loss
+
+    def counted(self: TorchTrainer, batch: MicroBatch, *rest: Any) -> torch.Tensor:
+        found = loss(self, batch, *rest)
+        passes.append(len(batch.targets_T) if found.requires_grad else 0)
+        return found
+
+    monkeypatch.setattr(TorchTrainer, "_loss", counted)
+    found = {}
+    for bonus in (0.0, 1e-300):  # a bonus, however small, needs every gradient
+        passes.clear()
+        settings = replace(SETTINGS, objective=Objective(entropy_bonus=bonus), max_grad_norm=1e9)
+        trainer = TorchTrainer(lora_of(), PAD, settings)
+        found[bonus] = trainer.update(adapters, samples), trained_gradients(trainer, adapters, samples)
+        learned = [row for row in equal if row["advantage"] or bonus]
+        assert sum(passes) == 2 * sum(len(row["completion_ids"]) for row in learned)  # both calls
+    for name in adapters:
+        np.testing.assert_allclose(found[0.0][1][name], found[1e-300][1][name], rtol=1e-6, atol=1e-12)
+        one, other = (found[bonus][0][name].metrics for bonus in (0.0, 1e-300))
+        assert one == {key: pytest.approx(value, rel=1e-9) for key, value in other.items()}
 
 
 def test_fp64_gradients_of_a_group_equal_each_alone(adapters: dict[str, Adapter]) -> None:
