@@ -1,4 +1,4 @@
-"""The measurements of `populora bench`, each against a rival in the same run.
+"""The measurements of `populora bench`. Where a comparable tool exists, both are timed in the same run.
 
 May import: flows, stages, torch, transformers, peft, prefect, docker, boto3.
 """

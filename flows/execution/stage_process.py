@@ -78,10 +78,10 @@ class Workers:
     def run(self, spec: Spec, python: str = "", told: Told = lambda reading: None) -> dict[str, Any]:
         """Run one step in the worker of that interpreter and return its small reference. `told` receives its progress.
 
-        An engine in another interpreter is first compared with the trainer in this one, see flows.execution.agreement.
+        A step that names an interpreter uses vLLM there: it is first compared with the trainer, see flows.execution.agreement.
         """
         step = asdict(spec)
-        if python not in ("", sys.executable) and spec.stage in CHECKED:
+        if python and spec.stage in CHECKED:
             samples = self.ask({"probe": step}, python, f"the probe before {spec.stage}", told)["samples"]
             self.ask({"compare": step, "samples": samples}, sys.executable, f"the check before {spec.stage}", told)
         return self.ask(step, python, f"stage {spec.stage}", told)

@@ -41,6 +41,19 @@ def test_a_lock_pins_what_the_constraints_pin_and_all_that_the_project_needs(pat
     assert builds["torch"].partition("+")[0] == wanted["torch"]
 
 
+def test_what_a_lock_names_is_installed_by_its_hash() -> None:
+    """Every command that installs from a lock, and the lists cut from one, demands the hashes."""
+    scripts = [*sorted((ROOT / "infra" / "setup").glob("*.sh")), ROOT / "containers" / "gpu" / "Dockerfile"]
+    lines = [
+        line
+        for script in scripts
+        for line in script.read_text().splitlines()
+        if re.search(r' -r "\$(lock|1|CACHE/(tools|torch)-need)', line)
+    ]
+    assert len(lines) >= 5
+    assert [line for line in lines if "--require-hashes" not in line] == []
+
+
 def test_the_scripts_are_sound_and_name_no_index_of_their_own() -> None:
     for script in sorted((ROOT / "infra" / "setup").glob("*.sh")):
         assert subprocess.run(["bash", "-n", script]).returncode == 0

@@ -53,14 +53,21 @@ def rebinding(port: int, owner: int) -> Iterator[Event]:
             while True:
                 near, _ = listener.accept()
                 far = socket.create_connection(("127.0.0.1", port if moved.is_set() else owner))
-                for pair in ((near, far), (far, near)):
-                    Thread(target=_pump, args=pair, daemon=True).start()
+                Thread(target=_relay, args=(near, far), daemon=True).start()
 
     Thread(target=accept, daemon=True).start()
     try:
         yield moved
     finally:
         listener.close()
+
+
+def _relay(near: socket.socket, far: socket.socket) -> None:
+    with near, far:
+        back = Thread(target=_pump, args=(far, near), daemon=True)
+        back.start()
+        _pump(near, far)
+        back.join()
 
 
 def _pump(source: socket.socket, target: socket.socket) -> None:

@@ -51,7 +51,9 @@ def environment(url: str) -> dict[str, str]:
 
 def make_bucket(name: str) -> None:
     """Makes a bucket on the server that the environment points to."""
-    boto3.client("s3", region_name="us-east-1", config=Config(s3={"addressing_style": "path"})).create_bucket(Bucket=name)
+    boto3.Session().client("s3", region_name="us-east-1", config=Config(s3={"addressing_style": "path"})).create_bucket(
+        Bucket=name
+    )
 
 
 def free_port() -> int:

@@ -193,6 +193,7 @@ class _Bar(tqdm):  # type: ignore[misc,type-arg,unused-ignore]
     def __init__(self, progress: Progress, *items: Any, total: int | None = None, **_: Any) -> None:
         self._progress = progress
         super().__init__(*items, total=total, file=StringIO(), mininterval=float("inf"))
+        progress("completions", 0, self.total, 0)  # the first completion may take minutes
 
     @property
     def format_dict(self) -> dict[str, Any]:

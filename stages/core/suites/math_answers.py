@@ -14,7 +14,8 @@ The table of cases is in tests/stages/core/suites/test_math_answers.py. In order
 import re
 from collections.abc import Iterator
 
-# Model-written text: every pattern takes one pass over it, whatever it is (tests/test_linear_reading.py counts their steps).
+# Model-written text: every pattern takes one pass over it, whatever it is;
+# tests/stages/core/values/test_linear_reading.py counts their steps.
 _BOXES = re.compile(r"\\(?:boxed|fbox)\s*+(?:\{|(?=[^\s{]))")
 _BRACE = re.compile(r"[{}]")
 _TAG = re.compile(r"<answer>(?P<inside>.*?)(?:</answer>|\Z)", re.S)

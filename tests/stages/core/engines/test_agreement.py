@@ -1,6 +1,7 @@
 """Engine and trainer compute the same policy, or the run stops."""
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -146,3 +147,16 @@ def test_an_engine_in_another_process_is_checked_before_it_generates(backend, st
         else:
             with pytest.raises(StageFailed, match=r"engine and trainer differ by more than .*'t0-g0000'"):
                 workers.run(spec, python)
+
+
+@pytest.mark.parametrize(("python", "checked"), [("", False), (sys.executable, True), ("/another/python", True)])
+def test_vllm_is_checked_in_whatever_interpreter_it_lives(stored, monkeypatch, python: str, checked: bool) -> None:
+    asked: list[str] = []
+
+    def ask(self: Workers, order: dict, python: str, what: str, told: object = None) -> dict:
+        asked.append(what)
+        return {"samples": []}
+
+    monkeypatch.setattr(Workers, "ask", ask)
+    Workers(1).run(stored[0], python)
+    assert asked == ["the probe before propose", "the check before propose"] * checked + ["stage propose"]

@@ -72,7 +72,12 @@ def answered(weights: dict, tmp_path_factory: pytest.TempPathFactory) -> dict:
     quiet = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "WARNING", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
     # Intel's OpenMP spins between regions by default, which starves everything else on a small machine
     calm = {"KMP_BLOCKTIME": "0", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-    command = [str(PYTHON), str(ROOT / "tests" / "support" / "vllm_probe.py"), str(folder / "spec.json"), str(folder / "out.json")]
+    command = [
+        str(PYTHON),
+        str(ROOT / "tests" / "support" / "vllm_probe.py"),
+        str(folder / "spec.json"),
+        str(folder / "out.json"),
+    ]
     done = subprocess.run(command, env=os.environ | quiet | calm, capture_output=True, text=True, timeout=850, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads((folder / "out.json").read_text())
