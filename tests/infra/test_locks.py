@@ -54,6 +54,15 @@ def test_what_a_lock_names_is_installed_by_its_hash() -> None:
     assert [line for line in lines if "--require-hashes" not in line] == []
 
 
+def test_images_of_a_registry_are_named_by_their_digest() -> None:
+    digest = re.compile(r"sha256:[0-9a-f]{64}\b")
+    pulled = (ROOT / "infra" / "setup" / "image.sh").read_text()
+    assert digest.search(next(line for line in pulled.splitlines() if line.startswith("PUBLIC_DIGEST=")))
+    assert re.search(r"docker pull .*@", pulled) or "@$PUBLIC_DIGEST" in pulled
+    base = next(line for line in (ROOT / "containers" / "gpu" / "Dockerfile").read_text().splitlines() if "BASE=" in line)
+    assert digest.search(base)
+
+
 def test_the_scripts_are_sound_and_name_no_index_of_their_own() -> None:
     for script in sorted((ROOT / "infra" / "setup").glob("*.sh")):
         assert subprocess.run(["bash", "-n", script]).returncode == 0

@@ -77,8 +77,9 @@ class Chaos:
             "container": self._container,
         }
 
-    def start(self, name: str) -> subprocess.Popen[bytes]:
+    def start(self, name: str, *options: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "flows.cli", "run", "-c", "chaos", "--run-id", "r", "--store", self._store_of(name)]
+        command += options
         with self._output.open("ab") as output:
             return subprocess.Popen(
                 command, cwd=self._output.parent, env=self._environment, stdout=output, stderr=output, start_new_session=True
@@ -229,7 +230,8 @@ def test_a_run_that_cannot_renew_its_lease_stops_with_one_clear_line(tmp_path: P
     """The lease has become a link to itself: only the heartbeat notices, in the middle of a stage; then it goes on as ever."""
     monkeypatch.setenv("POPULORA_STALE_SECONDS", "12")
     chaos = Chaos(tmp_path, lambda name: f"{tmp_path}/{name}", seed=0)
-    process, store, lease = chaos.start("lost"), open_store(f"{tmp_path}/lost"), tmp_path / "lost" / "r" / ".lease"
+    process = chaos.start("lost", "--set", "generations=20")  # more than any machine gets through in 10 s
+    store, lease = open_store(f"{tmp_path}/lost"), tmp_path / "lost" / "r" / ".lease"
     while not store.exists("r/generation=0000/match.json"):
         assert process.poll() is None
         time.sleep(0.2)
@@ -242,7 +244,7 @@ def test_a_run_that_cannot_renew_its_lease_stops_with_one_clear_line(tmp_path: P
     last = f"populora: run r: no heartbeat for 10 s {fault}; stopped before another process takes the run over; "
     assert [line for line in said.splitlines() if line.startswith(last)], said[-3000:]
     assert not [pid for pid in _processes() if f"{tmp_path}/lost".encode() in _command(pid)]
-    assert Run(store, "r").manifest("evolve", 1) is None
+    assert Run(store, "r").manifest("evolve", 19) is None
 
 
 KILLS = [pytest.param(5, id="5"), pytest.param(40, id="40", marks=[pytest.mark.slow, pytest.mark.timeout(4 * 3600)])]

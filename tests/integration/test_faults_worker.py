@@ -11,11 +11,11 @@ from flows.execution.stage_process import WorkerLost, Workers
 from flows.monitoring.progress import Display
 from flows.run.lease import hold
 from flows.run.run import Run
+from flows.stages import STAGE_NAMES
 from flows.storage import Store, open_store
 from tests.flows.run.test_manifest import tree
 
 PHASES = ("began", "read", "half-written", "written", "committed")
-STAGES = ("match", "propose", "verify", "solve", "grade", "reward", "update", "rate", "evolve")
 # Loaded by the worker's Python: it kills itself once at a phase of a stage, and a file remembers that it has.
 HOOK = """
 import importlib.abc, importlib.util, os, signal, sys
@@ -104,7 +104,7 @@ def until_done(session: Session, stage: str, generation: int | None, part: str |
     "killed",
     [
         pytest.param(("match",), id="match"),
-        pytest.param(("start", *STAGES), id="all", marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
+        pytest.param(("start", *STAGE_NAMES), id="all", marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
     ],
 )
 def test_a_worker_killed_in_every_phase_of_a_stage(
@@ -114,7 +114,7 @@ def test_a_worker_killed_in_every_phase_of_a_stage(
         (tmp_path / folder).mkdir()
     (tmp_path / "hook" / "sitecustomize.py").write_text(HOOK)
     whole, store = open_store(str(tmp_path / "whole")), open_store(str(tmp_path / "store"))
-    stages = STAGES if len(killed) > 1 else killed
+    stages = STAGE_NAMES if len(killed) > 1 else killed
     assert build(whole, stages) == 0
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "hook"))
     monkeypatch.setenv("KILLED", str(tmp_path / "killed"))

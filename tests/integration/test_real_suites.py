@@ -2,14 +2,12 @@
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from flows.backend import Backend
 from flows.benchmarks.suite_data import SAMPLES, expected, load
 from flows.benchmarks.suite_score import BenchmarkRequest, benchmark_sandboxes, style_of, words_of
-from flows.config import apply
 from stages.benchmark import Grader, Recording, SamplingPlan, StoredCompletion, complete, judge, program_grader
 from stages.core.suites.prompts import wording
 from stages.core.suites.scores import Contestant
@@ -22,28 +20,20 @@ TOKENS = 128
 
 
 @pytest.fixture(scope="module")
-def backend(real_model: Path) -> Iterator[Backend]:
-    model = {"name": str(real_model), "rank": 1, "targets": ["q_proj"], "device": "cpu"}
-    made = Backend(apply({"model": model, "sandbox": {"containers": 1}}, []))
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
-def grader(backend: Backend) -> Iterator[Grader]:
-    sandboxes = benchmark_sandboxes(backend, backend.config.sandbox)
+def grader(real_backend: Backend) -> Iterator[Grader]:
+    sandboxes = benchmark_sandboxes(real_backend, real_backend.config.sandbox)
     yield program_grader(sandboxes, expected(PROBLEMS, sandboxes))
     sandboxes.usual.close()
     sandboxes.patient.close()
 
 
 @pytest.mark.parametrize("style", ["chat", "completion"])
-def test_a_real_model_writes_programs_ends_them_and_solves_some(backend: Backend, grader: Grader, style: str) -> None:
-    assert style_of(backend) == "chat"
-    words = words_of(BenchmarkRequest("mbpp-plus", tuple(PROBLEMS), style), backend)
+def test_a_real_model_writes_programs_ends_them_and_solves_some(real_backend: Backend, grader: Grader, style: str) -> None:
+    assert style_of(real_backend) == "chat"
+    words = words_of(BenchmarkRequest("mbpp-plus", tuple(PROBLEMS), style), real_backend)
     who = Contestant("base", "base", None, "")
     given: list[StoredCompletion] = complete(
-        [who], PROBLEMS, backend.engine({}), SamplingPlan("mbpp-plus", words, 0, TOKENS, 1.0, 0)
+        [who], PROBLEMS, real_backend.engine({}), SamplingPlan("mbpp-plus", words, 0, TOKENS, 1.0, 0)
     )
     assert all(
         stop not in one.text for one, problem in zip(given, PROBLEMS, strict=True) for stop in wording(problem, style).stops
