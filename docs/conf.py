@@ -57,7 +57,7 @@ def add_sidebar(app: Sphinx, docname: str, content: list[str]) -> None:
     pages = "docs/README\n"
     for section in re.split(r"^## ", (ROOT / ORDER).read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
         caption = section.partition("\n")[0]
-        links = [(ROOT / "docs" / link).resolve() for link in re.findall(r"\]\(([\w./]+)\.md\)", section)]
+        links = [(ROOT / "docs" / link).resolve() for link in re.findall(r"\]\(([\w./-]+)\.md\)", section)]
         names = [link.relative_to(ROOT).as_posix() for link in links]
         content[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n" + pages
         content[0] += "".join(f"{name}\n" for name in names if name != root_doc) + "```\n"
