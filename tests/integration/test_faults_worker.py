@@ -125,4 +125,6 @@ def test_a_worker_killed_in_every_phase_of_a_stage(
     assert lost == len(phases) and phases >= {f"{stage}-{phase}" for stage in killed for phase in PHASES if stage != "start"}
     assert tree(store) == tree(whole) and fsck(Run(store, "smoke")) == []
     with hold(store, "smoke"):
-        assert [uri for uri in store.list("smoke/", hidden=True) if ".tmp-" in uri] == []
+        debris = [uri for uri in store.list("smoke/", hidden=True) if ".tmp-" in uri]
+        # benchmarks may be written by another process without the lease, so nobody sweeps there
+        assert [uri for uri in debris if not uri.startswith("smoke/benchmarks/")] == []
