@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.skipif(not PYTHON.is_file(), reason="no .venv-vllm: run make vllm"),
 ]
 ENGINE = ["engine.kind=vllm", f"engine.python={PYTHON}", "engine.compile=false"]
-RUN = ["generations=1", "benchmark.style=azr", 'benchmark.suites=["gsm8k"]', "benchmark.limit=4", "engine.max_drift=10", *ENGINE]
+RUN = ["generations=1", "benchmark.style=azr", 'benchmark.suites=["gsm8k"]', "benchmark.limit=4", *ENGINE]
 CALM = {"VLLM_CPU_KVCACHE_SPACE": "1", "KMP_BLOCKTIME": "0", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1"}
 
 
