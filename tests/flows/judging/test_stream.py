@@ -45,6 +45,11 @@ BAD_ANSWERS = [
     (b'{"id": 1, "kind": null, "answer": "1"}', "field kind is missing"),
     (b'{"id": 1, "kind": "deduction", "output": "1"}', "field answer is missing"),
     (b'{"id": 1, "kind": "deduction", "output": "f(1)", "answer": "1"}', "field output is not a literal"),
+    (
+        b'{"id": 1, "kind": "deduction", "output": "complex(1%s, 1)", "answer": "1"}' % (b"0" * 400),
+        "field output is not a literal",
+    ),
+    (b'{"id": 1, "kind": "deduction", "output": "1%s+1j", "answer": "1"}' % (b"0" * 400), "field output is not a literal"),
     (b'{"id": 1, "kind": "induction", "examples": [], "answer": "def f(): return 1"}', "field examples is missing or empty"),
     (b'{"id": 1, "kind": "induction", "examples": [["1"]], "answer": "x"}', "not a pair of strings"),
     (b'{"id": 1, "kind": "induction", "examples": [[1, 2]], "answer": "x"}', "not a pair of strings"),

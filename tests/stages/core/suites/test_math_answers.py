@@ -205,13 +205,14 @@ tries = {
     "look": lambda: os.stat("/etc/hostname"), "remove": lambda: os.unlink("/tmp"), "internet": lambda: socket.socket(),
     "local": lambda: socket.socketpair(), "fork": os.fork, "exec": lambda: os.execv("/bin/true", ["true"]),
     "signal": lambda: os.kill(os.getppid(), 0), "root": lambda: os.setuid(0), "thread": threading.Thread(target=int).start,
-    "limit": lambda: resource.setrlimit(resource.RLIMIT_NPROC, (99, 99)),
+    "limit": lambda: resource.setrlimit(resource.RLIMIT_NPROC, (99, 99)), "memory": lambda: bytearray(3 << 30),
+    "more memory": lambda: resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30)),
 }
 for name, attempt in tries.items():
     try:
         attempt()
         print(name)
-    except (OSError, RuntimeError, ValueError):
+    except (OSError, RuntimeError, ValueError, MemoryError):
         pass
 print("missing", missing)
 """
