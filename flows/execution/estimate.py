@@ -10,7 +10,8 @@ from flows.run.retention import RetentionPolicy, expected_bytes
 GIB = 1024**3
 TFLOPS = {"24 GB": 60e12, "80 GB": 350e12}  # assumed sustained bfloat16 rates of one GPU of that size
 DECODE_SHARE = 0.15  # share of that rate while decoding: bound by memory, not arithmetic
-CPU_FLOPS = 60e9  # two cores
+CPU_FLOPS = {"float32": 60e9, "bfloat16": 250e9}  # assumed sustained rates of two cores; bfloat16 with AVX-512 BF16 or AMX
+SMALL = 50e6  # parameters of a model for which nobody rents a GPU
 TABLE_BYTES = 8  # stored per generated token, in rollouts and samples together
 
 
@@ -161,8 +162,8 @@ def hours(config: RunConfig) -> dict[str, float]:
     proposals = teachers * config.proposals_per_teacher
     tokens = proposals * (config.propose.max_new_tokens + config.solve.attempts * config.solve.max_new_tokens)
     decode, train = 2 * shape.parameters * tokens, 6 * shape.parameters * tokens
-    if shape.parameters < 50e6:
-        return {"two CPU cores": (decode + train) / CPU_FLOPS * config.generations / 3600}
+    if config.model.device == "cpu" or shape.parameters < SMALL:
+        return {"two CPU cores": (decode + train) / CPU_FLOPS[config.model.dtype] * config.generations / 3600}
     rates = {f"one {name} GPU": (rate * DECODE_SHARE, rate * 0.4) for name, rate in TFLOPS.items()}
     return {name: (decode / slow + train / fast) * config.generations / 3600 for name, (slow, fast) in rates.items()}
 

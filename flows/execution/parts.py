@@ -7,7 +7,8 @@ from flows.config import RunConfig
 from flows.run.sharding import WRITERS, joined_proposals, joined_rollouts, shard, split_answers
 from flows.run.stage_io import StageIO
 from flows.stages import stage_of
-from flows.steps import STEPS, Step, update_part, update_parts
+from flows.steps import STEPS, Step, count_refused, update_part, update_parts
+from stages import propose, solve
 from stages.core import tables
 
 
@@ -38,9 +39,13 @@ def join(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Join the parts of propose, solve or benchmark to what the whole stage would have written. Public suites have no parts."""
     names = part_names(io, config)
     if io.stage == "propose":
-        io.write_table("proposals", joined_proposals(io.table("matches"), io.parts(names, tables.PROPOSALS)))
+        proposals = joined_proposals(io.table("matches"), io.parts(names, tables.PROPOSALS))
+        io.write_table("proposals", proposals)
+        count_refused(io, propose.refusals(proposals))
     elif io.stage == "solve":
-        io.write_table("rollouts", joined_rollouts(io.table("matches"), io.table("tasks"), io.parts(names, tables.ROLLOUTS)))
+        rollouts = joined_rollouts(io.table("matches"), io.table("tasks"), io.parts(names, tables.ROLLOUTS))
+        io.write_table("rollouts", rollouts)
+        count_refused(io, solve.refusals(backend.style(), rollouts))
     else:
         chosen = list(panels(io, config))
         parts = io.parts(names, tables.ANSWERS)
