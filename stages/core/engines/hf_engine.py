@@ -105,6 +105,7 @@ class HFEngine:
             stack.append(self._base)  # the last row is the base model alone
         try:
             self._lora.load(stack)
+            self._lora.pack()
             with torch.inference_mode():
                 decoder = Decoder(self._lora, drafts, temperature, self._ended, self._pass_bytes, self._progress)
                 for pool, rows in self._pools(self._groups(requests, drafts)):

@@ -20,7 +20,8 @@ from torch import nn
 
 from stages.core.lora.adapter import Weights
 from stages.core.lora.adapter_files import parameter_shapes
-from stages.core.training.lora_backends import Backend, EqualGroups, choose_backend, lora_bmm
+from stages.core.training.lora_backends import Backend, EqualGroups, add_equal_groups, choose_backend, lora_bmm
+from stages.core.training.packed_weights import PackedHead, PackedWeight, can_pack
 
 
 class Router:
@@ -63,6 +64,7 @@ class GroupedLoRALinear(nn.Module):
         self.in_features, self.out_features = base.in_features, base.out_features
         self.router, self.scale = router, scale
         self.backend: Backend | None = None
+        self.packed: PackedWeight | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., I] -> [..., O]. Raise RuntimeError outside `routed`, or if the routing does not fit the batch."""
@@ -70,7 +72,7 @@ class GroupedLoRALinear(nn.Module):
         if counts_N is None:
             raise RuntimeError("the rows of this batch were not routed to adapters")
         if not counts_N:
-            return F.linear(x, self.weight, self.bias)
+            return self._base(x)
         x_TI, rows = x.reshape(-1, self.in_features), sum(counts_N)
         if len(counts_N) != self.A_NRI.shape[0] or rows == 0 or x_TI.shape[0] % rows:
             raise RuntimeError(f"routing {counts_N} does not fit {self.A_NRI.shape[0]} adapters, {x_TI.shape[0]} tokens")
@@ -87,10 +89,19 @@ class GroupedLoRALinear(nn.Module):
         # fp32 masters are rounded to the activations' type here, as PEFT does on load
         A_NRI, B_NOR = A_NRI.to(x_TI.dtype), B_NOR.to(x_TI.dtype)
         backend = self.backend or choose_backend(x_TI, A_NRI, B_NOR, tokens_N)
-        if backend is lora_bmm and min(tokens_N) == max(tokens_N):
+        if backend is not lora_bmm or min(tokens_N) != max(tokens_N):
+            return self._base(x_TI) + self.scale * backend(x_TI, A_NRI, B_NOR, tokens_N)
+        if torch.is_grad_enabled():
             fused: torch.Tensor = EqualGroups.apply(x_TI, self.weight, self.bias, A_NRI, B_NOR, self.scale)  # type: ignore[no-untyped-call]
             return fused
-        return F.linear(x_TI, self.weight, self.bias) + self.scale * backend(x_TI, A_NRI, B_NOR, tokens_N)
+        out_TO = self._base(x_TI)
+        add_equal_groups(out_TO, x_TI, A_NRI, B_NOR, self.scale)
+        return out_TO
+
+    def _base(self, x: torch.Tensor) -> torch.Tensor:
+        if self.packed is None or torch.is_grad_enabled():
+            return F.linear(x, self.weight, self.bias)
+        return self.packed.linear(x, self.bias)
 
 
 class GroupedLoRA:
@@ -170,6 +181,15 @@ class GroupedLoRA:
         """Use one backend everywhere, or (None) the backend that `choose_backend` picks for each batch."""
         for layer in self.layers.values():
             layer.backend = backend
+
+    def pack(self) -> None:
+        """Pack the frozen weights for decoding, once, where the CPU has a layout for them; the same bits in less time."""
+        head = self.model.get_output_embeddings()  # type: ignore[operator]
+        for layer in self.layers.values():
+            if layer.packed is None and can_pack(layer.weight):
+                layer.packed = PackedWeight(layer.weight)
+        if type(head) is nn.Linear and can_pack(head.weight):
+            self.model.set_output_embeddings(PackedHead(head))  # type: ignore[operator]
 
     def checkpoint(self, on: bool) -> None:
         """Recompute activations in the backward pass (needs train mode, hence a model without dropout) or keep them."""

@@ -72,6 +72,19 @@ def _kept(values: Sequence[int], dtype: torch.dtype, device: torch.device) -> to
         return torch.tensor(values, dtype=dtype, device=device)
 
 
+def add_equal_groups(
+    out_TO: torch.Tensor, x_TI: torch.Tensor, A_NRI: torch.Tensor, B_NOR: torch.Tensor, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Add scale * B A x to `out_TO` in place, for groups of equal length.
+
+    Return x and A x by group: [N, T / N, I] and [N, T / N, R].
+    """
+    x_NTI = x_TI.view(A_NRI.shape[0], -1, x_TI.shape[1])
+    hidden_NTR = torch.bmm(x_NTI, A_NRI.transpose(1, 2))
+    out_TO.view(A_NRI.shape[0], -1, out_TO.shape[1]).baddbmm_(hidden_NTR, B_NOR.transpose(1, 2), alpha=scale)
+    return x_NTI, hidden_NTR
+
+
 class EqualGroups(torch.autograd.Function):
     """The whole layer for groups of equal length, with in-place sums: on a CPU the additions cost as much as the products."""
 
@@ -79,9 +92,7 @@ class EqualGroups(torch.autograd.Function):
     def forward(ctx: Any, x_TI: Any, weight_OI: Any, bias_O: Any, A_NRI: Any, B_NOR: Any, scale: float) -> torch.Tensor:
         """[T, I] -> [T, O], T divisible by N."""
         out_TO = F.linear(x_TI, weight_OI, bias_O)
-        x_NTI = x_TI.view(A_NRI.shape[0], -1, x_TI.shape[1])
-        hidden_NTR = torch.bmm(x_NTI, A_NRI.transpose(1, 2))
-        out_TO.view(A_NRI.shape[0], -1, out_TO.shape[1]).baddbmm_(hidden_NTR, B_NOR.transpose(1, 2), alpha=scale)
+        x_NTI, hidden_NTR = add_equal_groups(out_TO, x_TI, A_NRI, B_NOR, scale)
         ctx.save_for_backward(x_NTI, hidden_NTR, weight_OI, A_NRI, B_NOR)
         ctx.scale = scale
         return out_TO

@@ -1,0 +1,49 @@
+"""Frozen bfloat16 weights in the layout of the CPU's matrix kernels, for decoding.
+
+torch.nn.functional.linear brings a bfloat16 weight into that layout at every call, which costs more than the product itself
+while few rows are decoded. The packed product has the same bits.
+The two operators are those that torch's own compiler uses for frozen weights. A packed copy takes as much memory as the weight.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+def can_pack(weight: torch.Tensor) -> bool:
+    """Return whether torch has a packed layout for this weight: bfloat16 on a CPU with fast bfloat16 products."""
+    return (
+        weight.device.type == "cpu"
+        and weight.dtype == torch.bfloat16
+        and torch.backends.mkldnn.is_available()
+        and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    )
+
+
+class PackedWeight:
+    """A weight [O, I] that is multiplied without a gradient."""
+
+    def __init__(self, weight_OI: torch.Tensor) -> None:
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight_OI.detach(), None)
+
+    def linear(self, x: torch.Tensor, bias_O: torch.Tensor | None) -> torch.Tensor:
+        """[..., I] -> [..., O], for [T, I] with the bits of `torch.nn.functional.linear`.
+
+        That function rounds once more where x has more axes and there is a bias.
+        """
+        out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, bias_O, "none", [], "")
+        return out
+
+
+class PackedHead(nn.Module):
+    """An output head that uses its packed weight wherever no gradient is wanted."""
+
+    def __init__(self, head: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = head.weight, head.bias
+        self.in_features, self.out_features = head.in_features, head.out_features
+        self._packed = PackedWeight(head.weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[..., I] -> [..., O]."""
+        return F.linear(x, self.weight, self.bias) if torch.is_grad_enabled() else self._packed.linear(x, self.bias)
