@@ -5,7 +5,7 @@ stage subprocess runs the same functions.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +115,7 @@ def propose(io: StageIO, config: RunConfig, backend: Backend) -> None:
         io.generation,
     )
     io.write_own("proposals", proposals)
-    count_refused(io, proposing.refusals(proposals))
+    count_refused_proposals(io, proposals)
     io.version(engine=backend.engine_version())
 
 
@@ -150,13 +150,18 @@ def solve(io: StageIO, config: RunConfig, backend: Backend) -> None:
     rollouts = solving.solve(matches, digests, tasks, engine, backend.style(), plan, config.seed, io.generation, again)
     backend.rest()
     io.write_own("rollouts", rollouts)
-    count_refused(io, solving.refusals(backend.style(), rollouts))
+    count_refused_answers(io, backend, rollouts)
     io.version(engine=backend.engine_version())
 
 
-def count_refused(io: StageIO, refused: Mapping[str, int]) -> None:
-    """Count what could not be read, by reason, in the manifest of the stage or part."""
-    io.count(**{f"refused_{reason}": count for reason, count in refused.items()})
+def count_refused_proposals(io: StageIO, proposals: pa.Table) -> None:
+    """Count the proposals that could not be read, by reason, in the manifest of the stage or part."""
+    io.count(**{f"refused_{reason}": count for reason, count in proposing.refusals(proposals).items()})
+
+
+def count_refused_answers(io: StageIO, backend: Backend, rollouts: pa.Table) -> None:
+    """Count the answers that could not be read, by reason, in the manifest of the stage or part."""
+    io.count(**{f"refused_{reason}": count for reason, count in solving.refusals(backend.style(), rollouts).items()})
 
 
 def grade(io: StageIO, config: RunConfig, backend: Backend) -> None:

@@ -7,8 +7,7 @@ from flows.config import RunConfig
 from flows.run.sharding import WRITERS, joined_proposals, joined_rollouts, shard, split_answers
 from flows.run.stage_io import StageIO
 from flows.stages import stage_of
-from flows.steps import STEPS, Step, count_refused, update_part, update_parts
-from stages import propose, solve
+from flows.steps import STEPS, Step, count_refused_answers, count_refused_proposals, update_part, update_parts
 from stages.core import tables
 
 
@@ -41,11 +40,11 @@ def join(io: StageIO, config: RunConfig, backend: Backend) -> None:
     if io.stage == "propose":
         proposals = joined_proposals(io.table("matches"), io.parts(names, tables.PROPOSALS))
         io.write_table("proposals", proposals)
-        count_refused(io, propose.refusals(proposals))
+        count_refused_proposals(io, proposals)
     elif io.stage == "solve":
         rollouts = joined_rollouts(io.table("matches"), io.table("tasks"), io.parts(names, tables.ROLLOUTS))
         io.write_table("rollouts", rollouts)
-        count_refused(io, solve.refusals(backend.style(), rollouts))
+        count_refused_answers(io, backend, rollouts)
     else:
         chosen = list(panels(io, config))
         parts = io.parts(names, tables.ANSWERS)
