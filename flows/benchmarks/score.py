@@ -109,11 +109,11 @@ def score_members(io: StageIO, config: RunConfig, backend: Backend, members: Seq
 def scores_text(scores: pa.Table) -> str:
     """Return the overall scores, and those by kind, as aligned lines."""
     rows = [row for row in scores.to_pylist() if " band " not in row["group"]]
-    lines = [f"{'adapter':16} {'group':10} {'measure':14} {'score':>7} {'± s.e.':>8} {'n':>6}"]
+    lines = [f"{'adapter':16} {'group':13} {'measure':14} {'score':>7} {'± s.e.':>8} {'n':>6}"]
     for row in rows:
         error = "" if row["stderr"] is None else f"{100 * row['stderr']:.2f}"
         score = f"{100 * row['score']:.2f}"
-        lines.append(f"{row['adapter_id']:16} {row['group']:10} {row['measure']:14} {score:>7} {error:>8} {row['problems']:>6}")
+        lines.append(f"{row['adapter_id']:16} {row['group']:13} {row['measure']:14} {score:>7} {error:>8} {row['problems']:>6}")
     return "\n".join(lines)
 
 

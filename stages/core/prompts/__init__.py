@@ -1,4 +1,4 @@
 """Prompt styles: how a task is asked and how an answer is read.
 
-May import: nothing of the project.
+May import: stages.core.values.leading.
 """

@@ -14,10 +14,11 @@ end also closes an open fence or line; where the length limit did, only what is 
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from stages.core.prompts.labelled import DEFINES_F, MAX_MESSAGE, fence
 from stages.core.prompts.styles import CUT_OFF, Kind, Proposed, Triplet, Unparsed, cut_off
+from stages.core.values.leading import leading_arguments, leading_value
 
 SHOWN = 3
 """Programs in a proposal's prompt, at least."""
@@ -181,7 +182,7 @@ class DocumentPrompts:
             program = _program(text[: call.start()] if call else text)
             if call is None:
                 raise Unparsed("no line behind the program starts with f(", "no_input")
-            given = _up_to(text[call.end() :], ")").strip()
+            given = _arguments(text[call.end() :])
             if not given:
                 raise Unparsed("the call has no arguments", "empty")
             return Proposed(program, (given,))
@@ -193,7 +194,7 @@ class DocumentPrompts:
         if truncated and not ended:
             lines.pop()
         calls = (line[call.end() :] for line in lines if (call := _NUMBERED.match(line)))
-        inputs = tuple(given for call in calls if (given := _closed(call)))[:num_inputs]
+        inputs = tuple(given for call in calls if (given := (leading_arguments(call) or "").strip()))[:num_inputs]
         with cut_off(truncated):
             if len(inputs) < num_inputs:
                 raise Unparsed(f"wanted {num_inputs} calls, got {len(inputs)}", "too_few_inputs")
@@ -209,7 +210,7 @@ class DocumentPrompts:
         line, newline, _ = completion.partition("\n")
         cut = truncated and not newline
         with cut_off(cut):
-            found = (_up_to(line, ")") if kind is Kind.ABDUCTION else _value(line.strip(), cut)).strip()
+            found = _arguments(line) if kind is Kind.ABDUCTION else _value(line.strip(), cut)
             if not found:
                 raise Unparsed("the line is empty", "empty")
             return found
@@ -218,48 +219,22 @@ class DocumentPrompts:
 _CALL = re.compile(r"^(?:print\(|assert )?+f\(", re.M)
 _NUMBERED = re.compile(r"(?:[0-9]++[.:)] *+)?+f\(")
 _TELLS = re.compile(r"\bdef\s++f\s*+\(|```")
-_BEHIND_A_VALUE = (",", "#", ";")
-_PROSE = re.compile(r"(?<=\s)(?!(?:and|else|for|if|in|not|or)\b)[A-Za-z]")
-_PIECE = re.compile(r"'(?:[^\\'\n]++|\\.)*+'|\"(?:[^\\\"\n]++|\\.)*+\"|[^'\"\[\](){},#;]++|[^'\"]", re.S)
-# It does not match a string that is not closed: nothing behind that can be told.
 
 
-def _up_to(line: str, end: str) -> str:
-    """The text before the first such character outside strings and brackets. Raises Unparsed if there is none."""
-    for start, mark in _outside(line):
-        if mark == end:
-            return line[:start]
-    raise Unparsed("the call's parenthesis is not closed", "no_input")
+def _arguments(line: str) -> str:
+    """The arguments of a call. Raises Unparsed if the call does not close."""
+    found = leading_arguments(line)
+    if found is None:
+        raise Unparsed("the call's parenthesis is not closed", "no_input")
+    return found.strip()
 
 
 def _value(line: str, cut: bool) -> str:
-    """The text before a comma, a comment, another statement or prose. Raises Unparsed if a line that is cut off has none."""
-    for start, mark in _outside(line):
-        if mark in _BEHIND_A_VALUE:
-            return line[:start]
-        if mark[0] not in "'\"" and (prose := _PROSE.search(mark)):
-            return line[: start + prose.start()]
-    if cut:
+    """The value that the line begins with. Raises Unparsed if a line that is cut off ends within it."""
+    found, ended = leading_value(line)
+    if cut and not ended:
         raise Unparsed(CUT_OFF, "cut_off")
-    return line
-
-
-def _outside(line: str) -> Iterator[tuple[int, str]]:
-    """Yield the pieces outside brackets with their positions: strings, brackets, separators, and the text between them."""
-    depth = at = 0
-    while piece := _PIECE.match(line, at):
-        mark, at = piece[0], piece.end()
-        if depth == 0:
-            yield piece.start(), mark
-        depth += (mark in "([{") - (mark in ")]}")
-
-
-def _closed(call: str) -> str:
-    """The arguments of a call up to its closing parenthesis, empty where it does not close."""
-    try:
-        return _up_to(call, ")").strip()
-    except Unparsed:
-        return ""
+    return found.strip()
 
 
 def _inside(completion: str) -> str:

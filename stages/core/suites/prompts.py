@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from stages.core.suites import math_answers
 from stages.core.suites.exemplars import counted, proved
 from stages.core.suites.problems import Form, Problem
+from stages.core.values.leading import leading_arguments, leading_value
 
 STYLES = ("chat", "completion", "azr")
 
@@ -150,9 +151,9 @@ def continued(problem: Problem, text: str, style: str) -> str | None:
     if style != "completion" or problem.form is Form.MATHEMATICS:
         return answer(problem, text)
     if problem.form is Form.DEDUCTION:
-        return text.strip() or None
+        return leading_value(text.strip())[0].strip() or None
     if problem.form is Form.ABDUCTION:
-        return text.strip().removesuffix(")").strip() or None
+        return (leading_arguments(text) or "").strip() or None
     shown = _stub(problem) if _is_function(problem) and problem.program else ""
     return shown + text.strip("\n") + "\n" if text.strip() else None
 

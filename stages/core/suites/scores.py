@@ -33,7 +33,10 @@ def probe_scores(answers: pa.Table, contestants: Sequence[Contestant]) -> pa.Tab
 
 
 def suite_scores(answers: pa.Table, contestants: Sequence[Contestant]) -> pa.Table:
-    """Return SCORES of a public suite: overall, on the base tests alone (`base`), by slice; avg@n, pass@k for powers of two."""
+    """Return SCORES of a public suite: overall, by slice, and under another rule; avg@n, pass@k for powers of two.
+
+    The other rules: `base` counts the base tests alone, `strict` a literal only where nothing but it was written.
+    """
     return _scores(answers, contestants, _by_slice, lambda fewest: (f"avg@{fewest}", powers(fewest)))
 
 
@@ -41,7 +44,9 @@ def _scores(
     answers: pa.Table, contestants: Sequence[Contestant], slices: Slices, sampled: Callable[[int], tuple[str, list[int]]]
 ) -> pa.Table:
     rows = []
-    listed = answers.drop_columns(["text", "answer"]).to_pylist()
+    written = zip(answers["text"].to_pylist(), answers["answer"].to_pylist(), strict=True)
+    alone = pa.array([_alone(text, answer) for text, answer in written], pa.bool_())
+    listed = answers.drop_columns(["text", "answer"]).append_column("alone", alone).to_pylist()
     for who in contestants:
         own = [row for row in listed if row["member_id"] == who.member_id]
         for group, chosen in slices(own):
@@ -65,6 +70,15 @@ def _by_slice(own: list[Row]) -> Iterator[tuple[str, list[Row]]]:
     kinds = sorted({row["kind"] for row in own})
     for kind in kinds if len(kinds) > 1 else []:
         yield kind, [row for row in own if row["kind"] == kind]
+    for kind in sorted({"input", "output"} & set(kinds)):
+        yield f"{kind} strict", [row | {"correct": row["correct"] and row["alone"]} for row in own if row["kind"] == kind]
+
+
+def _alone(text: str, answer: str | None) -> bool:
+    """Whether a line that begins with its answer ends there; an answer that was found elsewhere has a form of its own."""
+    if not answer or not text.lstrip().startswith(answer):
+        return True
+    return text.strip().removeprefix(answer).strip() in ("", ")")
 
 
 def _measures(rows: Sequence[Row], sampled: Callable[[int], tuple[str, list[int]]]) -> Iterator[tuple[str, ScoreEstimate, int]]:

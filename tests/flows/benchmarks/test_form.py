@@ -12,7 +12,7 @@ from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import open_store
 from stages.core import tables
-from stages.core.suites.scores import Contestant, forms, probe_scores
+from stages.core.suites.scores import Contestant, forms, probe_scores, suite_scores
 from tests.support import example_run
 
 MEMBER = Contestant("s0", "student", "s0-g0001", "0" * 64)
@@ -48,6 +48,23 @@ def test_where_no_answer_has_the_form_nothing_is_said_of_the_right_ones() -> Non
     (greedy, _) = forms(tables.table(lost, tables.ANSWERS))
     assert greedy.formed == 0.0 and math.isnan(greedy.right) and greedy.right_stderr is None
     assert "nan" in forms_text(tables.table(lost, tables.ANSWERS)).splitlines()[1]
+
+
+WRITTEN = [
+    ("output", " [1]", "[1]", True),
+    ("output", " [1]  # as asked", "[1]", False),
+    ("output", ' [1], "Test case 1 failed"', "[1]", False),
+    ("output", "```output\n[1]\n```", "[1]", True),
+    ("input", "1, 2)", "1, 2", True),
+    ("input", "1, 2), 'no'", "1, 2", False),
+]
+
+
+@pytest.mark.parametrize(("kind", "text", "answer", "alone"), WRITTEN)
+def test_a_strict_score_counts_a_literal_where_nothing_but_it_was_written(kind: str, text: str, answer: str, alone: bool) -> None:
+    row = answers()[0] | {"suite": "cruxeval", "kind": kind, "text": text, "answer": answer, "status": "correct", "correct": True}
+    scores = suite_scores(tables.table([row], tables.ANSWERS), [MEMBER]).to_pylist()
+    assert {each["group"]: each["score"] for each in scores} == {"all": 1.0, f"{kind} strict": float(alone)}
 
 
 def test_the_command_prints_them_under_the_scores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -92,6 +92,12 @@ CONTINUED = [
     (OUTPUT, "completion", " [1, 2]", "[1, 2]"),
     (INPUT, "completion", "'a', (1,))", "'a', (1,)"),
     (INPUT, "completion", ")", None),
+    (OUTPUT, "completion", ' [], "Test case 1 failed"', "[]"),
+    (OUTPUT, "completion", " {'a, b': (1, 2)}  # it doubles", "{'a, b': (1, 2)}"),
+    (OUTPUT, "completion", " 'a' # no", "'a'"),
+    (OUTPUT, "completion", "  # nothing", None),
+    (INPUT, "completion", "'(', 2), 'Test case 1 failed'", "'(', 2"),
+    (INPUT, "completion", "[1, 2", None),
     (EVERY[-1], "azr", "so.</think><answer>```output\n1\n```</answer>", None),
 ]
 

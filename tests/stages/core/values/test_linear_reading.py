@@ -217,6 +217,7 @@ SEEING = (
     "stages.core.prompts.fences",
     "stages.core.method.gates",
     "stages.core.highlight",
+    "stages.core.values.leading",
     "stages.core.values.literal_tokens",
     "stages.core.values.literals",
     "stages.core.sandbox.verdicts",
@@ -264,7 +265,7 @@ FOUND = {name: pattern for pattern, name in {pattern: name for name, pattern in 
 MATCHED = {
     "flows.judging.line_ids._IN_TEXT",
     "stages.core.prompts.document._NUMBERED",
-    "stages.core.prompts.document._PIECE",
+    "stages.core.values.leading._PIECE",
     "stages.core.values.literal_tokens.TOKEN",
     "stages.core.values.literals._INTEGERS",
     "stages.core.suites.math_answers._SINGLE",
