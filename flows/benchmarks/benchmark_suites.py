@@ -10,7 +10,16 @@ import pyarrow as pa
 from flows.backend import PROBE, Backend
 from flows.benchmarks import targets
 from flows.benchmarks.contamination import contamination
-from flows.benchmarks.score import contestants_of, folder_of_run, forms_text, probe_folder, request_for, score_run, scores_text
+from flows.benchmarks.score import (
+    changes_text,
+    contestants_of,
+    folder_of_run,
+    forms_text,
+    probe_folder,
+    request_for,
+    score_run,
+    scores_text,
+)
 from flows.benchmarks.suite_data import suite_of, suites_folder
 from flows.benchmarks.suite_score import (
     ELSEWHERE,
@@ -28,6 +37,7 @@ from flows.monitoring.meter import Meter
 from flows.monitoring.progress import Display
 from flows.run.run import Run
 from flows.storage import Store
+from stages.core.suites.scores import by_band, by_slice
 from stages.core.suites.statistics import compare
 
 
@@ -50,6 +60,10 @@ def benchmark(arguments: Namespace, store: Store, run: Run | None) -> int:
         print(f"{suite}, {len(request.problems)} problems, style {request.style}\n{scores_text(scores)}")
         print(_comparisons(target, request), end="")
         print(f"stored under {target.run.run_id}/benchmarks/{folder_of(target, request)}")
+        if run is not None and arguments.against is not None:
+            earlier, same = _target(_earlier(arguments), store, run, suite)
+            _scored(earlier, same)
+            print(changes_text(_answers(target, request), _answers(earlier, same), by_slice, arguments.against))
     return 0
 
 
@@ -62,6 +76,8 @@ def _check(arguments: Namespace) -> None:
         raise ConfigError("benchmark: --adapter takes an id with RUN, a PEFT folder with --model")
     if arguments.contamination and not arguments.run:
         raise ConfigError("benchmark: --contamination requires RUN, whose tasks and seed rows it compares")
+    if arguments.against is not None and (not arguments.run or arguments.adapter):
+        raise ConfigError("benchmark: --against compares generations of RUN; leave out --model, --completions and --adapter")
     for suite in arguments.suite:
         if suite not in PROBE:
             suite_of(suite)
@@ -69,19 +85,32 @@ def _check(arguments: Namespace) -> None:
         raise ConfigError("benchmark: --since and --until apply only to --suite livecodebench, whose problems have dates")
 
 
+def _earlier(arguments: Namespace) -> Namespace:
+    """The same request for the generation of `--against`."""
+    return Namespace(**(vars(arguments) | {"generation": arguments.against}))
+
+
 def _probe_of_run(arguments: Namespace, run: Run, suite: str) -> None:
-    where = (arguments.adapter, arguments.generation, arguments.limit, arguments.attempts, arguments.members)
     if arguments.dry_run:
-        contestants = contestants_of(run, *where[:2], arguments.members)
+        contestants = contestants_of(run, arguments.adapter, arguments.generation, arguments.members)
         count = problems_of(suite, RunConfig(), None, arguments.limit)
         print(
             f"{suite}: {len(count)} problems, {len(contestants)} adapters, "
             f"{(1 + arguments.attempts) * len(contestants) * len(count)} answers"
         )
         return
-    scores = score_run(run, suite, *where)
-    answers = run.read_table(f"benchmarks/{probe_folder(run, suite, *where)}/answers.parquet", "answers")
+    scores, answers = _probe_scores(arguments, run, suite)
     print(f"{suite}\n{scores_text(scores)}\n\n{forms_text(answers)}")
+    if arguments.against is not None:
+        _, before = _probe_scores(_earlier(arguments), run, suite)
+        print(f"\n{changes_text(answers, before, by_band, arguments.against)}")
+
+
+def _probe_scores(arguments: Namespace, run: Run, suite: str) -> tuple[pa.Table, pa.Table]:
+    """Return SCORES and ANSWERS."""
+    where = (arguments.adapter, arguments.generation, arguments.limit, arguments.attempts, arguments.members)
+    scores = score_run(run, suite, *where)
+    return scores, run.read_table(f"benchmarks/{probe_folder(run, suite, *where)}/answers.parquet", "answers")
 
 
 def _target(arguments: Namespace, store: Store, run: Run | None, suite: str) -> tuple[BenchmarkTarget, BenchmarkRequest]:
@@ -142,8 +171,7 @@ def _comparisons(target: BenchmarkTarget, request: BenchmarkRequest) -> str:
     """Return every adapter's comparison with the base model, paired by problem."""
     if len(target.contestants) < 2 or target.contestants[0].member_id != "base":
         return ""
-    uri = f"benchmarks/{folder_of(target, request)}/answers.parquet"
-    rows = [row for row in target.run.read_table(uri, "answers").to_pylist() if row["greedy"]]
+    rows = [row for row in _answers(target, request).to_pylist() if row["greedy"]]
     own: dict[str, dict[str, float]] = {}
     for row in rows:
         own.setdefault(row["member_id"], {})[row["problem_id"]] = float(row["correct"])
@@ -153,3 +181,7 @@ def _comparisons(target: BenchmarkTarget, request: BenchmarkRequest) -> str:
         error = "" if found.stderr is None else f" ± {100 * found.stderr:.2f}"
         lines.append(f"{name} - base: {100 * found.difference:+.2f}{error}, better on {found.better}, worse on {found.worse}\n")
     return "".join(lines)
+
+
+def _answers(target: BenchmarkTarget, request: BenchmarkRequest) -> pa.Table:
+    return target.run.read_table(f"benchmarks/{folder_of(target, request)}/answers.parquet", "answers")

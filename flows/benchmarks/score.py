@@ -20,7 +20,8 @@ from flows.run.stage_io import StageIO
 from stages.benchmark import SamplingPlan, answer_probe, chosen_problems, own_words
 from stages.core import tables
 from stages.core.population import Member, population_after
-from stages.core.suites.scores import Contestant, forms, probe_scores
+from stages.core.suites.changes import changes
+from stages.core.suites.scores import Contestant, Slices, forms, probe_scores
 
 
 def score_run(
@@ -125,6 +126,21 @@ def forms_text(answers: pa.Table) -> str:
         errors = ["" if error is None else f"{100 * error:.2f}" for error in (one.formed_stderr, one.right_stderr)]
         how = "greedy" if one.greedy else "sampled"
         lines.append(f"{one.adapter_id:16} {how:8} {formed:>7} {errors[0]:>8} {right:>15} {errors[1]:>8} {one.problems:>6}")
+    return "\n".join(lines)
+
+
+def changes_text(after: pa.Table, before: pa.Table, slices: Slices, generation: int) -> str:
+    """Return the change of each score since `generation`, paired by problem, as aligned lines."""
+    since = "since the start" if generation < 0 else f"since generation {generation}"
+    lines = [f"{since:16} {'measure':14} {'change':>7} {'± s.e.':>8} {'better':>7} {'worse':>6} {'n':>6}"]
+    for one in changes(after, before, slices):
+        if " band " in one.group:
+            continue
+        found = one.found
+        error = "" if found.stderr is None else f"{100 * found.stderr:.2f}"
+        change = f"{100 * found.difference:+.2f}"
+        counts = f"{found.better:>7} {found.worse:>6} {found.problems:>6}"
+        lines.append(f"{one.group:16} {one.measure:14} {change:>7} {error:>8} {counts}")
     return "\n".join(lines)
 
 

@@ -18,6 +18,9 @@ def add(command: Add) -> None:
     parser.add_argument("--adapter", action="append", default=[], help="id of an adapter, or with --model a PEFT folder")
     parser.add_argument("--members", default="students", help="students (default), all, top:N by fitness, or ids with commas")
     parser.add_argument("--generation", type=int, help="score the members as trained in this generation; -1: the start")
+    parser.add_argument(
+        "--against", type=int, metavar="GENERATION", help="also score that generation, and print the paired change since then"
+    )
     parser.add_argument("--data", metavar="DIR", help="local copies of the suites (default: the hub, or POPULORA_SUITES)")
     parser.add_argument("--limit", type=int, default=0, help="problems to score, evenly spread (0: all)")
     parser.add_argument("--attempts", type=int, default=0, help="sampled attempts next to the greedy one, for avg@k and pass@k")

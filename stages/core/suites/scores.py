@@ -29,7 +29,7 @@ class Contestant:
 
 def probe_scores(answers: pa.Table, contestants: Sequence[Contestant]) -> pa.Table:
     """Return SCORES of the project's probe: overall, by kind, and by kind and band; sampled attempts as avg@1 and pass@n."""
-    return _scores(answers, contestants, _by_band, lambda fewest: ("avg@1", [fewest]))
+    return _scores(answers, contestants, by_band, lambda fewest: ("avg@1", [fewest]))
 
 
 def suite_scores(answers: pa.Table, contestants: Sequence[Contestant]) -> pa.Table:
@@ -37,16 +37,14 @@ def suite_scores(answers: pa.Table, contestants: Sequence[Contestant]) -> pa.Tab
 
     The other rules: `base` counts the base tests alone, `strict` a literal only where nothing but it was written.
     """
-    return _scores(answers, contestants, _by_slice, lambda fewest: (f"avg@{fewest}", powers(fewest)))
+    return _scores(answers, contestants, by_slice, lambda fewest: (f"avg@{fewest}", powers(fewest)))
 
 
 def _scores(
     answers: pa.Table, contestants: Sequence[Contestant], slices: Slices, sampled: Callable[[int], tuple[str, list[int]]]
 ) -> pa.Table:
     rows = []
-    written = zip(answers["text"].to_pylist(), answers["answer"].to_pylist(), strict=True)
-    alone = pa.array([_alone(text, answer) for text, answer in written], pa.bool_())
-    listed = answers.drop_columns(["text", "answer"]).append_column("alone", alone).to_pylist()
+    listed = scored_rows(answers)
     for who in contestants:
         own = [row for row in listed if row["member_id"] == who.member_id]
         for group, chosen in slices(own):
@@ -55,7 +53,15 @@ def _scores(
     return tables.table(rows, tables.SCORES)
 
 
-def _by_band(own: list[Row]) -> Iterator[tuple[str, list[Row]]]:
+def scored_rows(answers: pa.Table) -> list[Row]:
+    """Return ANSWERS as rows without their texts, which `alone` replaces: whether a literal stands on its line alone."""
+    written = zip(answers["text"].to_pylist(), answers["answer"].to_pylist(), strict=True)
+    alone = pa.array([_alone(text, answer) for text, answer in written], pa.bool_())
+    return list(answers.drop_columns(["text", "answer"]).append_column("alone", alone).to_pylist())
+
+
+def by_band(own: list[Row]) -> Iterator[tuple[str, list[Row]]]:
+    """Yield the slices of the project's probe: everything, each kind, each kind's bands."""
     yield "all", own
     for kind in sorted({row["kind"] for row in own}):
         yield kind, [row for row in own if row["kind"] == kind]
@@ -63,7 +69,8 @@ def _by_band(own: list[Row]) -> Iterator[tuple[str, list[Row]]]:
         yield f"{kind} band {band}", [row for row in own if (row["kind"], row["band"]) == (kind, band)]
 
 
-def _by_slice(own: list[Row]) -> Iterator[tuple[str, list[Row]]]:
+def by_slice(own: list[Row]) -> Iterator[tuple[str, list[Row]]]:
+    """Yield the slices of a public suite: everything, each kind, and everything or a kind under another rule."""
     yield "all", own
     if any(row["kind"] in ("humaneval", "mbpp") for row in own):
         yield "base", [row | {"correct": row["correct"] or row["status"] == "base_only"} for row in own]

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from flows.benchmarks.benchmark_suites import benchmark
-from flows.benchmarks.score import forms_text
+from flows.benchmarks.score import forms_text, probe_folder
 from flows.cli import _parser
+from flows.config import ConfigError
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import open_store
@@ -81,3 +82,41 @@ def test_the_command_prints_them_under_the_scores(tmp_path: Path, capsys: pytest
     assert printed[0] == "probe-dev" and printed[2].split()[:4] == ["s0-g0001", "all", "pass@1", "greedy"]
     assert printed[-2].split() == ["s0-g0001", "greedy", "75.00", "25.00", "33.33", "31.43", "4"]
     assert printed[-1].split()[:3] == ["s0-g0001", "sampled", "62.50"]
+
+
+def test_the_command_prints_what_has_changed_since_an_earlier_generation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = open_store(str(tmp_path))
+    with hold(store, "smoke") as epoch:
+        run = example_run.build(Run(store, "smoke", epoch), 2)
+        for generation, correct in ((1, True), (-1, False)):
+            table = tables.table([row | {"correct": correct and row["problem_id"] != "p3"} for row in answers()], tables.ANSWERS)
+            folder = probe_folder(run, "probe-dev", [], generation, 4, 2, "students")
+            refs = [run.write_table_at(f"benchmarks/{folder}/answers.parquet", table, tables.ANSWERS)]
+            refs.append(run.write_table_at(f"benchmarks/{folder}/scores.parquet", probe_scores(table, [MEMBER]), tables.SCORES))
+            run.commit_benchmark(folder, [], refs, {}, {}, {})
+    words = [
+        "benchmark",
+        "smoke",
+        "--suite",
+        "probe-dev",
+        "--limit",
+        "4",
+        "--attempts",
+        "2",
+        "--generation",
+        "1",
+        "--against",
+        "-1",
+    ]
+    assert benchmark(_parser().parse_args(words), store, Run(store, "smoke")) == 0
+    printed = capsys.readouterr().out.splitlines()
+    at = next(number for number, line in enumerate(printed) if line.startswith("since the start"))
+    assert printed[at + 1].split() == ["all", "pass@1", "greedy", "+75.00", "25.00", "3", "0", "4"]
+
+
+def test_changes_are_between_generations_of_a_run() -> None:
+    words = ["benchmark", "--model", "somewhere", "--suite", "probe-dev", "--against", "0"]
+    with pytest.raises(ConfigError, match="--against compares generations of RUN"):
+        benchmark(_parser().parse_args(words), open_store("/nowhere"), None)

@@ -1,0 +1,53 @@
+"""How much a population's scores have changed since an earlier generation, paired problem by problem. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from stages.core.suites.scores import Row, Slices, attempts_of, scored_rows
+from stages.core.suites.statistics import Comparison, compare, pass_at_k
+
+
+@dataclass(frozen=True)
+class ScoreChange:
+    """The change of one measure on one slice of the problems, members averaged within each problem."""
+
+    group: str
+    measure: str
+    found: Comparison
+
+
+def changes(after: pa.Table, before: pa.Table, slices: Slices) -> Iterator[ScoreChange]:
+    """Yield the changes between two tables of ANSWERS to the same problems, by slice; only measures that both have."""
+    earlier = dict(slices(scored_rows(before)))
+    for group, rows in slices(scored_rows(after)):
+        was = _measures(earlier.get(group, []))
+        for measure, now in _measures(rows).items():
+            if measure in was:
+                yield ScoreChange(group, measure, compare(now, was[measure]))
+
+
+def _measures(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+    """Return each measure's score of every problem."""
+    own: dict[str, list[Row]] = {}
+    for row in rows:
+        own.setdefault(row["member_id"], []).append(row)
+    found: dict[str, dict[str, float]] = {}
+    greedy = [attempts_of(each, greedy=True) for each in own.values()]
+    if any(greedy):
+        found["pass@1 greedy"] = _mean([_pass(each, 1) for each in greedy])
+    drawn = [attempts_of(each, greedy=False) for each in own.values()]
+    if any(drawn):
+        fewest = min(len(attempts) for each in drawn for attempts in each.values())
+        for k in sorted({1, fewest}):
+            found[f"pass@{k}"] = _mean([_pass(each, k) for each in drawn])
+    return found
+
+
+def _pass(attempts: Mapping[str, Sequence[bool]], k: int) -> dict[str, float]:
+    return {problem: pass_at_k(len(each), sum(each), k) for problem, each in attempts.items()}
+
+
+def _mean(members: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {problem: sum(each[problem] for each in members) / len(members) for problem in members[0]}
