@@ -49,21 +49,21 @@ def benchmark(arguments: Namespace, store: Store, run: Run | None) -> int:
             assert run is not None
             print(contamination(run, suite, Path(arguments.data) if arguments.data else suites_folder()).text())
             continue
+        asked = [arguments] if arguments.against is None else [arguments, _earlier(arguments)]
         if run is not None and suite in PROBE and not arguments.completions:
-            _probe_of_run(arguments, run, suite)
+            _probe_of_run(asked, run, suite)
             continue
-        target, request = _target(arguments, store, run, suite)
+        found = [_target(each, store, run, suite) for each in asked]
         if arguments.dry_run:
-            print(_plan(target, request))
+            print("\n".join(_plan(target, request) for target, request in found))
             continue
-        scores = _scored(target, request)
-        print(f"{suite}, {len(request.problems)} problems, style {request.style}\n{scores_text(scores)}")
-        print(_comparisons(target, request), end="")
-        print(f"stored under {target.run.run_id}/benchmarks/{folder_of(target, request)}")
-        if run is not None and arguments.against is not None:
-            earlier, same = _target(_earlier(arguments), store, run, suite)
-            _scored(earlier, same)
-            print(changes_text(_answers(target, request), _answers(earlier, same), by_slice, arguments.against))
+        for target, request in found:
+            scores = _scored(target, request)
+            print(f"{suite}, {len(request.problems)} problems, style {request.style}\n{scores_text(scores)}")
+            print(_comparisons(target, request), end="")
+            print(f"stored under {target.run.run_id}/benchmarks/{folder_of(target, request)}")
+        if arguments.against is not None:
+            print(changes_text(*(_answers(*one) for one in found), by_slice, arguments.against))
     return 0
 
 
@@ -76,8 +76,8 @@ def _check(arguments: Namespace) -> None:
         raise ConfigError("benchmark: --adapter takes an id with RUN, a PEFT folder with --model")
     if arguments.contamination and not arguments.run:
         raise ConfigError("benchmark: --contamination requires RUN, whose tasks and seed rows it compares")
-    if arguments.against is not None and (not arguments.run or arguments.adapter):
-        raise ConfigError("benchmark: --against compares generations of RUN; leave out --model, --completions and --adapter")
+    if arguments.against is not None:
+        _check_against(arguments)
     for suite in arguments.suite:
         if suite not in PROBE:
             suite_of(suite)
@@ -85,25 +85,36 @@ def _check(arguments: Namespace) -> None:
         raise ConfigError("benchmark: --since and --until apply only to --suite livecodebench, whose problems have dates")
 
 
+def _check_against(arguments: Namespace) -> None:
+    if not arguments.run or arguments.adapter or arguments.contamination:
+        raise ConfigError(
+            "benchmark: --against compares generations of RUN; leave out --model, --completions, --adapter and --contamination"
+        )
+    if arguments.members not in ("students", "all") and not arguments.members.startswith("top:"):
+        raise ConfigError("benchmark: --against compares the members of two generations; choose them with students, all or top:N")
+    if arguments.against < -1:
+        raise ConfigError(f"benchmark: --against {arguments.against}: give a generation, or -1 for the start")
+
+
 def _earlier(arguments: Namespace) -> Namespace:
-    """The same request for the generation of `--against`."""
+    """Return the same request for the generation of `--against`."""
     return Namespace(**(vars(arguments) | {"generation": arguments.against}))
 
 
-def _probe_of_run(arguments: Namespace, run: Run, suite: str) -> None:
-    if arguments.dry_run:
-        contestants = contestants_of(run, arguments.adapter, arguments.generation, arguments.members)
-        count = problems_of(suite, RunConfig(), None, arguments.limit)
-        print(
-            f"{suite}: {len(count)} problems, {len(contestants)} adapters, "
-            f"{(1 + arguments.attempts) * len(contestants) * len(count)} answers"
-        )
+def _probe_of_run(asked: list[Namespace], run: Run, suite: str) -> None:
+    contestants = [contestants_of(run, each.adapter, each.generation, each.members) for each in asked]
+    if asked[0].dry_run:
+        members, first = sum(map(len, contestants)), asked[0]
+        count = len(problems_of(suite, RunConfig(), None, first.limit))
+        print(f"{suite}: {count} problems, {members} adapters, {(1 + first.attempts) * members * count} answers")
         return
-    scores, answers = _probe_scores(arguments, run, suite)
-    print(f"{suite}\n{scores_text(scores)}\n\n{forms_text(answers)}")
-    if arguments.against is not None:
-        _, before = _probe_scores(_earlier(arguments), run, suite)
-        print(f"\n{changes_text(answers, before, by_band, arguments.against)}")
+    tables = []
+    for each in asked:
+        scores, answers = _probe_scores(each, run, suite)
+        print(f"{suite}\n{scores_text(scores)}\n\n{forms_text(answers)}")
+        tables.append(answers)
+    if len(tables) > 1:
+        print(f"\n{changes_text(*tables, by_band, asked[1].generation)}")
 
 
 def _probe_scores(arguments: Namespace, run: Run, suite: str) -> tuple[pa.Table, pa.Table]:

@@ -20,7 +20,7 @@ from flows.run.stage_io import StageIO
 from stages.benchmark import SamplingPlan, answer_probe, chosen_problems, own_words
 from stages.core import tables
 from stages.core.population import Member, population_after
-from stages.core.suites.changes import changes
+from stages.core.suites.changes import score_changes
 from stages.core.suites.scores import Contestant, Slices, forms, probe_scores
 
 
@@ -133,7 +133,7 @@ def changes_text(after: pa.Table, before: pa.Table, slices: Slices, generation: 
     """Return the change of each score since `generation`, paired by problem, as aligned lines."""
     since = "since the start" if generation < 0 else f"since generation {generation}"
     lines = [f"{since:16} {'measure':14} {'change':>7} {'± s.e.':>8} {'better':>7} {'worse':>6} {'n':>6}"]
-    for one in changes(after, before, slices):
+    for one in score_changes(after, before, slices):
         if " band " in one.group:
             continue
         found = one.found

@@ -19,7 +19,10 @@ def add(command: Add) -> None:
     parser.add_argument("--members", default="students", help="students (default), all, top:N by fitness, or ids with commas")
     parser.add_argument("--generation", type=int, help="score the members as trained in this generation; -1: the start")
     parser.add_argument(
-        "--against", type=int, metavar="GENERATION", help="also score that generation, and print the paired change since then"
+        "--against",
+        type=int,
+        metavar="GENERATION",
+        help="also score that generation (-1: the start), and print the paired change since then",
     )
     parser.add_argument("--data", metavar="DIR", help="local copies of the suites (default: the hub, or POPULORA_SUITES)")
     parser.add_argument("--limit", type=int, default=0, help="problems to score, evenly spread (0: all)")

@@ -220,7 +220,7 @@ SCORES = _schema(
         "role": _STR,
         "adapter_id": _STR,
         "adapter_sha256": _STR,
-        "group": _STR,  # `all`, a kind, or kind and band
+        "group": _STR,  # all, a kind, kind and band; `base` and `… strict`: the same problems under another rule
         "measure": _STR,  # pass@1 greedy, pass@8, ...
         "score": _FLOAT,
         "problems": _INT,

@@ -18,8 +18,12 @@ class ScoreChange:
     found: Comparison
 
 
-def changes(after: pa.Table, before: pa.Table, slices: Slices) -> Iterator[ScoreChange]:
-    """Yield the changes between two tables of ANSWERS to the same problems, by slice; only measures that both have."""
+def score_changes(after: pa.Table, before: pa.Table, slices: Slices) -> Iterator[ScoreChange]:
+    """Yield the changes between two tables of ANSWERS to the same problems, by slice; only measures that both have.
+
+    Measures are the greedy attempt, and pass@1 and pass@n of n sampled ones. Raises ValueError if members answered different
+    problems.
+    """
     earlier = dict(slices(scored_rows(before)))
     for group, rows in slices(scored_rows(after)):
         was = _measures(earlier.get(group, []))
@@ -50,4 +54,6 @@ def _pass(attempts: Mapping[str, Sequence[bool]], k: int) -> dict[str, float]:
 
 
 def _mean(members: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    if len({frozenset(each) for each in members}) > 1:
+        raise ValueError("the members were scored on different problems")
     return {problem: sum(each[problem] for each in members) / len(members) for problem in members[0]}

@@ -69,6 +69,7 @@ _ABDUCTION = (
 # What follows a function at the left margin is no part of it: EvalPlus's stop words, and `assert`, which its sanitizer drops.
 _AFTER = ("\nif __name__", "\ndef main(", "\nprint(", "\nassert ", "\n```")
 _AFTER_STUB = (*_AFTER, "\ndef ", "\nclass ", "\nimport ", "\nfrom ")
+_LINE_RULE = b"leading value"  # changed with the rule: scores read by different rules are never mixed
 _AFTER_TASK = (*_AFTER, '\n"""')
 
 
@@ -84,10 +85,12 @@ def wording(problem: Problem, style: str) -> Wording:
 
 
 def digest(problems: Iterable[Problem], style: str) -> str:
-    """sha256 over how all of them are worded."""
+    """sha256 over how all of them are worded, and over the rule by which a completed line is read."""
     total = hashlib.sha256()
     for problem in problems:
         total.update(repr(wording(problem, style)).encode())
+        if style == "completion" and problem.form in (Form.DEDUCTION, Form.ABDUCTION):
+            total.update(_LINE_RULE)
     return total.hexdigest()
 
 

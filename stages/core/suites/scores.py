@@ -14,6 +14,8 @@ from stages.core import tables
 from stages.core.suites.statistics import ScoreEstimate, average, passing, powers
 
 Row = dict[str, Any]
+LITERALS = {"input", "output"}
+"""The kinds of CRUXEval, whose answers are literals."""
 Slices = Callable[[list[Row]], Iterator[tuple[str, list[Row]]]]
 
 
@@ -55,8 +57,10 @@ def _scores(
 
 def scored_rows(answers: pa.Table) -> list[Row]:
     """Return ANSWERS as rows without their texts, which `alone` replaces: whether a literal stands on its line alone."""
-    written = zip(answers["text"].to_pylist(), answers["answer"].to_pylist(), strict=True)
-    alone = pa.array([_alone(text, answer) for text, answer in written], pa.bool_())
+    written = zip(answers["kind"], answers["text"], answers["answer"], strict=True)
+    alone = pa.array(
+        [kind.as_py() not in LITERALS or _alone(text.as_py(), answer.as_py()) for kind, text, answer in written], pa.bool_()
+    )
     return list(answers.drop_columns(["text", "answer"]).append_column("alone", alone).to_pylist())
 
 
@@ -77,15 +81,16 @@ def by_slice(own: list[Row]) -> Iterator[tuple[str, list[Row]]]:
     kinds = sorted({row["kind"] for row in own})
     for kind in kinds if len(kinds) > 1 else []:
         yield kind, [row for row in own if row["kind"] == kind]
-    for kind in sorted({"input", "output"} & set(kinds)):
+    for kind in sorted(LITERALS & set(kinds)):
         yield f"{kind} strict", [row | {"correct": row["correct"] and row["alone"]} for row in own if row["kind"] == kind]
 
 
 def _alone(text: str, answer: str | None) -> bool:
-    """Whether a line that begins with its answer ends there; an answer that was found elsewhere has a form of its own."""
-    if not answer or not text.lstrip().startswith(answer):
+    """Whether a completed line ends where its answer does. An answer that was found in a longer text has a form of its own."""
+    line = text.strip()
+    if not answer or "\n" in line or not line.startswith(answer):
         return True
-    return text.strip().removeprefix(answer).strip() in ("", ")")
+    return line.removeprefix(answer).strip() in ("", ")")
 
 
 def _measures(rows: Sequence[Row], sampled: Callable[[int], tuple[str, list[int]]]) -> Iterator[tuple[str, ScoreEstimate, int]]:

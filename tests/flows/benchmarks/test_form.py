@@ -58,6 +58,7 @@ WRITTEN = [
     ("output", "```output\n[1]\n```", "[1]", True),
     ("input", "1, 2)", "1, 2", True),
     ("input", "1, 2), 'no'", "1, 2", False),
+    ("output", "1. The loop ends.\n```output\n1\n```", "1", True),
 ]
 
 
@@ -113,10 +114,25 @@ def test_the_command_prints_what_has_changed_since_an_earlier_generation(
     assert benchmark(_parser().parse_args(words), store, Run(store, "smoke")) == 0
     printed = capsys.readouterr().out.splitlines()
     at = next(number for number, line in enumerate(printed) if line.startswith("since the start"))
-    assert printed[at + 1].split() == ["all", "pass@1", "greedy", "+75.00", "25.00", "3", "0", "4"]
+    assert [line.split() for line in printed[at + 1 :] if line.startswith("all")] == [
+        ["all", "pass@1", "greedy", "+75.00", "25.00", "3", "0", "4"],
+        ["all", "pass@1", "+75.00", "25.00", "3", "0", "4"],
+        ["all", "pass@2", "+75.00", "25.00", "3", "0", "4"],
+    ]
+    assert benchmark(_parser().parse_args([*words, "--dry-run"]), store, Run(store, "smoke")) == 0
+    assert "4 adapters, 48 answers" in capsys.readouterr().out
 
 
-def test_changes_are_between_generations_of_a_run() -> None:
-    words = ["benchmark", "--model", "somewhere", "--suite", "probe-dev", "--against", "0"]
-    with pytest.raises(ConfigError, match="--against compares generations of RUN"):
-        benchmark(_parser().parse_args(words), open_store("/nowhere"), None)
+REFUSED = [
+    (["--model", "somewhere", "--against", "0"], "compares generations of RUN"),
+    (["smoke", "--adapter", "s0-start", "--against", "0"], "compares generations of RUN"),
+    (["smoke", "--contamination", "--against", "0"], "compares generations of RUN"),
+    (["smoke", "--members", "s0-g0001", "--against", "0"], "choose them with students, all or top:N"),
+    (["smoke", "--against", "-2"], "-2: give a generation, or -1 for the start"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), REFUSED)
+def test_changes_are_between_the_members_of_two_generations_of_a_run(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        benchmark(_parser().parse_args(["benchmark", *words, "--suite", "probe-dev"]), open_store("/nowhere"), None)

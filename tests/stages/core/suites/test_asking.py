@@ -107,6 +107,13 @@ def test_the_answer_of_a_continuation(problem: Any, style: str, text: str, wante
     assert continued(problem, text, style) == wanted
 
 
+def test_a_change_of_the_rule_for_lines_makes_other_scores_of_lines_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = [([OUTPUT, INPUT], "completion"), ([OUTPUT, INPUT], "chat"), ([BODY, ADD, STDIN], "completion")]
+    before = [prompts.digest(*each) for each in asked]
+    monkeypatch.setattr(prompts, "_LINE_RULE", b"another")
+    assert [prompts.digest(*each) == was for each, was in zip(asked, before, strict=True)] == [False, True, True]
+
+
 def test_a_text_ends_before_its_first_stop_sequence() -> None:
     assert before_stop("a\n```\nb\nprint(", ("\nprint(", "\n```")) == "a"
     assert before_stop("a", ()) == before_stop("a", ("b",)) == "a"
