@@ -65,7 +65,7 @@ def test_the_mean_and_the_largest_token_have_a_bound_each():
 def test_the_bounds_follow_the_arithmetic_unless_they_are_configured():
     assert Backend(load("smoke")).drift_bounds() == BOUNDS["float32"]
     assert Backend(load("one-gpu", ["model.device=cuda"])).drift_bounds() == BOUNDS["bfloat16"]
-    on_cpu = Backend(load("one-gpu", ["model.device=cpu"]))
+    on_cpu = Backend(load("laptop"))
     assert on_cpu.drift_bounds() == BOUNDS["bfloat16" if fast_bfloat16() else "float32"]
     assert on_cpu.engine_version()["dtype"] == ("bfloat16" if fast_bfloat16() else "float32")
     configured = load("one-gpu", ["engine.max_drift=0.3", "engine.max_token_drift=2.0"])
