@@ -230,7 +230,21 @@ class Backend:
         """Return a fresh adapter for this model: A from the run's seed, B zero. Every member starts with it."""
         from stages.core.lora.adapter_files import initial_adapter
 
-        return initial_adapter(self._lora.shapes(), self.config.model.rank, self.config.seed)
+        return initial_adapter(self._target_shapes(), self.config.model.rank, self.config.seed)
+
+    def _target_shapes(self) -> dict[str, tuple[int, int]]:
+        """Module path -> (O, I) of each adapted layer, without loading the model for it: vLLM may have the GPU."""
+        if "_lora" in self.__dict__:
+            shapes: dict[str, tuple[int, int]] = self._lora.shapes()
+            return shapes
+        import torch
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        from stages.core.training.grouped_lora import target_shapes
+
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(self.model_path))
+        return target_shapes(model, self.config.model.targets)
 
     def model_digest(self) -> str:
         """Identify the base model: a digest of its folder's files, or of a hub model's name and commit."""

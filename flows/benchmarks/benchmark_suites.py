@@ -63,7 +63,8 @@ def benchmark(arguments: Namespace, store: Store, run: Run | None) -> int:
             print(_comparisons(target, request), end="")
             print(f"stored under {target.run.run_id}/benchmarks/{folder_of(target, request)}")
         if arguments.against is not None:
-            print(changes_text(*(_answers(*one) for one in found), by_slice, arguments.against))
+            after, before = (_answers(*one) for one in found)
+            print(changes_text(after, before, by_slice, arguments.against))
     return 0
 
 
@@ -114,7 +115,8 @@ def _probe_of_run(asked: list[Namespace], run: Run, suite: str) -> None:
         print(f"{suite}\n{scores_text(scores)}\n\n{forms_text(answers)}")
         tables.append(answers)
     if len(tables) > 1:
-        print(f"\n{changes_text(*tables, by_band, asked[1].generation)}")
+        after, before = tables
+        print(f"\n{changes_text(after, before, by_band, asked[1].generation)}")
 
 
 def _probe_scores(arguments: Namespace, run: Run, suite: str) -> tuple[pa.Table, pa.Table]:

@@ -106,6 +106,7 @@ class TorchTrainer:
         self._lora.load([adapter.weights for adapter in adapters.values()])
         with torch.no_grad():
             tokens = self.accumulate(rows, self._settings.micro_batch_tokens)
+        self._give_back()
         apart = {name: np.abs(tokens.of(slot)["drift"]) for slot, name in enumerate(adapters)}
         return {name: Drift(float(own.mean()), float(own.max())) for name, own in apart.items() if len(own)}
 
@@ -122,7 +123,14 @@ class TorchTrainer:
             metrics |= {"grad_norm": float(norms_N[slot]), "nonfinite": float(not finite), "micro_batch_tokens": float(budget)}
             updates[name] = Update(stepped, finite, metrics)
         self._lora.clear_gradients()
+        del gradients_NP
+        self._give_back()
         return updates
+
+    def _give_back(self) -> None:
+        """Release the GPU memory that torch keeps cached: an engine in another process may need it next."""
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def _accumulate_or_halve(self, samples: Samples) -> tuple[TokenValues, int]:
         """Compute the gradients of the whole step; if the device runs out of memory, retry once with half the budget."""

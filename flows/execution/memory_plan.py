@@ -1,0 +1,164 @@
+"""The memory that a run needs at its largest moments, by arithmetic: `populora run --dry-run` says where they fit.
+
+A moment is what one device holds at once. The transformers engine and the trainer share a process and one copy of the base model.
+vLLM has a process of its own; it reserves a share of the card for the rollout and gives it back while the trainer updates. The
+trainer's base and adapters stay on the card all the time.
+
+The terms of the forward and backward passes were counted tensor by tensor, with torch's FakeTensorMode, on this project's own
+trainer; tests/flows/execution/test_memory_plan.py counts them again. Those of the optimizer step and of vLLM were added up from
+the code. What a process needs besides tensors is assumed, not measured on a GPU. On a CPU, processes have needed 1.3 to 1.8 times
+their tensors. A line is about one card that engine and trainer share; shards on other cards need no more.
+"""
+
+from dataclasses import dataclass
+
+from flows.config import RunConfig
+from flows.execution.decoder_shape import DecoderShape, adapter_parameters
+
+GIB = 1024**3
+CARDS = {"24 GB": 24e9, "80 GB": 80e9}
+SPARE = 0.05  # of a card: what fragmentation takes
+CONTEXT = 0.5e9  # of each process that uses a GPU
+ASLEEP = 1.5e9  # what vLLM keeps of a card while it sleeps: its context and its graphs
+CHUNK = 2**26  # logits at once: CHUNK_ELEMENTS of stages.core.training.loss
+BLOCKS = 5 * 4  # bytes of a logit while its chunk is reduced: five blocks in fp32, four without an entropy bonus
+PASS = 2**29  # of the widest activations while prompts are read: PASS_BYTES of stages.core.engines.decoding
+BACKWARD = 1.3  # a recomputed layer with the gradients inside it, in activations of one layer
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What one device holds at once, in bytes by purpose."""
+
+    name: str
+    parts: dict[str, float]
+
+    @property
+    def total(self) -> float:
+        """The sum of the parts, in bytes."""
+        return sum(self.parts.values())
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{purpose} {size / GIB:.1f}" for purpose, size in self.parts.items() if size >= 0.05 * GIB)
+        return f"{self.name} {self.total / GIB:.1f} GiB ({shown})"
+
+
+def memory_lines(config: RunConfig, shape: DecoderShape, members: int) -> list[str]:
+    """Return the plan's lines about memory: each moment, and the cards on which the largest fits."""
+    if config.model.device == "cpu":
+        if config.engine.kind == "vllm":
+            return ["memory           no estimate for vLLM on a CPU"]
+        return [f"memory           {moment}" for moment in shared_process(config, shape, members)]
+    if config.engine.kind == "transformers":
+        moments = shared_process(config, shape, members)
+        fitting = [name for name, size in CARDS.items() if _largest(moments) + CONTEXT <= (1 - SPARE) * size]
+        return [*(f"memory           {moment}" for moment in moments), _fits(fitting)]
+    lines, fitting = [], []
+    for name, size in CARDS.items():
+        moments = beside_vllm(config, shape, members, size)
+        lacking = engine_needs(config, shape, members) - config.engine.memory_share * size
+        lines += [f"memory {name:9} {moment}" for moment in moments]
+        if lacking > 0:
+            share = f"vLLM's share of {config.engine.memory_share:g}"
+            lines.append(f"                 {share} is {lacking / GIB:.1f} GiB too small")
+        elif _largest(moments) <= (1 - SPARE) * size:
+            fitting.append(name)
+    return [*lines, _fits(fitting)]
+
+
+def shared_process(config: RunConfig, shape: DecoderShape, members: int) -> list[Moment]:
+    """Return the moments of a process that holds the transformers engine and the trainer.
+
+    bfloat16 counts as such on a CPU, too; one without the units computes in float32, in twice the memory.
+    """
+    width, parameters = _width(config), adapter_parameters(shape, config.model.targets, config.model.rank)
+    base = {"base": float(shape.parameters * width)}
+    on_cpu = config.model.device == "cpu"
+    if on_cpu and width == 2:
+        base["packed base"] = float(shape.parameters * width)  # where the CPU has AVX-512 BF16: packed_weights.py
+    cache = config.engine.batch_tokens * cache_bytes(shape, width)
+    reading = PASS if on_cpu else 4 * PASS  # a layer has four tensors of that width; a CPU reads prompts in small passes
+    stored = 16 if on_cpu else 4  # bytes of a trained parameter: on a CPU also the weights and moments as they were read
+    trained = {"adapters": float(stored * parameters * _trained(config, members))}
+    return [
+        Moment("rollout", base | {"adapters": 4.0 * parameters * members, "cache": cache, "prompt pass": reading}),
+        Moment("update", base | trained | _update(config, shape, members)),
+    ]
+
+
+def beside_vllm(config: RunConfig, shape: DecoderShape, members: int, card: float) -> list[Moment]:
+    """Return the moments of a card of that many bytes that vLLM and the trainer share."""
+    parameters = adapter_parameters(shape, config.model.targets, config.model.rank)
+    trainer = {"trainer's base": float(shape.parameters * _width(config)), "context": CONTEXT}
+    checked = max(_trained(config, members), members // 2)  # one role's adapters, when engine and trainer are compared
+    return [
+        Moment("rollout", {"vLLM": config.engine.memory_share * card, "adapters": 4.0 * parameters * checked} | trainer),
+        Moment(
+            "update",
+            {"vLLM asleep": ASLEEP, "adapters": 4.0 * parameters * _trained(config, members)}
+            | trainer
+            | _update(config, shape, members),
+        ),
+    ]
+
+
+def engine_needs(config: RunConfig, shape: DecoderShape, members: int) -> float:
+    """Return the bytes without which vLLM does not start: weights, adapters, the widest pass, one text as long as the window."""
+    width, parameters = _width(config), adapter_parameters(shape, config.model.targets, config.model.rank)
+    window = min(config.engine.window or shape.window, shape.window)
+    passing = max(8192, window) * width * (3.0 * shape.feed_forward + 4 * shape.hidden)
+    return (shape.parameters + members * parameters) * width + passing + window * cache_bytes(shape, width)
+
+
+def cache_bytes(shape: DecoderShape, width: int) -> float:
+    """Return the bytes of keys and values at one position."""
+    return 2.0 * shape.layers * shape.head * shape.key_value_heads * width
+
+
+def update_peaks(
+    shape: DecoderShape, parameters: int, adapters: int, positions: int, width: int, checkpointing: bool
+) -> dict[str, dict[str, float]]:
+    """Return what an update of that many adapters holds besides base and adapters, at each point that may be its largest.
+
+    `positions` are those of a micro-batch. A layer keeps four tensors of the feed-forward width, six of the hidden width and two
+    more in fp32, and its keys and values; with checkpointing it keeps its input alone, and the backward pass computes it again.
+    """
+    key_value = shape.head * shape.key_value_heads
+    layer = positions * (width * (4 * shape.feed_forward + 6 * shape.hidden + 4 * key_value) + 8.0 * shape.hidden)
+    gradients, again = 4.0 * adapters * parameters, BACKWARD * layer if checkpointing else 0.0
+    if checkpointing:
+        kept = positions * shape.layers * width * float(shape.hidden)
+    else:
+        rounded = adapters * parameters * width if width < 4 else 0  # factors in the activations' type
+        kept = shape.layers * layer + rounded
+    head = float(BLOCKS * min(CHUNK, positions * shape.vocabulary))
+    return {
+        "loss": {"activations": kept, "output head": head},
+        "backward begins": {"activations": kept, "recomputed layer": again},
+        "backward ends": {"gradients": gradients, "recomputed layer": again},
+        "step": {"gradients": 2 * gradients, "optimizer step": 28.0 * parameters},
+    }
+
+
+def _update(config: RunConfig, shape: DecoderShape, members: int) -> dict[str, float]:
+    rule, parameters = config.learning, adapter_parameters(shape, config.model.targets, config.model.rank)
+    positions = max(rule.micro_batch_tokens, config.propose.max_new_tokens, config.solve.max_new_tokens)
+    peaks = update_peaks(shape, parameters, _trained(config, members), positions, _width(config), rule.gradient_checkpointing)
+    return max(peaks.values(), key=lambda parts: sum(parts.values()))
+
+
+def _trained(config: RunConfig, members: int) -> int:
+    """Return how many adapters one pass trains."""
+    return min(members, config.learning.adapters_per_group or members)
+
+
+def _width(config: RunConfig) -> int:
+    return 2 if config.model.dtype == "bfloat16" else 4
+
+
+def _largest(moments: list[Moment]) -> float:
+    return max(moment.total for moment in moments)
+
+
+def _fits(cards: list[str]) -> str:
+    return f"fits             {', '.join(f'1 x {name}' for name in cards) or 'no card of ' + ' or '.join(CARDS)}"

@@ -1,0 +1,149 @@
+"""What the plan says of memory: its terms are counted on the trainer itself, with tensors that hold nothing."""
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import AutoModelForCausalLM, Qwen2Config
+
+from flows.config import load
+from flows.execution.decoder_shape import KNOWN, DecoderShape, adapter_parameters
+from flows.execution.estimate import plan
+from flows.execution.memory_plan import CHUNK, PASS, beside_vllm, engine_needs, shared_process, update_peaks
+from stages.core.engines.decoding import PASS_BYTES
+from stages.core.training import torch_trainer
+from stages.core.training.grouped_lora import attach
+from stages.core.training.loss import CHUNK_ELEMENTS, Objective
+from stages.core.training.packing import Samples, lay_out, micro_batches, pack_rows
+from stages.core.training.torch_trainer import Settings, TokenValues, TorchTrainer
+
+TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+class Living(TorchDispatchMode):
+    """Counts the bytes of the tensors that are alive, and their peak; those in `known` count nothing."""
+
+    def __init__(self, known: list[torch.Tensor]) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self._sizes = {tensor.untyped_storage()._cdata: 0 for tensor in known}
+
+    def __torch_dispatch__(self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, torch.Tensor):
+                self._add(tensor.untyped_storage())
+        return out
+
+    def _add(self, storage: Any) -> None:
+        if storage._cdata not in self._sizes:
+            self._sizes[storage._cdata] = storage.nbytes()
+            self.now += storage.nbytes()
+            self.peak = max(self.peak, self.now)
+            weakref.finalize(storage, self._drop, storage._cdata)
+
+    def _drop(self, key: int) -> None:
+        self.now -= self._sizes.pop(key)
+
+
+class Nothing(TokenValues):
+    """Measures nothing: a fake tensor has no values."""
+
+    def add(self, slots_T: np.ndarray, **values_T: torch.Tensor) -> None:
+        pass
+
+
+def counted(shape: DecoderShape, rank: int, adapters: int, budget: int, lengths: tuple[int, int], checkpointing: bool) -> Any:
+    """The peak bytes of a forward and backward pass over one full micro-batch, and its positions."""
+    prompt, completion = lengths
+    rows, attempts = max(1, budget // (prompt + 8 * (completion - 1))), 8
+    slots = np.sort(np.repeat(np.arange(rows) % adapters, attempts))
+    prompts = [[1 + row] * prompt for row in range(rows) for _ in range(attempts)]
+    completions, samples = [[5] * completion for _ in slots], len(slots)
+    columns = Samples(
+        tuple(f"a{n}" for n in range(adapters)), slots, prompts, completions, [np.zeros(completion)] * samples, np.ones(samples)
+    )
+    batch = lay_out(
+        micro_batches(pack_rows(list(slots), prompts, completions, 1 << 20), budget)[0], prompts, completions, adapters, 0
+    )
+    config = Qwen2Config(
+        hidden_size=shape.hidden,
+        num_hidden_layers=shape.layers,
+        intermediate_size=shape.feed_forward,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.key_value_heads,
+        vocab_size=shape.vocabulary,
+        tie_word_embeddings=shape.tied,
+    )
+    settings = Settings(Objective(entropy_bonus=0.0, importance_cap=2.0), gradient_checkpointing=checkpointing)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        lora = attach(model, TARGETS, rank, rank, adapters)
+        trainer = TorchTrainer(lora, 0, settings)
+        lora.checkpoint(checkpointing)
+        with Living([*model.parameters(), *model.buffers(), lora.parameters_NP]) as living:
+            trainer._loss(batch, columns, Nothing()).backward()
+    return living.peak, batch.ids_BL.size
+
+
+SIZES = [
+    ("Qwen2.5-Coder-0.5B", 16, 4, 2048, (200, 20), False),
+    ("Qwen2.5-Coder-1.5B", 32, 8, 8192, (500, 100), False),
+    ("Qwen2.5-Coder-1.5B", 32, 8, 8192, (500, 100), True),
+    ("Qwen2.5-Coder-7B", 32, 8, 16384, (500, 1000), True),
+    ("Qwen2.5-Coder-7B", 32, 2, 32768, (500, 1000), True),
+]
+
+
+@pytest.mark.parametrize(("name", "rank", "adapters", "budget", "lengths", "checkpointing"), SIZES)
+def test_the_terms_of_the_update_are_those_of_the_trainer(
+    name: str,
+    rank: int,
+    adapters: int,
+    budget: int,
+    lengths: tuple[int, int],
+    checkpointing: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch_trainer, "_check_model", lambda *_: None)  # it compares values, and there are none
+    shape = KNOWN[name]
+    peak, positions = counted(shape, rank, adapters, budget, lengths, checkpointing)
+    found = update_peaks(shape, adapter_parameters(shape, TARGETS, rank), adapters, positions, 2, checkpointing)
+    assert peak == pytest.approx(max(sum(found[point].values()) for point in found if point != "step"), rel=0.1)
+
+
+def test_the_plan_s_constants_are_the_code_s() -> None:
+    assert (CHUNK, PASS) == (CHUNK_ELEMENTS, PASS_BYTES)
+
+
+def test_a_card_holds_vllm_s_share_and_the_trainer_in_turn() -> None:
+    config, shape = load("paper"), KNOWN["Qwen2.5-Coder-7B"]
+    rollout, update = beside_vllm(config, shape, 8, 80e9)
+    assert rollout.parts["vLLM"] == 48e9 and "vLLM" not in update.parts
+    assert rollout.parts["trainer's base"] == update.parts["trainer's base"] == 2 * shape.parameters
+    assert update.total < rollout.total < 80e9
+    assert engine_needs(config, shape, 8) > 2 * shape.parameters
+
+
+def test_a_processor_holds_engine_and_trainer_at_once() -> None:
+    config, shape = load("laptop"), KNOWN["Qwen2.5-Coder-0.5B"]
+    rollout, update = shared_process(config, shape, 4)
+    assert rollout.parts["packed base"] == rollout.parts["base"] == 2 * shape.parameters
+    assert update.parts["activations"] > rollout.parts["cache"]
+
+
+def test_only_cards_on_which_every_moment_fits_are_named() -> None:
+    assert plan(load("paper")).count("memory 24 GB") == 2
+    assert "fits             1 x 80 GB" in plan(load("paper")).splitlines()
+    assert "fits             1 x 24 GB, 1 x 80 GB" in plan(load("one-gpu")).splitlines()
+    small = plan(load("one-gpu", ["engine.memory_share=0.1"]))
+    assert "vLLM's share of 0.1 is" in small and "fits             1 x 80 GB" in small.splitlines()
+    large = plan(load("one-gpu", ["learning.gradient_checkpointing=false", "learning.micro_batch_tokens=65536"]))
+    assert "no card of 24 GB or 80 GB" in large
+    assert "fits" not in plan(load("laptop"))

@@ -1,0 +1,15 @@
+"""The composition root: what it builds for a configuration, and what it does not need to."""
+
+import numpy as np
+
+from flows.backend import Backend
+from flows.config import load
+
+
+def test_the_first_adapters_need_the_model_s_shape_and_not_the_model() -> None:
+    cold, warm = Backend(load("chaos")), Backend(load("chaos"))
+    warm.trainer()
+    first, again = cold.initial_adapter(), warm.initial_adapter()
+    assert "_lora" in vars(warm) and "_lora" not in vars(cold)
+    assert list(first.weights) == list(again.weights)
+    assert all(np.array_equal(first.weights[name], again.weights[name]) for name in first.weights)
