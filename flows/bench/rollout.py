@@ -81,7 +81,9 @@ class _Bench:
         from stages.core.lora.adapter_files import initial_adapter
         from stages.core.training.grouped_lora import target_shapes
 
-        model, rank = model_of(arguments), arguments.rank
+        # every configuration of the seed model computes in float32
+        dtype = arguments.dtype or ("float32" if arguments.shape == "seed" else "bfloat16")
+        model, rank = model_of(arguments, dtype), arguments.rank
         shapes = target_shapes(model, TARGETS)
         self.adapters = {f"a{n}": initial_adapter(shapes, rank, n).weights for n in range(num_adapters)}
         self.engine: Any = (_vllm if arguments.engine == "vllm" else _transformers)(model, rank, num_adapters)

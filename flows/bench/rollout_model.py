@@ -38,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompts", type=int, default=2, help="with --model: prompts of an adapter")
     parser.add_argument("--attempts", type=int, default=8, help="with --model: completions of a prompt")
     parser.add_argument("--longest", type=int, default=LENGTHS[1], help="with --model: tokens of the longest completion")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16", help="with --model: as in model.dtype")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), help="as model.dtype (default: bfloat16; seed: float32)")
     parser.add_argument(
         "--vllm-python", type=existing, default="", help="with --model: an interpreter with vLLM, measured as a rival"
     )
@@ -58,10 +58,13 @@ def measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield tokens per second and memory of our engine against each rival; `ratio` over 1: ours is better."""
     from flows.bench.turns import in_turns
 
-    spec = {
-        name: getattr(arguments, name) for name in ("instructions", "prompts", "attempts", "longest", "dtype", "rank", "threads")
+    spec = {name: getattr(arguments, name) for name in ("instructions", "prompts", "attempts", "longest", "rank", "threads")}
+    spec |= {
+        "dtype": arguments.dtype or "bfloat16",
+        "model": str(Path(arguments.model).resolve()),
+        "device": arguments.device,
+        "adapters": arguments.against,
     }
-    spec |= {"model": str(Path(arguments.model).resolve()), "device": arguments.device, "adapters": arguments.against}
     places = {"ours": (sys.executable, PROJECT, "transformers"), "model_generate": (sys.executable, PROJECT, "generate")}
     if arguments.vllm_python:
         places["vllm"] = (arguments.vllm_python, PROJECT, "vllm")
