@@ -29,6 +29,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 LENGTHS = (20, 200)  # tokens of a completion
 OWN = (20, 100)  # tokens of a prompt after the instructions
+VLLM_CACHE = "3"  # GiB
 _ANSWER = "side: "
 
 
@@ -95,6 +96,8 @@ class Side:
 
     def __enter__(self) -> "Side":
         environment = os.environ | {"PYTHONPATH": str(self._checkout), "OMP_NUM_THREADS": str(self._threads)}
+        # on a CPU vLLM takes half the machine's memory by default, and the sides share it
+        environment.setdefault("VLLM_CPU_KVCACHE_SPACE", VLLM_CACHE)
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self._process = subprocess.Popen(self._command, cwd=self._checkout, env=environment, **pipes)  # type: ignore[call-overload]
         return self

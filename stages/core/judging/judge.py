@@ -1,17 +1,15 @@
 """The judge: grades tasks and answers from the sandbox's verdicts alone. The run's stages and the commands share it.
 
 Design: answers are parsed as literals on the host, sent to the sandbox as data and compared as canonical typed text. Expected
-values never enter the sandbox. Equal runs within one call are made once. Memory is constant: results stream in input order.
+values never enter the sandbox. A task or an answer runs on one input after another until an input decides against it, or until
+its runs have used their processor time: an endless loop costs one time limit, not one for each input.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
-from stages.core.row_errors import ItemFailed
-from stages.core.sandbox.protocol import IDLE, TICK, Job, Sandbox, SandboxUnavailable, Status, Verdict
+from stages.core.judging.job_stream import judged
+from stages.core.sandbox.protocol import Job, Sandbox, Status, Verdict
 from stages.core.values.canonical import (
     LiteralError,
     TooLarge,
@@ -22,10 +20,9 @@ from stages.core.values.canonical import (
     to_literal,
 )
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-_REMEMBERED = 20_000
-_TRIVIAL = Job("def f():\n    return 0", "", False)  # keeps the stream moving if many items in a row need no run
+ANSWER_LIMITS = 5.0
+"""Processor time of all runs of a task or an answer, in limits of one run. With the default of 2 s: 10 s."""
+_SLOW = "the runs so far have used all processor time of an answer"
 
 
 @dataclass(frozen=True)
@@ -72,12 +69,12 @@ def judge_tasks(sandbox: Sandbox, items: Iterable[TaskItem | None]) -> Iterator[
 
     Raise SandboxUnavailable, or ItemFailed if our own code fails at an item.
     """
-    return _judge(sandbox, items, _task_jobs, _task_verdict)
+    return judged(sandbox, items, _next_task_job, _task_verdict)
 
 
 def judge_answers(sandbox: Sandbox, items: Iterable[AnswerItem | None]) -> Iterator[Judgement]:
     """Yield one judgement per answer, in order. None in items: nothing to read at the moment. Raise as `judge_tasks` does."""
-    return _judge(sandbox, items, _answer_jobs, _judgement)
+    return judged(sandbox, items, _next_answer_job, _judgement)
 
 
 def input_text(text: str) -> str:
@@ -85,111 +82,10 @@ def input_text(text: str) -> str:
     return arguments_literal(parse_arguments(text))
 
 
-def _judge(
-    sandbox: Sandbox,
-    items: Iterable[Item | None],
-    plan: Callable[[Item], list[Job]],
-    finish: Callable[[Item, list[Verdict]], Result],
-) -> Iterator[Result]:
-    """Stream items through the sandbox. `waiting` is bounded by the sandbox's window and the trivial jobs."""
-    known: dict[Job, Verdict | None] = {}
-    sent: deque[Job] = deque()
-    waiting: deque[tuple[Item, list[Job], list[Verdict | None]]] = deque()
-    source, place = _Source(items), _Place()
-
-    def jobs() -> Iterator[Job]:
-        quiet = 0
-        for item in source:
-            if item is None:
-                yield IDLE
-                continue
-            with place.of(place.taken):
-                needed = plan(item)
-            place.taken += 1
-            fresh = [job for job in dict.fromkeys(needed) if job not in known]
-            known.update((job, None) for job in fresh)
-            # take known verdicts now, so that dropping them from the cache later is harmless
-            waiting.append((item, needed, [known[job] for job in needed]))
-            quiet = 0 if fresh else quiet + 1
-            for job in fresh or ([_TRIVIAL] if quiet % 256 == 255 else []):
-                sent.append(job)
-                yield job
-
-    def finished(everything: bool) -> Iterator[Result]:
-        while waiting:
-            item, needed, found = waiting[0]
-            verdicts = [old if old is not None else known.get(job) for job, old in zip(needed, found, strict=True)]
-            if any(verdict is None for verdict in verdicts):
-                assert not everything, "the sandbox ended without a verdict for every job"
-                return
-            waiting.popleft()
-            with place.of(place.done):
-                result = finish(item, [verdict for verdict in verdicts if verdict is not None])
-            place.done += 1
-            yield result
-
-    for verdict in _named(sandbox.run(jobs()), source, place):
-        if verdict is not TICK:
-            known[sent.popleft()] = verdict
-        yield from finished(False)
-        _forget(known, waiting)
-    yield from finished(True)
-
-
-class _Source(Iterator[Item | None]):
-    """The items and what ended them: an error of their producer is attributed to the producer."""
-
-    def __init__(self, items: Iterable[Item | None]) -> None:
-        self.items = iter(items)
-        self.error: Exception | None = None
-
-    def __next__(self) -> Item | None:
-        try:
-            return next(self.items)
-        except Exception as error:
-            self.error = error
-            raise
-
-
-class _Place:
-    """Counter of the items taken and done; names the item at which our code fails."""
-
-    def __init__(self) -> None:
-        self.taken = self.done = 0
-
-    @contextmanager
-    def of(self, item: int) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            raise ItemFailed(item, item, error) from error
-
-
-def _named(verdicts: Iterator[Verdict], source: _Source[Any], place: _Place) -> Iterator[Verdict]:
-    """Yield the verdicts; an error while inputs are sent and values received belongs to one of the items in flight."""
-    try:
-        yield from verdicts
-    except (SandboxUnavailable, ItemFailed):
-        raise
-    except Exception as error:
-        if error is source.error:
-            raise
-        raise ItemFailed(place.done, place.taken, error) from error
-
-
-def _forget(known: dict[Job, Verdict | None], waiting: deque[Any]) -> None:
-    """Drop the oldest verdicts over the limit; verdicts that a waiting item still needs are younger than any waiting item."""
-    if len(known) > _REMEMBERED + 100 and not waiting:
-        for job in [job for job, verdict in known.items() if verdict is not None][:-_REMEMBERED]:
-            del known[job]
-    elif len(known) > 4 * _REMEMBERED:
-        needed = {job for _, jobs, _ in waiting for job in jobs}
-        for job in [job for job, verdict in known.items() if verdict is not None and job not in needed][:-_REMEMBERED]:
-            del known[job]
-
-
-def _task_jobs(item: TaskItem) -> list[Job]:
-    return [Job(item.program, text, True) for text in item.inputs]
+def _next_task_job(item: TaskItem, verdicts: list[Verdict]) -> Job | None:
+    if len(verdicts) == len(item.inputs) or _used_up(verdicts) or (verdicts and verdicts[-1].status is not Status.VALID):
+        return None
+    return Job(item.program, item.inputs[len(verdicts)], True)
 
 
 def _task_verdict(item: TaskItem, verdicts: list[Verdict]) -> TaskVerdict:
@@ -199,8 +95,10 @@ def _task_verdict(item: TaskItem, verdicts: list[Verdict]) -> TaskVerdict:
     for number, verdict in enumerate(verdicts, 1):
         problem = _problem(verdict)
         if problem:
-            where = f"input {number}: " if len(verdicts) > 1 else ""
+            where = f"input {number}: " if len(item.inputs) > 1 else ""
             return TaskVerdict(problem[0], (), (), where + problem[1], key)
+    if len(verdicts) < len(item.inputs):
+        return TaskVerdict(Status.TIMEOUT, (), (), f"input {len(verdicts) + 1}: {_SLOW}", key)
     values = tuple(verdict.value for verdict in verdicts if verdict.value is not None)
     outputs = tuple(verdict.text or to_literal(value) for verdict, value in zip(verdicts, values, strict=True))
     return TaskVerdict(Status.VALID, outputs, values, "", key)
@@ -228,17 +126,34 @@ def compare_literal(answer: str, value: str) -> Judgement:
     return Judgement("correct", True, "") if given == value else Judgement("wrong", False, "another value")
 
 
-def _answer_jobs(item: AnswerItem) -> list[Job]:
+def _used_up(verdicts: Sequence[Verdict]) -> bool:
+    return sum(verdict.limits_used for verdict in verdicts) > ANSWER_LIMITS
+
+
+def _next_answer_job(item: AnswerItem, verdicts: list[Verdict]) -> Job | None:
     if item.answer is None or item.kind == "deduction":
-        return []
+        return None
     if item.kind == "abduction":
-        try:
-            return [Job(item.program, arguments_literal(parse_arguments(item.answer)), False)]
-        except (LiteralError, TooLarge):
-            return []
+        return None if verdicts else _abduction_job(item.program, item.answer)
     if item.kind == "induction":
-        return [Job(item.answer, text, False) for text in item.inputs]
+        return _next_induction_job(item, item.answer, verdicts)
     raise ValueError(f"unknown kind {item.kind!r}")
+
+
+def _abduction_job(program: str, answer: str) -> Job | None:
+    try:
+        return Job(program, arguments_literal(parse_arguments(answer)), False)
+    except (LiteralError, TooLarge):
+        return None
+
+
+def _next_induction_job(item: AnswerItem, answer: str, verdicts: list[Verdict]) -> Job | None:
+    last = len(verdicts) - 1
+    if verdicts and (verdicts[last].status is not Status.VALID or verdicts[last].value != item.values[last]):
+        return None
+    if len(verdicts) == len(item.inputs) or _used_up(verdicts):
+        return None
+    return Job(answer, item.inputs[len(verdicts)], False)
 
 
 def _judgement(item: AnswerItem, verdicts: list[Verdict]) -> Judgement:
@@ -248,12 +163,15 @@ def _judgement(item: AnswerItem, verdicts: list[Verdict]) -> Judgement:
         return compare_literal(item.answer, item.values[0])
     if not verdicts:
         return _unread(item)
-    for number, (verdict, value) in enumerate(zip(verdicts, item.values, strict=True), 1):
-        where = f"input {number}: " if len(verdicts) > 1 else ""
+    num_runs = len(item.inputs) if item.kind == "induction" else 1
+    for number, verdict in enumerate(verdicts, 1):
+        where, value = f"input {number}: " if num_runs > 1 else "", item.values[number - 1]
         if verdict.status is not Status.VALID:
             return Judgement(verdict.status, False, where + verdict.detail)
         if verdict.value != value:
             return Judgement("wrong", False, where + "another value")
+    if len(verdicts) < num_runs:
+        return Judgement(Status.TIMEOUT, False, f"input {len(verdicts) + 1}: {_SLOW}")
     return Judgement("correct", True, "")
 
 

@@ -10,7 +10,7 @@ import select
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from stages.core.sandbox.link import CANARIES, Link, Record, RunLimits, Worker, core_for, runner_digest
 from stages.core.sandbox.protocol import IDLE, TICK, Job, SandboxUnavailable, Status, Verdict
@@ -248,7 +248,8 @@ class Pool:
         elif not record.alone and near_limit(runs, limits.cpu_seconds, limits.wall_seconds):
             stream.alone.append(record)
         else:
-            worker.unconfirmed.append((record, found))
+            used = max(run.cpu for run in runs) / limits.cpu_seconds
+            worker.unconfirmed.append((record, replace(found, limits_used=used)))
 
     def _confirm(self, worker: Worker, stream: _Stream) -> None:
         self.deaths = 0

@@ -6,7 +6,7 @@ sandbox that cannot answer raises `SandboxUnavailable`. A dead sandbox must neve
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
@@ -51,7 +51,7 @@ class Verdict:
 
     `program_key` is the digest of the normalised syntax tree (canonical names, no comments or docstrings), None for single runs
     and if the program does not parse. It is computed before any part of the program runs. `lines`: (line, times it ran) of a
-    traced run that returned a value.
+    traced run that returned a value. `limits_used`: processor time of the longest of its runs, in limits of one run.
     """
 
     status: Status
@@ -60,6 +60,8 @@ class Verdict:
     program_key: str | None
     text: str | None = None  # the value as `repr` writes it (dict order as in the program); None: derive it from `value`
     lines: tuple[tuple[int, int], ...] = ()
+    # not part of the outcome: the same run takes another time on another day
+    limits_used: float = field(default=0.0, compare=False)
 
 
 IDLE = Job("", "", False)

@@ -1,162 +1,152 @@
-"""The generator of programs, its keys, the probe's halves, and the rows that pretraining reads."""
+"""Tasks and answers are run on one input after another, and no further than the input that decides."""
 
-import ast
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Iterator
 
-import numpy as np
-import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from stages.core.seed_model import probe, seed_tokenizer
-from stages.core.seed_model.pretraining_data import ANSWERS, BROAD, ROW, make_rows
-from stages.core.seed_model.program_blocks import LEVELS
-from stages.core.seed_model.program_grammar import ScalarDraws
-from stages.core.seed_model.programs import (
-    MAX_OUTPUT,
-    Behaviours,
-    Program,
-    ProgramKeys,
-    compile_own,
-    draw_program,
-    program_key,
-    run_own,
+from stages.core.judging.judge import AnswerItem, Judgement, TaskItem, judge_answers, judge_tasks
+from stages.core.sandbox.protocol import IDLE, TICK, Job, Status, Verdict
+from tests.support.fakes import TableSandbox
+
+INPUTS = tuple("0123456789")
+
+
+class Recording(TableSandbox):
+    """Writes down what was run; `used` is the processor time of a run, in limits."""
+
+    def __init__(self, known: dict[tuple[str, str], str], used: float = 0.0) -> None:
+        super().__init__(known)
+        self.ran: list[tuple[str, str]] = []
+        self.used = used
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[Verdict]:
+        def seen() -> Iterator[Job]:
+            for job in jobs:
+                if job is not IDLE:
+                    self.ran.append((job.program, job.input))
+                yield job
+
+        for verdict in super().run(seen()):
+            found = Verdict(verdict.status, verdict.value, verdict.detail, verdict.program_key, verdict.text, (), self.used)
+            yield TICK if verdict is TICK else found
+
+
+class Late(Recording):
+    """Keeps verdicts back as long as it gets new jobs, as a sandbox with many jobs in flight does."""
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[Verdict]:
+        held: list[Job] = []
+        for job in jobs:
+            if job is not IDLE:
+                held.append(job)
+                continue
+            yield TICK
+            yield from super().run(held)
+            held = []
+        yield from super().run(held)
+
+
+def induction(answer: str, values: Iterable[str] = "0" * 10) -> AnswerItem:
+    return AnswerItem("induction", "", INPUTS, tuple(values), answer)
+
+
+def says(program: str, **outcomes: str) -> dict[tuple[str, str], str]:
+    """Return what a program does with an input ("_3": the value or status at input 3); 0 elsewhere."""
+    return {(program, name.removeprefix("_")): outcome for name, outcome in outcomes.items()}
+
+
+@pytest.mark.parametrize(
+    ("known", "runs", "judgement"),
+    [
+        ({}, 10, Judgement("correct", True, "")),
+        (says("p", _0="timeout", _1="timeout"), 1, Judgement("timeout", False, "input 1: as told")),
+        (says("p", _2="7"), 3, Judgement("wrong", False, "input 3: another value")),
+        (says("p", _9="error"), 10, Judgement("error", False, "input 10: as told")),
+    ],
 )
-from tests.sandbox.test_keys import program_keys
-
-BENCHMARKS = Path(__file__).parents[4] / "infra" / "benchmarks"
-NOTHING = ProgramKeys(frozenset(), frozenset())
-
-
-def draw(seed: int) -> ScalarDraws:
-    return ScalarDraws(np.random.default_rng(seed))
+def test_an_answer_runs_no_further_than_the_pair_that_decides(
+    known: dict[tuple[str, str], str], runs: int, judgement: Judgement
+) -> None:
+    sandbox = Recording(known)
+    assert list(judge_answers(sandbox, [induction("p")])) == [judgement]
+    assert sandbox.ran == [("p", text) for text in INPUTS[:runs]]
 
 
-def drawn(seed: int, level: int, count: int, num_inputs: int = 10) -> list[Program]:
-    source = draw(seed)
-    return [draw_program(source, level, num_inputs) for _ in range(count)]
+def test_a_task_runs_no_further_than_its_first_invalid_input() -> None:
+    sandbox = Recording(says("loops", _1="timeout"))
+    first, second = judge_tasks(sandbox, [TaskItem("loops", INPUTS), TaskItem("fine", ("1", "2"))])
+    assert (first.status, first.detail, first.program_key) == (Status.TIMEOUT, "input 2: as told", "key of loops")
+    assert (second.status, second.values) == (Status.VALID, ("0", "0"))
+    assert sorted(sandbox.ran) == [("fine", "1"), ("fine", "2"), ("loops", "0"), ("loops", "1")]
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_equal_seeds_give_equal_programs(level: int) -> None:
-    first, second, other = drawn(1, level, 20), drawn(1, level, 20), drawn(2, level, 20)
-    assert first == second
-    assert first != other
+def test_an_answer_has_processor_time_for_all_its_runs_together() -> None:
+    slow, fits = Recording({}, used=0.9), Recording({}, used=0.5)
+    assert list(judge_answers(slow, [induction("p")])) == [
+        Judgement("timeout", False, "input 7: the runs so far have used all processor time of an answer")
+    ]
+    assert len(slow.ran) == 6  # 5.4 limits
+    assert list(judge_answers(fits, [induction("p")])) == [Judgement("correct", True, "")]
+    (task,) = judge_tasks(Recording({}, used=0.9), [TaskItem("p", INPUTS)])
+    assert (task.status, task.values) == (Status.TIMEOUT, ())
+    assert task.detail == "input 7: the runs so far have used all processor time of an answer"
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_programs_do_what_their_pairs_say(level: int) -> None:
-    for program in drawn(3, level, 60):
-        function = compile_own(program.source)
-        assert len(set(program.inputs)) == len(program.outputs) == 10
-        assert len(set(program.outputs)) > 1
-        for given, got in zip(program.inputs, program.outputs, strict=True):
-            arguments = ast.literal_eval(f"[{given}]")
-            assert run_own(function, arguments) == got
-            assert len(got) <= MAX_OUTPUT
-            assert repr(ast.literal_eval(got)) == got
+def test_a_last_run_may_use_up_the_processor_time() -> None:
+    (judgement,) = judge_answers(Recording({}, used=5.5), [AnswerItem("induction", "", ("1",), ("0",), "p")])
+    assert judgement == Judgement("correct", True, "")
 
 
-def test_programs_differ_widely_and_grow_with_the_level() -> None:
-    programs = {level: drawn(4, level, 300, 1) for level in LEVELS}
-    different = [len({program_key(each.source) for each in programs[level]}) for level in LEVELS]
-    lines = [float(np.mean([each.source.count("\n") for each in programs[level]])) for level in LEVELS]
-    assert min(different) > 200
-    assert lines == sorted(lines)
-    assert lines[0] == 1
+def test_equal_runs_are_made_once() -> None:
+    sandbox = Late({})
+    assert [each.correct for each in judge_answers(sandbox, [induction("p")] * 3)] == [True] * 3
+    assert sandbox.ran == [("p", text) for text in INPUTS]
 
 
-def test_long_loops_are_cut_off() -> None:
-    loop = compile_own("def f(v):\n    s, h = 0, v\n    while h > 1:\n        s += 1\n        h -= 2\n    return s")
-    assert [run_own(loop, [start]) for start in (10**12, 19, 3000, 10**12, 3000)] == [None, "9", "1500", None, "1500"]
-    assert run_own(compile_own("def f(v):\n    return sum(range(v))"), [10**12]) is None
+def test_an_idle_source_holds_no_judgement_back() -> None:
+    taken: list[int] = []
+
+    def items() -> Iterator[AnswerItem | None]:
+        for number in range(3):
+            taken.append(number)
+            yield induction(f"p{number}")
+            yield from [None] * 12  # long enough for ten runs one after another
+
+    got = []
+    for judgement in judge_answers(Recording({}), items()):
+        got.append((judgement.correct, len(taken)))
+    assert got == [(True, 1), (True, 2), (True, 3)]
 
 
-def test_an_unknown_level_is_refused() -> None:
-    with pytest.raises(ValueError, match="not 5"):
-        draw_program(draw(0), 5, 1)
+def test_many_items_without_a_run_pass_through() -> None:
+    items = [AnswerItem("deduction", "", (), ("1",), str(number % 2)) for number in range(2000)]
+    assert [each.correct for each in judge_answers(Late({}), items)] == [number % 2 == 1 for number in range(2000)]
 
 
-def test_the_key_sees_through_names_comments_and_docstrings() -> None:
-    plain = "def f(a, b):\n    c = a + b\n    return c * 2"
-    renamed = 'def f(x, y):\n    """Says nothing."""\n    # adds\n    total = x + y\n    return total * 2'
-    assert program_key(plain) == program_key(renamed)
-    assert program_key(plain) != program_key("def f(a, b):\n    c = b + a\n    return c * 2")
-    assert program_key("def f(a):\n    return len(a)") != program_key("def f(a):\n    return sum(a)")
-    nested = "def f(a):\n    def {0}(b):\n        return b + 1\n    return {0}(a)"
-    assert program_key(nested.format("g")) == program_key(nested.format("h"))
+OUTCOMES = st.sampled_from(["0", "1", "error", "timeout"])
 
 
-def test_the_behaviour_key_sees_through_the_way_it_is_written() -> None:
-    behaviours = Behaviours()
-    double = behaviours.key("def f(a):\n    return a + a", "I")
-    assert double == behaviours.key("def f(b):\n    c = b * 2\n    return c", "I")
-    assert double != behaviours.key("def f(a):\n    return a + a", "S")
-    assert double != behaviours.key("def f(a):\n    return a + 2", "I")
+@settings(max_examples=60, deadline=None)
+@given(
+    st.dictionaries(st.tuples(st.sampled_from("pqr"), st.sampled_from(INPUTS)), OUTCOMES, max_size=30),
+    st.lists(st.tuples(st.sampled_from("pqr"), st.text("01", min_size=10, max_size=10)), max_size=12),
+    st.booleans(),
+)
+def test_judgements_are_those_of_running_every_pair(
+    known: dict[tuple[str, str], str], asked: list[tuple[str, str]], late: bool
+) -> None:
+    def every_pair(program: str, values: str) -> Judgement:
+        for number, (text, value) in enumerate(zip(INPUTS, values, strict=True), 1):
+            outcome = known.get((program, text), "0")
+            if outcome in set(Status):
+                return Judgement(outcome, False, f"input {number}: as told")
+            if outcome != value:
+                return Judgement("wrong", False, f"input {number}: another value")
+        return Judgement("correct", True, "")
 
-
-def test_probe_tables_keep_halves_apart_and_repeat() -> None:
-    tables = probe.probe_tables(5, per_band=4)
-    assert tables == probe.probe_tables(5, per_band=4)
-    for table in tables.values():
-        assert table.schema == probe.SCHEMA
-        assert table.num_rows == 4 * 3 * len(LEVELS)
-    first, second = (probe.probe_keys(tables[half]) for half in probe.HALVES)
-    assert not first.behaviour & second.behaviour
-    assert not first.syntax & second.syntax
-
-
-@pytest.fixture(scope="module")
-def shipped() -> dict[str, dict[str, list[Any]]]:
-    return {half: pq.read_table(BENCHMARKS / f"probe-{half}.parquet").to_pydict() for half in probe.HALVES}
-
-
-def test_the_shipped_halves_are_full_and_disjoint(shipped: dict[str, dict[str, list[Any]]]) -> None:
-    for column in ("problem_id", "program", "program_key", "behaviour"):
-        values = [shipped[half][column] for half in probe.HALVES]
-        assert [len(set(each)) for each in values] == [3600, 3600], column
-        assert not set(values[0]) & set(values[1]), column
-    for table in shipped.values():
-        counted = {(kind, band): 0 for kind in ("deduction", "abduction", "induction") for band in LEVELS}
-        for kind, band, inputs, outputs in zip(table["kind"], table["band"], table["inputs"], table["outputs"], strict=True):
-            counted[kind, band] += 1
-            assert len(inputs) == len(outputs) == (10 if kind == "induction" else 1)
-        assert set(counted.values()) == {300}
-    assert sum((BENCHMARKS / f"probe-{half}.parquet").stat().st_size for half in probe.HALVES) < 4_000_000
-
-
-def test_the_shipped_keys_are_the_sandbox_s(shipped: dict[str, dict[str, list[Any]]]) -> None:
-    """A run compares the keys of its proposals, which the sandbox computes, with this column."""
-    for table in shipped.values():
-        assert program_keys(table["program"]) == table["program_key"]
-
-
-def test_the_shipped_problems_are_right(shipped: dict[str, dict[str, list[Any]]]) -> None:
-    table = shipped["dev"]
-    for source, inputs, outputs in list(zip(table["program"], table["inputs"], table["outputs"], strict=True))[::7]:
-        function = compile_own(source)
-        assert [run_own(function, ast.literal_eval(f"[{given}]")) for given in inputs] == outputs
-
-
-def test_pretraining_keeps_away_from_the_probe() -> None:
-    tables = probe.probe_tables(5, per_band=10)
-    held_out = probe.probe_keys(*tables.values())
-    rows = make_rows((9,), 24, held_out, BROAD)
-    assert rows.skipped > 0
-    text = seed_tokenizer.decode(rows.ids.ravel().tolist())
-    programs = {part.split("⟨")[0] for part in text.split("⟩") if part.startswith("def f(")}
-    assert len(programs) > 100
-    assert not held_out.syntax & {program_key(source) for source in programs}
-
-
-def test_rows_are_full_and_repeat() -> None:
-    rows, again = (make_rows((1, 2), 20, NOTHING, ANSWERS) for _ in range(2))
-    for name in ("ids", "weights", "segments"):
-        assert np.array_equal(getattr(rows, name), getattr(again, name)), name
-    assert rows.ids.shape == (20, ROW)
-    assert (rows.segments > 0).mean() > 0.9
-    assert rows.documents == sum(len(set(row[row > 0].tolist())) for row in rows.segments)
-    ends = rows.ids == seed_tokenizer.IDS[seed_tokenizer.EOS]
-    assert ends.sum() == rows.documents
-    assert set(rows.weights[ends].tolist()) == set(np.array(ANSWERS.answers, np.float32).tolist())
-    assert not rows.weights[rows.segments == 0].any()
+    sandbox = (Late if late else Recording)(known)
+    judged = judge_answers(sandbox, [induction(program, values) for program, values in asked])
+    assert list(judged) == [every_pair(*pair) for pair in asked]
+    assert len(set(sandbox.ran)) == len(sandbox.ran)
