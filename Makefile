@@ -2,7 +2,7 @@
 # Pass further options to a command with ARGS: make run ARGS="--set generations=8", make test ARGS="-k reward".
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all check docs bench vllm up down stack logs link images
+.PHONY: help setup run test test-all check docs gpu-check bench vllm up down stack logs link images
 VENV := .venv/bin
 SETUP := bash infra/setup/setup.sh
 BENCHMARKS := sandbox update rollout evolve population orchestration storage scoring
@@ -36,6 +36,9 @@ docs: ## build the documentation site in build/docs; fails on a broken link or r
 	@$(SETUP) venv
 	@$(VENV)/python -m sphinx -q -W --keep-going -E -a -b html -c docs . build/docs $(ARGS)
 	@echo "site       build/docs/index.html"
+
+gpu-check: setup ## what to run first on a new GPU machine; writes gpu-check.json; ARGS="-c paper" checks that configuration
+	@$(VENV)/populora gpu-check $(ARGS)
 
 bench: setup ## run the benchmarks, JSON lines; NAME=sandbox runs one of them
 	@set -e; for name in $(NAME); do $(VENV)/populora bench $$name $(ARGS); done

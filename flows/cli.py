@@ -19,6 +19,7 @@ from flows.commands import (
     fork,
     fsck,
     gc,
+    gpu_check,
     inspect,
     judge,
     pretrain,
@@ -41,7 +42,7 @@ USAGE, UNREACHABLE = 2, 3
 COMMANDS = (
     *(run, serve, worker, fork, gc, benchmark, try_prompts),
     *(status, inspect, report, track, browse, fsck),
-    *(judge, attack, export, pretrain, bench, simulate, experiment, doctor),
+    *(judge, attack, export, pretrain, bench, simulate, experiment, doctor, gpu_check),
 )
 """The commands in the order of `populora --help`."""
 

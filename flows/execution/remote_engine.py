@@ -21,6 +21,7 @@ from stages.core.lora.adapter import Adapter, Weights
 from stages.core.progress import Progress, silent
 
 KEY = "requests"  # distinguishes an order from a step
+SLEEP = "sleep"
 
 
 class EngineElsewhere:
@@ -62,8 +63,13 @@ class EngineElsewhere:
         found = self._order([asdict(request) for request in requests], temperature)["completions"]
         return [Completion(tuple(tokens), tuple(logprobs), truncated) for tokens, logprobs, truncated in found]
 
-    def _order(self, requests: list[dict[str, Any]], temperature: float) -> dict[str, Any]:
+    def sleep(self) -> None:
+        """Let the worker's engine free the GPU; it wakes at the next order."""
+        self._order([], 0.0, then_sleep=True)
+
+    def _order(self, requests: list[dict[str, Any]], temperature: float, then_sleep: bool = False) -> dict[str, Any]:
         order = {"config": dump(self._config), "folder": str(self._served), "names": self._names, "temperature": temperature}
+        order |= {SLEEP: then_sleep}
         return self._workers.ask(order | {KEY: requests}, self._config.engine.python, "the engine", self._told)
 
     def _told(self, reading: Reading) -> None:
@@ -91,6 +97,9 @@ class Served:
             files = [Path(order["folder"]) / f"{number}.safetensors" for number in range(len(order["names"]))]
             adapters = {name: Adapter(load_file(file), {}, 0) for name, file in zip(order["names"], files, strict=True)}
             self._held = (order["folder"], adapters)
+        if order.get(SLEEP):
+            backend.rest()
+            return {}
         engine: Any = backend.engine(self._held[1])
         if not order[KEY]:
             return {"window": engine.window, "ends": sorted(engine.ends), "versions": backend.engine_version()}

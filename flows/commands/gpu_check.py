@@ -1,0 +1,74 @@
+"""`populora gpu-check`: what to run first on a new GPU machine."""
+
+import tempfile
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flows.commands.arguments import Add, add_settings
+from flows.commands.doctor import examine
+from flows.config import ConfigError, RunConfig, apply, dump, load
+from flows.execution.decoder_shape import shape_of
+
+if TYPE_CHECKING:
+    from flows.gpu_check.finding import CheckFinding
+
+FAILED = 1
+
+
+def add(command: Add) -> None:
+    """Add the command and its options."""
+    summary = "Check kernels, engine, trainer and one short generation on this machine; prints a page and writes a JSON file."
+    parser = command("gpu-check", summary, gpu_check)
+    parser.add_argument("-c", "--config", help="TOML file, or a name in infra/runs (default: one-gpu; without a GPU, smoke)")
+    add_settings(parser, "override a setting, e.g. model.rank=8")
+    parser.add_argument("--tokens", type=int, default=64, metavar="N", help="longest completion (default: 64)")
+    parser.add_argument("--out", type=Path, default=Path("gpu-check.json"), help="the JSON file (default: gpu-check.json)")
+
+
+def gpu_check(arguments: Namespace) -> int:
+    """Print a line for every finding as it is made, and the summary; 0 if nothing failed, otherwise 1."""
+    from flows.execution.preflight import gpus
+    from flows.gpu_check.finding import summary, write_json
+
+    if arguments.tokens < 1:
+        raise ConfigError("--tokens must be positive")
+    source = arguments.config or ("one-gpu" if gpus() else "smoke")
+    config = load(source, arguments.set)
+    findings = []
+    for finding in _findings(config, source, arguments):
+        print(finding, flush=True)
+        findings.append(finding)
+    write_json(arguments.out, dump(config), findings)
+    print(f"{summary(findings)} All figures: {arguments.out}")
+    return FAILED if any(finding.good is False for finding in findings) else 0
+
+
+def _findings(config: RunConfig, source: str, arguments: Namespace) -> Iterator["CheckFinding"]:
+    from flows.backend import Backend
+    from flows.gpu_check import generation, kernels, machine, policy
+    from flows.gpu_check.finding import guarded
+    from stages.core.training.cpu import use_cpu
+
+    use_cpu(config.threads)
+    device = machine.device_of(config.model.device)
+    yield from guarded("machine", _doctor)
+    yield from guarded("machine", lambda: machine.examine(config, device))
+    with closing(Backend(apply(dump(config), [f"solve.max_new_tokens={arguments.tokens}"]))) as backend:
+        shape = shape_of(backend.model_path)
+        if shape is not None:
+            widths = config.model.rank, shape.hidden, shape.feed_forward
+            yield from guarded("kernels", lambda: kernels.examine(device, backend.dtype, *widths))
+        yield from guarded("policy", policy.PolicyCheck(backend, device, machine.MemoryMeter(device)).examine)
+    with tempfile.TemporaryDirectory(prefix="populora-gpu-check-") as folder:
+        own = Path(folder)
+        yield from guarded("generation", lambda: generation.examine(config, source, arguments.set, own, arguments.tokens))
+
+
+def _doctor() -> Iterator["CheckFinding"]:
+    from flows.gpu_check.finding import CheckFinding
+
+    for found in examine(None):
+        yield CheckFinding(found.name, None if found.optional and not found.good else found.good, found.detail)

@@ -1,0 +1,122 @@
+"""The machine: packages, device, the rate of its products, and a meter of the memory in use."""
+
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from flows.config import RunConfig
+from flows.execution.preflight import gpus
+from flows.gpu_check.finding import CheckFinding
+
+GIB = 2**30
+SIDE = {"cuda": 8192, "cpu": 2048}  # of the square matrices whose product is timed
+SECONDS = 1.0
+PERIOD = 0.1
+
+
+def device_of(configured: str) -> str:
+    """Return the device that a configuration's `model.device` means here."""
+    if configured != "auto":
+        return configured
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def examine(config: RunConfig, device: str) -> Iterator[CheckFinding]:
+    """Yield what is installed and what the device is."""
+    packages = {name: version(name) for name in ("torch", "transformers", "peft")} | {"cuda": torch.version.cuda or "none"}
+    yield CheckFinding("packages", None, ", ".join(f"{name} {text}" for name, text in packages.items()), dict(packages))
+    if config.engine.kind == "vllm":
+        yield _vllm(config.engine.python)
+    yield _device(device)
+
+
+def product_rate(device: str, dtype: str) -> float:
+    """Return the floating-point operations a second of a large square product: this machine's peak, as measured."""
+    side = SIDE["cuda" if device.startswith("cuda") else "cpu"]
+    left, right = (torch.randn(side, side, device=device).to(getattr(torch, dtype)) for _ in range(2))
+    torch.mm(left, right)
+    synchronize(device)
+    done, began = 0, time.perf_counter()
+    while time.perf_counter() - began < SECONDS:
+        torch.mm(left, right)
+        synchronize(device)
+        done += 1
+    return 2 * side**3 * done / (time.perf_counter() - began)
+
+
+def synchronize(device: str) -> None:
+    """Wait until the device has done what it was given."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+
+
+def _vllm(python: str) -> CheckFinding:
+    command = [python, "-c", "import vllm; print(vllm.__version__)"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return CheckFinding("vLLM", False, f"{python}: {error}; make vllm")
+    said = done.stdout.strip().splitlines()
+    if done.returncode or not said:
+        return CheckFinding("vLLM", False, f"{python} cannot import vllm; make vllm")
+    return CheckFinding("vLLM", True, said[-1], {"version": said[-1]})
+
+
+def _device(device: str) -> CheckFinding:
+    if not device.startswith("cuda"):
+        return CheckFinding("device", None, f"the CPU, {torch.get_num_threads()} threads; NVIDIA GPUs: {len(gpus())}")
+    known = torch.cuda.get_device_properties(device)
+    free, total = torch.cuda.mem_get_info(device)
+    figures = {"name": known.name, "capability": f"{known.major}.{known.minor}", "bytes": total, "free_bytes": free}
+    others = total - free > 0.02 * total
+    detail = f"{known.name}, {total / GIB:.0f} GiB, compute capability {known.major}.{known.minor}"
+    if others:
+        detail += f"; other processes hold {(total - free) / GIB:.1f} GiB"
+    return CheckFinding("device", not others, detail, figures)
+
+
+class MemoryMeter:
+    """The largest use of the device since it was made: of the whole card, or of this process on a CPU."""
+
+    def __init__(self, device: str) -> None:
+        self._device, self._before = device, _used(device)
+        self.peak = 0.0
+        """Bytes beyond what was used before."""
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Measure inside the block; `peak` is the block's own."""
+        self.peak, stop = 0.0, threading.Event()
+
+        def look() -> None:
+            while True:
+                self.peak = max(self.peak, _used(self._device) - self._before)
+                if stop.wait(PERIOD):
+                    return
+
+        thread = threading.Thread(target=look, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+            self.peak = max(self.peak, _used(self._device) - self._before)
+
+
+def _used(device: str) -> float:
+    """Return the bytes in use: of the card, by all processes; on a CPU, of this process (0 where the system does not say)."""
+    if device.startswith("cuda"):
+        free, total = torch.cuda.mem_get_info(device)
+        return float(total - free)
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return 0.0
+    line = next(line for line in status.read_text().splitlines() if line.startswith("VmRSS"))
+    return float(line.split()[1]) * 1024

@@ -1,0 +1,191 @@
+"""Engine and trainer on one model: speed, memory against the plan, and whether both compute with the same adapters.
+
+The adapters are random, with a B large enough to change every distribution: an adapter that is lost, or taken for another one,
+shows as drift. The engine is checked as it starts and again after it has slept through an update.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from flows.backend import Backend
+from flows.execution.decoder_shape import DecoderShape, shape_of
+from flows.execution.memory_plan import Moment, beside_vllm, shared_process
+from flows.gpu_check.finding import CheckFinding
+from flows.gpu_check.machine import GIB, MemoryMeter, product_rate, synchronize
+from stages.core import tables
+from stages.core.engines.agreement import Disagreement, compare, probe
+from stages.core.engines.protocol import Request
+from stages.core.lora.adapter import Adapter
+from stages.core.lora.adapter_files import weights_sha256
+from stages.core.training.protocol import Drift
+
+SCALE = 0.03  # standard deviation of B: four to ten times the drift that is tolerated
+PROMPT, PROMPTS, ATTEMPTS = 96, 2, 8  # tokens of a prompt, prompts of an adapter, completions of a prompt
+OVER_PLAN = 1.2  # a moment may need this much of the plan: fragmentation and allocators are not in it
+
+
+@dataclass(frozen=True)
+class PolicyCheck:
+    """What the checks share: the backend, the device, and the meter of its memory."""
+
+    backend: Backend
+    device: str
+    memory: MemoryMeter
+
+    def examine(self) -> Iterator[CheckFinding]:
+        """Yield the findings in the order of a generation: rollout, check, update while the engine sleeps, wake, check."""
+        adapters = self._adapters()
+        engine, seconds = self._start(adapters)
+        yield CheckFinding("engine start", None, f"{seconds:.0f} s, {len(adapters)} adapters", {"seconds": seconds})
+        samples, found = self._rollout(engine, adapters)
+        yield from found
+        yield self._agreement("drift at start", engine, adapters)
+        yield self._lost(engine, adapters)
+        self.backend.rest()
+        trained, found = self._update(adapters, samples)
+        yield from found
+        woken: Any = self.backend.engine(trained)
+        yield self._agreement("drift after wake", woken, trained)
+
+    def _adapters(self) -> dict[str, Adapter]:
+        config, fresh = self.backend.config, self.backend.initial_adapter()
+        found = {}
+        for number in range(config.population.teachers + config.population.students):
+            rng = np.random.default_rng(number)
+            weights = {
+                name: rng.normal(0, SCALE, array.shape).astype(np.float32) if "lora_B" in name else array
+                for name, array in fresh.weights.items()
+            }
+            found[f"a{number}"] = Adapter(weights, {}, 0)
+        return found
+
+    def _start(self, adapters: Mapping[str, Adapter]) -> tuple[Any, float]:
+        began = time.perf_counter()
+        engine: Any = self.backend.engine(adapters)
+        engine.generate([Request(tuple(engine.encode("def f(x):")), None, 0, 1)], 1.0)
+        return engine, time.perf_counter() - began
+
+    def _rollout(self, engine: Any, adapters: Mapping[str, Adapter]) -> tuple[pa.Table, list[CheckFinding]]:
+        """Complete prompts of all adapters in one call. Return the samples with rewards of both signs, and the findings."""
+        config, rng = self.backend.config, np.random.default_rng(0)
+        length, size = min(config.solve.max_new_tokens, engine.window - PROMPT), len(self.backend.tokenizer)
+        prompts = {name: [tuple(rng.integers(10, size, PROMPT).tolist()) for _ in range(PROMPTS)] for name in adapters}
+        requests = [Request(ids, name, seed, length) for name, own in prompts.items() for ids in own for seed in range(ATTEMPTS)]
+        with self.memory.watching():
+            began = time.perf_counter()
+            completions = engine.generate(requests, config.engine.temperature)
+            seconds = time.perf_counter() - began
+        tokens = sum(len(completion.token_ids) for completion in completions)
+        finite = all(np.isfinite(completion.logprobs).all() for completion in completions)
+        speed = CheckFinding(
+            "rollout",
+            finite and tokens > 0,
+            f"{tokens / seconds:,.0f} tokens/s, {len(requests)} completions of {len(adapters)} adapters in one call",
+            {"tokens_per_s": tokens / seconds, "tokens": tokens, "seconds": seconds},
+        )
+        digests = {name: weights_sha256(adapter.weights) for name, adapter in adapters.items()}
+        rows = [
+            _row(number, request, completion, digests)
+            for number, (request, completion) in enumerate(zip(requests, completions, strict=True))
+        ]
+        return tables.table(rows, tables.SAMPLES), [speed, self._against_plan("rollout")]
+
+    def _update(self, adapters: Mapping[str, Adapter], samples: pa.Table) -> tuple[dict[str, Adapter], list[CheckFinding]]:
+        trainer = self.backend.trainer()
+        with self.memory.watching():
+            began = time.perf_counter()
+            updates = trainer.update(adapters, samples)
+            synchronize(self.device)
+            seconds = time.perf_counter() - began
+        shape = self._shape()
+        tokens = sum(len(ids) for name in ("prompt_ids", "completion_ids") for ids in samples[name].to_pylist())
+        figures = {"seconds": seconds, "tokens": tokens, "tokens_per_s": tokens / seconds}
+        detail = f"{tokens / seconds:,.0f} tokens/s"
+        if shape is not None:
+            # forward 2 and backward to activations 2 a weight and token; recomputation is not useful work
+            rate = product_rate(self.device, self.backend.dtype)
+            figures |= {"product_rate": rate, "share_of_peak": 4 * shape.parameters * tokens / seconds / rate}
+            detail += f", {100 * figures['share_of_peak']:.0f} % of the rate of one large product ({rate / 1e12:.2f} TFLOPS)"
+        stepped = all(update.stepped and np.isfinite(update.metrics["grad_norm"]) for update in updates.values())
+        found = [CheckFinding("update", stepped, detail + ("" if stepped else "; an adapter took no step"), figures)]
+        return {name: update.adapter for name, update in updates.items()}, [*found, self._against_plan("update")]
+
+    def _against_plan(self, moment: str) -> CheckFinding:
+        """Compare the last watched peak with the plan. On a CPU it is stated alone: the plan counts tensors, not processes."""
+        used, planned = self.memory.peak, self._planned(moment)
+        name, figures = f"memory {moment}", {"bytes": used}
+        if planned is None:
+            return CheckFinding(name, None, f"{used / GIB:.2f} GiB; no plan for this model", figures)
+        figures["planned_bytes"] = planned.total
+        detail = f"{used / GIB:.2f} GiB; the plan says at most {planned.total / GIB:.2f}"
+        judged = used <= OVER_PLAN * planned.total if self.device.startswith("cuda") else None
+        return CheckFinding(name, judged, detail, figures)
+
+    def _planned(self, moment: str) -> Moment | None:
+        config = self.backend.config
+        shape, members = self._shape(), config.population.teachers + config.population.students
+        if shape is None:
+            return None
+        if config.engine.kind == "transformers":
+            moments = shared_process(config, shape, members)
+        elif self.device.startswith("cuda"):
+            moments = beside_vllm(config, shape, members, float(torch.cuda.mem_get_info(self.device)[1]))
+        else:
+            return None
+        return next(one for one in moments if one.name == moment)
+
+    def _shape(self) -> DecoderShape | None:
+        return shape_of(self.backend.model_path)
+
+    def _agreement(self, name: str, engine: Any, adapters: Mapping[str, Adapter]) -> CheckFinding:
+        bounds = self.backend.drift_bounds()
+        samples = probe(engine, adapters, self.backend.config.engine.temperature)
+        try:
+            found = compare(self.backend.scorer(), adapters, samples, bounds)
+        except Disagreement as error:
+            return CheckFinding(name, False, str(error)[:300])
+        mean, largest = max(drift.mean for drift in found.values()), max(drift.largest for drift in found.values())
+        detail = f"mean {mean:.4f} and largest {largest:.3f} nats a token; allowed {bounds.mean:g} and {bounds.largest:g}"
+        return CheckFinding(name, True, detail, {"mean": mean, "largest": largest})
+
+    def _lost(self, engine: Any, adapters: Mapping[str, Adapter]) -> CheckFinding:
+        """Claim that the engine served each adapter's neighbour: the comparison must object for every one."""
+        names = list(adapters)
+        claimed = dict(zip(names, [adapters[name] for name in (*names[1:], names[0])], strict=True))
+        samples = probe(engine, claimed, self.backend.config.engine.temperature)
+        found = self.backend.scorer().drift(claimed, samples)
+        bounds, least = self.backend.drift_bounds(), min(drift.mean for drift in found.values())
+        good = len(names) > 1 and all(_beyond(drift, bounds) for drift in found.values())
+        detail = f"an adapter taken for another drifts by {least:.3f} nats a token or more; allowed {bounds.mean:g}"
+        return CheckFinding("a wrong adapter shows", good, detail, {"mean": least})
+
+
+def _beyond(drift: Drift, bounds: Drift) -> bool:
+    return drift.mean > bounds.mean or drift.largest > bounds.largest
+
+
+def _row(number: int, request: Request, completion: Any, digests: Mapping[str, str]) -> dict[str, Any]:
+    assert request.adapter_id is not None
+    reward = 1.0 if request.seed % 2 else -1.0
+    return {
+        "sample_id": f"s{number:05d}",
+        "member_id": request.adapter_id,
+        "role": "student",
+        "group_id": f"g{number // ATTEMPTS:05d}",
+        "kind": "deduction",
+        "adapter_id": request.adapter_id,
+        "adapter_sha256": digests[request.adapter_id],
+        "prompt_ids": list(request.prompt_ids),
+        "completion_ids": list(completion.token_ids),
+        "logprobs": list(completion.logprobs),
+        "reward": reward,
+        "baseline": 0.0,
+        "centred": reward,
+        "advantage": reward,
+    }

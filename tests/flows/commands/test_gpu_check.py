@@ -1,0 +1,46 @@
+"""`populora gpu-check` as a person runs it, on this machine's processor."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flows.cli import main
+
+SMALL = ["population.teachers=1", "population.students=2", "sandbox.kind=local", "sandbox.containers=1"]
+
+
+def test_the_page_and_the_file_hold_every_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "found" / "gpu-check.json"
+    options = [option for setting in SMALL for option in ("--set", setting)]
+    code = main(["gpu-check", "-c", "smoke", *options, "--tokens", "24", "--out", str(out)])
+    page = capsys.readouterr().out
+    held = json.loads(out.read_text())
+    found = {finding["name"]: finding for finding in held["findings"]}
+    failed = [finding for finding in held["findings"] if finding["good"] is False]
+    assert (code == 0) == (not failed)
+    assert [finding for finding in failed if finding["name"] not in ("Docker", "store")] == [], page  # what doctor misses
+    assert {"device", "kernel lora_bmm", "rollout", "drift after wake", "update", "generation", "generation's store"} <= set(
+        found
+    )
+    assert set(found["generation"]["figures"]["seconds"]) >= {"propose", "verify", "solve", "grade", "update"}
+    assert 0 < found["update"]["figures"]["share_of_peak"] < 1
+    assert len(page.splitlines()) == len(held["findings"]) + 1
+    assert held["config"]["population"]["students"] == 2
+
+
+def test_a_check_that_breaks_is_a_finding_and_the_others_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "gpu-check.json"
+    settings = ["population.teachers=1", "population.students=1", "engine.kind=vllm", "engine.python=/nowhere/python"]
+    options = [option for setting in settings for option in ("--set", setting)]
+    assert main(["gpu-check", "-c", "smoke", *options, "--tokens", "8", "--out", str(out)]) == 1
+    page = capsys.readouterr().out
+    assert "FAILED  vLLM" in page
+    assert "ok      kernel lora_loop" in page
+    assert "FAILED  generation" in page
+    assert " checks failed: " in page.splitlines()[-1]
+
+
+def test_no_tokens_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gpu-check", "--tokens", "0"]) == 2
+    assert capsys.readouterr().err == "populora: --tokens must be positive\n"

@@ -1,0 +1,52 @@
+"""Engine and trainer on the seed model: all checks pass, and an engine that loses its adapters fails them."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+
+import pytest
+
+from flows.backend import Backend
+from flows.config import load
+from flows.gpu_check.machine import MemoryMeter
+from flows.gpu_check.policy import PolicyCheck
+from stages.core.engines.protocol import Engine
+from stages.core.lora.adapter import Adapter
+
+SHORT = ["solve.max_new_tokens=12", "population.teachers=1", "population.students=2"]
+
+
+class Forgetful(Backend):
+    """Serves untrained adapters under the names that it is given."""
+
+    def engine(self, adapters: Mapping[str, Adapter]) -> Engine:
+        return super().engine(dict.fromkeys(adapters, self.initial_adapter()))
+
+
+def findings(backend: Backend, device: str = "cpu") -> Iterator[tuple[str, bool | None]]:
+    with closing(backend):
+        for finding in PolicyCheck(backend, device, MemoryMeter(device)).examine():
+            yield finding.name, finding.good
+
+
+def test_the_seed_model_passes() -> None:
+    assert list(findings(Backend(load("smoke", SHORT)))) == [
+        ("engine start", None),
+        ("rollout", True),
+        ("memory rollout", None),
+        ("drift at start", True),
+        ("a wrong adapter shows", True),
+        ("update", True),
+        ("memory update", None),
+        ("drift after wake", True),
+    ]
+
+
+def test_an_engine_that_loses_its_adapters_fails() -> None:
+    found = dict(findings(Forgetful(load("smoke", SHORT))))
+    assert (found["drift at start"], found["drift after wake"]) == (False, False)
+
+
+@pytest.mark.gpu
+def test_the_seed_model_passes_on_a_gpu() -> None:
+    found = list(findings(Backend(load("smoke", [*SHORT, "model.device=cuda", "model.dtype=bfloat16"])), "cuda"))
+    assert [name for name, good in found if good is False] == []
