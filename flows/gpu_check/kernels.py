@@ -68,7 +68,8 @@ def _values(
     backend: Backend, drawn: list[torch.Tensor], upward: torch.Tensor, tokens_N: tuple[int, ...], device: str
 ) -> list[torch.Tensor]:
     """Return B A x and the gradients of x, A and B."""
-    leaves = [one.detach().to(device, copy=True).requires_grad_() for one in drawn]
-    out = backend(*leaves, tokens_N)
+    x_TI, A_NRI, B_NOR = (one.detach().to(device, copy=True).requires_grad_() for one in drawn)
+    out = backend(x_TI, A_NRI, B_NOR, tokens_N)
     out.backward(upward.to(device))
-    return [out.detach(), *(leaf.grad for leaf in leaves)]
+    gradients = [leaf.grad for leaf in (x_TI, A_NRI, B_NOR) if leaf.grad is not None]
+    return [out.detach(), *gradients]
