@@ -1,5 +1,7 @@
 """Estimate a run's tokens, hours, memory and disk before it starts, by arithmetic alone (`populora run --dry-run`)."""
 
+from pathlib import Path
+
 from flows.config import RunConfig
 from flows.execution.decoder_shape import adapter_parameters, shape_of
 from flows.execution.memory_plan import memory_lines
@@ -9,6 +11,7 @@ GIB = 1024**3
 TFLOPS = {"24 GB": 60e12, "80 GB": 350e12}  # assumed sustained bfloat16 rates of one GPU of that size
 DECODE_SHARE = 0.15  # share of that rate while decoding: bound by memory, not arithmetic
 CPU_FLOPS = {"float32": 60e9, "bfloat16": 250e9}  # assumed sustained rates of two cores; bfloat16 with AVX-512 BF16 or AMX
+BFLOAT16_UNITS = {"avx512_bf16", "amx_bf16"}  # as /proc/cpuinfo names them
 SMALL = 50e6  # parameters of a model for which nobody rents a GPU
 TABLE_BYTES = 8  # stored per generated token, in rollouts and samples together
 
@@ -61,6 +64,17 @@ def _members(config: RunConfig) -> int:
     return 1 if config.mode == "single" else config.population.teachers + config.population.students
 
 
+def cpu_dtype(dtype: str, cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the type in which this machine's CPU computes a model of that type: float32 for bfloat16 without units for it.
+
+    A CPU that does not list its features, as on macOS, counts as one without.
+    """
+    if dtype != "bfloat16":
+        return dtype
+    features = set(cpuinfo.read_text().split()) if cpuinfo.exists() else set()
+    return "bfloat16" if features & BFLOAT16_UNITS else "float32"
+
+
 def hours(config: RunConfig) -> dict[str, float]:
     """Return hours of arithmetic by machine, with completions at full length; empty for an unknown model."""
     shape = shape_of(config.model.name)
@@ -71,7 +85,7 @@ def hours(config: RunConfig) -> dict[str, float]:
     tokens = proposals * (config.propose.max_new_tokens + config.solve.attempts * config.solve.max_new_tokens)
     decode, train = 2 * shape.parameters * tokens, 6 * shape.parameters * tokens
     if config.model.device == "cpu" or shape.parameters < SMALL:
-        return {"two CPU cores": (decode + train) / CPU_FLOPS[config.model.dtype] * config.generations / 3600}
+        return {"two CPU cores": (decode + train) / CPU_FLOPS[cpu_dtype(config.model.dtype)] * config.generations / 3600}
     rates = {f"one {name} GPU": (rate * DECODE_SHARE, rate * 0.4) for name, rate in TFLOPS.items()}
     return {name: (decode / slow + train / fast) * config.generations / 3600 for name, (slow, fast) in rates.items()}
 

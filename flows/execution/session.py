@@ -25,7 +25,7 @@ from flows.monitoring.progress import Display, to_stderr
 from flows.monitoring.run_tables import RunTables
 from flows.notes import publish as notes
 from flows.run import hub_models, lease, retention
-from flows.run.resume import first_generation
+from flows.run.resume import check_prompts, first_generation
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
 from flows.stages import STAGE_NAMES
@@ -202,8 +202,7 @@ def check_resumable(run: Run, config: RunConfig) -> None:
         raise ConfigError(
             f"run {run.run_id} exists with another configuration: {', '.join(differing)} differ; choose another --run-id"
         )
-    if old["model"]["style"] == "chat" and "prompts" not in description["versions"]:
-        raise ConfigError(f"run {run.run_id} began with prompts that are now called azr; start a new run with model.style=azr")
+    check_prompts(run.run_id, description)
     done = sum(1 for number in run.history.generations() if run.manifest("evolve", number) is not None)
     if config.generations < done:
         raise ConfigError(f"run {run.run_id} has {done} generations already: generations can only be raised")

@@ -12,6 +12,7 @@ from flows.config import ConfigError, RunConfig, apply_setting, differences, dum
 from flows.run.history import History
 from flows.run.lease import hold
 from flows.run.manifest import Manifest, Ref, digest, manifest_uri
+from flows.run.resume import check_prompts
 from flows.run.retention import NOTE, pin
 from flows.run.run import ADAPTER_FILES, Run
 from flows.storage import StoreRefused, check_run_id
@@ -36,6 +37,7 @@ def fork(parent: Run, run_id: str, generation: int, settings: Iterable[str], ver
         raise StoreRefused(f"there is no run {parent.run_id} in {store.url}")
     if run_id == parent.run_id:
         raise StoreRefused(f"a fork of run {run_id} needs a different id")
+    check_prompts(parent.run_id, description)
     config = _changed(parse(description["config"]), settings, generation)
     _check_base(parent, generation)  # before anything is written
     origin = {"run": parent.run_id, "generation": generation, "head": _head_at(parent, generation)}

@@ -3,12 +3,19 @@
 import json
 from collections.abc import Mapping
 
+from flows.config import ConfigError
 from flows.run.manifest import Json, Manifest, digest, manifest_uri, place_of, skipped
 from flows.run.run import Run, sha256_hex
 from flows.stages import STAGE_NAMES
 from flows.storage import Damaged, NotStored, StoreRefused
 
 MARK = ".damaged"
+
+
+def check_prompts(run_id: str, description: Json) -> None:
+    """Raise ConfigError for a run whose prompts have another name today: later generations would be asked with other prompts."""
+    if description["config"]["model"].get("style") == "chat" and "prompts" not in description["versions"]:
+        raise ConfigError(f"run {run_id} began with prompts that are now called azr; start a new run with model.style=azr")
 
 
 def first_generation(run: Run) -> int:

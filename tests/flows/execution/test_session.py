@@ -12,6 +12,7 @@ from flows import train
 from flows.config import ConfigError, dump, load
 from flows.execution import session
 from flows.execution.session import open_session
+from flows.run.fork import fork
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import StoreUnavailable, open_store
@@ -61,6 +62,8 @@ def test_a_run_from_when_azr_was_called_chat_is_not_resumed_with_other_prompts(t
         open_session(config, "r", str(tmp_path)),
     ):
         pass
+    with pytest.raises(ConfigError, match="run r began with prompts that are now called azr"):
+        fork(Run(open_store(str(tmp_path)), "r"), "f", -1, [], lambda _: {}, {})
 
 
 class FailingStart:
