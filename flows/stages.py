@@ -6,7 +6,7 @@ A new stage is a row here, a step in `flows/steps.py`, and a file in `stages/`.
 from dataclasses import dataclass
 from typing import Literal
 
-Shards = Literal["teachers", "students", "contestants", "adapter groups"]
+Shards = Literal["completions", "contestants", "adapter groups"]
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ START = Stage("start", generates=True, judges=True)
 
 STAGES = (
     Stage("match"),
-    Stage("propose", generates=True, shards="teachers"),
+    Stage("propose", generates=True, shards="completions"),
     Stage("verify", judges=True),
-    Stage("solve", generates=True, shards="students"),
+    Stage("solve", generates=True, shards="completions"),
     Stage("grade", judges=True),
     Stage("reward"),
     Stage("update", trains=True, shards="adapter groups"),

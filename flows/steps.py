@@ -19,7 +19,6 @@ from flows.choices import choose
 from flows.config import ConfigError, RunConfig
 from flows.run.hub_models import check_files
 from flows.run.lineage import generation_of
-from flows.run.sharding import own_matches
 from flows.run.stage_io import StageIO
 from stages import evolve as evolution
 from stages import grade as grading
@@ -42,6 +41,7 @@ from stages.core.method.rewards import RULES
 from stages.core.method.top_up import fresh, replays
 from stages.core.population import Member, initial_members, member_ids, start_adapter_id
 from stages.core.randomness import generator
+from stages.core.shards import Shard
 from stages.core.statistics.estimates import only
 
 Step = Callable[[StageIO, RunConfig, Backend], None]
@@ -98,10 +98,11 @@ def match(io: StageIO, config: RunConfig, backend: Backend) -> None:
 
 def propose(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Let teachers write tasks."""
-    population = io.population()
-    matches = own_matches(io.table("matches"), "propose", config.engine.shards, io.part)
-    teachers = sorted(set(matches["teacher_id"].to_pylist()))
-    adapters = io.adapters(matches["teacher_adapter_id"].to_pylist())
+    population, shard, plan = io.population(), Shard.named(io.part), _proposal_plan(config)
+    matches = io.table("matches")
+    writing = proposing.own_matches(matches, plan, shard)
+    teachers = sorted(set(writing["teacher_id"].to_pylist()))
+    adapters = io.adapters(writing["teacher_adapter_id"].to_pylist())
     backend.check_agreement("propose", adapters)
     engine = backend.engine(adapters)
     proposals = proposing.propose(
@@ -110,9 +111,10 @@ def propose(io: StageIO, config: RunConfig, backend: Backend) -> None:
         _buffers(io, config, backend, teachers),
         engine,
         backend.style(),
-        _proposal_plan(config),
+        plan,
         config.seed,
         io.generation,
+        shard,
     )
     io.write_own("proposals", proposals)
     count_refused_proposals(io, proposals)
@@ -138,16 +140,24 @@ def verify(io: StageIO, config: RunConfig, backend: Backend) -> None:
 
 def solve(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Let matched students attempt every valid task and, with top-up, the tasks that fill their batches."""
-    matches = own_matches(io.table("matches"), "solve", config.engine.shards, io.part)
-    adapters = io.adapters(matches["student_adapter_id"].to_pylist())
-    backend.check_agreement("solve", adapters)
-    engine = backend.engine(adapters)
-    rule = config.solve
+    matches, tasks, rule, shard = io.table("matches"), io.table("tasks"), config.solve, Shard.named(io.part)
     plan = solving.SolvePlan(rule.attempts, rule.max_new_tokens, config.engine.temperature, rule.trained_attempts)
-    tasks = io.table("tasks")
-    digests, tasks = _digests(io.population()), tasks.filter(pc.is_in(tasks["match_id"], matches["match_id"].combine_chunks()))
     again = _replays(io, config, backend, matches, tasks) if rule.top_up else {}
-    rollouts = solving.solve(matches, digests, tasks, engine, backend.style(), plan, config.seed, io.generation, again)
+    writing = solving.posed(matches, tasks, plan, again, shard)
+    adapters = io.adapters(match["student_adapter_id"] for match, *_ in writing)
+    backend.check_agreement("solve", adapters)
+    rollouts = solving.solve(
+        matches,
+        _digests(io.population()),
+        tasks,
+        backend.engine(adapters),
+        backend.style(),
+        plan,
+        config.seed,
+        io.generation,
+        again,
+        shard,
+    )
     backend.rest()
     io.write_own("rollouts", rollouts)
     count_refused_answers(io, backend, rollouts)

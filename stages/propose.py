@@ -16,6 +16,7 @@ from stages.core.method.proposing import Prompt, ProposalPlan, draw_prompt, read
 from stages.core.prompts.styles import REASONS, Kind, PromptStyle
 from stages.core.randomness import completion_seed, generator
 from stages.core.row_errors import reading
+from stages.core.shards import WHOLE, Shard
 
 
 def propose(
@@ -27,13 +28,16 @@ def propose(
     plan: ProposalPlan,
     seed: int,
     generation: int,
+    shard: Shard = WHOLE,
 ) -> pa.Table:
-    """Return PROPOSALS: `3 * groups * group_size` rows per match, all teachers in one batch.
+    """Return PROPOSALS: `3 * groups * group_size` rows per match, or a shard of them, all teachers in one batch.
 
-    `digests` maps an adapter id to the sha256 of its weights; `buffers` maps a teacher to its snapshot by kind.
+    `digests` maps an adapter id to the sha256 of its weights; `buffers` maps a teacher to its snapshot by kind. A shard needs
+    those of its own matches only, see `own_matches`.
     """
     work: list[tuple[dict, int, Prompt, Request]] = []
-    for match in matches.to_pylist():
+    own = _own_prompts(matches, plan, shard)
+    for match in own_matches(matches, plan, shard).to_pylist():
         teacher = match["teacher_id"]
         rng = generator(seed, generation, "propose", teacher)
         prompts = [
@@ -42,6 +46,8 @@ def propose(
             for group in range(plan.groups)
         ]
         for number, prompt in enumerate(prompt for prompt in prompts for _ in range(plan.group_size)):
+            if (match["match_id"], number // plan.group_size) not in own:
+                continue
             draw = completion_seed(seed, generation, "propose", teacher, number)
             stops = style.propose_stops(prompt.kind)
             asked = Request(prompt.ids, match["teacher_adapter_id"], draw, plan.max_new_tokens, stops)
@@ -77,6 +83,19 @@ def propose(
             }
         )
     return tables.table(rows, tables.PROPOSALS)
+
+
+def own_matches(matches: pa.Table, plan: ProposalPlan, shard: Shard) -> pa.Table:
+    """Return the matches whose teachers write in a shard."""
+    own = {match_id for match_id, _ in _own_prompts(matches, plan, shard)}
+    return matches.filter(pa.array([match_id in own for match_id in matches["match_id"].to_pylist()], pa.bool_()))
+
+
+def _own_prompts(matches: pa.Table, plan: ProposalPlan, shard: Shard) -> set[tuple[str, int]]:
+    """Return the prompts of a shard, each as its match and its place there. All cost the same: as many completions."""
+    places = range(len(Kind) * plan.groups)
+    prompts = [(match_id, place) for match_id in matches["match_id"].to_pylist() for place in places]
+    return set(shard.of(prompts, [1] * len(prompts)))
 
 
 def refusals(proposals: pa.Table) -> dict[str, int]:

@@ -16,6 +16,7 @@ from stages.core.method.top_up import replay_id
 from stages.core.prompts.styles import REASONS, Kind, PromptStyle, Unparsed, solver_prompt
 from stages.core.randomness import completion_seed
 from stages.core.row_errors import reading
+from stages.core.shards import WHOLE, Shard
 
 
 @dataclass(frozen=True)
@@ -38,24 +39,14 @@ def solve(
     seed: int,
     generation: int,
     replays: Mapping[str, Sequence[dict]] = MappingProxyType({}),
+    shard: Shard = WHOLE,
 ) -> pa.Table:
-    """Return ROLLOUTS: `attempts` rows per valid task that no gate stopped, all students in one batch.
+    """Return ROLLOUTS: `attempts` rows per valid task that no gate stopped, or a shard of them, all students in one batch.
 
     `replays` maps a match to the stored tasks that it poses again; their rollouts come last.
     """
-    match_of = {row["match_id"]: row for row in matches.to_pylist()}
-    posed = [
-        (match_of[task["match_id"]], task, task["task_id"], plan.attempts)
-        for task in tasks.to_pylist()
-        if task["status"] == "valid" and task["gate"] is None
-    ]
-    posed += [
-        (match_of[match_id], task, replay_id(match_id, task["task_id"]), plan.trained_attempts or plan.attempts)
-        for match_id, stored in replays.items()
-        for task in stored
-    ]
     work: list[tuple[dict, dict, str, int, Request]] = []
-    for match, task, name, attempts in posed:
+    for match, task, name, attempts in posed(matches, tasks, plan, replays, shard):
         text = solver_prompt(style, Kind(task["kind"]), task["program"], task["inputs"], task["outputs"], task["message"])
         ids, stops = tuple(engine.encode(text)), style.solve_stops(Kind(task["kind"]))
         for attempt in range(attempts):
@@ -89,6 +80,24 @@ def solve(
             }
         )
     return tables.table(rows, tables.ROLLOUTS)
+
+
+def posed(
+    matches: pa.Table, tasks: pa.Table, plan: SolvePlan, replays: Mapping[str, Sequence[dict]], shard: Shard = WHOLE
+) -> list[tuple[dict, dict, str, int]]:
+    """Return what a shard's students attempt: match, task, the name of the attempts, and how many; replayed tasks last."""
+    match_of = {row["match_id"]: row for row in matches.to_pylist()}
+    found = [
+        (match_of[task["match_id"]], task, task["task_id"], plan.attempts)
+        for task in tasks.to_pylist()
+        if task["status"] == "valid" and task["gate"] is None
+    ]
+    found += [
+        (match_of[match_id], task, replay_id(match_id, task["task_id"]), plan.trained_attempts or plan.attempts)
+        for match_id, stored in replays.items()
+        for task in stored
+    ]
+    return shard.of(found, [attempts for *_, attempts in found])
 
 
 def refusals(style: PromptStyle, rollouts: pa.Table) -> dict[str, int]:

@@ -13,7 +13,6 @@ from flows.backend import Backend
 from flows.config import RunConfig
 from flows.execution.run_stage import Spec
 from flows.run.run import Run
-from flows.run.sharding import own_matches
 from flows.run.stage_io import StageIO
 from flows.storage import open_store
 from stages.core import tables
@@ -48,5 +47,4 @@ def _read(spec: Spec, backend_of: BackendOf) -> tuple[Backend, dict[str, Adapter
 
 def _adapters(run: Run, spec: Spec, config: RunConfig) -> dict[str, Adapter]:
     io = StageIO(run, spec.stage, spec.generation, spec.part, config.model.name, config.model.alpha)
-    matches = own_matches(io.table("matches"), spec.stage, config.engine.shards, spec.part)
-    return io.adapters(matches[CHECKED[spec.stage]].to_pylist())
+    return io.adapters(io.table("matches")[CHECKED[spec.stage]].to_pylist())

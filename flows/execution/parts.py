@@ -4,11 +4,13 @@ from flows.backend import Backend
 from flows.benchmarks.schedule import members_at, panels, write_panels
 from flows.benchmarks.score import score_members
 from flows.config import RunConfig
-from flows.run.sharding import WRITERS, joined_proposals, joined_rollouts, shard, split_answers
+from flows.run.sharding import split_answers
 from flows.run.stage_io import StageIO
 from flows.stages import stage_of
 from flows.steps import STEPS, Step, count_refused_answers, count_refused_proposals, update_part, update_parts
 from stages.core import tables
+from stages.core.prompts.styles import Kind
+from stages.core.shards import Shard
 
 
 def part_names(io: StageIO, config: RunConfig) -> list[str]:
@@ -17,13 +19,15 @@ def part_names(io: StageIO, config: RunConfig) -> list[str]:
 
 
 def named_parts(io: StageIO, config: RunConfig) -> list[tuple[str, str]]:
-    """Return the parts, each with a text that names its members."""
+    """Return the parts, each with a text for people: the members that it trains, or which share of the stage it is."""
     if stage_of(io.stage).trains:
         return [(name, _words([adapter.rpartition("-")[0] for adapter in group])) for name, group in update_parts(io, config)]
-    members = _members(io, config) if config.engine.shards > 1 else []
-    count = min(config.engine.shards, len(members))
-    names = [f"{number:02d}" for number in range(count)] if count > 1 else []
-    return [(name, _words(shard(members, count, name))) for name in names]
+    count = min(config.engine.shards, _most(io, config))
+    if count < 2:
+        return []
+    if stage_of(io.stage).shards == "contestants":
+        return [(f"{number:02d}", f"{number + 1} of {count}") for number in range(count)]
+    return [(Shard(number, count).name, f"{number + 1} of {count}") for number in range(count)]
 
 
 def step_of(io: StageIO, config: RunConfig) -> Step:
@@ -38,11 +42,11 @@ def join(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Join the parts of propose, solve or benchmark to what the whole stage would have written. Public suites have no parts."""
     names = part_names(io, config)
     if io.stage == "propose":
-        proposals = joined_proposals(io.table("matches"), io.parts(names, tables.PROPOSALS))
+        proposals = tables.join(io.parts(names, tables.PROPOSALS), tables.PROPOSALS)
         io.write_table("proposals", proposals)
         count_refused_proposals(io, proposals)
     elif io.stage == "solve":
-        rollouts = joined_rollouts(io.table("matches"), io.table("tasks"), io.parts(names, tables.ROLLOUTS))
+        rollouts = tables.join(io.parts(names, tables.ROLLOUTS), tables.ROLLOUTS)
         io.write_table("rollouts", rollouts)
         count_refused_answers(io, backend, rollouts)
     else:
@@ -53,13 +57,12 @@ def join(io: StageIO, config: RunConfig, backend: Backend) -> None:
         score_members(io, config, backend, members_at(io, config))
 
 
-def _members(io: StageIO, config: RunConfig) -> list[str]:
-    """Return who generates in this stage; for benchmarks, the larger panel."""
+def _most(io: StageIO, config: RunConfig) -> int:
+    """Return how many parts the stage can have: one for each prompt of the teachers, or each contestant of the larger panel."""
     shards = stage_of(io.stage).shards
     if shards == "contestants":
-        contestants = max((panel.contestants for panel in panels(io, config)), key=len, default=[])
-        return [one.member_id for one in contestants]
-    return list(dict.fromkeys(io.table("matches")[WRITERS[shards]].to_pylist())) if shards in WRITERS else []
+        return max((len(panel.contestants) for panel in panels(io, config)), default=0)
+    return io.table("matches").num_rows * len(Kind) * config.propose.groups if shards == "completions" else 0
 
 
 def _words(members: list[str], most: int = 4) -> str:

@@ -32,7 +32,7 @@ class TwoParts:
         return MATCHES
 
     def parts(self, names: list[str], _: Any) -> list[pa.Table]:
-        assert names == ["00", "01"]
+        assert names == ["00of02", "01of02"]
         return [PROPOSALS.slice(0, 3), PROPOSALS.slice(3)]
 
     def write_table(self, name: str, table: pa.Table) -> None:
@@ -47,3 +47,10 @@ def test_a_joined_stage_counts_the_refusals_of_all_its_parts() -> None:
     parts.join(cast(StageIO, whole), load("smoke", ["engine.shards=2"]), cast(Backend, None))
     assert whole.written["proposals"].equals(PROPOSALS)
     assert whole.counts == {"refused_no_program": 2, "refused_cut_off": 3}
+
+
+def test_a_stage_has_no_more_parts_than_prompts() -> None:
+    named = parts.named_parts(cast(StageIO, TwoParts()), load("smoke", ["engine.shards=64"]))
+    assert len(named) == 6  # two matches, three kinds, one group each
+    assert named[:2] == [("00of06", "1 of 6"), ("01of06", "2 of 6")]
+    assert parts.named_parts(cast(StageIO, TwoParts()), load("smoke")) == []
