@@ -72,7 +72,7 @@ def step(stage: str, generation: int, *after: Reference) -> Reference:
 
 
 def _parts(stage: str, generation: int, *after: Reference) -> list[Reference]:
-    """Run the parts of a stage: one after another on this machine, at the same time if there are others."""
+    """Run the parts of a stage: one after another on this machine, at the same time on its cards or on other machines."""
     current, found = session(), session().parts(stage, generation)
     here, there = _named(run_part, stage), _named(run_part_on_node, stage)
     if not current.spreads(stage):

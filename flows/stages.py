@@ -29,6 +29,10 @@ class Stage:
     shards: Shards | None = None
     optional: bool = False
 
+    def uses_gpu(self, part: str | None) -> bool:
+        """Return whether a step of the stage uses a GPU where there is one. Joining the parts of an update does not."""
+        return self.generates or (self.trains and part is not None)
+
 
 START = Stage("start", generates=True, judges=True)
 """The stage before the first generation."""

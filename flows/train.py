@@ -66,7 +66,7 @@ def train(
     )
     with (
         gc_tuning.relaxed_gc(),
-        ray_cluster.connected(placement.ray),
+        ray_cluster.connected(placement.ray, config.model.device),
         open_session(config, run_id, store, placed(placement), bool(placement.ray), log_line()) as current,
         notes.publishing(current.run, config, browser),
     ):

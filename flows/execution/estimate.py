@@ -4,7 +4,7 @@ from pathlib import Path
 
 from flows.config import RunConfig
 from flows.execution.decoder_shape import adapter_parameters, shape_of
-from flows.execution.memory_plan import memory_lines
+from flows.execution.memory_plan import lacking, memory_lines
 from flows.run.retention import RetentionPolicy, expected_bytes
 
 GIB = 1024**3
@@ -35,6 +35,12 @@ def plan(config: RunConfig) -> str:
     lines += memory_lines(config, shape, members)
     lines += _disk(config, adapter_parameters(shape, config.model.targets, config.model.rank), members)
     return "\n".join(lines + _hours(config))
+
+
+def too_small(config: RunConfig, memory: float) -> str:
+    """Return what of the run does not fit into a card of that many bytes; empty if all does, or for an unknown model."""
+    shape = shape_of(config.model.name)
+    return "" if shape is None else lacking(config, shape, _members(config), memory)
 
 
 def _disk(config: RunConfig, adapter: int, members: int) -> list[str]:

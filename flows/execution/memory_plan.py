@@ -66,6 +66,20 @@ def memory_lines(config: RunConfig, shape: DecoderShape, members: int) -> list[s
     return [*lines, _fits(fitting)]
 
 
+def lacking(config: RunConfig, shape: DecoderShape, members: int, memory: float) -> str:
+    """Return the moment that does not fit into a card of that many bytes, even if all of it is free; empty if all do."""
+    if config.engine.kind == "transformers":
+        moments, context = shared_process(config, shape, members), CONTEXT
+    else:
+        engine, share = engine_needs(config, shape, members), config.engine.memory_share * memory
+        if engine > share:
+            return f"vLLM needs {engine / GIB:.1f} GiB and its share is {share / GIB:.1f} GiB"
+        moments, context = beside_vllm(config, shape, members, memory), 0.0
+    largest = max(moments, key=lambda moment: moment.total)
+    needed = largest.total + context
+    return f"the plan's {largest.name} needs {needed / GIB:.1f} GiB" if needed > memory else ""
+
+
 def shared_process(config: RunConfig, shape: DecoderShape, members: int) -> list[Moment]:
     """Return the moments of a process that holds the transformers engine and the trainer.
 

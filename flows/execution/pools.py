@@ -4,6 +4,7 @@ The machines share only the store. A pool's machine does the same as the run's o
 writes its outputs and commits the manifest under the run's epoch.
 """
 
+import os
 import threading
 import time
 from contextlib import suppress
@@ -21,8 +22,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from flows.config import parse
 from flows.execution import orphan_guard
+from flows.execution.preflight import cards_for
+from flows.execution.residents import ADDRESS, check_version, order_of, own_version, run_resident
 from flows.execution.run_stage import Reference, Spec, reference
-from flows.execution.stage_process import StageFailed, WorkerLost, Workers, interpreter, known_error
+from flows.execution.slots import Slots, Tenant
+from flows.execution.stage_process import CANCELLED, StageFailed, Told, WorkerLost, interpreter, known_error
 from flows.monitoring.progress import Display
 from flows.run.manifest import manifest_uri
 from flows.run.run import Run
@@ -54,7 +58,7 @@ class Placement(BaseModel):
     def pool(self, stage: str, part: str | None) -> str:
         """Return the pool of a step; empty for this machine. Joining the parts of an update needs no GPU."""
         needs = stage_of(stage)
-        if needs.generates or (needs.trains and part is not None):
+        if needs.uses_gpu(part):
             return self.gpu
         return self.sandbox if needs.judges else ""
 
@@ -63,7 +67,16 @@ HERE = Placement()
 
 
 @prefect.flow(name="stage", flow_run_name="{run_id}-{stage}", persist_result=False)
-def stage(store: str, run_id: str, stage: str, generation: int | None, part: str | None, epoch: int, generations: int) -> None:
+def stage(
+    store: str,
+    run_id: str,
+    stage: str,
+    generation: int | None,
+    part: str | None,
+    epoch: int,
+    generations: int,
+    version: str = "",
+) -> None:
     """Run one stage of a run whose flow is running elsewhere. Started by that flow, not by hand.
 
     Args:
@@ -74,15 +87,30 @@ def stage(store: str, run_id: str, stage: str, generation: int | None, part: str
         part: One of the parts of an update.
         epoch: The right to commit, from the run's own flow.
         generations: Number of generations of the run.
+        version: Version of the project where the run is.
     """
     orphan_guard.start()
     orphan_guard.leave_with_parent()
-    description = Run(open_store(store), run_id).history.description()
-    assert description is not None, f"run {run_id} has no run.json"
-    config = parse(description["config"])
+    check_version(version)
     spec = Spec(store, run_id, stage, generation, part, epoch, generations)
-    with Workers(config.threads) as workers, Display(get_run_logger().info) as display, display.step(stage) as told:
-        workers.run(spec, interpreter(config, stage), told)
+    with Display(get_run_logger().info) as display, display.step(stage) as told:
+        perform_here(spec, told)
+
+
+def perform_here(spec: Spec, told: Told) -> Reference:
+    """Run a step on this machine: in the processes that its worker keeps for its cards, otherwise in one that ends with the step.
+
+    Raises ConfigError for a card that is smaller than the run's plan, CardUnavailable if other processes have all cards.
+    """
+    description = Run(open_store(spec.store), spec.run_id).history.description()
+    assert description is not None, f"run {spec.run_id} has no run.json"
+    config = parse(description["config"])
+    python, address = interpreter(config, spec.stage), os.environ.get(ADDRESS, "")
+    found = cards_for(config) if stage_of(spec.stage).uses_gpu(spec.part) else []
+    if found and address:
+        return run_resident(address, order_of(spec, description, config.threads, python), told)
+    with Slots(found, Tenant(config.threads)) as slots:
+        return slots.run(spec, python, told)
 
 
 class Pools:
@@ -110,7 +138,9 @@ def run_elsewhere(spec: Spec, pool: str, leaving: threading.Event) -> Reference:
     with get_client(sync_client=True) as client:
         _need_worker(client, pool)
         name = f"stage/{pool}"
-        began: Any = run_deployment(name, parameters=asdict(spec), timeout=0, tags=[f"run:{spec.run_id}"])
+        began: Any = run_deployment(
+            name, parameters=asdict(spec) | {"version": own_version()}, timeout=0, tags=[f"run:{spec.run_id}"]
+        )
         try:
             state = _end_of(client, began.id, pool, leaving)
         except BaseException:  # also on a cancel: no one would wait for it
@@ -124,7 +154,7 @@ def _end_of(client: Any, flow_run_id: Any, pool: str, leaving: threading.Event) 
     began = time.monotonic()
     while True:
         if leaving.wait(POLL_SECONDS):
-            raise StageFailed("the run of this step was cancelled")
+            raise StageFailed(CANCELLED)
         with suppress(httpx.HTTPError):
             state = client.read_flow_run(flow_run_id).state
             if state is not None and state.is_final():

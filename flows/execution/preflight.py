@@ -1,17 +1,17 @@
 """Check that this machine can run a configuration, before anything is written. Faults are reported in one line."""
 
-import subprocess
-
 from flows.backend import Backend
 from flows.config import ConfigError, RunConfig
-from flows.execution.estimate import stored_bytes
+from flows.execution import cards
+from flows.execution.cards import Card
+from flows.execution.estimate import stored_bytes, too_small
 from flows.run.retention import check_room
 from flows.storage import open_store
 
 
 def check(config: RunConfig, store: str, gpu_elsewhere: bool = False, sandbox_elsewhere: bool = False) -> None:
     """Raise ConfigError, SandboxUnavailable or StoreRefused for faults that a run on this machine would meet later."""
-    if config.model.device.startswith("cuda") and not gpu_elsewhere and not gpus():
+    if config.model.device.startswith("cuda") and not gpu_elsewhere and not cards.cards():
         raise ConfigError(
             f"model.device: {config.model.device} was requested, but no NVIDIA GPU is visible on this machine; "
             "choose auto or cpu, or place these stages in the pool gpu"
@@ -25,10 +25,18 @@ def check(config: RunConfig, store: str, gpu_elsewhere: bool = False, sandbox_el
     check_room(open_store(store), stored_bytes(config))
 
 
-def gpus() -> list[str]:
-    """Return the NVIDIA GPUs of this machine, as `nvidia-smi` lists them."""
-    try:
-        done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return [line for line in done.stdout.splitlines() if line.startswith("GPU")] if done.returncode == 0 else []
+def cards_for(config: RunConfig) -> list[Card]:
+    """Return the cards of this machine to which the run's processes are pinned; none where it runs on the CPU.
+
+    Raises ConfigError for a card that is smaller than the run's plan, and names those that are not.
+    """
+    found = cards.usable(config.model.device)
+    lacking = {card: lack for card in found if card.memory_mb and (lack := too_small(config, card.memory_mb * 2.0**20))}
+    if lacking:
+        card, lack = next(iter(lacking.items()))
+        others = ",".join(one.name for one in found if one not in lacking)
+        remedy = (
+            f"use the others: {cards.VISIBLE}={others}" if others else "lower engine.batch_tokens or learning.micro_batch_tokens"
+        )
+        raise ConfigError(f"{card} of this machine has {card.memory_mb / 1024:.1f} GiB, but {lack}; {remedy}")
+    return found

@@ -3,28 +3,39 @@
 A node works like any other machine: a stage subprocess reads its inputs from the store, writes its outputs and commits the part's
 manifest under the run's epoch. So a node needs this project, the store's credentials in the environment in which `ray start` ran,
 Docker if benchmarks are sharded, and the Prefect server's address. The extra `ray` installs the packages.
+
+Where the cluster has GPUs, a part asks for one, and Ray chooses the card. Ray ends the process of a task that had a GPU, so an
+actor on each node, which asks for no resources, keeps the processes of its cards until the run ends.
 """
 
 import os
 import signal
 import socket
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
 from flows.config import ConfigError
-from flows.execution import orphan_guard
+from flows.execution import cards, orphan_guard
+from flows.execution.cards import VISIBLE, Card
+from flows.execution.residents import check_version
 from flows.execution.run_stage import Reference, Spec
-from flows.execution.stage_process import Workers
+from flows.execution.slots import Slots, Tenant
+from flows.execution.stage_process import WorkerLost, Workers
 from stages.core.engines.protocol import EngineUnavailable
 
 CONNECT_SECONDS = 10.0
 
 
 @contextmanager
-def connected(address: str) -> Iterator[None]:
-    """Join the cluster as a driver. Raises ConfigError without the packages, EngineUnavailable if the cluster does not answer."""
+def connected(address: str, device: str) -> Iterator[None]:
+    """Join the cluster as a driver, and keep an actor on each of its nodes that has a GPU.
+
+    Raises ConfigError without the packages or without the GPUs that `model.device` wants, EngineUnavailable if the cluster does
+    not answer.
+    """
     if not address:
         yield
         return
@@ -41,9 +52,24 @@ def connected(address: str) -> Iterator[None]:
         raise EngineUnavailable(f"placement.ray: the Ray cluster at {address}: {str(error).splitlines()[0]}") from error
     signal.signal(signal.SIGTERM, before)  # Ray's own handler would end the run without a report to Prefect
     try:
-        yield
+        nodes = gpu_nodes(ray.nodes(), device)
+        actors = [_actor(node_id, count) for node_id, count in nodes.items()]
+        with _each_part_with_a_gpu() if actors else nullcontext():
+            yield
     finally:
-        ray.shutdown()  # ends what this driver still has running on the nodes
+        ray.shutdown()  # ends what this driver still has running on the nodes, its actors too
+
+
+def gpu_nodes(nodes: list[dict[str, Any]], device: str) -> dict[str, int]:
+    """Return how many GPUs each living node has; none for a run that leaves them alone. Raises ConfigError if it needs one."""
+    living = {node["NodeID"]: int(node["Resources"].get("GPU", 0)) for node in nodes if node["Alive"]}
+    if device.startswith("cuda") and not any(living.values()):
+        raise ConfigError(
+            f"model.device: {device} was requested, but no node of the Ray cluster has a GPU (ray start --num-gpus); "
+            "choose auto or cpu, or another cluster"
+        )
+    pins = device != "cpu" and ":" not in device  # otherwise the run names its card itself
+    return {node_id: count for node_id, count in living.items() if count and pins}
 
 
 def runner(address: str) -> Any:
@@ -53,18 +79,84 @@ def runner(address: str) -> Any:
     return RayTaskRunner(address=address)
 
 
-def run_here(spec: Reference, python: str, threads: int) -> Reference:
-    """On a node: run one step in this process's warm worker."""
-    return _workers(threads).run(Spec(**spec), python)
+def run_here(spec: Reference, python: str, threads: int, version: str = "") -> Reference:
+    """On a node: run one step in its warm worker. With a GPU from Ray, the node's actor has one for that card."""
+    import ray  # noqa: PLC0415
+    from ray.exceptions import RayActorError, RayTaskError  # noqa: PLC0415
+
+    check_version(version)
+    node_id = ray.get_runtime_context().get_node_id()
+    try:
+        actor = ray.get_actor(_name(node_id)) if ray.get_gpu_ids() else None
+    except ValueError:  # the node is younger than the run
+        actor = None
+    if actor is None:
+        return _workers(threads, node_id).run(Spec(**spec), python)
+    try:
+        done: Reference = ray.get(actor.run.remote(os.environ[VISIBLE], spec, python, threads, _node(node_id)))
+    except RayActorError as error:
+        raise WorkerLost(f"the actor of node {_node(node_id)} ended: {str(error).splitlines()[0]}") from None
+    except RayTaskError as error:
+        raise error.cause from None
+    return done
+
+
+class NodeCards:
+    """What a node's actor keeps: the processes of each card that Ray has given to a part of this run."""
+
+    def __init__(self) -> None:
+        orphan_guard.start()
+        self._kept: dict[str, Slots] = {}
+        self._changing = threading.Lock()
+
+    def run(self, name: str, spec: Reference, python: str, threads: int, node: str) -> Reference:
+        """Run one step on the card of this name. Raises CardUnavailable if a process outside Ray has it, or if it is gone."""
+        with self._changing:
+            if name not in self._kept:
+                os.environ["POPULORA_NODE"] = node
+                found = cards.cards(os.environ | {VISIBLE: name}) or [Card(name, name)]  # without nvidia-smi, Ray's word
+                self._kept[name] = Slots(found, Tenant(threads))
+        return self._kept[name].run(Spec(**spec), python)
+
+    def end(self) -> None:
+        """End the processes."""
+        for slots in self._kept.values():
+            slots.__exit__()
+
+
+def _actor(node_id: str, count: int) -> Any:
+    """Start the actor of a node. It belongs to this driver and ends with it."""
+    import ray  # noqa: PLC0415
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415
+
+    where = NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
+    options = {"num_cpus": 0, "num_gpus": 0, "max_concurrency": count, "name": _name(node_id), "scheduling_strategy": where}
+    return ray.remote(NodeCards).options(**options).remote()
+
+
+def _each_part_with_a_gpu() -> Any:
+    """Let Prefect's task runner ask Ray for one GPU a task."""
+    from prefect_ray.context import remote_options  # noqa: PLC0415
+
+    return remote_options(num_gpus=1)
+
+
+def _name(node_id: str) -> str:
+    """Return the name of a node's actor: one of each driver, which Ray calls a job."""
+    import ray  # noqa: PLC0415
+
+    return f"populora-{ray.get_runtime_context().get_job_id()}-{node_id}"
+
+
+def _node(node_id: str) -> str:
+    return f"{socket.gethostname()}/{node_id[:8]}"
 
 
 @cache
-def _workers(threads: int) -> Workers:
+def _workers(threads: int, node_id: str) -> Workers:
     """Return the stage worker of this Ray process, which ends with it. Manifests name the node: a host may run several."""
-    import ray  # noqa: PLC0415
-
     orphan_guard.start()
-    os.environ["POPULORA_NODE"] = f"{socket.gethostname()}/{ray.get_runtime_context().get_node_id()[:8]}"
+    os.environ["POPULORA_NODE"] = _node(node_id)
     return Workers(threads)
 
 

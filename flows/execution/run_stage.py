@@ -14,6 +14,7 @@ from typing import Any
 from flows.backend import Backend
 from flows.choices import check_sources
 from flows.config import RunConfig, parse
+from flows.execution import cards
 from flows.execution.parts import step_of
 from flows.run.manifest import digest, folder_of
 from flows.run.run import Manifest, Run
@@ -73,6 +74,7 @@ def perform(run: Run, spec: Spec, config: RunConfig, backend: Backend) -> Manife
             "cpu_seconds": round(time.process_time() - cpu, 3),
             "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
             **gpu_memory(),
+            **cards.recorded(),
             "host": os.environ.get("POPULORA_NODE") or socket.gethostname(),
             "pid": os.getpid(),
             "python": platform.python_version(),

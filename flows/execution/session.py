@@ -18,8 +18,11 @@ from flows.choices import check_sources, sources
 from flows.config import PROJECT, ConfigError, RunConfig, differences, dump, with_defaults
 from flows.execution import orphan_guard
 from flows.execution.parts import named_parts
+from flows.execution.preflight import cards_for
+from flows.execution.residents import own_version
 from flows.execution.run_stage import Reference, Spec, reference
-from flows.execution.stage_process import Workers, interpreter
+from flows.execution.slots import Slots, Tenant
+from flows.execution.stage_process import Told, interpreter
 from flows.monitoring.meter import Reading
 from flows.monitoring.progress import Display, to_stderr
 from flows.monitoring.run_tables import RunTables
@@ -48,6 +51,20 @@ class RemoteStages(Protocol):
         """Cancel all steps and stop waiting for them."""
 
 
+class StepRunner(Protocol):
+    """What runs steps on this machine: `Slots`, or the workers of one slot."""
+
+    @property
+    def parallel(self) -> int:
+        """How many steps can run at the same time."""
+
+    def run(self, spec: Spec, python: str = "", told: Told = ...) -> Reference:
+        """Run one step and return its small reference."""
+
+    def leave(self) -> None:
+        """Kill what is at work."""
+
+
 _CURRENT: ContextVar["Session"] = ContextVar("session")
 
 
@@ -58,7 +75,7 @@ class Session:
         self,
         config: RunConfig,
         run: Run,
-        workers: Workers,
+        workers: StepRunner,
         display: Display,
         elsewhere: RemoteStages | None = None,
         cluster: bool = False,
@@ -105,16 +122,20 @@ class Session:
         return named_parts(io, self.config)
 
     def spreads(self, stage: str) -> bool:
-        """Return whether a stage's parts run on other machines, at the same time."""
-        return self.cluster or (self.elsewhere is not None and self.elsewhere.takes(stage))
+        """Return whether a stage's parts run at the same time: on other machines, or on this machine's cards."""
+        if self.cluster or (self.elsewhere is not None and self.elsewhere.takes(stage)):
+            return True
+        return self._workers.parallel > 1
 
     def order(self, stage: str, generation: int, part: str) -> Reference:
         """Return all that a node of a cluster needs for one part."""
         spec = asdict(self.spec(stage, generation, part))
-        return {"spec": spec, "python": interpreter(self.config, stage), "threads": self.config.threads}
+        python = interpreter(self.config, stage)
+        return {"spec": spec, "python": python, "threads": self.config.threads, "version": own_version()}
 
     def leave(self) -> None:
-        """Stop waiting for other machines, because the run is cancelled."""
+        """Stop waiting for parts, here and on other machines, because the run is cancelled."""
+        self._workers.leave()
         if self.elsewhere is not None:
             self.elsewhere.leave()
 
@@ -153,7 +174,7 @@ def open_session(
     cluster: bool = False,
     say: Callable[[str], None] = to_stderr,
 ) -> Iterator[Session]:
-    """Hold the run's lease, and write run.json or check that it matches. Workers start when first needed.
+    """Hold the run's lease, and write run.json or check that it matches. Workers start when first needed, one a card.
 
     `say` takes lines about long steps where there is no terminal.
 
@@ -161,7 +182,9 @@ def open_session(
     """
     store = open_store(store_url)
     orphan_guard.start()
-    with lease.hold(store, run_id) as epoch, Display(say) as display, Workers(config.threads) as workers:
+    gpu_elsewhere = cluster or (elsewhere is not None and elsewhere.takes("propose"))
+    slots = Slots([] if gpu_elsewhere else cards_for(config), Tenant(config.threads))
+    with lease.hold(store, run_id) as epoch, Display(say) as display, slots as workers:
         run = Run(store, run_id, epoch)
         known = run.history.description()
         config = hub_models.pinned(config, known)

@@ -1,4 +1,4 @@
-"""The flow's side of warm stage subprocesses: started on first use, one per interpreter, killed as a group."""
+"""The flow's side of warm stage subprocesses: started on first use, one per interpreter and card, killed as a group."""
 
 import math
 import os
@@ -12,7 +12,10 @@ from typing import Any
 
 from flows.backend import HOME_PYTHON
 from flows.config import PROJECT, ConfigError, RunConfig, dump
+from flows.execution import cards
 from flows.execution.agreement import CHECKED
+from flows.execution.cards import Card, CardUnavailable, Claim
+from flows.execution.preflight import cards_for
 from flows.execution.run_stage import WHERE, Spec
 from flows.monitoring.meter import Reading
 from flows.run.lease import LeaseLost
@@ -28,7 +31,7 @@ _KNOWN: dict[str, type[Exception]] = {
     error.__name__: error
     for error in (
         *(ConfigError, StoreUnavailable, Overtaken, LeaseLost),
-        *(EngineUnavailable, SandboxUnavailable, GraderUnavailable),
+        *(EngineUnavailable, CardUnavailable, SandboxUnavailable, GraderUnavailable),
     )
 }
 
@@ -36,6 +39,7 @@ _KNOWN: dict[str, type[Exception]] = {
 HOURS = "POPULORA_STAGE_HOURS"
 DEFAULT_HOURS = 24.0
 LAST_WORDS_SECONDS = 2.0
+CANCELLED = "the run of this step was cancelled"
 
 
 class StageFailed(RuntimeError):
@@ -47,7 +51,8 @@ class WorkerLost(EngineUnavailable):
 
 
 Told = Callable[[Reading], None]
-_early: dict[tuple[str, int], ChildProcess] = {}  # by interpreter and threads: started, but not yet in use
+_early: dict[tuple[str, int, Card | None], ChildProcess] = {}  # by interpreter, threads and card: started, but not yet in use
+_early_claims: dict[Card, Claim] = {}
 
 
 def interpreter(config: RunConfig, stage: str) -> str:
@@ -62,11 +67,21 @@ def known_error(message: str) -> Exception | None:
 
 
 class Workers:
-    """The warm workers of one flow process. Use as a context manager."""
+    """The warm workers of one flow process, or of one card of it. Use as a context manager.
 
-    def __init__(self, threads: int) -> None:
+    Attributes:
+        card: The only card that the workers see; None leaves them the environment's.
+        left: Whether `leave` was called.
+        parallel: How many steps can run at the same time.
+    """
+
+    parallel = 1
+
+    def __init__(self, threads: int, card: Card | None = None) -> None:
+        self.card, self.left = card, False
         self._threads = threads
         self._running: dict[str, ChildProcess] = {}
+        self._claim: Claim | None = None
 
     def __enter__(self) -> "Workers":
         return self
@@ -74,6 +89,26 @@ class Workers:
     def __exit__(self, *_: object) -> None:
         for python in list(self._running):
             self._end(python)
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = None
+
+    def claim(self) -> bool:
+        """Return whether the card is ours, until the workers end. An early worker's claim is taken over."""
+        if self.card is not None and self._claim is None:
+            self._claim = _early_claims.pop(self.card, None) or cards.claim(self.card)
+        return self._claim is not None
+
+    def warm(self, python: str) -> bool:
+        """Return whether that interpreter's worker is running, or an early one waits for its first step."""
+        python = python or sys.executable
+        return python in self._running or (python, self._threads, self.card) in _early
+
+    def leave(self) -> None:
+        """Kill the workers and start no others, because the run is cancelled. May be called while a step runs."""
+        self.left = True
+        for worker in list(self._running.values()):
+            worker.kill()
 
     def run(self, spec: Spec, python: str = "", told: Told = lambda reading: None) -> dict[str, Any]:
         """Run one step in the worker of that interpreter and return its small reference. `told` receives its progress.
@@ -93,18 +128,24 @@ class Workers:
         if worker is None or not worker.running:
             worker = self._running[python] = self._start(python)
         try:
+            if self.left:  # looked at after the start: whoever leaves kills those that have started
+                raise StageFailed(CANCELLED)
             _tell(worker, order)
             answer = _listen_until(worker, what, stage_hours(), told)
-        except BaseException:  # also on a cancel: a half-read answer leaves the worker unusable
+        except BaseException as error:  # also on a cancel: a half-read answer leaves the worker unusable
             self._end(python, patience=0.0)
+            if self.left and isinstance(error, WorkerLost):
+                raise StageFailed(CANCELLED) from None
             raise
         if answer is None:
             self._end(python)
+            if self.left:
+                raise StageFailed(CANCELLED)
         return _done(worker, answer, what)
 
     def _start(self, python: str) -> ChildProcess:
-        ready = _early.pop((python, self._threads), None)
-        return ready if ready is not None and ready.running else _launch(python, self._threads)
+        ready = _early.pop((python, self._threads, self.card), None)
+        return ready if ready is not None and ready.running else _launch(python, self._threads, self.card)
 
     def _end(self, python: str, patience: float = 5.0) -> None:
         worker = self._running.pop(python, None)
@@ -117,9 +158,11 @@ def early_worker(config: RunConfig, prepare: bool) -> Iterator[Callable[[], None
     """Start the worker of the run's first step. Yields a function that waits until the worker reports that the run can begin.
 
     That function raises ConfigError for a missing model or an unknown choice and SandboxUnavailable for a sandbox that does not
-    answer, before anything is written. With `prepare`, the worker then loads the model while the flow loads its own libraries.
+    answer, before anything is written. With `prepare`, the worker then loads the model while the flow loads its own libraries, on
+    the first free card if there are cards. Raises CardUnavailable if other runs have all of them.
     """
-    key = (sys.executable, config.threads)
+    card = _first_free(cards_for(config)) if prepare else None
+    key = (sys.executable, config.threads, card)
     worker = _early[key] = _launch(*key, "--early")
     try:
         _tell(worker, {"config": dump(config), "prepare": prepare})
@@ -128,6 +171,19 @@ def early_worker(config: RunConfig, prepare: bool) -> Iterator[Callable[[], None
         unused = _early.pop(key, None)
         if unused is not None:
             unused.end()
+        if card is not None and (claim := _early_claims.pop(card, None)) is not None:
+            claim.release()
+
+
+def _first_free(found: list[Card]) -> Card | None:
+    """Return the first card that no other run has, and claim it; None without cards. Raises CardUnavailable."""
+    for card in found:
+        if (claim := cards.claim(card)) is not None:
+            _early_claims[card] = claim
+            return card
+    if found:
+        raise cards.in_use(found)
+    return None
 
 
 def stage_hours() -> float:
@@ -168,11 +224,15 @@ def _listen_until(worker: ChildProcess, asked: str, hours: float, told: Told) ->
 
 
 def _done(worker: ChildProcess, answer: Json | None, asked: str) -> Json:
-    """Return the result in an answer. Raises the error that it names, or WorkerLost if there is no answer."""
     if answer is None:
         raise WorkerLost(f"the worker of {asked} exited with code {worker.process.wait()}")
+    return result_of(answer)
+
+
+def result_of(answer: Json) -> Json:
+    """Return the result in an answer. Raises the error that it names."""
     if "error" in answer:
-        raise _KNOWN.get(answer["error"], StageFailed)(answer["message"])
+        raise (_KNOWN | {"WorkerLost": WorkerLost}).get(answer["error"], StageFailed)(answer["message"])
     done: Json = answer["done"]
     return done
 
@@ -181,8 +241,9 @@ def _check(worker: ChildProcess) -> None:
     _done(worker, worker.answer(), "the check")
 
 
-def _launch(python: str, threads: int, *more: str) -> ChildProcess:
+def _launch(python: str, threads: int, card: Card | None, *more: str) -> ChildProcess:
     quiet = {"VLLM_LOGGING_LEVEL": "ERROR"}  # otherwise 200 lines at every start; the user's setting wins
     environment = quiet | dict(os.environ) | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
+    environment |= cards.pinned(card)
     environment.setdefault(HOME_PYTHON, sys.executable)
     return ChildProcess([python, "-m", "flows.worker", "--warm", *more], environment, PROJECT, group=True)

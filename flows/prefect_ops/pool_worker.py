@@ -30,22 +30,29 @@ ENGINE = "prefect.engine"
 
 def work(pool: str, limit: int | None, name: str | None) -> int:
     """Take runs from the pool until SIGTERM or SIGINT, and return the exit code. Raises ConfigError for an unsuitable machine."""
-    from flows.execution import preflight
+    from flows.execution import cards
+    from flows.execution.residents import Residents, idle_minutes
 
     url = os.environ.get("PREFECT_API_URL", "http://127.0.0.1:4200/api")
     serve.sign_in(url)
     prefect_api.require(url)
-    if pool == "gpu" and not (found := preflight.gpus()):
+    found = cards.cards() if pool == "gpu" else []
+    if pool == "gpu" and not found:
         raise ConfigError("no NVIDIA GPU is visible on this machine (nvidia-smi -L): it cannot take work from the pool gpu")
     if pool == "gpu" and limit is None:
         limit = len(found)
+    minutes = idle_minutes()
     home = Path(os.environ.get("PREFECT_HOME", PROJECT / ".cache" / "prefect"))
     os.environ.update(prefect_api.WORKER_SETTINGS | prefect_api.settings_without_tls(url, home) | {"PREFECT_API_URL": url})
     os.environ.update(allowed.worker_settings())
     command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--type", "process"]
     command += ["--limit", str(limit)] if limit else []
     command += ["--name", name] if name else []
-    return _watched(command, pool)
+    if not found:
+        return _watched(command, pool)
+    orphan_guard.start()
+    with Residents(found, minutes):
+        return _watched(command, pool)
 
 
 def _watched(command: list[str], pool: str) -> int:

@@ -95,7 +95,7 @@ class ChildProcess:
         try:
             return self.answer(time.monotonic() + seconds)
         finally:
-            self._kill()
+            self.kill()
 
     def end(self, patience: float = 0.0) -> None:
         """Kill the process, and wait for its end. With `patience`, an idle one first has so many seconds to end by itself."""
@@ -103,13 +103,14 @@ class ChildProcess:
             with suppress(OSError, subprocess.TimeoutExpired):
                 self._input.close()
                 self.process.wait(patience)
-        self._kill()  # before its input is closed: an order that it never read would be written until it is gone
+        self.kill()  # before its input is closed: an order that it never read would be written until it is gone
         with suppress(OSError):
             self._input.close()
         self.process.wait()
         self._output.close()
 
-    def _kill(self) -> None:
+    def kill(self) -> None:
+        """Kill the process. Whoever waits for its answer gets none."""
         with suppress(ProcessLookupError):  # it exited by itself
             if self._group:
                 os.killpg(self.process.pid, signal.SIGKILL)

@@ -145,14 +145,14 @@ def test_a_value_out_of_range_is_refused_before_anything_is_submitted(capsys: py
 
 @pytest.mark.parametrize("address", ["here", "ray://head", "10.0.0.1:x"])
 def test_an_address_of_a_ray_cluster_that_is_none(address: str) -> None:
-    with pytest.raises(ConfigError, match=r"placement\.ray"), ray_cluster.connected(address):
+    with pytest.raises(ConfigError, match=r"placement\.ray"), ray_cluster.connected(address, "auto"):
         pass
 
 
 def test_a_ray_cluster_that_does_not_answer() -> None:
     with (
         pytest.raises(EngineUnavailable, match=r"no Ray cluster answers at 127\.0\.0\.1"),
-        ray_cluster.connected(f"127.0.0.1:{s3_servers.free_port()}"),
+        ray_cluster.connected(f"127.0.0.1:{s3_servers.free_port()}", "auto"),
     ):
         pass
 

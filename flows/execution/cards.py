@@ -1,0 +1,148 @@
+"""The NVIDIA cards of this machine: which of them a process may use, how its children are pinned to one, and who holds it.
+
+`nvidia-smi` is asked, never CUDA: a process that places work keeps no context on any card. A card is held by a lock on a file of
+this machine, which ends with its process.
+"""
+
+import csv
+import fcntl
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from stages.core.engines.protocol import EngineUnavailable
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+_ORDER = "CUDA_DEVICE_ORDER"
+_QUERY = ("nvidia-smi", "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits")
+
+
+class CardUnavailable(EngineUnavailable):
+    """A card is gone, or another run has it. This is an external fault: the step is retried, on another card if there is one."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """One card.
+
+    Attributes:
+        name: What CUDA_VISIBLE_DEVICES says of it: its number, or its identifier.
+        uuid: Its identifier.
+        memory_mb: Its memory in MiB; 0 if it does not tell.
+    """
+
+    name: str
+    uuid: str
+    memory_mb: int = 0
+
+    def __str__(self) -> str:
+        return f"card {self.name}"
+
+
+def cards(environment: Mapping[str, str] = os.environ) -> list[Card]:
+    """Return the cards that a process with this environment may use: those of CUDA_VISIBLE_DEVICES where it is set."""
+    found = _listed()
+    if VISIBLE not in environment or not found:
+        return found
+    chosen: dict[str, Card] = {}
+    for entry in environment[VISIBLE].split(","):
+        card = _named(entry.strip(), found)
+        if card is None:
+            break  # CUDA, too, sees nothing after a name that it does not know
+        chosen.setdefault(card.uuid, card)
+    return list(chosen.values())
+
+
+def usable(device: str) -> list[Card]:
+    """Return the cards to which a run with this `model.device` is pinned; none for cpu and for a card that it names itself."""
+    return [] if device == "cpu" or ":" in device else cards()
+
+
+def present(card: Card) -> bool:
+    """Return whether the machine still lists the card."""
+    found = _listed()
+    return any(one.uuid == card.uuid for one in found) or (card.uuid.startswith("MIG-") and found != [])
+
+
+def pinned(card: Card | None, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return what a child's environment needs to see this card alone; nothing without one. Numbers are those of nvidia-smi."""
+    return {} if card is None else {_ORDER: environment.get(_ORDER, "PCI_BUS_ID"), VISIBLE: card.name}
+
+
+def recorded() -> dict[str, str]:
+    """Return what a manifest's clock says about this process's card; nothing if it may use all, or none."""
+    return {VISIBLE.lower(): value} if (value := os.environ.get(VISIBLE, "")) else {}
+
+
+class Claim:
+    """The right to a card, until `release` or the end of this process."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Give the card back."""
+        os.close(self._descriptor)
+
+
+def claim(card: Card) -> Claim | None:
+    """Return the right to a card; None if another holds it."""
+    descriptor = _open(card)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    with suppress(OSError):  # another user's file cannot be written, and needs not be
+        os.truncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    return Claim(descriptor)
+
+
+def in_use(refused: list[Card]) -> CardUnavailable:
+    """Return the error that says who holds these cards, and what to do."""
+    held = ", ".join(f"{card} by process {_holder(card)}" for card in refused)
+    return CardUnavailable(f"in use: {held}; stop it, or choose other cards with {VISIBLE}")
+
+
+def _holder(card: Card) -> str:
+    try:
+        return _lock_file(card).read_text() or "?"
+    except OSError:
+        return "?"
+
+
+def _open(card: Card) -> int:
+    place = _lock_file(card)
+    try:
+        return os.open(place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    except PermissionError:  # another user's
+        return os.open(place, os.O_RDONLY | os.O_NOFOLLOW)
+
+
+def _lock_file(card: Card) -> Path:
+    return Path(tempfile.gettempdir()) / f"populora-{card.uuid.replace('/', '-')}.lock"
+
+
+def _named(entry: str, found: list[Card]) -> Card | None:
+    """Return the card that an entry of CUDA_VISIBLE_DEVICES means: a number, the beginning of an identifier, or a MIG slice."""
+    if entry.startswith("MIG-"):
+        return Card(entry, entry)
+    for card in found:
+        if entry == card.name or (entry.startswith("GPU-") and card.uuid.startswith(entry)):
+            return replace(card, name=entry)
+    return None
+
+
+def _listed() -> list[Card]:
+    """Return the cards that nvidia-smi lists, also if it complains about others; none without it."""
+    try:
+        answer = subprocess.run(_QUERY, capture_output=True, text=True, timeout=20, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    rows = [row for row in csv.reader(answer.splitlines(), skipinitialspace=True) if len(row) == 3 and row[0].isdigit()]
+    return [Card(index, uuid, int(memory) if memory.isdigit() else 0) for index, uuid, memory in rows]

@@ -1,0 +1,156 @@
+"""The stage processes of one machine: a set for each of its cards, which stays from one step to the next, and one without a card.
+
+Prefect's task runners, Ray or a pool's workers decide what runs at the same time. A slot is only where it runs: a step that uses
+a GPU takes a free card, one on which its interpreter is warm if there is one, so that an engine starts once a card and run.
+"""
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from flows.execution import cards
+from flows.execution.cards import Card, CardUnavailable
+from flows.execution.run_stage import Reference, Spec
+from flows.execution.stage_process import CANCELLED, StageFailed, Told, Workers
+from flows.stages import stage_of
+from stages.core.engines.protocol import EngineUnavailable
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """Whose steps may share processes: those of one run, with one configuration and one version of the code."""
+
+    threads: int
+    identity: tuple[str, ...] = ()
+
+
+class Slot:
+    """A card, or none, and the processes of its tenant. `Slots` guards every change."""
+
+    def __init__(self, card: Card | None) -> None:
+        self.card, self.busy, self.used = card, False, 0.0
+        self.tenant: Tenant | None = None
+        self.workers = Workers(1)
+
+    def take(self, tenant: Tenant) -> bool:
+        """Give the slot to a tenant, and end another's processes. Returns False if another process has the card."""
+        if self.tenant != tenant:
+            self.end()
+            self.workers = Workers(tenant.threads, self.card)
+            if self.card is not None and not self.workers.claim():
+                return False
+            self.tenant = tenant
+        self.busy = True
+        return True
+
+    def give_back(self) -> None:
+        """Keep the processes for the tenant's next step, unless they were told to leave."""
+        self.busy, self.used = False, time.monotonic()
+        if self.workers.left:
+            self.end()
+
+    def end(self) -> None:
+        """End the processes, and release the card."""
+        self.workers.__exit__()
+        self.tenant = None
+
+
+class Slots:
+    """The slots of one process. Use as a context manager: nothing outlives it."""
+
+    def __init__(self, found: Sequence[Card], tenant: Tenant) -> None:
+        self._own, self._leaving, self._here = tenant, False, len(found) > 0
+        self._bare, self._cards = Slot(None), [Slot(card) for card in found]
+        self._changed = threading.Condition()
+
+    def __enter__(self) -> "Slots":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+        with self._changed:
+            self._changed.wait_for(lambda: not any(slot.busy for slot in self._all()))
+            for slot in self._all():
+                slot.end()
+
+    @property
+    def parallel(self) -> int:
+        """How many steps can run at the same time: one a card, at least one."""
+        return max(1, len(self._cards))
+
+    def run(self, spec: Spec, python: str = "", told: Told = lambda reading: None) -> Reference:
+        """Run one step of our own run, as `Workers.run` does."""
+        with self.seat(self._own, spec, python) as workers:
+            return workers.run(spec, python, told)
+
+    @contextmanager
+    def seat(self, tenant: Tenant, spec: Spec, python: str) -> Iterator[Workers]:
+        """Wait for a free slot and yield its workers.
+
+        Raises CardUnavailable if other processes have all cards, or if the card is gone when the step fails.
+        """
+        slot = self._taken(tenant, python, self._here and stage_of(spec.stage).uses_gpu(spec.part))
+        try:
+            yield slot.workers
+        except (EngineUnavailable, StageFailed) as error:
+            if slot.card is None or slot.workers.left or cards.present(slot.card):
+                raise
+            self._lose(slot)
+            raise CardUnavailable(f"{slot.card} ({slot.card.uuid}) is gone: {error}") from error
+        finally:
+            with self._changed:
+                slot.give_back()
+                self._changed.notify_all()
+
+    def leave(self) -> None:
+        """Kill what is at work and let nothing wait, because the run is cancelled."""
+        with self._changed:
+            self._leaving = True
+            for slot in self._all():
+                if slot.busy:
+                    slot.workers.leave()
+            self._changed.notify_all()
+
+    def end_idle(self, seconds: float) -> None:
+        """End the processes that have done nothing for so long, and release their cards."""
+        with self._changed:
+            for slot in self._all():
+                if not slot.busy and slot.tenant is not None and time.monotonic() - slot.used >= seconds:
+                    slot.end()
+
+    def _taken(self, tenant: Tenant, python: str, needs_card: bool) -> Slot:
+        with self._changed:
+            while not self._leaving:
+                if (slot := self._free(tenant, python, needs_card)) is not None:
+                    return slot
+                self._changed.wait()
+        raise StageFailed(CANCELLED)
+
+    def _free(self, tenant: Tenant, python: str, needs_card: bool) -> Slot | None:
+        """Take the best free slot; None if one has to be waited for. A step without a GPU may share a card's processes."""
+
+        def rank(slot: Slot) -> tuple[bool, bool, bool, float]:
+            ours = slot.tenant == tenant
+            return not (ours and slot.workers.warm(python)), not ours, slot.tenant is not None, 0.0 if ours else slot.used
+
+        free = sorted((slot for slot in self._cards if not slot.busy), key=rank)
+        if needs_card:
+            if not self._cards:
+                raise CardUnavailable("no card is left on this machine; resume the run on another")
+            if (slot := next((slot for slot in free if slot.take(tenant)), None)) is not None:
+                return slot
+            if len(free) == len(self._cards):
+                raise cards.in_use([slot.card for slot in free if slot.card is not None])
+            return None
+        ours = [slot for slot in free if slot.tenant == tenant]
+        return next((slot for slot in (*ours, self._bare) if not slot.busy and slot.take(tenant)), None)
+
+    def _lose(self, slot: Slot) -> None:
+        with self._changed:
+            slot.workers.leave()
+            self._cards.remove(slot)
+
+    def _all(self) -> list[Slot]:
+        return [self._bare, *self._cards]

@@ -1,0 +1,126 @@
+"""The cards of a machine as `nvidia-smi` lists them, what a child of a run sees of them, and to whom they belong."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows.config import PROJECT, ConfigError, load
+from flows.execution import cards
+from flows.execution.cards import Card
+from flows.execution.preflight import cards_for
+from flows.execution.stage_process import early_worker
+from tests.support.cards import Machine, machine
+
+
+@pytest.fixture
+def eight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return machine(tmp_path, monkeypatch, 8)
+
+
+def named(environment: dict[str, str]) -> list[str]:
+    return [card.name for card in cards.cards(environment)]
+
+
+def test_all_that_are_listed_are_cards_of_a_process_without_a_choice(eight: Machine) -> None:
+    assert cards.cards({}) == [Card(str(number), eight.uuid(number), 81559) for number in range(8)]
+
+
+def test_the_user_s_choice_is_kept_in_its_order_as_cuda_reads_it(eight: Machine) -> None:
+    assert cards.cards({"CUDA_VISIBLE_DEVICES": "3, 1"}) == [
+        Card("3", eight.uuid(3), 81559),
+        Card("1", eight.uuid(1), 81559),
+    ]
+    part = eight.uuid(5)[:-6]
+    assert cards.cards({"CUDA_VISIBLE_DEVICES": eight.uuid(5)}) == [Card(eight.uuid(5), eight.uuid(5), 81559)]
+    assert named({"CUDA_VISIBLE_DEVICES": f"{part},0"}) == [part, "0"]
+    assert named({"CUDA_VISIBLE_DEVICES": "2,9,1"}) == ["2"]  # nothing behind a card that is not there
+    assert named({"CUDA_VISIBLE_DEVICES": "2,2"}) == ["2"]
+    assert named({"CUDA_VISIBLE_DEVICES": "MIG-1"}) == ["MIG-1"]
+    for nothing in ("", "-1", "NoDevFiles"):
+        assert named({"CUDA_VISIBLE_DEVICES": nothing}) == []
+
+
+def test_lines_that_are_none_are_no_cards(eight: Machine) -> None:
+    uuid = eight.uuid(1)
+    (eight.folder / "cards").write_text(f"Unable to determine the device handle for GPU 0000:1A:00.0\n1, {uuid}, [N/A]\n\n")
+    assert cards.cards({}) == [Card("1", uuid, 0)]
+
+
+def test_without_the_tool_there_are_none_whatever_was_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert cards.cards({}) == cards.cards({"CUDA_VISIBLE_DEVICES": "0,1"}) == []
+
+
+@pytest.mark.parametrize(("device", "count"), [("auto", 8), ("cuda", 8), ("cpu", 0), ("cuda:1", 0)])
+def test_a_run_is_pinned_unless_it_names_its_device(eight: Machine, device: str, count: int) -> None:
+    assert len(cards.usable(device)) == count
+
+
+def test_a_child_sees_its_card_alone_under_nvidia_s_numbers() -> None:
+    assert cards.pinned(None) == {}
+    assert cards.pinned(Card("3", "GPU-3"), {}) == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "3"}
+    chosen = {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
+    assert cards.pinned(Card("3", "GPU-3"), chosen) == chosen | {"CUDA_VISIBLE_DEVICES": "3"}
+
+
+def test_the_clock_names_the_card_and_nothing_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    assert cards.recorded() == {"cuda_visible_devices": "3"}
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert cards.recorded() == {}
+
+
+def test_a_card_belongs_to_one_process_until_it_ends(eight: Machine) -> None:
+    card = cards.cards()[0]
+    hold = "import sys, time; from flows.execution.cards import *; held = claim(Card(*sys.argv[1:])); print(held is not None)"
+    python = Path(sys.prefix) / "bin" / "python"
+    command = [str(python), "-c", f"{hold}; sys.stdout.flush(); time.sleep(600)", card.name, card.uuid]
+    other = subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True)
+    assert other.stdout is not None and other.stdout.readline() == "True\n"
+    assert cards.claim(card) is None
+    line = f"in use: card 0 by process {other.pid}; stop it, or choose other cards with CUDA_VISIBLE_DEVICES"
+    assert str(cards.in_use([card])) == line
+    other.kill()
+    other.wait()
+    other.stdout.close()
+    ours = cards.claim(card)
+    assert ours is not None and cards.claim(card) is None
+    ours.release()
+
+
+def test_a_second_run_is_told_before_it_begins_who_has_the_cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(tmp_path, monkeypatch, 1)
+    (held,) = [cards.claim(card) for card in cards.cards()]
+    assert held is not None
+    with (
+        pytest.raises(cards.CardUnavailable, match=f"in use: card 0 by process {os.getpid()}; stop it"),
+        early_worker(load("chaos", ["model.device=auto"]), prepare=True),
+    ):
+        pass
+    held.release()
+
+
+def test_a_card_that_is_smaller_than_the_plan_is_refused_in_one_line(eight: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    small, large = load("one-gpu", ["engine.kind=transformers", "engine.python="]), load("paper-8gpu", [])
+    eight.keep(*range(8), memory_mb=8192)
+    with pytest.raises(ConfigError, match=r"^card 0 of this machine has 8\.0 GiB, but the plan's \w+ needs [\d.]+ GiB; lower "):
+        cards_for(small)
+    with pytest.raises(ConfigError, match=r"^card 0 of this machine has 8\.0 GiB, but vLLM needs [\d.]+ GiB and its share is 4"):
+        cards_for(large)
+    eight.keep(*range(8))
+    assert len(cards_for(small)) == len(cards_for(large)) == 8
+
+
+def test_those_that_are_large_enough_are_named(eight: Machine) -> None:
+    lines = (eight.folder / "cards").read_text().splitlines()
+    (eight.folder / "cards").write_text("\n".join([*lines[:2], lines[2].replace("81559", "16384"), *lines[3:4]]) + "\n")
+    with pytest.raises(ConfigError, match=r"^card 2 .*; use the others: CUDA_VISIBLE_DEVICES=0,1,3$"):
+        cards_for(load("paper-8gpu", []))
+
+
+def test_a_run_on_the_cpu_looks_at_no_card(eight: Machine) -> None:
+    eight.keep(0, memory_mb=1)
+    assert cards_for(load("one-gpu", ["model.device=cpu", "engine.kind=transformers"])) == []

@@ -1,0 +1,215 @@
+"""Where the steps of a run go on a machine with cards: counted by interpreters that note their start and every step."""
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from flows.execution import cards
+from flows.execution.cards import CardUnavailable
+from flows.execution.slots import Slots, Tenant
+from flows.execution.stage_process import StageFailed, WorkerLost
+from tests.support.cards import Machine, machine, step
+
+RUN = Tenant(1, ("r",))
+
+
+@pytest.fixture
+def eight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return machine(tmp_path, monkeypatch, 8)
+
+
+def together(slots: Slots, stage: str, generation: int, count: int, python: str = "") -> None:
+    """The parts of a stage at the same time, as Prefect's task runner starts them."""
+    with ThreadPoolExecutor(count) as threads:
+        parts = [step(stage, generation, f"{number:02d}") for number in range(count)]
+        assert [done["stage"] for done in threads.map(lambda spec: slots.run(spec, python), parts)] == ["noted"] * count
+
+
+def whole(slots: Slots, generation: int, shards: int, groups: int, engine: str) -> None:
+    """A generation: whole stages in turn, parts of propose, solve and update on the cards."""
+    slots.run(step("match", generation))
+    together(slots, "propose", generation, shards, engine)
+    slots.run(step("verify", generation))
+    together(slots, "solve", generation, shards, engine)
+    together(slots, "update", generation, groups)
+    slots.run(step("update", generation))
+    slots.run(step("rate", generation))
+
+
+def test_over_three_generations_an_engine_starts_once_a_card(eight: Machine) -> None:
+    with Slots(cards.usable("auto"), RUN) as slots:
+        assert slots.parallel == 8
+        slots.run(step("start", None), eight.engine)
+        for generation in range(3):
+            whole(slots, generation, 4, 8, eight.engine)
+    engines, trainers = eight.noted("start", "engine"), eight.noted("start", "trainer")
+    assert sorted(one.card for one in engines) == ["0", "1", "2", "3"]
+    assert sorted(one.card for one in trainers) == [str(number) for number in range(8)]
+    steps = Counter(one.card for one in eight.noted("step", "engine"))
+    assert steps == {"0": 1 + 12, "1": 12, "2": 12, "3": 12}  # a probe and a rollout, twice a generation; the start on the first
+    assert set(Counter(one.pid for one in eight.noted("step")).keys()) == {one.pid for one in (*engines, *trainers)}
+
+
+def test_more_cards_than_parts_leave_cards_alone(eight: Machine) -> None:
+    with Slots(cards.usable("auto"), RUN) as slots:
+        for generation in range(3):
+            together(slots, "update", generation, 2)
+        assert cards.claim(cards.cards()[2]) is not None
+    assert sorted(one.card for one in eight.noted("start")) == ["0", "1"]
+
+
+def test_more_parts_than_cards_wait_for_their_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    two = machine(tmp_path, monkeypatch, 2)
+    with Slots(cards.usable("auto"), RUN) as slots:
+        together(slots, "update", 0, 5)
+    assert sorted(one.card for one in two.noted("start")) == ["0", "1"] and len(two.noted("step")) == 5
+
+
+def test_without_cards_everything_is_one_process_with_the_environment_s_cards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    none = machine(tmp_path, monkeypatch, 0)
+    with Slots(cards.usable("auto"), RUN) as slots:
+        assert slots.parallel == 1
+        for stage in ("start", "match", "verify", "rate"):
+            slots.run(step(stage))
+        together(slots, "update", 0, 2)
+    (only,) = none.noted("start")
+    assert only.card == "unset" and len(none.noted("step")) == 6
+
+
+def test_on_one_card_everything_is_one_process_pinned_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = machine(tmp_path, monkeypatch, 1)
+    with Slots(cards.usable("auto"), RUN) as slots:
+        assert slots.parallel == 1
+        for stage in ("start", "match", "verify", "rate"):
+            slots.run(step(stage))
+        together(slots, "update", 0, 2)
+    (only,) = one.noted("start")
+    assert only.card == "0" and len(one.noted("step")) == 6
+
+
+def test_stages_without_a_gpu_take_no_card(eight: Machine) -> None:
+    with Slots(cards.usable("auto"), RUN) as slots:
+        slots.run(step("match"))
+        free = cards.claim(cards.cards()[0])
+        assert free is not None
+        free.release()
+    assert [one.card for one in eight.noted("start")] == ["unset"]
+
+
+def test_two_runs_share_a_machine_but_no_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    two = machine(tmp_path, monkeypatch, 2)
+    with Slots(cards.usable("auto"), RUN) as first, Slots(cards.usable("auto"), Tenant(1)) as second:
+        first.run(step("update", 0, "00"))
+        second.run(step("update", 0, "00"))
+        with (
+            Slots(cards.usable("auto"), Tenant(1)) as third,
+            pytest.raises(CardUnavailable, match=f"^in use: card 0 by process {os.getpid()}, card 1 by process"),
+        ):
+            third.run(step("update", 0, "00"))
+    assert [one.card for one in two.noted("start")] == ["0", "1"]
+    with Slots(cards.usable("auto"), Tenant(1)) as third:  # they have ended
+        third.run(step("update", 0, "00"))
+    assert [one.card for one in two.noted("start")] == ["0", "1", "0"]
+
+
+def test_a_card_that_vanishes_mid_stage_is_named_and_the_step_runs_again_on_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = machine(tmp_path, monkeypatch, 2)
+    dying = two.interpreter("engine", "exit 7")
+    with Slots(cards.usable("auto"), RUN) as slots:
+        two.keep(1)
+        with pytest.raises(CardUnavailable, match=rf"^card 0 \({two.uuid(0)}\) is gone: the worker of .* exited with code 7$"):
+            slots.run(step("benchmark"), dying)
+        assert slots.parallel == 1
+        assert slots.run(step("benchmark"), two.interpreter("engine"))["stage"] == "noted"
+        two.keep()
+        with pytest.raises(CardUnavailable, match="is gone"):
+            slots.run(step("update", 0, "00"), two.interpreter("engine-again", "exit 7"))
+        with pytest.raises(CardUnavailable, match=r"^no card is left on this machine; resume the run on another$"):
+            slots.run(step("update", 0, "00"))
+        assert slots.run(step("rate"))["stage"] == "noted"  # which needs none
+    assert [one.card for one in two.noted("step", "engine")] == ["0", "1"]
+
+
+def test_a_worker_that_dies_on_a_card_that_is_there_is_only_lost(eight: Machine) -> None:
+    with Slots(cards.usable("auto"), RUN) as slots:
+        with pytest.raises(WorkerLost, match="exited with code 7"):
+            slots.run(step("benchmark"), eight.interpreter("engine", "exit 7"))
+        assert slots.parallel == 8
+
+
+def test_a_cancel_ends_what_is_at_work_and_what_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    two = machine(tmp_path, monkeypatch, 2)
+    slow, raised = two.interpreter("engine", "sleep 600"), list[str]()
+
+    def run(number: int) -> None:
+        try:
+            slots.run(step("benchmark", 0, f"{number:02d}"), slow)
+        except StageFailed as error:
+            raised.append(str(error))
+
+    with Slots(cards.usable("auto"), RUN) as slots:
+        parts = [threading.Thread(target=run, args=(number,)) for number in range(3)]
+        for part in parts:
+            part.start()
+        while len(two.noted("step")) < 2:
+            time.sleep(0.05)
+        slots.leave()
+        for part in parts:
+            part.join()
+        assert raised == ["the run of this step was cancelled"] * 3
+        assert not any(_alive(one.pid) for one in two.noted("start"))
+
+
+def test_another_tenant_takes_an_idle_card_and_its_processes_end_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = machine(tmp_path, monkeypatch, 1)
+    with Slots(cards.usable("auto"), RUN) as slots:
+        for tenant in (RUN, RUN, Tenant(1, ("other",)), Tenant(2, ("other",)), RUN):
+            with slots.seat(tenant, step("update", 0, "00"), "") as workers:
+                workers.run(step("update", 0, "00"))
+            assert sum(_alive(noted.pid) for noted in one.noted("start")) == 1
+    assert len(one.noted("start")) == 4
+
+
+def test_idle_processes_end_and_their_card_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = machine(tmp_path, monkeypatch, 1)
+    with Slots(cards.usable("auto"), RUN) as slots:
+        slots.run(step("update", 0, "00"))
+        slots.end_idle(3600)
+        (started,) = one.noted("start")
+        assert _alive(started.pid)
+        slots.end_idle(0)
+        assert not _alive(started.pid)
+        free = cards.claim(cards.cards()[0])
+        assert free is not None
+        free.release()
+        slots.run(step("update", 0, "00"))
+    assert len(one.noted("start")) == 2
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays(tmp_path: Path) -> Iterator[None]:
+    yield
+    log = tmp_path / "log"
+    for line in log.read_text().splitlines() if log.exists() else []:
+        pid = int(line.split()[-1])
+        if _alive(pid):
+            os.kill(pid, signal.SIGKILL)
+            raise AssertionError(f"a worker outlived its test: {line}")
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
