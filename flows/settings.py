@@ -237,7 +237,9 @@ class EngineRule(Group):
     )
     temperature: Above0 = Field(1.0, title="Temperature")
     shards: Positive = Field(
-        1, title="Shards", description="Number of shards for propose, solve and benchmark. 1 disables sharding."
+        1,
+        title="Shards",
+        description="Propose and solve divide their completions into this many parts, benchmark its members. 1: no parts.",
     )
     batch_tokens: Positive = Field(
         131072, title="Decoding batch", description="Number of KV-cache positions in one decoding batch."

@@ -30,12 +30,12 @@ def add(command: Add) -> None:
 
 def gpu_check(arguments: Namespace) -> int:
     """Print a line for every finding as it is made, and the summary; 0 if nothing failed, otherwise 1."""
-    from flows.execution.preflight import gpus
+    from flows.execution.cards import cards
     from flows.gpu_check.finding import summary, write_json
 
     if arguments.tokens < 1:
         raise ConfigError("--tokens must be positive")
-    source = arguments.config or ("one-gpu" if gpus() else "smoke")
+    source = arguments.config or ("one-gpu" if cards() else "smoke")
     config = load(source, arguments.set)
     findings = []
     for finding in _findings(config, source, arguments):

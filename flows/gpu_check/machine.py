@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from flows.config import RunConfig
-from flows.execution.preflight import gpus
+from flows.execution.cards import cards
 from flows.gpu_check.finding import CheckFinding
 
 GIB = 2**30
@@ -70,7 +70,7 @@ def _vllm(python: str) -> CheckFinding:
 
 def _device(device: str) -> CheckFinding:
     if not device.startswith("cuda"):
-        return CheckFinding("device", None, f"the CPU, {torch.get_num_threads()} threads; NVIDIA GPUs: {len(gpus())}")
+        return CheckFinding("device", None, f"the CPU, {torch.get_num_threads()} threads; NVIDIA GPUs: {len(cards())}")
     known = torch.cuda.get_device_properties(device)
     free, total = torch.cuda.mem_get_info(device)
     figures = {"name": known.name, "capability": f"{known.major}.{known.minor}", "bytes": total, "free_bytes": free}
