@@ -70,7 +70,7 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and turn every known failure into one line and its exit code."""
     parser = _parser()
-    argcomplete.autocomplete(parser, always_complete_options=False)  # answers a shell that asks for completions, and ends; otherwise does nothing
+    argcomplete.autocomplete(parser, always_complete_options=False)  # answers a shell that asks, and ends; else does nothing
     parsed = parser.parse_args(arguments)
     if threading.current_thread() is threading.main_thread():
         orphan_guard.exit_on_sigterm()

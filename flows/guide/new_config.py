@@ -141,7 +141,7 @@ def text(answers: Answers, start: Sequence[str]) -> str:
         *_comment("`populora explain KEY` says more about a setting, `populora explain` lists those that are not here."),
     ]
     for group, own in [("", {key: values[key] for key in alone}), *((key, values[key]) for key in groups() if key in values)]:
-        lines += ["", f"[{group}]", *_comment(groups()[group])] if group else []
+        lines += ["", f"[{group}]", *_comment(groups()[group])] if group else [""]
         for field in own:
             lines += _setting_lines(f"{group}.{field}" if group else field, own[field], name, changed, base)
     assert tomllib.loads("\n".join(lines)) == values, lines

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 
 from flows.monitoring.status import done, following, upcoming
 from flows.run.history import History
@@ -12,7 +13,8 @@ from flows.stages import STAGE_NAMES
 from flows.storage import Damaged, NotStored, Store, StoreRefused, StoreUnavailable, open_store
 from flows.store.file_store import RUN_ID
 
-FIRST, CHECK = ("run",), ("doctor",)
+FIRST, CHECK = ("run",), ("doctor", "--store")
+PATIENCE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,19 @@ class _Found:
     holder: str
 
 
-def standing(store_url: str, report_of: Callable[[str], Path]) -> Standing:
-    """Say where one stands with a store; `report_of` is where the report of a run goes. A store that fails is said, too."""
+def standing(store_url: str, report_of: Callable[[str], Path], seconds: float = PATIENCE_SECONDS) -> Standing:
+    """Say where one stands with a store; `report_of` is where the report of a run goes.
+
+    A store that fails is said, too. A bucket that cannot be reached is tried for a minute elsewhere, here for so many seconds.
+    """
+    found: list[Standing] = []
+    thread = Thread(target=lambda: found.append(_standing(store_url, report_of)), daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return found[0] if found else Standing((f"store      {store_url}: no answer in {seconds:g} s",), (*CHECK, store_url))
+
+
+def _standing(store_url: str, report_of: Callable[[str], Path]) -> Standing:
     try:
         store = open_store(store_url)
         found, unreadable = _runs(store)
@@ -46,7 +59,7 @@ def standing(store_url: str, report_of: Callable[[str], Path]) -> Standing:
         state, command = _state(newest, report_of(newest.run.run_id))
         return Standing((line, f"newest     {newest.run.run_id}: {state}"), command)
     except (StoreRefused, StoreUnavailable, NotStored, Damaged) as error:
-        return Standing((f"store      {store_url}: {str(error).splitlines()[0]}",), (*CHECK, "--store", store_url))
+        return Standing((f"store      {store_url}: {str(error).splitlines()[0]}",), (*CHECK, store_url))
 
 
 def _runs(store: Store) -> tuple[list[_Found], list[str]]:

@@ -34,8 +34,6 @@ def populora(*arguments: str, **environment: str) -> subprocess.CompletedProcess
         (("run", "--run-id", "../elsewhere"), "elsewhere"),
         (("run", "--store", "ftp://somewhere"), "ftp"),
         (("status", "no-such-run"), "no-such-run"),
-        (("run", "--set", "benchmark.suites=['gsm8']"), "; did you mean gsm8k?"),
-        (("run", "--set", "reward.rule=populor"), "; did you mean populora?"),
         (("fly",), "fly"),
         (("statsu",), "; did you mean status?"),
         (("bench", "everything"), "everything"),

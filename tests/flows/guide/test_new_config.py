@@ -41,7 +41,7 @@ def test_without_other_answers_it_is_the_shipped_configuration_with_a_title_abov
         if line.startswith("["):
             group = f"{line.strip('[]')}."
         elif line and not line.startswith("#"):
-            above = next(back for back in range(at - 1, -1, -1) if not lines[back].startswith("#"))
+            above = max(back for back in range(at) if not lines[back].startswith("#"))
             title = settings()[group + line.partition(" = ")[0]].title
             assert any(comment.startswith(f"# {title}.") for comment in lines[above + 1 : at]), line
     assert all(len(line) <= 130 for line in lines)

@@ -1,6 +1,9 @@
 """Where one stands: a store without runs, a run in each state, and a store that fails."""
 
+import socket
 from pathlib import Path
+
+import pytest
 
 from flows.guide.standing import Standing, standing
 from flows.run.lease import hold
@@ -71,3 +74,12 @@ def test_a_store_that_fails_is_said_and_the_doctor_is_next(tmp_path: Path) -> No
     assert found.lines[0].startswith("store      ftp://somewhere: store 'ftp://somewhere': unknown scheme")
     assert found.following == ("doctor", "--store", "ftp://somewhere")
     assert at(tmp_path / "file").following == ("doctor", "--store", str(tmp_path / "file"))
+
+
+def test_a_bucket_that_is_silent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        found = standing("s3://bucket/runs", Path, seconds=0.5)
+    assert found == Standing(("store      s3://bucket/runs: no answer in 0.5 s",), ("doctor", "--store", "s3://bucket/runs"))
