@@ -20,6 +20,7 @@ from flows.benchmarks.program_keys import probe_keys
 from flows.benchmarks.suite_data import check_suites
 from flows.choices import choose
 from flows.config import PROJECT, ConfigError, RunConfig
+from flows.near_names import hint
 from flows.run import hub_models
 from flows.run.earlier_reader import EarlierReader
 from flows.run.model_folder import ModelFolder, check_weights, read_folder
@@ -379,6 +380,6 @@ class Backend:
     def _suite_file(self, suite: str) -> Path:
         path = SUITES / f"{suite}.parquet"
         if not path.is_file():
-            known = ", ".join(sorted(file.stem for file in SUITES.glob("*.parquet")))
-            raise ConfigError(f"benchmark.suite: {suite!r} is not one of {known}")
+            known = sorted(file.stem for file in SUITES.glob("*.parquet"))
+            raise ConfigError(f"benchmark.suite: {suite!r} is not one of {', '.join(known)}{hint(suite, known)}")
         return path

@@ -11,6 +11,7 @@ from typing import Any
 
 from flows import allowed
 from flows.config import PROJECT, ConfigError, RunConfig
+from flows.near_names import hint
 
 
 def choose(key: str, name: str, known: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
@@ -18,7 +19,8 @@ def choose(key: str, name: str, known: Mapping[str, Callable[..., Any]]) -> Call
     if name in known:
         return known[name]
     if ".py:" not in name:
-        raise ConfigError(f"{key}: {name!r} is not one of {', '.join(sorted(known))}, nor path/to/file.py:function")
+        names = f"{', '.join(sorted(known))}, nor path/to/file.py:function"
+        raise ConfigError(f"{key}: {name!r} is not one of {names}{hint(name, known)}")
     path, function = _file(key, name), name.rpartition(":")[2]
     spec = importlib.util.spec_from_file_location(f"choice_{path.stem}", path)
     assert spec is not None and spec.loader is not None, path

@@ -6,7 +6,9 @@ import gc as collector
 import sys
 import threading
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
+
+import argcomplete
 
 from flows.commands import (
     attack,
@@ -15,11 +17,13 @@ from flows.commands import (
     browse,
     doctor,
     experiment,
+    explain,
     export,
     fork,
     fsck,
     gc,
     gpu_check,
+    init,
     inspect,
     judge,
     pretrain,
@@ -35,12 +39,13 @@ from flows.commands import (
 from flows.commands.arguments import Action
 from flows.config import ConfigError
 from flows.execution import orphan_guard
-from flows.storage import Damaged, NotStored, StoreRefused
+from flows.near_names import hint
+from flows.store.file_store import Damaged, NotStored, StoreRefused
 from stages.core.unavailable import Unavailable
 
 USAGE, UNREACHABLE = 2, 3
 COMMANDS = (
-    *(run, serve, worker, fork, gc, benchmark, try_prompts),
+    *(init, explain, run, serve, worker, fork, gc, benchmark, try_prompts),
     *(status, inspect, report, track, browse, fsck),
     *(judge, attack, export, pretrain, bench, simulate, experiment, doctor, gpu_check),
 )
@@ -56,10 +61,18 @@ class _Parser(argparse.ArgumentParser):
         print(f"{self.prog}: {message}", file=sys.stderr)
         sys.exit(USAGE)
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Reject a command or choice that does not exist, with the one that may be meant."""
+        if action.choices is not None and value not in action.choices:
+            known = [str(choice) for choice in action.choices]
+            raise argparse.ArgumentError(action, f"{value!r} is not one of {', '.join(known)}{hint(str(value), known)}")
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and turn every known failure into one line and its exit code."""
-    parsed = _parser().parse_args(arguments)
+    parser = _parser()
+    argcomplete.autocomplete(parser, always_complete_options=False)  # answers a shell that asks, and ends; else does nothing
+    parsed = parser.parse_args(arguments)
     if threading.current_thread() is threading.main_thread():
         orphan_guard.exit_on_sigterm()
     action: Action = parsed.action
@@ -89,7 +102,9 @@ def _fail(error: object, code: int) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="populora", description="Co-evolve teachers and students: LoRA adapters on one frozen language model.")
-    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    parser.set_defaults(action=status.standing)
+    about = "Without a command: where you stand, and the command to type next."
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", description=about)
 
     def command(name: str, summary: str, action: Action) -> argparse.ArgumentParser:
         made = subparsers.add_parser(name, help=summary, description=summary)

@@ -5,13 +5,14 @@ One frozen pydantic model. Imports no Prefect.
 
 import json
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from flows import allowed
+from flows.near_names import hint, key_hint
 from flows.settings import (
     BenchmarkRule,
     EngineRule,
@@ -103,6 +104,20 @@ class RunConfig(Group):
         return 3 * self.propose.groups * self.propose.group_size
 
 
+def configurations() -> list[str]:
+    """Return the names of the shipped configurations."""
+    return sorted(file.stem for file in RUNS.glob("*.toml"))
+
+
+def setting_keys(groups: bool = False) -> list[str]:
+    """Return every dotted key of a configuration, in the order of the settings; with `groups` also the names of their groups."""
+    keys = []
+    for name, default in RunConfig():
+        own = [f"{name}.{field}" for field in type(default).model_fields] if isinstance(default, Group) else []
+        keys += [name, *own] if groups or not own else own
+    return keys
+
+
 def load(source: str = "smoke", settings: Iterable[str] = ()) -> RunConfig:
     """The configuration `source` (a TOML file, or a name in infra/runs/) with `key=value` settings over it.
 
@@ -110,8 +125,8 @@ def load(source: str = "smoke", settings: Iterable[str] = ()) -> RunConfig:
     """
     path = Path(source) if source.endswith(".toml") else RUNS / f"{source}.toml"
     if not path.is_file():
-        known = ", ".join(sorted(file.stem for file in RUNS.glob("*.toml")))
-        raise ConfigError(f"no configuration {source!r}: give a .toml file or one of {known}")
+        known = configurations()
+        raise ConfigError(f"no configuration {source!r}: give a .toml file or one of {', '.join(known)}{hint(source, known)}")
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -134,7 +149,16 @@ def parse(values: dict[str, Any]) -> RunConfig:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"]) or "configuration"
+        if first["type"] == "extra_forbidden":
+            raise ConfigError(unknown_key(key, first["input"])) from error
         raise ConfigError(f"{key}: {first['msg'].removeprefix('Value error, ')}") from error
+
+
+def unknown_key(key: str, value: object = None) -> str:
+    """Return the message about a key that is no setting. A group (`value` has its settings) is named by its first one."""
+    if isinstance(value, Mapping) and value:
+        key = f"{key}.{next(iter(value))}"
+    return f"{key}: there is no such setting{key_hint(key, setting_keys(groups=True)) or '; populora explain lists them'}"
 
 
 def with_defaults(values: dict[str, Any]) -> dict[str, Any]:

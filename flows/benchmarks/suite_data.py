@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from flows.config import PROJECT, ConfigError
+from flows.near_names import hint
 from flows.storage import StoreUnavailable
 from stages.core.suites import code_scoring, harness, problems, readers
 from stages.core.suites.catalogue import SUITES, Suite
@@ -27,10 +28,16 @@ CACHE = PROJECT / ".cache" / "suites"
 SAMPLES = PROJECT / "infra" / "benchmarks" / "samples"
 
 
+def suite_names() -> list[str]:
+    """Return the names of all suites, the two halves of the probe first."""
+    return ["probe-dev", "probe-test", *sorted(SUITES)]
+
+
 def suite_of(name: str) -> Suite:
     """The suite of that name. Raises ConfigError."""
     if name not in SUITES:
-        raise ConfigError(f"suite {name!r} is not one of probe-dev, probe-test, {', '.join(sorted(SUITES))}")
+        known = suite_names()
+        raise ConfigError(f"suite {name!r} is not one of {', '.join(known)}{hint(name, known)}")
     return SUITES[name]
 
 

@@ -1,12 +1,18 @@
-"""What several commands share: the store option, and the run or folder that it names."""
+"""What several commands share: the store option and the run or folder that it names, settings, and how both are completed."""
 
 import os
+import shlex
+import shutil
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.config import ConfigError
+from flows.guide.completion import complete, complete_configurations, complete_runs, complete_settings
+from flows.near_names import hint
 
 if TYPE_CHECKING:
     from flows.run.run import Run
@@ -18,15 +24,27 @@ Add = Callable[[str, str, Action], ArgumentParser]
 
 def add_store(parser: ArgumentParser, run: bool = True) -> None:
     """Add `--store`, and RUN unless the command takes none."""
-    default = os.environ.get("POPULORA_STORE") or "runs"
+    default = default_store()
     parser.add_argument("--store", default=default, help=f"folder, file:///folder or s3://bucket/prefix (default: {default})")
     if run:
-        parser.add_argument("run", metavar="RUN", help="id of the run")
+        complete(parser.add_argument("run", metavar="RUN", help="id of the run"), complete_runs)
 
 
-def add_settings(parser: ArgumentParser, summary: str) -> None:
-    """Add `--set key=value`, which may be repeated."""
-    parser.add_argument("--set", action="append", default=[], metavar="key=value", help=summary)
+def default_store() -> str:
+    """Return the store of commands without `--store`."""
+    return os.environ.get("POPULORA_STORE") or "runs"
+
+
+def add_configuration(parser: ArgumentParser, default: str) -> None:
+    """Add `-c`, a configuration."""
+    summary = f"TOML file, or a name in infra/runs (default: {default})"
+    complete(parser.add_argument("-c", "--config", default=default, help=summary), complete_configurations)
+
+
+def add_settings(parser: ArgumentParser, summary: str, group: str = "") -> None:
+    """Add `--set key=value`, which may be repeated. With `group`, keys are those of this group, written without it."""
+    action = parser.add_argument("--set", action="append", default=[], metavar="key=value", help=summary)
+    complete(action, partial(complete_settings, group=group))
 
 
 def add_functions(parser: ArgumentParser) -> None:
@@ -50,8 +68,14 @@ def open_run(store: str, run_id: str) -> "Run":
 
     found = Run(open_store(store), run_id)
     if found.history.description() is None:
-        raise NotStored(f"no run {run_id} in {store}")
+        raise NotStored(f"no run {run_id} in {store}{hint(run_id, found.store.folders(''))}")
     return found
+
+
+def program(*arguments: str) -> str:
+    """Return a command to suggest, with this program as the user called it, such as `.venv/bin/populora`."""
+    called = sys.argv[0] if Path(sys.argv[0]).name == "populora" else "populora"
+    return shlex.join(["populora" if shutil.which("populora") == called else called, *arguments])
 
 
 def absolute(store: str) -> str:

@@ -14,7 +14,7 @@ def add(command: Add) -> None:
     parser.add_argument("--all", action="store_true", help="also the attacks that take seconds each")
     parser.add_argument("--json", action="store_true", help="JSON lines instead of text")
     parser.add_argument("--sandbox", choices=("docker", "local"), default="docker")
-    add_settings(parser, "of the sandbox, e.g. runtime=runsc")
+    add_settings(parser, "of the sandbox, e.g. runtime=runsc", "sandbox")
 
 
 def attack(arguments: Namespace) -> int:

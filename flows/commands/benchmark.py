@@ -1,18 +1,22 @@
 """`populora benchmark`: score members of a run, a model, or stored completions."""
 
 from argparse import Namespace
+from typing import get_args
 
 from flows.commands.arguments import Add, add_settings, add_store, open_run
-from stages.core.suites.prompts import STYLES
+from flows.guide.completion import complete, complete_runs, complete_suites
+from flows.settings import BenchmarkRule
 
+STYLES = tuple(style for style in get_args(BenchmarkRule.model_fields["style"].annotation) if style)
 PROBE_STYLES = ("auto", "compact", "document", "chat", "azr")
 
 
 def add(command: Add) -> None:
     """Add the command and its options."""
     parser = command("benchmark", "Score members of a run, a model, or completions made elsewhere, on suites.", benchmark)
-    parser.add_argument("run", metavar="RUN", nargs="?", help="id of a run")
-    parser.add_argument("--suite", action="append", required=True, help="name of a suite (repeatable), such as probe-dev, gsm8k")
+    complete(parser.add_argument("run", metavar="RUN", nargs="?", help="id of a run"), complete_runs)
+    named = "name of a suite (repeatable), such as probe-dev, gsm8k"
+    complete(parser.add_argument("--suite", action="append", required=True, help=named), complete_suites)
     parser.add_argument("--model", metavar="FOLDER", help="score a model (folder or hub name) instead of a run")
     parser.add_argument("--completions", metavar="FILE", help="score completions in JSON lines: problem_id and text or solution")
     parser.add_argument("--adapter", action="append", default=[], help="id of an adapter, or with --model a PEFT folder")

@@ -65,7 +65,7 @@ def doctor(store_url: str | None) -> int:
 
 def examine(store_url: str | None) -> Iterator[MachineCheck]:
     """All findings, in the order in which a person would mend them."""
-    checks: list[tuple[str, Callable[[], Iterator[MachineCheck]]]] = [
+    yield from _findings(
         ("Python", _python),
         ("packages", _packages),
         ("torch", _torch),
@@ -73,7 +73,17 @@ def examine(store_url: str | None) -> Iterator[MachineCheck]:
         ("seed model", _seed_model),
         ("store", lambda: _store(store_url)),
         ("vLLM", _vllm),
-    ]
+    )
+
+
+def essentials(seconds: float = 3) -> Iterator[MachineCheck]:
+    """The findings without which no run starts, quickly: the daemon gets this many seconds for an answer."""
+    yield from _findings(
+        ("Python", _python), ("packages", _packages), ("Docker", lambda: _docker(seconds)), ("seed model", _seed_model)
+    )
+
+
+def _findings(*checks: tuple[str, Callable[[], Iterator[MachineCheck]]]) -> Iterator[MachineCheck]:
     for name, check in checks:
         try:
             yield from check()
@@ -143,19 +153,19 @@ def _torch() -> Iterator[MachineCheck]:
     text = (Path(spec.origin).parent / "version.py").read_text(encoding="utf-8")
     cuda = re.search(r"^cuda\b.*?=\s*['\"]([\d.]+)", text, re.M)
     build = f"{importlib.metadata.version('torch')}, {f'CUDA {cuda[1]}' if cuda else 'CPU'} build"
-    gpus = _gpus()
-    if not gpus:
+    cards = gpus()
+    if not cards:
         yield MachineCheck("torch", True, f"{build}; no NVIDIA GPU here, runs use the CPU")
     elif not cuda:
         yield MachineCheck(
-            "torch", False, f"{build}, but there is a GPU: {gpus[0]}", "POPULORA_TORCH=cuda make setup", optional=True
+            "torch", False, f"{build}, but there is a GPU: {cards[0]}", "POPULORA_TORCH=cuda make setup", optional=True
         )
     elif not _cuda_works():
         yield MachineCheck(
-            "torch", False, f"{build} cannot use {gpus[0]}: the driver is too old", "update the NVIDIA driver", optional=True
+            "torch", False, f"{build} cannot use {cards[0]}: the driver is too old", "update the NVIDIA driver", optional=True
         )
     else:
-        yield MachineCheck("torch", True, f"{build}; {len(gpus)} GPU: {gpus[0]}")
+        yield MachineCheck("torch", True, f"{build}; {len(cards)} GPU: {cards[0]}")
 
 
 def _output(*command: str, seconds: float = 20) -> str | None:
@@ -167,7 +177,8 @@ def _output(*command: str, seconds: float = 20) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _gpus() -> list[str]:
+def gpus() -> list[str]:
+    """NVIDIA's cards: name, driver and memory of each."""
     answer = _output("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
     return answer.splitlines() if answer else []
 
@@ -177,14 +188,14 @@ def _cuda_works() -> bool:
     return _output(sys.executable, "-c", "import torch; print(torch.cuda.is_available())", seconds=120) == "True"
 
 
-def _docker() -> Iterator[MachineCheck]:
+def _docker(seconds: float = 8) -> Iterator[MachineCheck]:
     try:
         import docker
     except ImportError:
         yield MachineCheck("Docker", False, "the Python package docker is missing", "make setup")
         return
     try:
-        client = docker.from_env(timeout=8)
+        client = docker.from_env(timeout=seconds)
     except docker.errors.DockerException as error:
         yield MachineCheck("Docker", False, f"the daemon does not answer: {_first_line(error)}", _docker_mend())
         return

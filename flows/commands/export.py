@@ -5,12 +5,13 @@ from pathlib import Path
 
 from flows.commands.arguments import Add, add_store, open_run
 from flows.config import ConfigError
+from flows.guide.completion import complete, complete_runs
 
 
 def add(command: Add) -> None:
     """Add the command and its options."""
     parser = command("export", "Write an adapter as a PEFT folder or merged model, or a run's tasks.", export)
-    parser.add_argument("run", metavar="RUN")
+    complete(parser.add_argument("run", metavar="RUN"), complete_runs)
     parser.add_argument("adapter", metavar="ADAPTER", nargs="?", help="id of the adapter")
     parser.add_argument("folder", metavar="DIR", type=Path, nargs="?")
     parser.add_argument("--merge", action="store_true", help="a merged model instead of a PEFT folder")

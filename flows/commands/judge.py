@@ -15,7 +15,7 @@ def add(command: Add) -> None:
         parser = command(name, summary, judge)
         parser.add_argument("--strict", action="store_true", help="exit with 2 at an unreadable line, before anything runs")
         parser.add_argument("--sandbox", choices=("docker", "local"), default="docker")
-        add_settings(parser, "a limit, e.g. cpu_seconds=1")
+        add_settings(parser, "a limit, e.g. cpu_seconds=1", "sandbox")
 
 
 def judge(arguments: Namespace) -> int:

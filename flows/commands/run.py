@@ -4,17 +4,21 @@ import json
 from argparse import Namespace
 from pathlib import Path
 
-from flows.commands.arguments import Add, absolute, add_settings, add_store, open_run, report_path
+from flows.commands.arguments import Add, absolute, add_configuration, add_settings, add_store, open_run, report_path
 from flows.config import ConfigError, apply, dump, load
+from flows.guide.completion import complete, complete_runs
 
 
 def add(command: Add) -> None:
     """Add the command and its options."""
     parser = command("run", "Start a run, or resume it if it exists with the same configuration.", run)
-    parser.add_argument("-c", "--config", default="smoke", help="TOML file, or a name in infra/runs (default: smoke)")
+    add_configuration(parser, "smoke")
     add_settings(parser, "override a setting, e.g. model.rank=8")
     parser.add_argument("--run-id", help="name of the run (default: the configuration's)")
-    parser.add_argument("--resume", metavar="RUN", help="resume this run with the configuration that it was started with")
+    resumed = parser.add_argument(
+        "--resume", metavar="RUN", help="resume this run with the configuration that it was started with"
+    )
+    complete(resumed, complete_runs)
     parser.add_argument("--dry-run", action="store_true", help="print the resolved configuration and the plan, and write nothing")
     parser.add_argument("--detach", action="store_true", help="hand the run to the server of populora serve, and return")
     where = "other machines for stages: sandbox=POOL, gpu=POOL, ray=HOST:PORT (repeatable)"

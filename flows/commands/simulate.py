@@ -2,14 +2,14 @@
 
 from argparse import Namespace
 
-from flows.commands.arguments import Add, add_settings
+from flows.commands.arguments import Add, add_configuration, add_settings
 from flows.config import load
 
 
 def add(command: Add) -> None:
     """Add the command and its options."""
     parser = command("simulate", "Simulate an evolution policy and print how often members are replaced.", simulate)
-    parser.add_argument("-c", "--config", default="paper")
+    add_configuration(parser, "paper")
     add_settings(parser, "override a setting, e.g. evolution.every=5")
     parser.add_argument("--runs", type=int, default=300)
 

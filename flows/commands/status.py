@@ -1,8 +1,9 @@
-"""`populora status`: where a run stands."""
+"""`populora status`: where a run stands. `populora` alone: where one stands with this machine and its newest run."""
 
 from argparse import Namespace
+from functools import partial
 
-from flows.commands.arguments import Add, add_store, open_run
+from flows.commands.arguments import Add, add_store, default_store, open_run, program, report_path
 
 
 def add(command: Add) -> None:
@@ -15,4 +16,18 @@ def status(arguments: Namespace) -> int:
     from flows.monitoring.status import status as text
 
     print(text(open_run(arguments.store, arguments.run)))
+    return 0
+
+
+def standing(arguments: Namespace) -> int:
+    """Print whether this machine is set up, what its store holds, and the next sensible command."""
+    from flows.commands.doctor import essentials
+    from flows.guide.standing import standing as at_store
+
+    missing = [finding for finding in essentials() if not finding.good]
+    store = default_store()
+    found = at_store(store, partial(report_path, store))
+    machine = "; ".join(f"{finding.name}: {finding.detail}" for finding in missing)
+    following = missing[0].mend if missing else program(*found.following)
+    print(f"machine    {f'not ready: {machine}' if missing else 'ready'}", *found.lines, f"next       {following}", sep="\n")
     return 0

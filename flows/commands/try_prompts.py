@@ -6,17 +6,16 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flows.backend import Backend
-from flows.benchmarks.targets import model_name
 from flows.commands.arguments import Add, add_settings
 from flows.config import ConfigError, apply
-from flows.run import hub_models
 from flows.run.model_folder import LARGE, ModelFolder
-from stages.core.method.proposing import PromptTooLong, ProposalPlan
 from stages.core.prompts.styles import Kind
-from stages.trial import StyleAttempt, TrialPlan, best_style, reasons, stored_tasks, try_style
+
+if TYPE_CHECKING:
+    from flows.backend import Backend
+    from stages.trial import StyleAttempt
 
 STYLES = ("compact", "document", "chat", "azr")
 GROUP, REFERENCES, SAMPLES, SHOWN = 4, 3, 3, 600
@@ -35,6 +34,10 @@ def add(command: Add) -> None:
 
 def try_prompts(arguments: Namespace) -> int:
     """Print a table row for each style, part and kind as soon as its style is done, then samples and the style to use."""
+    from flows.backend import Backend
+    from flows.benchmarks.targets import model_name
+    from flows.run import hub_models
+
     if arguments.rows < 1 or arguments.max_new_tokens < 1:
         raise ConfigError("--rows and --max-new-tokens must be positive")
     values = {
@@ -44,7 +47,7 @@ def try_prompts(arguments: Namespace) -> int:
     backend = Backend(hub_models.pinned(apply(values, arguments.set)))
     try:
         backend.check()
-        found = list[StyleAttempt]()
+        found: list[StyleAttempt] = []
         if not arguments.json:
             print(_HEADER, flush=True)
         for name, attempts in _tried(backend, arguments):
@@ -57,8 +60,11 @@ def try_prompts(arguments: Namespace) -> int:
     return 0
 
 
-def _tried(backend: Backend, arguments: Namespace) -> Iterator[tuple[str, list[StyleAttempt]]]:
+def _tried(backend: "Backend", arguments: Namespace) -> Iterator[tuple[str, list["StyleAttempt"]]]:
     """Yield each style with its attempts."""
+    from stages.core.method.proposing import PromptTooLong, ProposalPlan
+    from stages.trial import TrialPlan, stored_tasks, try_style
+
     config, described = backend.config, backend.model_folder()
     rule = config.propose
     plan = ProposalPlan(
@@ -86,7 +92,7 @@ def fitting(described: ModelFolder) -> tuple[str, ...]:
     return ("document", *chat, *(("azr",) if described.parameters >= LARGE else ()))
 
 
-def _parts(attempts: Sequence[StyleAttempt]) -> list[tuple[tuple[str, Kind], list[StyleAttempt]]]:
+def _parts(attempts: Sequence["StyleAttempt"]) -> list[tuple[tuple[str, Kind], list["StyleAttempt"]]]:
     keys = dict.fromkeys((one.part, one.kind) for one in attempts)
     return [(key, [one for one in attempts if (one.part, one.kind) == key]) for key in keys]
 
@@ -95,14 +101,16 @@ _COLUMNS = "{:9} {:8} {:10} {:>4} {:>10} {:>6} {:>7} {:>6} {:>6}  {}"
 _HEADER = _COLUMNS.format("style", "part", "kind", "n", "readable %", "± s.e.", "good %", "± s.e.", "tokens", "why not")
 
 
-def _line(name: str, part: str, kind: Kind, own: Sequence[StyleAttempt]) -> str:
+def _line(name: str, part: str, kind: Kind, own: Sequence["StyleAttempt"]) -> str:
+    from stages.trial import reasons
+
     numbers = _numbers(own)
     why = ", ".join(f"{reason} {count}" for reason, count in reasons(own)[:4])
     shares = (f"{100 * numbers[key]:.1f}" for key in ("readable", "readable_stderr", "good", "good_stderr"))
     return _COLUMNS.format(name, part, kind, len(own), *shares, f"{numbers['tokens']:.0f}", why)
 
 
-def _numbers(own: Sequence[StyleAttempt]) -> dict[str, float]:
+def _numbers(own: Sequence["StyleAttempt"]) -> dict[str, float]:
     """Return shares with their standard errors, and mean lengths. `good`: valid tasks, or correct answers."""
     n, readable, good = len(own), sum(one.readable for one in own), sum(one.good for one in own)
     return {
@@ -121,14 +129,14 @@ def _stderr(share: float, n: int) -> float:
     return math.sqrt(share * (1 - share) / (n - 1)) if n > 1 else 0.0
 
 
-def _chosen(own: Sequence[StyleAttempt]) -> list[StyleAttempt]:
+def _chosen(own: Sequence["StyleAttempt"]) -> list["StyleAttempt"]:
     """Return samples: a good one first, then a readable one and a refused one where there are such."""
     order = sorted(range(len(own)), key=lambda at: ((own[at].good, own[at].readable), at))
     picked = dict.fromkeys([order[-1], order[0], order[len(order) // 2]])
     return [own[at] for at in picked][:SAMPLES]
 
 
-def _samples(found: Sequence[StyleAttempt]) -> str:
+def _samples(found: Sequence["StyleAttempt"]) -> str:
     blocks = []
     for name in dict.fromkeys(one.style for one in found):
         for (part, kind), own in _parts([one for one in found if one.style == name]):
@@ -145,7 +153,9 @@ def visible(text: str) -> str:
     return "".join(letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text)
 
 
-def _advice(found: Sequence[StyleAttempt]) -> str:
+def _advice(found: Sequence["StyleAttempt"]) -> str:
+    from stages.trial import best_style
+
     best = best_style(found)
     if best is None:
         return "\nuse      no style: the model wrote no valid proposal with readable answers; a run cannot learn from it"
@@ -160,7 +170,9 @@ def _advice(found: Sequence[StyleAttempt]) -> str:
     )
 
 
-def _as_json(model: str, found: Sequence[StyleAttempt]) -> dict[str, Any]:
+def _as_json(model: str, found: Sequence["StyleAttempt"]) -> dict[str, Any]:
+    from stages.trial import best_style, reasons
+
     rows = []
     for name in dict.fromkeys(one.style for one in found):
         for (part, kind), own in _parts([one for one in found if one.style == name]):

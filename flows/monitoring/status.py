@@ -49,16 +49,25 @@ def done(run: Run, planned: int) -> str:
 
 
 def following(run: Run, planned: int) -> str:
-    """Return the next stage."""
+    """Return the next stage as text."""
+    stage, generation = upcoming(run, planned)
+    if not stage:
+        return "nothing: the run is finished"
+    if generation is None:
+        return stage
+    # A benchmark runs only in some generations, so either may follow `rate`.
+    return f"{'benchmark or evolve' if stage == 'benchmark' else stage} of generation {generation}"
+
+
+def upcoming(run: Run, planned: int) -> tuple[str, int | None]:
+    """Return the next stage and its generation: `start` and None before generation 0, an empty name and None after the last."""
     generation, done = _newest(run)
     if not done:
-        return "start"
-    if generation is None or done[-1].stage == STAGE_NAMES[-1]:
-        following = 0 if generation is None else generation + 1
-        return f"{STAGE_NAMES[0]} of generation {following}" if following < planned else "nothing: the run is finished"
-    # A benchmark runs only in some generations, so either may follow `rate`.
-    after = STAGE_NAMES[STAGE_NAMES.index(done[-1].stage) + 1]
-    return f"{'benchmark or evolve' if after == 'benchmark' else after} of generation {generation}"
+        return "start", None
+    if generation is not None and done[-1].stage != STAGE_NAMES[-1]:
+        return STAGE_NAMES[STAGE_NAMES.index(done[-1].stage) + 1], generation
+    following = 0 if generation is None else generation + 1
+    return (STAGE_NAMES[0], following) if following < planned else ("", None)
 
 
 def holder(run: Run) -> str:

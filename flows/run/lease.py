@@ -63,6 +63,12 @@ def check_epoch(store: Store, run_id: str, epoch: int) -> None:
         raise Fenced(f"run {run_id} was taken over by {_who(owner)}; this process (epoch {epoch}) commits nothing more")
 
 
+def at_work(store: Store, run_id: str) -> str:
+    """Return the process that works on the run, as text; empty if there is none. On another host, a lease counts as a process."""
+    holder = _read(store, _lease_uri(run_id))
+    return "" if holder is None or _dead_here(holder, _identity()) else _who(holder)
+
+
 @contextmanager
 def hold(store: Store, run_id: str, beat_seconds: float = BEAT_SECONDS, stale_seconds: float = STALE_SECONDS) -> Iterator[int]:
     """Hold the run's lease while the block runs and yield our epoch.

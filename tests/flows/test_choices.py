@@ -105,3 +105,10 @@ def test_a_fork_records_its_own_files(run: Run, file: Path, tmp_path: Path) -> N
     file.unlink()  # the parent's own is not the fork's affair any more
     again = fork(run, "other", -1, [f"reward.rule={other}:rule"], lambda config: {"choices": sources(config)}, {})
     assert again.run_id == "other"
+
+
+def test_an_unknown_name_is_followed_by_the_known_ones_and_the_nearest() -> None:
+    with pytest.raises(ConfigError) as error:
+        choose("reward.rule", "populor", RULES)
+    said = "reward.rule: 'populor' is not one of azr, populora, nor path/to/file.py:function; did you mean populora?"
+    assert str(error.value) == said

@@ -1,17 +1,19 @@
 """The command line: a user's mistake is one line and code 2, an unreachable service 3, never a traceback, nothing written."""
 
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from flows.cli import _parser
 from flows.config import PROJECT
+from tests.support.report_run import made
 
 
 def populora(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    import os
-
     return subprocess.run(
         [sys.executable, "-m", "flows.cli", *arguments], cwd=PROJECT, capture_output=True, text=True, env=os.environ | environment
     )
@@ -21,6 +23,8 @@ def populora(*arguments: str, **environment: str) -> subprocess.CompletedProcess
     ("arguments", "word"),
     [
         (("run", "-c", "nothing"), "nothing"),
+        (("run", "-c", "one-gpo"), "; did you mean one-gpu?"),
+        (("run", "--set", "populaton.teachers=2"), "; did you mean population.teachers?"),
         (("run", "--set", "population.teacherz=1"), "population.teacherz"),
         (("run", "--set", "generations=many"), "generations"),
         (("run", "--set", "model.name=nowhere/at/all"), "model.name"),
@@ -31,11 +35,12 @@ def populora(*arguments: str, **environment: str) -> subprocess.CompletedProcess
         (("run", "--store", "ftp://somewhere"), "ftp"),
         (("status", "no-such-run"), "no-such-run"),
         (("fly",), "fly"),
+        (("statsu",), "; did you mean status?"),
         (("bench", "everything"), "everything"),
     ],
 )
 def test_a_users_mistake_is_one_line_and_code_2(arguments: tuple[str, ...], word: str, tmp_path: Path) -> None:
-    store = () if arguments[0] in ("fly", "bench") or "--store" in arguments else ("--store", str(tmp_path / "store"))
+    store = () if arguments[0] in ("fly", "statsu", "bench") or "--store" in arguments else ("--store", str(tmp_path / "store"))
     done = populora(*arguments, *store)
     assert done.returncode == 2, done.stderr
     assert done.stderr.count("\n") == 1
@@ -62,3 +67,46 @@ def test_dry_run_prints_the_configuration_and_the_plan(tmp_path: Path) -> None:
     assert '"teachers": 4' in done.stdout
     assert "fits             1 x 80 GB" in done.stdout
     assert not (tmp_path / "store").exists()
+
+
+def test_a_run_that_is_not_there_is_followed_by_the_nearest_one(tmp_path: Path) -> None:
+    with made(tmp_path, "gentler", 1, until="match"):
+        pass
+    done = populora("report", "gentle", "--store", str(tmp_path))
+    assert (done.returncode, done.stderr) == (2, f"populora: no run gentle in {tmp_path}; did you mean gentler?\n")
+
+
+def test_without_a_command_it_says_what_is_next_and_loads_neither_torch_nor_prefect(tmp_path: Path) -> None:
+    heavy = "bool({'torch', 'prefect'} & set(sys.modules))"
+    script = f"import sys; from flows.cli import main; code = main([]); sys.exit(code + 10 * {heavy})"
+    environment = os.environ | {"POPULORA_STORE": str(tmp_path), "DOCKER_HOST": "unix:///nowhere/docker.sock"}
+    done = subprocess.run([sys.executable, "-c", script], cwd=PROJECT, capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    machine, store, following = done.stdout.splitlines()
+    assert machine.startswith("machine    not ready: Docker: the daemon does not answer")
+    assert (store, following) == (f"store      {tmp_path}: no runs", "next       unset DOCKER_HOST")
+
+
+@pytest.mark.docker
+def test_on_a_machine_that_is_set_up_the_next_command_is_about_the_newest_run(tmp_path: Path) -> None:
+    assert (
+        populora(POPULORA_STORE=str(tmp_path)).stdout
+        == f"machine    ready\nstore      {tmp_path}: no runs\nnext       populora run\n"
+    )
+    with made(tmp_path, "smoke", 2, until="solve"):
+        pass
+    done = populora(POPULORA_STORE=str(tmp_path))
+    assert (done.returncode, done.stdout.splitlines()[2:]) == (
+        0,
+        [
+            "newest     smoke: stopped inside generation 1; 1 of 2 generations; last finished: solve of generation 1",
+            "next       populora run --resume smoke",
+        ],
+    )
+
+
+def test_help_lists_every_command() -> None:
+    done = populora("--help")
+    known = next(action.choices for action in _parser()._actions if action.dest == "command")
+    assert done.returncode == 0
+    assert re.findall(r"^    ([a-z][a-z-]+)(?:  |$)", done.stdout, flags=re.MULTILINE) == list(known or ())

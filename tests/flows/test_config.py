@@ -1,8 +1,10 @@
 """Every committed configuration parses; a bad one is one line that names the key."""
 
+from pathlib import Path
+
 import pytest
 
-from flows.config import RUNS, ConfigError, RunConfig, differences, dump, load
+from flows.config import RUNS, ConfigError, RunConfig, differences, dump, load, setting_keys
 from flows.execution.estimate import plan
 
 
@@ -47,8 +49,32 @@ def test_a_bad_setting_is_one_line_that_names_it(settings: list[str], message: s
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="smoke"):
+    with pytest.raises(ConfigError, match=r"smoke$"):
         load("nothing")
+    with pytest.raises(ConfigError, match=r"smoke; did you mean smoke\?$"):
+        load("smoek")
+
+
+def test_an_unknown_key_of_a_file_is_one_line_with_the_nearest_key(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text("[populaton]\nteachers = 2\n")
+    with pytest.raises(ConfigError) as error:
+        load(str(file))
+    assert str(error.value) == "populaton.teachers: there is no such setting; did you mean population.teachers?"
+    file.write_text("zzz = 2\n")
+    with pytest.raises(ConfigError, match=r"^zzz: there is no such setting; populora explain lists them$"):
+        load(str(file))
+
+
+def test_setting_keys_are_the_keys_of_a_dump() -> None:
+    values = dump(load("smoke"))
+    keys = [
+        f"{name}.{field}" if isinstance(one, dict) else name
+        for name, one in values.items()
+        for field in (one if isinstance(one, dict) else [""])
+    ]
+    assert setting_keys() == keys
+    assert setting_keys(groups=True)[:6] == ["mode", "generations", "seed", "threads", "model", "model.name"]
 
 
 def test_settings_are_toml_where_they_parse_and_text_elsewhere() -> None:

@@ -83,7 +83,10 @@ def test_arms_lie_over_the_experiment_over_the_configuration(file: Path) -> None
         (('question = "', 'questoin = "'), "question: Field required"),
         (('question = "', "question = "), "Invalid value"),
         (('config = "chaos"', 'config = "choas"'), "arm many: no configuration 'choas'"),
-        (("evolution = { every = 0 }", "evolution = { evry = 0 }"), "arm one: evolution.evry: Extra inputs"),
+        (
+            ("evolution = { every = 0 }", "evolution = { evry = 0 }"),
+            "arm one: evolution.evry: there is no such setting; did you mean",
+        ),
         (('name = "tiny"', f'name = "{"t" * 40}"'), "is longer than 40 characters"),
         (("[primary]\n", '[primary]\nbudget = "watts"\n'), "primary.budget: Input should be"),
     ],

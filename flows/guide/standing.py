@@ -1,0 +1,95 @@
+"""Where one stands with a store: its newest run, the run's state, and the next sensible command."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+
+from flows.monitoring.status import done, following, upcoming
+from flows.run.history import History
+from flows.run.lease import at_work
+from flows.run.run import Run
+from flows.stages import STAGE_NAMES
+from flows.storage import Damaged, NotStored, Store, StoreRefused, StoreUnavailable, open_store
+from flows.store.file_store import RUN_ID
+
+FIRST, CHECK = ("run",), ("doctor", "--store")
+PATIENCE_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What there is, a line each, and the command to type next, without the name of the program."""
+
+    lines: tuple[str, ...]
+    following: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A run of the store: when it began, and the process that works on it (empty: none)."""
+
+    run: Run
+    planned: int
+    began: float
+    holder: str
+
+
+def standing(store_url: str, report_of: Callable[[str], Path], seconds: float = PATIENCE_SECONDS) -> Standing:
+    """Say where one stands with a store; `report_of` is where the report of a run goes.
+
+    A store that fails is said, too. A bucket that cannot be reached is tried for a minute elsewhere, here for so many seconds.
+    """
+    found: list[Standing] = []
+    thread = Thread(target=lambda: found.append(_standing(store_url, report_of)), daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return found[0] if found else Standing((f"store      {store_url}: no answer in {seconds:g} s",), (*CHECK, store_url))
+
+
+def _standing(store_url: str, report_of: Callable[[str], Path]) -> Standing:
+    try:
+        store = open_store(store_url)
+        found, unreadable = _runs(store)
+        many = f"{len(found) or 'no'} {'run' if len(found) == 1 else 'runs'}"
+        line = f"store      {store_url}: {many}" + (f", and unreadable ones: {', '.join(unreadable)}" if unreadable else "")
+        if not found:
+            return Standing((line,), FIRST)
+        newest = max(found, key=lambda one: (bool(one.holder), one.began, one.run.run_id))
+        state, command = _state(newest, report_of(newest.run.run_id))
+        return Standing((line, f"newest     {newest.run.run_id}: {state}"), command)
+    except (StoreRefused, StoreUnavailable, NotStored, Damaged) as error:
+        return Standing((f"store      {store_url}: {str(error).splitlines()[0]}",), (*CHECK, store_url))
+
+
+def _runs(store: Store) -> tuple[list[_Found], list[str]]:
+    """Return the runs of the store, and the names of those whose run.json cannot be read."""
+    found, unreadable = [], []
+    for name in store.folders(""):
+        if not RUN_ID.fullmatch(name):
+            continue
+        try:
+            description = History(store, name).description()
+            if description is not None:
+                planned, began = int(description["config"]["generations"]), float(description["clock"].get("started", 0.0))
+                found.append(_Found(Run(store, name), planned, began, at_work(store, name)))
+        except (Damaged, StoreRefused, KeyError, ValueError):
+            unreadable.append(name)
+    return found, unreadable
+
+
+def _state(found: _Found, report: Path) -> tuple[str, tuple[str, ...]]:
+    """Return what a run is doing, or where it stopped, and the command that follows."""
+    run, planned = found.run, found.planned
+    so_far = done(run, planned)
+    if found.holder:
+        return f"running, {found.holder}; {so_far}; next: {following(run, planned)}", ("status", run.run_id)
+    stage, generation = upcoming(run, planned)
+    if not stage:
+        after = ("browse",) if report.is_file() else ("report", run.run_id)
+        return f"done, {planned} generations" + (f"; its report is {report}" if report.is_file() else ""), after
+    if generation is None:
+        where = "in its start"
+    else:
+        where = f"{'before' if stage == STAGE_NAMES[0] else 'inside'} generation {generation}"
+    return f"stopped {where}; {so_far}", ("run", "--resume", run.run_id)

@@ -1,0 +1,29 @@
+"""The name that a user may have meant: messages about an unknown name end with it. Imports nothing of the project."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+SHOWN = 3
+
+
+def hint(name: str, known: Iterable[str]) -> str:
+    """Return `; did you mean NAME?` for the known name closest to `name`; empty if none is close."""
+    return _question(get_close_matches(name, list(known), 1))
+
+
+def key_hint(key: str, known: Iterable[str]) -> str:
+    """Return the same for a dotted key. Without a group, or in a wrong one, it may name up to three keys that end alike."""
+    by_last: dict[str, list[str]] = {}
+    for one in known:
+        by_last.setdefault(one.rpartition(".")[2], []).append(one)
+    _, dot, last = key.rpartition(".")
+    alike = by_last.get(last) or [one for keys in by_last.values() for one in keys]
+    whole = get_close_matches(key, alike, 1) if dot else []
+    near = [last] if last in by_last else get_close_matches(last, by_last, 1)
+    return _question(whole or [one for name in near for one in by_last[name]][:SHOWN])
+
+
+def _question(names: list[str]) -> str:
+    if not names:
+        return ""
+    return f"; did you mean {', '.join(names[:-1])}{' or ' if names[1:] else ''}{names[-1]}?"

@@ -1,0 +1,85 @@
+"""Where one stands: a store without runs, a run in each state, and a store that fails."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from flows.guide.standing import Standing, standing
+from flows.run.lease import hold
+from flows.run.run import Run
+from flows.store.file_store import FileStore
+from tests.support.example_run import build
+from tests.support.report_run import made
+
+
+def at(store: Path) -> Standing:
+    return standing(str(store), lambda run_id: store / f"{run_id}.html")
+
+
+def test_without_a_run_the_first_one_is_next_and_nothing_is_written(tmp_path: Path) -> None:
+    assert at(tmp_path / "runs") == Standing((f"store      {tmp_path / 'runs'}: no runs",), ("run",))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_at_work_is_to_be_watched_and_a_stopped_one_resumed(tmp_path: Path) -> None:
+    with made(tmp_path, "one", 2, until="solve"):
+        _, newest = at(tmp_path).lines
+        assert newest.startswith("newest     one: running, process ")
+        assert newest.endswith("; 1 of 2 generations; last finished: solve of generation 1; next: grade of generation 1")
+        assert at(tmp_path).following == ("status", "one")
+    state = "stopped inside generation 1; 1 of 2 generations; last finished: solve of generation 1"
+    assert at(tmp_path) == Standing((f"store      {tmp_path}: 1 run", f"newest     one: {state}"), ("run", "--resume", "one"))
+
+
+def test_a_finished_run_is_to_be_reported_and_with_its_report_to_be_browsed(tmp_path: Path) -> None:
+    with made(tmp_path, "one", 2):
+        pass
+    lines = (f"store      {tmp_path}: 1 run", "newest     one: done, 2 generations")
+    assert at(tmp_path) == Standing(lines, ("report", "one"))
+    (tmp_path / "one.html").write_text("a report")
+    assert at(tmp_path) == Standing((lines[0], f"{lines[1]}; its report is {tmp_path / 'one.html'}"), ("browse",))
+
+
+def test_the_newest_run_is_the_one_that_began_last_but_one_at_work_comes_first(tmp_path: Path) -> None:
+    with made(tmp_path, "older", 1):
+        with hold(FileStore(tmp_path), "newer") as epoch:
+            build(Run(FileStore(tmp_path), "newer", epoch), 1)
+        assert at(tmp_path).lines[1].startswith("newest     older: running, ")
+    assert at(tmp_path).lines == (
+        f"store      {tmp_path}: 2 runs",
+        "newest     newer: stopped before generation 1; 1 of 3 generations; last finished: evolve of generation 0",
+    )
+
+
+def test_a_run_that_has_only_begun_stopped_in_its_start(tmp_path: Path) -> None:
+    with hold(FileStore(tmp_path), "one") as epoch:
+        Run(FileStore(tmp_path), "one", epoch).describe({"generations": 3}, {}, {"started": 1.0})
+    assert at(tmp_path).lines[1] == "newest     one: stopped in its start; nothing yet"
+
+
+def test_a_run_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
+    with made(tmp_path, "one", 1):
+        pass
+    for name, content in (("broken", "{"), ("empty", "{}")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text(content)
+    assert at(tmp_path).lines[0] == f"store      {tmp_path}: 1 run, and unreadable ones: broken, empty"
+    assert at(tmp_path).following == ("report", "one")
+
+
+def test_a_store_that_fails_is_said_and_the_doctor_is_next(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    found = standing("ftp://somewhere", Path)
+    assert found.lines[0].startswith("store      ftp://somewhere: store 'ftp://somewhere': unknown scheme")
+    assert found.following == ("doctor", "--store", "ftp://somewhere")
+    assert at(tmp_path / "file").following == ("doctor", "--store", str(tmp_path / "file"))
+
+
+def test_a_bucket_that_is_silent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        found = standing("s3://bucket/runs", Path, seconds=0.5)
+    assert found == Standing(("store      s3://bucket/runs: no answer in 0.5 s",), ("doctor", "--store", "s3://bucket/runs"))

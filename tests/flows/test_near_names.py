@@ -1,0 +1,37 @@
+"""Names that a user may have meant."""
+
+import pytest
+
+from flows.config import setting_keys
+from flows.near_names import hint, key_hint
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("statsu", "; did you mean status?"), ("repot", "; did you mean report?"), ("fly", ""), ("", "")],
+)
+def test_the_closest_name_is_suggested_or_none(name: str, said: str) -> None:
+    assert hint(name, ["run", "report", "status"]) == said
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("populaton.teachers", "population.teachers"),
+        ("population.teacherz", "population.teachers"),
+        ("evolution.betas", "learning.betas"),
+        ("teachers", "population.teachers"),
+        ("learning_rat", "learning.learning_rate"),
+        ("generatoins", "generations"),
+        ("lerning", "learning"),
+        ("every", "evolution.every or benchmark.every"),
+        ("propse.max_new_tokens", "propose.max_new_tokens"),
+        ("max_new_tokens", "propose.max_new_tokens, solve.max_new_tokens or benchmark.max_new_tokens"),
+    ],
+)
+def test_a_key_is_found_by_the_whole_of_it_or_by_its_end(key: str, meant: str) -> None:
+    assert key_hint(key, setting_keys(groups=True)) == f"; did you mean {meant}?"
+
+
+def test_a_key_like_no_other_gets_no_suggestion() -> None:
+    assert key_hint("zzz", setting_keys()) == key_hint("zzz.qqq", setting_keys()) == ""
