@@ -61,6 +61,8 @@ def _new(file: Path) -> Path:
     check_run_id(file.stem)
     if file.exists() or file.is_symlink():
         raise ConfigError(f"{file} exists and stays as it is; give another name")
+    if not file.parent.is_dir():
+        raise ConfigError(f"{file}: there is no folder {file.parent}")
     return file
 
 

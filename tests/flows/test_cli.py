@@ -89,10 +89,8 @@ def test_without_a_command_it_says_what_is_next_and_loads_neither_torch_nor_pref
 
 @pytest.mark.docker
 def test_on_a_machine_that_is_set_up_the_next_command_is_about_the_newest_run(tmp_path: Path) -> None:
-    assert (
-        populora(POPULORA_STORE=str(tmp_path)).stdout
-        == f"machine    ready\nstore      {tmp_path}: no runs\nnext       populora run\n"
-    )
+    empty = populora(POPULORA_STORE=str(tmp_path)).stdout
+    assert empty == f"machine    ready\nstore      {tmp_path}: no runs\nnext       populora run\n"
     with made(tmp_path, "smoke", 2, until="solve"):
         pass
     done = populora(POPULORA_STORE=str(tmp_path))

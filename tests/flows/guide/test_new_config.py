@@ -203,7 +203,7 @@ def test_an_existing_file_stays_as_it_is(tmp_path: Path) -> None:
     [
         (("mine.txt",), "ends in .toml"),
         (("My_Run.toml",), "run id 'My_Run'"),
-        (("nowhere/mine.toml",), "nowhere/mine.toml: No such file"),
+        (("nowhere/mine.toml",), "nowhere/mine.toml: there is no folder nowhere"),
         (("--store", "ftp://x"), "unknown scheme 'ftp'"),
         (("--population", "many"), "population: 'many' is neither"),
     ],
