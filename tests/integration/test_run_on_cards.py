@@ -11,25 +11,63 @@ import pytest
 
 from flows.audit.fsck import fsck
 from flows.config import PROJECT
+from flows.execution.cards import Card, claim
 from flows.run.run import Run
 from flows.storage import Store, open_store
 from tests.support.cards import Machine
 from tests.support.stack import NO_GIT, tree
 
 SETTINGS = ["generations=3", "model.device=auto", "sandbox.kind=local", "engine.shards=2", "learning.adapters_per_group=1"]
+# Loaded by a stage's worker: the first update on card 1 finds that the machine has lost it.
+HOOK = """
+import importlib.abc, importlib.util, os, signal, sys
+from pathlib import Path
+
+def watch(module):
+    perform = module.perform
+
+    def watched(run, spec, *more):
+        cards = Path(os.environ["CARDS"])
+        if spec.stage == "update" and os.environ.get("CUDA_VISIBLE_DEVICES") == "1":
+            cards.write_text(cards.read_text().splitlines()[0] + "\\n")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return perform(run, spec, *more)
+
+    module.perform = watched
+
+class Watch(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != "flows.execution.run_stage":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        load = spec.loader.exec_module
+        spec.loader.exec_module = lambda module: (load(module), watch(module))
+        return spec
+
+sys.meta_path.insert(0, Watch())
+"""
 
 
-def run(folder: Path, cards: int, *settings: str) -> "subprocess.CompletedProcess[str]":
-    """`populora run` on a machine with so many cards, to `folder`/store."""
+def run(folder: Path, cards: int, memory_mb: int = 81559) -> "subprocess.CompletedProcess[str]":
+    """`populora run` on a machine with so many cards, to `folder`/store. A `sitecustomize.py` in `folder` is loaded first."""
     folder.mkdir(exist_ok=True)
-    made = Machine(folder, cards)
+    made = Machine(folder, cards, memory_mb)
     if not cards:
         (folder / "nvidia-smi").unlink()
-    environment = os.environ | NO_GIT | {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(PROJECT)}
+    paths = {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": f"{folder}{os.pathsep}{PROJECT}"}
+    environment = os.environ | NO_GIT | paths | {"CARDS": str(folder / "cards")}
     environment.pop("CUDA_VISIBLE_DEVICES", None)
     words = ["run", "-c", "chaos", "--run-id", "r", "--store", str(made.folder / "store")]
-    command = [sys.executable, "-m", "flows.cli", *words, *(word for one in (*SETTINGS, *settings) for word in ("--set", one))]
+    command = [sys.executable, "-m", "flows.cli", *words, *(word for one in SETTINGS for word in ("--set", one))]
     return subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True)
+
+
+def finished(folder: Path, cards: int) -> Store:
+    """The store of a run that ended well."""
+    done = run(folder, cards)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return open_store(str(folder / "store"))
 
 
 def clocks(store: Store) -> dict[str, dict[str, object]]:
@@ -38,20 +76,54 @@ def clocks(store: Store) -> dict[str, dict[str, object]]:
     return {uri: json.loads(store.read(uri))["clock"] for uri in uris if "/adapters/" not in uri}
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """The run on a machine without cards."""
+    store = finished(tmp_path_factory.mktemp("none"), 0)
+    assert not {"cuda_visible_devices"} & {key for clock in clocks(store).values() for key in clock}
+    assert len({clock["pid"] for clock in clocks(store).values()}) == 1
+    return store
+
+
 @pytest.mark.timeout(1500)
-def test_parts_run_on_both_cards_in_one_process_each_and_the_bytes_are_those_of_a_machine_without(tmp_path: Path) -> None:
-    pinned, plain = run(tmp_path / "two", 2), run(tmp_path / "none", 0)
-    assert pinned.returncode == plain.returncode == 0, pinned.stderr[-3000:] + plain.stderr[-3000:]
-    two, none = open_store(str(tmp_path / "two" / "store")), open_store(str(tmp_path / "none" / "store"))
-    assert not {"cuda_visible_devices"} & {key for clock in clocks(none).values() for key in clock}
-    assert len({clock["pid"] for clock in clocks(none).values()}) == 1
+def test_parts_run_on_both_cards_in_one_process_each_and_the_bytes_are_those_of_a_machine_without(
+    plain: Store, tmp_path: Path
+) -> None:
+    store = finished(tmp_path, 2)
     of_card = defaultdict[object, set[object]](set)
-    for clock in clocks(two).values():
+    for clock in clocks(store).values():
         of_card[clock.get("cuda_visible_devices")].add(clock["pid"])
     assert {card: len(pids) for card, pids in of_card.items()} == {"0": 1, "1": 1}
-    parts = {uri: clock["cuda_visible_devices"] for uri, clock in clocks(two).items() if ".parts/" in uri}
+    parts = {uri: clock["cuda_visible_devices"] for uri, clock in clocks(store).items() if ".parts/" in uri}
     for generation in range(3):
         for stage in ("propose", "solve", "update"):
             mine = [card for uri, card in parts.items() if uri.startswith(f"r/generation={generation:04d}/{stage}.parts/")]
             assert set(mine) == {"0", "1"}, (generation, stage, mine)
-    assert tree(two) == tree(none) and fsck(Run(two, "r")) == []
+    assert tree(store) == tree(plain) and fsck(Run(store, "r")) == []
+
+
+@pytest.mark.timeout(1500)
+def test_a_run_that_loses_a_card_in_the_middle_of_a_stage_ends_on_the_other_with_the_same_bytes(
+    plain: Store, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(HOOK)
+    store = finished(tmp_path, 2)
+    assert (tmp_path / "cards").read_text().count("\n") == 1
+    after = {uri: clock for uri, clock in clocks(store).items() if "generation=0001" in uri or "generation=0002" in uri}
+    assert {clock["cuda_visible_devices"] for clock in after.values()} == {"0"}
+    assert tree(store) == tree(plain) and fsck(Run(store, "r")) == []
+
+
+def test_a_card_that_is_too_small_or_another_s_is_one_line_and_nothing_is_written(tmp_path: Path) -> None:
+    small = run(tmp_path, 1, 256)
+    assert (small.returncode, small.stdout, small.stderr.count("\n")) == (2, "", 1)
+    assert small.stderr.startswith("populora: card 0 of this machine has 0.2 GiB, but the plan's ")
+    machine = Machine(tmp_path, 1)
+    held = claim(Card("0", machine.uuid(0)))
+    taken = run(tmp_path, 1)
+    assert (taken.returncode, taken.stdout) == (3, "")
+    assert taken.stderr == (
+        f"populora: in use: card 0 by process {os.getpid()}; stop it, or choose other cards with CUDA_VISIBLE_DEVICES\n"
+    )
+    assert held is not None and not (tmp_path / "store" / "r").exists()
+    held.release()
