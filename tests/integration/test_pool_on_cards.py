@@ -27,7 +27,8 @@ SETTINGS = ["generations=3", "model.device=auto", "engine.shards=2", "learning.a
 def test_over_three_generations_in_a_pool_a_process_starts_once_a_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cards").mkdir()
     machine = Machine(tmp_path / "cards", 2)
-    monkeypatch.setenv("PATH", f"{machine.folder}{os.pathsep}{os.environ['PATH']}")
+    here = Path(sys.executable).parent  # a pool's runs find their interpreter on PATH
+    monkeypatch.setenv("PATH", os.pathsep.join([str(machine.folder), str(here), os.environ["PATH"]]))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     service = Service(tmp_path)
     service.start()
