@@ -1,9 +1,10 @@
 """`populora gpu-check`: what to run first on a new GPU machine."""
 
+import os
 import tempfile
 from argparse import Namespace
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,34 +38,75 @@ def gpu_check(arguments: Namespace) -> int:
         raise ConfigError("--tokens must be positive")
     source = arguments.config or ("one-gpu" if cards() else "smoke")
     config = load(source, arguments.set)
-    findings = []
-    for finding in _findings(config, source, arguments):
-        print(finding, flush=True)
-        findings.append(finding)
-    write_json(arguments.out, dump(config), findings)
+    findings: list[CheckFinding] = []
+    try:
+        for finding in _findings(config, source, arguments):
+            print(finding, flush=True)
+            findings.append(finding)
+    finally:
+        write_json(arguments.out, dump(config), findings)
     print(f"{summary(findings)} All figures: {arguments.out}")
     return FAILED if any(finding.good is False for finding in findings) else 0
 
 
 def _findings(config: RunConfig, source: str, arguments: Namespace) -> Iterator["CheckFinding"]:
-    from flows.backend import Backend
-    from flows.gpu_check import generation, kernels, machine, policy
+    from flows.gpu_check import generation
+    from flows.gpu_check.finding import guarded
+
+    yield from guarded("machine", _doctor)
+    yield from guarded("model", lambda: _on_the_model(config, arguments.tokens))
+    with tempfile.TemporaryDirectory(prefix="populora-gpu-check-") as folder:
+        own = Path(folder)
+        yield from guarded("generation", lambda: generation.examine(config, source, arguments.set, own, arguments.tokens))
+
+
+def _on_the_model(config: RunConfig, tokens: int) -> Iterator["CheckFinding"]:
+    """Check device, kernels, engine and trainer in this process, on one card, and leave the card free."""
+    from flows.gpu_check import machine
     from flows.gpu_check.finding import guarded
     from stages.core.training.cpu import use_cpu
 
     use_cpu(config.threads)
-    device = machine.device_of(config.model.device)
-    yield from guarded("machine", _doctor)
-    yield from guarded("machine", lambda: machine.examine(config, device))
-    with closing(Backend(apply(dump(config), [f"solve.max_new_tokens={arguments.tokens}"]))) as backend:
+    with one_card(config):  # before torch looks for cards
+        device = machine.device_of(config.model.device)
+        yield from guarded("machine", lambda: machine.examine(config, device))
+        yield from _engine_and_trainer(config, device, tokens)
+        machine.release(device)
+
+
+def _engine_and_trainer(config: RunConfig, device: str, tokens: int) -> Iterator["CheckFinding"]:
+    from flows.backend import Backend
+    from flows.gpu_check import kernels, policy
+    from flows.gpu_check.finding import guarded
+    from flows.gpu_check.machine import MemoryMeter
+
+    with closing(Backend(apply(dump(config), [f"solve.max_new_tokens={tokens}"]))) as backend:
         shape = shape_of(backend.model_path)
         if shape is not None:
             widths = config.model.rank, shape.hidden, shape.feed_forward
             yield from guarded("kernels", lambda: kernels.examine(device, backend.dtype, *widths))
-        yield from guarded("policy", policy.PolicyCheck(backend, device, machine.MemoryMeter(device)).examine)
-    with tempfile.TemporaryDirectory(prefix="populora-gpu-check-") as folder:
-        own = Path(folder)
-        yield from guarded("generation", lambda: generation.examine(config, source, arguments.set, own, arguments.tokens))
+        yield from guarded("policy", policy.PolicyCheck(backend, device, MemoryMeter(device)).examine)
+
+
+@contextmanager
+def one_card(config: RunConfig) -> Iterator[None]:
+    """Hold a free card inside the block, and see no other; nothing where there is none to pin to. Raises CardUnavailable."""
+    from flows.execution import cards
+    from flows.execution.preflight import cards_for
+
+    found = cards_for(config)
+    held = next((pair for card in found if (pair := (card, cards.claim(card)))[1] is not None), None)
+    if found and held is None:
+        raise cards.in_use(found)
+    before = os.environ.copy()
+    os.environ.update(cards.pinned(held[0]) if held else {})
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+        if held is not None and held[1] is not None:
+            held[1].release()
 
 
 def _doctor() -> Iterator["CheckFinding"]:

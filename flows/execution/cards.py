@@ -17,6 +17,7 @@ from pathlib import Path
 from stages.core.engines.protocol import EngineUnavailable
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+SECONDS = 20
 _ORDER = "CUDA_DEVICE_ORDER"
 _QUERY = ("nvidia-smi", "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits")
 
@@ -64,7 +65,10 @@ def usable(device: str) -> list[Card]:
 
 def present(card: Card) -> bool:
     """Return whether the machine still lists the card."""
-    found = _listed()
+    try:
+        found = _listed()
+    except CardUnavailable:  # no answer says nothing about the card
+        return True
     return any(one.uuid == card.uuid for one in found) or (card.uuid.startswith("MIG-") and found != [])
 
 
@@ -90,8 +94,11 @@ class Claim:
 
 
 def claim(card: Card) -> Claim | None:
-    """Return the right to a card; None if another holds it."""
-    descriptor = _open(card)
+    """Return the right to a card; None if another holds it. Raises CardUnavailable if its lock file cannot be opened."""
+    try:
+        descriptor = _open(card)
+    except OSError as error:
+        raise CardUnavailable(f"{card}: {_lock_file(card)}: {error.strerror}") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -117,11 +124,11 @@ def _holder(card: Card) -> str:
 
 
 def _open(card: Card) -> int:
-    place = _lock_file(card)
+    place, safely = _lock_file(card), os.O_NOFOLLOW | os.O_NONBLOCK  # whatever stands in its place does not hold us
     try:
-        return os.open(place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        return os.open(place, os.O_RDWR | os.O_CREAT | safely, 0o644)
     except PermissionError:  # another user's
-        return os.open(place, os.O_RDONLY | os.O_NOFOLLOW)
+        return os.open(place, os.O_RDONLY | safely)
 
 
 def _lock_file(card: Card) -> Path:
@@ -139,10 +146,15 @@ def _named(entry: str, found: list[Card]) -> Card | None:
 
 
 def _listed() -> list[Card]:
-    """Return the cards that nvidia-smi lists, also if it complains about others; none without it."""
+    """Return the cards that nvidia-smi lists, also if it complains about others; none without it.
+
+    Raises CardUnavailable if it does not answer.
+    """
     try:
-        answer = subprocess.run(_QUERY, capture_output=True, text=True, timeout=20, check=False).stdout
-    except (OSError, subprocess.TimeoutExpired):
+        answer = subprocess.run(_QUERY, capture_output=True, text=True, timeout=SECONDS, check=False).stdout
+    except OSError:
         return []
+    except subprocess.TimeoutExpired as error:
+        raise CardUnavailable(f"nvidia-smi did not answer within {SECONDS} s") from error
     rows = [row for row in csv.reader(answer.splitlines(), skipinitialspace=True) if len(row) == 3 and row[0].isdigit()]
     return [Card(index, uuid, int(memory) if memory.isdigit() else 0) for index, uuid, memory in rows]

@@ -105,7 +105,7 @@ def perform_here(spec: Spec, told: Told) -> Reference:
     description = Run(open_store(spec.store), spec.run_id).history.description()
     assert description is not None, f"run {spec.run_id} has no run.json"
     config = parse(description["config"])
-    python, address = interpreter(config, spec.stage), os.environ.get(ADDRESS, "")
+    python, address = interpreter(config, spec.stage, spec.part), os.environ.get(ADDRESS, "")
     found = cards_for(config) if stage_of(spec.stage).uses_gpu(spec.part) else []
     if found and address:
         return run_resident(address, order_of(spec, description, config.threads, python), told)

@@ -28,10 +28,13 @@ def check(config: RunConfig, store: str, gpu_elsewhere: bool = False, sandbox_el
 def cards_for(config: RunConfig) -> list[Card]:
     """Return the cards of this machine to which the run's processes are pinned; none where it runs on the CPU.
 
-    Raises ConfigError for a card that is smaller than the run's plan, and names those that are not.
+    Raises ConfigError for a card that is smaller than the run's plan, and names those that are not. With `auto` and the engine
+    that also computes on a CPU, such a card is left out: torch may have been installed without CUDA on purpose.
     """
     found = cards.usable(config.model.device)
     lacking = {card: lack for card in found if card.memory_mb and (lack := too_small(config, card.memory_mb * 2.0**20))}
+    if config.model.device == "auto" and config.engine.kind == "transformers":
+        return [card for card in found if card not in lacking]
     if lacking:
         card, lack = next(iter(lacking.items()))
         others = ",".join(one.name for one in found if one not in lacking)

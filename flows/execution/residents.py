@@ -88,10 +88,13 @@ class Residents:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _accept(self) -> None:
-        with suppress(OSError):  # closed
-            while True:
+        while not self._ended.is_set():
+            try:
                 caller, _ = self._listener.accept()
-                threading.Thread(target=self._serve, args=(caller,), name="resident", daemon=True).start()
+            except OSError:  # closed, or out of file descriptors for a moment
+                self._ended.wait(0.1)
+                continue
+            threading.Thread(target=self._serve, args=(caller,), name="resident", daemon=True).start()
 
     def _serve(self, caller: socket.socket) -> None:
         """Answer one order."""

@@ -98,7 +98,7 @@ class Session:
                 notes.publish_progress(generation, stage, reading)
 
             done = self.elsewhere(spec) if self.elsewhere is not None else None
-            return done or self._workers.run(spec, interpreter(self.config, stage), told)
+            return done or self._workers.run(spec, interpreter(self.config, stage, part), told)
 
     def _name(self, spec: Spec) -> str:
         """Return the name of a step for the progress display."""
@@ -130,7 +130,7 @@ class Session:
     def order(self, stage: str, generation: int, part: str) -> Reference:
         """Return all that a node of a cluster needs for one part."""
         spec = asdict(self.spec(stage, generation, part))
-        python = interpreter(self.config, stage)
+        python = interpreter(self.config, stage, part)
         return {"spec": spec, "python": python, "threads": self.config.threads, "version": own_version()}
 
     def leave(self) -> None:

@@ -55,9 +55,13 @@ _early: dict[tuple[str, int, Card | None], ChildProcess] = {}  # by interpreter,
 _early_claims: dict[Card, Claim] = {}
 
 
-def interpreter(config: RunConfig, stage: str) -> str:
-    """Return the Python that runs a stage, empty for this one: vLLM has its own environment."""
-    return config.engine.python if config.engine.kind == "vllm" and stage_of(stage).generates else ""
+def interpreter(config: RunConfig, stage: str, part: str | None = None) -> str:
+    """Return the Python that runs a step, empty for this one: vLLM has its own environment.
+
+    Joining the shards of propose or solve needs no engine, and must not wake the one that sleeps for the update.
+    """
+    joins = part is None and config.engine.shards > 1 and stage_of(stage).shards == "completions"
+    return config.engine.python if config.engine.kind == "vllm" and stage_of(stage).generates and not joins else ""
 
 
 def known_error(message: str) -> Exception | None:

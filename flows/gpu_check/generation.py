@@ -36,6 +36,7 @@ def short(config: RunConfig, tokens: int) -> list[str]:
 
 def examine(config: RunConfig, source: str, settings: Sequence[str], folder: Path, tokens: int) -> Iterator[CheckFinding]:
     """Run it, check the store, and yield both findings and the seconds of each stage."""
+    source = str(Path(source).resolve()) if Path(source).is_file() else source  # the command below runs in the project's folder
     chosen = [option for setting in [*settings, *short(config, tokens)] for option in ("--set", setting)]
     place = ["--run-id", RUN_ID, "--store", str(folder)]
     ended = _populora(["run", "-c", source, *place, *chosen])

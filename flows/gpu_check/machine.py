@@ -1,5 +1,6 @@
 """The machine: packages, device, the rate of its products, and a meter of the memory in use."""
 
+import gc
 import subprocess
 import threading
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from flows.config import RunConfig
+from flows.config import PROJECT, RunConfig
 from flows.execution.cards import cards
 from flows.gpu_check.finding import CheckFinding
 
@@ -18,6 +19,7 @@ GIB = 2**30
 SIDE = {"cuda": 8192, "cpu": 2048}  # of the square matrices whose product is timed
 SECONDS = 1.0
 PERIOD = 0.1
+OTHERS = 2 * GIB  # more than this process's own context and what the driver reserves
 
 
 def device_of(configured: str) -> str:
@@ -33,7 +35,7 @@ def examine(config: RunConfig, device: str) -> Iterator[CheckFinding]:
     yield CheckFinding("packages", None, ", ".join(f"{name} {text}" for name, text in packages.items()), dict(packages))
     if config.engine.kind == "vllm":
         yield _vllm(config.engine.python)
-    yield _device(device)
+    yield _device(device, config.model.device)
 
 
 def product_rate(device: str, dtype: str) -> float:
@@ -59,7 +61,7 @@ def synchronize(device: str) -> None:
 def _vllm(python: str) -> CheckFinding:
     command = [python, "-c", "import vllm; print(vllm.__version__)"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False, cwd=PROJECT)
     except (OSError, subprocess.TimeoutExpired) as error:
         return CheckFinding("vLLM", False, f"{python}: {error}; make vllm")
     said = done.stdout.strip().splitlines()
@@ -68,17 +70,28 @@ def _vllm(python: str) -> CheckFinding:
     return CheckFinding("vLLM", True, said[-1], {"version": said[-1]})
 
 
-def _device(device: str) -> CheckFinding:
+def _device(device: str, configured: str) -> CheckFinding:
     if not device.startswith("cuda"):
-        return CheckFinding("device", None, f"the CPU, {torch.get_num_threads()} threads; NVIDIA GPUs: {len(cards())}")
+        unused = len(cards()) if configured != "cpu" else 0
+        detail = f"the CPU, {torch.get_num_threads()} threads"
+        if unused:
+            detail += f"; this torch ({torch.__version__}) cannot use the machine's {unused} NVIDIA GPUs: make setup"
+        return CheckFinding("device", False if unused else None, detail)
     known = torch.cuda.get_device_properties(device)
     free, total = torch.cuda.mem_get_info(device)
     figures = {"name": known.name, "capability": f"{known.major}.{known.minor}", "bytes": total, "free_bytes": free}
-    others = total - free > 0.02 * total
+    others = total - free > OTHERS
     detail = f"{known.name}, {total / GIB:.0f} GiB, compute capability {known.major}.{known.minor}"
     if others:
         detail += f"; other processes hold {(total - free) / GIB:.1f} GiB"
     return CheckFinding("device", not others, detail, figures)
+
+
+def release(device: str) -> None:
+    """Give back the memory of what is no longer referred to: another process needs it next."""
+    gc.collect()
+    if device.startswith("cuda"):
+        torch.cuda.empty_cache()
 
 
 class MemoryMeter:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from flows.backend import Backend
@@ -41,6 +42,7 @@ class PolicyCheck:
     def examine(self) -> Iterator[CheckFinding]:
         """Yield the findings in the order of a generation: rollout, check, update while the engine sleeps, wake, check."""
         adapters = self._adapters()
+        self.backend.scorer()  # the trainer's base, which a rollout has beside it
         engine, seconds = self._start(adapters)
         yield CheckFinding("engine start", None, f"{seconds:.0f} s, {len(adapters)} adapters", {"seconds": seconds})
         samples, found = self._rollout(engine, adapters)
@@ -97,14 +99,19 @@ class PolicyCheck:
         return tables.table(rows, tables.SAMPLES), [speed, self._against_plan("rollout")]
 
     def _update(self, adapters: Mapping[str, Adapter], samples: pa.Table) -> tuple[dict[str, Adapter], list[CheckFinding]]:
-        trainer = self.backend.trainer()
+        trainer, updates, names = self.backend.trainer(), {}, list(adapters)
+        size = self.backend.config.learning.adapters_per_group or len(names)
         with self.memory.watching():
             began = time.perf_counter()
-            updates = trainer.update(adapters, samples)
+            for first in range(0, len(names), size):
+                group = {name: adapters[name] for name in names[first : first + size]}
+                own = samples.filter(pc.is_in(samples["adapter_id"], pa.array(list(group))))
+                updates |= trainer.update(group, own)
             synchronize(self.device)
             seconds = time.perf_counter() - began
         shape = self._shape()
-        tokens = sum(len(ids) for name in ("prompt_ids", "completion_ids") for ids in samples[name].to_pylist())
+        # a prompt is computed once for its group
+        tokens = PROMPT * len(set(samples["group_id"].to_pylist())) + sum(map(len, samples["completion_ids"].to_pylist()))
         figures = {"seconds": seconds, "tokens": tokens, "tokens_per_s": tokens / seconds}
         detail = f"{tokens / seconds:,.0f} tokens/s"
         if shape is not None:

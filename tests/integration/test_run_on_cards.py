@@ -17,7 +17,7 @@ from flows.storage import Store, open_store
 from tests.support.cards import Machine
 from tests.support.stack import NO_GIT, tree
 
-SETTINGS = ["generations=3", "model.device=auto", "sandbox.kind=local", "engine.shards=2", "learning.adapters_per_group=1"]
+SETTINGS = ["generations=3", "sandbox.kind=local", "engine.shards=2", "learning.adapters_per_group=1"]
 # Loaded by a stage's worker: the first update on card 1 finds that the machine has lost it.
 HOOK = """
 import importlib.abc, importlib.util, os, signal, sys
@@ -49,7 +49,7 @@ sys.meta_path.insert(0, Watch())
 """
 
 
-def run(folder: Path, cards: int, memory_mb: int = 81559) -> "subprocess.CompletedProcess[str]":
+def run(folder: Path, cards: int, memory_mb: int = 81559, device: str = "auto") -> "subprocess.CompletedProcess[str]":
     """`populora run` on a machine with so many cards, to `folder`/store. A `sitecustomize.py` in `folder` is loaded first."""
     folder.mkdir(exist_ok=True)
     made = Machine(folder, cards, memory_mb)
@@ -59,7 +59,13 @@ def run(folder: Path, cards: int, memory_mb: int = 81559) -> "subprocess.Complet
     environment = os.environ | NO_GIT | paths | {"CARDS": str(folder / "cards")}
     environment.pop("CUDA_VISIBLE_DEVICES", None)
     words = ["run", "-c", "chaos", "--run-id", "r", "--store", str(made.folder / "store")]
-    command = [sys.executable, "-m", "flows.cli", *words, *(word for one in SETTINGS for word in ("--set", one))]
+    command = [
+        sys.executable,
+        "-m",
+        "flows.cli",
+        *words,
+        *(word for one in [*SETTINGS, f"model.device={device}"] for word in ("--set", one)),
+    ]
     return subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True)
 
 
@@ -115,7 +121,7 @@ def test_a_run_that_loses_a_card_in_the_middle_of_a_stage_ends_on_the_other_with
 
 
 def test_a_card_that_is_too_small_or_another_s_is_one_line_and_nothing_is_written(tmp_path: Path) -> None:
-    small = run(tmp_path, 1, 256)
+    small = run(tmp_path, 1, 256, "cuda")
     assert (small.returncode, small.stdout, small.stderr.count("\n")) == (2, "", 1)
     assert small.stderr.startswith("populora: card 0 of this machine has 0.2 GiB, but the plan's ")
     machine = Machine(tmp_path, 1)

@@ -79,7 +79,6 @@ class _JobStream(Generic[Item]):
                 quiet = 0
                 yield self._send(_TRIVIAL)
             else:
-                quiet += 1
                 try:
                     item = next(self._source)
                 except StopIteration:
@@ -88,6 +87,7 @@ class _JobStream(Generic[Item]):
                 if item is None:
                     yield IDLE
                 else:
+                    quiet += 1
                     self._take(item)
 
     def learn(self, verdict: Verdict) -> None:

@@ -21,7 +21,7 @@ from stages.core.values.canonical import (
 )
 
 ANSWER_LIMITS = 5.0
-"""Processor time of all runs of a task or an answer, in limits of one run. With the default of 2 s: 10 s."""
+"""Processor time of all slow runs of a task or an answer, in limits of one run: 10 s by default. Slow: 0.8 of a limit or more."""
 _SLOW = "the runs so far have used all processor time of an answer"
 
 

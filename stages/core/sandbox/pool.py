@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from stages.core.sandbox.link import CANARIES, Link, Record, RunLimits, Worker, core_for, runner_digest
 from stages.core.sandbox.protocol import IDLE, TICK, Job, SandboxUnavailable, Status, Verdict
 from stages.core.sandbox.verdicts import (
+    NEAR,
     SERVER_ENDED,
     MalformedReply,
     ProgramRun,
@@ -76,6 +77,7 @@ class Pool:
             while True:
                 self._fill(stream)
                 idle, stream.idle = stream.idle, False
+                given = stream.given
                 while stream.given in stream.done:
                     stream.given += 1
                     yield stream.done.pop(stream.given - 1)
@@ -83,7 +85,8 @@ class Pool:
                     return
                 if idle:
                     yield TICK
-                self._exchange(stream, 0.02 if idle else 1.0)
+                # a verdict given in this turn may have made the next job ready
+                self._exchange(stream, (0.0 if stream.given > given else 0.02) if idle else 1.0)
         finally:
             self.busy = False
             for worker in [worker for worker in self.workers if worker.flying or worker.unconfirmed]:
@@ -249,7 +252,8 @@ class Pool:
             stream.alone.append(record)
         else:
             used = max(run.cpu for run in runs) / limits.cpu_seconds
-            worker.unconfirmed.append((record, replace(found, limits_used=used)))
+            # what is near the limit ran alone; less was measured beside other runs, and is not the same on another day
+            worker.unconfirmed.append((record, replace(found, limits_used=used if used >= NEAR else 0.0)))
 
     def _confirm(self, worker: Worker, stream: _Stream) -> None:
         self.deaths = 0

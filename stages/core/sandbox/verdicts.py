@@ -40,6 +40,8 @@ _UNUSUAL_CODEC = re.compile(r"code\((?!\)|['\"](?:utf-?8|ascii|latin-?1)['\"][,)
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{5,}")
 _WIRE_LIMIT = 12 * 65_536  # ASCII escapes are up to ten characters each
 SERVER_ENDED = "the program's server ended"
+NEAR = 0.8
+"""A run that used this share of its processor time is made again alone."""
 
 
 class MalformedReply(ValueError):
@@ -171,7 +173,7 @@ def over(runs: list[ProgramRun], cpu_limit: float, wall_limit: float) -> list[Pr
 def near_limit(runs: list[ProgramRun], cpu_limit: float, wall_limit: float) -> bool:
     """Return whether load may have decided: CPU within 20 % of the limit, or wall time near its limit for a computing program."""
     return any(
-        0.8 * cpu_limit <= run.cpu < 1.2 * cpu_limit
+        NEAR * cpu_limit <= run.cpu < 1.2 * cpu_limit
         or (run.wall >= 0.8 * wall_limit and 0.3 * cpu_limit < run.cpu < 1.2 * cpu_limit)
         for run in runs
     )

@@ -104,12 +104,14 @@ def test_a_second_run_is_told_before_it_begins_who_has_the_cards(tmp_path: Path,
 
 
 def test_a_card_that_is_smaller_than_the_plan_is_refused_in_one_line(eight: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    small, large = load("one-gpu", ["engine.kind=transformers", "engine.python="]), load("paper-8gpu", [])
+    own_engine = ["engine.kind=transformers", "engine.python="]
+    small, large = load("one-gpu", [*own_engine, "model.device=cuda"]), load("paper-8gpu", [])
     eight.keep(*range(8), memory_mb=8192)
     with pytest.raises(ConfigError, match=r"^card 0 of this machine has 8\.0 GiB, but the plan's \w+ needs [\d.]+ GiB; lower "):
         cards_for(small)
     with pytest.raises(ConfigError, match=r"^card 0 of this machine has 8\.0 GiB, but vLLM needs [\d.]+ GiB and its share is 4"):
         cards_for(large)
+    assert cards_for(load("one-gpu", own_engine)) == []  # it may compute on the CPU
     eight.keep(*range(8))
     assert len(cards_for(small)) == len(cards_for(large)) == 8
 
