@@ -81,7 +81,7 @@ def test_over_three_generations_of_flow_runs_an_engine_starts_once_a_card(two: M
     assert sorted(one.card for one in two.noted("start", "engine")) == ["0", "1"]
     assert sorted(one.card for one in two.noted("start", "trainer")) == ["0", "1"]
     assert len(two.noted("step", "engine")) == 12
-    assert not any(_alive(one.pid) for one in two.noted("start"))
+    until(lambda: not any(_alive(one.pid) for one in two.noted("start")))
 
 
 @pytest.mark.parametrize(
@@ -188,4 +188,4 @@ def test_a_signal_ends_the_worker_s_processes(two: Machine) -> None:
     keeper.send_signal(signal.SIGINT)
     keeper.wait(60)
     keeper.stdout.close()
-    assert not any(_alive(one.pid) for one in two.noted("start"))
+    until(lambda: not any(_alive(one.pid) for one in two.noted("start")))
