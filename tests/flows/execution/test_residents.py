@@ -29,9 +29,10 @@ DESCRIPTION = {"config": {"seed": 0}, "clock": {"started": 1.0}}
 ASK = "import json, sys; from flows.execution.residents import run_resident; "
 ASK += "print(run_resident(sys.argv[1], json.loads(sys.argv[2]), print)['stage'])"
 KEEP = """
-import sys, time
+import signal, sys, time
 from flows.execution import cards, orphan_guard
 from flows.execution.residents import Residents
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts its background jobs without it
 orphan_guard.start()
 sys.executable = sys.argv[1]
 with Residents(cards.cards(), 60) as kept:

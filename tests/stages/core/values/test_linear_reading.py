@@ -231,6 +231,7 @@ NOT_SEEING = MappingProxyType(
         "flows.benchmarks.targets": "names of models",
         "flows.browser": "names of runs and rows, which are ours",
         "flows.commands.doctor": "what commands of this machine say",
+        "flows.guide": "what a person types, and our own pages",
         "flows.store.file_store": "names of artifacts",
         "flows.run.lineage": "ids of rows",
         "flows.notes.note_text": "notes about runs; model text in them was made visible and cut before",
