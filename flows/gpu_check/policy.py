@@ -24,7 +24,7 @@ from stages.core.engines.agreement import Disagreement, compare, probe
 from stages.core.engines.protocol import Request
 from stages.core.lora.adapter import Adapter
 from stages.core.lora.adapter_files import weights_sha256
-from stages.core.training.protocol import Drift
+from stages.core.training.protocol import Drift, Update
 
 SCALE = 0.03  # standard deviation of B: four to ten times the drift that is tolerated
 PROMPT, PROMPTS, ATTEMPTS = 96, 2, 8  # tokens of a prompt, prompts of an adapter, completions of a prompt
@@ -99,7 +99,8 @@ class PolicyCheck:
         return tables.table(rows, tables.SAMPLES), [speed, self._against_plan("rollout")]
 
     def _update(self, adapters: Mapping[str, Adapter], samples: pa.Table) -> tuple[dict[str, Adapter], list[CheckFinding]]:
-        trainer, updates, names = self.backend.trainer(), {}, list(adapters)
+        trainer, names = self.backend.trainer(), list(adapters)
+        updates: dict[str, Update] = {}
         size = self.backend.config.learning.adapters_per_group or len(names)
         with self.memory.watching():
             began = time.perf_counter()
