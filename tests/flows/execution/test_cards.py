@@ -1,4 +1,4 @@
-"""The cards of a machine as `nvidia-smi` lists them, what a child of a run sees of them, and to whom they belong."""
+"""Cards as `nvidia-smi` lists them, which of them a child process sees, and which process holds one."""
 
 import os
 import subprocess

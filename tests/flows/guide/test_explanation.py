@@ -1,4 +1,4 @@
-"""`populora explain`: a setting, a group, all of them, and a key that is none."""
+"""`populora explain` for a setting, a group, all settings, and an unknown key."""
 
 import re
 
