@@ -11,18 +11,14 @@ from typing import Any, NoReturn
 import argcomplete
 
 from flows.commands import (
-    attack,
-    bench,
     benchmark,
     browse,
     doctor,
-    experiment,
     explain,
     export,
     fork,
     fsck,
     gc,
-    gpu_check,
     init,
     inspect,
     judge,
@@ -30,13 +26,12 @@ from flows.commands import (
     report,
     run,
     serve,
-    simulate,
     status,
     track,
-    try_prompts,
     worker,
 )
 from flows.commands.arguments import Action
+from flows.commands.studies import attack, bench, experiment, gpu_check, simulate, try_prompts
 from flows.config import ConfigError
 from flows.execution import orphan_guard
 from flows.near_names import hint

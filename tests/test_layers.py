@@ -257,7 +257,7 @@ def test_borrowing_is_seen_in_imports_and_through_objects():
         ("flows/benchmarks/score.py", "import torch", "flows/benchmarks may not import torch"),
         ("flows/cli.py", "from flows.commands import pretrain_recipe", "flows.commands.pretrain_recipe may be imported inside"),
         (
-            "flows/commands/bench.py",
+            "flows/commands/studies/bench.py",
             "from flows.bench.update import main",
             "flows.bench.update may be imported inside functions only",
         ),

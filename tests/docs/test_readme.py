@@ -5,7 +5,7 @@ import shlex
 import subprocess
 
 from flows.cli import _parser
-from flows.commands.bench import BENCHES
+from flows.commands.studies.bench import BENCHES
 from flows.config import PROJECT, RUNS
 from stages.core.tables import GENERATION_TABLES
 

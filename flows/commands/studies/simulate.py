@@ -16,7 +16,7 @@ def add(command: Add) -> None:
 
 def simulate(arguments: Namespace) -> int:
     """Print the table."""
-    from flows.commands.evolution_simulation import simulate as table
+    from flows.commands.studies.evolution_simulation import simulate as table
 
     print(table(load(arguments.config, arguments.set), arguments.runs))
     return 0

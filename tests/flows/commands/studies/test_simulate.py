@@ -6,7 +6,7 @@ import pytest
 
 from flows.bench import evolve
 from flows.bench.evolve import bench
-from flows.commands.evolution_simulation import World, history, neighbours, simulate, world_of
+from flows.commands.studies.evolution_simulation import World, history, neighbours, simulate, world_of
 from flows.config import ConfigError, load
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from flows.cli import main
-from flows.commands.try_prompts import STYLES, fitting, visible
+from flows.commands.studies.try_prompts import STYLES, fitting, visible
 from flows.run.model_folder import LARGE, ModelFolder
 
 LOCAL = ["--set", "threads=1", "--set", "sandbox.kind=local", "--set", "sandbox.containers=1", "--set", "propose.num_inputs=4"]
