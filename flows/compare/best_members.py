@@ -66,3 +66,13 @@ def _line(member_id: str, births: Mapping[str, Mapping[str, Any]]) -> Iterator[A
         if not parents:
             return
         member_id = parents[0]
+
+
+def descent(best: BestMember) -> str:
+    """Return a line of descent, the member first: `s7 = M1(s2), born after generation 9 for s4; s2, a founder`."""
+    return "; ".join(
+        f"{one.member_id}, a founder"
+        if one.born is None
+        else f"{one.member_id} = {one.operator}({', '.join(one.parents)}), born after generation {one.born} for {one.replaces}"
+        for one in best.line
+    )

@@ -27,7 +27,8 @@ class RunQuery:
     """Filters and order of the list. Empty texts filter nothing.
 
     `name` is a part of run ids. `setting` has one or more words: `key=value`, where the key may be shortened to its last names,
-    or any part of `key=value`. Scores are in percent, ages in days, sizes in MB.
+    or any part of `key=value`. Scores are in percent, ages in days, sizes in MB. `sort` is one of SORTS, with a leading minus for
+    the greatest first.
     """
 
     name: str = ""
@@ -40,7 +41,6 @@ class RunQuery:
     size_from: str = ""
     size_to: str = ""
     sort: str = "age"
-    descending: bool = False
     page: int = 1
 
     def given(self) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class RunQuery:
 
     def filters(self) -> bool:
         """Return whether any run may be left out."""
-        return bool(self.given().keys() - {"sort", "descending", "page"})
+        return bool(self.given().keys() - {"sort", "page"})
 
 
 @dataclass(frozen=True)
@@ -72,16 +72,17 @@ def select(entries: Sequence[RunEntry], query: RunQuery, scores_of: Scores, size
     `scores_of` and `sizes_of` are asked for all runs that the other filters leave if the query needs them, else for the page's.
     """
     _check(query)
+    order = query.sort.removeprefix("-")
     found = [entry for entry in entries if query.name.lower() in entry.run_id and query.state in ("", entry.state)]
     found = _by_setting(found, entries, query.setting)
     ages = {entry.run_id: (now - entry.began) / DAY for entry in found if entry.began is not None}
     found = _within(found, ages, "age", query)
     scores: Mapping[str, MeanScore] = {}
     sizes: Mapping[str, int] = {}
-    if query.sort == "score" or query.score_from or query.score_to:
+    if order == "score" or query.score_from or query.score_to:
         scores = scores_of(found)
         found = _within(found, {run_id: 100 * one.score for run_id, one in scores.items()}, "score", query)
-    if query.sort == "size" or query.size_from or query.size_to:
+    if order == "size" or query.size_from or query.size_to:
         sizes = sizes_of(found)
         found = _within(found, {run_id: size / MEGABYTE for run_id, size in sizes.items()}, "size", query)
     keys: dict[str, Callable[[RunEntry], Any]] = {
@@ -92,7 +93,7 @@ def select(entries: Sequence[RunEntry], query: RunQuery, scores_of: Scores, size
         "age": lambda entry: ages.get(entry.run_id),
         "size": lambda entry: sizes.get(entry.run_id),
     }
-    ordered = _ordered(found, keys[query.sort], query.descending)
+    ordered = _ordered(found, keys[order], query.sort.startswith("-"))
     pages = max(1, math.ceil(len(ordered) / PAGE))
     if query.page > pages:
         raise BadQuery(f"There is no page {query.page}: the list has {pages}.")
@@ -101,7 +102,7 @@ def select(entries: Sequence[RunEntry], query: RunQuery, scores_of: Scores, size
 
 
 def _check(query: RunQuery) -> None:
-    if query.sort not in SORTS:
+    if query.sort.removeprefix("-") not in SORTS:
         raise BadQuery(f"{query.sort[:60]!r} is not one of {', '.join(SORTS)}{hint(query.sort[:60], SORTS)}")
     states = [str(state) for state in RunState]
     if query.state and query.state not in states:
