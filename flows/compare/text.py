@@ -1,6 +1,7 @@
 """A comparison for the terminal, as tables. Texts from a store are shown with their hidden characters written out."""
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -98,7 +99,7 @@ def bars(values: Sequence[float]) -> str:
     """Return a curve as a few bars, each the mean of the values that it stands for, between the lowest and the highest."""
     count = min(POINTS, len(values))
     edges = [round(place * len(values) / count) for place in range(count + 1)]
-    means = [sum(values[low:high]) / (high - low) for low, high in zip(edges, edges[1:], strict=False)]
+    means = [sum(values[low:high]) / (high - low) for low, high in pairwise(edges)]
     low, spread = min(means), max(means) - min(means)
     return "".join(BARS[round((mean - low) / spread * (len(BARS) - 1)) if spread else 0] for mean in means)
 
