@@ -50,12 +50,16 @@ def hostile(store: FileStore) -> None:
         run.commit("update", 0, [], [run.write_table(0, "metrics", tables.table(metrics, tables.METRICS))])
         rated = {"role": "student", "born": 0, "result": HOSTILE, "mu": 25.0, "sigma": 8.0, "fitness": 1.0}
         rated |= {"mu_before": 25.0, "sigma_before": 8.0, "adapter_sha256": HOSTILE, "next_adapter_sha256": HOSTILE}
-        rated |= {name: HOSTILE for name in ("member_id", "adapter_id", "next_adapter_id")}
+        rated |= dict.fromkeys(("member_id", "adapter_id", "next_adapter_id"), HOSTILE)
         run.commit("rate", 0, [], [run.write_table(0, "ratings", tables.table([rated], tables.RATINGS))])
-        born = {
-            name: HOSTILE for name in ("member_id", "role", "replaces", "operator", "operator_kind", "seed", "parameters", "note")
+        born = dict.fromkeys(("role", "replaces", "operator", "operator_kind", "seed", "parameters", "note"), HOSTILE)
+        born |= {
+            "member_id": HOSTILE,
+            "parents": [HOSTILE, "s0"],
+            "parent_adapter_ids": [HOSTILE],
+            "adapter_id": HOSTILE,
+            "adapter_sha256": HOSTILE,
         }
-        born |= {"parents": [HOSTILE, "s0"], "parent_adapter_ids": [HOSTILE], "adapter_id": HOSTILE, "adapter_sha256": HOSTILE}
         born |= {"mu": 25.0, "sigma": 8.0, "relative_change": 0.1, "cosine": 0.9}
         run.commit("evolve", 0, [], [run.write_table(0, "offspring", tables.table([born], tables.OFFSPRING))])
 
