@@ -68,7 +68,8 @@ class ComparePages:
             rows = [_score_row(run, score) for run in found.runs for score in run.scores if score.suite == suite]
             of_suite = [score for run in found.runs for score in run.scores if score.suite == suite]
             measures = " or ".join(dict.fromkeys(score.measure for score in of_suite))
-            plates.append((f"benchmark {suite}", f"{suite}, mean {measures} (share)", rows))
+            text = visible(f"{suite}, mean {measures} (share)").replace("$", "")  # matplotlib reads formulas between dollars
+            plates.append((f"benchmark {suite}", text, rows))
         measured = {row["name"] for run in found.runs for row in run.curves}
         curves = [name for name in CURVES if name in measured]
         shown_curves = curves if every else curves[:FEW]

@@ -61,6 +61,12 @@ def hostile(store: FileStore) -> None:
             "adapter_sha256": HOSTILE,
         }
         born |= {"mu": 25.0, "sigma": 8.0, "relative_change": 0.1, "cosine": 0.9}
+        score = {"suite": HOSTILE, "member_id": HOSTILE, "role": "student", "adapter_id": HOSTILE, "adapter_sha256": HOSTILE}
+        score |= {"group": "all", "measure": f"{HOSTILE} $\\nothing$", "score": 0.5, "problems": 4, "attempts": 1, "stderr": 0.1}
+        folder = "probe-dev/asked/start-n0-k0"
+        scores = tables.table([score], tables.SCORES)
+        written = run.write_table_at(f"benchmarks/{folder}/scores.parquet", scores, tables.SCORES)
+        run.commit_benchmark(folder, [], [written], {}, {}, {})
         run.commit("evolve", 0, [], [run.write_table(0, "offspring", tables.table([born], tables.OFFSPRING))])
 
 
