@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 FEW = 4  # curves that the page shows first, after those of the benchmarks
 FIGURES = 400  # kept in memory
+AXES = ("generation", "generated_tokens", "seconds")  # of the curves
 
 
 class ComparePages:
@@ -33,12 +34,14 @@ class ComparePages:
         self._drawn: OrderedDict[str, Json] = OrderedDict()
         self._lock = threading.Lock()
 
-    def page(self, run_ids: Sequence[str], every: bool = False) -> Json:
-        """Return the comparison of these runs, the first one as the reference; `every`: with all curves.
+    def page(self, run_ids: Sequence[str], every: bool = False, by: str = AXES[0]) -> Json:
+        """Return the comparison of these runs, the first one as the reference; `every`: with all curves, `by`: over which axis.
 
-        With fewer than two, the page says how to choose them. Raises BadRequest for too many, NotStored for one that does not
-        exist.
+        With fewer than two, the page says how to choose them. Raises BadRequest for too many or an unknown axis, NotStored for a
+        run that does not exist.
         """
+        if by not in AXES:
+            raise BadRequest(f"{by[:60]!r} is not one of {', '.join(AXES)}.")
         wanted = list(dict.fromkeys(run_ids))
         if len(wanted) > MOST:
             raise BadRequest(f"{len(wanted)} runs are too many to compare: choose at most {MOST}.")
@@ -46,7 +49,7 @@ class ComparePages:
         if len(wanted) < 2:
             return {"found": None, "names": wanted, "most": MOST}
         found = self._comparer.compare(watches)
-        figures, hidden = self._figures(found, every)
+        figures, hidden = self._figures(found, every, by)
         return {
             "found": found,
             "names": wanted,
@@ -58,36 +61,37 @@ class ComparePages:
             "line": descent,
             "figures": figures,
             "hidden": hidden,
-            "every": every,
+            "every": "true" if every else "",
+            "by": by,
+            "axes": AXES,
         }
 
-    def _figures(self, found: SideBySide, every: bool) -> tuple[list[Json], int]:
+    def _figures(self, found: SideBySide, every: bool, by: str) -> tuple[list[Json], int]:
         names = [run.run_id for run in found.runs]
-        plates: list[tuple[str, str, list[Json]]] = []
+        drawn = []
         for suite in found.suites():
-            rows = [_score_row(run, score) for run in found.runs for score in run.scores if score.suite == suite]
-            of_suite = [score for run in found.runs for score in run.scores if score.suite == suite]
-            measures = " or ".join(dict.fromkeys(score.measure for score in of_suite))
+            scores = [score for run in found.runs for score in run.scores if score.suite == suite]
+            measures = " or ".join(dict.fromkeys(score.measure for score in scores))
             text = visible(f"{suite}, mean {measures} (share)").replace("$", "")  # matplotlib reads formulas between dollars
-            plates.append((f"benchmark {suite}", text, rows))
+            rows = [{"run": run.run_id} | row for run in found.runs for row in run.score_curves if row["name"] == suite]
+            drawn.append(self._draw(f"benchmark {suite}", text, rows, names, by))
         measured = {row["name"] for run in found.runs for row in run.curves}
         curves = [name for name in CURVES if name in measured]
-        shown_curves = curves if every else curves[:FEW]
-        for name in shown_curves:
+        for name in curves if every else curves[:FEW]:
             rows = [{"run": run.run_id} | row for run in found.runs for row in run.curves if row["name"] == name]
-            plates.append((name, "", rows))
-        return [self._draw(name, text, rows, names) for name, text, rows in plates], len(curves) - len(shown_curves)
+            drawn.append(self._draw(name, "", rows, names, by))
+        return drawn, 0 if every else len(curves[FEW:])
 
-    def _draw(self, name: str, text: str, rows: Sequence[Json], runs: Sequence[str]) -> Json:
+    def _draw(self, name: str, text: str, rows: Sequence[Json], runs: Sequence[str], by: str) -> Json:
         from flows.report.report_figures import picture  # noqa: PLC0415 (matplotlib)
         from stages.figures.side_by_side import overlay  # noqa: PLC0415 (matplotlib)
 
-        key = hashlib.sha256(json.dumps([name, text, rows, runs]).encode()).hexdigest()
+        key = hashlib.sha256(json.dumps([name, text, rows, runs, by]).encode()).hexdigest()
         with self._lock:
             if key in self._drawn:
                 self._drawn.move_to_end(key)
                 return self._drawn[key]
-        drawn = _figure(overlay(rows, runs, name, text), picture)
+        drawn = _figure(overlay(rows, runs, name, text, by), picture)
         with self._lock:
             self._drawn[key] = drawn
             while len(self._drawn) > FIGURES:
@@ -100,11 +104,6 @@ def _figure(plate: "Plate", picture: Callable[["Plate"], str]) -> Json:
     before, start, rest = picture(plate).partition("<style")
     bare = before + rest.partition("</style>")[2] if start else before
     return {"name": plate.name, "question": plate.question, "caption": visible(plate.caption), "picture": Markup(bare)}
-
-
-def _score_row(run: Side, score: Any) -> Json:
-    known = {"run": run.run_id, "generation": score.trained - 1, "value": score.score}
-    return known | {"n": score.problems, "stderr": score.stderr}
 
 
 def _newest(run: Side, suite: str) -> Any:

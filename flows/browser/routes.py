@@ -89,10 +89,10 @@ def _add_runs(app: FastAPI, library: Library, show: RenderTemplate) -> None:
         return show("runs.html", **listing.page(RunQuery(name, state, setting, *limits, sort, page), run))
 
     @app.get("/compare")
-    def compare(request: Request, run: RunIds = (), every: bool = False) -> Response:
-        if request.query_params.keys() - {"run", "every"}:  # the filters of the list, whose form leads here
-            return RedirectResponse(Addresses().compare(run, every="true" if every else ""), 303)
-        return show("compare.html", **comparisons.page(run, every))
+    def compare(request: Request, run: RunIds = (), every: bool = False, by: Word = "generation") -> Response:
+        if request.query_params.keys() - {"run", "every", "by"}:  # the filters of the list, whose form leads here
+            return RedirectResponse(Addresses().compare(dict.fromkeys(run)), 303)
+        return show("compare.html", **comparisons.page(run, every, by))
 
 
 def _add_run(app: FastAPI, library: Library, show: RenderTemplate, drawings: FigureCache) -> None:

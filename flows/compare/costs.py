@@ -12,9 +12,10 @@ from flows.monitoring.run_tables import RunTables, seconds_of
 from flows.stages import STAGE_NAMES
 from stages.analysis.summary import lookup
 
-START = "start"
+START, BENCHMARK = "start", "benchmark"
+GENERATED = "cost.generated_tokens"
 BUDGETS = {
-    "cost.generated_tokens": "tokens generated",
+    GENERATED: "tokens generated",
     "cost.trained_tokens": "tokens trained on",
     "cost.optimizer_steps": "optimizer steps",
 }
@@ -48,6 +49,21 @@ def cost_of(watch: RunTables) -> RunCost:
         amounts.update({name: values[key] for name in BUDGETS if (key := (name, None, None, None)) in values})
         seconds.update(watch.clock()[number])
     return RunCost(len(whole), dict(amounts), dict(seconds))
+
+
+def spent(watch: RunTables) -> dict[int, dict[str, float | None]]:
+    """Return what a run had spent after each generation: generated tokens, and seconds of all stages but benchmarks.
+
+    As in the budgets of an experiment, the start is not counted. Tokens are None from a generation on that did not count them.
+    """
+    tokens: float | None = 0.0
+    seconds, found = 0.0, {}
+    for number in watch.generations:
+        made = lookup(watch.of(number, "metrics")).get((GENERATED, None, None, None))
+        tokens = None if tokens is None or made is None else tokens + made
+        seconds += sum(value for stage, value in watch.clock()[number].items() if stage != BENCHMARK)
+        found[number] = {"generated_tokens": tokens, "seconds": seconds}
+    return found
 
 
 def cost_rows(runs: Sequence[RunCost]) -> list[CostRow]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flows.compare.best_members import BestMember, best_members
-from flows.compare.costs import CostRow, RunCost, cost_of, cost_rows
+from flows.compare.costs import CostRow, RunCost, cost_of, cost_rows, spent
 from flows.compare.scores import MeanScore, PairedScores, ScoredState, ScoreReader, scored_states
 from flows.compare.settings_diff import SettingsDiff, diff, flat
 from flows.config import with_defaults
@@ -44,11 +44,16 @@ CURVES = (
 """The metrics whose curves are laid over one another, the most telling ones first."""
 MOST = 8
 Row = dict[str, Any]
+NOTHING_SPENT: Row = {"generated_tokens": 0.0, "seconds": 0.0}
 
 
 @dataclass(frozen=True)
 class Side:
-    """One run of a comparison. `curves` has rows of name, generation, value, n and stderr; `faults` what could not be read."""
+    """One run of a comparison.
+
+    `curves` has rows of name, generation, value, n, stderr, and what had been spent by then: generated_tokens and seconds. Scores
+    are rows of the same kind by suite, at the generation whose update made the scored adapters (-1: the start). `faults` is what could not be read.
+    """
 
     run_id: str
     state: RunState
@@ -65,6 +70,7 @@ class Side:
     settings: dict[str, Any]
     versions: dict[str, Any]
     curves: tuple[Row, ...]
+    score_curves: tuple[Row, ...]
     states: tuple[ScoredState, ...]
     scores: tuple[MeanScore, ...]
     cost: RunCost
@@ -125,6 +131,7 @@ class Comparer:
         stage, generation = after(newest.stage, newest.generation, planned) if newest else ("start", None)
         standing = self._states.standing(run.run_id, not stage)
         states = tuple(scored_states(watch))
+        scores, amounts = self._means(watch, states, faults), spent(watch)
         return Side(
             run_id=run.run_id,
             state=standing.state,
@@ -140,9 +147,10 @@ class Comparer:
             head=digest(newest) if newest else digest(description),
             settings=flat(config),
             versions=flat(description.get("versions", {})),
-            curves=tuple(_curves(watch)),
+            curves=tuple(row | amounts[row["generation"]] for row in _curves(watch)),
+            score_curves=tuple(_score_row(score) | amounts.get(score.trained - 1, NOTHING_SPENT) for score in scores),
             states=states,
-            scores=tuple(self._means(watch, states, faults)),
+            scores=tuple(scores),
             cost=cost_of(watch),
             best=best_members(watch),
             faults=tuple(faults),
@@ -203,6 +211,11 @@ def _curves(watch: RunTables) -> list[Row]:
             chosen = metrics.filter(pc.is_in(metrics["name"], value_set=names))
             rows += [{"generation": number} | row for row in curve_rows(chosen) if row["name"] in CURVES]
     return rows
+
+
+def _score_row(score: MeanScore) -> Row:
+    known = {"name": score.suite, "generation": score.trained - 1, "value": score.score}
+    return known | {"n": score.problems, "stderr": score.stderr}
 
 
 def _population(config: Json) -> str:

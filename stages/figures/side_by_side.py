@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from stages.core.statistics.estimates import Series
-from stages.figures.comparison import COLOURS
+from stages.figures.comparison import COLOURS, UNITS
 from stages.figures.comparison import CURVES as TEXTS
-from stages.figures.plates import Plate, canvas, curve, label, legend
+from stages.figures.plates import MANY, Plate, canvas, label, legend
 
 DASHES = ("-", "--", "-.", ":")
 Row = Mapping[str, Any]
@@ -22,37 +21,45 @@ def run_colours(runs: Sequence[str]) -> dict[str, str]:
     return {run: COLOURS[place % len(COLOURS)] for place, run in enumerate(runs)}
 
 
-def overlay(rows: Sequence[Row], runs: Sequence[str], name: str, text: str = "") -> Plate:
-    """One metric of several runs over generations. Rows have run, generation, value, n and stderr (None: no band).
+def overlay(rows: Sequence[Row], runs: Sequence[str], name: str, text: str = "", by: str = "generation") -> Plate:
+    """One metric of several runs. Rows have run, value, n, stderr (None: no band) and `by`, which is the horizontal axis.
 
-    `text` describes the metric with its unit; by default as in the figures of an experiment.
+    `text` describes the metric with its unit; by default as in the figures of an experiment. `by` is `generation`, or an amount
+    spent so far, a name in `stages.figures.comparison.UNITS`.
     """
     text = text or TEXTS[name]
     question = text[0].upper() + text[1:]
     slug = "".join(letter if letter.isalnum() else "-" for letter in name).strip("-")
-    found = {run: series for run in runs if (series := _series([row for row in rows if row["run"] == run]))}
+    found = {run: own for run in runs if (own := [row for row in rows if row["run"] == run and row[by] is not None])}
     if not found:
         return Plate(slug, question, "None of the runs has measured it yet.", ("metrics",))
     columns = 3 if max(map(len, runs)) <= 10 else 2 if max(map(len, runs)) <= 22 else 1
     figure, (ax,) = canvas(question.partition(" (")[0], height=2.6 + 0.17 * -(-len(found) // columns))
-    counts = []
     for place, (run, colour) in enumerate(run_colours(runs).items()):
         if run in found:
-            curve(ax, found[run], colour, run, dashes=DASHES[place % len(DASHES)])
-            counts.append(f"{run} {found[run].clusters_text()}" if found[run].clusters.any() else run)
-    label(ax, text if len(text) <= 34 else text.replace(" (", "\n("), "generation")
+            _line(ax, sorted(found[run], key=lambda row: float(row[by])), by, colour, DASHES[place % len(DASHES)])
+    label(ax, text if len(text) <= 34 else text.replace(" (", "\n("), UNITS.get(by, by))
+    if by != "generation":
+        ax.ticklabel_format(axis="x", style="sci", scilimits=(-3, 5))
     legend(ax, columns)
-    bands = any(np.isfinite(series.stderr).any() for series in found.values())
+    bands = any(row["stderr"] is not None for own in found.values() for row in own)
     said = "Bands are ±1 standard error within a generation" if bands else "One number per generation, without an error"
-    return Plate(slug, question, f"{said}. n per generation: {', '.join(counts)}.", ("metrics",), figure)
+    counts = ", ".join(f"{run} {_counts(own)}" for run, own in found.items())
+    return Plate(slug, question, f"{said}. n per generation: {counts}.", ("metrics",), figure)
 
 
-def _series(rows: Sequence[Row]) -> Series:
-    ordered = sorted(rows, key=lambda row: row["generation"])
-    columns = {
-        "generation": np.array([row["generation"] for row in ordered], np.int64),
-        "value": np.array([row["value"] for row in ordered], np.float64),
-        "stderr": np.array([np.nan if row["stderr"] is None else row["stderr"] for row in ordered], np.float64),
-        "n": np.array([row["n"] or 0 for row in ordered], np.int64),
-    }
-    return Series(columns["generation"], columns["value"], columns["stderr"], columns["n"])
+def _line(ax: Any, rows: Sequence[Row], by: str, colour: str, dashes: str) -> None:
+    x, mean = (np.array([row[key] for row in rows], np.float64) for key in (by, "value"))
+    reach = np.array([row["stderr"] or 0.0 for row in rows], np.float64)
+    ax.fill_between(x, mean - reach, mean + reach, color=colour, alpha=0.18, linewidth=0)
+    marker = "o" if len(x) <= MANY else ""
+    ax.plot(x, mean, color=colour, linestyle=dashes, marker=marker, markersize=3.2, linewidth=1.5, label=rows[0]["run"])
+    if len(x) == 1 and reach[0]:
+        ax.errorbar(x, mean, reach, color=colour, linewidth=1.2, capsize=2)
+
+
+def _counts(rows: Sequence[Row]) -> str:
+    counts = [row["n"] for row in rows if row["n"] is not None]
+    if not counts:
+        return "unknown"
+    return f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"

@@ -108,7 +108,7 @@ def test_ticks_survive_filters_and_lead_to_the_comparison(pages: TestClient) -> 
     assert 'value="half" aria-label="compare half">' in page
     assert 'value="first" aria-label="compare first" checked>' in pages.get(f"/?{CHOSEN}").text
     answer = pages.get(f"/compare?name=&sort=age&{CHOSEN}&run=first", follow_redirects=False)
-    assert (answer.status_code, answer.headers["location"]) == (303, f"/compare?{CHOSEN}&run=first")
+    assert (answer.status_code, answer.headers["location"]) == (303, f"/compare?{CHOSEN}")
     for address in ("/compare", "/compare?run=first"):
         assert "Tick two to 8 runs in the list of runs" in shown(pages, address)
 
@@ -124,7 +124,8 @@ def test_two_runs_side_by_side(pages: TestClient) -> None:
     assert "best teacher" in text and ", a founder" in text and "generations counted 3 3" in text
     page = pages.get(f"/compare?{CHOSEN}").text
     assert page.count("<svg") == 2 and 'id="benchmark-probe-dev"' in page and 'id="solve-rate"' in page
-    assert 'href="/compare?run=second&amp;run=first"' in page
+    assert 'href="/compare?by=generation&amp;run=second&amp;run=first"' in page
+    assert pages.get(f"/compare?{CHOSEN}&by=seconds").text.count("<svg") == 2
 
 
 def test_a_half_finished_run_of_another_size_compares(pages: TestClient) -> None:
@@ -159,6 +160,7 @@ def test_hostile_texts_stay_text(pages: TestClient, address: str) -> None:
         ("/compare?" + "&".join(f"run=r{number}" for number in range(9)), 400, "9 runs are too many to compare"),
         ("/compare?" + "&".join(f"run=r{number}" for number in range(101)), 400, "at most 100 items"),
         (f"/compare?{CHOSEN}&every=maybe", 400, "every"),
+        (f"/compare?{CHOSEN}&by=<script>", 400, "'<script>' is not one of generation, generated_tokens, seconds."),
         ("/?sort=<script>", 400, "'<script>' is not one of run, state"),
         ("/?state=x", 400, "'x' is not one of working"),
         ("/?setting=nothing%3D1", 400, "No run has a setting 'nothing'"),
