@@ -61,8 +61,8 @@ class ComparePages:
             "line": descent,
             "figures": figures,
             "hidden": hidden,
-            "every": "true" if every else "",
             "by": by,
+            "kept": {"every": "true" if every else "", "by": "" if by == AXES[0] else by},  # parameters for the page's links
             "axes": AXES,
         }
 

@@ -51,8 +51,9 @@ NOTHING_SPENT: Row = {"generated_tokens": 0.0, "seconds": 0.0}
 class Side:
     """One run of a comparison.
 
-    `curves` has rows of name, generation, value, n, stderr, and what had been spent by then: generated_tokens and seconds. Scores
-    are rows of the same kind by suite, at the generation whose update made the scored adapters (-1: the start). `faults` is what could not be read.
+    `curves` has rows of name, generation, value, n, stderr, and what had been spent by then: generated_tokens and seconds.
+    `score_curves` has the same for each suite, at the generation whose update made the scored adapters (-1: the start). `faults`
+    is what could not be read.
     """
 
     run_id: str

@@ -124,7 +124,7 @@ def test_two_runs_side_by_side(pages: TestClient) -> None:
     assert "best teacher" in text and ", a founder" in text and "generations counted 3 3" in text
     page = pages.get(f"/compare?{CHOSEN}").text
     assert page.count("<svg") == 2 and 'id="benchmark-probe-dev"' in page and 'id="solve-rate"' in page
-    assert 'href="/compare?by=generation&amp;run=second&amp;run=first"' in page
+    assert 'href="/compare?run=second&amp;run=first"' in page
     assert pages.get(f"/compare?{CHOSEN}&by=seconds").text.count("<svg") == 2
 
 
