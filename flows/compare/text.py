@@ -28,7 +28,7 @@ def blocks(found: SideBySide) -> Iterator[RenderableType]:
     if found.notes:
         yield Group(_heading("Notes"), *(Text(f"  {visible(line, 400)}") for line in found.notes))
     yield Group(_heading("Runs"), _runs(found))
-    equal = f"Configuration: {len(found.settings.differing)} settings differ, {found.settings.equal} are equal"
+    equal = f"Configuration: settings that differ: {len(found.settings.differing)}, equal: {found.settings.equal}"
     yield Group(_heading(equal), *_differing(names, found.settings, "setting"))
     if found.versions.differing:
         yield Group(_heading("Versions that differ"), *_differing(names, found.versions, "version"))
@@ -118,14 +118,14 @@ def _trained(score: MeanScore) -> int:
 
 def _score(one: MeanScore) -> str:
     error = "" if one.stderr is None else f" ± {100 * one.stderr:.1f}"
-    after = f"after {one.trained} generations" if one.trained else "at the start"
-    return f"{100 * one.score:.1f}{error}, {one.measure}, {after}, {one.members} members, n = {one.problems:,}"
+    known = f"generations trained: {one.trained}, members: {one.members}, n = {one.problems:,}"
+    return f"{100 * one.score:.1f}{error}, {one.measure}, {known}"
 
 
 def _pair(pair: PairedScores) -> Group:
     heading = _heading(
-        f"{pair.suite}, paired by problem: {pair.second} (generation {pair.second_trained}) − "
-        f"{pair.first} (generation {pair.first_trained}), percentage points"
+        f"{pair.suite}, paired by problem: {pair.second} ({pair.second_trained} trained) − "
+        f"{pair.first} ({pair.first_trained} trained), percentage points"
     )
     if not pair.changes:
         return Group(heading, Text(f"  {visible(pair.said or 'not paired: no measure in common', 300)}"))

@@ -21,8 +21,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_tables_and_json(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "first", "second", "--store", str(store)]) == 0
     text = capsys.readouterr().out
-    assert "Configuration: 0 settings differ" in text
-    assert "probe-dev, paired by problem: second (generation 1) − first (generation 1)" in text and "+25.00 ± " in text
+    assert "settings that differ: 0, equal: " in text
+    assert "probe-dev, paired by problem: second (1 trained) − first (1 trained)" in text and "+25.00 ± " in text
     assert main(["compare", "second", "first", "--store", str(store), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["pairs"][0]["changes"][0]["found"]["difference"] == -0.25
