@@ -7,7 +7,7 @@ runs that are shown, or for all of them when the list is sorted or filtered by t
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,7 +71,8 @@ class RunList:
         self._states = StateReader(store)
         self._described: dict[str, _Described] = {}
         self._scores: dict[tuple[str, str, int], MeanScore] = {}
-        self._sizes: dict[tuple[str, str], tuple[float, int]] = {}
+        self._counts: dict[tuple[str, str], tuple[float, Future[int]]] = {}
+        self._counters = ThreadPoolExecutor(READERS, "stored-bytes")
         self._lock = threading.Lock()
 
     def entries(self) -> list[RunEntry]:
@@ -90,10 +91,24 @@ class RunList:
             found = dict(zip((entry.run_id for entry in entries), pool.map(self._score, entries), strict=True))
         return {run_id: score for run_id, score in found.items() if score is not None}
 
-    def sizes(self, entries: Sequence[RunEntry]) -> dict[str, int]:
-        """Return the stored bytes of each run, by run id. They may be a minute old."""
-        with ThreadPoolExecutor(READERS) as pool:
-            return dict(zip((entry.run_id for entry in entries), pool.map(self._size, entries), strict=True))
+    def sizes(self, entries: Sequence[RunEntry], patience: float | None = None) -> dict[str, int]:
+        """Return the stored bytes of each run, by run id. They may be a minute old.
+
+        With `patience`, in seconds, runs that are not counted by then are absent: they are counted on, for the next call.
+        """
+        counts = {entry.run_id: self._counting(entry) for entry in entries}
+        wait(counts.values(), patience)
+        return {run_id: count.result() for run_id, count in counts.items() if count.done()}
+
+    def _counting(self, entry: RunEntry) -> Future[int]:
+        """Return the count of a run's bytes, which is started unless one is under way or new enough."""
+        key = (entry.run_id, entry.stamp)
+        with self._lock:
+            began, count = self._counts.get(key, (float("-inf"), None))
+            if count is None or (count.done() and (count.exception() or self._clock() - began >= BYTES_SECONDS)):
+                count = self._counters.submit(lambda: sum(stored_bytes(Run(self._store, entry.run_id)).values()))
+                self._counts[key] = (self._clock(), count)
+            return count
 
     def _entry(self, run_id: str) -> RunEntry | None:
         known = self._describe(run_id)
@@ -168,14 +183,3 @@ class RunList:
         except (NotStored, Damaged, StoreRefused):
             return None  # the run's own page says so
         return None
-
-    def _size(self, entry: RunEntry) -> int:
-        key = (entry.run_id, entry.stamp)
-        with self._lock:
-            kept = self._sizes.get(key)
-        if kept is not None and self._clock() - kept[0] < BYTES_SECONDS:
-            return kept[1]
-        size = sum(stored_bytes(Run(self._store, entry.run_id)).values())
-        with self._lock:
-            self._sizes[key] = (self._clock(), size)
-        return size

@@ -12,10 +12,11 @@ from flows.monitoring.run_state import RunState
 from flows.near_names import hint
 
 PAGE = 50
+PATIENCE_SECONDS = 0.3  # for sizes that are only shown
 DAY, MEGABYTE = 86_400.0, 1e6
 SORTS = ("run", "state", "done", "score", "age", "size")
 Scores = Callable[[Sequence[RunEntry]], Mapping[str, MeanScore]]
-Sizes = Callable[[Sequence[RunEntry]], Mapping[str, int]]
+Sizes = Callable[[Sequence[RunEntry], float | None], Mapping[str, int]]
 
 
 class BadQuery(ValueError):
@@ -69,7 +70,8 @@ class RunPage:
 def select(entries: Sequence[RunEntry], query: RunQuery, scores_of: Scores, sizes_of: Sizes, now: float) -> RunPage:
     """Return the page of the list that a query asks for. Raises BadQuery.
 
-    `scores_of` and `sizes_of` are asked for all runs that the other filters leave if the query needs them, else for the page's.
+    `scores_of` and `sizes_of` are asked for all runs that the other filters leave if the query needs them, else for the page's;
+    sizes that the query does not need are waited for PATIENCE_SECONDS.
     """
     _check(query)
     order = query.sort.removeprefix("-")
@@ -83,7 +85,7 @@ def select(entries: Sequence[RunEntry], query: RunQuery, scores_of: Scores, size
         scores = scores_of(found)
         found = _within(found, {run_id: 100 * one.score for run_id, one in scores.items()}, "score", query)
     if order == "size" or query.size_from or query.size_to:
-        sizes = sizes_of(found)
+        sizes = sizes_of(found, None)
         found = _within(found, {run_id: size / MEGABYTE for run_id, size in sizes.items()}, "size", query)
     keys: dict[str, Callable[[RunEntry], Any]] = {
         "run": lambda entry: entry.run_id,
@@ -98,7 +100,9 @@ def select(entries: Sequence[RunEntry], query: RunQuery, scores_of: Scores, size
     if query.page > pages:
         raise BadQuery(f"There is no page {query.page}: the list has {pages}.")
     rows = ordered[(query.page - 1) * PAGE : query.page * PAGE]
-    return RunPage(tuple(rows), len(found), len(entries), pages, scores or scores_of(rows), sizes or sizes_of(rows))
+    return RunPage(
+        tuple(rows), len(found), len(entries), pages, scores or scores_of(rows), sizes or sizes_of(rows, PATIENCE_SECONDS)
+    )
 
 
 def _check(query: RunQuery) -> None:

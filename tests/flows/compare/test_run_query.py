@@ -42,7 +42,7 @@ class Asked:
         self.scores.append(names)
         return {name: MeanScore("s", 1, "m", SCORES[name], None, 0, 1, 1, 1) for name in names if name in SCORES}
 
-    def sizes_of(self, entries: Sequence[RunEntry]) -> dict[str, int]:
+    def sizes_of(self, entries: Sequence[RunEntry], patience: float | None) -> dict[str, int]:
         names = [one.run_id for one in entries]
         self.sizes.append(names)
         return {name: SIZES.get(name, 0) for name in names}
