@@ -5,7 +5,6 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
@@ -46,9 +45,7 @@ class ComparePages:
         wanted = list(dict.fromkeys(run_ids))
         if len(wanted) > MOST:
             raise BadRequest(f"{len(wanted)} runs are too many to compare: choose at most {MOST}.")
-        runs = [self._library.run(run_id) for run_id in wanted]
-        with ThreadPoolExecutor(MOST) as pool:  # the first look at a long run reads hundreds of tables
-            watches = list(pool.map(self._library.watch, runs))
+        watches = [self._library.watch(self._library.run(run_id)) for run_id in wanted]
         if len(wanted) < 2:
             return {"found": None, "names": wanted, "most": MOST}
         found = self._comparer.compare(watches)
