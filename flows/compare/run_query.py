@@ -79,12 +79,14 @@ def select(entries: Sequence[RunEntry], query: RunQuery, scores_of: Scores, size
     found = _by_setting(found, entries, query.setting)
     ages = {entry.run_id: (now - entry.began) / DAY for entry in found if entry.began is not None}
     found = _within(found, ages, "age", query)
+    by_score = order == "score" or bool(query.score_from or query.score_to)
+    by_size = order == "size" or bool(query.size_from or query.size_to)
     scores: Mapping[str, MeanScore] = {}
     sizes: Mapping[str, int] = {}
-    if order == "score" or query.score_from or query.score_to:
+    if by_score:
         scores = scores_of(found)
         found = _within(found, {run_id: 100 * one.score for run_id, one in scores.items()}, "score", query)
-    if order == "size" or query.size_from or query.size_to:
+    if by_size:
         sizes = sizes_of(found, None)
         found = _within(found, {run_id: size / MEGABYTE for run_id, size in sizes.items()}, "size", query)
     keys: dict[str, Callable[[RunEntry], Any]] = {

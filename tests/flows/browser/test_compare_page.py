@@ -143,7 +143,8 @@ def test_hostile_texts_stay_text(pages: TestClient, address: str) -> None:
     assert answer.status_code == 200, answer.text[-500:]
     page = answer.text
     assert "<script" not in page and "<img" not in page and "\x1b" not in page and "\u202e" not in page
-    assert "&lt;script&gt;" in page and "\\u202e" in page
+    assert "&lt;script&gt;" in page
+    assert "\\u202e" in page or not address.startswith("/compare")  # the list cuts long names
     assert all(link.startswith(("/", "#", "?")) for link in re.findall(r'(?:href|action|src)="([^"]*)"', page))
     assert answer.headers["content-security-policy"].startswith("default-src 'none'")
 

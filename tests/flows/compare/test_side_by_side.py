@@ -141,8 +141,8 @@ def test_a_run_that_is_growing_is_seen_as_far_as_it_has_come(tmp_path: Path) -> 
 
 def test_damage_is_a_note_and_the_rest_is_shown(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
-    for name in ("first", "second"):
-        compared_runs.build(store, name, 2, {1: lambda number: True})
+    compared_runs.build(store, "first", 2, {1: lambda number: True})
+    compared_runs.build(store, "second", 2, {1: lambda number: False})
     (tmp_path / "second" / "generation=0000" / "metrics.parquet").write_bytes(b"damaged")
     (tmp_path / "second" / "benchmarks" / "probe-dev" / "generation=0001" / "scores.parquet").unlink()
     found = compared(store, "first", "second")
