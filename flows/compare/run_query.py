@@ -102,9 +102,9 @@ def select(entries: Sequence[RunEntry], query: RunQuery, scores_of: Scores, size
     if query.page > pages:
         raise BadQuery(f"There is no page {query.page}: the list has {pages}.")
     rows = ordered[(query.page - 1) * PAGE : query.page * PAGE]
-    return RunPage(
-        tuple(rows), len(found), len(entries), pages, scores or scores_of(rows), sizes or sizes_of(rows, PATIENCE_SECONDS)
-    )
+    scores = scores if by_score else scores_of(rows)
+    sizes = sizes if by_size else sizes_of(rows, PATIENCE_SECONDS)
+    return RunPage(tuple(rows), len(found), len(entries), pages, scores, sizes)
 
 
 def _check(query: RunQuery) -> None:
