@@ -20,11 +20,6 @@ Values = Mapping[tuple[str, str | None, str | None, str | None], float]
 GENERATIONS = 100  # the newest generations, which a run's page shows first
 
 
-def runs_page(library: Library) -> Json:
-    """Return each run with its state."""
-    return {"runs": [_standing(library.run(run_id)) for run_id in library.run_ids()]}
-
-
 def run_page(library: Library, run_id: str, every: bool = False) -> Json:
     """Return the run's state, generations, alarms and configuration."""
     run = library.run(run_id)

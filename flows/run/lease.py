@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -63,10 +64,27 @@ def check_epoch(store: Store, run_id: str, epoch: int) -> None:
         raise Fenced(f"run {run_id} was taken over by {_who(owner)}; this process (epoch {epoch}) commits nothing more")
 
 
+@dataclass(frozen=True)
+class Holding:
+    """A lease as found: its process as text, whether that has certainly ended, and a mark that changes with each heartbeat."""
+
+    who: str
+    ended: bool
+    beat: str
+
+
+def holding(store: Store, run_id: str) -> Holding | None:
+    """Return the lease of the run, or None if nobody holds it. A process of another host never counts as certainly ended."""
+    holder = _read(store, _lease_uri(run_id))
+    if holder is None:
+        return None
+    return Holding(_who(holder), _dead_here(holder, _identity()), f"{holder.get('token')} {holder.get('beat')}")
+
+
 def at_work(store: Store, run_id: str) -> str:
     """Return the process that works on the run, as text; empty if there is none. On another host, a lease counts as a process."""
-    holder = _read(store, _lease_uri(run_id))
-    return "" if holder is None or _dead_here(holder, _identity()) else _who(holder)
+    found = holding(store, run_id)
+    return "" if found is None or found.ended else found.who
 
 
 @contextmanager
