@@ -1,7 +1,7 @@
 """What a run does at the moment, read from its store: for the browser's live page and `populora watch`.
 
 Three sources, none of them new: manifests say what is done, small tables raise alarms, and the heartbeat of the lease says which
-steps run (`flows.monitoring.working`). One look at a run between two changes lists two folders and reads the lease, in a bucket too.
+steps run (`flows.monitoring.working`). While no stage finishes, a look lists two folders and reads the lease.
 """
 
 import threading
@@ -52,7 +52,10 @@ class Tail:
 
 @dataclass(frozen=True)
 class LiveState:
-    """A run at one moment. `stage` is the running or next one, empty after the last; `speed` is (tokens per second, where measured)."""
+    """A run at one moment.
+
+    `stage` is the running or next one, empty after the last. `speed` is (tokens per second, where measured).
+    """
 
     run_id: str
     condition: Condition

@@ -36,7 +36,7 @@ def elapsed(manifests: Sequence[Manifest]) -> dict[str, float]:
 
 
 def usual_seconds(generations: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return what each stage usually takes: the median of the newest generations; of an optional stage its mean, 0 where absent."""
+    """Return what each stage usually takes: its median over the newest generations; of an optional stage its mean."""
     recent = generations[-RECENT:]
     if not recent:
         return {}

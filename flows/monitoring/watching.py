@@ -127,8 +127,9 @@ def _stages(state: LiveState) -> Table:
     return grid
 
 
-def _tail(title: str, tail: Tail, key: str, member: str) -> Table:
-    grid = Table(title=Text(title), title_justify="left", box=None, expand=True, show_header=False)
+def _tail(what: str, tail: Tail, key: str, member: str) -> Table:
+    title = Text(f"Newest {what}, generation {tail.generation}: {live_text.statuses_text(tail)}")
+    grid = Table(title=title, title_justify="left", box=None, expand=True, show_header=False)
     for _ in range(4):
         grid.add_column(no_wrap=True)
     grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
