@@ -19,7 +19,9 @@ SCRIPTED_POLICY = f"{POLICY}; script-src 'self'; connect-src 'self'; require-tru
 """Of a page with a script of ours: it may ask this server. The last two let no script turn a text into markup or into code."""
 
 STYLES = ("browser.css", "vendor/uplot/uPlot.min.css")
-SCRIPTS = ("live.js", "figures.js", "vendor/uplot/uPlot.iife.min.js")
+LIVE_SCRIPTS = ("live.js",)
+FIGURE_SCRIPTS = ("vendor/uplot/uPlot.iife.min.js", "figures.js")
+SCRIPTS = (*LIVE_SCRIPTS, *FIGURE_SCRIPTS)
 
 
 @cache

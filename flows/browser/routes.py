@@ -7,7 +7,7 @@ from fastapi.responses import HTMLResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from flows.browser.adapter_page import adapter_page, adapters_page
-from flows.browser.assets import script
+from flows.browser.assets import FIGURE_SCRIPTS, LIVE_SCRIPTS, script
 from flows.browser.errors import BadRequest
 from flows.browser.figure_pages import FigureCache
 from flows.browser.library import Library
@@ -81,11 +81,15 @@ def _add_run(app: FastAPI, library: Library, show: RenderTemplate, drawings: Fig
 
     @app.get("/runs/{run_id}/figures")
     def figures(run_id: str) -> HTMLResponse:
-        return show("figures.html", **drawings.groups(library.run(run_id)))
+        return show("figures.html", scripts=FIGURE_SCRIPTS, **drawings.groups(library.run(run_id)))
 
     @app.get("/runs/{run_id}/figures/{name}.png")
     def figure(run_id: str, name: str) -> Response:
         return Response(drawings.png(library.run(run_id), name), media_type="image/png")
+
+    @app.get("/runs/{run_id}/figures/{name}.json")
+    def figure_numbers(run_id: str, name: str) -> Json:
+        return drawings.numbers(library.run(run_id), name)
 
     @app.get("/runs/{run_id}/generations/{generation}")
     def generation(run_id: str, generation: str) -> HTMLResponse:
@@ -101,7 +105,7 @@ def _add_live(app: FastAPI, library: Library, show: RenderTemplate) -> None:
 
     @app.get("/runs/{run_id}/live")
     def live(run_id: str) -> HTMLResponse:
-        return show("live.html", scripts=("live.js",), **live_page(followers.state(run_id)))
+        return show("live.html", scripts=LIVE_SCRIPTS, **live_page(followers.state(run_id)))
 
     @app.get("/runs/{run_id}/live/events")
     def events(run_id: str) -> Response:
