@@ -53,6 +53,7 @@ def _line(line: Line) -> Json:
         "name": visible(line.name),
         "colour": f"--{VARIABLES[line.colour]}" if line.colour in VARIABLES else line.colour,
         "dashes": line.dashes,
+        "broken": line.broken,
         "x": [visible(value) if isinstance(value, str) else value for value in line.x],
         "y": _finite(line.y),
         "error": _finite(line.error),

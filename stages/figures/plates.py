@@ -40,7 +40,7 @@ Drawn = Literal["line", "bars", "points", "cells"]
 class Line:
     """The numbers behind one line (or row of bars, points or cells) of a figure, in the units of its axes.
 
-    `error` and `n` are empty, or as long as `y`. NaN: no value, or no error known.
+    `error` and `n` are empty, or as long as `y`. NaN: no value, or no error known. `broken`: not drawn across missing generations.
     """
 
     name: str
@@ -51,6 +51,7 @@ class Line:
     y: tuple[float, ...]
     error: tuple[float, ...] = ()
     n: tuple[int, ...] = ()
+    broken: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,11 +101,12 @@ def note(
     n: Sequence[int] | np.ndarray = (),
     dashes: str = "-",
     drawn: Drawn = "line",
+    broken: bool = False,
 ) -> None:
     """Keep the numbers of a line that was drawn on the axes, for hovering and for the figure's table."""
     plain_x = tuple(value if isinstance(value, str) else float(value) for value in x)
     numbers = tuple(float(value) for value in y), tuple(float(value) for value in error), tuple(int(value) for value in n)
-    setattr(ax, _NUMBERS, (*getattr(ax, _NUMBERS, ()), Line(name, colour, dashes, drawn, plain_x, *numbers)))
+    setattr(ax, _NUMBERS, (*getattr(ax, _NUMBERS, ()), Line(name, colour, dashes, drawn, plain_x, *numbers, broken)))
 
 
 def _panel(ax: Any, axes: Sequence[Any]) -> Panel:
@@ -166,7 +168,7 @@ def curve(ax: Any, values: Series, colour: str, name: str, style: str = "", scal
     if len(x) == 1:
         ax.errorbar(x, mean, stderr, color=colour, linewidth=1.2, capsize=2)
     ax.plot(x, mean, color=colour, linestyle=line, marker=marker, markersize=3.2, linewidth=1.5, label=name)
-    note(ax, name, colour, values.generations, scale * values.mean, scale * values.stderr, values.clusters, line)
+    note(ax, name, colour, values.generations, scale * values.mean, scale * values.stderr, values.clusters, line, broken=True)
 
 
 def _with_gaps(generations: np.ndarray, *columns: np.ndarray) -> list[np.ndarray]:
