@@ -40,7 +40,7 @@ Drawn = Literal["line", "bars", "points", "cells"]
 class Line:
     """The numbers behind one line (or row of bars, points or cells) of a figure, in the units of its axes.
 
-    `error` and `n` are empty, or as long as `y`. NaN: no value, or no error known. `broken`: not drawn across missing generations.
+    `error` and `n` are empty, or as long as `y`. NaN: no value, or no error known. `broken`: not drawn over missing generations.
     """
 
     name: str
