@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import pytest
@@ -163,4 +162,4 @@ def test_a_run_that_grows_is_followed_to_its_end(tmp_path):
     assert run_through(seen, Console(file=out)) == 0
     said = out.getvalue()
     assert "evolve of generation 0: done" in said and said.index("match of generation 0") < said.index("evolve of generation 0")
-    assert time.monotonic() and "finished: 1 of 1 generations done" in said
+    assert "finished: 1 of 1 generations done" in said
