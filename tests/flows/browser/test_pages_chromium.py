@@ -1,4 +1,4 @@
-"""Every page in a real browser: it works, asks no other address, says nothing on the console, and an accessibility linter is content.
+"""Every page in a real browser: it works, asks no other address, and neither the console nor an accessibility linter complains.
 
 `POPULORA_PICTURES` names a folder for what the browser saw, `POPULORA_AXE` the file axe.min.js of the npm package axe-core.
 """
@@ -160,7 +160,8 @@ def test_a_plot_is_read_and_zoomed_with_the_keyboard(page: chromium.Page, addres
     line = stored["panels"][0]["lines"][0]
     assert spoken.startswith("generation 10: deduction ") and f"(n = {line['n'][10]})" in spoken
     shown = page.value("document.querySelector('#solve-rate .keys .at').textContent")
-    assert f"{float(f'{line["y"][10]:.4g}'):g} ± " in shown
+    value = f"{line['y'][10]:.4g}"
+    assert f"{float(value):g} ± " in shown
     page.value("document.querySelector('#solve-rate .keys button').click()")
     assert page.value("document.querySelector('#solve-rate .keys button').getAttribute('aria-pressed')") == "false"
     press("+")
