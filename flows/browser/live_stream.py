@@ -2,10 +2,11 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from time import monotonic
 from typing import Any
 
+from anyio import to_thread
 from starlette.responses import PlainTextResponse, Response
 
 from flows.browser.errors import KINDS, explain
@@ -74,8 +75,16 @@ class Stream(Response):
         yield RETRY
         began = said = monotonic()
         before = b""
-        while not any(event.is_set() for event in ending) and monotonic() - began < LIFE_SECONDS:
-            piece, finished = await self._event()
+        while not _ended(ending) and monotonic() - began < LIFE_SECONDS:
+            asking = asyncio.create_task(self._event())
+            try:
+                while not await _first_of(ending, BEAT_SECONDS, asking):  # a store may take minutes to answer
+                    yield BEAT
+                if _ended(ending):
+                    return
+                piece, finished = asking.result()
+            finally:
+                asking.cancel()
             if piece != before:
                 before, said = piece, monotonic()
                 yield piece
@@ -89,7 +98,7 @@ class Stream(Response):
 
     async def _event(self) -> tuple[bytes, bool]:
         try:
-            values = await asyncio.to_thread(self._look)
+            values = await to_thread.run_sync(self._look, abandon_on_cancel=True)
         except KINDS as error:
             fault = explain(error)
             return _message("fault", {"message": f"{fault.heading}: {fault.message}"}), fault.status == 404
@@ -107,10 +116,16 @@ async def _until_gone(receive: Any, leaving: asyncio.Event) -> None:
     leaving.set()
 
 
-async def _first_of(ending: tuple[asyncio.Event, ...], seconds: float) -> None:
+def _ended(ending: Iterable[asyncio.Event]) -> bool:
+    return any(event.is_set() for event in ending)
+
+
+async def _first_of(ending: Iterable[asyncio.Event], seconds: float, *tasks: asyncio.Task[Any]) -> bool:
+    """Wait for an event or a task. Returns whether one came in time."""
     waits = [asyncio.create_task(event.wait()) for event in ending]
     try:
-        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait([*waits, *tasks], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        return bool(done)
     finally:
         for task in waits:
             task.cancel()

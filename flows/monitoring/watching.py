@@ -32,7 +32,14 @@ def watch(
     first = look()
     if console.is_terminal:
         with Live(console=console, auto_refresh=True, refresh_per_second=4, transient=False) as shown:
-            return _follow(first, look, lambda _, state: shown.update(table(state)), shown.console.print, wait, clock)
+            return _follow(
+                first,
+                look,
+                lambda _, state: shown.update(table(state)),
+                lambda line: shown.console.print(Text(line)),
+                wait,
+                clock,
+            )
 
     def lines(before: LiveState | None, state: LiveState) -> None:
         for line in live_text.changes(before, state):
