@@ -17,7 +17,7 @@ from stages.core.statistics.estimates import only, series
 from stages.figures.plates import Plate, canvas, curve, label, note
 from tests.support.report_run import made
 
-CURVES = {"solve-rate", "benchmark", "rewards", "zero-variance", "exploration", "lengths", "ratings", "valid-share", "complexity"}
+CURVES = {"solve-rate", "rewards", "zero-variance", "exploration", "lengths", "ratings", "valid-share", "complexity"}
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from flows.run.run import Run
 from flows.storage import StoreUnavailable
 from flows.store.file_store import FileStore
 from tests.support import example_run
-from tests.support.report_run import HOSTILE, made
+from tests.support.report_run import made
 
 SCRIPT = "<script>alert(1)</script>"
 
@@ -36,7 +36,7 @@ def store(tmp_path_factory):
     with made(root, "hostile", 2, until="grade"):
         pass
     steps = [{"stage": SCRIPT, "generation": 1, "part": None, "seconds": 3.0}]
-    steps.append({"stage": "reward", "generation": 1, "part": "\x1b[2J" + SCRIPT, "seconds": 4.0})
+    steps.append({"stage": "reward", "generation": 1, "part": "\x1b[2J\u202e" + SCRIPT, "seconds": 4.0})
     values = {"host": "elsewhere", "pid": 1, "beat": 5, "token": "t", DOING: {"planned": 9, "steps": steps}}
     (root / "hostile" / ".lease").write_text(json.dumps(values))
     with hold(FileStore(root), "whole") as epoch:
@@ -79,7 +79,6 @@ def test_hostile_text_is_text_on_the_page_and_in_the_feed(pages, store):
     assert "&lt;script&gt;" in body
     links = [cell["href"] for rows in values["rows"].values() for row in rows for cell in row if cell["href"]]
     assert links and all(link.startswith("/runs/hostile/") and "<" not in link for link in links)
-    assert HOSTILE
 
 
 def test_the_stream_of_a_finished_run_tells_it_and_ends(pages):
@@ -93,9 +92,7 @@ def test_the_stream_of_a_finished_run_tells_it_and_ends(pages):
     assert state["fields"]["headline"] == "finished: 3 of 3 generations done"
 
 
-def test_no_text_can_end_an_event(pages):
-    with TestClient(make_app(pages.get("/healthz").json()["store"]), base_url="http://127.0.0.1"):
-        pass
+def test_no_text_can_end_an_event():
     values = {"condition": "finished", "text": "a\n\nevent: end\ndata: {}\n\n\r\u2028" + SCRIPT}
     sent = run_stream(Streams(), [values])
     assert [name for name, _ in events(sent.decode())] == ["state", "end"] and events(sent.decode())[0][1] == values
@@ -139,8 +136,8 @@ def test_an_event_comes_when_something_has_changed(monkeypatch):
     first, second = {"condition": "running", "at": 1}, {"condition": "running", "at": 2}
     sent = run_stream(Streams(), [first, first, first, second, {"condition": "finished"}])
     assert [values.get("at") for _, values in events(sent.decode())] == [1, 2, None, None]
-    monkeypatch.setattr("flows.browser.live_stream.BEAT_SECONDS", 0.0)
-    assert run_stream(Streams(), [first, first, first, {"condition": "finished"}]).count(BEAT) == 2
+    monkeypatch.setattr("flows.browser.live_stream.BEAT_SECONDS", 0.001)
+    assert run_stream(Streams(), [first, first, first, {"condition": "finished"}]).count(BEAT) >= 2
 
 
 def test_a_store_that_does_not_answer_is_told_and_asked_again():
@@ -199,7 +196,8 @@ class Serving:
         connection.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
         found = b""
         while b"event: " not in found and b"503" not in found:
-            found += connection.recv(65_536)
+            found += (piece := connection.recv(65_536))
+            assert piece, found
         return connection, found
 
     def status(self, path, **headers):
