@@ -15,9 +15,9 @@ from flows.store.file_store import FileStore
 from tests.support import example_run
 
 VENDORED = {
-    "vendor/uplot/uPlot.iife.min.js": "",
-    "vendor/uplot/uPlot.min.css": "",
-    "vendor/uplot/LICENSE": "",
+    "vendor/uplot/uPlot.iife.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
+    "vendor/uplot/uPlot.min.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
+    "vendor/uplot/LICENSE": "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd",
 }
 """Of the package uplot 1.6.32, as npm delivers it."""
 
