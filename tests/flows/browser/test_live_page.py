@@ -150,8 +150,8 @@ def test_a_store_that_does_not_answer_is_told_and_asked_again():
 def test_a_stream_ends_with_its_reader_and_with_the_server():
     streams = Streams(1)
     going = [{"condition": "running"}]
-    assert b"event: state" in run_stream(streams, going, leave_after=1)
-    assert b"event: end" not in run_stream(streams, going, stop_after=1)
+    assert b"event: state" in run_stream(streams, going, leave_after=2)
+    assert b"event: end" not in run_stream(streams, going, stop_after=2)
     assert streams.enter() and not streams.enter(), "both have given their places back"
 
 
