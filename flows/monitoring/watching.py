@@ -92,11 +92,9 @@ def table(state: LiveState) -> RenderableType:
     if state.done:
         parts.append(_stages(state))
     if state.tasks is not None:
-        parts.append(_tail(f"Newest tasks: {live_text.statuses_text(state.tasks)}", state.tasks, "task_id", "teacher_id"))
+        parts.append(_tail("tasks", state.tasks, "task_id", "teacher_id"))
     if state.verdicts is not None:
-        parts.append(
-            _tail(f"Newest attempts: {live_text.statuses_text(state.verdicts)}", state.verdicts, "rollout_id", "student_id")
-        )
+        parts.append(_tail("attempts", state.verdicts, "rollout_id", "student_id"))
     return Group(*parts)
 
 

@@ -88,6 +88,7 @@ def test_a_table_fits_the_terminal_and_obeys_no_text(width):
     text = out.getvalue()
     assert max(len(line) for line in text.splitlines()) <= width
     assert "\x1b" not in text and "\u202e" not in text and "[bold]" in text
+    assert text.count("Newest tasks") == 1
     assert width < 80 or ("[red]def f" in text and "\\x1b[2J" in text and "about 90 s left of the generation" in text)
 
 
