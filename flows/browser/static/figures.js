@@ -151,7 +151,7 @@
     function point(to) {
       const at = Math.min(Math.max(to, 0), xs.length - 1);
       if (xs[at] < plot.scales.x.min || xs[at] > plot.scales.x.max) everything();
-      plot.setCursor({ left: plot.valToPos(xs[at], "x"), top: 10 });
+      window.queueMicrotask(() => plot.setCursor({ left: plot.valToPos(xs[at], "x"), top: 10 })); // after the scale is set
       loud.textContent = `${unit} ${written(xs[at])}: ${panel.lines.map((line) => `${line.name} ${said(panel, line, xs[at])}`).join(", ")}`;
     }
 
