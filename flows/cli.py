@@ -29,6 +29,7 @@ from flows.commands import (
     serve,
     status,
     track,
+    watch,
     worker,
 )
 from flows.commands.arguments import Action
@@ -42,7 +43,7 @@ from stages.core.unavailable import Unavailable
 USAGE, UNREACHABLE = 2, 3
 COMMANDS = (
     *(init, explain, run, serve, worker, fork, gc, benchmark, try_prompts),
-    *(status, inspect, compare, report, track, browse, fsck),
+    *(status, watch, inspect, compare, report, track, browse, fsck),
     *(judge, attack, export, pretrain, bench, simulate, experiment, doctor, gpu_check),
 )
 """The commands in the order of `populora --help`."""

@@ -69,6 +69,18 @@ class FigureCache:
         plate.figure.savefig(out, format="png", dpi=160, facecolor="white")
         return out.getvalue()
 
+    def numbers(self, run: Run, name: str) -> Json:
+        """Return what a figure shows, as JSON. Raises NotStored like `png`."""
+        from flows.report.report_figures import EVERY  # noqa: PLC0415 (matplotlib)
+
+        if large := too_large(run):
+            raise NotStored(large)
+        shown = self._figure(run, name) if name in EVERY else None
+        if shown is None or not shown["picture"]:
+            raise NotStored(f"Run {run.run_id} has no figure {name[:60]}. Figures: {', '.join(EVERY)}.")
+        found: Json = shown["numbers"]
+        return found
+
     def _figure(self, run: Run, name: str) -> Json:
         from flows.report.report_figures import EVERY, picture  # noqa: PLC0415 (matplotlib)
 
@@ -113,8 +125,18 @@ def too_large(run: Run) -> str:
 
 
 def _shown(plate: Any, picture: Callable[[Any], str]) -> Json:
+    from flows.browser.figure_numbers import numbers, tables, zooms  # noqa: PLC0415 (matplotlib)
+
     # matplotlib's style element is in our style sheet: a page may not contain its own.
     drawn = picture(plate)
     start, end = drawn.find("<style"), drawn.find("</style>")
     bare = drawn if start < 0 else drawn[:start] + drawn[end + len("</style>") :]
-    return {"name": plate.name, "question": plate.question, "caption": visible(plate.caption), "picture": Markup(bare)}
+    return {
+        "name": plate.name,
+        "question": plate.question,
+        "caption": visible(plate.caption),
+        "picture": Markup(bare),
+        "zooms": zooms(plate),
+        "numbers": numbers(plate),
+        "tables": tables(plate),
+    }

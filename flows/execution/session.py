@@ -26,6 +26,7 @@ from flows.execution.stage_process import Told, interpreter
 from flows.monitoring.meter import Reading
 from flows.monitoring.progress import Display, to_stderr
 from flows.monitoring.run_tables import RunTables
+from flows.monitoring.working import Working
 from flows.notes import publish as notes
 from flows.run import hub_models, lease, retention
 from flows.run.resume import check_prompts, first_generation
@@ -79,9 +80,11 @@ class Session:
         display: Display,
         elsewhere: RemoteStages | None = None,
         cluster: bool = False,
+        working: Working | None = None,
     ) -> None:
         self.config, self.run, self.cluster, self.elsewhere = config, run, cluster, elsewhere
-        self._workers, self._display = workers, display
+        self._workers, self._display, self._working = workers, display, working or Working()
+        self._working.planned = config.generations
         self._began = time.monotonic()
         self._watch = RunTables(run)
         self._adapters: retention.Known = {}
@@ -91,10 +94,12 @@ class Session:
         if finished := self.done(stage, generation, part):
             return finished
         spec = self.spec(stage, generation, part)
-        with self._display.step(self._name(spec), share_before(generation, stage, self.config)) as shown:
+        share = share_before(generation, stage, self.config)
+        with self._display.step(self._name(spec), share) as shown, self._working.step(stage, generation, part) as noted:
 
             def told(reading: Reading) -> None:
                 shown(reading)
+                noted(reading)
                 notes.publish_progress(generation, stage, reading)
 
             done = self.elsewhere(spec) if self.elsewhere is not None else None
@@ -184,13 +189,14 @@ def open_session(
     orphan_guard.start()
     gpu_elsewhere = cluster or (elsewhere is not None and elsewhere.takes("propose"))
     slots = Slots([] if gpu_elsewhere else cards_for(config), Tenant(config.threads))
-    with lease.hold(store, run_id) as epoch, Display(say) as display, slots as workers:
+    working = Working()
+    with lease.hold(store, run_id, doing=working.record) as epoch, Display(say) as display, slots as workers:
         run = Run(store, run_id, epoch)
         known = run.history.description()
         config = hub_models.pinned(config, known)
         check_resumable(run, config)  # under the lease: before that, another process may still create or change the run
         run.describe(dump(config), versions(config, known), clock())
-        with as_current(Session(config, run, workers, display, elsewhere, cluster)) as current:
+        with as_current(Session(config, run, workers, display, elsewhere, cluster, working)) as current:
             yield current
 
 

@@ -1,4 +1,4 @@
-"""What a run's tables say while it runs: status, alarms, Prometheus telemetry and experiment trackers.
+"""What a run's tables say while it runs: status, live state, alarms, Prometheus telemetry and experiment trackers.
 
 May import: flows.config, flows.stages, flows.storage, flows.run, flows.prefect_ops.prefect_api, stages.analysis, stages.core.
 """

@@ -51,20 +51,20 @@ def _work(watch: RunTables, whole: list[int]) -> Iterator[Number]:
     """Return tokens and programs over all complete generations, and per second in the newest."""
     done: Counter[tuple[str, str]] = Counter()
     for generation in whole:
-        done.update(_amounts(watch, generation))
+        done.update(amounts(watch, generation))
     for (unit, stage), amount in done.items():
         yield f"populora_{unit}_total", f"{unit.capitalize()} of a stage, over complete generations.", {"stage": stage}, amount
     if not whole:
         return
     spent = watch.clock()[whole[-1]]
-    for (unit, stage), amount in _amounts(watch, whole[-1]).items():
+    for (unit, stage), amount in amounts(watch, whole[-1]).items():
         if spent.get(stage):
             says = f"{unit.capitalize()} per second of a stage in the newest complete generation."
             yield f"populora_{unit}_per_second", says, {"stage": stage}, amount / spent[stage]
 
 
-def _amounts(watch: RunTables, generation: int) -> Counter[tuple[str, str]]:
-    """Return how much each stage of a generation processed, by unit and stage."""
+def amounts(watch: RunTables, generation: int) -> Counter[tuple[str, str]]:
+    """Return how much each stage of a generation processed, by unit (`tokens`, `programs`) and stage."""
     values = lookup(watch.of(generation, "metrics"))
     refs = [ref for one in watch.manifests(generation) for ref in one.outputs if ref.rows is not None]
     rows = {ref.uri.rpartition("/")[2].removesuffix(".parquet"): ref.rows or 0 for ref in refs}

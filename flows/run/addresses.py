@@ -28,6 +28,14 @@ class Addresses:
         """One run."""
         return f"{self._base}/runs/{_part(run_id)}"
 
+    def live(self, run_id: str) -> str:
+        """What a run does at the moment."""
+        return f"{self.run(run_id)}/live"
+
+    def live_events(self, run_id: str) -> str:
+        """The same as a stream of events."""
+        return f"{self.live(run_id)}/events"
+
     def figures(self, run_id: str) -> str:
         """Every figure of a run."""
         return f"{self.run(run_id)}/figures"
