@@ -13,6 +13,7 @@ import argcomplete
 from flows.commands import (
     benchmark,
     browse,
+    cost,
     doctor,
     explain,
     export,
@@ -41,7 +42,7 @@ from stages.core.unavailable import Unavailable
 USAGE, UNREACHABLE = 2, 3
 COMMANDS = (
     *(init, explain, run, serve, worker, fork, gc, benchmark, try_prompts),
-    *(status, inspect, report, track, browse, fsck),
+    *(status, inspect, cost, report, track, browse, fsck),
     *(judge, attack, export, pretrain, bench, simulate, experiment, doctor, gpu_check),
 )
 """The commands in the order of `populora --help`."""

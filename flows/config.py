@@ -15,6 +15,7 @@ from flows import allowed
 from flows.near_names import hint, key_hint
 from flows.settings import (
     BenchmarkRule,
+    Cost,
     EngineRule,
     Evolution,
     Group,
@@ -85,6 +86,7 @@ class RunConfig(Group):
     sandbox: SandboxRule = SandboxRule()
     benchmark: BenchmarkRule = BenchmarkRule()
     retention: Retention = Retention()
+    cost: Cost = Cost()
 
     @model_validator(mode="after")
     def _consistent(self) -> "RunConfig":
@@ -200,3 +202,13 @@ def apply_setting(values: dict[str, Any], setting: str) -> None:
 def dump(config: RunConfig) -> dict[str, Any]:
     """The configuration as plain JSON values, defaults included."""
     return json.loads(config.model_dump_json())
+
+
+def identity(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a dumped configuration that a run is known by: all but `cost`, which describes machines."""
+    return {key: value for key, value in values.items() if key != "cost"}
+
+
+def stored(description: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration in a run.json, with the prices that the run began with, which are in its clock."""
+    return description["config"] | ({"cost": cost} if (cost := description.get("clock", {}).get("cost")) else {})

@@ -5,6 +5,8 @@ from pathlib import Path
 from flows.config import RunConfig
 from flows.execution.decoder_shape import adapter_parameters, shape_of
 from flows.execution.memory_plan import lacking, memory_lines
+from flows.monitoring.cost_text import money_text
+from flows.monitoring.prices import of_machine
 from flows.run.retention import RetentionPolicy, expected_bytes
 
 GIB = 1024**3
@@ -34,7 +36,7 @@ def plan(config: RunConfig) -> str:
         return "\n".join([*lines, f"model            {config.model.name} is unknown: no estimate of memory and hours"])
     lines += memory_lines(config, shape, members)
     lines += _disk(config, adapter_parameters(shape, config.model.targets, config.model.rank), members)
-    return "\n".join(lines + _hours(config))
+    return "\n".join(lines + _hours(config) + _money(config))
 
 
 def too_small(config: RunConfig, memory: float) -> str:
@@ -94,6 +96,27 @@ def hours(config: RunConfig) -> dict[str, float]:
         return {"two CPU cores": (decode + train) / CPU_FLOPS[cpu_dtype(config.model.dtype)] * config.generations / 3600}
     rates = {f"one {name} GPU": (rate * DECODE_SHARE, rate * 0.4) for name, rate in TFLOPS.items()}
     return {name: (decode / slow + train / fast) * config.generations / 3600 for name, (slow, fast) in rates.items()}
+
+
+def price_of(config: RunConfig, needed: float) -> float | None:
+    """Return the price of so many hours on one machine, with the energy of `cost.watts`; None without a price.
+
+    Raises ConfigError for a variable of this machine that cannot be used.
+    """
+    rule = of_machine(config.cost)
+    if not rule.machine_hour and not (rule.kwh and rule.watts):
+        return None
+    return needed * (rule.machine_hour + rule.kwh * rule.watts / 1000)
+
+
+def _money(config: RunConfig) -> list[str]:
+    rule = of_machine(config.cost)
+    prices = {machine: price for machine, needed in hours(config).items() if (price := price_of(config, needed)) is not None}
+    if not prices:
+        return []
+    found = ", ".join(f"{money_text({rule.currency: price})} on {machine}" for machine, price in prices.items())
+    energy = f", and {rule.watts:g} W at {rule.kwh:g} a kWh" if rule.kwh and rule.watts else ""
+    return [f"money            {found}: these hours at {rule.machine_hour:g} an hour{energy}"]
 
 
 def _hours(config: RunConfig) -> list[str]:

@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from flows.monitoring import spending
+from flows.monitoring.cost import generation_costs, tokens
 from flows.monitoring.run_tables import RunTables
 from flows.run.manifest import Manifest
 from stages.analysis.summary import KINDS, lookup
@@ -27,6 +29,7 @@ def numbers(watch: RunTables) -> Iterator[Number]:
     yield "populora_generations_done", "Complete generations.", {}, len(whole)
     yield from _times(watch, whole)
     yield from _work(watch, whole)
+    yield from _costs(watch)
     yield from _newest(watch)
     yield from _alarms(watch)
 
@@ -65,14 +68,15 @@ def _work(watch: RunTables, whole: list[int]) -> Iterator[Number]:
 
 def _amounts(watch: RunTables, generation: int) -> Counter[tuple[str, str]]:
     """Return how much each stage of a generation processed, by unit and stage."""
-    values = lookup(watch.of(generation, "metrics"))
+    metrics = watch.of(generation, "metrics")
+    values = lookup(metrics)
     refs = [ref for one in watch.manifests(generation) for ref in one.outputs if ref.rows is not None]
     rows = {ref.uri.rpartition("/")[2].removesuffix(".parquet"): ref.rows or 0 for ref in refs}
     found: Counter[tuple[str, str]] = Counter()
-    for stage, table in (("propose", "proposals"), ("solve", "rollouts")):
-        tokens = values.get((f"{stage}.completion_tokens", None, None, None))
-        if tokens is not None and table in rows:
-            found["tokens", stage] = round(tokens * rows[table])
+    tables = (("propose", "proposals"), ("solve", "rollouts"))
+    for stage, used in tokens(metrics, {stage: rows[table] for stage, table in tables if table in rows}).items():
+        if used.generated_tokens is not None:
+            found["tokens", stage] = used.generated_tokens
     trained = [value for (name, member, *_), value in values.items() if name == "update.response_tokens" and member]
     if trained:
         found["tokens", "update"] = round(sum(trained))
@@ -80,6 +84,29 @@ def _amounts(watch: RunTables, generation: int) -> Counter[tuple[str, str]]:
         if table in rows:
             found["programs", stage] = rows[table]
     return found
+
+
+def _costs(watch: RunTables) -> Iterator[Number]:
+    """Return what the run's own stages have used so far, the start included; see flows.monitoring.cost."""
+    used: dict[str, spending.Spent] = {}
+    for one in generation_costs(watch):
+        for stage, cost in one.stages.items() if not one.origin else ():
+            used[stage] = used.get(stage, spending.NOTHING) + cost
+    for stage, cost in used.items():
+        of = {"stage": stage}
+        yield "populora_machine_seconds_total", "Machine time of a stage, once per machine.", of, cost.machine_seconds
+        for kind, count in (
+            ("prompt", cost.prompt_tokens),
+            ("generated", cost.generated_tokens),
+            ("trained", cost.trained_tokens),
+        ):
+            if count is not None:
+                yield "populora_cost_tokens_total", "Tokens of a stage, by what they were for.", of | {"kind": kind}, count
+        for source, joules in cost.joules.items():
+            says = "Energy of a stage, measured (cards, processor) or an estimate (watts x time)."
+            yield "populora_energy_joules_total", says, of | {"source": source}, joules
+        for currency, amount in cost.money.items():
+            yield "populora_money_total", "Price of a stage's machine time and energy.", of | {"currency": currency}, amount
 
 
 def _newest(watch: RunTables) -> Iterator[Number]:

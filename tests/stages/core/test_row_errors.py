@@ -13,6 +13,7 @@ from flows.judging import stream as judge
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import open_store
+from stages.core.engines.counted import TokenCount
 from stages.core.judging.judge import AnswerItem, judge_answers
 from stages.core.method.proposing import ProposalPlan
 from stages.core.progress import silent
@@ -69,11 +70,15 @@ class Broken:
         return None
 
 
+NOTHING = TokenCount()
+
+
 @dataclass
 class Judging:
     """What a stage that judges wants of a backend."""
 
     broken: Broken
+    tokens: TokenCount = NOTHING
     progress = staticmethod(silent)
 
     def sandbox(self) -> Broken:
