@@ -114,7 +114,7 @@ def run_cost(run: Run, prices: Cost | None = None) -> RunCost:
     """Return the cost of a run so far.
 
     Steps count with the price that they recorded; those without one with the price in this process's environment. `prices`
-    replaces both, and the watts of every step. Raises ConfigError for a variable that cannot be used.
+    replaces both, and the watts of every step if it has any. Raises ConfigError for a variable that cannot be used.
     """
     return cost_so_far(RunTables(run).look(), prices)
 
@@ -228,12 +228,11 @@ def _scored(watch: RunTables) -> dict[tuple[str, str], dict[int, Ref]]:
 def _change(run: Run, after: Ref, before: Ref) -> Comparison | None:
     """Return the paired change of the greedy score over all problems; None if it cannot be computed."""
     try:
-        tables = [run.read_table(ref, "answers") for ref in (after, before)]
-        greedy = [table.filter(table["greedy"]) for table in tables]
-        problems = [set(table["problem_id"].to_pylist()) for table in greedy]
-        if not problems[0] or problems[0] != problems[1]:
+        now, was = (table.filter(table["greedy"]) for table in (run.read_table(ref, "answers") for ref in (after, before)))
+        problems = set(now["problem_id"].to_pylist())
+        if not problems or problems != set(was["problem_id"].to_pylist()):
             return None
-        changes = score_changes(*greedy, lambda rows: iter([("all", rows)]))
+        changes = score_changes(now, was, lambda rows: iter([("all", rows)]))
         return next((one.found for one in changes if one.measure == MEASURE), None)
     except (NotStored, Damaged, ValueError):
         return None

@@ -94,15 +94,15 @@ class _Step:
 def spent(manifests: Iterable[Manifest], fill: Cost, prices: Cost | None = None) -> Spent:
     """Return what the steps of one stage (or of several that overlap in time) used, without the tokens that tables know.
 
-    `fill` has the price for steps that recorded none; `prices` replaces what every step recorded, also the watts.
+    `fill` has the price for steps that recorded none; `prices` replaces what every step recorded, also the watts if it has any.
     """
-    found, prompts, generated = [], [int | None](), [int | None]()
+    found, prompts, generated = list[_Step](), list[int | None](), list[int | None]()
     for number, manifest in enumerate(manifests):
         found.append(_step(manifest.clock, number, fill, prices))
         tokens = manifest.clock.get("tokens", {})
         prompts.append(tokens.get("prompt"))
         generated.append(tokens.get("generated"))
-    machines = defaultdict(list)
+    machines: dict[str, list[_Step]] = defaultdict(list)
     for step in found:
         machines[step.host].append(step)
     used = total(_on_one_machine(steps) for steps in machines.values())
@@ -117,7 +117,7 @@ def _step(clock: Mapping[str, Any], number: int, fill: Cost, prices: Cost | None
         host, began = f"{host} {number}", 0.0
     joules = clock.get("energy", {})
     watts = {(source, name): value / seconds for source, own in joules.items() for name, value in own.items() if seconds > 0}
-    assumed = float(clock.get("watts", fill.watts)) if prices is None else prices.watts
+    assumed = prices.watts if prices is not None and prices.watts else float(clock.get("watts", fill.watts))
     if assumed and "processor" not in joules:
         watts[ESTIMATE, ""] = assumed
     recorded = Cost.model_validate(clock["price"]) if "price" in clock else fill
@@ -140,7 +140,7 @@ def _on_one_machine(steps: list[_Step]) -> Spent:
 
 def _slice(steps: list[_Step], seconds: float) -> Spent:
     """Return what a machine used in that time, during which exactly these steps are at work."""
-    power = defaultdict(list)
+    power: dict[tuple[str, str], list[float]] = defaultdict(list)
     for step in steps:
         for counter, watts in step.watts.items():
             power[counter].append(watts)
@@ -148,7 +148,7 @@ def _slice(steps: list[_Step], seconds: float) -> Spent:
     for (source, _), readings in power.items():
         joules[source] += fmean(readings) * seconds
     prices = [step.price for step in steps if step.price is not None]
-    money = {}
+    money: dict[str, float] = {}
     if prices:
         hour, kwh = fmean(price.machine_hour for price in prices), fmean(price.kwh for price in prices)
         money[prices[0].currency] = hour * seconds / HOUR + kwh * sum(joules.values()) / KWH

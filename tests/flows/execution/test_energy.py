@@ -2,14 +2,21 @@
 
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from flows.config import ConfigError
 from flows.execution.energy import Counter, Energy, card_counters, processor_counters
-from flows.execution.run_stage import cost_recorded
+from flows.execution.run_stage import Spec, cost_recorded, perform
+from flows.run.lease import hold
+from flows.run.manifest import digest
+from flows.run.run import Run
 from flows.settings import Cost
+from flows.store.file_store import FileStore
 from stages.core.engines.counted import TokenCount
+from tests.support import example_run
 from tests.support.cards import machine
 
 
@@ -114,3 +121,28 @@ def test_the_clock_holds_what_is_known_and_nothing_else() -> None:
         "energy": measured,
         "price": {"machine_hour": 0.0, "kwh": 0.3, "currency": ""},
     }
+
+
+class Counting:
+    """What a stage without engine, sandbox and trainer wants of a backend."""
+
+    tokens = TokenCount()
+
+
+def test_a_step_records_its_machines_price_where_no_digest_sees_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in Cost.model_fields:
+        monkeypatch.delenv(f"POPULORA_COST_{name.upper()}", raising=False)
+    files, digests = FileStore(tmp_path), []
+    for run_id, cost in (("free", {}), ("paid", Cost(machine_hour=2, currency="EUR", watts=80).model_dump())):
+        with hold(files, run_id) as epoch:
+            run = Run(files, run_id, epoch)
+            example_run.start(run)
+            spec = Spec(files.url, run_id, "match", 0, None, epoch, 1, cost)
+            made = perform(run, spec, example_run.CONFIG, Counting())  # type: ignore[arg-type]
+        digests.append(digest(replace(made, run="", previous="")))
+        for key in ("price", "watts"):
+            assert (key in made.clock) == bool(cost) or "energy" in made.clock, key
+    assert digests[0] == digests[1]
+    monkeypatch.setenv("POPULORA_COST_CURRENCY", "much too long for a label")
+    with pytest.raises(ConfigError, match=r"^POPULORA_COST_CURRENCY=much too long for a label: String should have at most 12"):
+        perform(run, spec, example_run.CONFIG, Counting())  # type: ignore[arg-type]
