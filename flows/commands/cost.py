@@ -8,7 +8,7 @@ from flows.commands.arguments import Add, add_settings, add_store, open_run
 from flows.config import apply
 
 if TYPE_CHECKING:
-    from flows.monitoring.cost import GenerationCost, PointCost, RunCost
+    from flows.monitoring.cost import PointCost, RunCost
     from flows.monitoring.spending import Spent
 
 
@@ -35,7 +35,7 @@ def cost(arguments: Namespace) -> int:
         return 0
     rows = found.stages
     if arguments.by == "generation":
-        rows = {_name(one): one.total for one in found.own}
+        rows = {"start" if number is None else f"generation {number}": used for number, used in found.by_generation.items()}
     if arguments.generation is not None:
         wanted = None if arguments.generation < 0 else arguments.generation
         chosen = next((one for one in found.generations if one.generation == wanted), None)
@@ -46,14 +46,10 @@ def cost(arguments: Namespace) -> int:
     return 0
 
 
-def _name(one: "GenerationCost") -> str:
-    return "start" if one.generation is None else f"generation {one.generation}"
-
-
 def _values(found: "RunCost") -> dict[str, Any]:
     """Return the cost as plain values."""
     generations = [
-        {"generation": one.generation, "done": one.done, "from": one.origin or None}
+        {"generation": one.generation, "done": one.done, "from": dict(one.origins)}
         | {"total": _spent(one.total), "stages": {name: _spent(used) for name, used in one.stages.items()}}
         for one in found.generations
     ]

@@ -3,11 +3,11 @@
 Everything is read from manifests and small tables, so it counts what is committed: a stage that was retried or resumed counts
 once, with the attempt that committed it. The time of attempts that failed or were killed is in no manifest and is not counted,
 nor is waiting between stages. Parts that a killed stage had committed count, because the stage uses them. Benchmarks that ran
-outside the run (nightly, or by command) are not part of it. Generations that a fork took over are its parent's cost.
+outside the run (nightly, or by command) are not part of it. Stages that a fork took over are its parent's cost.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,18 +32,28 @@ MEASURE = "pass@1 greedy"
 class GenerationCost:
     """The cost of one generation, or of the start (`generation` None), by stage in their order.
 
-    `done` is False while stages are missing. `origin` is the run that a fork took the generation from; empty: its own.
+    `done` is False while stages are missing. `origins` has the run that a fork took a stage from, by stage; empty: none.
     """
 
     generation: int | None
     stages: Mapping[str, Spent]
     done: bool
-    origin: str = ""
+    origins: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def total(self) -> Spent:
-        """All stages."""
+        """All stages, whichever run computed them."""
         return total(self.stages.values())
+
+    @property
+    def own(self) -> dict[str, Spent]:
+        """The stages that the run itself has computed."""
+        return {name: used for name, used in self.stages.items() if name not in self.origins}
+
+    @property
+    def inherited(self) -> dict[str, Spent]:
+        """The stages that a fork took over."""
+        return {name: used for name, used in self.stages.items() if name in self.origins}
 
 
 @dataclass(frozen=True)
@@ -89,25 +99,38 @@ class RunCost:
     points: tuple[PointCost, ...]
 
     @property
-    def own(self) -> tuple[GenerationCost, ...]:
-        """The generations that this run itself has computed."""
-        return tuple(one for one in self.generations if not one.origin)
+    def stages(self) -> dict[str, Spent]:
+        """Each stage over all generations, as far as this run itself computed it."""
+        return own_stages(self.generations)
 
     @property
-    def stages(self) -> dict[str, Spent]:
-        """Each stage over the run's own generations."""
-        names = dict.fromkeys(name for one in self.own for name in one.stages)
-        return {name: total(one.stages[name] for one in self.own if name in one.stages) for name in names}
+    def by_generation(self) -> dict[int | None, Spent]:
+        """The same by generation, without those that a fork took over whole. None: the start."""
+        return {one.generation: total(one.own.values()) for one in self.generations if one.own}
 
     @property
     def total(self) -> Spent:
         """Everything that this run itself has spent."""
-        return total(one.total for one in self.own)
+        return total(self.by_generation.values())
 
     @property
     def inherited(self) -> Spent:
-        """What the generations cost that a fork took over: spent once, by another run."""
-        return total(one.total for one in self.generations if one.origin)
+        """What the stages cost that a fork took over: spent once, by another run."""
+        return total(used for one in self.generations for used in one.inherited.values())
+
+    @property
+    def parents(self) -> list[str]:
+        """The runs that computed them."""
+        return list(dict.fromkeys(name for one in self.generations for name in one.origins.values()))
+
+
+def own_stages(generations: Iterable[GenerationCost]) -> dict[str, Spent]:
+    """Return what a run itself has spent on each stage, in the order in which stages first appear."""
+    found: dict[str, Spent] = {}
+    for one in generations:
+        for name, used in one.own.items():
+            found[name] = found.get(name, Spent()) + used
+    return found
 
 
 def run_cost(run: Run, prices: Cost | None = None) -> RunCost:
@@ -155,8 +178,8 @@ def _generation(
         used, of_tables = spent(own, fill, prices), known.get(name, Spent())
         stages[name] = used + (of_tables if used.generated_tokens is None else Spent(trained_tokens=of_tables.trained_tokens))
     done = START.name in stages if generation is None else "evolve" in stages
-    origin = next((ref.origin for step in steps for ref in step.outputs if ref.origin), "")
-    return GenerationCost(generation, stages, done, origin)
+    origins = {step.whole_stage: ref.origin for step in steps for ref in step.outputs if ref.origin}
+    return GenerationCost(generation, stages, done, origins)
 
 
 def _rows(manifests: Sequence[Manifest]) -> int:

@@ -97,8 +97,7 @@ def remarks(cost: RunCost) -> list[str]:
     else:
         said.append("No money: set cost.machine_hour or POPULORA_COST_MACHINE_HOUR.")
     if cost.inherited.machine_seconds:
-        others = ", ".join(dict.fromkeys(one.origin for one in cost.generations if one.origin))
-        said.append(f"Taken over from {others} and not counted again: {cost_line(cost.inherited)}.")
+        said.append(f"Taken over from {', '.join(cost.parents)} and not counted again: {cost_line(cost.inherited)}.")
     return [*said, NOT_COUNTED]
 
 

@@ -2,7 +2,7 @@
 
 import json
 
-from flows.monitoring.cost import generation_costs
+from flows.monitoring.cost import generation_costs, own_stages
 from flows.monitoring.cost_text import cost_line
 from flows.monitoring.run_tables import RunTables, clock, health
 from flows.monitoring.spending import total
@@ -27,7 +27,7 @@ def status(run: Run) -> str:
         f"lease      {holder(run)}",
         f"head       {run.history.head()}",
         f"stored     {stored(run)}",
-        f"cost       {cost_line(total(one.total for one in generation_costs(RunTables(run).look()) if not one.origin))}",
+        f"cost       {cost_line(total(own_stages(generation_costs(RunTables(run).look())).values()))}",
         f"numbers    {numbers}",
         *(f"alarm      {alarm}" for alarm in alarms),
     ]

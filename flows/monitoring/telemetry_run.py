@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flows.monitoring import spending
-from flows.monitoring.cost import generation_costs, tokens
+from flows.monitoring.cost import generation_costs, own_stages
 from flows.monitoring.run_tables import RunTables
 from flows.run.manifest import Manifest
 from stages.analysis.summary import KINDS, lookup
@@ -68,15 +67,14 @@ def _work(watch: RunTables, whole: list[int]) -> Iterator[Number]:
 
 def _amounts(watch: RunTables, generation: int) -> Counter[tuple[str, str]]:
     """Return how much each stage of a generation processed, by unit and stage."""
-    metrics = watch.of(generation, "metrics")
-    values = lookup(metrics)
+    values = lookup(watch.of(generation, "metrics"))
     refs = [ref for one in watch.manifests(generation) for ref in one.outputs if ref.rows is not None]
     rows = {ref.uri.rpartition("/")[2].removesuffix(".parquet"): ref.rows or 0 for ref in refs}
     found: Counter[tuple[str, str]] = Counter()
-    tables = (("propose", "proposals"), ("solve", "rollouts"))
-    for stage, used in tokens(metrics, {stage: rows[table] for stage, table in tables if table in rows}).items():
-        if used.generated_tokens is not None:
-            found["tokens", stage] = used.generated_tokens
+    for stage, table in (("propose", "proposals"), ("solve", "rollouts")):
+        tokens = values.get((f"{stage}.completion_tokens", None, None, None))
+        if tokens is not None and table in rows:
+            found["tokens", stage] = round(tokens * rows[table])
     trained = [value for (name, member, *_), value in values.items() if name == "update.response_tokens" and member]
     if trained:
         found["tokens", "update"] = round(sum(trained))
@@ -88,11 +86,7 @@ def _amounts(watch: RunTables, generation: int) -> Counter[tuple[str, str]]:
 
 def _costs(watch: RunTables) -> Iterator[Number]:
     """Return what the run's own stages have used so far, the start included; see flows.monitoring.cost."""
-    used: dict[str, spending.Spent] = {}
-    for one in generation_costs(watch):
-        for stage, cost in one.stages.items() if not one.origin else ():
-            used[stage] = used.get(stage, spending.NOTHING) + cost
-    for stage, cost in used.items():
+    for stage, cost in own_stages(generation_costs(watch)).items():
         of = {"stage": stage}
         yield "populora_machine_seconds_total", "Machine time of a stage, once per machine.", of, cost.machine_seconds
         for kind, count in (

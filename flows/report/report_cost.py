@@ -10,7 +10,7 @@ from flows.report.report_page import Html, details, escape, joined, table
 
 def cost_section(cost: RunCost) -> Html:
     """Return the cost by stage, by generation, and of a point gained on each benchmark."""
-    generations = {"start" if one.generation is None else str(one.generation): one.total for one in cost.own}
+    generations = {"start" if number is None else str(number): used for number, used in cost.by_generation.items()}
     if not generations:
         return Html('<p class="none">Nothing is finished yet.</p>')
     points = [Html(f"<p>{escape(point_text(point))}.</p>") for point in cost.points]

@@ -124,7 +124,8 @@ def test_a_fork_does_not_pay_again_for_what_it_shares(store: FileStore) -> None:
         example_run.one_generation(run, example_run.population_of(run, 0), 1, last=True)
     with_clocks(store.root, "child", CLOCK)
     cost = run_cost(Run(store, "child"))
-    assert [one.origin for one in cost.generations] == ["r", "r", ""]
+    assert [set(one.origins.values()) for one in cost.generations] == [{"r"}, {"r"}, set()]
+    assert list(cost.by_generation) == [1] and cost.parents == ["r"]
     assert (cost.total.seconds, cost.inherited.seconds) == (36 * 9, 36 * 10)
     assert any(text.startswith("Taken over from r and not counted again") for text in remarks(cost))
 
