@@ -209,6 +209,7 @@ def identity(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key != "cost"}
 
 
-def stored(description: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration in a run.json, with the prices that the run began with, which are in its clock."""
-    return description["config"] | ({"cost": cost} if (cost := description.get("clock", {}).get("cost")) else {})
+def priced(config: RunConfig, description: Mapping[str, Any] | None) -> RunConfig:
+    """The configuration with the prices that the run began with, which are in the clock of its run.json, unless it has its own."""
+    known = {} if description is None else description.get("clock", {}).get("cost", {})
+    return config if any(config.cost.model_dump().values()) or not known else parse(dump(config) | {"cost": known})

@@ -5,7 +5,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from flows.commands.arguments import Add, absolute, add_configuration, add_settings, add_store, open_run, report_path
-from flows.config import ConfigError, apply, dump, load, stored
+from flows.config import ConfigError, apply, dump, load
 from flows.guide.completion import complete, complete_runs
 
 
@@ -42,7 +42,7 @@ def run(arguments: Namespace) -> int:
     if arguments.resume:
         description = open_run(arguments.store, run_id).history.description()
         assert description is not None, run_id
-        config = apply(stored(description), arguments.set)
+        config = apply(description["config"], arguments.set)
     else:
         config = load(arguments.config, arguments.set)
     if arguments.dry_run:

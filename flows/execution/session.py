@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from flows.backend import Backend
 from flows.choices import check_sources, sources
-from flows.config import PROJECT, ConfigError, RunConfig, differences, dump, identity, with_defaults
+from flows.config import PROJECT, ConfigError, RunConfig, differences, dump, identity, priced, with_defaults
 from flows.execution import orphan_guard
 from flows.execution.parts import named_parts
 from flows.execution.preflight import cards_for
@@ -190,7 +190,7 @@ def open_session(
     with lease.hold(store, run_id) as epoch, Display(say) as display, slots as workers:
         run = Run(store, run_id, epoch)
         known = run.history.description()
-        config = hub_models.pinned(config, known)
+        config = priced(hub_models.pinned(config, known), known)
         check_resumable(run, config)  # under the lease: before that, another process may still create or change the run
         run.describe(dump(config), versions(config, known), clock())
         with as_current(Session(config, run, workers, display, elsewhere, cluster)) as current:

@@ -13,7 +13,7 @@ from prefect.logging import get_run_logger
 from pydantic import Field
 
 from flows.benchmarks.nightly import run_ids, score_store
-from flows.config import ConfigError, stored
+from flows.config import ConfigError
 from flows.execution.session import clock, versions
 from flows.generation import RETRIES
 from flows.report.report import report as write_report
@@ -108,7 +108,7 @@ def fork(
     if go_on:
         changed = made.history.description()
         assert changed is not None
-        parameters = {"config": stored(changed), "run_id": new_run_id, "store": store}
+        parameters = {"config": changed["config"], "run_id": new_run_id, "store": store}
         run_deployment(TRAIN, parameters=parameters, timeout=0, as_subflow=False)
     return new_run_id
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from flows.config import ConfigError, RunConfig, apply_setting, differences, dump, identity, parse, stored, with_defaults
+from flows.config import ConfigError, RunConfig, apply_setting, differences, dump, identity, parse, with_defaults
 from flows.run.history import History
 from flows.run.lease import hold
 from flows.run.manifest import Manifest, Ref, digest, manifest_uri
@@ -38,7 +38,7 @@ def fork(parent: Run, run_id: str, generation: int, settings: Iterable[str], ver
     if run_id == parent.run_id:
         raise StoreRefused(f"a fork of run {run_id} needs a different id")
     check_prompts(parent.run_id, description)
-    config = _changed(parse(stored(description)), settings, generation)
+    config = _changed(parse(description["config"]), settings, generation)
     _check_base(parent, generation)  # before anything is written
     origin = {"run": parent.run_id, "generation": generation, "head": _head_at(parent, generation)}
     with hold(store, run_id) as epoch:

@@ -10,7 +10,7 @@ import prefect
 import pytest
 
 from flows import train
-from flows.config import ConfigError, dump, load, stored
+from flows.config import ConfigError, dump, load
 from flows.execution import session
 from flows.execution.run_stage import Spec
 from flows.execution.session import open_session
@@ -54,12 +54,12 @@ def test_a_run_records_the_style_that_auto_means_and_resumes_with_it(tmp_path: P
 
 
 def test_prices_may_change_on_resume_and_are_known_to_every_step(tmp_path: Path) -> None:
-    for price in (1.5, 2.5):
-        with open_session(load("chaos", [f"cost.machine_hour={price}"]), "r", str(tmp_path)) as current:
+    for settings, price in ((["cost.machine_hour=1.5"], 1.5), (["cost.machine_hour=2.5"], 2.5), ([], 1.5)):
+        with open_session(load("chaos", settings), "r", str(tmp_path)) as current:
             described, spec = current.run.history.description(), current.spec("match", 0)
         assert spec.cost["machine_hour"] == price
         assert described is not None and "cost" not in described["config"]
-        assert stored(described)["cost"]["machine_hour"] == 1.5, "run.json is written once"
+        assert described["clock"]["cost"]["machine_hour"] == 1.5, "run.json is written once"
         assert Spec(**asdict(spec)) == spec
 
 
