@@ -210,6 +210,6 @@ def identity(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def priced(config: RunConfig, description: Mapping[str, Any] | None) -> RunConfig:
-    """The configuration with the prices that the run began with, which are in the clock of its run.json, unless it has its own."""
+    """The configuration with the prices that the run began with (in the clock of its run.json), unless it has its own."""
     known = {} if description is None else description.get("clock", {}).get("cost", {})
     return config if any(config.cost.model_dump().values()) or not known else parse(dump(config) | {"cost": known})
