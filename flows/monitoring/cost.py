@@ -18,7 +18,7 @@ from flows.monitoring.spending import Spent, spent, total
 from flows.run.manifest import Manifest, Ref
 from flows.run.run import Run
 from flows.settings import Cost
-from flows.stages import START
+from flows.stages import STAGE_NAMES, START
 from flows.storage import Damaged, NotStored
 from stages.core.suites.changes import score_changes
 from stages.core.suites.statistics import Comparison
@@ -61,7 +61,7 @@ class PointCost:
     """The cost of training between two scored generations, and the gain that it brought, paired problem by problem.
 
     Attributes:
-        suite: The benchmark, and which request where there are several.
+        suite: The benchmark. It has several of these if it was scored with different numbers of problems or attempts.
         first: The earlier generation as trained; -1: the start.
         last: The later one.
         gain: Change of the greedy pass@1 in percentage points, members averaged within each problem; `stderr` its error.
@@ -125,12 +125,12 @@ class RunCost:
 
 
 def own_stages(generations: Iterable[GenerationCost]) -> dict[str, Spent]:
-    """Return what a run itself has spent on each stage, in the order in which stages first appear."""
+    """Return what a run itself has spent on each stage, in the order of a generation."""
     found: dict[str, Spent] = {}
     for one in generations:
         for name, used in one.own.items():
             found[name] = found.get(name, Spent()) + used
-    return found
+    return {name: found[name] for name in (START.name, *STAGE_NAMES) if name in found}
 
 
 def run_cost(run: Run, prices: Cost | None = None) -> RunCost:
