@@ -3,7 +3,7 @@
 import io
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -70,15 +70,12 @@ class Broken:
         return None
 
 
-NOTHING = TokenCount()
-
-
 @dataclass
 class Judging:
     """What a stage that judges wants of a backend."""
 
     broken: Broken
-    tokens: TokenCount = NOTHING
+    tokens: TokenCount = field(default_factory=TokenCount)
     progress = staticmethod(silent)
 
     def sandbox(self) -> Broken:
