@@ -14,6 +14,7 @@ from flows.commands import (
     benchmark,
     browse,
     compare,
+    cost,
     doctor,
     explain,
     export,
@@ -43,7 +44,7 @@ from stages.core.unavailable import Unavailable
 USAGE, UNREACHABLE = 2, 3
 COMMANDS = (
     *(init, explain, run, serve, worker, fork, gc, benchmark, try_prompts),
-    *(status, watch, inspect, compare, report, track, browse, fsck),
+    *(status, watch, inspect, compare, cost, report, track, browse, fsck),
     *(judge, attack, export, pretrain, bench, simulate, experiment, doctor, gpu_check),
 )
 """The commands in the order of `populora --help`."""

@@ -14,6 +14,7 @@ from flows.browser.errors import KINDS, Fault, explain
 from flows.browser.library import Library
 from flows.browser.render import environment
 from flows.browser.routes import add_routes
+from flows.monitoring.prices import of_machine
 from flows.servers.gate import LOOPBACK, Gate
 
 HEADERS = {
@@ -28,7 +29,11 @@ HEADERS = {
 
 
 def make_app(store_url: str, names: Iterable[str] = LOOPBACK) -> FastAPI:
-    """Create the browser of the store at `store_url`, which answers under `names`. Raises StoreRefused for a wrong address."""
+    """Create the browser of the store at `store_url`, which answers under `names`.
+
+    Raises StoreRefused for a wrong address, ConfigError for a price in the environment that no page could use.
+    """
+    of_machine()
     app = FastAPI(title="populora artifacts", docs_url=None, redoc_url=None, openapi_url=None)
     library, pages = Library(store_url), environment()
 

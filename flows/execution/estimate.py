@@ -6,6 +6,8 @@ from flows.config import RunConfig
 from flows.execution.decoder_shape import DecoderShape, adapter_parameters, shape_of
 from flows.execution.memory_plan import lacking, memory_lines
 from flows.execution.stage_plan import CARDS, TWO_CORES, Card, generation_seconds, spread, stage_times
+from flows.monitoring.cost_text import money_text
+from flows.monitoring.prices import of_machine
 from flows.run.retention import RetentionPolicy, expected_bytes
 
 GIB = 1024**3
@@ -34,7 +36,7 @@ def plan(config: RunConfig) -> str:
         return "\n".join([*lines, f"model            {config.model.name} is unknown: no estimate of memory and hours"])
     lines += memory_lines(config, shape, members)
     lines += _disk(config, adapter_parameters(shape, config.model.targets, config.model.rank), members)
-    return "\n".join(lines + _seconds(config, shape) + _hours(config))
+    return "\n".join(lines + _seconds(config, shape) + _hours(config) + _money(config))
 
 
 def too_small(config: RunConfig, memory: float) -> str:
@@ -120,6 +122,27 @@ def _seconds(config: RunConfig, shape: DecoderShape) -> list[str]:
         for row in rows
     ]
     return [*table, *(f"assumed          {card}" for card in dict.fromkeys(card for card, _ in machines))]
+
+
+def price_of(config: RunConfig, needed: float) -> float | None:
+    """Return the price of so many hours on one machine, with the energy of `cost.watts`; None without a price.
+
+    Raises ConfigError for a variable of this machine that cannot be used.
+    """
+    rule = of_machine(config.cost)
+    if not rule.machine_hour and not (rule.kwh and rule.watts):
+        return None
+    return needed * (rule.machine_hour + rule.kwh * rule.watts / 1000)
+
+
+def _money(config: RunConfig) -> list[str]:
+    rule = of_machine(config.cost)
+    prices = {machine: price for machine, needed in hours(config).items() if (price := price_of(config, needed)) is not None}
+    if not prices:
+        return []
+    found = ", ".join(f"{money_text({rule.currency: price})} on {machine}" for machine, price in prices.items())
+    energy = f", and {rule.watts:g} W at {rule.kwh:g} a kWh" if rule.kwh and rule.watts else ""
+    return [f"money            {found}: these hours at {rule.machine_hour:g} an hour{energy}"]
 
 
 def _hours(config: RunConfig) -> list[str]:

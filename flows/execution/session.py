@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from flows.backend import Backend
 from flows.choices import check_sources, sources
-from flows.config import PROJECT, ConfigError, RunConfig, differences, dump, with_defaults
+from flows.config import PROJECT, ConfigError, RunConfig, differences, dump, identity, priced, with_defaults
 from flows.execution import orphan_guard
 from flows.execution.parts import named_parts
 from flows.execution.preflight import cards_for
@@ -24,6 +24,7 @@ from flows.execution.run_stage import Reference, Spec, reference
 from flows.execution.slots import Slots, Tenant
 from flows.execution.stage_process import Told, interpreter
 from flows.monitoring.meter import Reading
+from flows.monitoring.prices import of_machine
 from flows.monitoring.progress import Display, to_stderr
 from flows.monitoring.run_tables import RunTables
 from flows.monitoring.working import Working
@@ -114,7 +115,8 @@ class Session:
 
     def spec(self, stage: str, generation: int | None, part: str | None = None) -> Spec:
         """Return the spec that tells another process which step to run."""
-        return Spec(self.run.store.url, self.run.run_id, stage, generation, part, self.run.epoch, self.config.generations)
+        cost = self.config.cost.model_dump()
+        return Spec(self.run.store.url, self.run.run_id, stage, generation, part, self.run.epoch, self.config.generations, cost)
 
     def done(self, stage: str, generation: int | None, part: str | None = None) -> Reference | None:
         """Return the reference of a step whose manifest and files exist."""
@@ -185,6 +187,7 @@ def open_session(
 
     Raises ConfigError when the store holds another run under this id, naming the keys that differ.
     """
+    of_machine(config.cost)  # a wrong variable is reported before anything is written
     store = open_store(store_url)
     orphan_guard.start()
     gpu_elsewhere = cluster or (elsewhere is not None and elsewhere.takes("propose"))
@@ -193,7 +196,7 @@ def open_session(
     with lease.hold(store, run_id, doing=working.record) as epoch, Display(say) as display, slots as workers:
         run = Run(store, run_id, epoch)
         known = run.history.description()
-        config = hub_models.pinned(config, known)
+        config = priced(hub_models.pinned(config, known), known)
         check_resumable(run, config)  # under the lease: before that, another process may still create or change the run
         run.describe(dump(config), versions(config, known), clock())
         with as_current(Session(config, run, workers, display, elsewhere, cluster, working)) as current:
@@ -218,14 +221,14 @@ def session() -> Session:
 def check_resumable(run: Run, config: RunConfig) -> None:
     """Raise ConfigError if the store has a run of this id that cannot be resumed with this configuration and model.
 
-    `generations` may grow. All other keys, the bytes of the base model, and the user's files that the configuration names must be
-    those that the run began with.
+    `generations` may grow, and `cost` may change. All other keys, the bytes of the base model, and the user's files that the
+    configuration names must be those that the run began with.
     """
     description = run.history.description()
     if description is None:
         return
     config = hub_models.pinned(config, description)
-    old, new = with_defaults(description["config"]), dump(config)
+    old, new = identity(with_defaults(description["config"])), identity(dump(config))
     differing = [key for key in differences(old, new) if key != "generations"]
     if differing:
         raise ConfigError(

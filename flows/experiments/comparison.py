@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from flows.config import RunConfig, differences, dump, with_defaults
+from flows.config import RunConfig, differences, dump, identity, with_defaults
 from flows.experiments.spec import Planned
 from flows.run.manifest import Json
 from flows.run.run import Run
@@ -78,7 +78,8 @@ def _gather(run: Run, planned: Planned) -> ComparedRun:
     if description is None:
         return replace(nothing, missing=("not started.",))
     known = replace(nothing, description=description)
-    unlike = [key for key in differences(with_defaults(description["config"]), dump(planned.config)) if key != "generations"]
+    found, wanted = identity(with_defaults(description["config"])), identity(dump(planned.config))
+    unlike = [key for key in differences(found, wanted) if key != "generations"]
     if unlike:
         text = f"left out: the store contains a run of this name with a different configuration ({', '.join(unlike)})."
         return replace(known, state="unlike", missing=(text,))

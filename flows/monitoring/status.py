@@ -2,7 +2,10 @@
 
 import json
 
-from flows.monitoring.run_tables import clock, health
+from flows.monitoring.cost import generation_costs, own_stages
+from flows.monitoring.cost_text import cost_line
+from flows.monitoring.run_tables import RunTables, clock, health
+from flows.monitoring.spending import total
 from flows.run.manifest import Manifest
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
@@ -24,6 +27,7 @@ def status(run: Run) -> str:
         f"lease      {holder(run)}",
         f"head       {run.history.head()}",
         f"stored     {stored(run)}",
+        f"cost       {cost_line(total(own_stages(generation_costs(RunTables(run).look())).values()))}",
         f"numbers    {numbers}",
         *(f"alarm      {alarm}" for alarm in alarms),
     ]

@@ -9,6 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flows.monitoring.cost import generation_cost
+from flows.monitoring.cost_text import cost_line
 from flows.monitoring.run_tables import RunTables
 from flows.notes.note_text import NoteData, Row, Sample
 from flows.run.addresses import Addresses
@@ -63,6 +65,7 @@ class NoteBuilder:
             earlier=[_shares(lookup(watch.of(number, "metrics"))) for number in watch.generations if number <= generation],
             pictures=self._pictures(generation),
             at=self.at,
+            cost=cost_line(generation_cost(watch, generation).total),
         )
 
     def tasks(self, generation: int) -> list[Row]:

@@ -50,6 +50,7 @@ class NoteData:
     earlier: list[tuple[float | None, float | None]]
     pictures: Mapping[str, str] = field(default_factory=dict)  # address (or data URI) by what it shows
     at: Addresses | None = None
+    cost: str = ""
 
 
 def generation_note(told: NoteData) -> str:
@@ -64,12 +65,15 @@ def generation_note(told: NoteData) -> str:
         _ratings(told),
         _births(told),
         _seconds(told.seconds),
+        f"Cost: {_inline(told.cost)}." if told.cost else "",
         *(_sample(sample, told) for sample in told.samples),
     ]
     return "\n\n".join(part for part in parts if part)
 
 
-def run_note(run_id: str, planned: int, lines: Sequence[str], alarms: Sequence[str], at: Addresses | None) -> str:
+def run_note(
+    run_id: str, planned: int, lines: Sequence[str], alarms: Sequence[str], at: Addresses | None, cost: Sequence[str] = ()
+) -> str:
     """Return the rolling summary of a run: its newest generations, newest first, and its alarms."""
     parts = [
         f"# {run_id}",
@@ -77,6 +81,7 @@ def run_note(run_id: str, planned: int, lines: Sequence[str], alarms: Sequence[s
         f"{len(lines)} of {planned} generations shown, newest first." if lines else "No generation is done yet.",
         fence("\n".join(reversed(lines))) if lines else "",
         "\n".join(f"- **Alarm** {_inline(alarm)}" for alarm in alarms),
+        "\n".join(f"- {_inline(text)}" for text in cost),
     ]
     return "\n\n".join(part for part in parts if part)
 

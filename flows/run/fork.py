@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from flows.config import ConfigError, RunConfig, apply_setting, differences, dump, parse, with_defaults
+from flows.config import ConfigError, RunConfig, apply_setting, differences, dump, identity, parse, with_defaults
 from flows.run.history import History
 from flows.run.lease import hold
 from flows.run.manifest import Manifest, Ref, digest, manifest_uri
@@ -54,7 +54,9 @@ def fork(parent: Run, run_id: str, generation: int, settings: Iterable[str], ver
 def _check_free(made: Run, origin: Mapping[str, Any], config: RunConfig) -> None:
     """Raise StoreRefused if the id belongs to another run; an unfinished copy of the same fork may be completed."""
     found = made.history.description()
-    if found is not None and (found["versions"].get("forked_from") != origin or with_defaults(found["config"]) != dump(config)):
+    if found is None:
+        return
+    if found["versions"].get("forked_from") != origin or identity(with_defaults(found["config"])) != identity(dump(config)):
         raise StoreRefused(f"run {made.run_id} already exists in {made.store.url}; choose another id for the fork")
 
 
