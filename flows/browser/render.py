@@ -9,6 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from flows.report.report_page import CSS
+from flows.run import form_links
 from flows.run.addresses import Addresses
 from stages.core.highlight import python_html, visible
 
@@ -37,6 +38,7 @@ def environment() -> Environment:
         "digest": digest,
     }
     made.globals["at"] = Addresses()
+    made.globals["forms"] = form_links.of_environment()  # none in a browser that no UI belongs to
     return made
 
 

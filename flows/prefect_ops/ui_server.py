@@ -16,6 +16,7 @@ from typing import Any
 import uvicorn
 
 from flows.execution import gc_tuning
+from flows.prefect_ops.form_server import FormServer
 from flows.servers.gate import Gate, names_of
 from flows.servers.login_link import Entrance
 
@@ -97,8 +98,8 @@ def take_turns() -> None:
 
 
 def walled(app: Any, host: str, password: str) -> Any:
-    """Return Prefect's application behind the gate, the login link and the policy."""
-    return Gate(Entrance(PolicyHeaders(app), password), names_of(host), closed=("/api", "/docs", "/openapi.json"))
+    """Return Prefect's application behind the gate, the login link, the links to forms and the policy."""
+    return Gate(Entrance(FormServer(PolicyHeaders(app)), password), names_of(host), closed=("/api", "/docs", "/openapi.json"))
 
 
 def main() -> None:
