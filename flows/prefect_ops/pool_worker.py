@@ -91,6 +91,7 @@ def _end(worker: "subprocess.Popen[bytes]", runs: list[int]) -> None:
 
 def _sweep(pool: str) -> None:
     from flows.execution import flow_cleanup
+    from flows.notes import endings
 
     watch = flow_cleanup.SilentRuns([pool])
     while True:
@@ -98,6 +99,7 @@ def _sweep(pool: str) -> None:
         try:
             watch.crash_the_silent()
             flow_cleanup.sweep([pool])
+            endings.explain_lost()
         except Exception as error:  # the server may be unreachable for a while; the next sweep tries again
             print(f"sweep: {type(error).__name__}: {error}", file=sys.stderr)
 
