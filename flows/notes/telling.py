@@ -2,7 +2,7 @@
 
 For each address there is a Prefect block, and for each event an automation that sends to it. A server that stays up runs its
 automations. The private server of one command ends with the run, so there the run's own process reads the same automations and
-sends the message (`HERE` is set). A message never fails a run, nor delays it for long: a fault is one warning without the address.
+sends the message (`HERE` is set). A message never fails a run, nor delays it for long: a fault is one warning, without address.
 """
 
 import logging
