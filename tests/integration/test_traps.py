@@ -26,8 +26,8 @@ from flows.execution import pools, session
 from flows.execution.stage_process import StageFailed
 from flows.notes import publish as notes
 from flows.prefect_ops import flows as flows_
-from flows.prefect_ops.forms import FORMS
 from flows.prefect_ops import prefect_api, ui_server
+from flows.prefect_ops.forms import FORMS
 from flows.stages import STAGE_NAMES
 
 FLOWS = [train.train, generation.run_generation, flows_.benchmark, flows_.report, *FORMS.values(), pools.stage]

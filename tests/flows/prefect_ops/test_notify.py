@@ -10,6 +10,7 @@ import pytest
 from prefect.client.orchestration import get_client
 from prefect.states import Crashed, Running
 
+from flows import cli
 from flows.config import ConfigError
 from flows.notes import endings, telling
 from flows.notes.end_text import HERE
@@ -66,6 +67,26 @@ def test_a_wrong_address_is_refused_and_never_said(kind: str, url: str) -> None:
     with pytest.raises(ConfigError) as refused:
         notify.apprise_address(kind, url)
     assert "SECRET" not in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["slack"], "--url-from-env NAME or --url-from-stdin"),
+        (["slack", "--url-from-env", "NO_SUCH_VARIABLE"], "the variable NO_SUCH_VARIABLE holds no address"),
+        (["webhook", "--url-from-env", "ADDRESS", "--on", "crash,ned"], "write some of crash, end, alarm"),
+        (["slack", "--url-from-env", "ADDRESS"], "starts with https://hooks.slack.com/services/"),
+        (["remove"], "say which one with --name"),
+        (["remove", "--name", "../x"], "lower-case letters, digits and dashes only"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_line_and_starts_no_server(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADDRESS", "https://example.org/SECRET")
+    assert cli.main(["notify", *words]) == 2
+    printed = capsys.readouterr().err
+    assert said in printed and printed.count("\n") == 1 and "SECRET" not in printed
 
 
 @pytest.mark.flow
