@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from uuid import UUID
 
 from prefect.blocks.core import Block
-from prefect.blocks.notifications import AppriseNotificationBlock
 from prefect.client.orchestration import get_client
 from prefect.events.actions import SendNotification
 from prefect.events.schemas.automations import Automation
@@ -23,17 +22,6 @@ EVENTS = ("crash", "end", "alarm")
 PREFIX = "populora tells "
 PATIENCE = 20.0
 _LOG = logging.getLogger("populora.notes")
-
-
-class AppriseAddress(AppriseNotificationBlock):
-    """Any address that Apprise knows, such as `mailto` for an SMTP server or `json` for a webhook.
-
-    Prefect's own block for webhooks writes the address into the log when the other side answers with an error.
-    """
-
-    _block_type_name = "Apprise Address"
-    _block_type_slug = "apprise-address"
-    _description = "Sends notifications to an Apprise URL: e-mail through an SMTP server, a webhook, and others."
 
 
 def title(name: str, event: str) -> str:

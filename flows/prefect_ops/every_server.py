@@ -45,11 +45,15 @@ def _servers(home: Path) -> Iterator[tuple[str, AbstractContextManager[None]]]:
     plain = Path(os.environ.get("PREFECT_HOME", PROJECT / ".cache" / "prefect"))
     yield "populora run", _private(plain)
     running = serve.address(home)
+    if running is not None and not serve.alive(running):
+        running = None
     yield "populora serve", _private(home / "prefect") if running is None else _client_of(f"{running['url']}/api", home)
 
 
 @contextmanager
 def _private(folder: Path) -> Iterator[None]:
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)  # its database has addresses, and the key to them
     with ExitStack() as stack:
         _, wait = stack.enter_context(own_server(folder, {}, "--alone"))
         wait()

@@ -15,8 +15,9 @@ from prefect.events.schemas.automations import AutomationCore, EventTrigger, Pos
 from pydantic import SecretStr
 
 from flows.config import ConfigError
+from flows.notes.apprise_block import AppriseAddress
 from flows.notes.publish import NEWS
-from flows.notes.telling import EVENTS, AppriseAddress, blocks, send, title, told
+from flows.notes.telling import EVENTS, blocks, send, title, told
 from flows.store.file_store import RUN_ID
 
 KINDS = ("slack", "webhook", "email")

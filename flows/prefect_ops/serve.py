@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -206,8 +206,13 @@ def sign_in(url: str, home: Path = HOME) -> None:
     there = address(home)
     if prefect_api.PASSWORD in os.environ or there is None or f"{there['url']}/api" != url:
         return
-    if Path(f"/proc/{there['pid']}").exists() or not Path("/proc/self").exists():  # otherwise another process took its port
+    if alive(there):  # otherwise another process took its port
         os.environ[prefect_api.PASSWORD] = password(home)
+
+
+def alive(there: Mapping[str, str]) -> bool:
+    """Return whether the process of this address lives, as far as this machine can tell."""
+    return Path(f"/proc/{there['pid']}").exists() or not Path("/proc/self").exists()
 
 
 def _note(plan: ServeOptions) -> Path:

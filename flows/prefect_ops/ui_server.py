@@ -121,7 +121,7 @@ def main() -> None:
         os.environ.setdefault("PREFECT_UI_STATIC_DIRECTORY", os.path.join(home, "ui"))
     from prefect.server.api.server import create_app  # noqa: PLC0415  reads the settings on import
 
-    importlib.import_module("flows.notes.telling")  # the server finds its kind of block when an automation sends to one
+    importlib.import_module("flows.notes.apprise_block")  # otherwise its automations cannot send to blocks of this kind
     take_turns()
     app = walled(create_app(final=True, ephemeral=arguments.alone), arguments.host, password)
     level = os.environ.get("PREFECT_SERVER_LOGGING_LEVEL", "warning").lower()
