@@ -16,8 +16,11 @@ from prefect.client.orchestration import get_client
 from prefect.events.actions import SendNotification
 from prefect.events.schemas.automations import Automation
 
+from flows.notes import apprise_block
 from flows.notes.end_text import HERE
 
+BLOCKS = (apprise_block.AppriseAddress,)
+"""Kinds of blocks beside Prefect's own: it can load those of classes that this process has imported."""
 EVENTS = ("crash", "end", "alarm")
 PREFIX = "populora tells "
 PATIENCE = 20.0
