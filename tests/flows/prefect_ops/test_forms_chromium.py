@@ -1,4 +1,4 @@
-"""A real browser follows the links of notes and pages to forms that are filled in, and submits them: fork, restart, benchmark, compare.
+"""A real browser follows links to forms that are filled in, and submits them: fork, restart, benchmark, compare.
 
 What the forms start ends with the bytes that the command line gives. `POPULORA_PICTURES` names a folder for what the browser saw.
 """
