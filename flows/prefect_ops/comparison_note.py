@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import urlencode
 
 from flows.config import differences, with_defaults
 from flows.monitoring.run_tables import RunTables
@@ -20,8 +21,10 @@ def comparison_note(runs: Sequence[Run], at: Addresses | None = None) -> str:
     rows = [_standing(run) for run in runs]
     lines = [_line("", names), _line("---", ["---"] * len(runs))]
     lines += [_line(name, [row.get(name, "–") for row in rows]) for name in dict.fromkeys(key for row in rows for key in row)]
-    parts = [f"# {', '.join(run.run_id for run in runs)}", "\n".join(lines), "## Settings that differ", _settings(runs, names)]
-    return "\n\n".join(parts)
+    query = urlencode([("run", run.run_id) for run in runs])
+    whole = [f"[Curves, scores and costs in the artifact browser]({at.runs()}compare?{query})"] if at else []
+    heading = f"# {', '.join(run.run_id for run in runs)}"
+    return "\n\n".join([heading, *whole, "\n".join(lines), "## Settings that differ", _settings(runs, names)])
 
 
 def _standing(run: Run) -> dict[str, str]:

@@ -92,7 +92,8 @@ def test_a_comparison_is_a_note(store: str) -> None:
 def test_a_comparison_links_to_the_browser_and_shows_settings_as_text(store: str) -> None:
     runs = [Run(open_store(store), run_id) for run_id in ("one", "two")]
     at = Addresses("http://127.0.0.1:8750")
-    assert "[two](http://127.0.0.1:8750/runs/two)" in comparison_note(runs, at)
+    note = comparison_note(runs, at)
+    assert "[two](http://127.0.0.1:8750/runs/two)" in note and "(http://127.0.0.1:8750/compare?run=one&run=two)" in note
     nasty = CONFIG.model_copy(update={"reward": CONFIG.reward.model_copy(update={"rule": "a|`<script>`\n# x.py:f"})})
     with hold(open_store(store), "nasty") as epoch:
         example_run.build(Run(open_store(store), "nasty", epoch), 0, nasty)
