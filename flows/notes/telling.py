@@ -9,6 +9,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterator
+from contextvars import copy_context
 from uuid import UUID
 
 from prefect.blocks.core import Block
@@ -60,7 +61,8 @@ def tell_from_here(event: str, subject: str, text: str) -> None:
     """Send a message to everybody who is to be told of the event, if this process has to do it; wait a while at most."""
     if not os.environ.get(HERE):
         return
-    thread = threading.Thread(target=_tell, args=(event, subject, text), name="tell", daemon=True)
+    context = copy_context()  # which server is Prefect's
+    thread = threading.Thread(target=context.run, args=(_tell, event, subject, text), name="tell", daemon=True)
     thread.start()
     thread.join(PATIENCE)
     if thread.is_alive():

@@ -7,6 +7,7 @@ pages fill in a whole form (flows.run.form_links).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import DeploymentUpdate
@@ -21,7 +22,7 @@ from flows.stages import STAGE_NAMES
 from flows.storage import Damaged, NotStored, Store, StoreRefused, open_store
 from flows.store.file_store import RUN_ID
 
-FORMS = {
+FORMS: dict[str, Any] = {
     "fork": flows_.fork,
     "restart": flows_.restart,
     "benchmark-member": flows_.benchmark_member,
