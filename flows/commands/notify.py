@@ -21,7 +21,7 @@ def add(command: Add) -> None:
     parser = command(
         "notify", "Tell of crashes, ends and alarms by e-mail, Slack or a webhook: set up, test, list, remove.", notify
     )
-    parser.add_argument("action", choices=ACTIONS, metavar="ACTION", help="slack, webhook or email to set up; test, list, remove")
+    parser.add_argument("what", choices=ACTIONS, metavar="ACTION", help="slack, webhook or email to set up; test, list, remove")
     parser.add_argument("--name", default="", help="name of the address (default: slack, webhook or email; test: every one)")
     parser.add_argument("--on", default="crash,end,alarm", metavar="EVENTS", help="crash, end, alarm, with commas (default: all)")
     _add_secret(parser)
@@ -42,7 +42,7 @@ def notify(arguments: Namespace) -> int:
     quiet()
     from flows.prefect_ops import notify as addresses
 
-    name, action, home = arguments.name, arguments.action, arguments.home.absolute() if arguments.home else HOME
+    name, action, home = arguments.name, arguments.what, arguments.home.absolute() if arguments.home else HOME
     if name:
         addresses.check_name(name)
     if action == "list":
@@ -89,10 +89,10 @@ def _secret(arguments: Namespace) -> str:
     elif arguments.url_from_env:
         address = os.environ.get(arguments.url_from_env, "")
     else:
-        raise ConfigError(f"{arguments.action}: give the address with --url-from-env NAME or --url-from-stdin")
+        raise ConfigError(f"{arguments.what}: give the address with --url-from-env NAME or --url-from-stdin")
     if not address.strip():
         where = "standard input" if arguments.url_from_stdin else f"the variable {arguments.url_from_env}"
-        raise ConfigError(f"{arguments.action}: {where} holds no address")
+        raise ConfigError(f"{arguments.what}: {where} holds no address")
     return address.strip()
 
 
