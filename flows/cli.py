@@ -24,6 +24,7 @@ from flows.commands import (
     init,
     inspect,
     judge,
+    notify,
     pretrain,
     report,
     run,
@@ -43,7 +44,7 @@ from stages.core.unavailable import Unavailable
 
 USAGE, UNREACHABLE = 2, 3
 COMMANDS = (
-    *(init, explain, run, serve, worker, fork, gc, benchmark, try_prompts),
+    *(init, explain, run, serve, worker, notify, fork, gc, benchmark, try_prompts),
     *(status, watch, inspect, compare, cost, report, track, browse, fsck),
     *(judge, attack, export, pretrain, bench, simulate, experiment, doctor, gpu_check),
 )

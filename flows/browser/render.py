@@ -7,6 +7,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from flows.run import form_links
 from flows.run.addresses import Addresses
 from stages.core.highlight import python_html, visible
 
@@ -35,6 +36,7 @@ def environment() -> Environment:
         "digest": digest,
     }
     made.globals["at"] = Addresses()
+    made.globals["forms"] = form_links.of_environment()  # none in a browser that no UI belongs to
     return made
 
 

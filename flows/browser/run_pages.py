@@ -64,6 +64,7 @@ def generation_page(library: Library, run_id: str, generation: int | None) -> Js
         "missing": [stage for stage in REQUIRED if generation is not None and stage not in spent],
         "tables": [ref for manifest in stages for ref in manifest.outputs if ref.uri.endswith(".parquet")],
         "seconds": sum(spent.values()),
+        "planned": int((run.history.description() or {}).get("config", {}).get("generations", 0)),
         "numbers": None if generation is None else _generation_row(watch, generation, alarms),
         "statuses": [] if generation is None else _statuses(lookup(watch.of(generation, "metrics"))),
         "ratings": [] if generation is None else watch.of(generation, "ratings").to_pylist(),

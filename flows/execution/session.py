@@ -124,9 +124,14 @@ class Session:
         return reference(finished) if finished is not None and self.run.holds(finished) else None
 
     def parts(self, stage: str, generation: int) -> list[tuple[str, str]]:
-        """Return a stage's parts, each with its members: groups of an update, shards of generation; none if it runs whole."""
+        """Return a stage's parts, each with its members: groups of an update, shards of generation; none if it runs whole.
+
+        A stage that a fork shares has none either: with the fork's own settings it might have others.
+        """
         io = StageIO(self.run, stage, generation, None, self.config.model.name, self.config.model.alpha)
-        return named_parts(io, self.config)
+        found = named_parts(io, self.config)
+        shared = self.run.manifest(stage, generation) if found else None
+        return [] if shared is not None and any(ref.origin for ref in shared.outputs) else found
 
     def spreads(self, stage: str) -> bool:
         """Return whether a stage's parts run at the same time: on other machines, or on this machine's cards."""

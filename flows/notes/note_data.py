@@ -14,6 +14,7 @@ from flows.monitoring.cost_text import cost_line
 from flows.monitoring.run_tables import RunTables
 from flows.notes.note_text import NoteData, Row, Sample
 from flows.run.addresses import Addresses
+from flows.run.form_links import FormLinks
 from flows.run.manifest import folder_of
 from flows.run.run import Run
 from flows.run.table_reader import rows
@@ -39,8 +40,8 @@ _POINTS = {
 class NoteBuilder:
     """Collects the data of each generation's notes. Keeps what the curves need from earlier generations."""
 
-    def __init__(self, run: Run, planned: int, base: str = "") -> None:
-        self.run, self.planned = run, planned
+    def __init__(self, run: Run, planned: int, base: str = "", forms: FormLinks | None = None) -> None:
+        self.run, self.planned, self.forms = run, planned, forms or FormLinks()
         self.at = Addresses(base) if base else None
         self.watch = RunTables(run)
         self._points: dict[str, dict[int, pa.Table]] = {name: {} for name in _POINTS}
@@ -66,6 +67,7 @@ class NoteBuilder:
             pictures=self._pictures(generation),
             at=self.at,
             cost=cost_line(generation_cost(watch, generation).total),
+            forms=self.forms,
         )
 
     def tasks(self, generation: int) -> list[Row]:

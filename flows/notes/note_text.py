@@ -12,6 +12,8 @@ from typing import Any
 
 from flows.monitoring.alarms import Alarm
 from flows.run.addresses import Addresses
+from flows.run.form_links import FormLinks
+from flows.stages import STAGE_NAMES
 from stages.analysis.summary import KINDS
 from stages.core.highlight import visible
 
@@ -51,6 +53,7 @@ class NoteData:
     pictures: Mapping[str, str] = field(default_factory=dict)  # address (or data URI) by what it shows
     at: Addresses | None = None
     cost: str = ""
+    forms: FormLinks = field(default_factory=FormLinks)
 
 
 def generation_note(told: NoteData) -> str:
@@ -58,6 +61,7 @@ def generation_note(told: NoteData) -> str:
     parts = [
         f"# {told.run_id}, generation {told.generation} of {told.planned}",
         _links(told),
+        _forms(told),
         *(f"> **Alarm** {_inline(str(alarm))}" for alarm in told.alarms),
         _numbers(told),
         _refused(told.values),
@@ -155,6 +159,25 @@ def _links(told: NoteData) -> str:
         "figures": told.at.figures(told.run_id),
     }
     return "In the artifact browser: " + " · ".join(f"[{name}]({address})" for name, address in pages.items())
+
+
+def _forms(told: NoteData) -> str:
+    """Return the links that open forms of the UI, filled in with this generation, its stages and its fittest members."""
+    if not told.forms:
+        return ""
+    run_id, number = told.run_id, told.generation
+    done = [stage for stage in STAGE_NAMES if stage in told.seconds]
+    ratings = rating_rows(told.ratings)
+    best = {row["role"]: row["weights"] for row in reversed(ratings)}
+    lines = [
+        f"[Fork from here]({told.forms.fork(run_id, number, told.planned)})",
+        "Restart from: " + " · ".join(f"[{stage}]({told.forms.restart(run_id, number, stage)})" for stage in done)
+        if done
+        else "",
+        "Benchmark: " + " · ".join(f"[{one}]({told.forms.benchmark(run_id, one)})" for one in best.values()) if best else "",
+        f"[Compare with other runs]({told.forms.compare([run_id])})",
+    ]
+    return "\n".join(f"- {line}" for line in lines if line)
 
 
 def _numbers(told: NoteData) -> str:

@@ -18,6 +18,7 @@ from flows.monitoring.cost import cost_so_far
 from flows.monitoring.cost_text import cost_line, point_text
 from flows.notes.note_data import NoteBuilder
 from flows.notes.note_text import NoteData, generation_note, match_rows, rating_rows, run_note
+from flows.run import form_links
 from flows.run.run import Run
 from flows.storage import open_store
 from stages.analysis.summary import generation_line
@@ -108,4 +109,4 @@ def _serve(teller: NoteBuilder, asked: Iterable[str]) -> None:
 
 if __name__ == "__main__":
     store, run_id, planned, browser = sys.argv[1:]
-    _serve(NoteBuilder(Run(open_store(store), run_id), int(planned), browser), sys.stdin)
+    _serve(NoteBuilder(Run(open_store(store), run_id), int(planned), browser, form_links.of_environment()), sys.stdin)
