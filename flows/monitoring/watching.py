@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flows.monitoring import live_text
+from flows.monitoring.meter import duration
 from flows.monitoring.live import LiveState, Tail
 from flows.run.lease import STALE_SECONDS
 from flows.storage import StoreUnavailable
@@ -128,7 +129,7 @@ def _stages(state: LiveState) -> Table:
     grid.add_column("time", justify="right", no_wrap=True)
     grid.add_column("counts", ratio=1, no_wrap=True, overflow="ellipsis")
     for one in state.done:
-        grid.add_row(one.stage, live_text.duration(one.seconds), Text(live_text.counts_text(one.counts)))
+        grid.add_row(one.stage, duration(one.seconds), Text(live_text.counts_text(one.counts)))
     return grid
 
 

@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextvars import copy_context
+from typing import Any
 from uuid import UUID
 
 from prefect.blocks.core import Block
@@ -49,9 +50,9 @@ def blocks(found: Automation) -> Iterator[UUID]:
 def send(block_id: UUID, subject: str, text: str) -> str:
     """Send a message; return what went wrong, or an empty text. Never says the address."""
     try:
-        block = Block.load_from_ref(block_id)
-        with block.raise_on_failure():  # type: ignore[attr-defined]
-            block.notify(text, subject)  # type: ignore[attr-defined]
+        block: Any = Block.load_from_ref(block_id)
+        with block.raise_on_failure():
+            block.notify(text, subject)
     except Exception as error:  # the other side, the network, a block that was changed by hand
         return f"the message was not sent ({type(error).__name__})"
     return ""

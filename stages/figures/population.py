@@ -93,9 +93,9 @@ def heat_map(matches: pa.Table, grades: pa.Table) -> Plate:
     for row, column in np.argwhere(np.isfinite(rates)).tolist():
         _cell(ax, row, column, cells[row][column], float(norm(rates[row, column])), len(students))
     ax.pcolormesh(rates, cmap="cividis", norm=norm, edgecolors="none")
-    for teacher, row in zip(teachers, cells, strict=True):
-        means, errors = [100 * cell.mean for cell in row], [100 * cell.stderr for cell in row]
-        note(ax, teacher, ROLE["teacher"], students, means, errors, [cell.clusters for cell in row], drawn="cells")
+    for teacher, met_by in zip(teachers, cells, strict=True):
+        means, errors = [100 * cell.mean for cell in met_by], [100 * cell.stderr for cell in met_by]
+        note(ax, teacher, ROLE["teacher"], students, means, errors, [cell.clusters for cell in met_by], drawn="cells")
     _name_cells(ax, teachers, students)
     tasks = met.group_by(["generation", "teacher_id", "student_id", "task_id"]).aggregate([]).num_rows
     caption = (
