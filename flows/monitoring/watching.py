@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from flows.monitoring import live_text
-from flows.monitoring.meter import duration
 from flows.monitoring.live import LiveState, Tail
+from flows.monitoring.meter import duration
 from flows.run.lease import STALE_SECONDS
 from flows.storage import StoreUnavailable
 from stages.core.highlight import visible
