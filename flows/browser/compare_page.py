@@ -4,21 +4,17 @@ import hashlib
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-from markupsafe import Markup
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from flows.browser.errors import BadRequest
+from flows.browser.figure_pages import shown_figure
 from flows.browser.library import Library
 from flows.compare.best_members import descent
 from flows.compare.scores import PairedScores
 from flows.compare.side_by_side import CURVES, MOST, Comparer, Side, SideBySide
 from flows.run.manifest import Json
 from stages.core.highlight import visible
-
-if TYPE_CHECKING:
-    from stages.figures.plates import Plate
 
 FEW = 4  # curves that the page shows first, after those of the benchmarks
 FIGURES = 400  # kept in memory
@@ -91,19 +87,12 @@ class ComparePages:
             if key in self._drawn:
                 self._drawn.move_to_end(key)
                 return self._drawn[key]
-        drawn = _figure(overlay(rows, runs, name, text, by), picture)
+        drawn = shown_figure(overlay(rows, runs, name, text, by), picture)
         with self._lock:
             self._drawn[key] = drawn
             while len(self._drawn) > FIGURES:
                 self._drawn.popitem(last=False)
         return drawn
-
-
-def _figure(plate: "Plate", picture: Callable[["Plate"], str]) -> Json:
-    """Return a figure for the page, without matplotlib's style element: it is in our style sheet, and a page may have none."""
-    before, start, rest = picture(plate).partition("<style")
-    bare = before + rest.partition("</style>")[2] if start else before
-    return {"name": plate.name, "question": plate.question, "caption": visible(plate.caption), "picture": Markup(bare)}
 
 
 def _newest(run: Side, suite: str) -> Any:

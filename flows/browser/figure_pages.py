@@ -50,7 +50,7 @@ class FigureCache:
 
         if len(rows) < 2:
             return None
-        return self._kept((run.history.head(), str(rows[0]["member_id"])), lambda: _shown(member_curve(rows), picture))
+        return self._kept((run.history.head(), str(rows[0]["member_id"])), lambda: shown_figure(member_curve(rows), picture))
 
     def ratings(self, run: Run) -> Json | None:
         """Return the rating curves of all members; None if the run is too large."""
@@ -85,7 +85,7 @@ class FigureCache:
         from flows.report.report_figures import EVERY, picture  # noqa: PLC0415 (matplotlib)
 
         gathered = self._gather(run)
-        return self._kept((gathered.head, f"figure {name}"), lambda: _shown(EVERY[name](gathered), picture))
+        return self._kept((gathered.head, f"figure {name}"), lambda: shown_figure(EVERY[name](gathered), picture))
 
     def _kept(self, key: tuple[str, str], draw: Callable[[], Json]) -> Json:
         with self._lock:
@@ -124,7 +124,8 @@ def too_large(run: Run) -> str:
     return ""
 
 
-def _shown(plate: Any, picture: Callable[[Any], str]) -> Json:
+def shown_figure(plate: Any, picture: Callable[[Any], str]) -> Json:
+    """Return a drawn figure for a page: the picture, its words and its numbers."""
     from flows.browser.figure_numbers import numbers, tables, zooms  # noqa: PLC0415 (matplotlib)
 
     # matplotlib's style element is in our style sheet: a page may not contain its own.

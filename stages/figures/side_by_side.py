@@ -10,7 +10,7 @@ import numpy as np
 
 from stages.figures.comparison import COLOURS, UNITS
 from stages.figures.comparison import CURVES as TEXTS
-from stages.figures.plates import MANY, Plate, canvas, label, legend
+from stages.figures.plates import MANY, Plate, canvas, label, legend, note
 
 DASHES = ("-", "--", "-.", ":")
 Row = Mapping[str, Any]
@@ -54,6 +54,8 @@ def _line(ax: Any, rows: Sequence[Row], by: str, colour: str, dashes: str) -> No
     ax.fill_between(x, mean - reach, mean + reach, color=colour, alpha=0.18, linewidth=0)
     marker = "o" if len(x) <= MANY else ""
     ax.plot(x, mean, color=colour, linestyle=dashes, marker=marker, markersize=3.2, linewidth=1.5, label=rows[0]["run"])
+    counts = [row["n"] for row in rows]
+    note(ax, rows[0]["run"], colour, x, mean, reach, [] if None in counts else counts, dashes)
     if len(x) == 1 and reach[0]:
         ax.errorbar(x, mean, reach, color=colour, linewidth=1.2, capsize=2)
 
