@@ -99,7 +99,7 @@ def test_what_holds_between_fields_is_refused_too() -> None:
 
 def test_a_stage_flow_takes_what_the_run_sends() -> None:
     properties = schema_of(stage)["properties"]
-    assert list(properties) == ["store", "run_id", "stage", "generation", "part", "epoch", "generations", "version"]
+    assert list(properties) == ["store", "run_id", "stage", "generation", "part", "epoch", "generations", "cost", "version"]
 
 
 @pytest.mark.parametrize("flow", [train, benchmark, report, fork, restart, benchmark_member, compare, stage])

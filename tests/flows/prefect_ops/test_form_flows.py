@@ -54,7 +54,7 @@ def test_wrong_values_are_refused_in_one_line_and_nothing_is_written(store: str)
     for wrong, said in (
         (lambda: fork("nobody", "x", 0, store), "there is no run nobody"),
         (lambda: fork("one", "two", 0, store), "run two already exists"),
-        (lambda: fork("one", "x", 7, store), "has not finished generation 7"),
+        (lambda: fork("one", "x", 7, store, ["generations=20"]), "has not finished generation 7"),
         (lambda: fork("one", "x", 0, store, ["model.name=/etc"]), "a fork shares artifacts"),
         (lambda: restart("one", "x", 1, "slove", store), "did you mean solve"),
     ):
