@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
+from prefect.exceptions import ParameterTypeError
 
 from flows.config import ConfigError
 from flows.prefect_ops import deployments
@@ -66,7 +67,7 @@ def test_wrong_values_are_refused_in_one_line_and_nothing_is_written(store: str)
         lambda: fork("one", "a/b", 0, store),
         lambda: compare(["one", "../x"], store),
     ):
-        with pytest.raises(ValueError, match="pattern"):
+        with pytest.raises(ParameterTypeError, match="pattern"):
             wrong()
     assert open_store(store).list("", hidden=True) == before
 
