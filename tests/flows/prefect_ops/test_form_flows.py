@@ -51,7 +51,7 @@ def test_a_fork_and_a_restart_are_handed_to_the_deployment_that_trains(store: st
 
 @pytest.mark.flow
 def test_wrong_values_are_refused_in_one_line_and_nothing_is_written(store: str) -> None:
-    before = open_store(store).list("", hidden=True)
+    before = open_store(store).list("")
     for wrong, said in (
         (lambda: fork("nobody", "x", 0, store), "there is no run nobody"),
         (lambda: fork("one", "two", 0, store), "run two already exists"),
@@ -69,7 +69,7 @@ def test_wrong_values_are_refused_in_one_line_and_nothing_is_written(store: str)
     ):
         with pytest.raises(ParameterTypeError, match="pattern"):
             wrong()
-    assert open_store(store).list("", hidden=True) == before
+    assert open_store(store).list("") == before
 
 
 @pytest.mark.flow
