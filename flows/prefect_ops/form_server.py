@@ -54,9 +54,10 @@ async def _deployment(form: str) -> tuple[str, dict[str, Any]] | None:
     from prefect.server.database import provide_database_interface  # noqa: PLC0415  after the settings
     from prefect.server.models.deployments import read_deployment_by_name  # noqa: PLC0415
 
+    read: Any = read_deployment_by_name  # its decorator hides its type
     database = provide_database_interface()
     async with database.session_context() as session:
-        found = await read_deployment_by_name(session=session, name=form, flow_name=form)
+        found = await read(session=session, name=form, flow_name=form)
         return None if found is None else (str(found.id), dict(found.parameters))
 
 

@@ -152,6 +152,7 @@ def _asking(name: str, ask: Any) -> Any:
     )
 
     where = f"model.name: {name} from https://huggingface.co/{name}"
+    silent: tuple[type[Exception], ...] = (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, *http_faults(), OSError)
     try:
         return ask()
     except GatedRepoError as error:
@@ -160,7 +161,7 @@ def _asking(name: str, ask: Any) -> Any:
         ) from error
     except RepositoryNotFoundError as error:
         raise ConfigError(f"{where}: the model does not exist or requires a token (HF_TOKEN)") from error
-    except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, *http_faults(), OSError) as error:
+    except silent as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
         raise EngineUnavailable(
             f"{where}: {reason}; check the network, or download the model elsewhere and give its folder"
