@@ -75,6 +75,7 @@ def follow(page: chromium.Page, service: Service, address: str, link: str, pictu
     page.value(f"document.querySelector({json.dumps(link)}).click()")
     page.until("location.pathname.startsWith('/v2/deployments/deployment/')")
     page.until(f"{TEXT}.includes('Parameters') && {TEXT}.includes('Submit')")
+    page.until("document.querySelectorAll('input, textarea').length > 2")  # the fields come after the frame
     page.picture(picture.with_name(f"{picture.name}-form.png"))
     return str(page.value(f"{TEXT} + [...document.querySelectorAll('input, textarea')].map(one => one.value).join(' ')"))
 
