@@ -46,6 +46,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checkout", type=existing, default="", help="with --model: another checkout, whose engine is measured as a rival"
     )
+    parser.add_argument(
+        "--no-generate", action="store_true", help="with --model: leave model_generate out; on a CPU it takes most of the time"
+    )
 
 
 def existing(text: str) -> str:
@@ -66,7 +69,9 @@ def measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
         "device": arguments.device,
         "adapters": arguments.against,
     }
-    places = {"ours": (sys.executable, PROJECT, "transformers"), "model_generate": (sys.executable, PROJECT, "generate")}
+    places = {"ours": (sys.executable, PROJECT, "transformers")}
+    if not arguments.no_generate:
+        places["model_generate"] = (sys.executable, PROJECT, "generate")
     if arguments.vllm_python:
         places["vllm"] = (arguments.vllm_python, PROJECT, "vllm")
     if arguments.checkout:

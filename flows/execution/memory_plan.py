@@ -21,7 +21,7 @@ SPARE = 0.05  # of a card: what fragmentation takes
 CONTEXT = 0.5e9  # of each process that uses a GPU
 ASLEEP = 1.5e9  # what vLLM keeps of a card while it sleeps: its context and its graphs
 CHUNK = 2**26  # logits at once: CHUNK_ELEMENTS of stages.core.training.loss
-BLOCKS = 5 * 4  # bytes of a logit while its chunk is reduced: five blocks in fp32, four without an entropy bonus
+REDUCED = 3 * 4  # bytes of a logit while a GPU reduces its chunk: three blocks in fp32, two without an entropy bonus
 PASS = 2**29  # of the widest activations while prompts are read: PASS_BYTES of stages.core.engines.decoding
 BACKWARD = 1.3  # a recomputed layer with the gradients inside it, in activations of one layer
 
@@ -96,7 +96,7 @@ def shared_process(config: RunConfig, shape: DecoderShape, members: int) -> list
     trained = {"adapters": float(stored * parameters * _trained(config, members))}
     return [
         Moment("rollout", base | {"adapters": 4.0 * parameters * members, "cache": cache, "prompt pass": reading}),
-        Moment("update", base | trained | _update(config, shape, members)),
+        Moment("update", base | trained | _update(config, shape, members, 0 if on_cpu else REDUCED)),
     ]
 
 
@@ -111,7 +111,7 @@ def beside_vllm(config: RunConfig, shape: DecoderShape, members: int, card: floa
             "update",
             {"vLLM asleep": ASLEEP, "adapters": 4.0 * parameters * _trained(config, members)}
             | trainer
-            | _update(config, shape, members),
+            | _update(config, shape, members, REDUCED),
         ),
     ]
 
@@ -130,12 +130,13 @@ def cache_bytes(shape: DecoderShape, width: int) -> float:
 
 
 def update_peaks(
-    shape: DecoderShape, parameters: int, adapters: int, positions: int, width: int, checkpointing: bool
+    shape: DecoderShape, parameters: int, adapters: int, positions: int, width: int, checkpointing: bool, reduced: int
 ) -> dict[str, dict[str, float]]:
     """Return what an update of that many adapters holds besides base and adapters, at each point that may be its largest.
 
     `positions` are those of a micro-batch. A layer keeps four tensors of the feed-forward width, six of the hidden width and two
-    more in fp32, and its keys and values; with checkpointing it keeps its input alone, and the backward pass computes it again.
+    more in fp32, and its keys and values; with checkpointing it keeps its input alone, and the backward pass computes it again. A chunk of
+    logits has `reduced` bytes a logit beside itself: REDUCED on a GPU, none on a CPU, which reduces it by a few rows.
     """
     key_value = shape.head * shape.key_value_heads
     layer = positions * (width * (4 * shape.feed_forward + 6 * shape.hidden + 4 * key_value) + 8.0 * shape.hidden)
@@ -145,7 +146,7 @@ def update_peaks(
     else:
         rounded = adapters * parameters * width if width < 4 else 0  # factors in the activations' type
         kept = shape.layers * layer + rounded
-    head = float(BLOCKS * min(CHUNK, positions * shape.vocabulary))
+    head = float((width + reduced) * min(CHUNK, positions * shape.vocabulary))
     return {
         "loss": {"activations": kept, "output head": head},
         "backward begins": {"activations": kept, "recomputed layer": again},
@@ -154,10 +155,10 @@ def update_peaks(
     }
 
 
-def _update(config: RunConfig, shape: DecoderShape, members: int) -> dict[str, float]:
+def _update(config: RunConfig, shape: DecoderShape, members: int, reduced: int) -> dict[str, float]:
     rule, parameters = config.learning, adapter_parameters(shape, config.model.targets, config.model.rank)
     positions = max(rule.micro_batch_tokens, config.propose.max_new_tokens, config.solve.max_new_tokens)
-    peaks = update_peaks(shape, parameters, _trained(config, members), positions, _width(config), rule.gradient_checkpointing)
+    peaks = update_peaks(shape, parameters, _trained(config, members), positions, _width(config), rule.gradient_checkpointing, reduced)
     return max(peaks.values(), key=lambda parts: sum(parts.values()))
 
 

@@ -15,9 +15,9 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 from flows.config import load
 from flows.execution.decoder_shape import KNOWN, DecoderShape, adapter_parameters
 from flows.execution.estimate import plan
-from flows.execution.memory_plan import CHUNK, PASS, beside_vllm, engine_needs, shared_process, update_peaks
+from flows.execution.memory_plan import CHUNK, PASS, REDUCED, beside_vllm, engine_needs, shared_process, update_peaks
 from stages.core.engines.decoding import PASS_BYTES
-from stages.core.training import torch_trainer
+from stages.core.training import loss, torch_trainer
 from stages.core.training.grouped_lora import attach
 from stages.core.training.loss import CHUNK_ELEMENTS, Objective
 from stages.core.training.packing import Samples, lay_out, micro_batches, pack_rows
@@ -101,6 +101,7 @@ SIZES = [
 ]
 
 
+@pytest.mark.parametrize("reduced", [0, REDUCED])
 @pytest.mark.parametrize(("name", "rank", "adapters", "budget", "lengths", "checkpointing"), SIZES)
 def test_the_terms_of_the_update_are_those_of_the_trainer(
     name: str,
@@ -109,12 +110,15 @@ def test_the_terms_of_the_update_are_those_of_the_trainer(
     budget: int,
     lengths: tuple[int, int],
     checkpointing: bool,
+    reduced: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if reduced:
+        monkeypatch.setattr(loss, "BLOCK_ELEMENTS", CHUNK)  # as on a GPU
     monkeypatch.setattr(torch_trainer, "_check_model", lambda *_: None)  # it compares values, and there are none
     shape = KNOWN[name]
     peak, positions = counted(shape, rank, adapters, budget, lengths, checkpointing)
-    found = update_peaks(shape, adapter_parameters(shape, TARGETS, rank), adapters, positions, 2, checkpointing)
+    found = update_peaks(shape, adapter_parameters(shape, TARGETS, rank), adapters, positions, 2, checkpointing, reduced)
     assert peak == pytest.approx(max(sum(found[point].values()) for point in found if point != "step"), rel=0.1)
 
 

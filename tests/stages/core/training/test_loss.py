@@ -110,3 +110,28 @@ def test_the_head_sees_every_token_once(chunk_elements: int) -> None:
     with torch.no_grad():
         token_logprobs(torch.randn(10, 6), head, torch.arange(10), 1.0, chunk_elements)
     assert sum(rows for rows, _ in seen) == 10 and len(seen) == (1 if chunk_elements > 310 else 3)
+
+
+@pytest.mark.parametrize("weights", [(1.0, 0.0), (0.0, 0.5), (1.0, 0.5)])
+def test_an_output_that_the_loss_leaves_out_has_no_gradient(weights: tuple[float, float]) -> None:
+    hidden_TH, head, targets_T = setting()
+    found = []
+    for chunk_elements in (3 * V, 1000):
+        parts = token_logprobs(hidden_TH, head, targets_T, 0.7, chunk_elements)
+        loss = sum(weight * part.sum() for weight, part in zip(weights, parts, strict=True) if weight)
+        found.append(torch.autograd.grad(loss, hidden_TH)[0])
+    torch.testing.assert_close(*found, rtol=1e-12, atol=1e-14)
+
+
+def test_chunks_in_bfloat16_equal_the_whole_within_its_precision() -> None:
+    rng = torch.Generator().manual_seed(0)
+    head = nn.Linear(16, 300, bias=False).bfloat16().requires_grad_(False)
+    hidden_TH, targets_T = torch.randn(40, 16, generator=rng).bfloat16().requires_grad_(), torch.arange(40)
+    found = []
+    for chunk_elements in (7 * 300, 2**20):
+        logprobs_T, entropy_T = token_logprobs(hidden_TH, head, targets_T, 1.0, chunk_elements)
+        assert logprobs_T.dtype == entropy_T.dtype == torch.float32
+        (gradient,) = torch.autograd.grad((logprobs_T * torch.linspace(-1, 1, 40)).sum(), hidden_TH)
+        found.append((logprobs_T.detach(), entropy_T.detach(), gradient.float()))
+    for chunked, whole in zip(*found, strict=True):
+        torch.testing.assert_close(chunked, whole, rtol=2e-2, atol=2e-3)
