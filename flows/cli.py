@@ -23,6 +23,7 @@ from flows.commands import (
     inspect,
     judge,
     pretrain,
+    publish,
     report,
     run,
     serve,
@@ -42,7 +43,7 @@ USAGE, UNREACHABLE = 2, 3
 COMMANDS = (
     *(init, explain, run, serve, worker, fork, gc, benchmark, try_prompts),
     *(status, inspect, report, track, browse, fsck),
-    *(judge, attack, export, pretrain, bench, simulate, experiment, doctor, gpu_check),
+    *(judge, attack, export, publish, pretrain, bench, simulate, experiment, doctor, gpu_check),
 )
 """The commands in the order of `populora --help`."""
 

@@ -10,7 +10,16 @@ from flows.browser.adapter_page import adapter_page, adapters_page
 from flows.browser.errors import BadRequest
 from flows.browser.figure_pages import FigureCache
 from flows.browser.library import Library
-from flows.browser.run_pages import artifact_ref, generation_page, manifest_page, row_page, run_page, runs_page, table_page
+from flows.browser.run_pages import (
+    artifact_ref,
+    complete_page,
+    generation_page,
+    manifest_page,
+    row_page,
+    run_page,
+    runs_page,
+    table_page,
+)
 from flows.browser.table_view import TableQuery
 from flows.browser.task_page import task_page
 from flows.monitoring.telemetry import StoreMetrics
@@ -101,6 +110,10 @@ def _add_tables(app: FastAPI, library: Library, show: RenderTemplate) -> None:
         if not number.isdecimal() or len(number) > 12:
             raise BadRequest(f"{number[:40]!r} is not a row number.")
         return show("row.html", **row_page(library, run_id, uri, int(number)))
+
+    @app.get("/runs/{run_id}/complete/{uri:path}")
+    def complete(run_id: str, uri: str, page: Count = 1) -> HTMLResponse:
+        return show("complete.html", **complete_page(library, run_id, uri, page))
 
     @app.get("/runs/{run_id}/files/{uri:path}")
     def file(run_id: str, uri: str) -> Response:

@@ -92,6 +92,17 @@ def table_page(library: Library, run_id: str, uri: str, asked: TableQuery) -> Js
     return {"run": run_id, "uri": uri, "ref": ref, "view": found, "rows": shown, "asked": asked}
 
 
+def complete_page(library: Library, run_id: str, uri: str, page: int) -> Json:
+    """Return a page of complete rows, with token lists as their lengths. Raises NotStored, and BadRequest for a wrong page."""
+    run = library.run(run_id)
+    ref = table_ref(run, uri)
+    file = library.parquet(run, ref)
+    found = view(file, TableQuery(page=page))
+    types = {field.name: str(field.type) for field in file.schema_arrow}
+    shown = [(number, [(cell, types[cell["column"]]) for cell in cells(run_id, values)]) for number, values in found.rows]
+    return {"run": run_id, "uri": uri, "ref": ref, "view": found, "rows": shown, "page": page}
+
+
 def row_page(library: Library, run_id: str, uri: str, number: int) -> Json:
     """Return one complete row."""
     run = library.run(run_id)

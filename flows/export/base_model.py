@@ -1,0 +1,100 @@
+"""What a published adapter says about its base model: a name that means something elsewhere, the commit, and the licence."""
+
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.config import ConfigError
+from flows.run.hub_models import local_folder
+
+_LICENCE = frozenset(string.ascii_letters + string.digits + "-._")
+
+
+@dataclass(frozen=True)
+class Licence:
+    """A licence as the hub names it. `name` and `link` belong to the identifier `other`."""
+
+    identifier: str
+    name: str = ""
+    link: str = ""
+
+
+@dataclass(frozen=True)
+class BaseModel:
+    """The base of an adapter. `name` is the hub's id if `on_hub`, else the name of a folder, never a path of this machine."""
+
+    name: str
+    on_hub: bool
+    revision: str = ""
+    licence: Licence | None = None
+
+
+def base_of(model: Mapping[str, Any], hub_name: str = "", licence: str = "") -> BaseModel:
+    """Return the base of a run with these settings of `model`. `hub_name` says which model of the hub a local folder is, `licence` overrides its own.
+
+    The licence is read from the model card in the base's folder, or asked of the hub; None if neither knows. Raises ConfigError
+    for an invalid name.
+    """
+    if licence and not _LICENCE.issuperset(licence):
+        raise ConfigError(f"--license {licence!r}: give an identifier such as mit, apache-2.0 or other")
+    if hub_name:
+        check_repository("--base-model", hub_name)
+    given, revision = str(model["name"]), str(model.get("revision", ""))
+    pinned = bool(revision)  # a run on a model of the hub records its commit
+    folder = None if pinned else _folder(given)
+    found = Licence(licence) if licence else None
+    if found is None and folder is not None:
+        found = _licence_in(folder / "README.md")
+    if found is None and (hub_name or pinned):
+        found = _licence_on_hub(hub_name or given, "" if hub_name else revision)
+    if hub_name:
+        return BaseModel(hub_name, True, "", found)
+    return BaseModel(given if pinned else Path(given).name, pinned, revision, found)
+
+
+def check_repository(option: str, name: str) -> None:
+    """Raise ConfigError unless `name` is OWNER/NAME as the hub allows it."""
+    from huggingface_hub.utils import HFValidationError, validate_repo_id  # noqa: PLC0415  half a second
+
+    try:
+        validate_repo_id(name)
+    except HFValidationError as error:
+        raise ConfigError(f"{option} {name!r}: {str(error).splitlines()[0]}") from error
+    if name.count("/") != 1:
+        raise ConfigError(f"{option} {name!r}: give OWNER/NAME, such as your-name/my-adapter")
+
+
+def _folder(name: str) -> Path | None:
+    """Return the base's folder if it is on this machine."""
+    try:
+        return local_folder(name)
+    except ConfigError:
+        return None  # the run was made elsewhere
+
+
+def _licence_in(card: Path) -> Licence | None:
+    """Return the licence in a model card's metadata."""
+    from huggingface_hub import ModelCard  # noqa: PLC0415
+
+    try:
+        data = ModelCard.load(card, ignore_metadata_errors=True).data
+    except (OSError, ValueError):
+        return None
+    known = data.get("license")
+    if not isinstance(known, str) or not known:
+        return None
+    return Licence(known, str(data.get("license_name") or ""), str(data.get("license_link") or ""))
+
+
+def _licence_on_hub(name: str, revision: str) -> Licence | None:
+    """Return the licence in the hub's card of a model: from the cache of this machine, else from the hub if it answers."""
+    import httpx  # noqa: PLC0415
+    from huggingface_hub import hf_hub_download  # noqa: PLC0415
+    from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
+
+    try:
+        return _licence_in(Path(hf_hub_download(name, "README.md", revision=revision or None)))
+    except (HfHubHTTPError, httpx.HTTPError, OSError, ValueError):
+        return None
