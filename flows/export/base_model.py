@@ -32,8 +32,9 @@ class BaseModel:
 
 
 def base_of(model: Mapping[str, Any], hub_name: str = "", licence: str = "") -> BaseModel:
-    """Return the base of a run with these settings of `model`. `hub_name` says which model of the hub a local folder is, `licence` overrides its own.
+    """Return the base of a run with these settings of `model`.
 
+    `hub_name` says which model of the hub a local folder is, `licence` overrides the base's own.
     The licence is read from the model card in the base's folder, or asked of the hub; None if neither knows. Raises ConfigError
     for an invalid name.
     """

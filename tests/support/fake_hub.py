@@ -1,4 +1,4 @@
-"""The part of the Hugging Face hub's interface that an upload uses, on 127.0.0.1: repositories in memory, one commit at a time."""
+"""The part of the Hugging Face hub that an upload uses, on 127.0.0.1: repositories in memory, one commit at a time."""
 
 import base64
 import json
