@@ -13,6 +13,7 @@ from flows.browser.library import Library
 from flows.browser.render import environment, style_sheet
 from flows.browser.routes import add_routes
 from flows.servers.gate import LOOPBACK, Gate
+from flows.storage import Store
 
 HEADERS = {
     # No script, and nothing from elsewhere: a page can only be viewed, whatever a model wrote. Figures are SVG with
@@ -30,10 +31,10 @@ HEADERS = {
 }
 
 
-def make_app(store_url: str, names: Iterable[str] = LOOPBACK) -> FastAPI:
-    """Create the browser of the store at `store_url`, which answers under `names`. Raises StoreRefused for a wrong address."""
+def make_app(store: str | Store, names: Iterable[str] = LOOPBACK) -> FastAPI:
+    """Create the browser of the store or of its address, which answers under `names`. Raises StoreRefused for a wrong address."""
     app = FastAPI(title="populora artifacts", docs_url=None, redoc_url=None, openapi_url=None)
-    library, pages = Library(store_url), environment()
+    library, pages = Library(store), environment()
 
     def show(template: str, status: int = 200, **values: Any) -> HTMLResponse:
         values = {"store": library.store.url, **values}

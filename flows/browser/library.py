@@ -13,7 +13,7 @@ from flows.run.manifest import Ref
 from flows.run.run import Run
 from flows.run.table_reader import batches, parquet_file
 from flows.run.verified import Reader, open_verified
-from flows.storage import NotStored, open_store
+from flows.storage import NotStored, Store, open_store
 from flows.store.file_store import RUN_ID
 
 KEPT_FILES = 64
@@ -24,8 +24,8 @@ KEPT_RUNS = 64
 class Library:
     """Runs of a store. Verified files stay open: artifacts never change, and their bytes stay out of memory."""
 
-    def __init__(self, store_url: str) -> None:
-        self.store = open_store(store_url)
+    def __init__(self, store: str | Store) -> None:
+        self.store = open_store(store) if isinstance(store, str) else store
         self._runs: OrderedDict[str, Run] = OrderedDict()
         self._watches: dict[str, RunTables] = {}
         self._kept: OrderedDict[str, BinaryIO] = OrderedDict()

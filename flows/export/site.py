@@ -1,7 +1,8 @@
 """`populora export RUN --site DIR`: the artifact browser of one run as static pages, for any web server, object store or folder.
 
 Each page is the browser's own, asked of its application inside this process and rewritten (flows/export/site_page.py), beginning
-with the run's page and following every link. The folder appears when everything is in it. Equal runs give equal bytes.
+with the run's page and following every link. A run that goes on meanwhile is shown as it stood at the start. The folder appears
+when everything is in it. Equal runs give equal bytes.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from flows.browser.app import make_app
 from flows.export.folder import whole_folder
 from flows.export.site_page import static_page
 from flows.export.site_places import Place, place
+from flows.export.snapshot import SnapshotStore
 from flows.run.addresses import Addresses
 from flows.run.run import Run
 from flows.run.verified import open_verified
@@ -38,11 +40,10 @@ def export_site(run: Run, folder: Path, largest: int) -> str:
     if run.history.description() is None:
         raise StoreRefused(f"there is no run {run.run_id} in {run.store.url}")
     with whole_folder(folder) as unfinished:
-        site = _Site(run, unfinished, largest)
+        site = _Site(Run(SnapshotStore(run.store, run.run_id), run.run_id), unfinished, largest)
         asyncio.run(site.write())
         site.finish()
-    went_on = "" if run.history.head() == site.head else " The run went on meanwhile: pages show different moments of it."
-    return f"{site.summary()} in {folder / 'index.html'}.{went_on}"
+    return f"{site.summary()} in {folder / 'index.html'}"
 
 
 class _Site:
@@ -60,7 +61,7 @@ class _Site:
     async def write(self) -> None:
         """Write every page that can be reached from the run's own."""
         self._find(Addresses().run(self._run.run_id), "index.html")
-        client = httpx.AsyncClient(transport=httpx.ASGITransport(make_app(self._run.store.url)), base_url=HOST, timeout=None)
+        client = httpx.AsyncClient(transport=httpx.ASGITransport(make_app(self._run.store)), base_url=HOST, timeout=None)
         async with client:
             while self._todo:
                 await self._page(client, self._todo.popleft())

@@ -80,7 +80,9 @@ def _element(whole: str, tag: str, rest: str, relative: Relative) -> str:
         return f"{whole}\n{HEAD}"
     if tag == "meta":
         return "" if "http-equiv" in rest else whole
-    attributes = {found[1].lower(): html.unescape(found[2] or "") for found in _ATTRIBUTE.finditer(rest)} if "=" in rest else {}
+    if tag not in ("link", "img") and not any(name in rest for name in _ADDRESSES):
+        return whole
+    attributes = {found[1].lower(): html.unescape(found[2] or "") for found in _ATTRIBUTE.finditer(rest)}
     named = _ADDRESSES & attributes.keys()
     if tag not in ("link", "img") and all(attributes[name].startswith("#") for name in named):
         return whole  # most tags, and references inside a picture

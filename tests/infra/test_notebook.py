@@ -33,7 +33,9 @@ def test_the_notebook_is_clean_and_says_what_its_sandbox_is_not() -> None:
 
 
 @pytest.mark.timeout(600)
-def test_its_cells_run_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_its_cells_run_from_top_to_bottom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(PROJECT))
     names: dict[str, Any] = {}

@@ -26,6 +26,7 @@ class Page:
 
     def __init__(self, socket: ClientConnection) -> None:
         self._socket, self._number = socket, 0
+        self._events: list[dict[str, Any]] = []
 
     def do(self, method: str, **parameters: Any) -> Any:
         """One command of the debugging protocol."""
@@ -33,6 +34,8 @@ class Page:
         self._socket.send(json.dumps({"id": self._number, "method": method, "params": parameters}))
         while True:
             answer = json.loads(self._socket.recv(timeout=120))
+            if "method" in answer:
+                self._events.append(answer)
             if answer.get("id") == self._number:
                 assert "error" not in answer, answer
                 return answer["result"]
@@ -41,6 +44,11 @@ class Page:
         """Goes there; returns when the page has loaded."""
         self.do("Page.navigate", url=address)
         self.until("document.readyState === 'complete' && location.href !== 'about:blank'")
+
+    def logged(self) -> list[str]:
+        """What the browser has written to its console since `Log.enable`: errors, warnings and what its policies refused."""
+        entries = [event["params"]["entry"] for event in self._events if event["method"] == "Log.entryAdded"]
+        return [f"{entry['level']}: {entry['text']} ({entry.get('url', '')})" for entry in entries]
 
     def value(self, expression: str) -> Any:
         """What JavaScript in the page gives, promises awaited."""

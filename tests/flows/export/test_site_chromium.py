@@ -49,8 +49,14 @@ def test_pages_look_right_from_disk_and_from_a_server_without_an_error(tmp_path:
         task = run.read_table(1, "tasks").to_pylist()[0]["task_id"]
     site = tmp_path / "under a prefix" / "site"
     export_site(Run(FileStore(tmp_path / "store"), "shown"), site, 0)
-    names = ["index.html", f"tasks/{task}.html", "generations/1.html", "tables/generation=0001/tasks.parquet.html", "figures.html"]
-    with chromium.browser("--allow-file-access-from-files") as page, served(site) as address:
+    names = [
+        "index.html",
+        f"tasks/{task}.html",
+        "generations/1.html",
+        "tables/generation=0001/tasks.parquet.html",
+        "figures.html",
+    ]
+    with chromium.browser() as page, served(site) as address:
         page.do("Log.enable")
         for start in (site.as_uri(), address.replace(" ", "%20")):
             for name in names:
