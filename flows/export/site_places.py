@@ -39,6 +39,8 @@ def place(run_id: str, address: str) -> Place | None:
     if asked.scheme or asked.netloc:
         return None
     words = [unquote(word) for word in asked.path.strip("/").split("/")]
+    if any("/" in word or word in ("", ".", "..") for word in words):
+        return None  # no page of the browser has such a name
     if words[0] == "static" and len(words) == 2:
         return Place(f"static/{safe_name(words[1])}", asked.path)
     if words[:2] != ["runs", run_id]:
