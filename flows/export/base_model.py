@@ -77,11 +77,12 @@ def _folder(name: str) -> Path | None:
 
 def _licence_in(card: Path) -> Licence | None:
     """Return the licence in a model card's metadata."""
-    from huggingface_hub import ModelCard  # noqa: PLC0415
+    import yaml  # type: ignore[import-untyped]  # noqa: PLC0415  what huggingface_hub reads cards with
+    from huggingface_hub import metadata_load  # noqa: PLC0415
 
     try:
-        data = ModelCard.load(card, ignore_metadata_errors=True).data
-    except (OSError, ValueError):
+        data = metadata_load(card) or {}
+    except (OSError, ValueError, yaml.YAMLError):
         return None
     known = data.get("license")
     if not isinstance(known, str) or not known:

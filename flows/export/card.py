@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flows.export.base_model import BaseModel
-from flows.export.markdown import block, code, escaped, table
+from flows.export.markdown import block, code, escaped, one_line, table
 from flows.run.lineage import Json, Lineage, generation_of
 from flows.run.manifest import sha256_hex
 from flows.run.run import Run
@@ -136,11 +136,11 @@ def _metadata(run: Run, subject: Subject, scores: list[Json]) -> str:
     results = [
         EvalResult(
             task_type="text-generation",
-            dataset_type=row["suite"],
-            dataset_name=row["suite"],
-            metric_type=row["measure"],
+            dataset_type=one_line(row["suite"]),
+            dataset_name=one_line(row["suite"]),
+            metric_type=one_line(row["measure"]),
             metric_value=round(row["score"], 4),
-            metric_name=row["measure"],
+            metric_name=one_line(row["measure"]),
             metric_args={"problems": row["problems"]} | ({} if row["stderr"] is None else {"stderr": round(row["stderr"], 4)}),
         )
         for row in _overall(scores)

@@ -8,10 +8,14 @@ _PLAIN = frozenset(string.ascii_letters + string.digits + " ._/=+-")
 _MARKS = frozenset(string.punctuation)
 
 
-def escaped(text: object, limit: int = 200) -> str:
-    """Return the text on one line, each mark that Markdown could obey behind a backslash, cut after `limit` characters."""
-    line = visible(" ".join(str(text).split()), limit)
-    return "".join(f"\\{one}" if one in _MARKS else one for one in line)
+def one_line(text: object, limit: int = 200) -> str:
+    """Return the text on one line with hidden characters written out, cut after `limit` characters."""
+    return visible(" ".join(str(text).split()), limit)
+
+
+def escaped(text: object) -> str:
+    """Return the text on one line, each mark that Markdown could obey behind a backslash."""
+    return "".join(f"\\{one}" if one in _MARKS else one for one in one_line(text))
 
 
 def code(text: object) -> str:

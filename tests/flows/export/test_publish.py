@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from flows.config import PROJECT, ConfigError, RunConfig, dump
 from flows.export.adapter import export_adapter
 from flows.export.base_model import BaseModel, Licence, base_of
-from flows.export.markdown import block, code, escaped, table
+from flows.export.markdown import block, code, escaped, one_line, table
 from flows.export.publish import HubUnavailable, upload, write_folder
 from flows.run.lease import hold
 from flows.run.run import Run
@@ -164,7 +164,7 @@ def test_hostile_names_in_a_run_stay_text_in_the_card_and_its_metadata(played: R
     export_adapter(played, "s0-g0001", tmp_path / "out", merge=False)
     card = ModelCard.load(tmp_path / "out" / "README.md")
     assert card.data.license in (None, "mit")
-    assert [result.dataset_name for result in card.data.eval_results] == ["cruxeval", HOSTILE]
+    assert [result.dataset_name for result in card.data.eval_results] == ["cruxeval", one_line(HOSTILE)]
     assert card.data.eval_results[0].metric_args == {"problems": 48, "stderr": 0.0625}
     assert "| cruxeval | all | pass\\@1 greedy | 0.2500 | 0.0625 | 48 |" in card.text
     assert "<script>" not in card.text and "](javascript" not in card.text
