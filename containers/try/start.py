@@ -25,7 +25,7 @@ TAR = Path(__file__).with_name("sandbox.tar")
 STORE = "/data/runs"
 TRUST = "POPULORA_TRUST_UI_WITH_HOST_ROOT"
 COMMAND = (
-    'docker run --rm -it --init --group-add "$(stat -c %g /var/run/docker.sock)" -v /var/run/docker.sock:/var/run/docker.sock '
+    'docker run --rm -it --group-add "$(stat -c %g /var/run/docker.sock)" -v /var/run/docker.sock:/var/run/docker.sock '
     f"-e {TRUST}=1 -p 127.0.0.1:4200:4200 -p 127.0.0.1:8750:8750 populora-try:local"
 )
 START_SECONDS = 600.0
@@ -44,7 +44,18 @@ def main(options: list[str]) -> int:
         signal.signal(number, lambda *_: serving.terminate())
     if _until_served(serving):
         subprocess.run(["populora", "run", "--detach", "-c", "smoke", "--store", STORE, *options], check=False)
-    return serving.wait()
+    return _wait(serving)
+
+
+def _wait(serving: subprocess.Popen[bytes]) -> int:
+    """Wait for the servers and collect the processes that others left behind: this one is the container's first."""
+    while serving.poll() is None:
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is not None and ended.si_pid != serving.pid:
+            os.waitpid(ended.si_pid, 0)
+        else:
+            time.sleep(0.5)
+    return int(serving.returncode)
 
 
 def _port(name: str, usual: int) -> int:

@@ -21,7 +21,7 @@ found=$(docker image inspect --format '{{index .Config.Labels "populora.content"
 if [ "$found" != "$want" ]; then
     say "Building the image $TAG"
     mkdir -p "$CONTEXT"
-    # Saved under a tag of its own, which is removed again: loading the file must not move the tag of a checkout.
+    # Under a tag of its own, because loading the file must not move the tag of another checkout.
     docker tag "$SANDBOX_IMAGE" populora-sandbox:try
     docker save --output "$CONTEXT/sandbox.tar" populora-sandbox:try
     cp "$ROOT/containers/try/start.py" "$CONTEXT/start.py"
@@ -31,5 +31,5 @@ if [ "$found" != "$want" ]; then
 fi
 say "Start it (docs/install.md says what the socket means):"
 cat <<COMMAND
-docker run --rm -it --init --group-add "\$(stat -c %g /var/run/docker.sock)" -v /var/run/docker.sock:/var/run/docker.sock -e POPULORA_TRUST_UI_WITH_HOST_ROOT=1 -p 127.0.0.1:4200:4200 -p 127.0.0.1:8750:8750 $TAG
+docker run --rm -it --group-add "\$(stat -c %g /var/run/docker.sock)" -v /var/run/docker.sock:/var/run/docker.sock -e POPULORA_TRUST_UI_WITH_HOST_ROOT=1 -p 127.0.0.1:4200:4200 -p 127.0.0.1:8750:8750 $TAG
 COMMAND

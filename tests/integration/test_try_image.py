@@ -39,7 +39,7 @@ def image() -> str:
 def ports(image: str) -> Iterator[tuple[int, int]]:
     """The UI's and the browser's port of a running container."""
     ui, browser = s3_servers.free_port(), s3_servers.free_port()
-    words = ["run", "--rm", "--detach", "--init", "--name", NAME, "--group-add", str(SOCKET.stat().st_gid)]
+    words = ["run", "--rm", "--detach", "--name", NAME, "--group-add", str(SOCKET.stat().st_gid)]
     words += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges", "-v", f"{SOCKET}:{SOCKET}", "-e", TRUST]
     for name, port in (("POPULORA_UI_PORT", ui), ("POPULORA_BROWSER_PORT", browser)):
         words += ["-e", f"{name}={port}", "-p", f"127.0.0.1:{port}:{port}"]
