@@ -261,7 +261,8 @@ def _share(part: int, whole: int) -> str:
 def _rating(lineage: Lineage, adapter_id: str, steps: list[Json]) -> str:
     """Return the TrueSkill rating that belongs to these weights, and how many rated matches it rests on."""
     line = {step["adapter_id"] for step in steps}
-    played, found, when = 0, None, None
+    played, when = 0, -1
+    found: Json | None = None
     for generation in lineage.generations():
         for row in lineage.rows(generation, "ratings"):
             played += row["adapter_id"] in line and row["result"] != "idle"
