@@ -92,11 +92,11 @@ def _licence_in(card: Path) -> Licence | None:
 
 def _licence_on_hub(name: str, revision: str) -> Licence | None:
     """Return the licence in the hub's card of a model: from the cache of this machine, else from the hub if it answers."""
-    import httpx  # noqa: PLC0415
+    import httpx2  # noqa: PLC0415
     from huggingface_hub import hf_hub_download  # noqa: PLC0415
     from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
 
     try:
         return _licence_in(Path(hf_hub_download(name, "README.md", revision=revision or None)))
-    except (HfHubHTTPError, httpx.HTTPError, OSError, ValueError):
+    except (HfHubHTTPError, httpx2.HTTPError, OSError, ValueError):
         return None

@@ -15,7 +15,7 @@ from collections import deque
 from pathlib import Path
 from urllib.parse import urljoin
 
-import httpx
+import httpx2
 
 from flows.browser.app import make_app
 from flows.export.folder import whole_folder
@@ -61,7 +61,7 @@ class _Site:
     async def write(self) -> None:
         """Write every page that can be reached from the run's own."""
         self._find(Addresses().run(self._run.run_id), "index.html")
-        client = httpx.AsyncClient(transport=httpx.ASGITransport(make_app(self._run.store)), base_url=HOST, timeout=None)
+        client = httpx2.AsyncClient(transport=httpx2.ASGITransport(make_app(self._run.store)), base_url=HOST, timeout=None)
         async with client:
             while self._todo:
                 await self._page(client, self._todo.popleft())
@@ -82,7 +82,7 @@ class _Site:
         left = f", {len(self._left_out)} files left out (--files-up-to)" if self._left_out else ""
         return f"{self._pages:,} pages and {sum(self._copied.values()):,} files{left}"
 
-    async def _page(self, client: httpx.AsyncClient, wanted: Place) -> None:
+    async def _page(self, client: httpx2.AsyncClient, wanted: Place) -> None:
         answer = await client.get(wanted.address)
         if answer.status_code >= 500 or answer.status_code == 400:
             where = f"{self._run.run_id}: the page {wanted.address}"
