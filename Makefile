@@ -2,7 +2,7 @@
 # Pass further options to a command with ARGS: make run ARGS="--set generations=8", make test ARGS="-k reward".
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all check docs gpu-check bench vllm up down stack logs link try-image images
+.PHONY: help setup run test test-all check docs gpu-check bench vllm up down stack logs link images
 VENV := .venv/bin
 SETUP := bash infra/setup/setup.sh
 BENCHMARKS := sandbox update rollout evolve population orchestration storage scoring
@@ -63,14 +63,9 @@ logs: ## show the logs of the stack's services; ARGS="--follow worker"
 link: ## print a one-time link to the stack's UI that needs no password
 	@bash infra/setup/compose.sh link
 
-try-image: ## build populora-try:local, which needs nothing but a Docker daemon, and print the docker run that starts it
-	@$(SETUP) venv
-	@bash infra/setup/try.sh
-
 images: ## build every image under containers/
 	@$(SETUP) image
 	@set -e; for file in containers/*/Dockerfile; do \
 		name=$$(basename $$(dirname $$file)); \
-		case $$name in sandbox | try) continue ;; esac; \
-		docker build -f $$file -t populora-$$name:local .; \
+		[ $$name = sandbox ] || docker build -f $$file -t populora-$$name:local .; \
 	done

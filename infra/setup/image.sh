@@ -108,21 +108,3 @@ ensure_sandbox_image() {
         --label "populora.files=$made_from" -t "$SANDBOX_IMAGE" "$ROOT/$SANDBOX_FOLDER" ||
         fail 1 "could not build $SANDBOX_IMAGE"
 }
-
-# ensure_image NAME FILES NETWORK CONTEXT: built when its sources or base changed.
-ensure_image() {
-    local name=$1 files=$2 network=$3 context=$4 want found
-    # shellcheck disable=SC2086
-    want=$(printf '%s %s\n' "$(image_id "$BASE")" "$(cd "$ROOT" && digest $(find $files -type f ! -name '*.pyc' | LC_ALL=C sort))" | sha256)
-    found=$(docker image inspect --format '{{index .Config.Labels "populora.content"}}' "populora-$name:local" 2>/dev/null) || true
-    [ "$found" != "$want" ] || return 0
-    say "Building the image populora-$name:local"
-    logged "image-$name" docker build --network "$network" --build-arg "BASE=$BASE" --label "populora.content=$want" \
-        -f "$ROOT/containers/$name/Dockerfile" -t "populora-$name:local" "$ROOT/$context" || fail 1 "could not build populora-$name:local"
-}
-
-ensure_worker_image() {
-    ensure_base
-    bash "$ROOT/infra/setup/wheels.sh" "$BASE"
-    ensure_image worker "containers/worker containers/sandbox flows stages infra/runs infra/models infra/benchmarks pyproject.toml constraints.txt" none .
-}
