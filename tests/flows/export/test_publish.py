@@ -67,7 +67,8 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture
-def server() -> Iterator[FakeHub]:
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)  # the tests are offline, and this hub is on 127.0.0.1
     with fake_hub() as found:
         yield found
 

@@ -72,15 +72,22 @@ def test_every_page_of_the_run_is_there(site: Path, store: Path) -> None:
         file.parent.relative_to(site).as_posix() for file in (site / "manifests").rglob("*.html")}  # fmt: skip
 
 
-def test_a_long_table_has_all_its_pages_and_rows_in_full(site: Path, store: Path) -> None:
-    rows = Run(FileStore(store), "whole").read_table(0, "samples").num_rows
+def test_a_long_table_has_all_its_pages_and_rows_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(example_run, "KINDS", example_run.KINDS * 20)
+    files = FileStore(tmp_path / "store")
+    with hold(files, "long") as epoch:
+        run = Run(files, "long", epoch)
+        example_run.build(run, 0)
+    rows = run.read_table(None, "seeds").num_rows
     assert rows > 50
+    site = tmp_path / "site"
+    export_site(Run(files, "long"), site, 0)
     read = pages(site)
     for number in (0, 49, 50, rows - 1):
         mark = f"~p{number // 50 + 1}" if number >= 50 else ""
-        assert f"row-{number}" in read[f"complete/generation=0000/samples.parquet{mark}.html"].ids
-    first, second = (site / f"tables/generation=0000/samples.parquet{mark}.html" for mark in ("", "~p2"))
-    assert "samples.parquet~p2.html" in first.read_text() and "samples.parquet.html" in second.read_text()
+        assert f"row-{number}" in read[f"complete/start/seeds.parquet{mark}.html"].ids
+    first, second = (site / f"tables/start/seeds.parquet{mark}.html" for mark in ("", "~p2"))
+    assert "seeds.parquet~p2.html" in first.read_text() and "seeds.parquet.html" in second.read_text()
 
 
 def test_nothing_on_a_page_runs_or_asks_a_server(site: Path, hostile: Path) -> None:
