@@ -26,7 +26,7 @@ class Page:
 
     def __init__(self, socket: ClientConnection) -> None:
         self._socket, self._number = socket, 0
-        self._events: list[dict[str, Any]] = []
+        self.events: list[dict[str, Any]] = []
 
     def do(self, method: str, **parameters: Any) -> Any:
         """One command of the debugging protocol."""
@@ -34,11 +34,10 @@ class Page:
         self._socket.send(json.dumps({"id": self._number, "method": method, "params": parameters}))
         while True:
             answer = json.loads(self._socket.recv(timeout=120))
-            if "method" in answer:
-                self._events.append(answer)
             if answer.get("id") == self._number:
                 assert "error" not in answer, answer
                 return answer["result"]
+            self.events.append(answer)
 
     def open(self, address: str) -> None:
         """Goes there; returns when the page has loaded."""
@@ -47,7 +46,7 @@ class Page:
 
     def logged(self) -> list[str]:
         """What the browser has written to its console since `Log.enable`: errors, warnings and what its policies refused."""
-        entries = [event["params"]["entry"] for event in self._events if event["method"] == "Log.entryAdded"]
+        entries = [event["params"]["entry"] for event in self.events if event["method"] == "Log.entryAdded"]
         return [f"{entry['level']}: {entry['text']} ({entry.get('url', '')})" for entry in entries]
 
     def value(self, expression: str) -> Any:
