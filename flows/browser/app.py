@@ -16,7 +16,6 @@ from flows.browser.render import environment
 from flows.browser.routes import add_routes
 from flows.monitoring.prices import of_machine
 from flows.servers.gate import LOOPBACK, Gate
-from flows.storage import Store
 
 HEADERS = {
     "Content-Security-Policy": POLICY,
@@ -29,14 +28,14 @@ HEADERS = {
 }
 
 
-def make_app(store: str | Store, names: Iterable[str] = LOOPBACK) -> FastAPI:
-    """Create the browser of the store or of its address, which answers under `names`.
+def make_app(store: str | Library, names: Iterable[str] = LOOPBACK) -> FastAPI:
+    """Create the browser of the store at this address, or of a library, which answers under `names`.
 
     Raises StoreRefused for a wrong address, ConfigError for a price in the environment that no page could use.
     """
     of_machine()
     app = FastAPI(title="populora artifacts", docs_url=None, redoc_url=None, openapi_url=None)
-    library, pages = Library(store), environment()
+    library, pages = Library(store) if isinstance(store, str) else store, environment()
 
     def show(template: str, status: int = 200, scripts: tuple[str, ...] = (), **values: Any) -> HTMLResponse:
         values = {"store": library.store.url, "scripts": scripts, **values}

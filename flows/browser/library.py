@@ -6,12 +6,10 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import BinaryIO
 
-import pyarrow.parquet as pq
-
 from flows.monitoring.run_tables import RunTables
 from flows.run.manifest import Ref
 from flows.run.run import Run
-from flows.run.table_reader import batches, parquet_file
+from flows.run.table_reader import TableFile, batches, parquet_file
 from flows.run.verified import Reader, open_verified
 from flows.storage import NotStored, Store, open_store
 from flows.store.file_store import RUN_ID
@@ -59,7 +57,7 @@ class Library:
             found = self._watches[run.run_id] = RunTables(run)
         return found.look()
 
-    def parquet(self, run: Run, ref: Ref) -> pq.ParquetFile:
+    def parquet(self, run: Run, ref: Ref) -> TableFile:
         """Open the table's file after verifying its digest. Rows are decoded on request."""
         return parquet_file(self.file(run, ref), f"{run.run_id}/{ref.uri}")
 

@@ -21,6 +21,7 @@ from stages.analysis.summary import KINDS, lookup
 
 Values = Mapping[tuple[str, str | None, str | None, str | None], float]
 
+OWN = ("diff", "choices")  # versions that describe the user's own files, by their paths and contents
 GENERATIONS = 100  # the newest generations, which a run's page shows first
 
 
@@ -31,10 +32,12 @@ def run_page(library: Library, run_id: str, every: bool = False) -> Json:
     description = run.history.description() or {}
     alarms = watch.alarms()
     shown = watch.generations if every else watch.generations[-GENERATIONS:]
+    versions = description.get("versions", {})
     return {
         "run": run_id,
         "standing": _standing(run),
-        "description": description,
+        "versions": {name: value for name, value in versions.items() if name not in OWN},
+        "own": {name: versions[name] for name in OWN if versions.get(name)},
         "settings": list(_settings(description.get("config", {}))),
         "generations": [_generation_row(watch, generation, alarms) for generation in reversed(shown)],
         "hidden": len(watch.generations) - len(shown),

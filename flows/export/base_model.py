@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.config import ConfigError
-from flows.run.hub_models import local_folder
+from flows.run.hub_models import http_faults, local_folder
 
 _LICENCE = frozenset(string.ascii_letters + string.digits + "-._")
 
@@ -92,11 +92,10 @@ def _licence_in(card: Path) -> Licence | None:
 
 def _licence_on_hub(name: str, revision: str) -> Licence | None:
     """Return the licence in the hub's card of a model: from the cache of this machine, else from the hub if it answers."""
-    import httpx2  # noqa: PLC0415
     from huggingface_hub import hf_hub_download  # noqa: PLC0415
     from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
 
     try:
         return _licence_in(Path(hf_hub_download(name, "README.md", revision=revision or None)))
-    except (HfHubHTTPError, httpx2.HTTPError, OSError, ValueError):
+    except (HfHubHTTPError, *http_faults(), OSError, ValueError):
         return None

@@ -187,13 +187,14 @@ def _loading(subject: Subject) -> str:
     if subject.merged:
         return LOAD_MERGED.format(folder=folder)
     base = subject.base
+    on_hub = base.on_hub and code(base.name).startswith("`")  # a name with marks could leave its quotes
     revision = f', revision="{base.revision}"' if base.revision.isalnum() else ""
     return LOAD_ADAPTER.format(
-        base=f'"{base.name}"' if base.on_hub else "BASE",
-        revision=revision if base.on_hub else "",
-        base_is="" if base.on_hub else f"`BASE` is the folder of the base model {code(base.name)}. ",
+        base=f'"{base.name}"' if on_hub else "BASE",
+        revision=revision if on_hub else "",
+        base_is="" if on_hub else f"`BASE` is the base model {code(base.name)}: its folder. ",
         folder=folder,
-        rank=subject.adapter["r"],
+        rank=int(subject.adapter["r"]),
     )
 
 
@@ -209,7 +210,7 @@ def _lineage(steps: list[Json]) -> str:
 
 def _step(step: Json) -> str:
     """Return one line of the lineage."""
-    made = f"- {code(step['adapter_id'])}: {step['made_by']}"
+    made = f"- {code(step['adapter_id'])}: {escaped(step['made_by'])}"
     if step["generation"] is not None:
         made += f" of generation {step['generation']}"
     if birth := step.get("birth"):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from flows.config import ConfigError
 from flows.export.adapter import CARD_FILE, described, export_adapter, peft_card, published_config, read_files
 from flows.export.base_model import BaseModel, base_of, check_repository
+from flows.run.hub_models import http_faults
 from flows.run.manifest import sha256_hex
 from flows.run.run import Run
 from stages.core.lora.adapter_files import CONFIG_FILE, WEIGHTS_FILE
@@ -93,7 +94,6 @@ def upload(api: "HfApi", folder: Path, repository: str, public: bool) -> str:
 @contextmanager
 def _one_line(api: "HfApi", repository: str, folder: Path) -> Iterator[None]:
     """Turn the hub's errors into ConfigError (it refuses) and HubUnavailable (it does not answer)."""
-    import httpx2  # noqa: PLC0415
     from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
 
     where = f"--to {repository} at {api.endpoint}"
@@ -112,7 +112,7 @@ def _one_line(api: "HfApi", repository: str, folder: Path) -> Iterator[None]:
         if 400 <= status < 500 and status != 429:
             raise ConfigError(f"{where}: the hub refuses it (status {status}): {reason}") from None
         raise HubUnavailable(f"{where}: {reason}; {kept}") from None
-    except (httpx2.HTTPError, OSError, RuntimeError) as error:  # RuntimeError: the uploader of large files
+    except (*http_faults(), OSError, RuntimeError) as error:  # RuntimeError: the uploader of large files
         raise HubUnavailable(f"{where}: {_reason(api, error)}; {kept}") from None
     except ValueError as error:  # the card's metadata
         raise ConfigError(f"{where}: {_reason(api, error)}") from None

@@ -13,12 +13,14 @@ import shutil
 import sys
 from collections import deque
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import urljoin
 
 import httpx2
 
 from flows.browser.app import make_app
 from flows.export.folder import whole_folder
+from flows.export.site_library import SiteLibrary
 from flows.export.site_page import static_page
 from flows.export.site_places import Place, place
 from flows.export.snapshot import SnapshotStore
@@ -61,7 +63,8 @@ class _Site:
     async def write(self) -> None:
         """Write every page that can be reached from the run's own."""
         self._find(Addresses().run(self._run.run_id), "index.html")
-        client = httpx2.AsyncClient(transport=httpx2.ASGITransport(make_app(self._run.store)), base_url=HOST, timeout=None)
+        browser = httpx2.ASGITransport(make_app(SiteLibrary(self._run.store)))
+        client = httpx2.AsyncClient(transport=browser, base_url=HOST, timeout=None)
         async with client:
             while self._todo:
                 await self._page(client, self._todo.popleft())
@@ -100,6 +103,12 @@ class _Site:
         else:
             file.write_bytes(answer.content)
 
+    def _write(self, wanted: Place, source: BinaryIO) -> None:
+        file = self._folder / wanted.file
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("wb") as copy:
+            shutil.copyfileobj(source, copy)
+
     def _relative(self, page: Place, address: str) -> tuple[str, str]:
         """Return the relative address of what a link on the page leads to, and what its title says."""
         if address.startswith("#"):
@@ -127,14 +136,12 @@ class _Site:
             try:
                 ref = self._run.history.find(uri)
                 size = self._run.store.size(self._run.history.place(ref.uri, ref.origin))
+                if size > self._largest:
+                    self._left_out[uri] = f"left out of this copy: {size:,} bytes"
+                    return False
+                with open_verified(self._run, ref) as source:
+                    self._write(wanted, source)
             except (NotStored, ValueError):
-                return False
-            if size > self._largest:
-                self._left_out[uri] = f"left out of this copy: {size:,} bytes"
-                return False
-            file = self._folder / wanted.file
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with open_verified(self._run, ref) as source, file.open("wb") as copy:
-                shutil.copyfileobj(source, copy)
+                return False  # never made, or retired, perhaps just now
             self._copied[uri] = True
         return self._copied[uri]

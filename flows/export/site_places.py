@@ -56,8 +56,6 @@ def _page(run_id: str, words: list[str], query: dict[str, str]) -> Place | None:
             return Place("index.html", f"{_AT.run(run_id)}?every=true")
         case [kind] if kind in _ALONE:
             return Place(f"{kind}.html", f"{_AT.run(run_id)}/{kind}")
-        case ["figures", name] if name.endswith(".png"):
-            return Place(f"figures/{safe_name(name)}", _AT.figure(run_id, name.removesuffix(".png"), "png"))
         case ["generations", number]:
             return Place(f"generations/{safe_name(number)}.html", f"{_AT.run(run_id)}/generations/{number}")
         case ["adapters", name]:
