@@ -52,7 +52,13 @@ def base_of(model: Mapping[str, Any], hub_name: str = "", licence: str = "") -> 
         found = _licence_on_hub(hub_name or given, "" if hub_name else revision)
     if hub_name:
         return BaseModel(hub_name, True, "", found)
-    return BaseModel(given if pinned else Path(given).name, pinned, revision, found)
+    return BaseModel(public_name(model), pinned, revision, found)
+
+
+def public_name(model: Mapping[str, Any]) -> str:
+    """Return the base model's name for others: the hub's id, or the last part of a folder's path."""
+    given = str(model["name"])
+    return given if model.get("revision") else Path(given).name
 
 
 def check_repository(option: str, name: str) -> None:

@@ -135,6 +135,28 @@ def test_a_damaged_artifact_or_a_folder_in_use_leaves_nothing(store: Path, tmp_p
         export_site(Run(FileStore(store), "none"), tmp_path / "none", 0)
 
 
+def test_a_copy_for_others_says_nothing_of_the_machine_or_its_user(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(store / "whole", tmp_path / "store" / "whole")
+    for file in (tmp_path / "store").rglob("*.json"):
+        values = json.loads(file.read_bytes())
+        if "clock" in values:
+            values["clock"] |= {"host": "build7.internal", "command": ["/home/ann/venv/bin/populora"], "container": "c0ffee"}
+        if file.name == "run.json":
+            values["versions"] |= {"diff": "+TOKEN = 'hunter2'", "choices": {"/home/ann/rule.py:mine": "ab" * 32}}
+            values["config"]["model"]["name"] = "/home/ann/models/base"
+            values["config"]["engine"]["python"] = "https://ann:hunter2@build7.internal/python"
+        file.write_text(json.dumps(values))
+    monkeypatch.setenv("POPULORA_FORMS_URL", "http://build7.internal:4200")
+    export_site(Run(FileStore(tmp_path / "store"), "whole"), tmp_path / "site", 10 * MB)
+    written = b"".join(file.read_bytes() for file in (tmp_path / "site").rglob("*") if file.is_file())
+    assert b">base</code>" in written and b"/python" not in written and b">python</code>" in written
+    for word in ("build7", "ann/", "hunter2", "c0ffee", str(tmp_path), "/forms/"):
+        assert word.encode() not in written, word
+    assert broken_links(tmp_path / "site") == []
+
+
 @pytest.mark.parametrize(
     ("address", "file"),
     [
@@ -147,6 +169,8 @@ def test_a_damaged_artifact_or_a_folder_in_use_leaves_nothing(store: Path, tmp_p
         ("/runs/r/tasks/..%2F..%2Fetc", None),
         ("/runs/r/tables/generation=0001/tasks.parquet?sort=kind", None),
         ("/runs/r/tasks/g0000-m00-p000?later=2", None),
+        ("/runs/r/figures/solve-rate.png", None),
+        ("/runs/r/figures/solve-rate.json", None),
         ("/runs/other", None),
         ("/", None),
         ("/compare?run=r", None),
