@@ -19,6 +19,7 @@ from urllib.parse import urljoin
 import httpx2
 
 from flows.browser.app import make_app
+from flows.browser.render import is_place
 from flows.export.folder import whole_folder
 from flows.export.site_library import SiteLibrary
 from flows.export.site_page import static_page
@@ -28,6 +29,7 @@ from flows.run.addresses import Addresses
 from flows.run.run import Run
 from flows.run.verified import open_verified
 from flows.storage import Damaged, NotStored, StoreRefused, StoreUnavailable
+from stages.core.lora.adapter_files import CONFIG_FILE
 
 MARK = "site.json"
 HOST = "http://127.0.0.1"
@@ -53,6 +55,7 @@ class _Site:
 
     def __init__(self, run: Run, folder: Path, largest: int) -> None:
         self.head = run.history.head()
+        self._base_is_place = is_place((run.history.description() or {}).get("config", {}).get("model", {}).get("name"))
         self._run, self._folder, self._largest = run, folder, largest
         self._known: set[str] = set()
         self._todo: deque[Place] = deque()
@@ -136,6 +139,9 @@ class _Site:
             try:
                 ref = self._run.history.find(uri)
                 size = self._run.store.size(self._run.history.place(ref.uri, ref.origin))
+                if self._base_is_place and uri.endswith(f"/{CONFIG_FILE}"):
+                    self._left_out[uri] = "left out of this copy: it names the base model's folder"
+                    return False
                 if size > self._largest:
                     self._left_out[uri] = f"left out of this copy: {size:,} bytes"
                     return False

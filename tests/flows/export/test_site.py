@@ -155,6 +155,8 @@ def test_a_copy_for_others_says_nothing_of_the_machine_or_its_user(
     for word in ("build7", "ann/", "hunter2", "c0ffee", str(tmp_path), "/forms/"):
         assert word.encode() not in written, word
     assert broken_links(tmp_path / "site") == []
+    left = json.loads((tmp_path / "site" / "site.json").read_text())["left_out"]
+    assert left["adapters/t0-g0001/adapter_config.json"].endswith("it names the base model's folder")
 
 
 @pytest.mark.parametrize(
