@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import BinaryIO
 
+from flows.browser.pedigree import Pedigree
 from flows.monitoring.run_tables import RunTables
 from flows.run.manifest import Ref
 from flows.run.run import Run
@@ -56,6 +57,10 @@ class Library:
         if found.run is not run:
             found = self._watches[run.run_id] = RunTables(run)
         return found.look()
+
+    def pedigree(self, run: Run) -> Pedigree:
+        """Return the ancestry of the run's adapters so far."""
+        return Pedigree(self.watch(run))
 
     def parquet(self, run: Run, ref: Ref) -> TableFile:
         """Open the table's file after verifying its digest. Rows are decoded on request."""

@@ -12,6 +12,7 @@ import posixpath
 import shutil
 import sys
 from collections import deque
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import urljoin
@@ -34,6 +35,7 @@ from stages.core.lora.adapter_files import CONFIG_FILE
 MARK = "site.json"
 HOST = "http://127.0.0.1"
 PAGES_BETWEEN_LINES = 1000
+LINKS = 1 << 16
 
 
 def export_site(run: Run, folder: Path, largest: int) -> str:
@@ -59,13 +61,14 @@ class _Site:
         self._run, self._folder, self._largest = run, folder, largest
         self._known: set[str] = set()
         self._todo: deque[Place] = deque()
+        self._links = lru_cache(LINKS)(self._find)  # pages share most of their links
         self._pages, self._copied, self._left_out = 0, dict[str, bool](), dict[str, str]()
         run_name, head = html.escape(run.run_id), self.head[:12]
         self._note = f"Static copy of run <code>{run_name}</code>, head <code>{head}</code>, without filters and sorting."
 
     async def write(self) -> None:
         """Write every page that can be reached from the run's own."""
-        self._find(Addresses().run(self._run.run_id), "index.html")
+        self._find(Addresses().run(self._run.run_id), "")
         browser = httpx2.ASGITransport(make_app(SiteLibrary(self._run.store)))
         client = httpx2.AsyncClient(transport=browser, base_url=HOST, timeout=None)
         async with client:
@@ -116,9 +119,10 @@ class _Site:
         """Return the relative address of what a link on the page leads to, and what its title says."""
         if address.startswith("#"):
             return address, ""
-        return self._find(urljoin(page.address, address), page.file)
+        folder = posixpath.dirname(page.file)
+        return self._links(address, folder) if address.startswith("/") else self._find(urljoin(page.address, address), folder)
 
-    def _find(self, address: str, source: str) -> tuple[str, str]:
+    def _find(self, address: str, folder: str) -> tuple[str, str]:
         found = place(self._run.run_id, address)
         if found is None:
             return "", ""
@@ -127,7 +131,7 @@ class _Site:
         if not found.artifact and found.file not in self._known:
             self._known.add(found.file)
             self._todo.append(found)
-        relative = posixpath.relpath(found.file, posixpath.dirname(source) or ".")
+        relative = posixpath.relpath(found.file, folder or ".")
         fragment = f"#{found.fragment}" if found.fragment else ""
         return relative + fragment, "the whole table: a static copy has no filter" if found.whole else ""
 

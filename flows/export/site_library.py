@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from flows.browser.library import Library
+from flows.browser.pedigree import Pedigree
 from flows.run.manifest import Ref
 from flows.run.run import Run
 from flows.run.table_reader import TableFile, batch_rows
@@ -38,6 +39,13 @@ class SiteLibrary(Library):
         super().__init__(store)
         self._tables: OrderedDict[str, DecodedTable] = OrderedDict()
         self._large: set[str] = set()
+        self._pedigrees: dict[str, Pedigree] = {}
+
+    def pedigree(self, run: Run) -> Pedigree:
+        """Return the ancestry of the run's adapters, read once: the run is a snapshot."""
+        if run.run_id not in self._pedigrees:
+            self._pedigrees[run.run_id] = super().pedigree(run)
+        return self._pedigrees[run.run_id]
 
     def parquet(self, run: Run, ref: Ref) -> TableFile:
         """Return the verified table: in memory, or decoded on request if it is large."""

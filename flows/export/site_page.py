@@ -15,11 +15,16 @@ HEAD = (
     f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
     '<meta name="referrer" content="no-referrer">\n<meta name="generator" content="populora export">'
 )
-_TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9-]*+)([^<>]*+)>")
-_ATTRIBUTE = re.compile(r'\s([a-zA-Z:_-]++)(?:="([^"]*+)")?')
 _ADDRESSES = {"href", "src", "action", "formaction", "srcset", "data", "poster", "ping", "xlink:href", "background", "target"}
 _WITHOUT = {"script", "form", "iframe", "object", "embed", "base"}
 _VOID = {"link", "meta", "img", "input", "br", "hr", "embed", "base"}
+_CHANGED = "|".join(sorted({"a", "link", "meta", "img", "head", "footer", "noscript"} | _WITHOUT))
+_TAG = re.compile(  # the tags that may change: by their name, or by an attribute
+    rf"<(?P<closing>/?)(?P<name>{_CHANGED})(?P<rest>(?![a-zA-Z0-9-])[^<>]*+)>"
+    rf"|<(?P<other>[a-zA-Z][a-zA-Z0-9-]*+)(?P<more>(?=[^<>]*\s(?:data-server|{'|'.join(sorted(_ADDRESSES))})(?![a-z-]))[^<>]*+)>",
+    re.IGNORECASE,
+)
+_ATTRIBUTE = re.compile(r'\s([a-zA-Z:_-]++)(?:="([^"]*+)")?')
 
 Relative = Callable[[str], tuple[str, str]]
 """From an address on the page to (its relative address or nothing, a title that says why it is not what the browser shows)."""
@@ -31,22 +36,15 @@ def static_page(text: str, relative: Relative, note: str) -> str:
 
 
 def _pieces(text: str, relative: Relative, note: str) -> Iterator[str]:
-    at, skipped, depth = 0, "", 0
+    at = 0
     anchors: list[str] = []  # what each open <a> has become
-    for found in _TAG.finditer(text):
-        closing, tag, rest = bool(found[1]), found[2].lower(), found[3]
-        if skipped:
-            if tag == skipped:
-                depth += -1 if closing else 1
-            if depth == 0:
-                skipped = ""
-            at = found.end()
-            continue
+    while found := _TAG.search(text, at):
+        closing, tag = bool(found["closing"]), (found["name"] or found["other"]).lower()
+        rest = found["rest"] if found["name"] else found["more"]
         yield text[at : found.start()]
         at = found.end()
         if not closing and (tag in _WITHOUT or " data-server" in rest):
-            if tag not in _VOID:
-                skipped, depth = tag, 1
+            at = at if tag in _VOID else _end(text, tag, at)
         elif tag == "noscript":  # what it holds is for readers without scripts, and no page of the site has any
             continue
         elif tag == "a":
@@ -60,8 +58,17 @@ def _pieces(text: str, relative: Relative, note: str) -> Iterator[str]:
             yield f"<p>{note}</p></footer>" if tag == "footer" else found[0]
         else:
             yield _element(found[0], tag, rest, relative)
-    if not skipped:
-        yield text[at:]
+    yield text[at:]
+
+
+def _end(text: str, tag: str, at: int) -> int:
+    """Return where the element that was opened before `at` ends; the end of the text if nothing closes it."""
+    depth = 1
+    for found in re.compile(rf"<(/?){re.escape(tag)}(?![a-zA-Z0-9-])[^<>]*+>", re.IGNORECASE).finditer(text, at):
+        depth += -1 if found[1] else 1
+        if depth == 0:
+            return found.end()
+    return len(text)
 
 
 def _anchor(rest: str, relative: Relative) -> str:
@@ -80,8 +87,6 @@ def _element(whole: str, tag: str, rest: str, relative: Relative) -> str:
         return f"{whole}\n{HEAD}"
     if tag == "meta":
         return "" if "http-equiv" in rest else whole
-    if tag not in ("link", "img") and not any(name in rest for name in _ADDRESSES):
-        return whole
     attributes = {found[1].lower(): html.unescape(found[2] or "") for found in _ATTRIBUTE.finditer(rest)}
     named = _ADDRESSES & attributes.keys()
     if tag not in ("link", "img") and all(attributes[name].startswith("#") for name in named):
