@@ -9,11 +9,12 @@ import re
 from collections.abc import Callable, Iterator
 
 POLICY = (
-    "default-src 'none'; style-src 'self'; style-src-attr 'unsafe-inline'; img-src 'self'; form-action 'none'; base-uri 'none'"
+    "default-src 'none'; style-src 'self'; style-src-attr 'unsafe-inline'; img-src 'self' data:; form-action 'none'; base-uri 'none'"
 )
 HEAD = (
     f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-    '<meta name="referrer" content="no-referrer">\n<meta name="generator" content="populora export">'
+    '<meta name="referrer" content="no-referrer">\n<meta name="generator" content="populora export">\n'
+    '<link rel="icon" href="data:,">'
 )
 _ADDRESSES = {"href", "src", "action", "formaction", "srcset", "data", "poster", "ping", "xlink:href", "background", "target"}
 _WITHOUT = {"script", "form", "iframe", "object", "embed", "base"}

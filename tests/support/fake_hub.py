@@ -97,6 +97,8 @@ def fake_hub() -> Iterator[FakeHub]:
             data = json.dumps(value).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
+            if status == 404 and value.get("error") == "Repository not found":
+                self.send_header("X-Error-Code", "RepoNotFound")  # by which huggingface_hub tells it from a wrong address
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
