@@ -63,7 +63,8 @@ def public_name(model: Mapping[str, Any]) -> str:
 
 def check_repository(option: str, name: str) -> None:
     """Raise ConfigError unless `name` is OWNER/NAME as the hub allows it."""
-    from huggingface_hub.utils import HFValidationError, validate_repo_id  # noqa: PLC0415  half a second
+    from huggingface_hub.errors import HFValidationError  # noqa: PLC0415
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # noqa: PLC0415  half a second
 
     try:
         validate_repo_id(name)
@@ -101,7 +102,8 @@ def _licence_on_hub(name: str, revision: str) -> Licence | None:
     from huggingface_hub import hf_hub_download  # noqa: PLC0415
     from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
 
+    silent: tuple[type[Exception], ...] = (HfHubHTTPError, *http_faults(), OSError, ValueError)
     try:
         return _licence_in(Path(hf_hub_download(name, "README.md", revision=revision or None)))
-    except (HfHubHTTPError, *http_faults(), OSError, ValueError):
+    except silent:
         return None

@@ -73,7 +73,7 @@ def upload(api: "HfApi", folder: Path, repository: str, public: bool) -> str:
     """
     from huggingface_hub import CommitOperationAdd  # noqa: PLC0415
     from huggingface_hub.errors import RepositoryNotFoundError  # noqa: PLC0415
-    from huggingface_hub.utils import disable_progress_bars  # noqa: PLC0415
+    from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]  # noqa: PLC0415
 
     if not sys.stderr.isatty():
         disable_progress_bars()
@@ -96,6 +96,7 @@ def _one_line(api: "HfApi", repository: str, folder: Path) -> Iterator[None]:
     """Turn the hub's errors into ConfigError (it refuses) and HubUnavailable (it does not answer)."""
     from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
 
+    silent: tuple[type[Exception], ...] = (*http_faults(), OSError, RuntimeError)
     where = f"--to {repository} at {api.endpoint}"
     kept = f"the folder {folder} is complete, and the same command tries again"
     try:
@@ -112,7 +113,7 @@ def _one_line(api: "HfApi", repository: str, folder: Path) -> Iterator[None]:
         if 400 <= status < 500 and status != 429:
             raise ConfigError(f"{where}: the hub refuses it (status {status}): {reason}") from None
         raise HubUnavailable(f"{where}: {reason}; {kept}") from None
-    except (*http_faults(), OSError, RuntimeError) as error:  # RuntimeError: the uploader of large files
+    except silent as error:  # RuntimeError: the uploader of large files
         raise HubUnavailable(f"{where}: {_reason(api, error)}; {kept}") from None
     except ValueError as error:  # the card's metadata
         raise ConfigError(f"{where}: {_reason(api, error)}") from None

@@ -9,7 +9,8 @@ import re
 from collections.abc import Callable, Iterator
 
 POLICY = (
-    "default-src 'none'; style-src 'self'; style-src-attr 'unsafe-inline'; img-src 'self' data:; form-action 'none'; base-uri 'none'"
+    "default-src 'none'; style-src 'self'; style-src-attr 'unsafe-inline'; "
+    "img-src 'self' data:; form-action 'none'; base-uri 'none'"
 )
 HEAD = (
     f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'

@@ -32,6 +32,7 @@ def test_the_notebook_is_clean_and_says_what_its_sandbox_is_not() -> None:
         compile(source(cell), cell["id"], "exec")  # plain Python: no magic of a notebook
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_its_cells_run_from_top_to_bottom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
