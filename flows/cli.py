@@ -26,6 +26,7 @@ from flows.commands import (
     judge,
     notify,
     pretrain,
+    publish,
     report,
     run,
     serve,
@@ -46,7 +47,7 @@ USAGE, UNREACHABLE = 2, 3
 COMMANDS = (
     *(init, explain, run, serve, worker, notify, fork, gc, benchmark, try_prompts),
     *(status, watch, inspect, compare, cost, report, track, browse, fsck),
-    *(judge, attack, export, pretrain, bench, simulate, experiment, doctor, gpu_check),
+    *(judge, attack, export, publish, pretrain, bench, simulate, experiment, doctor, gpu_check),
 )
 """The commands in the order of `populora --help`."""
 

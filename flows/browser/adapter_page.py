@@ -22,7 +22,7 @@ def adapters_page(library: Library, run_id: str) -> Json:
     run = library.run(run_id)
     watch = library.watch(run)
     latest = {row["member_id"]: row for generation in watch.generations for row in watch.of(generation, "ratings").to_pylist()}
-    members = Pedigree(watch).members()
+    members = library.pedigree(run).members()
     alive = _alive(watch)
     rows = [
         {
@@ -41,8 +41,7 @@ def adapters_page(library: Library, run_id: str) -> Json:
 def adapter_page(library: Library, run_id: str, adapter_id: str) -> Json:
     """Return one adapter. Raises NotStored if the run has none of that id."""
     run = library.run(run_id)
-    watch = library.watch(run)
-    pedigree = Pedigree(watch)
+    watch, pedigree = library.watch(run), library.pedigree(run)
     node = pedigree.node(adapter_id)
     if node is None:
         raise NotStored(f"Run {run_id} has no adapter {adapter_id[:80]}.")

@@ -28,14 +28,14 @@ HEADERS = {
 }
 
 
-def make_app(store_url: str, names: Iterable[str] = LOOPBACK) -> FastAPI:
-    """Create the browser of the store at `store_url`, which answers under `names`.
+def make_app(store: str | Library, names: Iterable[str] = LOOPBACK) -> FastAPI:
+    """Create the browser of the store at this address, or of a library, which answers under `names`.
 
     Raises StoreRefused for a wrong address, ConfigError for a price in the environment that no page could use.
     """
     of_machine()
     app = FastAPI(title="populora artifacts", docs_url=None, redoc_url=None, openapi_url=None)
-    library, pages = Library(store_url), environment()
+    library, pages = Library(store) if isinstance(store, str) else store, environment()
 
     def show(template: str, status: int = 200, scripts: tuple[str, ...] = (), **values: Any) -> HTMLResponse:
         values = {"store": library.store.url, "scripts": scripts, **values}

@@ -6,14 +6,13 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import BinaryIO
 
-import pyarrow.parquet as pq
-
+from flows.browser.pedigree import Pedigree
 from flows.monitoring.run_tables import RunTables
 from flows.run.manifest import Ref
 from flows.run.run import Run
-from flows.run.table_reader import batches, parquet_file
+from flows.run.table_reader import TableFile, batches, parquet_file
 from flows.run.verified import Reader, open_verified
-from flows.storage import NotStored, open_store
+from flows.storage import NotStored, Store, open_store
 from flows.store.file_store import RUN_ID
 
 KEPT_FILES = 64
@@ -24,8 +23,8 @@ KEPT_RUNS = 64
 class Library:
     """Runs of a store. Verified files stay open: artifacts never change, and their bytes stay out of memory."""
 
-    def __init__(self, store_url: str) -> None:
-        self.store = open_store(store_url)
+    def __init__(self, store: str | Store) -> None:
+        self.store = open_store(store) if isinstance(store, str) else store
         self._runs: OrderedDict[str, Run] = OrderedDict()
         self._watches: dict[str, RunTables] = {}
         self._kept: OrderedDict[str, BinaryIO] = OrderedDict()
@@ -59,7 +58,11 @@ class Library:
             found = self._watches[run.run_id] = RunTables(run)
         return found.look()
 
-    def parquet(self, run: Run, ref: Ref) -> pq.ParquetFile:
+    def pedigree(self, run: Run) -> Pedigree:
+        """Return the ancestry of the run's adapters so far."""
+        return Pedigree(self.watch(run))
+
+    def parquet(self, run: Run, ref: Ref) -> TableFile:
         """Open the table's file after verifying its digest. Rows are decoded on request."""
         return parquet_file(self.file(run, ref), f"{run.run_id}/{ref.uri}")
 

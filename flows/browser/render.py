@@ -35,6 +35,7 @@ def environment() -> Environment:
         "json": readable,
         "digest": digest,
     }
+    made.tests["place"] = is_place
     made.globals["at"] = Addresses()
     made.globals["forms"] = form_links.of_environment()  # none in a browser that no UI belongs to
     return made
@@ -83,6 +84,11 @@ def cut(value: object, limit: int = SHOWN_CELL) -> str:
 def readable(value: Any) -> str:
     """Return indented JSON."""
     return json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True)
+
+
+def is_place(value: object) -> bool:
+    """Return whether a setting is an absolute path or an address."""
+    return isinstance(value, str) and "/" in value and (value.startswith(("/", "~")) or "://" in value)
 
 
 def digest(text: str) -> str:

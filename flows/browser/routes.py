@@ -14,7 +14,7 @@ from flows.browser.figure_pages import FigureCache
 from flows.browser.library import Library
 from flows.browser.live_page import Followers, live_page
 from flows.browser.live_stream import Streams
-from flows.browser.run_pages import artifact_ref, generation_page, manifest_page, row_page, run_page, table_page
+from flows.browser.run_pages import artifact_ref, complete_page, generation_page, manifest_page, row_page, run_page, table_page
 from flows.browser.runs_page import RunsPage
 from flows.browser.table_view import TableQuery
 from flows.browser.task_page import task_page
@@ -157,6 +157,10 @@ def _add_tables(app: FastAPI, library: Library, show: RenderTemplate) -> None:
         if not number.isdecimal() or len(number) > 12:
             raise BadRequest(f"{number[:40]!r} is not a row number.")
         return show("row.html", **row_page(library, run_id, uri, int(number)))
+
+    @app.get("/runs/{run_id}/complete/{uri:path}")
+    def complete(run_id: str, uri: str, page: Count = 1) -> HTMLResponse:
+        return show("complete.html", **complete_page(library, run_id, uri, page))
 
     @app.get("/runs/{run_id}/files/{uri:path}")
     def file(run_id: str, uri: str) -> Response:

@@ -21,6 +21,7 @@ from stages.analysis.summary import KINDS, lookup
 
 Values = Mapping[tuple[str, str | None, str | None, str | None], float]
 
+OWN = ("diff", "choices")  # versions that describe the user's own files, by their paths and contents
 GENERATIONS = 100  # the newest generations, which a run's page shows first
 
 
@@ -31,10 +32,12 @@ def run_page(library: Library, run_id: str, every: bool = False) -> Json:
     description = run.history.description() or {}
     alarms = watch.alarms()
     shown = watch.generations if every else watch.generations[-GENERATIONS:]
+    versions = description.get("versions", {})
     return {
         "run": run_id,
         "standing": _standing(run),
-        "description": description,
+        "versions": {name: value for name, value in versions.items() if name not in OWN},
+        "own": {name: versions[name] for name in OWN if versions.get(name)},
         "settings": list(_settings(description.get("config", {}))),
         "generations": [_generation_row(watch, generation, alarms) for generation in reversed(shown)],
         "hidden": len(watch.generations) - len(shown),
@@ -92,6 +95,17 @@ def table_page(library: Library, run_id: str, uri: str, asked: TableQuery) -> Js
     found = view(library.parquet(run, ref), asked)
     shown = [(number, cells(run_id, values)) for number, values in found.rows]
     return {"run": run_id, "uri": uri, "ref": ref, "view": found, "rows": shown, "asked": asked}
+
+
+def complete_page(library: Library, run_id: str, uri: str, page: int) -> Json:
+    """Return a page of complete rows, with token lists as their lengths. Raises NotStored, and BadRequest for a wrong page."""
+    run = library.run(run_id)
+    ref = table_ref(run, uri)
+    file = library.parquet(run, ref)
+    found = view(file, TableQuery(page=page))
+    types = {field.name: str(field.type) for field in file.schema_arrow}
+    shown = [(number, [(cell, types[cell["column"]]) for cell in cells(run_id, values)]) for number, values in found.rows]
+    return {"run": run_id, "uri": uri, "ref": ref, "view": found, "rows": shown, "page": page}
 
 
 def row_page(library: Library, run_id: str, uri: str, number: int) -> Json:

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from flows.browser.errors import BadRequest
-from flows.run.table_reader import batch_rows, holds
+from flows.run.table_reader import TableFile, batch_rows, holds
 from flows.storage import NotStored
 
 ROWS = 50
@@ -42,7 +41,7 @@ class TablePage:
     rows: list[tuple[int, dict[str, Any]]]
 
 
-def view(file: pq.ParquetFile, asked: TableQuery) -> TablePage:
+def view(file: TableFile, asked: TableQuery) -> TablePage:
     """Return the requested rows. Raises BadRequest for an unknown column, or a value that the column cannot have."""
     schema = file.schema_arrow
     order = _order(file, schema, asked)
@@ -55,14 +54,14 @@ def view(file: pq.ParquetFile, asked: TableQuery) -> TablePage:
     return TablePage(schema.names, _sortable(schema), file.metadata.num_rows, len(order), pages, numbered)
 
 
-def row(file: pq.ParquetFile, number: int) -> dict[str, Any]:
+def row(file: TableFile, number: int) -> dict[str, Any]:
     """Return one complete row. Raises NotStored if the table has no such row."""
     if not 0 <= number < file.metadata.num_rows:
         raise NotStored(f"There is no row {number}: the table has {file.metadata.num_rows:,} rows, counted from 0.")
     return rows_at(file, [number])[0]
 
 
-def rows_at(file: pq.ParquetFile, numbers: list[int], lengths: bool = False) -> list[dict[str, Any]]:
+def rows_at(file: TableFile, numbers: list[int], lengths: bool = False) -> list[dict[str, Any]]:
     """Return rows by number, in that order. With `lengths`, token lists are replaced by their lengths."""
     found: dict[int, dict[str, Any]] = {}
     wanted = sorted(numbers)
@@ -74,7 +73,7 @@ def rows_at(file: pq.ParquetFile, numbers: list[int], lengths: bool = False) -> 
     return [found[number] for number in numbers]
 
 
-def _batches(file: pq.ParquetFile, columns: list[str] | None, stop: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _batches(file: TableFile, columns: list[str] | None, stop: int) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield (number of its first row, batch), up to row `stop`."""
     start = 0
     if stop == 0:
@@ -93,7 +92,7 @@ def _shortened(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
-def _order(file: pq.ParquetFile, schema: pa.Schema, asked: TableQuery) -> np.ndarray:
+def _order(file: TableFile, schema: pa.Schema, asked: TableQuery) -> np.ndarray:
     """Return the numbers of the matching rows, in the requested order."""
     for name in (asked.column, asked.sort):
         if name and name not in schema.names:

@@ -40,7 +40,7 @@ def task_page(library: Library, run_id: str, task_id: str, later: int = 1) -> Js
         raise NotStored(f"Run {run_id} has no task {task_id}.")
     samples = where.samples(task_id)
     attempts = where.attempts(task_id, samples)
-    pedigree = Pedigree(library.watch(run))
+    pedigree = library.pedigree(run)
     return (
         page
         | {

@@ -1,105 +1,80 @@
 """`populora export RUN ADAPTER DIR [--merge]`: an adapter as a PEFT folder, or merged into its base, with a model card."""
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from flows.backend import Backend
 from flows.config import parse
-from flows.run.lineage import Lineage
-from flows.run.manifest import sha256_hex
+from flows.export.base_model import BaseModel, base_of
+from flows.export.card import Subject, model_card
+from flows.export.folder import whole_folder
+from flows.export.markdown import code
 from flows.run.run import Run
-from flows.storage import StoreRefused
+from flows.storage import NotStored, StoreRefused
 from stages.core.lora.adapter import Weights
 from stages.core.lora.adapter_files import CONFIG_FILE, OPTIMIZER_FILE, WEIGHTS_FILE, read_adapter
 
-CARD = """---
-base_model: {model}
-library_name: {library}
-tags:
-- populora
-- lora
----
-
-# {adapter_id} of run {run}
-
-{what} The adapter was trained by self-play in a population of LoRA adapters: teachers write programming tasks, students solve
-them, a sandbox judges. No person has reviewed its output.
-
-| | |
-|---|---|
-| run | `{run}`, mode {mode}, seed {seed} |
-| base model | `{model}` (digest `{base}`) |
-| adapter | rank {rank}, alpha {alpha}, modules {targets} |
-| sha256 of the adapter's weights | `{sha256}` |
-| head of the run's manifest chain | `{head}` |
-| prompt style | `{style}`; sampled at temperature {temperature} |
-
-## Lineage, newest first
-
-{lineage}
-
-## Scores
-
-{scores}
-
-## Loading
-
-{loading}
-
-The prompt style must be the run's own; the project's `stages/core/{style}_prompts.py` writes and reads it. The licence of the
-weights depends on the licence of the base model.
-"""
-
-LOAD_ADAPTER = """`BASE` is the base model above; a relative name starts at the project's folder.
-
-```python
-from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(BASE), "{folder}")
-tokenizer = AutoTokenizer.from_pretrained(BASE)
-```
-
-transformers alone (PEFT installed): `model = AutoModelForCausalLM.from_pretrained(BASE); model.load_adapter("{folder}")`.
-
-vLLM: `vllm serve BASE --enable-lora --max-lora-rank {rank} --lora-modules {adapter_id}={folder}`, then request the model
-`{adapter_id}`."""
-
-LOAD_MERGED = """```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-model, tokenizer = AutoModelForCausalLM.from_pretrained("{folder}"), AutoTokenizer.from_pretrained("{folder}")
-```
-
-vLLM: `vllm serve {folder}`. A PEFT folder of the same adapter comes from `populora export` without `--merge`."""
+CARD_FILE = "README.md"
+PEFT_FOLDER = "The LoRA adapter {} in PEFT's format."
 
 
-def export_adapter(run: Run, adapter_id: str, folder: Path, merge: bool) -> str:
-    """Write the folder and return a one-line summary. Raises StoreRefused if the adapter is unknown or the folder exists."""
-    description = run.history.description()
-    if description is None:
+def export_adapter(
+    run: Run, adapter_id: str, folder: Path, merge: bool, base: BaseModel | None = None, loaded_as: str = ""
+) -> str:
+    """Write the folder and return a one-line summary. Raises StoreRefused if the adapter is unknown or the folder exists.
+
+    `base` is what the card says about the base model, by default what the run's configuration says; `loaded_as` is the name by
+    which the card loads the adapter, by default the folder's.
+    """
+    config = described(run)["config"]
+    base = base or base_of(config["model"])
+    if not merge:
+        files = read_files(run, adapter_id, (CONFIG_FILE, WEIGHTS_FILE))
+        with whole_folder(folder) as unfinished:
+            (unfinished / CONFIG_FILE).write_bytes(published_config(json.loads(files[CONFIG_FILE]), base))
+            (unfinished / WEIGHTS_FILE).write_bytes(files[WEIGHTS_FILE])
+            (unfinished / CARD_FILE).write_text(peft_card(run, adapter_id, base, loaded_as or folder.name), encoding="utf-8")
+        return f"{PEFT_FOLDER.format(code(adapter_id))} It is in {folder}, described in {folder / CARD_FILE}"
+    files = read_files(run, adapter_id, (CONFIG_FILE, WEIGHTS_FILE, OPTIMIZER_FILE))
+    adapter, weights = json.loads(files[CONFIG_FILE]), read_adapter(files[WEIGHTS_FILE], files[OPTIMIZER_FILE]).weights
+    with whole_folder(folder) as unfinished:
+        kept = merge_into(Backend(parse(config)).model_path, weights, adapter["lora_alpha"] / adapter["r"], unfinished)
+        what = f"The adapter {code(adapter_id)}, merged into its base model; rounding kept {kept:.1%} of its change."
+        subject = Subject(adapter_id, files, adapter, base, loaded_as or folder.name, what, merged=True)
+        (unfinished / CARD_FILE).write_text(model_card(run, described(run), subject), encoding="utf-8")
+    return f"{what} It is in {folder}, described in {folder / CARD_FILE}"
+
+
+def peft_card(run: Run, adapter_id: str, base: BaseModel, loaded_as: str) -> str:
+    """Return the README.md of the adapter's PEFT folder, loaded by this name."""
+    files = read_files(run, adapter_id, (CONFIG_FILE, WEIGHTS_FILE))
+    what = PEFT_FOLDER.format(code(adapter_id))
+    subject = Subject(adapter_id, files, json.loads(files[CONFIG_FILE]), base, loaded_as, what, merged=False)
+    return model_card(run, described(run), subject)
+
+
+def described(run: Run) -> dict[str, Any]:
+    """Return run.json. Raises StoreRefused if there is no such run."""
+    found = run.history.description()
+    if found is None:
         raise StoreRefused(f"there is no run {run.run_id} in {run.store.url}")
-    lineage = Lineage(run).adapter(adapter_id)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise StoreRefused(f"{folder} already exists; choose another folder")
-    files = run.read_adapter(adapter_id)
-    config = json.loads(files[CONFIG_FILE])
+    return found
+
+
+def read_files(run: Run, adapter_id: str, names: Sequence[str]) -> dict[str, bytes]:
+    """Return files of an adapter, verified. Raises StoreRefused if the run has no such adapter, NotStored if it was retired."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if merge:
-            base = Backend(parse(description["config"])).model_path
-            weights = read_adapter(files[WEIGHTS_FILE], files[OPTIMIZER_FILE]).weights
-            kept = merge_into(base, weights, config["lora_alpha"] / config["r"], folder)
-            what = f"The adapter `{adapter_id}`, merged into its base model; rounding kept {kept:.1%} of its change."
-        else:
-            for name in (CONFIG_FILE, WEIGHTS_FILE):
-                (folder / name).write_bytes(files[name])
-            what = f"The LoRA adapter `{adapter_id}` in PEFT's format."
-        (folder / "README.md").write_text(_card(run, description, lineage, config, files, folder, what, merge), encoding="utf-8")
-    except OSError as error:
-        raise StoreRefused(f"{folder}: {error.strerror or error}") from error
-    return f"{what} It is in {folder}, described in {folder / 'README.md'}"
+        run.history.find(f"adapters/{adapter_id}/{WEIGHTS_FILE}")
+    except NotStored:
+        raise StoreRefused(f"run {run.run_id} has no adapter {adapter_id}") from None
+    return run.read_adapter(adapter_id, names)
+
+
+def published_config(adapter: Mapping[str, Any], base: BaseModel) -> bytes:
+    """Return adapter_config.json with the base model's name as the card gives it: never a path of this machine."""
+    return (json.dumps({**adapter, "base_model_name_or_path": base.name}, indent=2, sort_keys=True) + "\n").encode()
 
 
 def merge_into(base: str, weights: Weights, scale: float, folder: Path) -> float:
@@ -125,58 +100,3 @@ def merge_into(base: str, weights: Weights, scale: float, folder: Path) -> float
     model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(base).save_pretrained(folder)
     return 1 - (lost / moved) ** 0.5 if moved else 1.0
-
-
-def _card(
-    run: Run,
-    description: dict[str, Any],
-    lineage: dict[str, Any],
-    adapter: dict[str, Any],
-    files: dict[str, bytes],
-    folder: Path,
-    what: str,
-    merge: bool,
-) -> str:
-    config, start = description["config"], run.manifest("start")
-    names = {"adapter_id": lineage["adapter_id"], "folder": folder.name, "rank": adapter["r"]}
-    return CARD.format(
-        **names | {"alpha": adapter["lora_alpha"], "targets": ", ".join(adapter["target_modules"])},
-        what=what,
-        library="transformers" if merge else "peft",
-        run=run.run_id,
-        mode=config["mode"],
-        seed=config["seed"],
-        model=config["model"]["name"],
-        style=config["model"]["style"],
-        temperature=config["engine"]["temperature"],
-        base=start.versions.get("base_model", "unknown") if start else "unknown",
-        sha256=sha256_hex(files[WEIGHTS_FILE]),
-        head=run.history.head(),
-        lineage="\n".join(_step(step) for step in lineage["backwards"]),
-        scores=_scores(lineage["forwards"]["scores"]),
-        loading=(LOAD_MERGED if merge else LOAD_ADAPTER).format(**names),
-    )
-
-
-def _step(step: dict[str, Any]) -> str:
-    """Return one line of the lineage."""
-    made = f"- `{step['adapter_id']}`: {step['made_by']}"
-    if step["generation"] is not None:
-        made += f" of generation {step['generation']}"
-    if birth := step.get("birth"):
-        parents = ", ".join(f"`{parent}`" for parent in step["parents"])
-        return f"{made}, operator {birth['operator']} on {parents}, replacing {birth['replaces']}"
-    if samples := step.get("samples"):
-        return f"{made}, on {samples['count']} samples"
-    return made
-
-
-def _scores(scores: list[dict[str, Any]]) -> str:
-    """Return the run's scores of exactly these weights as a table, never those of relatives."""
-    if not scores:
-        return "These weights were not scored."
-    lines = ["| suite | group | measure | score | standard error | problems |", "|---|---|---|---|---|---|"]
-    for row in scores:
-        error = "" if row["stderr"] is None else f"{row['stderr']:.4f}"
-        lines.append(f"| {row['suite']} | {row['group']} | {row['measure']} | {row['score']:.4f} | {error} | {row['problems']} |")
-    return "\n".join(lines)

@@ -7,6 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from flows.export.base_model import public_name
+from flows.export.markdown import code
 from flows.run.manifest import sha256_hex
 from flows.run.run import Run
 from flows.storage import StoreRefused, encode_table
@@ -54,7 +56,7 @@ sandboxes. Repeated tasks (equal normalised program and inputs, within the run o
 | | |
 |---|---|
 | run | `{run}`, {generations} generations, mode {mode} |
-| base model | `{model}` (digest `{base}`) |
+| base model | {model} (digest `{base}`) |
 | head of the run's manifest chain | `{head}` |
 | sha256 of `tasks.parquet` | `{sha256}` |
 | proposals behind them | {proposals}, of which {valid} were valid and {count} are new |
@@ -128,7 +130,7 @@ def _card(run: Run, description: dict[str, Any], table: pa.Table, statuses: Coun
         count=table.num_rows,
         generations=generations,
         mode=config["mode"],
-        model=config["model"]["name"],
+        model=code(public_name(config["model"])),
         base=start.versions.get("base_model", "unknown") if start else "unknown",
         head=run.history.head(),
         sha256=sha256,

@@ -64,6 +64,10 @@ class Addresses:
         """One row of a table."""
         return f"{self.run(run_id)}/rows/{number}/{quote(uri, safe='/=')}"
 
+    def complete(self, run_id: str, uri: str, page: int = 1) -> str:
+        """Complete rows of a table, as many as a page of the table."""
+        return f"{self.run(run_id)}/complete/{quote(uri, safe='/=')}" + (f"?page={page}" if page > 1 else "")
+
     def file(self, run_id: str, uri: str) -> str:
         """An artifact's bytes, as a download."""
         return f"{self.run(run_id)}/files/{quote(uri, safe='/=')}"

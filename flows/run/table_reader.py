@@ -1,6 +1,7 @@
 """A few columns and rows of a stored table, verified, without decoding the rest of it (token lists are most of a table)."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,18 @@ from flows.storage import Damaged, NotStored
 
 NARROW, WIDE = 65_536, 512  # rows decoded at once: of plain values, and with texts or lists among them
 BUFFER = 1 << 18
+
+
+class TableFile(Protocol):
+    """A table whose rows are decoded on request: a `pyarrow.parquet.ParquetFile`, or something that reads like one."""
+
+    schema_arrow: pa.Schema
+    metadata: Any
+    """`metadata.num_rows`."""
+
+    def iter_batches(self, batch_size: int, columns: Sequence[str] | None = None) -> Iterable[pa.RecordBatch]:
+        """Yield its rows in order, at most so many at once, with these columns (None: all)."""
+        ...
 
 
 def parquet_file(source: bytes | Reader, name: str) -> pq.ParquetFile:
@@ -32,7 +45,7 @@ def batch_rows(schema: pa.Schema, columns: Sequence[str] | None) -> int:
 
 
 def batches(
-    file: pq.ParquetFile, columns: Sequence[str] | None, contains: Mapping[str, str] | None = None, **equal: object
+    file: TableFile, columns: Sequence[str] | None, contains: Mapping[str, str] | None = None, **equal: object
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows in which each column of `equal` has that value (or one of a list), with these columns (None: all).
 

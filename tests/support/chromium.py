@@ -44,6 +44,11 @@ class Page:
         self.do("Page.navigate", url=address)
         self.until("document.readyState === 'complete' && location.href !== 'about:blank'")
 
+    def logged(self) -> list[str]:
+        """What the browser has written to its console since `Log.enable`: errors, warnings and what its policies refused."""
+        entries = [event["params"]["entry"] for event in self.events if event["method"] == "Log.entryAdded"]
+        return [f"{entry['level']}: {entry['text']} ({entry.get('url', '')})" for entry in entries]
+
     def value(self, expression: str) -> Any:
         """What JavaScript in the page gives, promises awaited."""
         found = self.do("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)

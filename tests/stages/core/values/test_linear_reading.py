@@ -209,6 +209,7 @@ def test_a_reader_runs_no_more_lines_than_the_text_is_long(name: str) -> None:
 # --- regular expressions
 
 SEEING = (
+    "flows.export.site_page",
     "flows.judging.line_ids",
     "stages.core.prompts.azr",
     "stages.core.prompts.compact",

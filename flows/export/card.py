@@ -1,0 +1,325 @@
+"""The model card of an adapter that leaves a run: metadata for the Hugging Face hub, then what the run recorded about it.
+
+Every name in it was chosen by a user or written by a model, so each is escaped (flows/export/markdown.py), and the metadata are
+written by the hub's own library. The same run gives the same text.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flows.export.base_model import BaseModel
+from flows.export.markdown import block, code, escaped, one_line, table
+from flows.run.lineage import Json, Lineage, generation_of
+from flows.run.manifest import sha256_hex
+from flows.run.run import Run
+from stages.core.lora.adapter_files import WEIGHTS_FILE
+from stages.core.method.top_up import task_of
+
+LINEAGE_STEPS = 60
+"""Steps of the lineage that the card lists; the rest are counted."""
+METHOD = ("population", "propose", "solve", "reward", "learning", "rating", "evolution", "seeding")
+"""Groups of settings that the card shows. The others describe the machine."""
+
+CARD = """# {adapter_id} of run {run}
+
+{what} It was trained by self-play in a population of LoRA adapters: teachers write programming tasks, students solve them, and a
+sandboxed Python executor judges both. No person has reviewed its output.
+
+{facts}
+
+## Loading
+
+{loading}
+
+The prompt style must be the run's own, {style}; the project's {style_file} writes and reads it.
+
+## Where it comes from
+
+{lineage}
+
+## What it was trained on
+
+{training}
+
+## Rating
+
+{rating}
+
+## Scores
+
+{scores}
+
+## Configuration
+
+{configuration}
+
+## How to verify it
+
+{verification}
+
+## Licence
+
+{licence}
+"""
+
+LOAD_ADAPTER = """```python
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({base}{revision}), "{folder}")
+```
+
+{base_is}The tokenizer is the base model's: `AutoTokenizer.from_pretrained({base})`.
+
+vLLM: `vllm serve BASE --enable-lora --max-lora-rank {rank} --lora-modules adapter={folder}`, then request the model `adapter`."""
+
+LOAD_MERGED = """```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+model, tokenizer = AutoModelForCausalLM.from_pretrained("{folder}"), AutoTokenizer.from_pretrained("{folder}")
+```
+
+vLLM: `vllm serve {folder}`. A PEFT folder of the same adapter comes from `populora export` without `--merge`."""
+
+VERIFICATION = """- The weights: `sha256sum adapter_model.safetensors` prints `{sha256}`. The run's manifests
+  record this digest for the stage that made them, and its tables record it in every row that these weights wrote.
+- The run: every stage's manifest contains the digest of the one before it, and the newest one's is
+  `{head}`. With the run's store, `populora fsck RUN` computes the digest of every artifact again and checks the
+  chain, and `populora status RUN` prints the head.
+- This folder: `populora publish RUN ADAPTER DIR` writes the same bytes from the same state of the run."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What the card describes: the exported adapter, its files' contents, and under which name it will be loaded."""
+
+    adapter_id: str
+    files: Mapping[str, bytes]
+    adapter: Json
+    """The content of adapter_config.json."""
+    base: BaseModel
+    loaded_as: str
+    """The folder, or OWNER/NAME on the hub."""
+    what: str
+    merged: bool
+
+
+def model_card(run: Run, description: Json, subject: Subject) -> str:
+    """Return the README.md. Raises StoreRefused for an adapter that the run does not have."""
+    lineage = Lineage(run)
+    story = lineage.adapter(subject.adapter_id)
+    config = description["config"]
+    text = CARD.format(
+        adapter_id=escaped(subject.adapter_id),
+        run=escaped(run.run_id),
+        what=subject.what,
+        facts=_facts(run, config, subject),
+        loading=_loading(subject),
+        style=code(config["model"]["style"]),
+        style_file=code(f"stages/core/prompts/{config['model']['style']}.py"),
+        lineage=_lineage(story["backwards"]),
+        training=_training(lineage, story["backwards"]),
+        rating=_rating(lineage, subject.adapter_id, story["backwards"]),
+        scores=_scores(story["forwards"]["scores"]),
+        configuration=_configuration(config),
+        verification=VERIFICATION.format(sha256=sha256_hex(subject.files[WEIGHTS_FILE]), head=run.history.head()),
+        licence=_licence(subject.base),
+    )
+    return f"---\n{_metadata(run, subject, story['forwards']['scores'])}\n---\n\n{text}"
+
+
+def _metadata(run: Run, subject: Subject, scores: list[Json]) -> str:
+    """Return the hub's metadata. A base that is not on the hub is left out: the hub rejects a name that it does not know."""
+    from huggingface_hub import EvalResult, ModelCardData  # noqa: PLC0415  half a second
+
+    results = [
+        EvalResult(
+            task_type="text-generation",
+            dataset_type=one_line(row["suite"]),
+            dataset_name=one_line(row["suite"]),
+            metric_type=one_line(row["measure"]),
+            metric_value=round(row["score"], 4),
+            metric_name=one_line(row["measure"]),
+            metric_args={"problems": row["problems"]} | ({} if row["stderr"] is None else {"stderr": round(row["stderr"], 4)}),
+        )
+        for row in _overall(scores)
+    ]
+    base, licence = subject.base, subject.base.licence
+    data = ModelCardData(
+        base_model=base.name if base.on_hub else None,
+        library_name="transformers" if subject.merged else "peft",
+        license=licence.identifier if licence else None,
+        license_name=(licence.name or None) if licence else None,
+        license_link=(licence.link or None) if licence else None,
+        pipeline_tag="text-generation",
+        tags=["populora", "lora", "self-play", "code"],
+        model_name=f"{run.run_id}/{subject.adapter_id}" if results else None,
+        eval_results=results or None,
+        base_model_relation=("merge" if subject.merged else "adapter") if base.on_hub else None,
+    )
+    return str(data.to_yaml(line_break="\n")).strip()
+
+
+def _overall(scores: list[Json]) -> list[Json]:
+    """Return scores over all problems of a suite, the newest of each measure."""
+    return list({(row["suite"], row["measure"]): row for row in scores if row["group"] == "all"}.values())
+
+
+def _facts(run: Run, config: Json, subject: Subject) -> str:
+    start, adapter = run.manifest("start"), subject.adapter
+    base = code(subject.base.name) + (f" at commit {code(subject.base.revision)}" if subject.base.revision else "")
+    modules = ", ".join(code(module) for module in adapter["target_modules"])
+    digest = start.versions.get("base_model", "unknown") if start else "unknown"
+    rows = [
+        ["run", f"{code(run.run_id)}, mode {code(config['mode'])}, seed {escaped(config['seed'])}"],
+        ["base model", f"{base} (digest {code(digest)})"],
+        ["adapter", f"rank {int(adapter['r'])}, alpha {float(adapter['lora_alpha']):g}, modules {modules}"],
+        ["sha256 of the adapter's weights", code(sha256_hex(subject.files[WEIGHTS_FILE]))],
+        ["head of the run's manifest chain", code(run.history.head())],
+        ["sampled in training at", f"temperature {escaped(config['engine']['temperature'])}"],
+    ]
+    return table(["", ""], rows)
+
+
+def _loading(subject: Subject) -> str:
+    folder = subject.loaded_as if code(subject.loaded_as).startswith("`") else "FOLDER"
+    if subject.merged:
+        return LOAD_MERGED.format(folder=folder)
+    base = subject.base
+    on_hub = base.on_hub and code(base.name).startswith("`")  # a name with marks could leave its quotes
+    revision = f', revision="{base.revision}"' if base.revision.isalnum() else ""
+    return LOAD_ADAPTER.format(
+        base=f'"{base.name}"' if on_hub else "BASE",
+        revision=revision if on_hub else "",
+        base_is="" if on_hub else f"`BASE` is the base model {code(base.name)}: its folder. ",
+        folder=folder,
+        rank=int(subject.adapter["r"]),
+    )
+
+
+def _lineage(steps: list[Json]) -> str:
+    """Return the steps back to the start, newest first; a crossover follows its first parent."""
+    births = sum(step["made_by"] == "evolve" for step in steps)
+    updates = sum(step["made_by"] == "update" for step in steps)
+    head = f"{updates} updates and {births} births lead from the starting weights to these, newest first:"
+    shown = [_step(step) for step in steps[:LINEAGE_STEPS]]
+    rest = [f"- … {len(steps) - LINEAGE_STEPS} earlier steps"] if len(steps) > LINEAGE_STEPS else []
+    return "\n".join([head, "", *shown, *rest])
+
+
+def _step(step: Json) -> str:
+    """Return one line of the lineage."""
+    made = f"- {code(step['adapter_id'])}: {escaped(step['made_by'])}"
+    if step["generation"] is not None:
+        made += f" of generation {step['generation']}"
+    if birth := step.get("birth"):
+        parents = ", ".join(code(parent) for parent in step["parents"])
+        return f"{made}, operator {code(birth['operator'])} on {parents}, replacing {code(birth['replaces'])}"
+    if samples := step.get("samples"):
+        mean = _number(samples["mean_reward"])
+        return f"{made}, on {samples['count']} samples of {len(samples['tasks'])} tasks, mean reward {mean}"
+    return made
+
+
+def _training(lineage: Lineage, steps: list[Json]) -> str:
+    """Return how many tasks trained these weights and their ancestors (first parents): as their author, and as their solver."""
+    written, solved, statuses, tokens = set[str](), set[str](), Counter[str](), 0
+    attempts = correct = 0
+    for step in steps:
+        if not (step.get("samples") and step["parents"]):
+            continue
+        generation, adapter_id = step["generation"], step["parents"][0]
+        tokens += step["samples"]["tokens"]
+        own = [row["sample_id"] for row in lineage.rows(generation, "samples") if row["adapter_id"] == adapter_id]
+        mine = {one for one in own if one == task_of(one)}
+        written |= mine
+        statuses.update(row["status"] for row in lineage.rows(generation, "tasks") if row["task_id"] in mine)
+        tries = {one for one in own if one not in mine}
+        solved |= {task_of(one) for one in tries}
+        attempts += len(tries)
+        correct += sum(bool(row["correct"]) for row in lineage.rows(generation, "grades") if row["rollout_id"] in tries)
+    if not (written or solved):
+        return "These are starting weights, or an offspring of starting weights: they were not trained."
+    seeds = sum(generation_of(task) is None for task in solved)
+    rows = []
+    if written:
+        rows.append(["tasks made (written as a teacher)", f"{len(written)}, of which {statuses['valid']} were judged valid"])
+    if solved:
+        share = f"{attempts} attempts, {correct} correct ({_share(correct, attempts)})"
+        rows.append(["tasks seen (attempted as a student)", f"{len(solved)}{f', {seeds} of them seed tasks' if seeds else ''}"])
+        rows.append(["attempts at them", share])
+    rows.append(["tokens trained on", f"{tokens:,}"])
+    return table(["along the lineage above", ""], rows)
+
+
+def _share(part: int, whole: int) -> str:
+    """Return a share with its standard error and n."""
+    rate = part / whole
+    return f"{rate:.1%} ± {(rate * (1 - rate) / whole) ** 0.5:.1%}, n = {whole}"
+
+
+def _rating(lineage: Lineage, adapter_id: str, steps: list[Json]) -> str:
+    """Return the TrueSkill rating that belongs to these weights, and how many rated matches it rests on."""
+    line = {step["adapter_id"] for step in steps}
+    played, when = 0, -1
+    found: Json | None = None
+    for generation in lineage.generations():
+        for row in lineage.rows(generation, "ratings"):
+            played += row["adapter_id"] in line and row["result"] != "idle"
+            if adapter_id in (row["next_adapter_id"], row["adapter_id"]) and found is None:
+                found, when = row, generation
+        for row in lineage.rows(generation, "offspring"):
+            if row["adapter_id"] == adapter_id:
+                found, when = row, generation
+    if found is None:
+        return "These weights were not rated."
+    fitness = f", fitness {found['fitness']:.2f}" if "fitness" in found else ""
+    return (
+        f"TrueSkill mu {found['mu']:.2f}, sigma {found['sigma']:.2f}{fitness}, after generation {when}; "
+        f"{played} rated matches along the lineage. Ratings compare members of one run and one role only."
+    )
+
+
+def _scores(scores: list[Json]) -> str:
+    """Return the run's scores of exactly these weights, never those of relatives."""
+    if not scores:
+        return "These weights were not scored."
+    heads = ["suite", "group", "measure", "score", "standard error", "problems (n)"]
+    rows = [
+        [
+            *(escaped(row[key]) for key in ("suite", "group", "measure")),
+            f"{row['score']:.4f}",
+            "–" if row["stderr"] is None else f"{row['stderr']:.4f}",
+            str(row["problems"]),
+        ]
+        for row in scores
+    ]
+    return f"{table(heads, rows)}\n\nScores are shares of problems; the standard error is over problems."
+
+
+def _configuration(config: Json) -> str:
+    """Return the settings of the method. Those of the machine stay out, and of a path only its last part is shown."""
+    model = {key: value for key, value in config["model"].items() if key in ("rank", "alpha", "targets", "style", "dtype")}
+    shown: dict[str, Any] = {key: config[key] for key in ("mode", "generations", "seed", *METHOD) if key in config}
+    return block(json.dumps(_without_paths(shown | {"model": model}), indent=1, sort_keys=True))
+
+
+def _without_paths(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_paths(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_paths(one) for one in value]
+    return value.rpartition("/")[2] if isinstance(value, str) else value
+
+
+def _licence(base: BaseModel) -> str:
+    if base.licence is None:
+        return "The licence of the base model is not known here; that of these weights depends on it."
+    known = base.licence
+    said = code(known.identifier) + (f" ({escaped(known.name)})" if known.name else "")
+    return f"{said}, as stated for the base model or given by the publisher. A derivative of the base is bound by its terms."
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"

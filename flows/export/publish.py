@@ -1,0 +1,125 @@
+"""`populora publish`: an adapter's folder, and its upload to the Hugging Face hub.
+
+The token is the one that huggingface_hub finds (HF_TOKEN, or its own log-in). It is neither stored nor printed. Files go up in
+one commit, so that nobody downloads half an adapter.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flows.config import ConfigError
+from flows.export.adapter import CARD_FILE, described, export_adapter, peft_card, published_config, read_files
+from flows.export.base_model import BaseModel, base_of, check_repository
+from flows.run.hub_models import http_faults
+from flows.run.manifest import sha256_hex
+from flows.run.run import Run
+from stages.core.lora.adapter_files import CONFIG_FILE, WEIGHTS_FILE
+from stages.core.unavailable import Unavailable
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+FILES = (CARD_FILE, CONFIG_FILE, WEIGHTS_FILE)
+
+
+class HubUnavailable(Unavailable):
+    """The hub does not answer, or not now. The folder is complete; the same command tries again."""
+
+
+def write_folder(run: Run, adapter_id: str, folder: Path, repository: str = "", hub_base: str = "", licence: str = "") -> str:
+    """Write the folder and return a one-line summary. A folder that holds this adapter already is kept, with its card.
+
+    `repository` is OWNER/NAME on the hub, `hub_base` the base model's. Raises StoreRefused if the folder holds anything else or
+    the adapter is unknown, ConfigError for an invalid name.
+    """
+    base = base_of(described(run)["config"]["model"], hub_base, licence)
+    if base.licence is None:
+        print("populora: the licence of the base model is not known; --license states one", file=sys.stderr)
+    if not _holds(run, adapter_id, folder, base):
+        return export_adapter(run, adapter_id, folder, False, base, repository)
+    if repository and (folder / CARD_FILE).read_text(encoding="utf-8") == peft_card(run, adapter_id, base, folder.name):
+        (folder / CARD_FILE).write_text(peft_card(run, adapter_id, base, repository), encoding="utf-8")
+    return f"{folder} holds this adapter already; a {CARD_FILE} that was edited is kept"
+
+
+def _holds(run: Run, adapter_id: str, folder: Path, base: BaseModel) -> bool:
+    if not all((folder / name).is_file() for name in FILES):
+        return False
+    files = read_files(run, adapter_id, (CONFIG_FILE, WEIGHTS_FILE))
+    wanted = {CONFIG_FILE: published_config(json.loads(files[CONFIG_FILE]), base), WEIGHTS_FILE: files[WEIGHTS_FILE]}
+    return all(sha256_hex((folder / name).read_bytes()) == sha256_hex(data) for name, data in wanted.items())
+
+
+def hub(repository: str) -> "HfApi":
+    """Return the hub with this machine's token. Raises ConfigError for an invalid repository name, or if there is no token."""
+    check_repository("--to", repository)
+    from huggingface_hub import HfApi, get_token  # noqa: PLC0415  half a second
+
+    token = get_token()
+    if not token:
+        raise ConfigError("--to: there is no token for the hub; set HF_TOKEN, or log in once with: hf auth login")
+    return HfApi(token=token, library_name="populora")
+
+
+def upload(api: "HfApi", folder: Path, repository: str, public: bool) -> str:
+    """Put the folder's files into the repository in one commit and return a one-line summary. A new repository is private.
+
+    Raises ConfigError if the hub refuses, or if the repository is public and `public` is not set; HubUnavailable if it does not
+    answer.
+    """
+    from huggingface_hub import CommitOperationAdd  # noqa: PLC0415
+    from huggingface_hub.errors import RepositoryNotFoundError  # noqa: PLC0415
+    from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]  # noqa: PLC0415
+
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    with _one_line(api, repository, folder):
+        try:
+            private = bool(api.model_info(repository).private)
+        except RepositoryNotFoundError:
+            private = not public
+            api.create_repo(repository, private=private, exist_ok=True)
+        if not private and not public:
+            raise ConfigError(f"--to {repository}: it exists and is public; give --public to add to it")
+        operations = [CommitOperationAdd(name, folder / name) for name in FILES]
+        message = f"Adapter from {folder.name}"
+        done = api.create_commit(repository, operations, commit_message=message)
+    return f"uploaded   {done.commit_url} ({'private' if private else 'public'})"
+
+
+@contextmanager
+def _one_line(api: "HfApi", repository: str, folder: Path) -> Iterator[None]:
+    """Turn the hub's errors into ConfigError (it refuses) and HubUnavailable (it does not answer)."""
+    from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
+
+    silent: tuple[type[Exception], ...] = (*http_faults(), OSError, RuntimeError)
+    where = f"--to {repository} at {api.endpoint}"
+    kept = f"the folder {folder} is complete, and the same command tries again"
+    try:
+        yield
+    except ConfigError:
+        raise
+    except HfHubHTTPError as error:
+        status = error.response.status_code if error.response is not None else 0
+        reason = _reason(api, error.server_message or error)
+        if status in (401, 403):
+            raise ConfigError(
+                f"{where}: the hub refuses the token (status {status}); it needs the right to write there"
+            ) from None
+        if 400 <= status < 500 and status != 429:
+            raise ConfigError(f"{where}: the hub refuses it (status {status}): {reason}") from None
+        raise HubUnavailable(f"{where}: {reason}; {kept}") from None
+    except silent as error:  # RuntimeError: the uploader of large files
+        raise HubUnavailable(f"{where}: {_reason(api, error)}; {kept}") from None
+    except ValueError as error:  # the card's metadata
+        raise ConfigError(f"{where}: {_reason(api, error)}") from None
+
+
+def _reason(api: "HfApi", error: object) -> str:
+    """Return the first line of an error, without the token whatever the hub echoes."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text.replace(str(api.token), "…")[:200]

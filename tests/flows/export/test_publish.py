@@ -1,0 +1,257 @@
+"""A published folder: loads on its base with the run's logits, says where it comes from, obeys no name, goes up when asked."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub import HfApi, ModelCard
+from transformers import AutoModelForCausalLM
+
+from flows.config import PROJECT, ConfigError, RunConfig, dump
+from flows.export.adapter import export_adapter
+from flows.export.base_model import BaseModel, Licence, base_of
+from flows.export.markdown import block, code, escaped, one_line, table
+from flows.export.publish import HubUnavailable, upload, write_folder
+from flows.run.lease import hold
+from flows.run.run import Run
+from flows.storage import StoreRefused
+from flows.store.file_store import FileStore
+from stages.core import tables
+from stages.core.lora.adapter import Adapter
+from stages.core.lora.adapter_files import adapter_bytes, read_adapter
+from stages.core.training.grouped_lora import attach
+from tests.stages.core.training.test_grouped_lora import TARGETS, random_weights
+from tests.support import example_run
+from tests.support.fake_hub import TOKEN, FakeHub, fake_hub
+
+SEED = PROJECT / "infra" / "models" / "seed"
+IDS = torch.arange(20, 44).reshape(2, 12)
+HOSTILE = "]|`x`\n---\nlicense: evil\n<script>alert(1)</script> [a](javascript:alert(2)) {{run}} \u202eback"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """A run on the seed model with one starting adapter whose weights are not zero."""
+    config = RunConfig.model_validate({"model": {"name": "infra/models/seed", "rank": 2, "alpha": 4}})
+    store = FileStore(tmp_path_factory.mktemp("store"))
+    lora = attach(AutoModelForCausalLM.from_pretrained(SEED), TARGETS, 2, 4, 1)
+    with hold(store, "made") as epoch:
+        found = Run(store, "made", epoch)
+        found.describe(dump(config), {}, {})
+        files = adapter_bytes(Adapter(random_weights(lora, 3), {}, 0), "infra/models/seed", 4)
+        found.commit("start", None, [], found.write_adapter("s0-start", files), versions={"base_model": "ab" * 32})
+        yield found
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Two generations with births, and scores under hostile names."""
+    store = FileStore(tmp_path_factory.mktemp("played"))
+    with hold(store, "played") as epoch:
+        found = example_run.build(Run(store, "played", epoch))
+        digest = found.history.find("adapters/s0-g0001/adapter_model.safetensors").sha256
+        who = {"member_id": "s0", "role": "student", "adapter_id": "s0-g0001", "adapter_sha256": digest, "attempts": 1}
+        rows = [
+            who | {"suite": suite, "group": "all", "measure": measure, "score": 0.25, "stderr": error, "problems": 48}
+            for suite, measure, error in (("cruxeval", "pass@1 greedy", 0.0625), (HOSTILE, HOSTILE, None))
+        ]
+        ref = found.write_table_at("benchmarks/x/scores.parquet", tables.table(rows, tables.SCORES), tables.SCORES)
+        found.commit_benchmark("x", [], [ref], {}, {}, {})
+    return found
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)  # the tests are offline, and this hub is on 127.0.0.1
+    with fake_hub() as found:
+        yield found
+
+
+def api(server: FakeHub, token: str = TOKEN) -> HfApi:
+    return HfApi(endpoint=server.url, token=token)
+
+
+def expected(run: Run) -> torch.Tensor:
+    """Logits of the grouped layers, as the run's engine and trainer compute them."""
+    lora = attach(AutoModelForCausalLM.from_pretrained(SEED, dtype=torch.float32), TARGETS, 2, 4, 1)
+    files = run.read_adapter("s0-start")
+    lora.load([read_adapter(files["adapter_model.safetensors"], files["optimizer.safetensors"]).weights])
+    with torch.no_grad(), lora.routed([2]):
+        logits: torch.Tensor = lora.model(IDS).logits
+    return logits
+
+
+def test_the_three_lines_of_the_card_load_the_runs_own_adapter(run: Run, tmp_path: Path) -> None:
+    write_folder(run, "s0-start", tmp_path / "out")
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {
+        "README.md",
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    }
+    card = (tmp_path / "out" / "README.md").read_text()
+    lines = card.partition("```python\n")[2].partition("```")[0].strip()
+    assert len(lines.splitlines()) == 3
+    names = {"BASE": str(SEED)}
+    exec(lines.replace('"out"', repr(str(tmp_path / "out"))), names)  # our own template, with no name of a run in it
+    with torch.no_grad():
+        found = names["model"].float()(IDS).logits  # type: ignore[attr-defined]
+    base = AutoModelForCausalLM.from_pretrained(SEED, dtype=torch.float32)
+    with torch.no_grad():
+        assert not torch.allclose(base(IDS).logits, expected(run), atol=1e-2)
+    torch.testing.assert_close(found, expected(run), rtol=1e-4, atol=1e-4)
+
+
+def test_the_card_has_metadata_for_the_hub_and_the_digests_to_verify_it(run: Run, tmp_path: Path) -> None:
+    write_folder(run, "s0-start", tmp_path / "out", hub_base="someone/seed")
+    card = ModelCard.load(tmp_path / "out" / "README.md")
+    assert card.data.to_dict() == {
+        "base_model": "someone/seed",
+        "base_model_relation": "adapter",
+        "library_name": "peft",
+        "license": "mit",
+        "pipeline_tag": "text-generation",
+        "tags": ["populora", "lora", "self-play", "code"],
+    }
+    weights = hashlib.sha256((tmp_path / "out" / "adapter_model.safetensors").read_bytes()).hexdigest()
+    assert weights in card.text and run.history.head() in card.text
+    assert json.loads((tmp_path / "out" / "adapter_config.json").read_text())["base_model_name_or_path"] == "someone/seed"
+    again = tmp_path / "again" / "out"
+    write_folder(run, "s0-start", again, hub_base="someone/seed")
+    assert (again / "README.md").read_bytes() == (tmp_path / "out" / "README.md").read_bytes()
+
+
+def test_a_base_that_is_a_folder_is_named_without_its_path_and_claims_no_place_on_the_hub(tmp_path: Path) -> None:
+    (tmp_path / "my-model").mkdir()
+    (tmp_path / "my-model" / "README.md").write_text("---\nlicense: other\nlicense_name: own\nlicense_link: LICENSE\n---\n")
+    assert base_of({"name": str(tmp_path / "my-model")}) == BaseModel("my-model", False, "", Licence("other", "own", "LICENSE"))
+    assert base_of({"name": str(tmp_path / "gone")}) == BaseModel("gone", False)
+    assert base_of({"name": str(tmp_path / "gone")}, licence="apache-2.0").licence == Licence("apache-2.0")
+
+
+@pytest.mark.parametrize("card", ["no metadata", "---\nlicense: [a, b]\n---\n", "---\n: {\n---\n", "---\nlicense:\n---\n"])
+def test_a_card_without_a_plain_licence_leaves_it_unknown(tmp_path: Path, card: str) -> None:
+    (tmp_path / "README.md").write_text(card)
+    assert base_of({"name": str(tmp_path)}).licence is None
+
+
+def test_lineage_tasks_rating_and_scores_are_on_the_card(played: Run, tmp_path: Path) -> None:
+    export_adapter(played, "s0-g0001", tmp_path / "s0", merge=False)
+    export_adapter(played, "t0-g0001", tmp_path / "t0", merge=False)
+    export_adapter(played, "s2-start", tmp_path / "s2", merge=False)
+    student, teacher, child = ((tmp_path / name / "README.md").read_text() for name in ("s0", "t0", "s2"))
+    assert "2 updates and 0 births lead from the starting weights" in student and "`s0-g0000`: update of generation 0" in student
+    assert "| tasks seen (attempted as a student) | " in student and "tasks made" not in student
+    assert "| tasks made (written as a teacher) | 12, of which 10 were judged valid |" in teacher
+    assert "operator `M1` on `s0-g0000`, replacing `s1`" in child or "operator `M1` on `s" in child
+    assert "TrueSkill mu " in student and "2 rated matches along the lineage" in student
+    assert '"learning_rate"' in student and '"image"' not in student
+
+
+def test_names_of_others_are_shown_and_never_obeyed() -> None:
+    for text in (escaped(HOSTILE), code(HOSTILE), table(["a"], [[code(HOSTILE)]]).splitlines()[2]):
+        assert "\n" not in text and "<script>" not in text and "\\<script\\>" in text and "\\]\\(javascript" in text
+        assert "\u202e" not in text and "\\|" in text and "\\`x\\`" in text
+    assert code("s0-g0001") == "`s0-g0001`" and code("") == "–" and code("a`b") == "a\\`b"
+    assert all(line.startswith("    ") for line in block(f"```\n{HOSTILE}").split("\n"))
+
+
+def test_hostile_names_in_a_run_stay_text_in_the_card_and_its_metadata(played: Run, tmp_path: Path) -> None:
+    export_adapter(played, "s0-g0001", tmp_path / "out", merge=False)
+    card = ModelCard.load(tmp_path / "out" / "README.md")
+    assert card.data.license in (None, "mit")
+    assert [result.dataset_name for result in card.data.eval_results] == ["cruxeval", one_line(HOSTILE)]
+    assert card.data.eval_results[0].metric_args == {"problems": 48, "stderr": 0.0625}
+    assert "| cruxeval | all | pass\\@1 greedy | 0.2500 | 0.0625 | 48 |" in card.text
+    assert "<script>" not in card.text and "](javascript" not in card.text
+
+
+def test_an_upload_is_one_commit_to_a_private_repository(run: Run, server: FakeHub, tmp_path: Path) -> None:
+    write_folder(run, "s0-start", tmp_path / "out", "me/adapter")
+    assert 'from_pretrained(BASE), "me/adapter")' in (tmp_path / "out" / "README.md").read_text()
+    assert upload(api(server), tmp_path / "out", "me/adapter", public=False).endswith("/me/adapter/commit/1 (private)")
+    assert server.private == {"me/adapter": True}
+    assert server.files["me/adapter"] == {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()}
+    assert sum(path.endswith("/commit/main") for _, path, _ in server.asked) == 1
+    upload(api(server), tmp_path / "out", "me/open", public=True)
+    assert server.private["me/open"] is False
+    with pytest.raises(ConfigError, match="is public; give --public"):
+        upload(api(server), tmp_path / "out", "me/open", public=False)
+
+
+def test_what_the_hub_refuses_or_cannot_do_is_one_line_without_the_token(run: Run, server: FakeHub, tmp_path: Path) -> None:
+    write_folder(run, "s0-start", tmp_path / "out")
+    wrong = "hf_wrong-token"
+    with pytest.raises(ConfigError, match="refuses the token") as refused:
+        upload(api(server, wrong), tmp_path / "out", "me/adapter", public=False)
+    assert wrong not in str(refused.value)
+    for status, kind in ((422, ConfigError), (500, HubUnavailable)):
+        server.answer = status
+        with pytest.raises(kind) as failed:
+            upload(api(server), tmp_path / "out", "me/adapter", public=False)
+        assert TOKEN not in str(failed.value) and "\n" not in str(failed.value)
+    closed = HfApi(endpoint="http://127.0.0.1:9", token=TOKEN)
+    with pytest.raises(HubUnavailable, match="is complete, and the same command tries again"):
+        upload(closed, tmp_path / "out", "me/adapter", public=False)
+
+
+def test_a_folder_that_holds_the_adapter_is_kept_and_any_other_is_refused(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    write_folder(run, "s0-start", folder)
+    assert "holds this adapter already" in write_folder(run, "s0-start", folder, "me/adapter")
+    card = (folder / "README.md").read_text()
+    assert '"me/adapter")' in card, "a card that nobody edited gets the hub's name"
+    (folder / "README.md").write_text(card + "\nMine.\n")
+    write_folder(run, "s0-start", folder, "me/other")
+    assert (folder / "README.md").read_text() == card + "\nMine.\n"
+    (folder / "adapter_model.safetensors").write_bytes(b"other weights")
+    with pytest.raises(StoreRefused, match="already exists"):
+        write_folder(run, "s0-start", folder)
+    assert [file.name for file in tmp_path.iterdir()] == ["out"], "nothing half-written is left"
+
+
+def command(run: Run, server: FakeHub, folder: Path, *more: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """`populora publish` as a user calls it, with a hub of the tests and no log-in of this machine."""
+    store = run.store.url.removeprefix("file://")
+    words = ["publish", run.run_id, "s0-start", str(folder), "--store", store, *more]
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "HUGGING_FACE"))}
+    own = {"HF_ENDPOINT": server.url, "HF_HOME": str(folder.parent / "hf"), "HF_HUB_DISABLE_XET": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", "flows.cli", *words], capture_output=True, text=True, cwd=PROJECT, env=clean | own | variables
+    )
+
+
+def test_the_command_uploads_with_the_token_of_the_environment_and_never_prints_it(
+    run: Run, server: FakeHub, tmp_path: Path
+) -> None:
+    server.large = True
+    done = command(run, server, tmp_path / "out", "--to", "me/adapter", HF_TOKEN=TOKEN)
+    assert done.returncode == 0, done.stderr
+    assert "uploaded   " in done.stdout and "(private)" in done.stdout
+    assert server.files["me/adapter"] == {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()}
+    assert server.objects, "the weights went as a large file"
+    assert TOKEN not in done.stdout + done.stderr
+    assert not any(TOKEN in file.read_text(errors="replace") for file in tmp_path.rglob("*") if file.is_file())
+
+
+@pytest.mark.parametrize(
+    ("more", "variables", "code_", "said"),
+    [
+        (("--to", "me/adapter"), {}, 2, "no token for the hub; set HF_TOKEN"),
+        (("--to", "adapter"), {"HF_TOKEN": TOKEN}, 2, "give OWNER/NAME"),
+        (("--to", "me/adapter"), {"HF_TOKEN": TOKEN, "HF_ENDPOINT": "http://127.0.0.1:9"}, 3, "is complete"),
+    ],
+)
+def test_a_command_that_cannot_upload_says_so_in_one_line(
+    run: Run, server: FakeHub, tmp_path: Path, more: tuple[str, ...], variables: dict[str, str], code_: int, said: str
+) -> None:
+    done = command(run, server, tmp_path / "out", *more, **variables)
+    assert done.returncode == code_ and said in done.stderr, done.stderr
+    assert done.stderr.count("\n") == 1 and TOKEN not in done.stderr
+    assert not server.asked
+    assert (tmp_path / "out").exists() == (code_ == 3)
