@@ -22,7 +22,7 @@ from stages.core.shards import WHOLE, Shard
 def propose(
     matches: pa.Table,
     digests: Mapping[str, str],
-    buffers: Mapping[str, Mapping[Kind, list[dict]]],
+    buffers: Mapping[str, Mapping[Kind, Sequence[dict]]],
     engine: Engine,
     style: PromptStyle,
     plan: ProposalPlan,
