@@ -6,7 +6,7 @@ a generation come from one snapshot of the buffer, so no teacher sees another's 
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
