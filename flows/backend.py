@@ -26,6 +26,7 @@ from flows.run.earlier_reader import EarlierReader
 from flows.run.model_folder import ModelFolder, check_weights, read_folder
 from stages import evolve as evolution
 from stages.core.engines.agreement import BOUNDS, Scorer, check_agreement
+from stages.core.engines.counted import CountedEngine, TokenCount
 from stages.core.engines.protocol import Engine
 from stages.core.lora.adapter import Adapter
 from stages.core.method.gates import GATES
@@ -51,7 +52,7 @@ class Backend:
 
     def __init__(self, config: RunConfig, progress: Progress = silent) -> None:
         self.config, self.progress = config, progress
-        self.earlier = EarlierReader()
+        self.earlier, self.tokens = EarlierReader(), TokenCount()
         self._agreed: set[str] = set()
 
     def check(self) -> None:
@@ -149,7 +150,10 @@ class Backend:
         return min(self.config.engine.window or own, own)
 
     def engine(self, adapters: Mapping[str, Adapter]) -> Engine:
-        """Return the engine, awake (see `rest`), serving these adapters and the base model."""
+        """Return the engine, awake (see `rest`), serving these adapters and the base model. `tokens` counts what it does."""
+        return CountedEngine(self._serving(adapters), self.tokens)
+
+    def _serving(self, adapters: Mapping[str, Adapter]) -> Engine:
         if self.config.engine.kind == "vllm" and not self.elsewhere:
             self._engine.wake()
         self._engine.set_adapters({adapter_id: adapter.weights for adapter_id, adapter in adapters.items()})
@@ -168,7 +172,8 @@ class Backend:
         """
         if stage in self._agreed or self.config.engine.kind == "vllm":
             return
-        check_agreement(self.engine(adapters), self._trainer, adapters, self.config.engine.temperature, self.drift_bounds())
+        engine = self._serving(adapters)
+        check_agreement(engine, self._trainer, adapters, self.config.engine.temperature, self.drift_bounds())
         self._agreed.add(stage)
 
     def drift_bounds(self) -> Drift:

@@ -13,6 +13,8 @@ import argcomplete
 from flows.commands import (
     benchmark,
     browse,
+    compare,
+    cost,
     doctor,
     explain,
     export,
@@ -22,12 +24,14 @@ from flows.commands import (
     init,
     inspect,
     judge,
+    notify,
     pretrain,
     report,
     run,
     serve,
     status,
     track,
+    watch,
     worker,
 )
 from flows.commands.arguments import Action
@@ -40,8 +44,8 @@ from stages.core.unavailable import Unavailable
 
 USAGE, UNREACHABLE = 2, 3
 COMMANDS = (
-    *(init, explain, run, serve, worker, fork, gc, benchmark, try_prompts),
-    *(status, inspect, report, track, browse, fsck),
+    *(init, explain, run, serve, worker, notify, fork, gc, benchmark, try_prompts),
+    *(status, watch, inspect, compare, cost, report, track, browse, fsck),
     *(judge, attack, export, pretrain, bench, simulate, experiment, doctor, gpu_check),
 )
 """The commands in the order of `populora --help`."""

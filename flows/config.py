@@ -15,6 +15,7 @@ from flows import allowed
 from flows.near_names import hint, key_hint
 from flows.settings import (
     BenchmarkRule,
+    Cost,
     EngineRule,
     Evolution,
     Group,
@@ -85,6 +86,7 @@ class RunConfig(Group):
     sandbox: SandboxRule = SandboxRule()
     benchmark: BenchmarkRule = BenchmarkRule()
     retention: Retention = Retention()
+    cost: Cost = Cost()
 
     @model_validator(mode="after")
     def _consistent(self) -> "RunConfig":
@@ -200,3 +202,14 @@ def apply_setting(values: dict[str, Any], setting: str) -> None:
 def dump(config: RunConfig) -> dict[str, Any]:
     """The configuration as plain JSON values, defaults included."""
     return json.loads(config.model_dump_json())
+
+
+def identity(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a dumped configuration that a run is known by: all but `cost`, which describes machines."""
+    return {key: value for key, value in values.items() if key != "cost"}
+
+
+def priced(config: RunConfig, description: Mapping[str, Any] | None) -> RunConfig:
+    """The configuration with the prices that the run began with (in the clock of its run.json), unless it has its own."""
+    known = {} if description is None else description.get("clock", {}).get("cost", {})
+    return config if any(config.cost.model_dump().values()) or not known else parse(dump(config) | {"cost": known})

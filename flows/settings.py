@@ -309,3 +309,29 @@ class Retention(Group):
     adapter_every: Positive = Field(
         5, title="Adapters", description="Keep adapters every N generations, and at births, deaths and benchmarks."
     )
+
+
+class Cost(Group):
+    """What the machines cost, for the cost of a run. Not part of the run: it may change at any time and changes no artifact."""
+
+    machine_hour: Amount = Field(
+        0.0,
+        title="Price of a machine hour",
+        description="Counted while a stage runs, once per machine. 0: no price. "
+        "A machine's own POPULORA_COST_MACHINE_HOUR comes first.",
+    )
+    kwh: Amount = Field(
+        0.0,
+        title="Price of a kWh",
+        description="Added for the energy that is measured or estimated. 0 if the hour includes it. "
+        "A machine's own POPULORA_COST_KWH comes first.",
+    )
+    currency: Annotated[str, Field(max_length=12)] = Field(
+        "", title="Currency", description="Label of both prices, such as EUR. A machine's own POPULORA_COST_CURRENCY comes first."
+    )
+    watts: Amount = Field(
+        0.0,
+        title="Watts for an estimate",
+        description="Power of a machine that cannot measure its processor's energy, without the cards that it measures. "
+        "0: no estimate. A machine's own POPULORA_COST_WATTS comes first.",
+    )

@@ -18,6 +18,7 @@ from flows.execution.pools import HERE, Placement, Pools
 from flows.execution.session import Session, open_session, session
 from flows.generation import RETRIES, run_generation
 from flows.monitoring.progress import to_stderr
+from flows.notes import endings
 from flows.notes import publish as notes
 from flows.store.file_store import RUN_ID
 
@@ -37,9 +38,10 @@ def start() -> dict[str, Any]:
     name="train",
     flow_run_name="{run_id}",
     persist_result=False,
-    on_cancellation=[flow_cleanup.end_children],
-    on_crashed=[flow_cleanup.end_children],
-    on_failure=[flow_cleanup.end_children],
+    on_completion=[endings.tell_end],
+    on_cancellation=[flow_cleanup.end_children, endings.tell_end],
+    on_crashed=[flow_cleanup.end_children, endings.explain],
+    on_failure=[flow_cleanup.end_children, endings.explain],
 )
 def train(
     run_id: Annotated[str, Field(pattern=f"^{RUN_ID.pattern}$")],

@@ -82,7 +82,7 @@ def _description(survey: RunScan, holder: str) -> Json:
 def _check_contents(survey: RunScan, description: Json) -> None:
     """Hash and reads every artifact, one generation at a time, and check the invariants of its tables.
 
-    A generation that a fork shares is checked against the configuration of the run that made it.
+    A table that a fork shares is checked against the configuration of the run that made it.
     """
     functions = _all_functions(survey, description)
     replaying = any(one is not None and one[0].solve.top_up for one in functions.values())
@@ -102,11 +102,15 @@ def _check_contents(survey: RunScan, description: Json) -> None:
             continue
         for uri, problem in index.problems(generation, survey.manifests.get(manifest_uri("verify", generation)), sound):
             survey.report(uri, problem, False)
-        given = functions[next((ref.origin for ref in refs if ref.origin), "")]
-        if given is not None:
+        makers = {name: ref.origin for ref in refs if (name := _table_name(ref.uri, generation))}
+        for maker in dict.fromkeys(makers.values()):  # two, if a fork begins inside the generation
+            given = functions[maker]
+            if given is None:
+                continue
             again = replay_problems(own, given[0], earlier, generation) if earlier is not None else ()
             for name, problem in chain(problems(own, GenerationInputs(population, stored, digests, *given)), again):
-                survey.report(f"{folder_of(generation)}/{name}.parquet", problem, False)
+                if makers.get(name, "") == maker:
+                    survey.report(f"{folder_of(generation)}/{name}.parquet", problem, False)
         stored = stored | _stored(own["tasks"]) if stored is not None and "tasks" in own else None
         if earlier is not None and "tasks" in own:
             earlier.add(rows_of(own["tasks"]))

@@ -230,6 +230,7 @@ def _vllm(spec: dict[str, Any]) -> Callable[[], tuple[int, int]]:
     rank = spec["rank"]
     limits = EngineLimits(rank, rank, len(weights), window, dtype=compute_dtype(spec["device"], spec["dtype"]), compile=False)
     engine = VLLMEngine(spec["model"], limits, weights)
+    engine.ends = frozenset()
     return lambda: (sum(len(one.token_ids) for one in engine.generate(asked, 1.0)), len(asked))
 
 

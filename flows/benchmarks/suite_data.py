@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from flows.config import PROJECT, ConfigError
 from flows.near_names import hint
+from flows.run.hub_models import http_faults
 from flows.storage import StoreUnavailable
 from stages.core.suites import code_scoring, harness, problems, readers
 from stages.core.suites.catalogue import SUITES, Suite
@@ -119,11 +120,11 @@ def _cached(suite: Suite, cache: Path) -> list[Path]:
 
 def _fetch(suite: Suite, folder: Path) -> None:
     """Download the suite's files at the pinned revision (or the newest, which is then pinned), the lock file last."""
-    import httpx  # noqa: PLC0415
     from huggingface_hub import HfApi, hf_hub_download  # noqa: PLC0415 (half a second, and most commands need no hub)
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled  # noqa: PLC0415
 
     where = f"suite {suite.name} from https://huggingface.co/datasets/{suite.repository}"
+    silent: tuple[type[Exception], ...] = (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, *http_faults(), OSError)
     try:
         revision = suite.revision or str(HfApi().dataset_info(suite.repository).sha)
         listed = sorted(HfApi().list_repo_files(suite.repository, repo_type="dataset", revision=revision))
@@ -133,7 +134,7 @@ def _fetch(suite: Suite, folder: Path) -> None:
             raise ConfigError(f"{where}: no file matches {', '.join(suite.patterns)} at revision {revision[:12]}…")
         for name in chosen:
             hf_hub_download(suite.repository, name, repo_type="dataset", revision=revision, local_dir=folder)
-    except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, httpx.HTTPError, OSError) as error:
+    except silent as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
         raise StoreUnavailable(f"{where}: {reason}; give a copy with --data DIR") from error
     files = {name: sha256(folder / name) for name in chosen}

@@ -50,6 +50,7 @@ def adapter_page(library: Library, run_id: str, adapter_id: str) -> Json:
     return {
         "run": run_id,
         "node": node,
+        "planned": int((run.history.description() or {}).get("config", {}).get("generations", 0)),
         "files": [_file(run, ref) for ref in refs],
         "ancestors": pedigree.ancestors(adapter_id),
         "descendants": pedigree.descendants(adapter_id),

@@ -1,26 +1,24 @@
 """The artifact browser as a web application: read-only pages of any store. See docs/browser.md."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 
+from flows.browser.assets import POLICY, SCRIPTED_POLICY, style_sheet
 from flows.browser.errors import KINDS, Fault, explain
 from flows.browser.library import Library
-from flows.browser.render import environment, style_sheet
+from flows.browser.render import environment
 from flows.browser.routes import add_routes
+from flows.monitoring.prices import of_machine
 from flows.servers.gate import LOOPBACK, Gate
 
 HEADERS = {
-    # No script, and nothing from elsewhere: a page can only be viewed, whatever a model wrote. Figures are SVG with
-    # style attributes, the only styles allowed besides our style sheet.
-    "Content-Security-Policy": (
-        "default-src 'none'; style-src 'self'; style-src-attr 'unsafe-inline'; img-src 'self'; form-action 'self'; "
-        "base-uri 'none'; frame-ancestors 'none'"
-    ),
+    "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
@@ -31,22 +29,20 @@ HEADERS = {
 
 
 def make_app(store_url: str, names: Iterable[str] = LOOPBACK) -> FastAPI:
-    """Create the browser of the store at `store_url`, which answers under `names`. Raises StoreRefused for a wrong address."""
+    """Create the browser of the store at `store_url`, which answers under `names`.
+
+    Raises StoreRefused for a wrong address, ConfigError for a price in the environment that no page could use.
+    """
+    of_machine()
     app = FastAPI(title="populora artifacts", docs_url=None, redoc_url=None, openapi_url=None)
     library, pages = Library(store_url), environment()
 
-    def show(template: str, status: int = 200, **values: Any) -> HTMLResponse:
-        values = {"store": library.store.url, **values}
-        return HTMLResponse(pages.get_template(template).render(values), status)
+    def show(template: str, status: int = 200, scripts: tuple[str, ...] = (), **values: Any) -> HTMLResponse:
+        values = {"store": library.store.url, "scripts": scripts, **values}
+        policy = {"Content-Security-Policy": SCRIPTED_POLICY} if scripts else {}
+        return HTMLResponse(pages.get_template(template).render(values), status, HEADERS | policy)
 
     add_routes(app, library, show, style_sheet())
-
-    @app.middleware("http")
-    async def guarded(request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
-        response = await call(request)
-        for name, value in HEADERS.items():
-            response.headers.setdefault(name, value)
-        return response
 
     def fault(_: Request, error: Exception) -> Response:
         found: Fault = explain(error)
@@ -54,5 +50,25 @@ def make_app(store_url: str, names: Iterable[str] = LOOPBACK) -> FastAPI:
 
     for kind in (*KINDS, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, fault)
+    app.add_middleware(Headed)
     app.add_middleware(Gate, names=names)
     return app
+
+
+class Headed:
+    """An ASGI application that adds to each response of another one the headers that it does not set itself."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Handle one request."""
+
+        async def headed(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(raw=message["headers"])
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self._app(scope, receive, headed)

@@ -50,7 +50,7 @@ class FigureCache:
 
         if len(rows) < 2:
             return None
-        return self._kept((run.history.head(), str(rows[0]["member_id"])), lambda: _shown(member_curve(rows), picture))
+        return self._kept((run.history.head(), str(rows[0]["member_id"])), lambda: shown_figure(member_curve(rows), picture))
 
     def ratings(self, run: Run) -> Json | None:
         """Return the rating curves of all members; None if the run is too large."""
@@ -69,11 +69,23 @@ class FigureCache:
         plate.figure.savefig(out, format="png", dpi=160, facecolor="white")
         return out.getvalue()
 
+    def numbers(self, run: Run, name: str) -> Json:
+        """Return what a figure shows, as JSON. Raises NotStored like `png`."""
+        from flows.report.report_figures import EVERY  # noqa: PLC0415 (matplotlib)
+
+        if large := too_large(run):
+            raise NotStored(large)
+        shown = self._figure(run, name) if name in EVERY else None
+        if shown is None or not shown["picture"]:
+            raise NotStored(f"Run {run.run_id} has no figure {name[:60]}. Figures: {', '.join(EVERY)}.")
+        found: Json = shown["numbers"]
+        return found
+
     def _figure(self, run: Run, name: str) -> Json:
         from flows.report.report_figures import EVERY, picture  # noqa: PLC0415 (matplotlib)
 
         gathered = self._gather(run)
-        return self._kept((gathered.head, f"figure {name}"), lambda: _shown(EVERY[name](gathered), picture))
+        return self._kept((gathered.head, f"figure {name}"), lambda: shown_figure(EVERY[name](gathered), picture))
 
     def _kept(self, key: tuple[str, str], draw: Callable[[], Json]) -> Json:
         with self._lock:
@@ -112,9 +124,20 @@ def too_large(run: Run) -> str:
     return ""
 
 
-def _shown(plate: Any, picture: Callable[[Any], str]) -> Json:
+def shown_figure(plate: Any, picture: Callable[[Any], str]) -> Json:
+    """Return a drawn figure for a page: the picture, its words and its numbers."""
+    from flows.browser.figure_numbers import numbers, tables, zooms  # noqa: PLC0415 (matplotlib)
+
     # matplotlib's style element is in our style sheet: a page may not contain its own.
     drawn = picture(plate)
     start, end = drawn.find("<style"), drawn.find("</style>")
     bare = drawn if start < 0 else drawn[:start] + drawn[end + len("</style>") :]
-    return {"name": plate.name, "question": plate.question, "caption": visible(plate.caption), "picture": Markup(bare)}
+    return {
+        "name": plate.name,
+        "question": plate.question,
+        "caption": visible(plate.caption),
+        "picture": Markup(bare),
+        "zooms": zooms(plate),
+        "numbers": numbers(plate),
+        "tables": tables(plate),
+    }

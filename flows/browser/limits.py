@@ -5,6 +5,7 @@ deadline; otherwise the connection is closed. A thread whose response no one wai
 """
 
 import asyncio
+import socket
 from typing import Any
 
 import uvicorn
@@ -14,6 +15,8 @@ ANSWER_SECONDS = 60.0
 DOWNLOAD_SECONDS = 1800.0  # a file of many gigabytes is fully hashed before its first byte
 PIECE_SECONDS = 60.0
 CONNECTIONS = 64
+STOPPING = "populora.stopping"
+"""In each request's scope: an event that is set when the server stops. A response without an end of its own ends then."""
 BODY = b"503 Service Unavailable: no answer in time, or too many at once. Try again.\n"
 
 
@@ -23,12 +26,18 @@ class Limited:
     def __init__(self, app: Any, answer: float = ANSWER_SECONDS, piece: float = PIECE_SECONDS) -> None:
         self._app, self._answer, self._piece = app, answer, piece
         self._left: set[asyncio.Task[None]] = set()
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """End responses that have no end of their own."""
+        self._stopping.set()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """One request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        scope = scope | {STOPPING: self._stopping}
         started, given_up = asyncio.Event(), False
 
         async def sending(message: Any) -> None:
@@ -74,6 +83,16 @@ class Impatient(H11Protocol):
         begun: Any = self.cycle  # None until a request's head is complete, despite uvicorn's annotation
         if begun is None and not self.transport.is_closing():
             self.transport.close()
+
+
+class Server(uvicorn.Server):
+    """uvicorn, which ends streams before it waits for its connections."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop."""
+        app: Any = self.config.app
+        app.stop()
+        await super().shutdown(sockets)
 
 
 def config(app: Any) -> uvicorn.Config:

@@ -2,13 +2,12 @@
 
 import json
 from datetime import UTC, datetime
-from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from flows.report.report_page import CSS
+from flows.run import form_links
 from flows.run.addresses import Addresses
 from stages.core.highlight import python_html, visible
 
@@ -37,13 +36,8 @@ def environment() -> Environment:
         "digest": digest,
     }
     made.globals["at"] = Addresses()
+    made.globals["forms"] = form_links.of_environment()  # none in a browser that no UI belongs to
     return made
-
-
-def style_sheet() -> str:
-    """Return the report's style sheet plus the browser's additions."""
-    own = files("flows.browser").joinpath("static/browser.css").read_text(encoding="utf-8")
-    return CSS + own
 
 
 def number(value: float | None, digits: int = 4) -> str:

@@ -2,31 +2,40 @@
 
 from typing import Annotated, Protocol
 
-from fastapi import FastAPI, Query, Response
-from fastapi.responses import HTMLResponse, StreamingResponse
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from flows.browser.adapter_page import adapter_page, adapters_page
+from flows.browser.assets import FIGURE_SCRIPTS, LIVE_SCRIPTS, script
+from flows.browser.compare_page import ComparePages
 from flows.browser.errors import BadRequest
 from flows.browser.figure_pages import FigureCache
 from flows.browser.library import Library
-from flows.browser.run_pages import artifact_ref, generation_page, manifest_page, row_page, run_page, runs_page, table_page
+from flows.browser.live_page import Followers, live_page
+from flows.browser.live_stream import Streams
+from flows.browser.run_pages import artifact_ref, generation_page, manifest_page, row_page, run_page, table_page
+from flows.browser.runs_page import RunsPage
 from flows.browser.table_view import TableQuery
 from flows.browser.task_page import task_page
+from flows.compare.run_query import RunQuery
 from flows.monitoring.telemetry import StoreMetrics
+from flows.run.addresses import Addresses
 from flows.run.lineage import Json
 from flows.run.verified import PIECE
 from flows.storage import NotStored
 
 Text = Annotated[str, Query(max_length=65_536)]
 Count = Annotated[int, Query(ge=1, le=10**9)]
+Word = Annotated[str, Query(max_length=200)]
+RunIds = Annotated[tuple[str, ...], Query(max_length=100)]
 
 
 class RenderTemplate(Protocol):
     """Render a template."""
 
-    def __call__(self, template: str, status: int = 200, **values: object) -> HTMLResponse:
-        """The page."""
+    def __call__(self, template: str, status: int = 200, scripts: tuple[str, ...] = (), **values: object) -> HTMLResponse:
+        """The page; with `scripts`, its policy allows those of this server."""
         ...
 
 
@@ -34,7 +43,9 @@ def add_routes(app: FastAPI, library: Library, show: RenderTemplate, style: str)
     """Add all pages to the application."""
     drawings = FigureCache()
     _add_plain(app, library, style)
+    _add_runs(app, library, show)
     _add_run(app, library, show, drawings)
+    _add_live(app, library, show)
     _add_tables(app, library, show)
     _add_lineage(app, library, show, drawings)
 
@@ -43,6 +54,10 @@ def _add_plain(app: FastAPI, library: Library, style: str) -> None:
     @app.get("/static/browser.css")
     def look() -> Response:
         return Response(style, media_type="text/css", headers={"Cache-Control": "max-age=300"})
+
+    @app.get("/static/{name:path}.js")
+    def code(name: str) -> Response:
+        return Response(script(f"{name}.js"), media_type="text/javascript", headers={"Cache-Control": "max-age=300"})
 
     @app.get("/healthz")
     def healthz() -> Json:
@@ -60,11 +75,35 @@ def _add_plain(app: FastAPI, library: Library, style: str) -> None:
         return Response(status_code=204)
 
 
-def _add_run(app: FastAPI, library: Library, show: RenderTemplate, drawings: FigureCache) -> None:
-    @app.get("/")
-    def runs() -> HTMLResponse:
-        return show("runs.html", **runs_page(library))
+def _add_runs(app: FastAPI, library: Library, show: RenderTemplate) -> None:
+    listing, comparisons = RunsPage(library), ComparePages(library)
 
+    @app.get("/")
+    def runs(
+        run: RunIds = (),
+        name: Word = "",
+        state: Word = "",
+        setting: Word = "",
+        score_from: Word = "",
+        score_to: Word = "",
+        age_from: Word = "",
+        age_to: Word = "",
+        size_from: Word = "",
+        size_to: Word = "",
+        sort: Word = "age",
+        page: Count = 1,
+    ) -> HTMLResponse:
+        limits = (score_from, score_to, age_from, age_to, size_from, size_to)
+        return show("runs.html", **listing.page(RunQuery(name, state, setting, *limits, sort, page), run))
+
+    @app.get("/compare")
+    def compare(request: Request, run: RunIds = (), every: bool = False, by: Word = "generation") -> Response:
+        if request.query_params.keys() - {"run", "every", "by"}:  # the filters of the list, whose form leads here
+            return RedirectResponse(Addresses().compare(dict.fromkeys(run)), 303)
+        return show("compare.html", **comparisons.page(run, every, by))
+
+
+def _add_run(app: FastAPI, library: Library, show: RenderTemplate, drawings: FigureCache) -> None:
     @app.get("/runs/{run_id}")
     def run(run_id: str, every: bool = False) -> HTMLResponse:
         page = run_page(library, run_id, every)
@@ -73,11 +112,15 @@ def _add_run(app: FastAPI, library: Library, show: RenderTemplate, drawings: Fig
 
     @app.get("/runs/{run_id}/figures")
     def figures(run_id: str) -> HTMLResponse:
-        return show("figures.html", **drawings.groups(library.run(run_id)))
+        return show("figures.html", scripts=FIGURE_SCRIPTS, **drawings.groups(library.run(run_id)))
 
     @app.get("/runs/{run_id}/figures/{name}.png")
     def figure(run_id: str, name: str) -> Response:
         return Response(drawings.png(library.run(run_id), name), media_type="image/png")
+
+    @app.get("/runs/{run_id}/figures/{name}.json")
+    def figure_numbers(run_id: str, name: str) -> Json:
+        return drawings.numbers(library.run(run_id), name)
 
     @app.get("/runs/{run_id}/generations/{generation}")
     def generation(run_id: str, generation: str) -> HTMLResponse:
@@ -86,6 +129,19 @@ def _add_run(app: FastAPI, library: Library, show: RenderTemplate, drawings: Fig
     @app.get("/runs/{run_id}/manifests/{uri:path}")
     def manifest(run_id: str, uri: str) -> HTMLResponse:
         return show("manifest.html", **manifest_page(library, run_id, uri))
+
+
+def _add_live(app: FastAPI, library: Library, show: RenderTemplate) -> None:
+    followers, streams = Followers(library), Streams()
+
+    @app.get("/runs/{run_id}/live")
+    def live(run_id: str) -> HTMLResponse:
+        return show("live.html", scripts=LIVE_SCRIPTS, **live_page(followers.state(run_id)))
+
+    @app.get("/runs/{run_id}/live/events")
+    def events(run_id: str) -> Response:
+        followers.state(run_id)  # a run that does not exist is a page that says so, not a stream
+        return streams.stream(lambda: live_page(followers.state(run_id)))
 
 
 def _add_tables(app: FastAPI, library: Library, show: RenderTemplate) -> None:

@@ -7,7 +7,11 @@ from flows.browser.keys import cells
 from flows.browser.library import Library
 from flows.browser.table_view import TableQuery, row, view
 from flows.monitoring.alarms import Alarm, summary
+from flows.monitoring.cost import RunCost, cost_so_far, generation_cost
+from flows.monitoring.cost_text import HEADER, point_text, remarks
+from flows.monitoring.cost_text import cells as cost_cells
 from flows.monitoring.run_tables import RunTables, seconds_of
+from flows.monitoring.spending import Spent, total
 from flows.monitoring.status import done, following, holder
 from flows.run.manifest import Json, Manifest, Ref, digest, folder_of
 from flows.run.run import Run
@@ -18,11 +22,6 @@ from stages.analysis.summary import KINDS, lookup
 Values = Mapping[tuple[str, str | None, str | None, str | None], float]
 
 GENERATIONS = 100  # the newest generations, which a run's page shows first
-
-
-def runs_page(library: Library) -> Json:
-    """Return each run with its state."""
-    return {"runs": [_standing(library.run(run_id)) for run_id in library.run_ids()]}
 
 
 def run_page(library: Library, run_id: str, every: bool = False) -> Json:
@@ -44,6 +43,7 @@ def run_page(library: Library, run_id: str, every: bool = False) -> Json:
         "benchmarks": [_benchmark(manifest) for manifest in _benchmarks(run, watch)],
         "kinds": KINDS,
         "started": run.manifest("start") is not None,
+        "cost": _cost(cost_so_far(watch)),
     }
 
 
@@ -64,11 +64,13 @@ def generation_page(library: Library, run_id: str, generation: int | None) -> Js
         "missing": [stage for stage in REQUIRED if generation is not None and stage not in spent],
         "tables": [ref for manifest in stages for ref in manifest.outputs if ref.uri.endswith(".parquet")],
         "seconds": sum(spent.values()),
+        "planned": int((run.history.description() or {}).get("config", {}).get("generations", 0)),
         "numbers": None if generation is None else _generation_row(watch, generation, alarms),
         "statuses": [] if generation is None else _statuses(lookup(watch.of(generation, "metrics"))),
         "ratings": [] if generation is None else watch.of(generation, "ratings").to_pylist(),
         "offspring": [] if generation is None else watch.of(generation, "offspring").to_pylist(),
         "alarms": [alarm for alarm in alarms if alarm.generation == generation],
+        "cost": _cost_table(generation_cost(watch, generation).stages),
         "neighbours": _neighbours(watch.generations, generation),
         "kinds": KINDS,
     }
@@ -189,6 +191,16 @@ def _stage(manifest: Manifest, spent: float) -> Json:
         "others": sum(not ref.uri.endswith(".parquet") for ref in manifest.outputs),
         "from": next((ref.origin for ref in manifest.outputs if ref.origin), ""),
     }
+
+
+def _cost(cost: RunCost) -> Json:
+    """Return the cost of a run as texts."""
+    return _cost_table(cost.stages) | {"points": [point_text(point) for point in cost.points], "remarks": remarks(cost)}
+
+
+def _cost_table(stages: Mapping[str, Spent]) -> Json:
+    rows = [*stages.items(), ("total", total(stages.values()))] if stages else []
+    return {"header": HEADER, "rows": [(name, cost_cells(used)) for name, used in rows]}
 
 
 def _benchmarks(run: Run, watch: RunTables) -> list[Manifest]:

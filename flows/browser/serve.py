@@ -4,10 +4,8 @@ import socket
 import sys
 from collections.abc import Sequence
 
-import uvicorn
-
 from flows.browser.app import make_app
-from flows.browser.limits import config
+from flows.browser.limits import Server, config
 from flows.config import ConfigError
 from flows.servers.gate import LOOPBACK, names_of
 
@@ -24,7 +22,7 @@ def serve(store_url: str, host: str = LOOPBACK[0], port: int = 8750, names: Sequ
     print(f"browser    http://{name}:{listening.getsockname()[1]}/  (Ctrl-C to stop)", flush=True)
     if not local:
         print("populora: anyone who reaches this address can read all runs of the store", file=sys.stderr)
-    uvicorn.Server(config(app)).run(sockets=[listening])
+    Server(config(app)).run(sockets=[listening])
     return 0
 
 

@@ -4,12 +4,15 @@ from argparse import Namespace
 from functools import partial
 
 from flows.commands.arguments import Add, add_settings, add_store, open_run
+from flows.stages import STAGE_NAMES
 
 
 def add(command: Add) -> None:
     """Add the command and its options."""
-    parser = command("fork", "Start a new run from an old generation, sharing what came before.", fork)
+    parser = command("fork", "Start a new run from an old generation or stage, sharing what came before.", fork)
     parser.add_argument("--generation", type=int, required=True, help="the last generation that both share; -1: the start")
+    summary = "begin inside that generation: share its stages before STAGE, compute STAGE and all after it again"
+    parser.add_argument("--stage", choices=STAGE_NAMES, default="", metavar="STAGE", help=summary)
     parser.add_argument("--run-id", required=True, help="name of the new run")
     add_settings(parser, "settings that differ in the new run")
     add_store(parser)
@@ -22,7 +25,8 @@ def fork(arguments: Namespace) -> int:
 
     parent = open_run(arguments.store, arguments.run)
     known = partial(versions, known=parent.history.description())
-    made = make(parent, arguments.run_id, arguments.generation, arguments.set, known, clock())
-    print(f"created run {made.run_id} from generation {arguments.generation} of {parent.run_id}")
+    made = make(parent, arguments.run_id, arguments.generation, arguments.set, known, clock(), arguments.stage)
+    where = f"{arguments.stage} of generation" if arguments.stage else "generation"
+    print(f"created run {made.run_id} from {where} {arguments.generation} of {parent.run_id}")
     print(f"resume it with: populora run --store {arguments.store} --resume {made.run_id}")
     return 0

@@ -3,14 +3,16 @@
 from pathlib import Path
 
 from flows.config import RunConfig
-from flows.execution.decoder_shape import adapter_parameters, shape_of
+from flows.execution.decoder_shape import DecoderShape, adapter_parameters, shape_of
 from flows.execution.memory_plan import lacking, memory_lines
+from flows.execution.stage_plan import CARDS, TWO_CORES, Card, generation_seconds, spread, stage_times
+from flows.monitoring.cost_text import money_text
+from flows.monitoring.prices import of_machine
 from flows.run.retention import RetentionPolicy, expected_bytes
 
 GIB = 1024**3
-TFLOPS = {"24 GB": 60e12, "80 GB": 350e12}  # assumed sustained bfloat16 rates of one GPU of that size
-DECODE_SHARE = 0.15  # share of that rate while decoding: bound by memory, not arithmetic
-CPU_FLOPS = {"float32": 60e9, "bfloat16": 250e9}  # assumed sustained rates of two cores; bfloat16 with AVX-512 BF16 or AMX
+MANY = (8, 64, 512)  # cards
+MEAN = 0.125  # of its limit: a typical completion's tokens where the limit leaves room for a thought
 BFLOAT16_UNITS = {"avx512_bf16", "amx_bf16"}  # as /proc/cpuinfo names them
 SMALL = 50e6  # parameters of a model for which nobody rents a GPU
 TABLE_BYTES = 8  # stored per generated token, in rollouts and samples together
@@ -34,7 +36,7 @@ def plan(config: RunConfig) -> str:
         return "\n".join([*lines, f"model            {config.model.name} is unknown: no estimate of memory and hours"])
     lines += memory_lines(config, shape, members)
     lines += _disk(config, adapter_parameters(shape, config.model.targets, config.model.rank), members)
-    return "\n".join(lines + _hours(config))
+    return "\n".join(lines + _seconds(config, shape) + _hours(config) + _money(config))
 
 
 def too_small(config: RunConfig, memory: float) -> str:
@@ -86,14 +88,61 @@ def hours(config: RunConfig) -> dict[str, float]:
     shape = shape_of(config.model.name)
     if shape is None:
         return {}
-    teachers = 1 if config.mode == "single" else config.population.teachers
-    proposals = teachers * config.proposals_per_teacher
-    tokens = proposals * (config.propose.max_new_tokens + config.solve.attempts * config.solve.max_new_tokens)
-    decode, train = 2 * shape.parameters * tokens, 6 * shape.parameters * tokens
+    found = {}
+    for card in _machines(config, shape):
+        seconds = generation_seconds(stage_times(config, shape, card, 1)) * config.generations
+        found[f"one {card.name} GPU" if card.memory else card.name] = seconds / 3600
+    return found
+
+
+def _machines(config: RunConfig, shape: DecoderShape) -> tuple[Card, ...]:
+    """Return the machines that a plan is made for: this one's cores for a CPU run or a small model, else cards that it fits."""
     if config.model.device == "cpu" or shape.parameters < SMALL:
-        return {"two CPU cores": (decode + train) / CPU_FLOPS[cpu_dtype(config.model.dtype)] * config.generations / 3600}
-    rates = {f"one {name} GPU": (rate * DECODE_SHARE, rate * 0.4) for name, rate in TFLOPS.items()}
-    return {name: (decode / slow + train / fast) * config.generations / 3600 for name, (slow, fast) in rates.items()}
+        return (TWO_CORES[cpu_dtype(config.model.dtype)],)
+    return tuple(card for card in CARDS if not lacking(config, shape, _members(config), card.memory)) or CARDS[-1:]
+
+
+def _seconds(config: RunConfig, shape: DecoderShape) -> list[str]:
+    """Return a table of the seconds of each stage, a column for each machine, at a mean of MEAN of each completion's limit."""
+    machines = [(card, 1) for card in _machines(config, shape)]
+    if machines[-1][0].memory:
+        machines += [(CARDS[-1], count) for count in MANY]
+    columns = [stage_times(spread(config, count), shape, card, count, MEAN) for card, count in machines]
+    names = [f"{count} x {card.name}" if card.memory else card.name for card, count in machines]
+    rows = [("seconds", *names, "held back by")]
+    for times in zip(*columns, strict=True):
+        limits = dict.fromkeys(time.limit for time in times)
+        rows.append((f"  {times[0].stage}", *(f"{time.seconds:,.1f}" for time in times), ", then ".join(limits)))
+    rows.append(("  a generation", *(f"{generation_seconds(times):,.0f}" for times in columns), f"at {MEAN:.1%} of each limit"))
+    full = [generation_seconds(stage_times(spread(config, count), shape, card, count)) for card, count in machines]
+    rows.append(("", *(f"{seconds:,.0f}" for seconds in full), "at full length"))
+    widths = [max(len(row[place]) for row in rows) for place in range(len(names) + 1)]
+    table = [
+        f"{row[0]:17}" + "  ".join(f"{cell:>{width}}" for cell, width in zip(row[1:-1], widths[1:], strict=True)) + f"  {row[-1]}"
+        for row in rows
+    ]
+    return [*table, *(f"assumed          {card}" for card in dict.fromkeys(card for card, _ in machines))]
+
+
+def price_of(config: RunConfig, needed: float) -> float | None:
+    """Return the price of so many hours on one machine, with the energy of `cost.watts`; None without a price.
+
+    Raises ConfigError for a variable of this machine that cannot be used.
+    """
+    rule = of_machine(config.cost)
+    if not rule.machine_hour and not (rule.kwh and rule.watts):
+        return None
+    return needed * (rule.machine_hour + rule.kwh * rule.watts / 1000)
+
+
+def _money(config: RunConfig) -> list[str]:
+    rule = of_machine(config.cost)
+    prices = {machine: price for machine, needed in hours(config).items() if (price := price_of(config, needed)) is not None}
+    if not prices:
+        return []
+    found = ", ".join(f"{money_text({rule.currency: price})} on {machine}" for machine, price in prices.items())
+    energy = f", and {rule.watts:g} W at {rule.kwh:g} a kWh" if rule.kwh and rule.watts else ""
+    return [f"money            {found}: these hours at {rule.machine_hour:g} an hour{energy}"]
 
 
 def _hours(config: RunConfig) -> list[str]:

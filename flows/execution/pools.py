@@ -75,6 +75,7 @@ def stage(
     part: str | None,
     epoch: int,
     generations: int,
+    cost: dict[str, Any] | None = None,
     version: str = "",
 ) -> None:
     """Run one stage of a run whose flow is running elsewhere. Started by that flow, not by hand.
@@ -87,12 +88,13 @@ def stage(
         part: One of the parts of an update.
         epoch: The right to commit, from the run's own flow.
         generations: Number of generations of the run.
+        cost: The run's prices.
         version: Version of the project where the run is.
     """
     orphan_guard.start()
     orphan_guard.leave_with_parent()
     check_version(version)
-    spec = Spec(store, run_id, stage, generation, part, epoch, generations)
+    spec = Spec(store, run_id, stage, generation, part, epoch, generations, cost or {})
     with Display(get_run_logger().info) as display, display.step(stage) as told:
         perform_here(spec, told)
 

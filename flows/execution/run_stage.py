@@ -8,18 +8,23 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from flows.backend import Backend
 from flows.choices import check_sources
 from flows.config import RunConfig, parse
 from flows.execution import cards
+from flows.execution.energy import Energy, card_counters, processor_counters
 from flows.execution.parts import step_of
+from flows.monitoring.prices import of_machine
 from flows.run.manifest import digest, folder_of
 from flows.run.run import Manifest, Run
 from flows.run.stage_io import StageIO
+from flows.settings import Cost
+from flows.stages import stage_of
 from flows.storage import open_store
+from stages.core.engines.counted import TokenCount
 from stages.core.row_errors import RowFailed
 
 WHERE = signal.SIGUSR1
@@ -37,6 +42,7 @@ class Spec:
     part: str | None
     epoch: int | None
     generations: int  # may have been raised since run.json was written
+    cost: dict[str, Any] = field(default_factory=dict, compare=False)  # the run's prices (flows.settings.Cost), for the clock
 
 
 Reference = dict[str, Any]
@@ -57,11 +63,14 @@ def execute(spec: Spec, backend_of: Callable[[Mapping[str, Any]], Backend]) -> R
 def perform(run: Run, spec: Spec, config: RunConfig, backend: Backend) -> Manifest:
     """Run the step and commit it."""
     io = StageIO(run, spec.stage, spec.generation, spec.part, config.model.name, config.model.alpha)
+    rule, tokens = of_machine(Cost.model_validate(spec.cost)), replace(backend.tokens)
     began, cpu = time.monotonic(), time.process_time()
     started = time.time()
     forget_gpu_memory()
+    energy = Energy(card_counters(config.model.device) if _uses_gpu(spec) else {}, processor_counters())
     try:
-        step_of(io, config)(io, config, backend)
+        with energy:
+            step_of(io, config)(io, config, backend)
     except RowFailed as error:
         place = f"{spec.run_id}/{folder_of(spec.generation)}"
         where = f"{place}/{error.table}.parquet" if error.table else f"{place}, not stored yet"
@@ -74,10 +83,30 @@ def perform(run: Run, spec: Spec, config: RunConfig, backend: Backend) -> Manife
             "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
             **gpu_memory(),
             **cards.recorded(),
+            **cost_recorded(rule, energy.recorded(), tokens, backend.tokens),
             "host": os.environ.get("POPULORA_NODE") or socket.gethostname(),
             "pid": os.getpid(),
             "python": platform.python_version(),
         }
+    )
+
+
+def _uses_gpu(spec: Spec) -> bool:
+    return stage_of(spec.stage).uses_gpu(spec.part)
+
+
+def cost_recorded(rule: Cost, energy: Mapping[str, Any], before: TokenCount, after: TokenCount) -> dict[str, Any]:
+    """Return what a manifest's clock says about the cost of a step, besides its seconds. What is not known has no key.
+
+    `watts` are for an estimate, and stand there only if the processor's energy was not measured.
+    """
+    tokens = {name: count - asdict(before)[name] for name, count in asdict(after).items()}
+    priced = rule.machine_hour or rule.kwh
+    return (
+        ({"tokens": tokens} if any(tokens.values()) else {})
+        | ({"energy": dict(energy)} if energy else {})
+        | ({"watts": rule.watts} if rule.watts and "processor" not in energy else {})
+        | ({"price": {"machine_hour": rule.machine_hour, "kwh": rule.kwh, "currency": rule.currency}} if priced else {})
     )
 
 

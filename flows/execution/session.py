@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from flows.backend import Backend
 from flows.choices import check_sources, sources
-from flows.config import PROJECT, ConfigError, RunConfig, differences, dump, with_defaults
+from flows.config import PROJECT, ConfigError, RunConfig, differences, dump, identity, priced, with_defaults
 from flows.execution import orphan_guard
 from flows.execution.parts import named_parts
 from flows.execution.preflight import cards_for
@@ -24,8 +24,10 @@ from flows.execution.run_stage import Reference, Spec, reference
 from flows.execution.slots import Slots, Tenant
 from flows.execution.stage_process import Told, interpreter
 from flows.monitoring.meter import Reading
+from flows.monitoring.prices import of_machine
 from flows.monitoring.progress import Display, to_stderr
 from flows.monitoring.run_tables import RunTables
+from flows.monitoring.working import Working
 from flows.notes import publish as notes
 from flows.run import hub_models, lease, retention
 from flows.run.resume import check_prompts, first_generation
@@ -79,9 +81,11 @@ class Session:
         display: Display,
         elsewhere: RemoteStages | None = None,
         cluster: bool = False,
+        working: Working | None = None,
     ) -> None:
         self.config, self.run, self.cluster, self.elsewhere = config, run, cluster, elsewhere
-        self._workers, self._display = workers, display
+        self._workers, self._display, self._working = workers, display, working or Working()
+        self._working.planned = config.generations
         self._began = time.monotonic()
         self._watch = RunTables(run)
         self._adapters: retention.Known = {}
@@ -91,10 +95,12 @@ class Session:
         if finished := self.done(stage, generation, part):
             return finished
         spec = self.spec(stage, generation, part)
-        with self._display.step(self._name(spec), share_before(generation, stage, self.config)) as shown:
+        share = share_before(generation, stage, self.config)
+        with self._display.step(self._name(spec), share) as shown, self._working.step(stage, generation, part) as noted:
 
             def told(reading: Reading) -> None:
                 shown(reading)
+                noted(reading)
                 notes.publish_progress(generation, stage, reading)
 
             done = self.elsewhere(spec) if self.elsewhere is not None else None
@@ -109,7 +115,8 @@ class Session:
 
     def spec(self, stage: str, generation: int | None, part: str | None = None) -> Spec:
         """Return the spec that tells another process which step to run."""
-        return Spec(self.run.store.url, self.run.run_id, stage, generation, part, self.run.epoch, self.config.generations)
+        cost = self.config.cost.model_dump()
+        return Spec(self.run.store.url, self.run.run_id, stage, generation, part, self.run.epoch, self.config.generations, cost)
 
     def done(self, stage: str, generation: int | None, part: str | None = None) -> Reference | None:
         """Return the reference of a step whose manifest and files exist."""
@@ -117,9 +124,14 @@ class Session:
         return reference(finished) if finished else None
 
     def parts(self, stage: str, generation: int) -> list[tuple[str, str]]:
-        """Return a stage's parts, each with its members: groups of an update, shards of generation; none if it runs whole."""
+        """Return a stage's parts, each with its members: groups of an update, shards of generation; none if it runs whole.
+
+        A stage that a fork shares has none either: with the fork's own settings it might have others.
+        """
         io = StageIO(self.run, stage, generation, None, self.config.model.name, self.config.model.alpha)
-        return named_parts(io, self.config)
+        found = named_parts(io, self.config)
+        shared = self.run.manifest(stage, generation) if found else None
+        return [] if shared is not None and any(ref.origin for ref in shared.outputs) else found
 
     def spreads(self, stage: str) -> bool:
         """Return whether a stage's parts run at the same time: on other machines, or on this machine's cards."""
@@ -180,17 +192,19 @@ def open_session(
 
     Raises ConfigError when the store holds another run under this id, naming the keys that differ.
     """
+    of_machine(config.cost)  # a wrong variable is reported before anything is written
     store = open_store(store_url)
     orphan_guard.start()
     gpu_elsewhere = cluster or (elsewhere is not None and elsewhere.takes("propose"))
     slots = Slots([] if gpu_elsewhere else cards_for(config), Tenant(config.threads))
-    with lease.hold(store, run_id) as epoch, Display(say) as display, slots as workers:
+    working = Working()
+    with lease.hold(store, run_id, doing=working.record) as epoch, Display(say) as display, slots as workers:
         run = Run(store, run_id, epoch)
         known = run.history.description()
-        config = hub_models.pinned(config, known)
+        config = priced(hub_models.pinned(config, known), known)
         check_resumable(run, config)  # under the lease: before that, another process may still create or change the run
         run.describe(dump(config), versions(config, known), clock())
-        with as_current(Session(config, run, workers, display, elsewhere, cluster)) as current:
+        with as_current(Session(config, run, workers, display, elsewhere, cluster, working)) as current:
             yield current
 
 
@@ -212,14 +226,14 @@ def session() -> Session:
 def check_resumable(run: Run, config: RunConfig) -> None:
     """Raise ConfigError if the store has a run of this id that cannot be resumed with this configuration and model.
 
-    `generations` may grow. All other keys, the bytes of the base model, and the user's files that the configuration names must be
-    those that the run began with.
+    `generations` may grow, and `cost` may change. All other keys, the bytes of the base model, and the user's files that the
+    configuration names must be those that the run began with.
     """
     description = run.history.description()
     if description is None:
         return
     config = hub_models.pinned(config, description)
-    old, new = with_defaults(description["config"]), dump(config)
+    old, new = identity(with_defaults(description["config"])), identity(dump(config))
     differing = [key for key in differences(old, new) if key != "generations"]
     if differing:
         raise ConfigError(

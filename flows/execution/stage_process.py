@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from flows.backend import HOME_PYTHON
-from flows.config import PROJECT, ConfigError, RunConfig, dump
+from flows.config import PROJECT, ConfigError, RunConfig, dump, identity
 from flows.execution import cards
 from flows.execution.agreement import CHECKED
 from flows.execution.cards import Card, CardUnavailable, Claim
@@ -169,7 +169,7 @@ def early_worker(config: RunConfig, prepare: bool) -> Iterator[Callable[[], None
     key = (sys.executable, config.threads, card)
     worker = _early[key] = _launch(*key, "--early")
     try:
-        _tell(worker, {"config": dump(config), "prepare": prepare})
+        _tell(worker, {"config": identity(dump(config)), "prepare": prepare})  # the form in which its steps read it from run.json
         yield lambda: _check(worker)
     finally:
         unused = _early.pop(key, None)

@@ -13,15 +13,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from flows.config import RunConfig, differences, dump, with_defaults
+from flows.config import RunConfig, differences, dump, identity, with_defaults
 from flows.experiments.spec import Planned
 from flows.run.manifest import Json
 from flows.run.run import Run
 from flows.storage import Damaged, NotStored, Store
+from stages.analysis.curves import curve_rows
 from stages.core import tables
-from stages.core.statistics.metric_rows import clustered
 
-OVER_PAIRS = ("pair.adapter_distance", "pair.program_distance", "adapter.norm", "child.gain", "child.lead")
 FIRST = ("s0-start", "a0-start")  # an adapter that changes nothing yet, which is the base model
 Row = dict[str, Any]
 
@@ -79,7 +78,8 @@ def _gather(run: Run, planned: Planned) -> ComparedRun:
     if description is None:
         return replace(nothing, missing=("not started.",))
     known = replace(nothing, description=description)
-    unlike = [key for key in differences(with_defaults(description["config"]), dump(planned.config)) if key != "generations"]
+    found, wanted = identity(with_defaults(description["config"])), identity(dump(planned.config))
+    unlike = [key for key in differences(found, wanted) if key != "generations"]
     if unlike:
         text = f"left out: the store contains a run of this name with a different configuration ({', '.join(unlike)})."
         return replace(known, state="unlike", missing=(text,))
@@ -124,7 +124,7 @@ def _history(run: Run, config: RunConfig, done: Sequence[int]) -> tuple[list[Row
     costs = {0: _budgets(spent, 0, adapters)}
     curves = []
     for generation in done:
-        rows = list(_curve_rows(run.read_table(generation, "metrics")))
+        rows = list(curve_rows(run.read_table(generation, "metrics")))
         for row in rows:
             name = row["name"].removeprefix("cost.")
             if row["name"].startswith("cost.") and name in spent:
@@ -140,27 +140,6 @@ def _history(run: Run, config: RunConfig, done: Sequence[int]) -> tuple[list[Row
 def _budgets(spent: Row, generations: int, adapters: int) -> Row:
     shares = {f"{name}_per_adapter": spent[name] / adapters for name in ("generated_tokens", "trained_tokens")}
     return {"generations": float(generations)} | spent | shares
-
-
-def _curve_rows(metrics: pa.Table) -> Iterator[Row]:
-    """Yield metrics of the population or one role; those of pairs and children as their mean."""
-    apart = defaultdict(list)
-    for row in metrics.to_pylist():
-        if row["kind"] is not None or not math.isfinite(row["value"]):
-            continue
-        role = f" ({row['role']}s)" if row["role"] in ("teacher", "student") else ""
-        if row["member_id"] is None:
-            yield {"name": row["name"] + role, "value": row["value"], "n": row["n"], "stderr": row["stderr"]}
-        elif row["name"] in OVER_PAIRS:
-            apart[row["name"] + role].append(row["value"])
-    for name, values in sorted(apart.items()):
-        mean, _, n = clustered(values)
-        yield {
-            "name": name,
-            "value": mean,
-            "n": n,
-            "stderr": None,
-        }  # pairs share members: no valid error from one run
 
 
 def _unlikeness(run: Run, generation: int) -> Iterator[Row]:

@@ -3,11 +3,15 @@
 from collections.abc import Callable, Sequence
 
 from flows.config import RunConfig
-from flows.execution.estimate import hours, stored_bytes
+from flows.execution.estimate import hours, price_of, stored_bytes
 from flows.execution.session import check_resumable
 from flows.experiments.spec import Experiment, Planned
+from flows.monitoring.cost_text import money_text
+from flows.monitoring.prices import of_machine
+from flows.monitoring.spending import spent
 from flows.run.retention import check_room
 from flows.run.run import Run
+from flows.settings import Cost
 from flows.storage import Damaged, NotStored, Store
 
 
@@ -21,6 +25,7 @@ def plan_text(experiment: Experiment, runs: Sequence[Planned], store: Store) -> 
         f"{'run':40} {'generations':>13} {'hours':>7} {'MB':>9}  hours are",
     ]
     total_hours, total_bytes, unknown = 0.0, 0, []
+    money: dict[str, float] = {}
     for planned, (done, _) in zip(runs, states, strict=True):
         left = planned.config.generations - min(done, planned.config.generations)
         if planned.arm in pace:
@@ -31,11 +36,16 @@ def plan_text(experiment: Experiment, runs: Sequence[Planned], store: Store) -> 
             if not machine:
                 unknown.append(planned.run_id)
                 source = "unknown: the model is missing on this machine"
+        if (price := price_of(planned.config, needed)) is not None:
+            currency = of_machine(planned.config.cost).currency
+            money[currency] = money.get(currency, 0.0) + price
         size = stored_bytes(planned.config)
         total_hours, total_bytes = total_hours + needed, total_bytes + size
         place = f"{done} of {planned.config.generations}"
         lines.append(f"{planned.run_id:40} {place:>13} {needed:7.2f} {size / 1e6:9.1f}  {source}")
     lines.append(f"{'total':40} {'':13} {total_hours:7.2f} {total_bytes / 1e6:9.1f}")
+    if money:
+        lines.append(f"money: {money_text(money)}, these hours at the price of a machine hour")
     if unknown:
         lines.append(f"not counted: {', '.join(unknown)}")
     return "\n".join(lines)
@@ -58,15 +68,11 @@ def _primary(experiment: Experiment) -> str:
 
 
 def _done(store: Store, planned: Planned) -> tuple[int, float]:
-    """(generations done, their seconds) of a run in the store."""
+    """(generations done, their machine time in seconds) of a run in the store."""
     run = Run(store, planned.run_id)
     try:
         done = [number for number in run.history.generations() if run.manifest("evolve", number) is not None]
-        seconds = [
-            float(manifest.clock.get("seconds", 0.0))
-            for number in done
-            for manifest in run.history.of_generation(number, parts=True)
-        ]
+        seconds = [spent(run.history.of_generation(number, parts=True), Cost()).machine_seconds for number in done]
     except (NotStored, Damaged):
         return 0, 0.0
     return len(done), sum(seconds)

@@ -1,4 +1,5 @@
-"""What a run's tables say while it runs: status, alarms, Prometheus telemetry and experiment trackers.
+"""What a run's tables say while it runs: status, live state, cost, alarms, Prometheus telemetry and experiment trackers.
 
-May import: flows.config, flows.stages, flows.storage, flows.run, flows.prefect_ops.prefect_api, stages.analysis, stages.core.
+May import: flows.config, flows.settings, flows.stages, flows.storage, flows.run, flows.prefect_ops.prefect_api,
+stages.analysis, stages.core.
 """

@@ -21,7 +21,7 @@ class RunTables:
     def __init__(self, run: Run) -> None:
         self.run = run
         self._parts: dict[int, dict[str, pa.Table]] = {}
-        self._stages: dict[int, list[Manifest]] = {}
+        self._steps: dict[int, list[Manifest]] = {}
         self._seconds: dict[int, dict[str, float]] = {}
         self._whole: set[int] = set()
         self._faults: dict[tuple[int, str], str] = {}
@@ -51,7 +51,11 @@ class RunTables:
 
     def manifests(self, generation: int) -> list[Manifest]:
         """Return the finished stages of a generation, in order."""
-        return self._stages.get(generation, [])
+        return [manifest for manifest in self.steps(generation) if ".parts/" not in manifest.stage]
+
+    def steps(self, generation: int) -> list[Manifest]:
+        """Return the finished stages of a generation, in order, then the finished parts of stages."""
+        return self._steps.get(generation, [])
 
     def of(self, generation: int, name: str) -> pa.Table:
         """Return a small table of one generation, empty if its stage has not run or it cannot be read."""
@@ -74,7 +78,7 @@ class RunTables:
     def _read(self, generation: int) -> None:
         found = self.run.history.of_generation(generation, parts=True)
         stages = [manifest for manifest in found if ".parts/" not in manifest.stage]
-        self._stages[generation], self._seconds[generation] = stages, seconds_of(found)
+        self._steps[generation], self._seconds[generation] = found, seconds_of(found)
         parts = self._parts.setdefault(generation, {})
         folder = f"generation={generation:04d}"
         refs = {ref.uri: ref for manifest in stages for ref in manifest.outputs}

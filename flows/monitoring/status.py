@@ -2,7 +2,10 @@
 
 import json
 
-from flows.monitoring.run_tables import clock, health
+from flows.monitoring.cost import generation_costs, own_stages
+from flows.monitoring.cost_text import cost_line
+from flows.monitoring.run_tables import RunTables, clock, health
+from flows.monitoring.spending import total
 from flows.run.manifest import Manifest
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
@@ -24,6 +27,7 @@ def status(run: Run) -> str:
         f"lease      {holder(run)}",
         f"head       {run.history.head()}",
         f"stored     {stored(run)}",
+        f"cost       {cost_line(total(own_stages(generation_costs(RunTables(run).look())).values()))}",
         f"numbers    {numbers}",
         *(f"alarm      {alarm}" for alarm in alarms),
     ]
@@ -50,7 +54,11 @@ def done(run: Run, planned: int) -> str:
 
 def following(run: Run, planned: int) -> str:
     """Return the next stage as text."""
-    stage, generation = upcoming(run, planned)
+    return stage_text(*upcoming(run, planned))
+
+
+def stage_text(stage: str, generation: int | None) -> str:
+    """Format the stage that comes next and its generation."""
     if not stage:
         return "nothing: the run is finished"
     if generation is None:
@@ -62,10 +70,13 @@ def following(run: Run, planned: int) -> str:
 def upcoming(run: Run, planned: int) -> tuple[str, int | None]:
     """Return the next stage and its generation: `start` and None before generation 0, an empty name and None after the last."""
     generation, done = _newest(run)
-    if not done:
-        return "start", None
-    if generation is not None and done[-1].stage != STAGE_NAMES[-1]:
-        return STAGE_NAMES[STAGE_NAMES.index(done[-1].stage) + 1], generation
+    return after(done[-1].stage, generation, planned) if done else ("start", None)
+
+
+def after(stage: str, generation: int | None, planned: int) -> tuple[str, int | None]:
+    """Return the stage and generation that follow a finished stage; an empty name and None after the last one."""
+    if generation is not None and stage != STAGE_NAMES[-1]:
+        return STAGE_NAMES[STAGE_NAMES.index(stage) + 1], generation
     following = 0 if generation is None else generation + 1
     return (STAGE_NAMES[0], following) if following < planned else ("", None)
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from flows.monitoring.cost import generation_costs, own_stages
 from flows.monitoring.run_tables import RunTables
 from flows.run.manifest import Manifest
 from stages.analysis.summary import KINDS, lookup
@@ -27,6 +28,7 @@ def numbers(watch: RunTables) -> Iterator[Number]:
     yield "populora_generations_done", "Complete generations.", {}, len(whole)
     yield from _times(watch, whole)
     yield from _work(watch, whole)
+    yield from _costs(watch)
     yield from _newest(watch)
     yield from _alarms(watch)
 
@@ -51,20 +53,20 @@ def _work(watch: RunTables, whole: list[int]) -> Iterator[Number]:
     """Return tokens and programs over all complete generations, and per second in the newest."""
     done: Counter[tuple[str, str]] = Counter()
     for generation in whole:
-        done.update(_amounts(watch, generation))
+        done.update(amounts(watch, generation))
     for (unit, stage), amount in done.items():
         yield f"populora_{unit}_total", f"{unit.capitalize()} of a stage, over complete generations.", {"stage": stage}, amount
     if not whole:
         return
     spent = watch.clock()[whole[-1]]
-    for (unit, stage), amount in _amounts(watch, whole[-1]).items():
+    for (unit, stage), amount in amounts(watch, whole[-1]).items():
         if spent.get(stage):
             says = f"{unit.capitalize()} per second of a stage in the newest complete generation."
             yield f"populora_{unit}_per_second", says, {"stage": stage}, amount / spent[stage]
 
 
-def _amounts(watch: RunTables, generation: int) -> Counter[tuple[str, str]]:
-    """Return how much each stage of a generation processed, by unit and stage."""
+def amounts(watch: RunTables, generation: int) -> Counter[tuple[str, str]]:
+    """Return how much each stage of a generation processed, by unit (`tokens`, `programs`) and stage."""
     values = lookup(watch.of(generation, "metrics"))
     refs = [ref for one in watch.manifests(generation) for ref in one.outputs if ref.rows is not None]
     rows = {ref.uri.rpartition("/")[2].removesuffix(".parquet"): ref.rows or 0 for ref in refs}
@@ -80,6 +82,25 @@ def _amounts(watch: RunTables, generation: int) -> Counter[tuple[str, str]]:
         if table in rows:
             found["programs", stage] = rows[table]
     return found
+
+
+def _costs(watch: RunTables) -> Iterator[Number]:
+    """Return what the run's own stages have used so far, the start included; see flows.monitoring.cost."""
+    for stage, cost in own_stages(generation_costs(watch)).items():
+        of = {"stage": stage}
+        yield "populora_machine_seconds_total", "Machine time of a stage, once per machine.", of, cost.machine_seconds
+        for kind, count in (
+            ("prompt", cost.prompt_tokens),
+            ("generated", cost.generated_tokens),
+            ("trained", cost.trained_tokens),
+        ):
+            if count is not None:
+                yield "populora_cost_tokens_total", "Tokens of a stage, by what they were for.", of | {"kind": kind}, count
+        for source, joules in cost.joules.items():
+            says = "Energy of a stage, measured (cards, processor) or an estimate (watts x time)."
+            yield "populora_energy_joules_total", says, of | {"source": source}, joules
+        for currency, amount in cost.money.items():
+            yield "populora_money_total", "Price of a stage's machine time and energy.", of | {"currency": currency}, amount
 
 
 def _newest(watch: RunTables) -> Iterator[Number]:

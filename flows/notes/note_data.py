@@ -9,9 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flows.monitoring.cost import generation_cost
+from flows.monitoring.cost_text import cost_line
 from flows.monitoring.run_tables import RunTables
 from flows.notes.note_text import NoteData, Row, Sample
 from flows.run.addresses import Addresses
+from flows.run.form_links import FormLinks
 from flows.run.manifest import folder_of
 from flows.run.run import Run
 from flows.run.table_reader import rows
@@ -37,8 +40,8 @@ _POINTS = {
 class NoteBuilder:
     """Collects the data of each generation's notes. Keeps what the curves need from earlier generations."""
 
-    def __init__(self, run: Run, planned: int, base: str = "") -> None:
-        self.run, self.planned = run, planned
+    def __init__(self, run: Run, planned: int, base: str = "", forms: FormLinks | None = None) -> None:
+        self.run, self.planned, self.forms = run, planned, forms or FormLinks()
         self.at = Addresses(base) if base else None
         self.watch = RunTables(run)
         self._points: dict[str, dict[int, pa.Table]] = {name: {} for name in _POINTS}
@@ -63,6 +66,8 @@ class NoteBuilder:
             earlier=[_shares(lookup(watch.of(number, "metrics"))) for number in watch.generations if number <= generation],
             pictures=self._pictures(generation),
             at=self.at,
+            cost=cost_line(generation_cost(watch, generation).total),
+            forms=self.forms,
         )
 
     def tasks(self, generation: int) -> list[Row]:

@@ -12,6 +12,8 @@ from typing import Any
 
 from flows.monitoring.alarms import Alarm
 from flows.run.addresses import Addresses
+from flows.run.form_links import FormLinks
+from flows.stages import STAGE_NAMES
 from stages.analysis.summary import KINDS
 from stages.core.highlight import visible
 
@@ -50,6 +52,8 @@ class NoteData:
     earlier: list[tuple[float | None, float | None]]
     pictures: Mapping[str, str] = field(default_factory=dict)  # address (or data URI) by what it shows
     at: Addresses | None = None
+    cost: str = ""
+    forms: FormLinks = field(default_factory=FormLinks)
 
 
 def generation_note(told: NoteData) -> str:
@@ -57,6 +61,7 @@ def generation_note(told: NoteData) -> str:
     parts = [
         f"# {told.run_id}, generation {told.generation} of {told.planned}",
         _links(told),
+        _forms(told),
         *(f"> **Alarm** {_inline(str(alarm))}" for alarm in told.alarms),
         _numbers(told),
         _refused(told.values),
@@ -64,12 +69,15 @@ def generation_note(told: NoteData) -> str:
         _ratings(told),
         _births(told),
         _seconds(told.seconds),
+        f"Cost: {_inline(told.cost)}." if told.cost else "",
         *(_sample(sample, told) for sample in told.samples),
     ]
     return "\n\n".join(part for part in parts if part)
 
 
-def run_note(run_id: str, planned: int, lines: Sequence[str], alarms: Sequence[str], at: Addresses | None) -> str:
+def run_note(
+    run_id: str, planned: int, lines: Sequence[str], alarms: Sequence[str], at: Addresses | None, cost: Sequence[str] = ()
+) -> str:
     """Return the rolling summary of a run: its newest generations, newest first, and its alarms."""
     parts = [
         f"# {run_id}",
@@ -77,6 +85,7 @@ def run_note(run_id: str, planned: int, lines: Sequence[str], alarms: Sequence[s
         f"{len(lines)} of {planned} generations shown, newest first." if lines else "No generation is done yet.",
         fence("\n".join(reversed(lines))) if lines else "",
         "\n".join(f"- **Alarm** {_inline(alarm)}" for alarm in alarms),
+        "\n".join(f"- {_inline(text)}" for text in cost),
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -150,6 +159,25 @@ def _links(told: NoteData) -> str:
         "figures": told.at.figures(told.run_id),
     }
     return "In the artifact browser: " + " · ".join(f"[{name}]({address})" for name, address in pages.items())
+
+
+def _forms(told: NoteData) -> str:
+    """Return the links that open forms of the UI, filled in with this generation, its stages and its fittest members."""
+    if not told.forms:
+        return ""
+    run_id, number = told.run_id, told.generation
+    done = [stage for stage in STAGE_NAMES if stage in told.seconds]
+    ratings = rating_rows(told.ratings)
+    best = {row["role"]: row["weights"] for row in reversed(ratings)}
+    lines = [
+        f"[Fork from here]({told.forms.fork(run_id, number, told.planned)})",
+        "Restart from: " + " · ".join(f"[{stage}]({told.forms.restart(run_id, number, stage)})" for stage in done)
+        if done
+        else "",
+        "Benchmark: " + " · ".join(f"[{one}]({told.forms.benchmark(run_id, one)})" for one in best.values()) if best else "",
+        f"[Compare with other runs]({told.forms.compare([run_id])})",
+    ]
+    return "\n".join(f"- {line}" for line in lines if line)
 
 
 def _numbers(told: NoteData) -> str:

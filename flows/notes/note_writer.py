@@ -14,8 +14,11 @@ from typing import Any
 
 from flows.config import PROJECT
 from flows.monitoring.alarms import Alarm, summary
+from flows.monitoring.cost import cost_so_far
+from flows.monitoring.cost_text import cost_line, point_text
 from flows.notes.note_data import NoteBuilder
 from flows.notes.note_text import NoteData, generation_note, match_rows, rating_rows, run_note
+from flows.run import form_links
 from flows.run.run import Run
 from flows.storage import open_store
 from stages.analysis.summary import generation_line
@@ -90,7 +93,9 @@ def _rolling(teller: NoteBuilder) -> str:
         generation_line(watch.of(one, "metrics"), watch.of(one, "ratings"), watch.of(one, "offspring"), watch.clock()[one], one)
         for one in watch.generations[-LINES:]
     ]
-    return run_note(teller.run.run_id, teller.planned, lines, summary(watch.alarms()), teller.at)
+    cost = cost_so_far(watch)
+    said = [f"Cost so far: {cost_line(cost.total)}.", *(f"{point_text(point)}." for point in cost.points)]
+    return run_note(teller.run.run_id, teller.planned, lines, summary(watch.alarms()), teller.at, said)
 
 
 def _serve(teller: NoteBuilder, asked: Iterable[str]) -> None:
@@ -104,4 +109,4 @@ def _serve(teller: NoteBuilder, asked: Iterable[str]) -> None:
 
 if __name__ == "__main__":
     store, run_id, planned, browser = sys.argv[1:]
-    _serve(NoteBuilder(Run(open_store(store), run_id), int(planned), browser), sys.stdin)
+    _serve(NoteBuilder(Run(open_store(store), run_id), int(planned), browser, form_links.of_environment()), sys.stdin)

@@ -34,10 +34,13 @@ from prefect.events import emit_event
 from flows.config import ConfigError, RunConfig
 from flows.monitoring.meter import Reading
 from flows.notes.note_writer import GenerationNotes, Writer
+from flows.notes.telling import tell_from_here
 from flows.run.addresses import Addresses
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
 
+NEWS = "populora.alarm.news"
+"""Label of an alarm's event: whether the generation before had no such alarm."""
 PROGRESS_SECONDS = 5.0
 ASIDE_SECONDS = 0.5  # delay of a generation's notes: the next generation begins first
 PATIENCE, PATIENCE_STOPPED = 30.0, 2.0  # seconds to wait for the last notes at the end of a run
@@ -95,6 +98,7 @@ class Notes:
         self._progress: UUID | None = None
         self._said = 0.0
         self._faulty = False
+        self._alarmed: set[tuple[str, str]] = set()
         self._work: queue.Queue[Callable[[], None] | None] = queue.Queue()
         context = copy_context()
         self._thread = threading.Thread(target=context.run, args=(self._serve,), name="notes", daemon=True)
@@ -178,9 +182,14 @@ class Notes:
             "populora.mode": self._mode,
         }
         said = {"run": self._run_id, "generation": generation, "link": written.link, "store": self._store}
+        before, self._alarmed = self._alarmed, {(alarm.name, alarm.subject) for alarm in written.alarms}
         for alarm in written.alarms:
+            news = (alarm.name, alarm.subject) not in before
             own = {"alarm": alarm.name, "subject": alarm.subject, "message": alarm.message}
-            emit_event(f"populora.alarm.{alarm.name}", resource, payload=said | own)
+            label = {NEWS: "true" if news else "false"}  # an alarm that lasts is told of once
+            emit_event(f"populora.alarm.{alarm.name}", resource | label, payload=said | own)
+            if news:
+                tell_from_here("alarm", f"populora: alarm in run {self._run_id}", f"{alarm}\n{written.link}".strip())
         done = {"planned": self._planned, "alarms": [str(alarm) for alarm in written.alarms]}
         emit_event("populora.generation.completed", resource, payload=said | done)
 

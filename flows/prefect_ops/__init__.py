@@ -1,5 +1,6 @@
 """Everything that serves Prefect: deployments and their flows, the server, its workers, and `populora serve`.
 
 May import: flows.allowed, flows.generation, flows.servers, flows.config, flows.storage, flows.store, flows.run,
-flows.benchmarks, flows.execution, flows.report, flows.train, prefect.
+flows.stages, flows.benchmarks, flows.execution, flows.monitoring, flows.notes, flows.report, flows.train, stages.analysis,
+prefect.
 """

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from flows.config import PROJECT
 from flows.execution import orphan_guard
+from flows.notes.end_text import HERE
 from flows.prefect_ops.own_server import own_server
 from flows.prefect_ops.serve import sign_in
 
@@ -24,7 +25,7 @@ def command_server() -> Iterator[Callable[[], None]]:
         yield lambda: None
         return
     home = Path(os.environ.get("PREFECT_HOME", PROJECT / ".cache" / "prefect"))
-    with own_server(home, {}, "--alone") as (_, answers):
+    with own_server(home, {HERE: "1"}, "--alone") as (_, answers):
         from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
         # A heartbeat thread costs a second at the end of a flow, and without a worker nothing reads the heartbeats.

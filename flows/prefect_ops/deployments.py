@@ -4,6 +4,7 @@
 """
 
 import os
+from contextlib import suppress
 from typing import Any
 
 from prefect.client.orchestration import get_client
@@ -17,6 +18,8 @@ from flows.config import RUNS, dump, load
 from flows.execution import flow_cleanup
 from flows.execution.pools import stage
 from flows.prefect_ops import flows as flows_
+from flows.prefect_ops.forms import FORMS, Forms
+from flows.storage import StoreUnavailable
 from flows.train import train
 
 POOLS = {"cpu": "Complete runs, benchmarks, reports, and stages that need Docker.", "gpu": "Stages that need a GPU."}
@@ -53,6 +56,8 @@ def deploy(store: str, timezone: str = "UTC") -> list[str]:
     made = [*_training(store), *_jobs(store, timezone), *(_stages(pool) for pool in pools)]
     for deployment in made:
         deployment.apply()
+    with suppress(StoreUnavailable):  # a worker fills the forms later
+        Forms().refresh()
     return [f"{deployment.flow_name}/{deployment.name}" for deployment in made]
 
 
@@ -99,7 +104,7 @@ def _jobs(store: str, timezone: str) -> list[RunnerDeployment]:
     return [
         _deployment(flows_.benchmark, "benchmark", JOB_QUEUE, {"store": store}, schedules=[nightly]),
         _deployment(flows_.report, "report", JOB_QUEUE, {"store": store}),
-        _deployment(flows_.fork, "fork", JOB_QUEUE, {"store": store}),
+        *(_deployment(flow, name, JOB_QUEUE, {"store": store}) for name, flow in FORMS.items()),
     ]
 
 

@@ -1,13 +1,21 @@
-"""What can be started from the UI or a schedule besides training: benchmarks, reports and forks, as Prefect flows."""
+"""What can be started from the UI or a schedule besides training: benchmarks, reports, forks and comparisons, as Prefect flows.
 
+A person may switch a form's checks off, so each flow checks its values itself: ids by their patterns, and the store, which is the
+one that the server serves and no other.
+"""
+
+import os
 import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Annotated
+from uuid import UUID
 
 import prefect
+from prefect import runtime
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
+from prefect.client.orchestration import get_client
 from prefect.deployments import run_deployment
 from prefect.logging import get_run_logger
 from pydantic import Field
@@ -16,13 +24,17 @@ from flows.benchmarks.nightly import run_ids, score_store
 from flows.config import ConfigError
 from flows.execution.session import clock, versions
 from flows.generation import RETRIES
+from flows.prefect_ops.comparison_note import comparison_note
 from flows.report.report import report as write_report
+from flows.run.addresses import Addresses
 from flows.run.fork import fork as make_fork
+from flows.run.form_links import ADAPTER
 from flows.run.run import Run
 from flows.storage import open_store
 from flows.store.file_store import RUN_ID, FileStore
 
 RunId = Annotated[str, Field(pattern=f"^{RUN_ID.pattern}$")]
+AdapterId = Annotated[str, Field(pattern=f"^{ADAPTER.pattern}$")]
 Count = Annotated[int, Field(ge=0)]
 TRAIN = "train/train"
 
@@ -102,23 +114,106 @@ def fork(
         settings: Changed settings of the new run, each as key=value, such as learning.learning_rate=3e-5.
         go_on: Train the new run immediately.
     """
+    return _forked(run_id, new_run_id, generation, "", store, settings, go_on)
+
+
+@prefect.flow(name="restart", flow_run_name="restart-{run_id}-{new_run_id}", persist_result=False)
+def restart(
+    run_id: RunId,
+    new_run_id: RunId,
+    generation: Count,
+    stage: str,
+    store: str,
+    settings: list[str] = [],  # noqa: B006  the UI's form shows this default; nothing changes it
+    go_on: bool = True,
+) -> str:
+    """Compute a stage of a generation, and all after it, again: as a new run that shares everything before that stage.
+
+    Args:
+        run_id: The run to start from. It keeps all that it has.
+        new_run_id: Name of the new run.
+        generation: The generation in which the new run begins.
+        stage: The first stage that is computed again.
+        store: Where both are.
+        settings: Changed settings of the new run, each as key=value, such as learning.learning_rate=3e-5.
+        go_on: Train the new run immediately.
+    """
+    return _forked(run_id, new_run_id, generation, stage, store, settings, go_on)
+
+
+@prefect.flow(name="benchmark-member", flow_run_name="benchmark-{run_id}-{adapter}", persist_result=False)
+def benchmark_member(
+    run_id: RunId,
+    adapter: AdapterId,
+    store: str,
+    suites: list[str] = ["probe-dev"],  # noqa: B006  the UI's form shows this default; nothing changes it
+    limit: Count = 0,
+    attempts: Count = 0,
+) -> int:
+    """Score one state of one member. Existing scores are not computed again.
+
+    Args:
+        run_id: The run.
+        adapter: A member's weights: after its newest update, or older ones.
+        store: Where the run is.
+        suites: The suites to score it on.
+        limit: Number of problems to score, evenly over kinds and bands; 0 means all.
+        attempts: Sampled attempts in addition to the greedy one, for pass@k.
+    """
+    existing(store, run_id)
+    text, failed = score(store, run_id, suites, adapter, limit, attempts)
+    create_markdown_artifact(text, key=f"{run_id}-benchmark", description=f"Scores of {adapter} of run {run_id}, in percent")
+    if failed:
+        raise RuntimeError(f"{failed} suites could not be scored; the log states why")
+    return failed
+
+
+@prefect.flow(name="compare", persist_result=False)
+def compare(runs: Annotated[list[RunId], Field(min_length=2, max_length=20)], store: str) -> str:
+    """Lay runs side by side: where they stand, their newest numbers, and the settings in which they differ.
+
+    Args:
+        runs: Two runs or more.
+        store: Where they are.
+    """
+    found = [existing(store, run_id) for run_id in dict.fromkeys(runs)]
+    browser = os.environ.get("POPULORA_BROWSER_URL", "")
+    note = comparison_note(found, Addresses(browser) if browser else None)
+    create_markdown_artifact(note, key="comparison", description=f"Comparison of {', '.join(dict.fromkeys(runs))}")
+    return note
+
+
+def _forked(run_id: str, new_run_id: str, generation: int, stage: str, store: str, settings: list[str], go_on: bool) -> str:
+    """Make the fork as `populora fork` does, and hand it to the deployment that trains."""
     parent = existing(store, run_id)
     known = partial(versions, known=parent.history.description())
-    made = make_fork(parent, new_run_id, generation, settings, known, clock())
+    made = make_fork(parent, new_run_id, generation, settings, known, clock(), stage)
     if go_on:
         changed = made.history.description()
         assert changed is not None
         parameters = {"config": changed["config"], "run_id": new_run_id, "store": store}
-        run_deployment(TRAIN, parameters=parameters, timeout=0, as_subflow=False)
+        run_deployment(TRAIN, parameters=parameters, timeout=0, as_subflow=False, flow_run_name=new_run_id)
     return new_run_id
 
 
 def existing(store: str, run_id: str) -> Run:
-    """Open the run. Raises ConfigError if it does not exist."""
+    """Open the run. Raises ConfigError if it does not exist, or if the store is not the one that the deployment serves."""
+    served = _served_store()
+    if served not in (None, store):
+        raise ConfigError(f"store: this form works on the runs in {served} only")
     found = Run(open_store(store), run_id)
     if found.history.description() is None:
         raise ConfigError(f"run_id: there is no run {run_id} in {store}")
     return found
+
+
+def _served_store() -> str | None:
+    """Return the store of the deployment that started this flow run; None if none did."""
+    deployment = runtime.deployment.id
+    if deployment is None:
+        return None
+    with get_client(sync_client=True) as client:
+        return client.read_deployment(UUID(str(deployment))).parameters.get("store")
 
 
 def write_report_of(run: Run) -> str:

@@ -23,6 +23,7 @@ from flows.storage import open_store
 from flows.store.s3_store import S3Store
 
 SWEEP_SECONDS = 60.0
+FORMS_SECONDS = 10.0
 LAST_WORDS_SECONDS = 6.0
 WISH_SECONDS = 2.0
 ENGINE = "prefect.engine"
@@ -71,6 +72,8 @@ def _watched(command: list[str], pool: str) -> int:
         signal.signal(number, stop)
     worker = subprocess.Popen(command, start_new_session=True)
     threading.Thread(target=_sweep, args=(pool,), name="sweep", daemon=True).start()
+    if pool == "cpu":  # where the forms' flows run, so that the store can be reached
+        threading.Thread(target=_refresh_forms, name="forms", daemon=True).start()
     code = worker.wait()
     return 0 if code in (0, -signal.SIGTERM, 128 + signal.SIGTERM) else 1
 
@@ -88,6 +91,7 @@ def _end(worker: "subprocess.Popen[bytes]", runs: list[int]) -> None:
 
 def _sweep(pool: str) -> None:
     from flows.execution import flow_cleanup
+    from flows.notes import endings
 
     watch = flow_cleanup.SilentRuns([pool])
     while True:
@@ -95,8 +99,25 @@ def _sweep(pool: str) -> None:
         try:
             watch.crash_the_silent()
             flow_cleanup.sweep([pool])
+            endings.explain_lost()
         except Exception as error:  # the server may be unreachable for a while; the next sweep tries again
             print(f"sweep: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+def _refresh_forms() -> None:
+    """Keep the forms' lists of runs, generations and members up to date."""
+    from flows.prefect_ops.forms import Forms
+
+    forms, faulty = Forms(), ""
+    while True:
+        time.sleep(FORMS_SECONDS)
+        try:
+            forms.refresh()
+            faulty = ""
+        except Exception as error:  # the server or the store may be unreachable for a while
+            if faulty != (fault := f"forms: {type(error).__name__}: {error}"):
+                print(fault, file=sys.stderr)
+            faulty = fault
 
 
 def setup(store: str, make_bucket: bool = False) -> int:

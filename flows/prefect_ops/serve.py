@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from flows import allowed
 from flows.config import PROJECT, ConfigError
 from flows.execution import orphan_guard
 from flows.prefect_ops import prefect_api, supervised
+from flows.run import form_links
 from flows.servers import login_link
 
 HOME = PROJECT / ".cache" / "serve"
@@ -86,6 +87,7 @@ def environment(plan: ServeOptions) -> dict[str, str]:
         "PREFECT_HOME": str(plan.home / "prefect"),
         "PREFECT_API_URL": f"{plan.url}/api",
         "PREFECT_UI_URL": plan.url,
+        form_links.URL: os.environ.get(form_links.URL, plan.url),
         "POPULORA_BROWSER_URL": os.environ.get("POPULORA_BROWSER_URL", f"http://{plan.host}:{plan.browser_port}"),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "PYTHONUNBUFFERED": "1",
@@ -204,8 +206,13 @@ def sign_in(url: str, home: Path = HOME) -> None:
     there = address(home)
     if prefect_api.PASSWORD in os.environ or there is None or f"{there['url']}/api" != url:
         return
-    if Path(f"/proc/{there['pid']}").exists() or not Path("/proc/self").exists():  # otherwise another process took its port
+    if alive(there):  # otherwise another process took its port
         os.environ[prefect_api.PASSWORD] = password(home)
+
+
+def alive(there: Mapping[str, str]) -> bool:
+    """Return whether the process of this address lives, as far as this machine can tell."""
+    return Path(f"/proc/{there['pid']}").exists() or not Path("/proc/self").exists()
 
 
 def _note(plan: ServeOptions) -> Path:

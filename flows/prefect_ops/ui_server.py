@@ -9,6 +9,7 @@ by Prefect's own settings. `--alone` is the server of one command: no page, no s
 """
 
 import argparse
+import importlib
 import os
 import sys
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import uvicorn
 
 from flows.execution import gc_tuning
+from flows.prefect_ops.form_server import FormServer
 from flows.servers.gate import Gate, names_of
 from flows.servers.login_link import Entrance
 
@@ -97,8 +99,8 @@ def take_turns() -> None:
 
 
 def walled(app: Any, host: str, password: str) -> Any:
-    """Return Prefect's application behind the gate, the login link and the policy."""
-    return Gate(Entrance(PolicyHeaders(app), password), names_of(host), closed=("/api", "/docs", "/openapi.json"))
+    """Return Prefect's application behind the gate, the login link, the links to forms and the policy."""
+    return Gate(Entrance(FormServer(PolicyHeaders(app)), password), names_of(host), closed=("/api", "/docs", "/openapi.json"))
 
 
 def main() -> None:
@@ -119,6 +121,7 @@ def main() -> None:
         os.environ.setdefault("PREFECT_UI_STATIC_DIRECTORY", os.path.join(home, "ui"))
     from prefect.server.api.server import create_app  # noqa: PLC0415  reads the settings on import
 
+    importlib.import_module("flows.notes.apprise_block")  # otherwise its automations cannot send to blocks of this kind
     take_turns()
     app = walled(create_app(final=True, ephemeral=arguments.alone), arguments.host, password)
     level = os.environ.get("PREFECT_SERVER_LOGGING_LEVEL", "warning").lower()

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from flows.config import RunConfig, dump
 from flows.monitoring.alarms import alarms, summary
+from flows.report.report_cost import cost_section
 from flows.report.report_data import RunData, gather
 from flows.report.report_figures import EVERY, LEARNING, MACHINE, POPULATION, TASKS, Draw, picture
 from flows.report.report_page import ArtifactLinks, Html, details, escape, joined, note, page, table, tile
@@ -74,6 +75,7 @@ def _sections(run: RunData, links: ArtifactLinks) -> list[tuple[str, str, Html]]
         ("tasks", "Tasks", _plates(run, links, TASKS)),
         ("samples", "Sample tasks", samples(run, links)),
         ("machine", "Time", _plates(run, links, MACHINE)),
+        ("cost", "Cost", cost_section(run.cost)),
         ("scores", "Benchmark scores", _scores(run, links)),
         ("configuration", "Configuration", _configuration(run, links)),
         ("artifacts", "Artifacts", _artifacts(run, links)),

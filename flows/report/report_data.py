@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from flows.monitoring.alarms import Clock
-from flows.monitoring.run_tables import clock
+from flows.monitoring.cost import RunCost, cost_so_far
+from flows.monitoring.run_tables import RunTables
 from flows.run.manifest import Json, Manifest, Ref, digest, folder_of
 from flows.run.run import Run
 from flows.stages import REQUIRED, STAGE_NAMES
@@ -30,6 +31,7 @@ class RunData:
     tables: Tables  # condensed; also `scores`
     clock: Clock
     missing: list[str]
+    cost: RunCost
 
     @property
     def config(self) -> Json:
@@ -79,7 +81,8 @@ def gather(run: Run, kept: MutableMapping[tuple[int, str], Tables] | None = None
     missing = _gaps(manifests, planned) + missing
     whole = joined(parts)
     whole["scores"] = _scores(run, manifests, whole["offspring"], missing)
-    return RunData(run, description, run.history.head(), finished, manifests, whole, clock(run), missing)
+    watch = RunTables(run).look()
+    return RunData(run, description, run.history.head(), finished, manifests, whole, watch.clock(), missing, cost_so_far(watch))
 
 
 def clock_table(found: Clock) -> pa.Table:

@@ -1,5 +1,6 @@
 """Addresses of the artifact browser's pages: for the links between them, and for the notes that point into the browser."""
 
+from collections.abc import Iterable, Mapping
 from urllib.parse import quote, urlencode
 
 from flows.config import ConfigError
@@ -15,13 +16,25 @@ class Addresses:
             raise ConfigError(f"address of the artifact browser {base[:80]!r} is invalid: it must start with http:// or https://")
         self._base = base.rstrip("/")
 
-    def runs(self) -> str:
-        """All runs of the store."""
-        return f"{self._base}/"
+    def runs(self, chosen: Iterable[str] = (), **query: object) -> str:
+        """All runs of the store, or those that `query` asks for; `chosen` are ticked for a comparison."""
+        return f"{self._base}/{_query(query, chosen)}"
+
+    def compare(self, run_ids: Iterable[str], **query: object) -> str:
+        """Several runs side by side, the first one as the reference."""
+        return f"{self._base}/compare{_query(query, run_ids)}"
 
     def run(self, run_id: str) -> str:
         """One run."""
         return f"{self._base}/runs/{_part(run_id)}"
+
+    def live(self, run_id: str) -> str:
+        """What a run does at the moment."""
+        return f"{self.run(run_id)}/live"
+
+    def live_events(self, run_id: str) -> str:
+        """The same as a stream of events."""
+        return f"{self.live(run_id)}/events"
 
     def figures(self, run_id: str) -> str:
         """Every figure of a run."""
@@ -41,8 +54,7 @@ class Addresses:
 
     def table(self, run_id: str, uri: str, **query: object) -> str:
         """A table by its name in the run; `query` may contain column, value, sort, descending and page."""
-        asked = {key: value for key, value in query.items() if value not in (None, "", False)}
-        return f"{self.run(run_id)}/tables/{quote(uri, safe='/=')}" + (f"?{urlencode(asked)}" if asked else "")
+        return f"{self.run(run_id)}/tables/{quote(uri, safe='/=')}{_query(query)}"
 
     def generation_table(self, run_id: str, generation: int | None, name: str, **query: object) -> str:
         """A table of a generation by its plain name."""
@@ -75,6 +87,13 @@ class Addresses:
     def member(self, run_id: str, member_id: str) -> str:
         """A member, among the adapters of its run."""
         return f"{self.adapters(run_id)}#{_part(member_id)}"
+
+
+def _query(values: Mapping[str, object], run_ids: Iterable[str] = ()) -> str:
+    """Return the part of an address after the path: what is not empty, and `run` once for each run."""
+    asked = [(key, value) for key, value in values.items() if value not in (None, "", False)]
+    asked += [("run", run_id) for run_id in run_ids]
+    return f"?{urlencode(asked)}" if asked else ""
 
 
 def _part(text: str) -> str:

@@ -1,20 +1,23 @@
 """Fork: a new run that continues from an earlier generation with other settings and copies nothing but manifests.
 
-The new run's manifests say `"from": parent` where the parent (or its own parent) holds the artifact. The parent gets a dotted
-note of the adapters that the fork uses; its retention keeps them. flows.run.retention explains why neither can miss the other.
+A fork can also begin inside a generation: it shares the stages before one, and computes that stage and all after it again. The
+new run's manifests say `"from": parent` where the parent (or its own parent) holds the artifact. The parent gets a dotted note of
+the adapters that the fork uses; its retention keeps them. flows.run.retention explains why neither can miss the other.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from flows.config import ConfigError, RunConfig, apply_setting, differences, dump, parse, with_defaults
+from flows.config import ConfigError, RunConfig, apply_setting, differences, dump, identity, parse, with_defaults
+from flows.near_names import hint
 from flows.run.history import History
 from flows.run.lease import hold
-from flows.run.manifest import Manifest, Ref, digest, manifest_uri
+from flows.run.manifest import Manifest, Ref, digest, manifest_uri, place_of, skipped
 from flows.run.resume import check_prompts
 from flows.run.retention import NOTE, pin
 from flows.run.run import ADAPTER_FILES, Run
+from flows.stages import STAGE_NAMES
 from flows.storage import StoreRefused, check_run_id
 from stages.core.population import population_after
 
@@ -24,12 +27,54 @@ FIXED = ("mode", "model.", "population.teachers", "population.students", "seedin
 Versions = Callable[[RunConfig], Mapping[str, Any]]
 
 
-def fork(parent: Run, run_id: str, generation: int, settings: Iterable[str], versions: Versions, clock: Mapping[str, Any]) -> Run:
+@dataclass(frozen=True)
+class Point:
+    """Where a fork leaves its parent: after `generation` (-1: the start), or inside it, before `stage`."""
+
+    generation: int
+    stage: str = ""
+
+    @property
+    def whole(self) -> int:
+        """The last generation that is shared as a whole."""
+        return self.generation - 1 if self.stage else self.generation
+
+    @property
+    def place(self) -> int:
+        """The place in the run's total order of the first stage that the fork computes itself."""
+        return place_of(self.generation, self.stage) if self.stage else place_of(self.generation + 1, STAGE_NAMES[0])
+
+    def __str__(self) -> str:
+        return f"{self.stage} of generation {self.generation}" if self.stage else f"generation {self.generation}"
+
+
+def point(generation: int, stage: str = "") -> Point:
+    """Return the point before `stage` of `generation`, or after `generation` without a stage. Raises ConfigError."""
+    if not stage:
+        return Point(generation)
+    if stage not in STAGE_NAMES:
+        raise ConfigError(f"stage {stage!r} is not one of {', '.join(STAGE_NAMES)}{hint(stage, STAGE_NAMES)}")
+    if generation < 0:
+        raise ConfigError(f"generation {generation} has no stages; the stages of a run begin with generation 0")
+    return Point(generation - 1) if stage == STAGE_NAMES[0] else Point(generation, stage)
+
+
+def fork(
+    parent: Run,
+    run_id: str,
+    generation: int,
+    settings: Iterable[str],
+    versions: Versions,
+    clock: Mapping[str, Any],
+    stage: str = "",
+) -> Run:
     """Create run `run_id`, equal to `parent` up to and including `generation` (-1: its start), with `settings` changed after it.
 
+    With `stage`, the two part inside the generation: its stages before `stage` are shared, the others are computed again.
     `versions` supplies what run.json records for the fork's own configuration. `populora run` trains the fork further. Call this
     again after a crash to complete the fork. Raises StoreRefused or ConfigError.
     """
+    at = point(generation, stage)
     store = parent.store
     check_run_id(run_id)
     description = parent.history.description()
@@ -38,15 +83,16 @@ def fork(parent: Run, run_id: str, generation: int, settings: Iterable[str], ver
     if run_id == parent.run_id:
         raise StoreRefused(f"a fork of run {run_id} needs a different id")
     check_prompts(parent.run_id, description)
-    config = _changed(parse(description["config"]), settings, generation)
-    _check_base(parent, generation)  # before anything is written
-    origin = {"run": parent.run_id, "generation": generation, "head": _head_at(parent, generation)}
+    config = _changed(parse(description["config"]), settings, at)
+    _check_base(parent, at)  # before anything is written
+    origin = {"run": parent.run_id, "generation": at.generation, "head": digest(_shared(parent, at)[-1])}
+    origin |= {"stage": at.stage} if at.stage else {}
     with hold(store, run_id) as epoch:
         made = Run(store, run_id, epoch)
         _check_free(made, origin, config)
-        _pin(parent, run_id, generation)
+        _pin(parent, run_id, at)
         made.describe(dump(config), dict(versions(config)) | {"forked_from": origin}, dict(clock))
-        for manifest in _up_to(parent, generation):
+        for manifest in _up_to(parent, at):
             _copy(made, manifest, parent.run_id)
     return made
 
@@ -54,11 +100,13 @@ def fork(parent: Run, run_id: str, generation: int, settings: Iterable[str], ver
 def _check_free(made: Run, origin: Mapping[str, Any], config: RunConfig) -> None:
     """Raise StoreRefused if the id belongs to another run; an unfinished copy of the same fork may be completed."""
     found = made.history.description()
-    if found is not None and (found["versions"].get("forked_from") != origin or with_defaults(found["config"]) != dump(config)):
+    if found is None:
+        return
+    if found["versions"].get("forked_from") != origin or identity(with_defaults(found["config"])) != identity(dump(config)):
         raise StoreRefused(f"run {made.run_id} already exists in {made.store.url}; choose another id for the fork")
 
 
-def _changed(config: RunConfig, settings: Iterable[str], generation: int) -> RunConfig:
+def _changed(config: RunConfig, settings: Iterable[str], at: Point) -> RunConfig:
     """Return the configuration with the settings applied. Raises ConfigError for settings that the shared artifacts depend on."""
     values = dump(config)
     for setting in settings:
@@ -67,41 +115,57 @@ def _changed(config: RunConfig, settings: Iterable[str], generation: int) -> Run
     for key in differences(dump(config), dump(changed)):
         if key.startswith(FIXED):
             raise ConfigError(f"{key}: a fork shares artifacts that were made with the old value; start a new run instead")
-    if changed.generations <= generation + 1:
-        raise ConfigError(f"generations: {changed.generations} leaves nothing to do after generation {generation}")
+    if changed.generations <= at.whole + 1:
+        raise ConfigError(f"generations: {changed.generations} leaves nothing to do after generation {at.whole}")
     return changed
 
 
-def _check_base(parent: Run, generation: int) -> None:
-    """Raise StoreRefused, naming the nearest usable point, unless the population after `generation` exists and will be kept."""
-    if generation < -1 or (generation >= 0 and parent.manifest("evolve", generation) is None) or parent.manifest("start") is None:
-        raise StoreRefused(f"run {parent.run_id} has not finished generation {generation}")
+def _check_base(parent: Run, at: Point) -> None:
+    """Raise StoreRefused, naming the nearest usable point, unless what the fork stands on exists and will be kept."""
+    if undone := _undone(parent, at):
+        raise StoreRefused(f"run {parent.run_id} has not finished {undone}")
     retired: dict[str, set[str]] = {}
-    missing = _unusable(parent, generation, retired)
+    missing = _unusable(parent, at, retired)
     if missing:
-        points = [-1, *(number for number in parent.history.generations() if parent.manifest("evolve", number))]
+        numbers = [*([] if at.stage else [-1]), *parent.history.generations()]
+        points = [replace(at, generation=number) for number in numbers]
         usable = sorted(
-            (number for number in points if not _unusable(parent, number, retired)), key=lambda number: abs(number - generation)
+            (one.generation for one in points if not _undone(parent, one) and not _unusable(parent, one, retired)),
+            key=lambda number: abs(number - at.generation),
         )
         nearest = f"the nearest usable generation is {usable[0]}" if usable else "no generation of it is usable any more"
-        raise StoreRefused(f"run {parent.run_id} cannot be forked from generation {generation}: {missing} was retired; {nearest}")
+        raise StoreRefused(f"run {parent.run_id} cannot be forked from {at}: {missing} was retired; {nearest}")
 
 
-def _adapter_refs(parent: Run, generation: int) -> list[Ref]:
-    if generation < 0:
+def _undone(parent: Run, at: Point) -> str:
+    """Return the first part of the run that the fork would share and that has not finished; empty if all has."""
+    if at.whole < -1 or (at.whole >= 0 and parent.manifest("evolve", at.whole) is None) or parent.manifest("start") is None:
+        return f"generation {at.whole}"
+    needed = skipped(place_of(at.generation, STAGE_NAMES[0]) - 1, at.place) if at.stage else []
+    return next((f"{stage} of generation {number}" for number, stage in needed if parent.manifest(stage, number) is None), "")
+
+
+def _adapter_refs(parent: Run, at: Point) -> list[Ref]:
+    """Return the files of the adapters that the fork's first stages read: the population's, or a shared update's."""
+    if at.whole < 0:
         ratings, offspring = parent.read_table(None, "population"), parent.read_table(None, "population").slice(0, 0)
     else:
-        ratings, offspring = parent.read_table(generation, "ratings"), parent.read_table(generation, "offspring")
-    members = population_after(ratings, offspring, generation)
-    return [parent.history.find(f"adapters/{member.adapter_id}/{name}") for member in members for name in ADAPTER_FILES]
+        ratings, offspring = parent.read_table(at.whole, "ratings"), parent.read_table(at.whole, "offspring")
+    adapters = {member.member_id: member.adapter_id for member in population_after(ratings, offspring, at.whole)}
+    if at.stage and at.place > place_of(at.generation, "update"):
+        updated = parent.manifest("update", at.generation)
+        assert updated is not None, at
+        made = {ref.uri.split("/")[1] for ref in updated.outputs if ref.uri.startswith("adapters/")}
+        adapters |= {adapter_id.rpartition("-")[0]: adapter_id for adapter_id in made}
+    return [parent.history.find(f"adapters/{adapter_id}/{name}") for adapter_id in adapters.values() for name in ADAPTER_FILES]
 
 
-def _unusable(parent: Run, generation: int, retired: dict[str, set[str]]) -> str:
+def _unusable(parent: Run, at: Point, retired: dict[str, set[str]]) -> str:
     """Return the first file that the fork needs and that is removed or about to be; empty if all exist.
 
     `retired` caches the tombstones of each run that holds some of these files.
     """
-    for ref in _adapter_refs(parent, generation):
+    for ref in _adapter_refs(parent, at):
         holder = ref.origin or parent.run_id
         if holder not in retired:
             retired[holder] = set(History(parent.store, holder).retired())
@@ -110,10 +174,18 @@ def _unusable(parent: Run, generation: int, retired: dict[str, set[str]]) -> str
     return ""
 
 
-def _up_to(parent: Run, generation: int) -> list[Manifest]:
+def _up_to(parent: Run, at: Point) -> list[Manifest]:
     """Return the manifests to share in chain order, the parts of each generation after its stages."""
-    numbers: list[int | None] = [None, *(number for number in parent.history.generations() if number <= generation)]
-    return [manifest for number in numbers for manifest in parent.history.of_generation(number, parts=True)]
+    last = at.generation
+    numbers: list[int | None] = [None, *(number for number in parent.history.generations() if number <= last)]
+    found = [manifest for number in numbers for manifest in parent.history.of_generation(number, parts=True)]
+    return [manifest for manifest in found if place_of(manifest.generation, manifest.whole_stage) < at.place]
+
+
+def _shared(parent: Run, at: Point) -> list[Manifest]:
+    """Return the stages that are shared of the newest generation of which any is, in chain order."""
+    found = parent.history.of_generation(at.generation if at.generation >= 0 else None)
+    return [manifest for manifest in found if place_of(manifest.generation, manifest.stage) < at.place]
 
 
 def _copy(made: Run, manifest: Manifest, parent_id: str) -> None:
@@ -135,19 +207,15 @@ def _copy(made: Run, manifest: Manifest, parent_id: str) -> None:
     )
 
 
-def _head_at(parent: Run, generation: int) -> str:
-    return digest(parent.history.of_generation(generation if generation >= 0 else None)[-1])
-
-
-def _pin(parent: Run, run_id: str, generation: int) -> None:
+def _pin(parent: Run, run_id: str, at: Point) -> None:
     """Note what the fork uses in every run that holds some of it, then check again that all of it exists."""
-    refs, store = _adapter_refs(parent, generation), parent.store
+    refs, store = _adapter_refs(parent, at), parent.store
     holders = sorted({ref.origin or parent.run_id for ref in refs})
     new = [holder for holder in holders if not store.exists(f"{holder}/{NOTE}{run_id}")]
     for holder in holders:
         pin(store, holder, run_id, (ref.uri.split("/")[1] for ref in refs if (ref.origin or parent.run_id) == holder))
     try:
-        _check_base(parent, generation)
+        _check_base(parent, at)
     except StoreRefused:
         for holder in new:
             store.delete(f"{holder}/{NOTE}{run_id}")

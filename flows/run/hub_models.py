@@ -8,7 +8,9 @@ git's sha1 of a small one. Without a connection, the hub's cache on this machine
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatch
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -130,9 +132,17 @@ def _fetched(name: str, commit: str, offline: bool = False, patterns: Sequence[s
     return Path(kept)
 
 
+def http_faults() -> tuple[type[Exception], ...]:
+    """Return the faults of an unreachable hub: huggingface_hub speaks through httpx2 from 2.4 on, through httpx before."""
+    found = list[type[Exception]]()
+    for library in ("httpx2", "httpx"):
+        with suppress(ImportError):
+            found.append(import_module(library).HTTPError)
+    return tuple(found)
+
+
 def _asking(name: str, ask: Any) -> Any:
     """Return the hub's answer. Raises ConfigError if it has no such model, EngineUnavailable if it does not answer."""
-    import httpx  # noqa: PLC0415
     from huggingface_hub.errors import (  # noqa: PLC0415
         GatedRepoError,
         HfHubHTTPError,
@@ -142,6 +152,7 @@ def _asking(name: str, ask: Any) -> Any:
     )
 
     where = f"model.name: {name} from https://huggingface.co/{name}"
+    silent: tuple[type[Exception], ...] = (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, *http_faults(), OSError)
     try:
         return ask()
     except GatedRepoError as error:
@@ -150,7 +161,7 @@ def _asking(name: str, ask: Any) -> Any:
         ) from error
     except RepositoryNotFoundError as error:
         raise ConfigError(f"{where}: the model does not exist or requires a token (HF_TOKEN)") from error
-    except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, httpx.HTTPError, OSError) as error:
+    except silent as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
         raise EngineUnavailable(
             f"{where}: {reason}; check the network, or download the model elsewhere and give its folder"

@@ -13,8 +13,9 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ GIVE_UP = 5 / 6
 PATIENCE_SECONDS = 10.0
 
 Json = dict[str, Any]
+DOING = "doing"
+"""What the holder computes, in its lease: see flows.monitoring.working."""
 
 
 class LeaseHeld(Exception):
@@ -63,22 +66,51 @@ def check_epoch(store: Store, run_id: str, epoch: int) -> None:
         raise Fenced(f"run {run_id} was taken over by {_who(owner)}; this process (epoch {epoch}) commits nothing more")
 
 
+@dataclass(frozen=True)
+class Holding:
+    """A lease as found: its process as text, whether that has certainly ended, and a mark that changes with each heartbeat."""
+
+    who: str
+    ended: bool
+    beat: str
+
+
+def holding(store: Store, run_id: str) -> Holding | None:
+    """Return the lease of the run, or None if nobody holds it. A process of another host never counts as certainly ended."""
+    holder = _read(store, _lease_uri(run_id))
+    if holder is None:
+        return None
+    return Holding(_who(holder), _dead_here(holder, _identity()), f"{holder.get('token')} {holder.get('beat')}")
+
+
 def at_work(store: Store, run_id: str) -> str:
     """Return the process that works on the run, as text; empty if there is none. On another host, a lease counts as a process."""
+    found = holding(store, run_id)
+    return "" if found is None or found.ended else found.who
+
+
+def current(store: Store, run_id: str) -> Json | None:
+    """Return the lease as its holder last wrote it (empty if garbled); None without a holder, or if it died on this host."""
     holder = _read(store, _lease_uri(run_id))
-    return "" if holder is None or _dead_here(holder, _identity()) else _who(holder)
+    return None if holder is None or _dead_here(holder, _identity()) else holder
 
 
 @contextmanager
-def hold(store: Store, run_id: str, beat_seconds: float = BEAT_SECONDS, stale_seconds: float = STALE_SECONDS) -> Iterator[int]:
-    """Hold the run's lease while the block runs and yield our epoch.
+def hold(
+    store: Store,
+    run_id: str,
+    beat_seconds: float = BEAT_SECONDS,
+    stale_seconds: float = STALE_SECONDS,
+    doing: Callable[[], Json] = dict,
+) -> Iterator[int]:
+    """Hold the run's lease while the block runs and yield our epoch. Each heartbeat carries what `doing` returns.
 
     Raises LeaseHeld if another process works on the run, and LeaseLost, in the main thread, when the lease cannot be renewed.
     """
     check_run_id(run_id)
     identity = _identity()
     epoch = _acquire(store, run_id, identity, beat_seconds, stale_seconds)
-    heart = Heartbeat(run_id, partial(_renew, store, run_id, identity), beat_seconds, GIVE_UP * stale_seconds)
+    heart = Heartbeat(run_id, partial(_renew, store, run_id, identity, doing), beat_seconds, GIVE_UP * stale_seconds)
     heart.start()
     try:
         for folder in ("start/", "generation=", "adapters/"):  # not benchmarks: they may be written without the lease
@@ -144,15 +176,16 @@ def _wait_until_stale(store: Store, run_id: str, holder: Json, beat_seconds: flo
             raise LeaseHeld(f"run {run_id} is in use by {_who(now)}; stop that process first, or wait for it")
 
 
-def _renew(store: Store, run_id: str, identity: Json, beat: int) -> str:
+def _renew(store: Store, run_id: str, identity: Json, doing: Callable[[], Json], beat: int) -> str:
     """Write the next heartbeat. If the lease is no longer ours, write nothing and return who has it."""
+    computed = doing()
     with store.lock(run_id):
         holder = _read(store, _lease_uri(run_id))
         if holder is None:
             return "its lease was removed"
         if holder.get("token", identity["token"]) != identity["token"]:  # a garbled one is overwritten
             return f"its lease was taken over by {_who(holder)}"
-        store.replace(_lease_uri(run_id), _bytes(identity | {"beat": beat}))
+        store.replace(_lease_uri(run_id), _bytes(identity | {"beat": beat} | ({DOING: computed} if computed else {})))
     return ""
 
 

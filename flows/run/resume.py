@@ -50,10 +50,11 @@ def _after_fork(run: Run, description: Json, place: int, generation: int) -> int
     forked = description.get("versions", {}).get("forked_from")
     if not forked:
         return generation
-    borrowed = int(forked["generation"])
-    if place < (place_of(borrowed, STAGE_NAMES[-1]) if borrowed >= 0 else place_of(None, "start")):
+    borrowed, stage = int(forked["generation"]), forked.get("stage", "")
+    own = place_of(borrowed, stage) if stage else place_of(borrowed + 1, STAGE_NAMES[0])  # the first stage that is its own
+    if skipped(place, own):
         raise StoreRefused(f"run {run.run_id} is an unfinished fork; run the same populora fork command again")
-    return max(generation, borrowed + 1)
+    return max(generation, borrowed if stage else borrowed + 1)
 
 
 def mark_damaged(run: Run, uris: list[str]) -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from flows.config import identity
 from flows.run import manifest as chain
 from flows.run.history import History
 from flows.run.lease import check_epoch
@@ -45,8 +46,12 @@ class Run:
     # --- run.json -------------------------------------------------------------------------------------------------------------
 
     def describe(self, config: Json, versions: Json, clock: Json) -> Json:
-        """Write run.json before anything else and return what the store now holds (an earlier start's, if there was one)."""
-        values = {"schema": chain.SCHEMA, "run": self.run_id, "config": config, "versions": versions, "clock": clock}
+        """Write run.json before anything else and return what the store now holds (an earlier start's, if there was one).
+
+        Prices (`cost`) go to its clock: they are not part of what the run is, and no digest covers them.
+        """
+        clock = clock | ({"cost": config["cost"]} if any(config.get("cost", {}).values()) else {})
+        values = {"schema": chain.SCHEMA, "run": self.run_id, "config": identity(config), "versions": versions, "clock": clock}
         self.store.create(self.history.place("run.json"), chain.readable_json(values))
         found = self.history.description()
         assert found is not None, self.run_id

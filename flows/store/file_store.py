@@ -145,26 +145,16 @@ class FileStore:
 
     def list(self, prefix: str, hidden: bool = False) -> Uris:
         """List all artifacts whose name starts with `prefix`, sorted; dotted ones (leases, temporary files) only if `hidden`."""
-        folder = prefix.rpartition("/")[0]
-        found: Uris = []
         with _explained(prefix):
-            start = self._path(folder) if folder else self.root
-            for at, folders, files in os.walk(start, onerror=_raise_unless_missing):
-                inside = Path(at).relative_to(self.root).as_posix()
-                base = "" if inside == "." else f"{inside}/"
-                if inside == (folder or "."):  # a prefix such as run/.epoch- must not cost a walk through the run
-                    folders[:] = [name for name in folders if (base + name).startswith(prefix)]
-                if not hidden:
-                    folders[:] = [name for name in folders if not name.startswith(".")]
-                found += [base + name for name in files if hidden or not name.startswith(".")]
-        return sorted(uri for uri in found if uri.startswith(prefix))
+            return sorted(uri for uri, _ in self._files(prefix, hidden))
 
     def sizes(self, prefix: str) -> dict[str, int]:
         """Return the size in bytes of every artifact whose name starts with `prefix`, except dotted ones."""
         found = {}
-        for uri in self.list(prefix):
-            with suppress(NotStored):  # removed meanwhile
-                found[uri] = self.size(uri)
+        with _explained(prefix):
+            for uri, path in sorted(self._files(prefix, hidden=False)):
+                with suppress(FileNotFoundError):  # removed meanwhile
+                    found[uri] = os.stat(path).st_size
         return found
 
     def folders(self, prefix: str) -> Uris:
@@ -191,6 +181,20 @@ class FileStore:
         """Make a check and the write that depends on it atomic among this machine's processes (flock)."""
         with locked(self._path(f"{check_run_id(run_id)}/.lock"), run_id):
             yield
+
+    def _files(self, prefix: str, hidden: bool) -> Iterator[tuple[str, str]]:
+        """Yield the name and the path of each file whose name starts with `prefix`."""
+        folder = prefix.rpartition("/")[0]
+        for at, folders, files in os.walk(self._path(folder) if folder else self.root, onerror=_raise_unless_missing):
+            inside = Path(at).relative_to(self.root).as_posix()
+            base = "" if inside == "." else f"{inside}/"
+            if inside == (folder or "."):  # a prefix such as run/.epoch- must not cost a walk through the run
+                folders[:] = [name for name in folders if f"{base}{name}".startswith(prefix)]
+            if not hidden:
+                folders[:] = [name for name in folders if not name.startswith(".")]
+            for name in files:
+                if (hidden or not name.startswith(".")) and f"{base}{name}".startswith(prefix):
+                    yield f"{base}{name}", os.path.join(at, name)
 
     def _path(self, uri: str) -> Path:
         return self.root / check_uri(uri)

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stages.core.statistics.estimates import only, series
-from stages.figures.plates import INK, MUTED, ROLE, Plate, canvas, curve, label, legend
+from stages.figures.plates import INK, MUTED, ROLE, Plate, canvas, curve, label, legend, note
 
 
 def novelty(metrics: pa.Table) -> Plate:
@@ -22,6 +22,8 @@ def novelty(metrics: pa.Table) -> Plate:
     ax.fill_between(x, 100 * (share - error), 100 * (share + error), color=ROLE["teacher"], alpha=0.2, linewidth=0)
     ax.plot(x, 100 * share, color=ROLE["teacher"], linewidth=1.5, label="tasks that open a cell")
     ax.plot(texts["generation"], 100 * texts["value"].to_numpy(), color=INK, linewidth=1.2, linestyle="--", label="new text")
+    note(ax, "tasks that open a cell", ROLE["teacher"], x, 100 * share, 100 * error, n)
+    note(ax, "new text", INK, texts["generation"].to_pylist(), 100 * texts["value"].to_numpy(), dashes="--")
     ax.set_ylim(0, max(105.0, ax.get_ylim()[1]))
     label(ax, "new (%)")
     legend(ax, 2)

@@ -5,6 +5,7 @@ and bars are one standard error; attempts at one task and proposals from one pro
 (`stages.core.statistics.estimates`).
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from stages.figures.plates import (
     end_labels,
     label,
     legend,
+    note,
 )
 
 ROLES = ("teacher", "student")
@@ -43,6 +45,7 @@ def solve_rate(grades: pa.Table) -> Plate:
         curve(ax, series(only(grades, kind=kind), "correct", "task_id"), colour, kind, kind, scale=100)
     overall = series(grades, "correct", "task_id")
     ax.plot(overall.generations, 100 * overall.mean, color=INK, linewidth=1, linestyle=":", label="all kinds")
+    note(ax, "all kinds", INK, overall.generations, 100 * overall.mean, 100 * overall.stderr, overall.clusters, ":")
     ax.set_ylim(0, 100)
     label(ax, "attempts correct (%)")
     legend(ax, 4)
@@ -107,6 +110,8 @@ def _reward_bars(ax: Any, values: np.ndarray, place: int, colour: str, name: str
     look = {"color": colour} if place else {"facecolor": "none", "edgecolor": colour, "hatch": "////"}
     ax.bar(middle, 100 * share, 0.1, label=name, linewidth=0.8, **look)
     ax.errorbar(middle, 100 * share, 100 * error, fmt="none", ecolor=INK, elinewidth=0.8, capsize=1.5)
+    bins = (edges[:-1] + edges[1:]) / 2
+    note(ax, name, colour, bins, 100 * share, 100 * error, [len(values)] * len(share), drawn="bars")
 
 
 def zero_variance(samples: pa.Table) -> Plate:
@@ -215,6 +220,9 @@ def _score_lines(ax: Any, scores: pa.Table, style: str) -> None:
             elinewidth=0.8,
             capsize=1.5,
         )
+        measured = [100 * (math.nan if row["stderr"] is None else row["stderr"]) for row in rows]
+        name = f"{member}, {rows[0]['measure']}"
+        note(ax, name, ROLE[role], x, y, measured, [row["problems"] for row in rows], style)
         ends.setdefault(role, []).append((x[-1], y[-1], member))
     if style == "-":
         for role, points in ends.items():

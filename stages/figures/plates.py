@@ -9,7 +9,7 @@ import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
 import numpy as np
@@ -33,6 +33,43 @@ WIDTH, TITLE, TEXT, SMALL = 4.6, 11.5, 9.5, 8.5
 MANY = 40  # generations; beyond, markers would touch
 
 
+Drawn = Literal["line", "bars", "points", "cells"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """The numbers behind one line (or row of bars, points or cells) of a figure, in the units of its axes.
+
+    `error` and `n` are empty, or as long as `y`. NaN: no value, or no error known. `broken`: not drawn over missing generations.
+    """
+
+    name: str
+    colour: str
+    dashes: str
+    drawn: Drawn
+    x: tuple[float | str, ...]
+    y: tuple[float, ...]
+    error: tuple[float, ...] = ()
+    n: tuple[int, ...] = ()
+    broken: bool = False
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The numbers of one pair of axes, with the axes' labels. `limits` of the values, if the figure sets both."""
+
+    x: str
+    y: str
+    title: str
+    lines: tuple[Line, ...]
+    limits: tuple[float, float] | None = None
+
+    @property
+    def curves(self) -> bool:
+        """Whether it consists of lines over numbers, so that hovering and zooming help."""
+        return all(line.drawn == "line" for line in self.lines) and any(len(line.x) > 1 for line in self.lines)
+
+
 @dataclass(frozen=True)
 class Plate:
     """A figure that answers a question. `figure` is None if there is nothing to draw yet; the caption then states why."""
@@ -42,6 +79,41 @@ class Plate:
     caption: str
     tables: tuple[str, ...]  # names of the tables that it was drawn from
     figure: Figure | None = None
+    listing: tuple[tuple[str, ...], ...] = ()  # what it shows as a table with its heading, if it shows no numbers
+
+    @property
+    def panels(self) -> tuple[Panel, ...]:
+        """The numbers that were drawn."""
+        axes: list[Any] = [] if self.figure is None else self.figure.axes
+        return tuple(_panel(ax, axes) for ax in axes if hasattr(ax, _NUMBERS))
+
+
+_NUMBERS = "populora_lines"  # they stay with the axes that show them, so that a page's numbers cannot differ from its picture
+
+
+def note(
+    ax: Any,
+    name: str,
+    colour: str,
+    x: Sequence[float | str] | np.ndarray,
+    y: Sequence[float] | np.ndarray,
+    error: Sequence[float] | np.ndarray = (),
+    n: Sequence[int] | np.ndarray = (),
+    dashes: str = "-",
+    drawn: Drawn = "line",
+    broken: bool = False,
+) -> None:
+    """Keep the numbers of a line that was drawn on the axes, for hovering and for the figure's table."""
+    plain_x = tuple(value if isinstance(value, str) else float(value) for value in x)
+    numbers = tuple(float(value) for value in y), tuple(float(value) for value in error), tuple(int(value) for value in n)
+    setattr(ax, _NUMBERS, (*getattr(ax, _NUMBERS, ()), Line(name, colour, dashes, drawn, plain_x, *numbers, broken)))
+
+
+def _panel(ax: Any, axes: Sequence[Any]) -> Panel:
+    x = ax.get_xlabel() or next((one.get_xlabel() for one in reversed(axes) if one.get_xlabel()), "")
+    title = ax.get_title(loc="left") or ax.get_title(loc="right")
+    limits = tuple(ax.get_ylim())
+    return Panel(x, ax.get_ylabel(), title, getattr(ax, _NUMBERS), (0.0, 100.0) if limits == (0.0, 100.0) else None)
 
 
 def canvas(question: str, rows: int = 1, columns: int = 1, height: float = 2.7) -> tuple[Figure, list[Any]]:
@@ -96,6 +168,7 @@ def curve(ax: Any, values: Series, colour: str, name: str, style: str = "", scal
     if len(x) == 1:
         ax.errorbar(x, mean, stderr, color=colour, linewidth=1.2, capsize=2)
     ax.plot(x, mean, color=colour, linestyle=line, marker=marker, markersize=3.2, linewidth=1.5, label=name)
+    note(ax, name, colour, values.generations, scale * values.mean, scale * values.stderr, values.clusters, line, broken=True)
 
 
 def _with_gaps(generations: np.ndarray, *columns: np.ndarray) -> list[np.ndarray]:

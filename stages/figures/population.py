@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from matplotlib.colors import Normalize
 
 from stages.core.statistics.estimates import Estimate, estimate, only, series
-from stages.figures.plates import GRID, INK, MUTED, ROLE, SMALL, Plate, canvas, curve, end_labels, label, legend
+from stages.figures.plates import GRID, INK, MUTED, ROLE, SMALL, Plate, canvas, curve, end_labels, label, legend, note
 
 SHOWN = 12  # newest members per role in the heat map; with more, rating curves name only living members
 CROWD = 20  # births; with more, the tree names only long-lived members and no operators (they are in the table of offspring)
@@ -65,6 +65,7 @@ def _rating_lines(ax: Any, members: Mapping[str, list[dict[str, Any]]], colour: 
         x, mu, sigma = (np.array([row[name] for row in rows]) for name in ("generation", "mu", "sigma"))
         ax.fill_between(x, mu - sigma, mu + sigma, color=colour, alpha=0.08, linewidth=0)
         ax.plot(x, mu, color=colour, linewidth=1.3, linestyle=STYLES[number % len(STYLES)], marker="o" if len(x) == 1 else "")
+        note(ax, member, colour, x, mu, sigma, dashes=STYLES[number % len(STYLES)])
         ends.append((float(x[-1]), float(mu[-1]), member))
     last = max(end for end, _, _ in ends)
     end_labels(ax, [end for end in ends if len(members) <= SHOWN or end[0] == last], colour)
@@ -92,6 +93,9 @@ def heat_map(matches: pa.Table, grades: pa.Table) -> Plate:
     for row, column in np.argwhere(np.isfinite(rates)).tolist():
         _cell(ax, row, column, cells[row][column], float(norm(rates[row, column])), len(students))
     ax.pcolormesh(rates, cmap="cividis", norm=norm, edgecolors="none")
+    for teacher, met_by in zip(teachers, cells, strict=True):
+        means, errors = [100 * cell.mean for cell in met_by], [100 * cell.stderr for cell in met_by]
+        note(ax, teacher, ROLE["teacher"], students, means, errors, [cell.clusters for cell in met_by], drawn="cells")
     _name_cells(ax, teachers, students)
     tasks = met.group_by(["generation", "teacher_id", "student_id", "task_id"]).aggregate([]).num_rows
     caption = (
@@ -135,10 +139,15 @@ def calibration(ratings: pa.Table) -> Plate:
     expected, observed = rated["expected"].to_numpy(), rated["observed"].to_numpy()
     ax.plot([0, 100], [0, 100], color=MUTED, linewidth=0.8, linestyle=":")
     ax.plot(100 * expected, 100 * observed, ".", color=ROLE["student"], markersize=3, alpha=0.35, label="one match")
-    for group in np.array_split(np.argsort(expected, kind="stable"), min(6, max(1, len(expected) // 5))):
+    groups = np.array_split(np.argsort(expected, kind="stable"), min(6, max(1, len(expected) // 5)))
+    errors = []
+    for group in groups:
         y, n = 100 * observed[group], len(group)
         error = y.std(ddof=1) / np.sqrt(n) if n > 1 else 0.0
         ax.errorbar(100 * expected[group].mean(), y.mean(), error, fmt="s", color=INK, markersize=4, capsize=2, elinewidth=1)
+        errors.append(error if n > 1 else np.nan)
+    x, y = ([100 * values[group].mean() for group in groups] for values in (expected, observed))
+    note(ax, "mean of neighbours", INK, x, y, errors, [len(group) for group in groups], drawn="points")
     ax.plot([], [], "s", color=INK, markersize=4, label="mean of neighbours")
     ax.set_ylim(-3, 103)
     label(ax, "observed: attempts correct (%)", "expected: student's chance by rating (%)")
@@ -180,7 +189,20 @@ def family_tree(ratings: pa.Table, offspring: pa.Table) -> Plate:
         f"{'' if crowded else ' and carry the operator (M mutation, X crossover)'}. "
         f"n = {len(lives)} members, mutations: {len(births) - crossovers}, crossovers: {crossovers}. Nothing is sampled here."
     )
-    return Plate(plate.name, plate.question, caption, plate.tables, figure)
+    return Plate(plate.name, plate.question, caption, plate.tables, figure, _members(lives, roles, births))
+
+
+def _members(
+    lives: Mapping[str, tuple[int, int]], roles: Mapping[str, str], births: Sequence[Mapping[str, Any]]
+) -> tuple[tuple[str, ...], ...]:
+    """The family as a table: each member with the generations that it played in, its parents and the operator."""
+    born = {birth["member_id"]: birth for birth in births}
+    rows = [("member", "role", "first generation", "last generation", "parents", "operator")]
+    for member, (first, last) in lives.items():
+        birth = born.get(member)
+        descent = ("–", "start") if birth is None else (", ".join(birth["parents"]), birth["operator"])
+        rows.append((member, roles[member], str(first), str(last), *descent))
+    return tuple(rows)
 
 
 def _slots(ratings: pa.Table, births: list[dict[str, Any]]) -> dict[str, int]:

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from stages.core.judging.shapes import cell
 from stages.core.statistics.estimates import only, series
-from stages.figures.plates import INK, KIND, ROLE, SERIES, Plate, canvas, curve, label, legend
+from stages.figures.plates import INK, KIND, ROLE, SERIES, Plate, canvas, curve, label, legend, note
 
 REASONS = 7  # the most frequent ones; others are drawn together
 MEASURES = {
@@ -55,6 +55,7 @@ def reasons(tasks: pa.Table) -> Plate:
     for colour, status in zip(SERIES, [*frequent, *(["others"] if "others" in named else [])], strict=False):
         share = np.array([100 * counted[generation, status] / totals[generation] for generation in generations.tolist()])
         ax.bar(generations, share, 0.85, bottom=bottom, color=colour, label=status)
+        note(ax, status, colour, generations, share, n=[totals[generation] for generation in generations.tolist()], drawn="bars")
         bottom += share
     label(ax, "proposals (%)")
     legend(ax, 3)
@@ -106,11 +107,15 @@ def coverage(tasks: pa.Table) -> Plate:
         fresh[generation] += key not in seen
         seen.add(key)
     x = np.array(sorted(posed))
-    above.plot(x, np.cumsum([posed[g] for g in x.tolist()]), color=INK, linewidth=1, linestyle=":", label="valid tasks")
-    above.plot(x, np.cumsum([fresh[g] for g in x.tolist()]), color=ROLE["teacher"], linewidth=1.6, label="distinct programs")
+    tasks_so_far, programs_so_far = (np.cumsum([counted[g] for g in x.tolist()]) for counted in (posed, fresh))
+    above.plot(x, tasks_so_far, color=INK, linewidth=1, linestyle=":", label="valid tasks")
+    above.plot(x, programs_so_far, color=ROLE["teacher"], linewidth=1.6, label="distinct programs")
+    note(above, "valid tasks", INK, x, tasks_so_far, dashes=":")
+    note(above, "distinct programs", ROLE["teacher"], x, programs_so_far)
     cells = _cells_so_far(valid)
     if max(cells.values(), default=0):
         above.plot(list(cells), list(cells.values()), color=ROLE["student"], linewidth=1.4, linestyle="--", label="cells")
+        note(above, "cells", ROLE["student"], list(cells), list(cells.values()), dashes="--")
     curve(below, series(valid, "duplicate", ["teacher_id", "group_id"]), ROLE["teacher"], "repeated", "teacher", scale=100)
     label(above, "so far")
     above.set_xlabel("")
@@ -150,6 +155,7 @@ def seconds(clock: pa.Table) -> Plate:
     for colour, stage in zip(SERIES, stages, strict=False):
         height = np.array([spent.get((generation, stage), 0.0) for generation in generations.tolist()])
         ax.bar(generations, height, 0.85, bottom=bottom, color=colour, label=stage)
+        note(ax, stage, colour, generations, height, drawn="bars")
         bottom += height
     label(ax, "seconds")
     legend(ax, 4)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -36,10 +37,10 @@ def generation_lines(printed: str) -> list[str]:
     return [line[:5] for line in printed.splitlines() if line.startswith("g0")]
 
 
-def tree(store: Path) -> dict[str, bytes]:
+def tree(store: Path, run_id: str = "r") -> dict[str, bytes]:
     """Every committed file of the run, clocks taken out of the JSON ones."""
     found = {}
-    for path in sorted((store / "r").rglob("*")):
+    for path in sorted((store / run_id).rglob("*")):
         if path.is_file() and not path.name.startswith("."):
             data = path.read_bytes()
             if path.suffix == ".json" and "adapters" not in path.parts:
@@ -102,6 +103,33 @@ def test_a_killed_run_resumes_to_the_same_bytes(finished: tuple[Path, str], tmp_
     again = run_to_its_end(tmp_path)
     assert generation_lines(again.stdout) == ["g0000", "g0001"]
     assert tree(tmp_path) == tree(finished[0])
+
+
+@pytest.mark.flow
+def test_a_restart_from_the_form_and_one_from_the_command_line_give_the_same_bytes(
+    finished: tuple[Path, str], tmp_path: Path
+) -> None:
+    """And both those of the parent, since no setting differs: the shared stages are shared, the others are computed again."""
+    from flows.prefect_ops.flows import restart
+
+    form, typed = tmp_path / "form", tmp_path / "typed"
+    for store in (form, typed):
+        shutil.copytree(finished[0], store)
+    assert restart("r", "again", 1, "solve", str(form), go_on=False) == "again"
+    words = ["fork", "r", "--generation", "1", "--stage", "solve", "--run-id", "again", "--store", str(typed)]
+    assert subprocess.run([sys.executable, "-m", "flows.cli", *words], cwd=PROJECT).returncode == 0
+    assert tree(form, "again") == tree(typed, "again")
+    words = ["run", "--resume", "again", "--store", str(form)]
+    done = subprocess.run([sys.executable, "-m", "flows.cli", *words], cwd=PROJECT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    own = {name: data for name, data in tree(form, "again").items() if name.endswith((".parquet", ".safetensors"))}
+    parents = {name.replace("r/", "again/", 1): data for name, data in tree(form).items()}
+    made = {"rollouts", "grades", "samples", "groups", "metrics", "ratings", "offspring"}
+    assert {Path(name).stem for name in own if "/generation=0001/" in name and ".parts" not in name} >= made - {"groups"}
+    assert not [name for name in own if name.endswith(("matches.parquet", "proposals.parquet", "tasks.parquet"))]
+    assert own == {name: parents[name] for name in own}
+    assert tree(form) == tree(finished[0]), "nothing of the parent has changed"
+    assert fsck(Run(open_store(str(form)), "again")) == []
 
 
 def test_a_finished_run_is_not_run_again_and_another_configuration_is_refused(finished: tuple[Path, str]) -> None:

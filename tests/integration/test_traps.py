@@ -27,9 +27,10 @@ from flows.execution.stage_process import StageFailed
 from flows.notes import publish as notes
 from flows.prefect_ops import flows as flows_
 from flows.prefect_ops import prefect_api, ui_server
+from flows.prefect_ops.forms import FORMS
 from flows.stages import STAGE_NAMES
 
-FLOWS = [train.train, generation.run_generation, flows_.benchmark, flows_.report, flows_.fork, pools.stage]
+FLOWS = [train.train, generation.run_generation, flows_.benchmark, flows_.report, *FORMS.values(), pools.stage]
 TASKS = [train.start, generation.run_stage, generation.run_part, generation.run_part_on_node, flows_.score]
 
 

@@ -26,6 +26,7 @@ class Page:
 
     def __init__(self, socket: ClientConnection) -> None:
         self._socket, self._number = socket, 0
+        self.events: list[dict[str, Any]] = []
 
     def do(self, method: str, **parameters: Any) -> Any:
         """One command of the debugging protocol."""
@@ -36,6 +37,7 @@ class Page:
             if answer.get("id") == self._number:
                 assert "error" not in answer, answer
                 return answer["result"]
+            self.events.append(answer)
 
     def open(self, address: str) -> None:
         """Goes there; returns when the page has loaded."""

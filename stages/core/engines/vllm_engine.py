@@ -82,7 +82,7 @@ class VLLMEngine:
             seed=0,
         )
         self.ends = text_ends(self._llm.llm_engine.model_config.try_get_generation_config(), self._tokenizer)
-        """Tokens that end a completion."""
+        """Tokens that end a completion; if emptied, no token does."""
         self._folder = Path(tempfile.mkdtemp(prefix="populora-", dir=MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None))
         self._served: dict[str, Any] = {}
         self._count = 0
@@ -157,6 +157,7 @@ class VLLMEngine:
             seed=request.seed,
             max_tokens=min(request.max_new_tokens, room),
             stop_token_ids=sorted(self.ends),
+            ignore_eos=not self.ends,
             logprobs=0,
             stop=list(request.stops),
             include_stop_str_in_output=True,

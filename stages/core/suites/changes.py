@@ -1,5 +1,6 @@
 """How much a population's scores have changed since an earlier generation, paired problem by problem. Pure."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,11 +12,16 @@ from stages.core.suites.statistics import Comparison, compare, pass_at_k
 
 @dataclass(frozen=True)
 class ScoreChange:
-    """The change of one measure on one slice of the problems, members averaged within each problem."""
+    """The change of one measure on one slice of the problems, members averaged within each problem.
+
+    `before` and `after` are the means over the problems that both tables have.
+    """
 
     group: str
     measure: str
     found: Comparison
+    before: float
+    after: float
 
 
 def score_changes(after: pa.Table, before: pa.Table, slices: Slices) -> Iterator[ScoreChange]:
@@ -29,7 +35,13 @@ def score_changes(after: pa.Table, before: pa.Table, slices: Slices) -> Iterator
         was = _measures(earlier.get(group, []))
         for measure, now in _measures(rows).items():
             if measure in was:
-                yield ScoreChange(group, measure, compare(now, was[measure]))
+                yield _change(group, measure, now, was[measure])
+
+
+def _change(group: str, measure: str, now: Mapping[str, float], was: Mapping[str, float]) -> ScoreChange:
+    found = compare(now, was)
+    before, after = (math.fsum(each[problem] for problem in now.keys() & was.keys()) / found.problems for each in (was, now))
+    return ScoreChange(group, measure, found, before, after)
 
 
 def _measures(rows: Sequence[Row]) -> dict[str, dict[str, float]]:

@@ -1,8 +1,11 @@
-"""The plan's hours on this machine's own processor."""
+"""The plan's hours on this machine's own processor, and what they cost."""
 
 from pathlib import Path
 
-from flows.execution.estimate import cpu_dtype
+import pytest
+
+from flows.config import load
+from flows.execution.estimate import cpu_dtype, hours, plan, price_of
 
 
 def test_bfloat16_without_its_units_is_computed_in_float32(tmp_path: Path) -> None:
@@ -13,3 +16,18 @@ def test_bfloat16_without_its_units_is_computed_in_float32(tmp_path: Path) -> No
     assert cpu_dtype("bfloat16", listed) == "float32"
     assert cpu_dtype("bfloat16", tmp_path / "absent") == "float32"
     assert cpu_dtype("float32", listed) == "float32"
+
+
+def test_hours_have_a_price_only_where_one_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MACHINE_HOUR", "KWH", "CURRENCY", "WATTS"):
+        monkeypatch.delenv(f"POPULORA_COST_{name}", raising=False)
+    free, priced = load("smoke"), load("smoke", ["cost.machine_hour=2", "cost.currency=EUR", "cost.kwh=0.5", "cost.watts=200"])
+    assert price_of(free, 3.0) is None and "money" not in plan(free)
+    assert price_of(load("smoke", ["cost.kwh=0.5"]), 3.0) is None, "without watts, no energy is known in advance"
+    assert price_of(priced, 3.0) == pytest.approx(3 * (2 + 0.1))
+    (needed,) = hours(priced).values()
+    told = plan(priced).splitlines()[-1]
+    assert told.startswith("money ") and told.endswith("EUR on two CPU cores: these hours at 2 an hour, and 200 W at 0.5 a kWh")
+    assert needed > 0 and plan(priced).splitlines()[:-1] == plan(free).splitlines()
+    monkeypatch.setenv("POPULORA_COST_MACHINE_HOUR", "4")
+    assert price_of(free, 3.0) == 12.0

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from flows import train
 from flows.config import ConfigError, dump, load
 from flows.execution import session
+from flows.execution.run_stage import Spec
 from flows.execution.session import open_session
 from flows.run.fork import fork
 from flows.run.lease import hold
@@ -49,6 +51,16 @@ def test_a_run_records_the_style_that_auto_means_and_resumes_with_it(tmp_path: P
     assert described["config"]["model"]["style"] == "compact" and "prompts" not in described["versions"]
     assert began("a", "auto") == began("a", "compact") == described
     assert began("d", "document")["versions"]["prompts"] != began("z", "azr")["versions"]["prompts"]
+
+
+def test_prices_may_change_on_resume_and_are_known_to_every_step(tmp_path: Path) -> None:
+    for settings, price in ((["cost.machine_hour=1.5"], 1.5), (["cost.machine_hour=2.5"], 2.5), ([], 1.5)):
+        with open_session(load("chaos", settings), "r", str(tmp_path)) as current:
+            described, spec = current.run.history.description(), current.spec("match", 0)
+        assert spec.cost["machine_hour"] == price
+        assert described is not None and "cost" not in described["config"]
+        assert described["clock"]["cost"]["machine_hour"] == 1.5, "run.json is written once"
+        assert Spec(**asdict(spec)) == spec
 
 
 def test_a_run_from_when_azr_was_called_chat_is_not_resumed_with_other_prompts(tmp_path: Path) -> None:

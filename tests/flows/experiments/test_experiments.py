@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -21,6 +22,7 @@ from flows.experiments.spec import Experiment, Planned, planned, read
 from flows.run.lease import hold
 from flows.run.manifest import Manifest
 from flows.run.run import Run
+from flows.settings import Cost
 from flows.storage import open_store
 from stages.core import tables
 from stages.core.statistics.metric_rows import value_row
@@ -250,6 +252,10 @@ def test_the_plan_takes_the_pace_of_runs_that_are_there(file: Path, tmp_path: Pa
     lines = plan_text(read(file), runs, open_store(store)).splitlines()
     assert "1 of 2" in lines[3] and lines[3].endswith("as measured") and lines[5].endswith("as measured")
     assert lines[4].endswith("a lower bound")
+    assert not [line for line in lines if line.startswith("money")]
+    priced = [replace(one, config=one.config.model_copy(update={"cost": Cost(machine_hour=10, currency="EUR")})) for one in runs]
+    line = plan_text(read(file), priced, open_store(store)).splitlines()[-1]
+    assert line.startswith("money: ") and " EUR, " in line
 
 
 @pytest.mark.slow

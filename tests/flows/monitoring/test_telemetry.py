@@ -223,6 +223,7 @@ def test_the_dashboard_asks_only_for_exported_metrics(text):
         "populora_lease_unchanged_seconds", "populora_alarm", "populora_alarms_total", "populora_entropy_nats",
         "populora_gpu_memory_used_bytes", "populora_gpu_memory_bytes", "populora_gpu_use", "populora_queue_flow_runs",
         "populora_stage_peak_memory_bytes", "populora_stage_peak_gpu_memory_bytes",
+        "populora_money_total", "populora_energy_joules_total",
     }  # fmt: skip
     places = [tuple(panel["gridPos"].values()) for panel in dashboard["panels"]]
     assert len(set(places)) == len(places) and len({panel["id"] for panel in dashboard["panels"]}) == len(places)

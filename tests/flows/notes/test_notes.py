@@ -2,6 +2,7 @@
 
 import html
 import re
+from urllib.parse import parse_qsl
 
 import pytest
 from fastapi.testclient import TestClient
@@ -12,6 +13,7 @@ from flows.monitoring.alarms import Alarm
 from flows.notes.note_data import NoteBuilder
 from flows.notes.note_text import fence, generation_note, match_rows, rating_rows, run_note, sparkline
 from flows.notes.note_writer import LARGEST, NotesNotWritten, Writer, fitting, written
+from flows.run.form_links import FormLinks, values
 from flows.run.run import Run
 from flows.store.file_store import FileStore
 from tests.support.report_run import HOSTILE, made
@@ -44,6 +46,19 @@ def test_every_link_leads_to_a_page_of_the_browser(told, store):
         for link in sorted(set(links)):
             if "/figures" not in link:  # drawn in the browser's own tests
                 assert pages.get(link.removeprefix(BASE)).status_code == 200, link
+
+
+def test_under_serve_it_links_to_forms_that_are_filled_in(told, teller):
+    assert "/forms/" not in generation_note(told)
+    with_forms = NoteBuilder(teller.run, 3, BASE, FormLinks("http://127.0.0.1:4200")).told(2)
+    links = re.findall(r"\]\(http://127.0.0.1:4200/forms/([^?]*)\?([^)]*)\)", generation_note(with_forms))
+    filled = [(form, values(form, dict(parse_qsl(query)))) for form, query in links]
+    assert ("fork", {"run_id": "run", "generation": 2, "new_run_id": "run-g0002", "settings": ["generations=6"]}) in filled
+    assert [one["stage"] for form, one in filled if form == "restart"] == [
+        one.stage for one in teller.run.history.of_generation(2)
+    ]
+    assert len([one for form, one in filled if form == "benchmark-member"]) == 2
+    assert ("compare", {"runs": ["run"]}) in filled
 
 
 def test_the_numbers_are_those_of_the_tables(told, teller):

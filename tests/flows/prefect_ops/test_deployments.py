@@ -11,7 +11,8 @@ from prefect.utilities.schema_tools import validation
 from flows.config import RUNS, dump, load
 from flows.execution.pools import stage
 from flows.prefect_ops import deployments
-from flows.prefect_ops.flows import benchmark, fork, report
+from flows.prefect_ops.flows import benchmark, benchmark_member, compare, fork, report, restart
+from flows.prefect_ops.forms import FORMS
 from flows.train import train
 
 
@@ -98,10 +99,10 @@ def test_what_holds_between_fields_is_refused_too() -> None:
 
 def test_a_stage_flow_takes_what_the_run_sends() -> None:
     properties = schema_of(stage)["properties"]
-    assert list(properties) == ["store", "run_id", "stage", "generation", "part", "epoch", "generations", "version"]
+    assert list(properties) == ["store", "run_id", "stage", "generation", "part", "epoch", "generations", "cost", "version"]
 
 
-@pytest.mark.parametrize("flow", [train, benchmark, report, fork, stage])
+@pytest.mark.parametrize("flow", [train, benchmark, report, fork, restart, benchmark_member, compare, stage])
 def test_every_parameter_is_explained(flow: Any) -> None:
     assert [name for name, field in schema_of(flow)["properties"].items() if not field.get("description")] == []
 
@@ -117,7 +118,7 @@ def test_deploying_twice_makes_each_deployment_once_with_its_schedule_and_its_qu
         queues = {queue.name: queue.concurrency_limit for queue in client.read_work_queues(work_pool_name="cpu")}
         automations = client.read_automations_by_name(deployments.flow_cleanup.LOST_RUNS)
     assert {name.split("/")[1] for name in first} == set(found)
-    assert {*deployments.presets(), "train", "benchmark", "report", "fork", "cpu", "gpu"} == set(found)
+    assert {*deployments.presets(), "train", "benchmark", "report", *FORMS, "cpu", "gpu"} == set(found)
     assert found["train"].parameters["config"] == dump(load("smoke"))
     assert found["train"].parameters["store"] == "/tmp/b"
     assert found["train"].enforce_parameter_schema

@@ -158,10 +158,14 @@ def test_a_model_that_the_hub_does_not_know_and_a_hub_that_does_not_answer(hub: 
     assert gated[0] == "ConfigError"
     assert gated[1].endswith("the model is gated; accept its terms on that page, then set HF_TOKEN to your token")
     (silent,) = opened(hub, tmp_path, [], offline="1")
-    assert silent[0] == "EngineUnavailable"
-    assert "\n" not in silent[1] and silent[1].endswith(
-        "; check the network, or download the model elsewhere and give its folder"
-    )
+    hub.shutdown()
+    hub.server_close()
+    (refused,) = opened(hub, tmp_path, [], name="acme/other")
+    for kind, message in (silent, refused):
+        assert kind == "EngineUnavailable"
+        assert "\n" not in message and message.endswith(
+            "; check the network, or download the model elsewhere and give its folder"
+        )
 
 
 def test_files_that_are_not_those_of_run_json_are_refused(tmp_path: Path) -> None:

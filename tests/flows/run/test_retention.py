@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.audit.fsck import fsck
-from flows.config import ConfigError, dump
+from flows.config import ConfigError, dump, identity
 from flows.execution.session import versions
 from flows.export.tasks import SCHEMA, export_tasks
 from flows.run.fork import fork
@@ -161,7 +161,8 @@ def test_a_fork_shares_the_past_and_has_its_own_future(run: Run) -> None:
     fresh = Run(run.store, "other")
     description = fresh.history.description()
     assert description is not None
-    assert description["config"] == dump(CONFIG) | {"seed": 9, "learning": dump(CONFIG)["learning"] | {"learning_rate": 0.5}}
+    learning = dump(CONFIG)["learning"] | {"learning_rate": 0.5}
+    assert description["config"] == identity(dump(CONFIG)) | {"seed": 9, "learning": learning}
     forked = description["versions"]["forked_from"]
     assert (forked["run"], forked["generation"]) == ("smoke", 1)
     assert not [uri for uri in run.store.list("other/") if not uri.endswith(".json")], "only manifests are copied"

@@ -3,7 +3,7 @@
 import io
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from flows.judging import stream as judge
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import open_store
+from stages.core.engines.counted import TokenCount
 from stages.core.judging.judge import AnswerItem, judge_answers
 from stages.core.method.proposing import ProposalPlan
 from stages.core.progress import silent
@@ -74,6 +75,7 @@ class Judging:
     """What a stage that judges wants of a backend."""
 
     broken: Broken
+    tokens: TokenCount = field(default_factory=TokenCount)
     progress = staticmethod(silent)
 
     def sandbox(self) -> Broken:

@@ -234,6 +234,7 @@ NOT_SEEING = MappingProxyType(
         "flows.guide": "what a person types, and our own pages",
         "flows.store.file_store": "names of artifacts",
         "flows.run.lineage": "ids of rows",
+        "flows.run.form_links": "ids in links of 4,000 characters at most",
         "flows.notes.note_text": "notes about runs; model text in them was made visible and cut before",
         "flows.prefect_ops.prefect_api": "what a Prefect server says",
         "flows.report.report_data": "ids of adapters",

@@ -1,0 +1,216 @@
+"""Benchmark scores of runs: each scored state as the mean of its members, and two runs paired by problem."""
+
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flows.monitoring.run_tables import RunTables
+from flows.run.manifest import Manifest, Ref
+from flows.run.run import Run
+from flows.storage import Damaged, NotStored
+from stages.core.suites.changes import ScoreChange, score_changes
+from stages.core.suites.scores import by_slice
+
+MAIN = "pass@1 greedy"
+OTHERS = ("births", "children")  # folders of scores that are not those of the population
+LARGEST = 200_000  # answers of one benchmark, up to which runs are paired: they need them in memory
+KEPT = 512
+
+
+@dataclass(frozen=True)
+class ScoredState:
+    """Scores of a run's population after `trained` generations (0: the start), with the answers that they come from.
+
+    `suite_sha256` is that of the suite's problems, known if the run itself scored them.
+    """
+
+    suite: str
+    trained: int
+    scores: Ref
+    answers: Ref | None
+    suite_sha256: str = ""
+
+
+@dataclass(frozen=True)
+class MeanScore:
+    """The mean over members of one measure on all problems of a suite.
+
+    `stderr` is the mean of the members' standard errors over problems, an upper bound of that of their mean.
+    """
+
+    suite: str
+    trained: int
+    measure: str
+    score: float
+    stderr: float | None
+    lowest: float
+    highest: float
+    members: int
+    problems: int
+
+
+@dataclass(frozen=True)
+class PairedScores:
+    """Two runs on the problems of one suite that both answered, the second minus the first. `said`: why there are no changes."""
+
+    suite: str
+    first: str
+    second: str
+    first_trained: int
+    second_trained: int
+    changes: tuple[ScoreChange, ...]
+    said: str = ""
+
+
+def scored_states(watch: RunTables) -> list[ScoredState]:
+    """Return the scored states of a population, by suite and age: those of the run's own benchmarks, and those scored later.
+
+    Scores of chosen adapters (`--adapter`, `--members top:N`) are none of the population.
+    """
+    own = [one for number in watch.generations for one in watch.manifests(number) if one.stage == "benchmark"]
+    found = [state for one in own for state in _own(one)]
+    found += [state for one in watch.run.history.benchmarks() for state in _asked(one)]
+    return sorted(found, key=lambda state: (state.suite, state.trained, state.answers is not None))
+
+
+def mean_score(scores: pa.Table, suite: str, trained: int) -> MeanScore | None:
+    """Return the main measure of SCORES: greedy if there is one, of all members but teachers; None without such a row."""
+    rows = [row for row in scores.to_pylist() if row["group"] == "all" and row["role"] != "teacher"]
+    measure = MAIN if any(row["measure"] == MAIN for row in rows) else rows[0]["measure"] if rows else ""
+    own = [row for row in rows if row["measure"] == measure]
+    if not own:
+        return None
+    values, errors = [row["score"] for row in own], [row["stderr"] for row in own]
+    stderr = None if None in errors else math.fsum(errors) / len(errors)
+    mean, problems = math.fsum(values) / len(values), max(row["problems"] for row in own)
+    return MeanScore(suite, trained, measure, mean, stderr, min(values), max(values), len(own), problems)
+
+
+class ScoreReader:
+    """Reads scores and pairs answers. What was computed from the same bytes is kept."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[str, ...], object] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def mean(self, run: Run, state: ScoredState) -> MeanScore | None:
+        """Return the mean score of a state. Raises NotStored or Damaged."""
+        key = ("mean", state.scores.sha256, state.suite, str(state.trained))
+        known, found = self._look(key)
+        if not known:
+            found = self._keep(key, mean_score(run.read_table(state.scores, "scores"), state.suite, state.trained))
+        assert found is None or isinstance(found, MeanScore)
+        return found
+
+    def pairs(
+        self, first: Run, first_states: Sequence[ScoredState], second: Run, second_states: Sequence[ScoredState]
+    ) -> Iterator[PairedScores]:
+        """Yield, for each suite, the runs' newest scores and, if these differ in age, the newest at equal generations."""
+        ours, theirs = _by_suite(first_states), _by_suite(second_states)
+        for key in (key for key in ours if key in theirs):
+            mine, other = ours[key], theirs[key]
+            yield self._pair(first, mine[max(mine)], second, other[max(other)])
+            equal = max(mine.keys() & other.keys(), default=None)
+            if equal is not None and max(mine) != max(other):
+                yield self._pair(first, mine[equal], second, other[equal])
+
+    def _pair(self, first: Run, one: ScoredState, second: Run, other: ScoredState) -> PairedScores:
+        changes: tuple[ScoreChange, ...] = ()
+        said = _unpairable(one, other)
+        if not said:
+            try:
+                changes = self._changes(first, one, second, other)
+            except ValueError as error:
+                said = f"not paired: {error}"
+            except (NotStored, Damaged) as error:
+                said = f"not paired: {str(error).splitlines()[0]}"
+        return PairedScores(one.suite, first.run_id, second.run_id, one.trained, other.trained, changes, said)
+
+    def _changes(self, first: Run, one: ScoredState, second: Run, other: ScoredState) -> tuple[ScoreChange, ...]:
+        assert one.answers is not None and other.answers is not None, (one, other)
+        key = ("pair", one.answers.sha256, other.answers.sha256)
+        known, found = self._look(key)
+        if not known:
+            found = self._keep(key, tuple(score_changes(_students(second, other), _students(first, one), by_slice)))
+        assert isinstance(found, tuple)
+        return found
+
+    def _look(self, key: tuple[str, ...]) -> tuple[bool, object]:
+        with self._lock:
+            if key not in self._kept:
+                return False, None
+            self._kept.move_to_end(key)
+            return True, self._kept[key]
+
+    def _keep(self, key: tuple[str, ...], found: object) -> object:
+        with self._lock:
+            self._kept[key] = found
+            while len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        return found
+
+
+def _unpairable(one: ScoredState, other: ScoredState) -> str:
+    """Return why two states cannot be paired by problem; empty if they can."""
+    if one.answers is None or other.answers is None:
+        return "not paired: the answers of one run are not stored"
+    if max(one.answers.rows or 0, other.answers.rows or 0) > LARGEST:
+        return f"not paired: more than {LARGEST:,} answers"
+    if one.suite_sha256 and other.suite_sha256 and one.suite_sha256 != other.suite_sha256:
+        return "not paired: the runs used different versions of the suite"
+    return ""
+
+
+def _students(run: Run, state: ScoredState) -> pa.Table:
+    """Return the answers of a state's members except teachers, which some runs score, too."""
+    assert state.answers is not None, state
+    scores = run.read_table(state.scores, "scores")
+    teachers = pa.array({row["member_id"] for row in scores.to_pylist() if row["role"] == "teacher"}, pa.string())
+    answers = run.read_table(state.answers, "answers")
+    return answers.filter(pc.invert(pc.is_in(answers["member_id"], value_set=teachers)))
+
+
+def _by_suite(states: Sequence[ScoredState]) -> dict[str, dict[int, ScoredState]]:
+    """Return the states by suite and age; of several of one age, the last one, which has stored answers if any has."""
+    found: dict[str, dict[int, ScoredState]] = {}
+    for state in states:
+        found.setdefault(state.suite, {})[state.trained] = state
+    return found
+
+
+def _own(manifest: Manifest) -> Iterator[ScoredState]:
+    """Yield the states that a run's own benchmark scored: `benchmarks/{suite}/generation=0009/scores.parquet`."""
+    assert manifest.generation is not None, manifest.stage
+    for ref in manifest.outputs:
+        folder, _, name = ref.uri.rpartition("/")
+        if name == "scores.parquet" and folder.rpartition("/")[2] not in OTHERS:
+            digest = str(manifest.versions.get("suite", ""))
+            yield ScoredState(folder.split("/")[1], manifest.generation + 1, ref, _answers(manifest, folder), digest)
+
+
+def _asked(manifest: Manifest) -> Iterator[ScoredState]:
+    """Yield the states that `populora benchmark` scored: `benchmarks/{suite}/asked/generation=0009-all-…/scores.parquet`."""
+    for ref in manifest.outputs:
+        folder, _, name = ref.uri.rpartition("/")
+        parts = folder.split("/")
+        trained = _age(parts[-1]) if name == "scores.parquet" and len(parts) == 4 and parts[2] == "asked" else None
+        if trained is not None:
+            yield ScoredState(parts[1], trained, ref, _answers(manifest, folder))
+
+
+def _age(who: str) -> int | None:
+    """Return the generations trained of the population that a folder names; None if it names chosen adapters."""
+    head, _, rule = who.partition("-")
+    if rule.startswith("top"):
+        return None
+    number = "-1" if head == "start" else head.removeprefix("generation=")
+    return int(number) + 1 if number == "-1" or (head != number and number.isdecimal()) else None
+
+
+def _answers(manifest: Manifest, folder: str) -> Ref | None:
+    return next((ref for ref in manifest.outputs if ref.uri == f"{folder}/answers.parquet"), None)

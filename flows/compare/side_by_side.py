@@ -1,0 +1,250 @@
+"""Runs of one store side by side: state, configuration, curves, benchmark scores, costs, and the best members' descent.
+
+Everything is as far as each run has come: a generation that is not finished has its curves as soon as its update is done, and is
+not counted in the costs. The first run is the one that the others are compared with.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flows.compare.best_members import BestMember, best_members
+from flows.compare.costs import CostRow, RunCost, cost_of, cost_rows, spent
+from flows.compare.scores import MeanScore, PairedScores, ScoredState, ScoreReader, scored_states
+from flows.compare.settings_diff import SettingsDiff, diff, flat
+from flows.config import with_defaults
+from flows.monitoring.run_state import RunState, StateReader
+from flows.monitoring.run_tables import RunTables
+from flows.monitoring.status import after, stage_text
+from flows.run.manifest import Json, digest
+from flows.stages import STAGE_NAMES
+from flows.storage import Damaged, NotStored, Store
+from stages.analysis.curves import curve_rows
+
+CURVES = (
+    "solve.rate",
+    "propose.valid_share",
+    "solve.entropy",
+    "program.stripped_depth",
+    "propose.entropy",
+    "propose.completion_tokens",
+    "solve.completion_tokens",
+    "coverage.cells",
+    "coverage.novelty",
+    "program.stripped_lines",
+    "program.stripped_cyclomatic",
+    "reward.zero_variance_share (students)",
+    "calibration.squared_error",
+    "pair.adapter_distance (students)",
+)
+"""The metrics whose curves are laid over one another, the most telling ones first."""
+MOST = 8
+Row = dict[str, Any]
+NOTHING_SPENT: Row = {"generated_tokens": 0.0, "seconds": 0.0}
+
+
+@dataclass(frozen=True)
+class Side:
+    """One run of a comparison.
+
+    `curves` has rows of name, generation, value, n, stderr, and what had been spent by then: generated_tokens and seconds.
+    `score_curves` has the same for each suite, at the generation whose update made the scored adapters (-1: the start). `faults`
+    is what could not be read.
+    """
+
+    run_id: str
+    state: RunState
+    who: str
+    done: int
+    planned: int
+    upcoming: str
+    mode: str
+    population: str
+    model: str
+    base_model: str
+    start: str
+    head: str
+    settings: dict[str, Any]
+    versions: dict[str, Any]
+    curves: tuple[Row, ...]
+    score_curves: tuple[Row, ...]
+    states: tuple[ScoredState, ...]
+    scores: tuple[MeanScore, ...]
+    cost: RunCost
+    best: tuple[BestMember, ...]
+    faults: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """A comparison. Differences of scores are a run minus the first one, over the problems that both answered."""
+
+    runs: tuple[Side, ...]
+    notes: tuple[str, ...]
+    settings: SettingsDiff
+    versions: SettingsDiff
+    pairs: tuple[PairedScores, ...]
+    costs: tuple[CostRow, ...]
+
+    def suites(self) -> list[str]:
+        """Return the suites that any run was scored on."""
+        return sorted({score.suite for run in self.runs for score in run.scores})
+
+
+class Comparer:
+    """Compares runs of a store. Scores that were computed from the same bytes are kept between calls."""
+
+    def __init__(self, store: Store) -> None:
+        self._states = StateReader(store)
+        self._scores = ScoreReader()
+
+    def compare(self, watches: Sequence[RunTables]) -> SideBySide:
+        """Compare runs whose tables have been read, the first one with the others. Raises StoreUnavailable."""
+        runs = tuple(self._side(watch) for watch in watches)
+        pairs = [
+            pair
+            for watch, run in zip(watches[1:], runs[1:], strict=True)
+            for pair in self._scores.pairs(watches[0].run, runs[0].states, watch.run, run.states)
+        ]
+        return SideBySide(
+            runs,
+            tuple(_notes(runs)),
+            diff([run.settings for run in runs]),
+            diff([run.versions for run in runs]),
+            tuple(pairs),
+            tuple(cost_rows([run.cost for run in runs])),
+        )
+
+    def _side(self, watch: RunTables) -> Side:
+        run, faults = watch.run, list(watch.faults)
+        description = run.history.description()
+        if description is None:
+            raise NotStored(f"There is no run {run.run_id} in {run.store.url}.")
+        config = with_defaults(description["config"])
+        planned = int(config.get("generations", 0))
+        manifests = [one for number in watch.generations for one in watch.manifests(number)]
+        start = run.manifest("start")
+        newest = manifests[-1] if manifests else start
+        stage, generation = after(newest.stage, newest.generation, planned) if newest else ("start", None)
+        standing = self._states.standing(run.run_id, not stage)
+        states = tuple(scored_states(watch))
+        scores, amounts = self._means(watch, states, faults), spent(watch)
+        return Side(
+            run_id=run.run_id,
+            state=standing.state,
+            who=standing.who,
+            done=sum(one.stage == STAGE_NAMES[-1] for one in manifests),
+            planned=planned,
+            upcoming=stage_text(stage, generation),
+            mode=str(config.get("mode", "population")),
+            population=_population(config),
+            model=str(config.get("model", {}).get("name", "?")),
+            base_model=str(start.versions.get("base_model", "")) if start else "",
+            start=_start(start.outputs) if start else "",
+            head=digest(newest) if newest else digest(description),
+            settings=flat(config),
+            versions=flat(description.get("versions", {})),
+            curves=tuple(row | amounts[row["generation"]] for row in _curves(watch)),
+            score_curves=tuple(_score_row(score) | amounts.get(score.trained - 1, NOTHING_SPENT) for score in scores),
+            states=states,
+            scores=tuple(scores),
+            cost=cost_of(watch),
+            best=best_members(watch),
+            faults=tuple(faults),
+        )
+
+    def _means(self, watch: RunTables, states: Sequence[ScoredState], faults: list[str]) -> list[MeanScore]:
+        found: dict[tuple[str, int], MeanScore] = {}
+        for state in states:
+            try:
+                mean = self._scores.mean(watch.run, state)
+            except (NotStored, Damaged) as error:
+                faults.append(str(error).splitlines()[0])
+                continue
+            if mean is not None:
+                found[state.suite, state.trained] = mean
+        return list(found.values())
+
+
+def as_json(found: SideBySide) -> Json:
+    """Return a comparison as plain JSON values. Numbers that are not finite become null."""
+    runs = []
+    for run in found.runs:
+        values = asdict(run)
+        for key in ("settings", "versions", "states"):
+            del values[key]
+        runs.append(values)
+    values = {
+        "runs": runs,
+        "notes": list(found.notes),
+        "settings": _diff_json(found, found.settings),
+        "versions": _diff_json(found, found.versions),
+        "pairs": [asdict(pair) for pair in found.pairs],
+        "costs": [asdict(row) for row in found.costs],
+    }
+    return dict(_finite(values))
+
+
+def _diff_json(found: SideBySide, settings: SettingsDiff) -> Json:
+    names = [run.run_id for run in found.runs]
+    differing = {one.key: dict(zip(names, one.values, strict=True)) for one in settings.differing}
+    return {"equal": settings.equal, "differing": differing}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _curves(watch: RunTables) -> list[Row]:
+    names = pa.array(sorted({name.partition(" (")[0] for name in CURVES}))
+    rows = []
+    for number in watch.generations:
+        metrics = watch.of(number, "metrics")
+        if metrics.num_rows:
+            chosen = metrics.filter(pc.is_in(metrics["name"], value_set=names))
+            rows += [{"generation": number} | row for row in curve_rows(chosen) if row["name"] in CURVES]
+    return rows
+
+
+def _score_row(score: MeanScore) -> Row:
+    known = {"name": score.suite, "generation": score.trained - 1, "value": score.score}
+    return known | {"n": score.problems, "stderr": score.stderr}
+
+
+def _population(config: Json) -> str:
+    if config.get("mode") == "single":
+        return "single agent"
+    group = config.get("population", {})
+    return f"{group.get('teachers', '?')} teachers, {group.get('students', '?')} students"
+
+
+def _start(outputs: Sequence[Any]) -> str:
+    """Return a mark of the seed tasks and starting adapters that a run began with."""
+    digests = {ref.sha256 for ref in outputs if ref.uri.endswith(("seeds.parquet", "adapter_model.safetensors"))}
+    return " ".join(sorted(digests))
+
+
+def _notes(runs: Sequence[Side]) -> list[str]:
+    """Return what a reader must know before reading on: faults, unfinished generations, and unlike starting points."""
+    said = [f"{run.run_id}: {fault}" for run in runs for fault in run.faults]
+    for run in runs:
+        if run.state != RunState.FINISHED:
+            said.append(f"{run.run_id} is {run.state}: {run.done} of {run.planned} generations are done; next: {run.upcoming}.")
+    if len({run.base_model for run in runs} - {""}) > 1:
+        said.append("The runs have different base models.")
+    seeds = {run.settings.get("seed") for run in runs}
+    if len(seeds) == 1 and len({run.start for run in runs} - {""}) > 1:
+        said.append("The runs have one seed, but not the same seed tasks and starting adapters.")
+    for run in runs:
+        if forked := run.versions.get("forked_from.run"):
+            at = run.versions.get("forked_from.generation")
+            said.append(f"{run.run_id} was forked from {forked} after generation {at}: it shares what came before.")
+    return said

@@ -1,0 +1,261 @@
+"""What a run has cost: tokens, time, energy and money of each stage and generation, and of a point gained on a benchmark.
+
+Everything is read from manifests and small tables, so it counts what is committed: a stage that was retried or resumed counts
+once, with the attempt that committed it. The time of attempts that failed or were killed is in no manifest and is not counted,
+nor is waiting between stages. Parts that a killed stage had committed count, because the stage uses them. Benchmarks that ran
+outside the run (nightly, or by command) are not part of it. Stages that a fork took over are its parent's cost.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flows.monitoring.prices import of_machine
+from flows.monitoring.run_tables import RunTables
+from flows.monitoring.spending import Spent, spent, total
+from flows.run.manifest import Manifest, Ref
+from flows.run.run import Run
+from flows.settings import Cost
+from flows.stages import STAGE_NAMES, START
+from flows.storage import Damaged, NotStored
+from stages.core.suites.changes import score_changes
+from stages.core.suites.statistics import Comparison
+
+SURE = 1.96
+"""Standard errors that a gain must exceed for a cost of a point: its 95 % interval then excludes 0."""
+MEASURE = "pass@1 greedy"
+
+
+@dataclass(frozen=True)
+class GenerationCost:
+    """The cost of one generation, or of the start (`generation` None), by stage in their order.
+
+    `done` is False while stages are missing. `origins` has the run that a fork took a stage from, by stage; empty: none.
+    """
+
+    generation: int | None
+    stages: Mapping[str, Spent]
+    done: bool
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def total(self) -> Spent:
+        """All stages, whichever run computed them."""
+        return total(self.stages.values())
+
+    @property
+    def own(self) -> dict[str, Spent]:
+        """The stages that the run itself has computed."""
+        return {name: used for name, used in self.stages.items() if name not in self.origins}
+
+    @property
+    def inherited(self) -> dict[str, Spent]:
+        """The stages that a fork took over."""
+        return {name: used for name, used in self.stages.items() if name in self.origins}
+
+
+@dataclass(frozen=True)
+class PointCost:
+    """The cost of training between two scored generations, and the gain that it brought, paired problem by problem.
+
+    Attributes:
+        suite: The benchmark. It has several of these if it was scored with different numbers of problems or attempts.
+        first: The earlier generation as trained; -1: the start.
+        last: The later one.
+        gain: Change of the greedy pass@1 in percentage points, members averaged within each problem; `stderr` its error.
+        problems: Number of problems.
+        spent: All stages of the generations after `first` up to `last`, without benchmarks.
+    """
+
+    suite: str
+    first: int
+    last: int
+    gain: float
+    stderr: float | None
+    problems: int
+    spent: Spent
+
+    @property
+    def sure(self) -> bool:
+        """Whether the gain exceeds its error, so that a cost of a point means something."""
+        return self.stderr is not None and self.gain > SURE * self.stderr
+
+    def of_a_point(self, amount: float) -> tuple[float, float] | None:
+        """Return an amount for each point gained, with its standard error (the amount itself has none); None if not `sure`."""
+        if not self.sure or self.stderr is None:
+            return None
+        each = amount / self.gain
+        return each, each * self.stderr / self.gain
+
+
+@dataclass(frozen=True)
+class RunCost:
+    """The cost of a run so far. `generations` begins with the start, once that is done."""
+
+    run_id: str
+    generations: tuple[GenerationCost, ...]
+    points: tuple[PointCost, ...]
+
+    @property
+    def stages(self) -> dict[str, Spent]:
+        """Each stage over all generations, as far as this run itself computed it."""
+        return own_stages(self.generations)
+
+    @property
+    def by_generation(self) -> dict[int | None, Spent]:
+        """The same by generation, without those that a fork took over whole. None: the start."""
+        return {one.generation: total(one.own.values()) for one in self.generations if one.own}
+
+    @property
+    def total(self) -> Spent:
+        """Everything that this run itself has spent."""
+        return total(self.by_generation.values())
+
+    @property
+    def inherited(self) -> Spent:
+        """What the stages cost that a fork took over: spent once, by another run."""
+        return total(used for one in self.generations for used in one.inherited.values())
+
+    @property
+    def parents(self) -> list[str]:
+        """The runs that computed them."""
+        return list(dict.fromkeys(name for one in self.generations for name in one.origins.values()))
+
+
+def own_stages(generations: Iterable[GenerationCost]) -> dict[str, Spent]:
+    """Return what a run itself has spent on each stage, in the order of a generation."""
+    found: dict[str, Spent] = {}
+    for one in generations:
+        for name, used in one.own.items():
+            found[name] = found.get(name, Spent()) + used
+    return {name: found[name] for name in (START.name, *STAGE_NAMES) if name in found}
+
+
+def run_cost(run: Run, prices: Cost | None = None) -> RunCost:
+    """Return the cost of a run so far.
+
+    Steps count with the price that they recorded; those without one with the price in this process's environment. `prices`
+    replaces both, and the watts of every step if it has any. Raises ConfigError for a variable that cannot be used.
+    """
+    return cost_so_far(RunTables(run).look(), prices)
+
+
+def cost_so_far(watch: RunTables, prices: Cost | None = None) -> RunCost:
+    """Return the same from tables that have been read. What cannot be read of a benchmark gives no point."""
+    found = generation_costs(watch, prices)
+    return RunCost(watch.run.run_id, found, point_costs(watch, found))
+
+
+def generation_costs(watch: RunTables, prices: Cost | None = None) -> tuple[GenerationCost, ...]:
+    """Return the cost of the start and of each generation that has begun."""
+    fill = of_machine()
+    start = watch.run.history.of_generation(None)
+    found = [_generation(None, start, None, fill, prices)] if start else []
+    for number in watch.generations:
+        if steps := watch.steps(number):
+            found.append(_generation(number, steps, watch.of(number, "metrics"), fill, prices))
+    return tuple(found)
+
+
+def generation_cost(watch: RunTables, generation: int | None, prices: Cost | None = None) -> GenerationCost:
+    """Return the cost of one generation, or of the start."""
+    if generation is None:
+        return _generation(None, watch.run.history.of_generation(None), None, of_machine(), prices)
+    return _generation(generation, watch.steps(generation), watch.of(generation, "metrics"), of_machine(), prices)
+
+
+def _generation(
+    generation: int | None, steps: Sequence[Manifest], metrics: pa.Table | None, fill: Cost, prices: Cost | None
+) -> GenerationCost:
+    by_stage: dict[str, list[Manifest]] = {}
+    for step in steps:
+        by_stage.setdefault(step.whole_stage, []).append(step)
+    known = {} if metrics is None else tokens(metrics, {name: _rows(own) for name, own in by_stage.items()})
+    stages = {}
+    for name, own in by_stage.items():
+        used, of_tables = spent(own, fill, prices), known.get(name, Spent())
+        stages[name] = used + (of_tables if used.generated_tokens is None else Spent(trained_tokens=of_tables.trained_tokens))
+    done = START.name in stages if generation is None else "evolve" in stages
+    origins = {step.whole_stage: ref.origin for step in steps for ref in step.outputs if ref.origin}
+    return GenerationCost(generation, stages, done, origins)
+
+
+def _rows(manifests: Sequence[Manifest]) -> int:
+    """Return the rows of the stage's own table."""
+    whole = [manifest for manifest in manifests if ".parts/" not in manifest.stage]
+    return max((ref.rows or 0 for manifest in whole for ref in manifest.outputs), default=0)
+
+
+def tokens(metrics: pa.Table, rows: Mapping[str, int]) -> dict[str, Spent]:
+    """Return the tokens of each stage that METRICS of a generation know. `rows` has the rows of each stage's table.
+
+    Trained tokens, and generated ones for versions of this project that did not record them in the clock.
+    """
+    wanted = pc.is_in(metrics["name"], pa.array(["propose.completion_tokens", "solve.completion_tokens", "cost.trained_tokens"]))
+    listed = metrics.filter(wanted).to_pylist()
+    overall = {row["name"]: row["value"] for row in listed if row["member_id"] is None and row["kind"] is None}
+    found = {
+        stage: Spent(generated_tokens=round(mean * rows[stage]))
+        for stage in ("propose", "solve")
+        if (mean := overall.get(f"{stage}.completion_tokens")) is not None and mean == mean and stage in rows
+    }
+    if (trained := overall.get("cost.trained_tokens")) is not None:
+        found["update"] = Spent(trained_tokens=round(trained))
+    return found
+
+
+# a point gained on a benchmark -------------------------------------------------------------------------------------------------
+
+
+def point_costs(watch: RunTables, generations: Sequence[GenerationCost]) -> tuple[PointCost, ...]:
+    """Return the cost of a point from the first to the last scored generation, for each benchmark that was scored twice."""
+    found = []
+    for (suite, _), states in sorted(_scored(watch).items()):
+        first, last = min(states), max(states)
+        between = [one for one in generations if one.generation is not None and first < one.generation <= last]
+        if first == last or len(between) != last - first or not all("rate" in one.stages for one in between):
+            continue
+        change = _change(watch.run, states[last], states[first])
+        if change is not None:
+            used = total(cost for one in between for stage, cost in one.stages.items() if stage != "benchmark")
+            error = None if change.stderr is None else 100 * change.stderr
+            found.append(PointCost(suite, first, last, 100 * change.difference, error, change.problems, used))
+    return tuple(found)
+
+
+def _scored(watch: RunTables) -> dict[tuple[str, str], dict[int, Ref]]:
+    """Return the ANSWERS of members as trained, by generation (-1: the start), for each suite and request."""
+    config = (watch.run.history.description() or {}).get("config", {}).get("benchmark", {})
+    rule = "" if config.get("members", "students") == "students" else f"{config['members']}-"
+    inside = f"{rule}n{config.get('limit', 0)}-k{config.get('attempts', 0)}"  # as `populora benchmark` names the same request
+    found: dict[tuple[str, str], dict[int, Ref]] = {}
+    for manifest in watch.run.history.benchmarks():
+        for ref in manifest.outputs:
+            _, suite, *rest = ref.uri.split("/")
+            if len(rest) == 3 and rest[0] == "asked" and rest[2] == "answers.parquet":
+                place, _, request = rest[1].partition("-")
+                number = "-1" if place == "start" else place.removeprefix("generation=")
+                if number.removeprefix("-").isdigit():  # else adapters that were asked for by name
+                    found.setdefault((suite, request), {})[int(number)] = ref
+    for generation in watch.generations:
+        for manifest in watch.manifests(generation):
+            for ref in manifest.outputs if manifest.stage == "benchmark" else ():
+                _, suite, *rest = ref.uri.split("/")
+                if rest == [f"generation={generation:04d}", "answers.parquet"]:
+                    found.setdefault((suite, inside), {})[generation] = ref
+    return found
+
+
+def _change(run: Run, after: Ref, before: Ref) -> Comparison | None:
+    """Return the paired change of the greedy score over all problems; None if it cannot be computed."""
+    try:
+        now, was = (table.filter(table["greedy"]) for table in (run.read_table(ref, "answers") for ref in (after, before)))
+        problems = set(now["problem_id"].to_pylist())
+        if not problems or problems != set(was["problem_id"].to_pylist()):
+            return None
+        changes = score_changes(now, was, lambda rows: iter([("all", rows)]))
+        return next((one.found for one in changes if one.measure == MEASURE), None)
+    except (NotStored, Damaged, ValueError):
+        return None

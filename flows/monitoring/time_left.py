@@ -1,0 +1,93 @@
+"""Time that a generation and a run still need: what their stages usually took in this run, less what is already done.
+
+Only clocks of manifests and readings of the running step are used, so whoever reads the store computes the same. Before the first
+generation is complete, nothing is usual yet and the only time left that is known is the running step's own.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from flows.monitoring.working import Step
+from flows.run.manifest import Manifest
+from flows.stages import STAGE_NAMES, STAGES
+
+RECENT = 10  # complete generations that tell what is usual
+
+
+@dataclass(frozen=True)
+class TimeLeft:
+    """Seconds left of the running stage, its generation and the run; None where nothing is known yet."""
+
+    stage: float | None = None
+    generation: float | None = None
+    run: float | None = None
+
+
+def elapsed(manifests: Sequence[Manifest]) -> dict[str, float]:
+    """Return the seconds from the begin to the end of each stage. Parts that ran at the same time count once.
+
+    Where a stage's parts began after a break (a resumed run), or have no start time, their own seconds are added instead.
+    """
+    clocks: dict[str, list[Mapping[str, object]]] = {}
+    for manifest in manifests:
+        clocks.setdefault(manifest.whole_stage, []).append(manifest.clock)
+    return {stage: _elapsed(found) for stage, found in clocks.items()}
+
+
+def usual_seconds(generations: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return what each stage usually takes: its median over the newest generations; of an optional stage its mean."""
+    recent = generations[-RECENT:]
+    if not recent:
+        return {}
+    found = {}
+    for stage in STAGES:
+        spent = [one[stage.name] for one in recent if stage.name in one]
+        if stage.optional:
+            found[stage.name] = sum(spent) / len(recent)
+        elif spent:
+            found[stage.name] = statistics.median(spent)
+    return found
+
+
+def time_left(
+    stage: str,
+    generation: int | None,
+    planned: int,
+    steps: Sequence[Step],
+    done_seconds: float,
+    usual: Mapping[str, float],
+) -> TimeLeft:
+    """Return what is left while STAGE of GENERATION runs. `done_seconds`: what finished parts of the stage took."""
+    own = [step for step in steps if step.stage == stage and step.generation == generation]
+    now = _stage_left(own, done_seconds, usual.get(stage))
+    if generation is None or not usual:
+        return TimeLeft(now)
+    later = STAGE_NAMES[STAGE_NAMES.index(stage) + 1 :]
+    if now is None or any(name not in usual for name in later):
+        return TimeLeft(now)
+    of_generation = now + sum(usual[name] for name in later)
+    return TimeLeft(now, of_generation, of_generation + max(planned - generation - 1, 0) * sum(usual.values()))
+
+
+def _stage_left(own: Sequence[Step], done_seconds: float, usual: float | None) -> float | None:
+    whole = [step for step in own if step.part is None and step.reading is not None]
+    for reading in (step.reading for step in whole):
+        if reading is not None and reading.seconds_left is not None and reading.left_of == reading.counts[0][0]:
+            return reading.seconds_left
+    if usual is None:
+        return None
+    return max(usual - done_seconds - max((step.seconds for step in own), default=0.0), 0.0)
+
+
+def _elapsed(clocks: Sequence[Mapping[str, object]]) -> float:
+    seconds = [_number(clock.get("seconds")) for clock in clocks]
+    starts = [_number(clock["started"]) for clock in clocks if "started" in clock]
+    if len(clocks) == 1 or len(starts) < len(clocks):
+        return sum(seconds)
+    ends = [start + spent for start, spent in zip(starts, seconds, strict=True)]
+    return min(sum(seconds), max(ends) - min(starts))
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0

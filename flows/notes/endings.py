@@ -1,0 +1,123 @@
+"""Hooks of the training flow at its end: a note that says why a run stopped and what to do, and messages to who is to be told.
+
+Prefect calls the hooks in the run's own process, or in its worker when that process was killed. A run that a server marked as
+crashed because it fell silent has no process that could call them: `explain_lost` writes its note, next to each worker.
+"""
+
+import logging
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import ArtifactCreate
+from prefect.client.schemas.filters import (
+    ArtifactFilter,
+    ArtifactFilterFlowRunId,
+    FlowFilter,
+    FlowFilterName,
+    FlowRunFilter,
+    FlowRunFilterEndTime,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.client.schemas.sorting import FlowRunSort
+
+from flows.monitoring.status import following
+from flows.notes.end_text import RunEnd, end_message, end_note, stopped_by_hand
+from flows.notes.telling import tell_from_here
+from flows.run.run import Run
+from flows.storage import open_store
+
+TRAIN = "train"
+STORE_SECONDS = 5.0
+LOST_WITHIN = timedelta(days=1)
+MOST = 50
+_LOG = logging.getLogger("populora.notes")
+
+
+def explain(flow: Any, flow_run: FlowRun, state: State) -> None:
+    """Hook for crashed and failed runs: write the note, and tell."""
+    end = _end(flow_run, state)
+    try:
+        with get_client(sync_client=True) as client:
+            _write(client, flow_run, end)
+    except Exception as error:  # the run has ended; nothing may hide its own error
+        _LOG.warning("run %s: no note says why it stopped (%s)", end.run_id, type(error).__name__)
+    if not stopped_by_hand(end.message):
+        tell_from_here("crash", *end_message(end))
+
+
+def tell_end(flow: Any, flow_run: FlowRun, state: State) -> None:
+    """Hook for completed and cancelled runs: tell."""
+    tell_from_here("end", *end_message(_end(flow_run, state)))
+
+
+def explain_lost() -> int:
+    """Write the missing notes of runs that crashed within the last day. Returns how many."""
+    wanted = FlowRunFilter(
+        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.CRASHED])),
+        end_time=FlowRunFilterEndTime(after_=datetime.now(UTC) - LOST_WITHIN),
+    )
+    written = 0
+    with get_client(sync_client=True) as client:
+        runs = client.read_flow_runs(
+            flow_filter=FlowFilter(name=FlowFilterName(any_=[TRAIN])),
+            flow_run_filter=wanted,
+            sort=FlowRunSort.END_TIME_DESC,
+            limit=MOST,
+        )
+        for run in runs:
+            end = _end(run, run.state) if run.state is not None else None
+            if end is not None and end.run_id and not _has_note(client, run, end):
+                _write(client, run, end)
+                written += 1
+    return written
+
+
+def key_of(run_id: str) -> str:
+    """Return the key of the note about a run's end."""
+    return f"{run_id}-crash"
+
+
+def _has_note(client: SyncPrefectClient, run: FlowRun, end: RunEnd) -> bool:
+    """Return whether the flow run has a note on the state that it is in (it may have crashed before, and been retried)."""
+    found = client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run.id])), limit=200)
+    ended = run.state.timestamp if run.state is not None else None
+    notes = [one for one in found if one.key == key_of(end.run_id)]
+    return any(one.created is not None and ended is not None and one.created >= ended for one in notes)
+
+
+def _write(client: SyncPrefectClient, flow_run: FlowRun, end: RunEnd) -> None:
+    what = f"Why it {end.state.lower()}, and what to do"
+    client.create_artifact(
+        ArtifactCreate(key=key_of(end.run_id), type="markdown", data=end_note(end), description=what, flow_run_id=flow_run.id)
+    )
+
+
+def _end(flow_run: FlowRun, state: State) -> RunEnd:
+    values = flow_run.parameters or {}
+    run_id, store = str(values.get("run_id", "")), str(values.get("store", ""))
+    place = _place(run_id, store) if state.type in (StateType.CRASHED, StateType.FAILED) else ""
+    kind = "Crashed" if state.type == StateType.CRASHED else "Failed" if state.type == StateType.FAILED else state.name or ""
+    return RunEnd(run_id, store, kind, state.message or "", place)
+
+
+def _place(run_id: str, store: str) -> str:
+    """Return the stage at which the run goes on; empty if the store does not say so at once."""
+    found: list[str] = []
+
+    def look() -> None:
+        try:
+            run = Run(open_store(store), run_id)
+            description = run.history.description()
+            if description is not None:
+                found.append(following(run, int(description["config"]["generations"])))
+        except Exception:  # the store may be why the run failed
+            return
+
+    thread = threading.Thread(target=look, name="place", daemon=True)
+    thread.start()
+    thread.join(STORE_SECONDS)
+    return found[0] if found else ""

@@ -1,0 +1,32 @@
+"""Curves of a run: metrics of the population or of one role, generation by generation."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from stages.core.statistics.metric_rows import clustered
+
+OVER_PAIRS = ("pair.adapter_distance", "pair.program_distance", "adapter.norm", "child.gain", "child.lead")
+"""Metrics of pairs and of children, whose curve is their mean."""
+
+
+def curve_rows(metrics: pa.Table) -> Iterator[dict[str, Any]]:
+    """Yield name, value, n and stderr of METRICS of one generation, without those of a kind or of a member.
+
+    The name of a role's metric ends with ` (teachers)` or ` (students)`. Metrics of OVER_PAIRS are averaged.
+    """
+    apart = defaultdict(list)
+    for row in metrics.to_pylist():
+        if row["kind"] is not None or not math.isfinite(row["value"]):
+            continue
+        role = f" ({row['role']}s)" if row["role"] in ("teacher", "student") else ""
+        if row["member_id"] is None:
+            yield {"name": row["name"] + role, "value": row["value"], "n": row["n"], "stderr": row["stderr"]}
+        elif row["name"] in OVER_PAIRS:
+            apart[row["name"] + role].append(row["value"])
+    for name, values in sorted(apart.items()):
+        mean, _, n = clustered(values)
+        yield {"name": name, "value": mean, "n": n, "stderr": None}  # pairs share members: no valid error from one run

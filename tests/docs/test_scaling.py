@@ -1,0 +1,34 @@
+"""docs/scaling.md shows what the plan computes."""
+
+import re
+
+import pytest
+
+from flows.config import PROJECT, load
+from flows.execution.decoder_shape import KNOWN
+from flows.execution.estimate import MEAN, plan
+from flows.execution.stage_plan import CARDS, TWO_CORES, generation_seconds, spread, stage_times
+
+PAGE = (PROJECT / "docs" / "scaling.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["paper", "one-gpu"])
+def test_the_tables_are_the_plan(name: str) -> None:
+    shown = PAGE.split(f"`populora run -c {name} --dry-run`")[-1].split("```")[1].strip()
+    assert shown in plan(load(name, []))
+
+
+def test_the_costs_follow_from_the_seconds() -> None:
+    config, shape = load("paper", []), KNOWN["Qwen2.5-Coder-7B"]
+    rows = re.findall(r"^\| (\d+) \| ([\d,]+) \| ([\d,.]+) \|", PAGE, flags=re.MULTILINE)
+    assert [int(cards) for cards, _, _ in rows] == [1, 8, 64, 512]
+    for cards, seconds, hours in rows:
+        planned = generation_seconds(stage_times(spread(config, int(cards)), shape, CARDS[-1], int(cards), MEAN))
+        assert seconds == f"{planned:,.0f}" and hours == f"{int(cards) * planned / 3600:,.2f}"
+
+
+def test_the_comparison_shows_the_plan() -> None:
+    times = stage_times(load("laptop", []), KNOWN["Qwen2.5-Coder-0.5B"], TWO_CORES["bfloat16"], 1, MEAN)
+    planned = {time.stage: f"{time.seconds:.0f}" for time in times}
+    for stage, seconds in re.findall(r"^\| (propose|solve|update) \| (\d+) \|", PAGE, flags=re.MULTILINE):
+        assert planned[stage] == seconds

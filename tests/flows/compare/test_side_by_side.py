@@ -1,0 +1,189 @@
+"""Runs side by side: paired scores against arithmetic, costs, lines of descent, unfinished and unlike runs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flows.compare.best_members import Ancestor, best_members, descent
+from flows.compare.costs import cost_of, cost_rows
+from flows.compare.side_by_side import Comparer, SideBySide, as_json
+from flows.compare.text import bars, blocks
+from flows.monitoring.run_state import RunState
+from flows.monitoring.run_tables import RunTables
+from flows.run.lease import hold
+from flows.run.run import Run
+from flows.storage import NotStored
+from flows.store.file_store import FileStore
+from stages.core import tables
+from tests.support import compared_runs
+from tests.support.report_run import HOSTILE, made
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> FileStore:
+    """Two whole runs that share two scored generations, one that stopped in its second generation, and a single agent."""
+    root = tmp_path_factory.mktemp("store")
+    store = FileStore(root)
+    compared_runs.build(store, "first", 3, {0: lambda number: number < 2, 2: lambda number: number < 4})
+    other = compared_runs.configured(learning={"learning_rate": 0.5})
+    compared_runs.build(store, "second", 3, {0: lambda number: number in (1, 2, 3)}, other)
+    with made(root, "half", 4, until="solve"):
+        pass
+    with made(root, "alone", 2, mode="single"):
+        pass
+    return store
+
+
+def compared(store: FileStore, *names: str) -> SideBySide:
+    return Comparer(store).compare([RunTables(Run(store, name)).look() for name in names])
+
+
+def test_settings_that_differ_are_listed_with_their_values(store: FileStore) -> None:
+    found = compared(store, "first", "second")
+    (one,) = found.settings.differing
+    assert (one.key, one.values[1]) == ("learning.learning_rate", "0.5")
+    assert found.settings.equal > 80 and found.versions.differing == ()
+
+
+def test_scores_are_paired_by_problem_at_the_newest_and_at_equal_ages(store: FileStore) -> None:
+    newest, equal = compared(store, "first", "second").pairs
+    assert (newest.first, newest.second, newest.first_trained, newest.second_trained) == ("first", "second", 3, 1)
+    assert (equal.first_trained, equal.second_trained) == (1, 1)
+    (whole,) = [change for change in equal.changes if change.group == "all"]
+    # Right: problems 0, 1 against 1, 2, 3 of 8: differences -1, 0, +1, +1 and four zeros.
+    assert (whole.measure, whole.before, whole.after) == ("pass@1 greedy", 0.25, 0.375)
+    assert (whole.found.better, whole.found.worse, whole.found.problems) == (2, 1, 8)
+    assert whole.found.difference == pytest.approx(1 / 8)
+    assert whole.found.stderr == pytest.approx((((3 - 8 / 64) / 7) / 8) ** 0.5)
+    assert {change.group for change in equal.changes} == {"all", "deduction", "abduction"}
+
+
+def test_a_benchmark_scored_later_is_paired_like_the_runs_own(store: FileStore, tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    first = compared_runs.build(store, "first", 2, {1: lambda number: True})
+    second = compared_runs.build(store, "second", 2, {})
+    compared_runs.score_later(second, 1, lambda number: number > 0)
+    (pair,) = compared(store, "first", "second").pairs
+    assert [(one.found.worse, one.found.better) for one in pair.changes if one.group == "all"] == [(1, 0)]
+    assert first.run_id == pair.first
+
+
+def test_what_cannot_be_paired_says_why(store: FileStore, tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    compared_runs.build(store, "first", 1, {0: lambda number: True})
+    with hold(store, "other") as epoch:
+        run = Run(store, "other", epoch)
+        compared_runs.example_run.build(run, 1)
+        compared_runs.score(run, 0, lambda number: True, suite_sha256="2" * 64)
+    (pair,) = compared(store, "first", "other").pairs
+    assert pair.changes == () and pair.said == "not paired: the runs used different versions of the suite"
+    (tmp_path / "first" / "benchmarks" / "probe-dev" / "generation=0000" / "answers.parquet").write_bytes(b"damaged")
+    compared_runs.build(store, "third", 1, {0: lambda number: True})
+    (pair,) = compared(store, "first", "third").pairs
+    assert pair.changes == () and pair.said.startswith("not paired: first/benchmarks/probe-dev/generation=0000/answers.parquet")
+
+
+def test_costs_are_those_of_finished_generations(store: FileStore) -> None:
+    watch = RunTables(Run(store, "half")).look()
+    cost = cost_of(watch)
+    assert cost.generations == 3 and cost.seconds["start"] == 30.0
+    assert cost.seconds["solve"] == pytest.approx(sum(watch.clock()[number]["solve"] for number in range(3)))
+    tokens = 0.0
+    for number in range(3):
+        rows = watch.of(number, "metrics").to_pylist()
+        tokens += sum(row["value"] for row in rows if row["name"] == "cost.generated_tokens" and row["member_id"] is None)
+    assert cost.amounts == {"cost.generated_tokens": tokens}
+    rows = {row.name: row for row in cost_rows([cost, cost])}
+    assert rows["tokens generated"].values == (tokens, tokens) and rows["optimizer steps"].values == (None, None)
+    assert rows["all stages"].values[0] == pytest.approx(sum(cost.seconds.values()))
+    spent = cost.seconds["propose"] + cost.seconds["solve"]
+    assert rows["tokens generated per second of propose and solve"].values[0] == pytest.approx(tokens / spent)
+
+
+def test_the_best_member_of_each_role_has_its_line_of_descent(store: FileStore) -> None:
+    watch = RunTables(Run(store, "first")).look()
+    teacher, student = best_members(watch)
+    assert (teacher.role, student.role, student.generation, student.rivals) == ("teacher", "student", 2, 2)
+    rated = {row["member_id"]: row for row in watch.of(2, "ratings").to_pylist()}
+    assert student.fitness == max(row["fitness"] for row in rated.values() if row["role"] == "student")
+    assert student.adapter_id == rated[student.member_id]["next_adapter_id"]
+    births = {row["member_id"]: row for row in watch.table("offspring").to_pylist()}
+    for one in (teacher, student):
+        assert one.line[-1] == Ancestor(one.line[-1].member_id, None)
+        for child, parent in zip(one.line, one.line[1:], strict=False):
+            row = births[child.member_id]
+            assert child == Ancestor(child.member_id, row["generation"], row["operator"], tuple(row["parents"]), row["replaces"])
+            assert parent.member_id == row["parents"][0]
+    assert descent(teacher).endswith(", a founder")
+
+
+def test_runs_of_other_kinds_and_half_finished_ones_stand_side_by_side(store: FileStore) -> None:
+    found = compared(store, "first", "half", "alone")
+    first, half, alone = found.runs
+    assert (half.state, half.done, half.planned, half.upcoming) == (RunState.STOPPED, 3, 4, "grade of generation 3")
+    assert (first.population, alone.population) == ("2 teachers, 2 students", "single agent")
+    assert [best.role for best in alone.best] == ["both"]
+    assert "half is stopped: 3 of 4 generations are done; next: grade of generation 3." in found.notes
+    assert {row["generation"] for row in half.curves if row["name"] == "solve.rate"} == {0, 1, 2}
+    assert first.head == Run(store, "first").history.head() and half.head == Run(store, "half").history.head()
+
+
+def test_a_run_that_is_growing_is_seen_as_far_as_it_has_come(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    compared_runs.build(store, "first", 1, {})
+    with hold(store, "new") as epoch:
+        Run(store, "new", epoch).describe({"generations": 3}, {}, {})
+        found = compared(store, "first", "new")
+        assert (found.runs[1].state, found.runs[1].upcoming, found.runs[1].best) == (RunState.WORKING, "start", ())
+        assert found.pairs == () and found.costs[0].values == (1.0, 0.0)
+
+
+def test_damage_is_a_note_and_the_rest_is_shown(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    compared_runs.build(store, "first", 2, {1: lambda number: True})
+    compared_runs.build(store, "second", 2, {1: lambda number: False})
+    (tmp_path / "second" / "generation=0000" / "metrics.parquet").write_bytes(b"damaged")
+    (tmp_path / "second" / "benchmarks" / "probe-dev" / "generation=0001" / "scores.parquet").unlink()
+    found = compared(store, "first", "second")
+    assert any(note.startswith("second: second/generation=0000/metrics.parquet") for note in found.notes)
+    assert any("scores.parquet" in note for note in found.notes)
+    assert [row["generation"] for row in found.runs[1].curves] == [1]
+
+
+def test_an_unknown_run_is_refused(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    with pytest.raises(NotStored, match="There is no run nobody"):
+        compared(store, "nobody")
+
+
+def test_json_has_everything_and_no_number_that_json_lacks(store: FileStore) -> None:
+    found = json.loads(json.dumps(as_json(compared(store, "first", "second", "half")), allow_nan=False))
+    assert [run["run_id"] for run in found["runs"]] == ["first", "second", "half"]
+    assert found["runs"][0]["state"] == "stopped" or found["runs"][0]["state"] == "finished"
+    assert found["settings"]["differing"]["learning.learning_rate"]["second"] == "0.5"
+    assert found["pairs"][0]["changes"][0]["found"]["problems"] == 8
+    assert found["runs"][0]["best"][0]["line"] and found["costs"][0]["name"] == "generations counted"
+
+
+def test_tables_for_the_terminal_write_hidden_characters_out(tmp_path: Path) -> None:
+    from rich.console import Console
+
+    store = FileStore(tmp_path)
+    compared_runs.build(store, "first", 1, {0: lambda number: True})
+    with hold(store, "hostile") as epoch:
+        run = Run(store, "hostile", epoch)
+        run.describe({"generations": 1, "model": {"name": HOSTILE}, "[red]key[/red]": HOSTILE}, {"code": HOSTILE}, {})
+        row = {"name": "solve.rate", "value": 0.5, "member_id": None, "role": None, "kind": None}
+        run.commit("update", 0, [], [run.write_table(0, "metrics", tables.table([row], tables.METRICS))])
+    console = Console(width=200, record=True, file=(tmp_path / "out").open("w", encoding="utf-8"), highlight=False)
+    for block in blocks(compared(store, "first", "hostile")):
+        console.print(block)
+    text = console.export_text()
+    assert "\x1b" not in text and "\u202e" not in text and "\\x1b[31mred\\u202e" in "".join(text.split("\n"))
+    assert "[red]key[/red]" in text and "paired by problem" not in text and "benchmark" in text.lower()
+
+
+def test_a_curve_as_bars() -> None:
+    assert bars([0.0, 1.0]) == "▁█" and bars([2.0]) == "▁" and bars([1.0, 1.0]) == "▁▁"
+    assert len(bars([float(number) for number in range(1000)])) == 16

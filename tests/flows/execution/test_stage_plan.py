@@ -1,0 +1,59 @@
+"""The plan's seconds of each stage: what grows with the work, what more cards shorten, and what holds a stage back."""
+
+import pytest
+
+from flows.config import load
+from flows.execution.decoder_shape import KNOWN
+from flows.execution.stage_plan import CARDS, TWO_CORES, StageTime, generation_seconds, spread, stage_times, workload
+
+SHAPE = KNOWN["Qwen2.5-Coder-7B"]
+LARGE = CARDS[-1]
+
+
+def times(cards: int, share: float = 0.125, **settings: object) -> dict[str, StageTime]:
+    config = spread(load("paper", [f"{key.replace('__', '.')}={value}" for key, value in settings.items()]), cards)
+    return {time.stage: time for time in stage_times(config, SHAPE, LARGE, cards, share)}
+
+
+def test_the_work_of_a_paper_generation() -> None:
+    work = workload(load("paper", []), 0.125)
+    assert (work.proposals, work.attempts, work.groups) == (768, 6144, 192)
+    assert work.generated == pytest.approx((768 + 6144) * 1012)
+    assert work.trained - work.generated == 192 * work.asked + 768 * work.posed
+
+
+def test_more_cards_never_take_longer() -> None:
+    seconds = [generation_seconds(list(times(cards).values())) for cards in (1, 2, 8, 64, 512)]
+    assert seconds == sorted(seconds, reverse=True) and seconds[1] < 0.7 * seconds[0]
+
+
+def test_a_rollout_on_many_cards_waits_for_its_longest_completion() -> None:
+    assert times(1)["solve"].limit != "longest completion"
+    assert times(512)["solve"].limit == "longest completion"
+    longest = load("paper", []).solve.max_new_tokens
+    weights = 2 * SHAPE.parameters / LARGE.bandwidth
+    assert times(512)["solve"].seconds > longest * (weights + LARGE.step)
+
+
+def test_an_update_has_no_more_parts_than_adapters() -> None:
+    eight, many = times(8)["update"], times(64)["update"]
+    assert many.limit in ("adapter groups", "store") and many.seconds == pytest.approx(eight.seconds)
+
+
+def test_recomputation_costs_half_of_an_update_again() -> None:
+    kept = times(1, learning__gradient_checkpointing="false")["update"].seconds
+    again = times(1)["update"].seconds
+    assert 1.3 < again / kept < 1.5
+
+
+def test_programs_wait_for_containers_not_for_cards() -> None:
+    assert times(1)["grade"].seconds == times(64)["grade"].seconds
+    assert times(1, sandbox__containers=64)["grade"].seconds < 0.2 * times(1)["grade"].seconds
+
+
+def test_a_measured_generation_of_the_small_model_on_two_cores() -> None:
+    """docs/first-real-run.md: propose 32 s, solve 37 s, update 52 s in bfloat16; the plan is within a factor of 2.5 of each."""
+    config, small = load("laptop", []), KNOWN["Qwen2.5-Coder-0.5B"]
+    found = {time.stage: time.seconds for time in stage_times(config, small, TWO_CORES["bfloat16"], 1, 0.125)}
+    for stage, measured in {"propose": 32, "solve": 37, "update": 52}.items():
+        assert measured / 2.5 < found[stage] < 2.5 * measured, (stage, found[stage])

@@ -1,0 +1,313 @@
+"""The cost of a run agrees with its manifests and tables; what is estimated, unpriced, borrowed or not recorded is said."""
+
+import json
+import math
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from fastapi.testclient import TestClient
+from prometheus_client.parser import text_string_to_metric_families
+
+from flows.browser.app import make_app
+from flows.cli import main
+from flows.config import ConfigError, RunConfig, dump
+from flows.monitoring.cost import PointCost, run_cost
+from flows.monitoring.cost_text import NOT_COUNTED, cost_line, money_text, point_text, remarks
+from flows.monitoring.prices import of_machine
+from flows.monitoring.spending import Spent, spent
+from flows.monitoring.status import status
+from flows.notes.note_data import NoteBuilder
+from flows.notes.note_writer import written
+from flows.report.report import report
+from flows.run.fork import fork
+from flows.run.lease import hold
+from flows.run.manifest import Manifest
+from flows.run.run import Run
+from flows.settings import Cost
+from flows.store.file_store import FileStore
+from stages.core import tables
+from tests.support import example_run
+from tests.support.report_run import made
+
+HOSTILE = '<b>x</b>"\\\x1b'
+CLOCK = {
+    "seconds": 36.0,
+    "host": "one",
+    "tokens": {"prompt": 10, "generated": 20},
+    "watts": 100.0,
+    "price": {"machine_hour": 2.0, "kwh": 0.5, "currency": HOSTILE},
+}
+
+
+def with_clocks(root: Path, run_id: str, more: dict) -> None:
+    """Change the clock of every stage of a run, which no digest covers. Each stage begins when the one before has ended."""
+    for number, path in enumerate(sorted((root / run_id).rglob("*.json"))):
+        found = json.loads(path.read_text())
+        if "stage" in found:
+            path.unlink()
+            path.write_text(json.dumps(found | {"clock": {"started": 100.0 * number} | more}))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileStore:
+    """A run of two generations, every stage of which took 36 s."""
+    files = FileStore(tmp_path)
+    with hold(files, "r") as epoch:
+        example_run.build(Run(files, "r", epoch), 2)
+    with_clocks(tmp_path, "r", CLOCK)
+    return files
+
+
+@pytest.fixture(autouse=True)
+def no_prices_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in Cost.model_fields:
+        monkeypatch.delenv(f"POPULORA_COST_{name.upper()}", raising=False)
+
+
+def clock(started: float | None = None, seconds: float = 10.0, host: str = "one", **more: object) -> Manifest:
+    """The manifest of a step with this clock."""
+    when = {} if started is None else {"started": started}
+    return Manifest("r", 0, "solve", "", (), (), clock={"seconds": seconds, "host": host} | when | more)
+
+
+# --- sums -----------------------------------------------------------------------------------------------------------------------
+
+
+def test_sums_agree_with_the_manifests(store: FileStore) -> None:
+    run = Run(store, "r")
+    cost, steps = run_cost(run), [*run.history.walk()]
+    assert len(steps) == 1 + 2 * 9
+    used = cost.total
+    assert used.seconds == used.machine_seconds == pytest.approx(36 * len(steps))
+    assert (used.prompt_tokens, used.generated_tokens) == (10 * len(steps), 20 * len(steps))
+    assert used.joules == {"estimate": pytest.approx(3600 * len(steps))} and used.energy_source == "estimated"
+    assert used.money == {HOSTILE: pytest.approx(len(steps) * (0.02 + 0.001 * 0.5))}
+    by_stage = sum(cost.stages.values(), Spent())
+    by_generation = sum((one.total for one in cost.generations), Spent())
+    assert by_stage.money == pytest.approx(dict(used.money)) == by_generation.money
+    assert [one.generation for one in cost.generations] == [None, 0, 1] and all(one.done for one in cost.generations)
+    assert set(cost.stages) == {"start", *(step.stage for step in steps)}
+
+
+def test_a_run_of_an_older_version_has_seconds_and_the_tokens_of_its_metrics(tmp_path: Path) -> None:
+    with made(tmp_path, "old", 2, until="grade") as run:
+        cost = run_cost(run)
+        completions = run.read_table(0, "rollouts")["completion_ids"].to_pylist()
+        seconds = sum(step.clock["seconds"] for step in run.history.walk())
+    used = cost.total
+    assert used.seconds == used.machine_seconds == pytest.approx(seconds)
+    assert cost.generations[1].stages["solve"].generated_tokens == sum(map(len, completions))
+    assert (used.prompt_tokens, used.joules, used.money) == (None, {}, {})
+    assert not cost.generations[-1].done and "grade" in cost.generations[-1].stages
+    assert [text.split(":")[0] for text in remarks(cost)] == ["No energy", "No money", "Not counted"]
+    assert "No energy" not in cost_line(used) and "money" not in cost_line(used)
+
+
+def test_a_resumed_run_counts_no_stage_twice(store: FileStore) -> None:
+    before = run_cost(Run(store, "r")).total
+    with hold(store, "r") as epoch:
+        run = Run(store, "r", epoch)
+        matches = run.manifest("match", 0)
+        assert matches is not None
+        run.commit("match", 0, [], matches.outputs, clock={"seconds": 999.0})  # another attempt, too late
+        again = example_run.CONFIG
+        run.describe(dump(again), {}, {"started": 2.0})
+    assert run_cost(Run(store, "r")).total == before
+
+
+def test_a_fork_does_not_pay_again_for_what_it_shares(store: FileStore) -> None:
+    with hold(store, "r") as epoch:
+        fork(Run(store, "r", epoch), "child", 0, [], lambda config: {}, {})
+    with hold(store, "child") as epoch:
+        run = Run(store, "child", epoch)
+        example_run.one_generation(run, example_run.population_of(run, 0), 1, last=True)
+    with_clocks(store.root, "child", CLOCK)
+    cost = run_cost(Run(store, "child"))
+    assert [set(one.origins.values()) for one in cost.generations] == [{"r"}, {"r"}, set()]
+    assert list(cost.by_generation) == [1] and cost.parents == ["r"]
+    assert (cost.total.seconds, cost.inherited.seconds) == (36 * 9, 36 * 10)
+    assert any(text.startswith("Taken over from r and not counted again") for text in remarks(cost))
+
+
+# --- one machine, several steps -------------------------------------------------------------------------------------------------
+
+
+def test_parts_on_the_cards_of_one_machine_pay_its_hour_once() -> None:
+    price = {"machine_hour": 36.0, "kwh": 0.0, "currency": "EUR"}
+    parts = [
+        clock(0.0, 10.0, energy={"cards": {"a": 1000.0}, "processor": {"package-0": 500.0}}, price=price),
+        clock(5.0, 10.0, energy={"cards": {"b": 2000.0}, "processor": {"package-0": 500.0}}, price=price),
+    ]
+    used = spent(parts, Cost())
+    assert (used.seconds, used.machine_seconds) == (20.0, 15.0)
+    assert used.money == {"EUR": pytest.approx(0.15)}
+    assert used.joules == {"cards": pytest.approx(3000.0), "processor": pytest.approx(750.0)}, "one counter, 50 W for 15 s"
+    assert used.energy_source == "measured" and used.energy_seconds == 15.0
+
+
+def test_two_machines_pay_twice_and_a_gap_is_free() -> None:
+    price = {"machine_hour": 36.0, "kwh": 0.0, "currency": "EUR"}
+    used = spent([clock(0.0, host="one", price=price), clock(0.0, host="two", price=price)], Cost())
+    assert used.machine_seconds == 20.0 and used.money == {"EUR": pytest.approx(0.2)}
+    assert spent([clock(0.0), clock(50.0)], Cost()).machine_seconds == 20.0
+    assert spent([clock(), clock()], Cost()).machine_seconds == 20.0, "without a start, nothing says that they overlap"
+
+
+def test_what_is_measured_and_what_is_estimated() -> None:
+    cards = {"energy": {"cards": {"a": 1000.0}}}
+    assert spent([clock(0.0, **cards)], Cost()).energy_source == "measured"
+    assert spent([clock(0.0, **cards, watts=50.0)], Cost()).joules == {"cards": 1000.0, "estimate": 500.0}
+    assert spent([clock(0.0, **cards, watts=50.0)], Cost()).energy_source == "partly estimated"
+    assert spent([clock(0.0)], Cost(watts=50.0)).energy_source == "estimated"
+    assert spent([clock(0.0, energy={"processor": {"p": 9.0}})], Cost(watts=50.0)).joules == {"processor": pytest.approx(9.0)}
+    assert spent([clock(0.0)], Cost()).kwh is None
+    half = spent([clock(0.0, watts=50.0), clock(20.0)], Cost())
+    assert (half.energy_seconds, half.machine_seconds) == (10.0, 20.0)
+
+
+# --- prices ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_recorded_price_comes_first_and_other_prices_replace_all(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POPULORA_COST_MACHINE_HOUR", "1000")
+    monkeypatch.setenv("POPULORA_COST_CURRENCY", "EUR")
+    run = Run(store, "r")
+    assert list(run_cost(run).total.money) == [HOSTILE]
+    used = run_cost(run, Cost(machine_hour=10, currency="USD")).total
+    assert used.money == {"USD": pytest.approx(19 * 0.1)} and used.joules == {"estimate": pytest.approx(19 * 3600)}
+    assert run_cost(run, Cost(watts=50)).total.joules == {"estimate": pytest.approx(19 * 1800)}
+    with_clocks(store.root, "r", {"seconds": 36.0, "host": "one"})
+    assert run_cost(Run(store, "r")).total.money == {"EUR": pytest.approx(19 * 10.0)}, "nothing recorded: this machine's price"
+
+
+def test_a_machines_own_price_goes_over_the_runs() -> None:
+    own = {"POPULORA_COST_MACHINE_HOUR": "3.5", "POPULORA_COST_WATTS": "", "PATH": "x"}
+    assert of_machine(Cost(machine_hour=1, currency="EUR", watts=9), own) == Cost(machine_hour=3.5, currency="EUR", watts=9)
+    for text in ("x", "-1"):
+        with pytest.raises(ConfigError, match=rf"^POPULORA_COST_KWH={text}: Input should be"):
+            of_machine(Cost(), {"POPULORA_COST_KWH": text})
+
+
+def test_a_price_changes_neither_the_runs_identity_nor_its_configuration(tmp_path: Path) -> None:
+    heads = []
+    for name, price in (("a", 0.0), ("b", 7.5)):
+        config = RunConfig.model_validate(dump(example_run.CONFIG) | {"cost": {"machine_hour": price}})
+        files = FileStore(tmp_path / name)
+        with hold(files, "r") as epoch:
+            run = example_run.build(Run(files, "r", epoch), 1, config)
+            heads.append(run.history.head())
+            described = run.history.description()
+        assert described is not None and "cost" not in described["config"]
+    assert heads[0] == heads[1]
+    assert described["clock"]["cost"]["machine_hour"] == 7.5
+
+
+# --- a point gained -------------------------------------------------------------------------------------------------------------
+
+
+def answers(right: int, problems: int = 200) -> pa.Table:
+    """Greedy answers of one member, so many of them right."""
+    row = {"suite": "probe-dev", "member_id": "s0", "kind": "deduction", "band": 1, "attempt": 0, "greedy": True}
+    row |= {"adapter_id": "s0", "adapter_sha256": "0", "text": "", "status": "correct", "answer": "1"}
+    rows = [row | {"problem_id": f"p{number}", "correct": number < right} for number in range(problems)]
+    return tables.table(rows, tables.ANSWERS)
+
+
+def score(run: Run, who: str, right: int, suite: str = "probe-dev", problems: int = 200) -> None:
+    folder = f"{suite}/asked/{who}"
+    ref = run.write_table_at(f"benchmarks/{folder}/answers.parquet", answers(right, problems), tables.ANSWERS)
+    run.commit_benchmark(folder, [], [ref], {}, {}, {})
+
+
+def test_a_point_costs_the_training_between_two_scores(store: FileStore) -> None:
+    run = Run(store, "r")
+    score(run, "generation=0000-n0-k0", 20)
+    assert run_cost(run).points == (), "one score is no gain"
+    score(run, "start-n0-k0", 0)
+    score(run, "generation=0001-n0-k0", 40)
+    score(run, "generation=0001-n9-k0", 3, problems=9)  # another request
+    score(run, "s0-g0001-n0-k0", 50)  # adapters by name
+    (point,) = run_cost(run).points
+    assert (point.suite, point.first, point.last, point.problems) == ("probe-dev", -1, 1, 200)
+    error = 100 * math.sqrt(0.2 * 0.8 / 199)
+    assert point.gain == pytest.approx(20.0) and point.stderr == pytest.approx(error)
+    assert point.spent.seconds == 36 * 18, "both generations, without the start"
+    each = point.of_a_point(point.spent.machine_seconds)
+    assert each == (pytest.approx(36 * 18 / 20), pytest.approx(36 * 18 / 20 * error / 20))
+    said = point_text(point)
+    assert said.startswith("probe-dev: +20.00 ± 2.84 points from the start to generation 1 (200 problems); a point cost ")
+    assert "Wh (estimated)" in said and "\x1b" not in said
+
+
+def test_a_gain_within_its_error_has_no_price(store: FileStore) -> None:
+    run = Run(store, "r")
+    score(run, "start-n0-k0", 20)
+    score(run, "generation=0001-n0-k0", 21)
+    (point,) = run_cost(run).points
+    assert point.gain > 0 and not point.sure and point.of_a_point(1.0) is None
+    assert point_text(point).endswith("no cost of a point: the gain is within its error (95 %)")
+    worse = PointCost("probe-dev", 0, 1, -3.0, 0.1, 200, Spent())
+    assert not worse.sure
+    score(run, "generation=0001-x", 21, problems=7)
+    score(run, "start-x", 20)
+    assert len(run_cost(run).points) == 1, "other problems are not compared"
+
+
+# --- where it is shown ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_page_shows_it_and_escapes_the_currency(store: FileStore, tmp_path: Path) -> None:
+    run = Run(store, "r")
+    score(run, "start-n0-k0", 0)
+    score(run, "generation=0001-n0-k0", 40)
+    shown = "&lt;b&gt;x&lt;/b&gt;"
+    with TestClient(make_app(str(store.root)), base_url="http://127.0.0.1") as pages:
+        for address in ("/runs/r", "/runs/r/generations/1", "/runs/r/generations/start"):
+            text = pages.get(address).text
+            assert shown in text and HOSTILE not in text and "<b>x" not in text and "Wh (estimated)" in text, address
+        metrics = pages.get("/metrics").text
+    found = {
+        (
+            one.name,
+            one.labels.get("stage"),
+            one.labels.get("currency") or one.labels.get("source") or one.labels.get("kind"),
+        ): one.value
+        for family in text_string_to_metric_families(metrics)
+        for one in family.samples
+    }
+    assert found["populora_machine_seconds_total", "solve", None] == 72.0
+    assert found["populora_cost_tokens_total", "solve", "generated"] == 40
+    assert found["populora_energy_joules_total", "solve", "estimate"] == pytest.approx(7200.0)
+    assert found["populora_money_total", "solve", HOSTILE] == pytest.approx(0.041)
+    page = report(run, tmp_path / "report.html").read_text()
+    assert shown in page and HOSTILE not in page and "<b>x" not in page and NOT_COUNTED in page
+    notes = written(NoteBuilder(run, 2), 1)
+    assert r"\<b\>x\</b\>" in notes.generation and r"\<b\>x\</b\>" in notes.run
+    assert HOSTILE not in notes.generation + notes.run
+    assert "\ncost       11 min of machine time, 380 tokens generated, 19.00 Wh (estimated), 0.39 " in status(run)
+    assert "\x1b" not in status(run) + money_text({HOSTILE: 1.0})
+
+
+def test_the_command_prints_tables_and_json(store: FileStore, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["cost", "r", "--store", str(store.root)]
+    assert main(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["machine", "time", "prompt", "tokens", "generated", "trained", "energy", "money"]
+    assert [text.split()[0] for text in lines[1:12]] == [
+        *("start", "match", "propose", "verify", "solve", "grade", "reward", "update", "rate", "evolve", "total"),
+    ]
+    assert main([*arguments, "--by", "generation", "--set", "machine_hour=100", "--set", "currency=EUR"]) == 0
+    told = capsys.readouterr().out
+    assert "\ngeneration 1 " in told and "19.00 EUR" in told and HOSTILE not in told
+    assert main([*arguments, "--generation", "0"]) == 0
+    told = capsys.readouterr().out
+    assert told.splitlines()[1].startswith("match ") and "\nstart " not in told
+    assert main([*arguments, "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert values["total"]["energy"] == "estimated" and values["total"]["money"][HOSTILE] == pytest.approx(0.3895)
+    assert [one["generation"] for one in values["generations"]] == [None, 0, 1] and values["points"] == []
+    assert main([*arguments, "--generation", "9"]) == 2
+    assert capsys.readouterr().err == "populora: run r has no generation 9\n"
+    assert main([*arguments, "--set", "machine_hour=dear"]) == 2
+    assert capsys.readouterr().err.startswith("populora: cost.machine_hour: ")

@@ -1,0 +1,50 @@
+"""Time left, from manifests' clocks and the reading of the running step."""
+
+import pytest
+
+from flows.monitoring.meter import Reading
+from flows.monitoring.time_left import TimeLeft, elapsed, time_left, usual_seconds
+from flows.monitoring.working import Step
+from flows.run.manifest import Manifest
+from flows.stages import REQUIRED
+
+USUAL = dict.fromkeys(REQUIRED, 10.0) | {"benchmark": 4.0}
+
+
+def manifest(stage, **clock):
+    return Manifest("run", 0, stage, "", (), (), {}, {}, clock)
+
+
+def test_parts_at_the_same_time_count_once_and_a_break_does_not_count():
+    together = [manifest("solve.parts/00", started=100.0, seconds=10.0), manifest("solve.parts/01", started=101.0, seconds=12.0)]
+    assert elapsed([*together, manifest("solve", started=113.5, seconds=1.0)]) == {"solve": 14.5}
+    apart = [manifest("update.parts/00", started=100.0, seconds=10.0), manifest("update", started=9000.0, seconds=2.0)]
+    assert elapsed(apart) == {"update": 12.0}
+    assert elapsed([manifest("match", seconds=0.5), manifest("rate")]) == {"match": 0.5, "rate": 0.0}
+
+
+def test_usual_is_the_median_and_of_the_optional_benchmark_the_mean():
+    history = [{"match": 1.0, "solve": seconds} for seconds in (5.0, 6.0, 50.0)]
+    history[0]["benchmark"] = 9.0
+    assert usual_seconds(history) == {"match": 1.0, "solve": 6.0, "benchmark": 3.0}
+    assert usual_seconds([]) == {}
+
+
+def test_a_reading_of_the_whole_stage_is_believed_first():
+    reading = Reading((("completions", 1.0, 4.0),), 0, None, 33.0, "completions")
+    found = time_left("evolve", 2, 4, [Step("evolve", 2, None, 5.0, reading)], 0.0, USUAL)
+    assert found == TimeLeft(33.0, 33.0, 33.0 + 94.0)
+
+
+@pytest.mark.parametrize(
+    ("stage", "seconds", "done", "left"),
+    [("evolve", 4.0, 0.0, (6.0, 6.0, 100.0)), ("evolve", 40.0, 0.0, (0.0, 0.0, 94.0)), ("rate", 1.0, 2.0, (7.0, 21.0, 115.0))],
+)
+def test_without_one_it_is_what_the_stage_usually_takes(stage, seconds, done, left):
+    assert time_left(stage, 2, 4, [Step(stage, 2, None, seconds)], done, USUAL) == TimeLeft(*left)
+
+
+def test_before_the_first_generation_is_complete_only_the_step_is_known():
+    reading = Reading((("completions", 1.0, 4.0),), 0, None, 33.0, "completions")
+    assert time_left("solve", 0, 4, [Step("solve", 0, None, 5.0, reading)], 0.0, {}) == TimeLeft(33.0)
+    assert time_left("start", None, 4, [], 0.0, {}) == TimeLeft()

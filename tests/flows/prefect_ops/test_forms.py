@@ -1,0 +1,139 @@
+"""The forms offer what the store holds, and refuse what it does not."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect.client.orchestration import get_client
+from prefect.exceptions import PrefectHTTPStatusError
+from prefect.utilities.callables import parameter_schema
+from prefect.utilities.schema_tools import validation
+
+from flows.benchmarks.suite_data import suite_names
+from flows.prefect_ops import deployments
+from flows.prefect_ops.forms import FORMS, Catalogue, Forms, Offer, offering
+from flows.run.lease import hold
+from flows.run.run import Run
+from flows.stages import STAGE_NAMES
+from flows.storage import open_store
+from tests.support import example_run
+
+OFFERS = [
+    Offer("new", 2.0, (0, 1), ("t0-g0001", "s0-g0001")),
+    Offer("old", 1.0, (0, 1, 2, 3), ("t0-g0003",)),
+    Offer("begun", 0.0, (), ()),
+]
+
+
+def form(name: str, offers: list[Offer] = OFFERS) -> dict[str, Any]:
+    return offering(parameter_schema(FORMS[name]).model_dump(), offers, "/store")
+
+
+def refused(name: str, values: dict[str, Any]) -> str:
+    try:
+        validation.validate(values, form(name), raise_on_error=True)  # type: ignore[arg-type]
+    except validation.ValidationError as error:
+        return str(error)
+    return ""
+
+
+def test_runs_generations_stages_suites_and_members_are_offered() -> None:
+    restart, member, compare = (form(name)["properties"] for name in ("restart", "benchmark-member", "compare"))
+    assert restart["run_id"]["enum"] == ["new", "old", "begun"]
+    assert restart["generation"]["enum"] == [3, 2, 1, 0] and form("fork")["properties"]["generation"]["enum"][-1] == -1
+    assert "new: 0 to 1; old: 0 to 3." in restart["generation"]["description"]
+    assert restart["stage"]["enum"] == list(STAGE_NAMES)
+    assert member["suites"]["items"]["enum"] == suite_names()
+    assert "new: t0-g0001, s0-g0001" in member["adapter"]["description"]
+    assert compare["runs"]["items"]["enum"] == ["new", "old", "begun"]
+
+
+def test_every_field_has_a_title_and_says_what_it_is() -> None:
+    for name in FORMS:
+        for field, found in form(name)["properties"].items():
+            assert found["title"][:1].isupper() and found.get("description"), (name, field)
+
+
+def test_a_large_store_is_described_in_part_and_many_generations_are_bounded() -> None:
+    many = [Offer(f"r{number}", 0.0, tuple(range(900)), ("s0-start",)) for number in range(40)]
+    generation = form("fork", many)["properties"]["generation"]
+    assert "enum" not in generation and generation["maximum"] == 899
+    assert generation["description"].count("0 to 899") == 12 and "and 28 more runs" in generation["description"]
+
+
+def test_an_empty_store_has_forms_too() -> None:
+    assert "enum" not in form("fork", [])["properties"]["run_id"]
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("fork", {"run_id": "nobody", "new_run_id": "x", "generation": 1, "store": "/store"}),
+        ("fork", {"run_id": "new", "new_run_id": "../x", "generation": 1, "store": "/store"}),
+        ("fork", {"run_id": "new", "new_run_id": "x", "generation": 9, "store": "/store"}),
+        ("fork", {"run_id": "new", "new_run_id": "x", "generation": 1, "store": "/etc"}),
+        ("fork", {"run_id": "new", "new_run_id": "x", "generation": 1, "store": "s3://other/bucket"}),
+        ("restart", {"run_id": "new", "new_run_id": "x", "generation": 1, "stage": "slove", "store": "/store"}),
+        ("restart", {"run_id": "new", "new_run_id": "x", "generation": -1, "stage": "solve", "store": "/store"}),
+        ("benchmark-member", {"run_id": "new", "adapter": "../x", "store": "/store"}),
+        ("benchmark-member", {"run_id": "new", "adapter": "t0-start", "suites": ["/etc/passwd"], "store": "/store"}),
+        ("compare", {"runs": ["new"], "store": "/store"}),
+        ("compare", {"runs": ["new", "../old"], "store": "/store"}),
+    ],
+)
+def test_a_form_takes_nothing_else(name: str, values: dict[str, Any]) -> None:
+    assert "\n" not in (said := refused(name, values)) and said
+
+
+def test_a_form_takes_what_it_offers() -> None:
+    assert not refused("fork", {"run_id": "old", "new_run_id": "x", "generation": -1, "store": "/store"})
+    assert not refused("restart", {"run_id": "old", "new_run_id": "x", "generation": 3, "stage": "solve", "store": "/store"})
+    assert not refused("benchmark-member", {"run_id": "old", "adapter": "t0-g0003", "suites": ["probe-dev"], "store": "/store"})
+    assert not refused("compare", {"runs": ["old", "new"], "store": "/store"})
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Path]:
+    with hold(open_store(str(tmp_path)), "first") as epoch:
+        example_run.build(Run(open_store(str(tmp_path)), "first", epoch), 1)
+    return tmp_path
+
+
+def test_what_the_store_holds_is_found(store: Path) -> None:
+    (store / "Not A Run").mkdir()
+    (store / "broken").mkdir()
+    (store / "broken" / "run.json").write_text("{")
+    catalogue = Catalogue()
+    (found,) = catalogue.offers(open_store(str(store)))
+    assert (found.run_id, found.generations) == ("first", (0,)) and set(found.members) >= {"t0-g0000", "s0-g0000"}
+    with hold(open_store(str(store)), "second") as epoch:
+        example_run.build(Run(open_store(str(store)), "second", epoch), 0)
+    assert {one.run_id: one.members for one in catalogue.offers(open_store(str(store)))} == {"first": found.members, "second": ()}
+
+
+@pytest.mark.flow
+def test_forms_follow_the_store_and_the_server_refuses_by_them(store: Path) -> None:
+    deployments.deploy(str(store))
+    with get_client(sync_client=True) as client:
+
+        def start(run_id: str) -> Any:
+            served = client.read_deployment_by_name("fork/fork")
+            values = {"run_id": run_id, "new_run_id": "x", "generation": -1, "store": str(store)}
+            return client.create_flow_run_from_deployment(served.id, parameters=values)
+
+        assert client.read_deployment_by_name("compare/compare").parameter_openapi_schema["properties"]["runs"]["items"][
+            "enum"
+        ] == ["first"]
+        forms = Forms()
+        assert forms.refresh() == []
+        with pytest.raises(PrefectHTTPStatusError) as refused_by:
+            start("second")
+        assert refused_by.value.response.status_code in (409, 422)
+        with hold(open_store(str(store)), "second") as epoch:
+            example_run.build(Run(open_store(str(store)), "second", epoch), 0)
+        assert sorted(forms.refresh()) == sorted(FORMS)
+        made = start("second")
+        client.delete_flow_run(made.id)
+        served = client.read_deployment_by_name("fork/fork")
+        assert served.enforce_parameter_schema and served.tags == ["populora"] and served.work_queue_name == "jobs"

@@ -1,0 +1,119 @@
+"""A fork that begins inside a generation shares the stages before one, and nothing else of that generation."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flows.audit.fsck import fsck
+from flows.config import ConfigError
+from flows.run.fork import fork, point
+from flows.run.lease import hold
+from flows.run.manifest import place_of
+from flows.run.resume import first_generation
+from flows.run.retention import RetentionPolicy, pinned, retire
+from flows.run.run import Run
+from flows.stages import REQUIRED, STAGE_NAMES
+from flows.storage import StoreRefused, open_store
+from tests.support import example_run
+
+CONFIG = example_run.CONFIG.model_copy(update={"generations": 9})
+CLOCK = {"host": "here"}
+
+
+def versions(_config: object) -> dict[str, str]:
+    return {"code": "x"}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole")
+    with hold(open_store(str(folder)), "smoke") as epoch:
+        example_run.build(Run(open_store(str(folder)), "smoke", epoch), 3, CONFIG)
+    return folder
+
+
+@pytest.fixture
+def run(whole: Path, tmp_path: Path) -> Iterator[Run]:
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    store = open_store(str(tmp_path))
+    with hold(store, "smoke") as epoch:
+        yield Run(store, "smoke", epoch)
+
+
+@pytest.mark.parametrize("stage", STAGE_NAMES[1:])
+def test_the_stages_before_it_are_shared(run: Run, stage: str) -> None:
+    before = {uri: run.store.read(uri) for uri in run.store.list("smoke/")}
+    made = fork(run, "again", 1, [], versions, CLOCK, stage)
+    shared = [one.stage for one in made.history.of_generation(1)]
+    assert shared == [one for one in REQUIRED if STAGE_NAMES.index(one) < STAGE_NAMES.index(stage)]
+    assert made.history.of_generation(2) == [] and len(made.history.of_generation(0)) == len(run.history.of_generation(0))
+    assert [uri for uri in run.store.list("again/") if not uri.endswith(".json")] == [], "only manifests are copied"
+    assert first_generation(made) == 1
+    assert fsck(Run(run.store, "again")) == []
+    assert {uri: run.store.read(uri) for uri in run.store.list("smoke/")} == before, "nothing of the parent changes"
+    description = made.history.description()
+    assert description is not None and description["versions"]["forked_from"]["stage"] == stage
+
+
+def test_the_rest_of_the_generation_is_the_forks_own_and_its_settings_hold_for_it(run: Run) -> None:
+    made = fork(run, "again", 1, ["rating.draw_margin=0.3"], versions, CLOCK, "match")
+    assert made.history.of_generation(1) == [], "before the first stage is after the generation before"
+    description = made.history.description()
+    assert description is not None and description["versions"]["forked_from"] | {"head": ""} == {
+        "run": "smoke",
+        "generation": 0,
+        "head": "",
+    }
+    shared = fork(run, "later", 1, ["solve.trained_attempts=1"], versions, CLOCK, "reward")
+    assert fsck(Run(run.store, "later")) == [], "shared tables are checked by their maker's settings"
+    assert shared.read_table(1, "grades") == run.read_table(1, "grades")
+
+
+def test_what_it_stands_on_is_kept(run: Run) -> None:
+    fork(run, "again", 1, [], versions, CLOCK, "solve")
+    assert {"t0-g0000", "t1-g0000", "s0-g0000"} <= pinned(run)
+    retire(run, RetentionPolicy(newest=1, optimizer_every=99, adapter_every=99), CLOCK)
+    made = Run(run.store, "again")
+    assert fsck(made) == []
+    made.read_adapter("t0-g0000")
+    with pytest.raises(StoreRefused, match=r"cannot be forked from solve of generation 2: .* was retired"):
+        fork(run, "other", 2, [], versions, CLOCK, "solve")
+
+
+def test_after_a_shared_update_it_stands_on_the_updated_weights(run: Run) -> None:
+    fork(run, "again", 1, [], versions, CLOCK, "rate")
+    assert {"t0-g0001", "t1-g0001", "s0-g0001"} <= pinned(run)
+
+
+def test_one_killed_half_way_is_not_resumed_but_finished_by_the_same_command(run: Run) -> None:
+    fork(run, "again", 1, [], versions, CLOCK, "reward")
+    for stage in ("grade", "solve"):
+        run.store.delete(f"again/generation=0001/{stage}.json")
+    with hold(run.store, "again") as epoch, pytest.raises(StoreRefused, match="is an unfinished fork"):
+        first_generation(Run(run.store, "again", epoch))
+    made = fork(run, "again", 1, [], versions, CLOCK, "reward")
+    assert fsck(made) == [] and first_generation(made) == 1
+    with pytest.raises(StoreRefused, match="run again already exists"):
+        fork(run, "again", 1, [], versions, CLOCK, "solve")
+
+
+def test_points_that_make_no_sense_are_refused(run: Run) -> None:
+    for generation, stage, error in ((1, "slove", "did you mean solve"), (-1, "solve", "has no stages")):
+        with pytest.raises(ConfigError, match=error):
+            fork(run, "again", generation, [], versions, CLOCK, stage)
+    with pytest.raises(StoreRefused, match="has not finished generation 6"):
+        fork(run, "again", 7, [], versions, CLOCK, "solve")
+    run.remove("generation=0002/evolve.json")
+    run.remove("generation=0002/rate.json")
+    with pytest.raises(StoreRefused, match="has not finished rate of generation 2"):
+        fork(run, "again", 2, [], versions, CLOCK, "evolve")
+    assert run.store.list("again/", hidden=True) == []
+
+
+def test_the_first_stage_that_a_fork_computes() -> None:
+    assert point(3).place == place_of(4, "match") and point(3).whole == 3
+    assert point(3, "solve").place == place_of(3, "solve") and point(3, "solve").whole == 2
+    assert point(3, "match") == point(2)
+    assert point(0, "match") == point(-1)
