@@ -25,6 +25,7 @@ class IndexCheck:
 
     def __init__(self) -> None:
         self._made: list[_Made] = []
+        self._readable_since = 0  # all tables from this generation on could be read
 
     def problems(self, generation: int, manifest: Manifest | None, found: Mapping[str, pa.Table]) -> Iterator[tuple[str, str]]:
         """Yield (uri, problem) where the generation's segment is not what its tables say.
@@ -35,7 +36,7 @@ class IndexCheck:
         folder = folder_of(generation)
         tasks = found.get(f"{folder}/{TASKS}.parquet")
         if tasks is None:
-            self._made = []
+            self._made, self._readable_since = [], generation + 1
             return
         own = _Made(generation, generation + 1, keys_of(tasks), rows_of(tasks))
         begin = None if manifest is None else manifest.counts.get(BEGIN)
@@ -45,6 +46,8 @@ class IndexCheck:
         parts = [one for one in self._made if one.begin >= begin] + [own]
         if not _covers(parts, begin):
             self._made.append(own)
+            if begin >= self._readable_since:
+                yield f"{folder}/{KEYS}.parquet", f"its segment begins at generation {begin}, inside an earlier segment"
             return
         made = _Made(begin, own.end, joined_keys([one.keys for one in parts]), joined_rows([one.rows for one in parts]))
         self._made = [one for one in self._made if one.begin < begin] + [made]

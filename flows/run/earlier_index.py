@@ -99,8 +99,8 @@ def write_segment(io: StageIO, tasks: pa.Table) -> None:
     if _began_without(run, io.generation):
         return
     before, begin = segments(run, 0, io.generation), natural_begin(end)
-    if begin and segment_before(run, begin).indexed is None:
-        begin = 0
+    if begin and (segment_before(run, begin).indexed is None or begin not in {io.generation, *(one.begin for one in before)}):
+        begin = 0  # an older version verified some of these generations: what it left without an index is covered here
     parts = [segment for segment in before if segment.begin >= begin]
     io.use(ref for segment in parts for ref in dict.fromkeys((segment.keys_ref, segment.rows_ref)))
     io.write_table(KEYS, joined_keys([*(segment.keys(run) for segment in parts), keys_of(tasks)]))
@@ -109,6 +109,8 @@ def write_segment(io: StageIO, tasks: pa.Table) -> None:
 
 
 def _began_without(run: Run, generation: int) -> bool:
-    """Return whether a version without an index has already built on this generation: what it wrote must come out the same."""
-    later = run.manifest("verify", generation + 1)
+    """Return whether a version without an index verified this generation or built on it: what it wrote must come out the same."""
+    own, later = run.manifest("verify", generation), run.manifest("verify", generation + 1)
+    if own is not None:
+        return BEGIN not in own.counts
     return later is not None and any(ref.uri == f"{folder_of(generation)}/{TASKS}.parquet" for ref in later.inputs)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.bench.growth import STEPS, Sizes, growth
+from flows.bench.growth import growth
+from flows.bench.growth_stages import STEPS, Sizes
 from flows.bench.storage import main
 from tests.support import s3_servers
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from flows.audit.fsck import fsck
+from flows.config import dump
 from flows.run import earlier_index
 from flows.run.earlier_index import BEGIN, segments
 from flows.run.earlier_reader import EarlierReader
@@ -19,7 +20,7 @@ from flows.run.retention import RetentionPolicy, retire
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
 from flows.storage import Damaged, open_store
-from stages.core.earlier_tasks import SeenTasks
+from stages.core.earlier_tasks import SeenTasks, keys_of, rows_of
 from tests.support import example_run
 
 CONFIG = example_run.CONFIG.model_copy(update={"generations": 9})
@@ -72,6 +73,22 @@ def test_the_first_generation_of_this_version_covers_a_run_that_began_without_an
     assert len(segments(runs["old"], 0, 5)) == 5
     assert [(one.begin, one.end) for one in segments(runs["mixed"], 0, 5)] == [(0, 5)], "computed once"
     assert seen(runs["mixed"], 6) == seen(runs["old"], 6) == from_the_tables(runs["new"], 6)
+
+
+def test_generations_that_an_older_version_verified_in_between_are_covered(tmp_path: Path) -> None:
+    """Two versions took turns: generations 8 and 9 have no index, 10 covers them all, and 11 may not begin inside that."""
+    config = example_run.CONFIG.model_copy(update={"generations": 13})
+    store = open_store(str(tmp_path))
+    with hold(store, "r") as epoch:
+        run = Run(store, "r", epoch)
+        run.describe(dump(config), {"base_model": "0" * 64}, example_run.CLOCK)
+        population = example_run.start(run)
+        for generation in range(12):
+            population = example_run.one_generation(run, population, generation, False, indexed=generation not in (8, 9))
+    run = Run(store, "r")
+    assert begins(run) == [0, 0, 2, 0, 4, 4, 6, 0, None, None, 0, 0]
+    assert all(seen(run, generation) == from_the_tables(run, generation) for generation in range(13))
+    assert fsck(Run(store, "r")) == []
 
 
 @pytest.mark.parametrize("name", ["new", "old", "mixed"])
@@ -192,6 +209,23 @@ def test_fsck_compares_the_index_with_the_tables(tmp_path: Path, monkeypatch: py
         ("generation=0001/earlier_rows.parquet", "it is not the index of the tasks of generations 0 to 1"),
         ("generation=0002/earlier_rows.parquet", "it is not the index of the tasks of generations 2 to 2"),
     ]
+
+
+def test_fsck_reports_a_segment_with_a_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gapped(io: StageIO, tasks: Any) -> None:
+        """Claim generations 1 and 2 and hold only 2, after a segment of 0 and 1."""
+        io.write_table("earlier_keys", keys_of(tasks))
+        io.write_table("earlier_rows", rows_of(tasks))
+        io.count(**{BEGIN: 1})
+
+    store = open_store(str(tmp_path))
+    with hold(store, "r") as epoch:
+        run = Run(store, "r", epoch)
+        population = example_run.population_of(example_run.build(run, 2), 1)
+        monkeypatch.setattr(example_run, "write_segment", gapped)
+        example_run.one_generation(run, population, 2, last=True)
+    (finding,) = fsck(Run(store, "r"))
+    assert finding.uri == "generation=0002/earlier_keys.parquet" and "inside an earlier segment" in finding.problem
 
 
 def test_what_was_made_from_a_damaged_table_includes_what_the_index_passed_on(runs: dict[str, Run], tmp_path: Path) -> None:
