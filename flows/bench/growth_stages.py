@@ -71,7 +71,7 @@ def _propose(stage: StageWork) -> None:
     matches = io.table("matches")
     io.adapters(matches["teacher_adapter_id"].to_pylist())
     teachers = matches["teacher_id"].to_pylist()
-    buffer = stage.earlier.stored(io).snapshots(16_384, teachers, False)[teachers[0]][Kind.DEDUCTION]
+    buffer = next(iter(stage.earlier.stored(io).snapshots(16_384, teachers, False)[teachers[0]].values()))
     rng = np.random.default_rng(io.generation)
     for place in rng.integers(len(buffer), size=stage.sizes.drawn):
         buffer[int(place)]
