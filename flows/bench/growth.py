@@ -58,7 +58,7 @@ def growth(url: str, points: Sequence[int], repeats: int = 1, sizes: Sizes = PAP
 def _lines(found: Iterator[tuple[int, str, Mapping[str, list[Cost]]]]) -> Iterator[Line]:
     for generation, process, costs in found:
         whole = [_added(turn) for turn in zip(*costs.values(), strict=True)]
-        for stage, turns in (costs | {"generation": whole}).items():
+        for stage, turns in {**costs, "generation": whole}.items():
             values = [statistics.median(column) for column in zip(*map(_values, turns), strict=True)]
             named = dict(zip(("requests", "bytes_read", "bytes_written"), (round(value) for value in values[:3]), strict=True))
             yield (

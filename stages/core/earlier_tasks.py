@@ -169,4 +169,5 @@ def _recent(keys: pa.Table) -> pa.Table:
 
 
 def _plain(table: pa.Table) -> list[Row]:
-    return table.select(tables.SEEDS.names).to_pylist()
+    rows: list[Row] = table.select(tables.SEEDS.names).to_pylist()
+    return rows
