@@ -17,8 +17,8 @@ from flows.benchmarks.schedule import members_at, panels, shared, write_panels
 from flows.benchmarks.score import probe_plan, score_members
 from flows.choices import choose
 from flows.config import ConfigError, RunConfig
+from flows.run.earlier_index import write_segment
 from flows.run.hub_models import check_files
-from flows.run.lineage import generation_of
 from flows.run.stage_io import StageIO
 from stages import evolve as evolution
 from stages import grade as grading
@@ -122,8 +122,8 @@ def propose(io: StageIO, config: RunConfig, backend: Backend) -> None:
 
 
 def verify(io: StageIO, config: RunConfig, backend: Backend) -> None:
-    """Run every proposal in the sandbox. All rows stay, each with a status."""
-    earlier = backend.earlier.tasks(io)
+    """Run every proposal in the sandbox. All rows stay, each with a status. Later generations find them by the index."""
+    earlier = backend.earlier.seen(io)
     tasks = verification.verify(
         io.table("proposals"),
         backend.sandbox(),
@@ -135,6 +135,7 @@ def verify(io: StageIO, config: RunConfig, backend: Backend) -> None:
         backend.progress,
     )
     io.write_table("tasks", tasks)
+    write_segment(io, tasks)
     io.version(sandbox=backend.walls())
 
 
@@ -313,7 +314,7 @@ def _digests(population: list[Member]) -> dict[str, str]:
 
 
 def _buffers(io: StageIO, config: RunConfig, backend: Backend, teachers: list[str]) -> dict[str, Any]:
-    return backend.earlier.tasks(io).snapshots(config.propose.buffer_size, teachers, config.propose.buffer == "own")
+    return backend.earlier.stored(io).snapshots(config.propose.buffer_size, teachers, config.propose.buffer == "own")
 
 
 def _replays(io: StageIO, config: RunConfig, backend: Backend, matches: pa.Table, tasks: pa.Table) -> dict[str, list[dict]]:
@@ -326,7 +327,7 @@ def _replays(io: StageIO, config: RunConfig, backend: Backend, matches: pa.Table
 def _replayed(io: StageIO, backend: Backend, rollouts: pa.Table, tasks: pa.Table) -> list[dict]:
     """Return the stored tasks among those attempted."""
     ids = set(rollouts["task_id"].to_pylist()) - set(tasks["task_id"].to_pylist())
-    return backend.earlier.replayed(io, ids, {generation_of(task_id) for task_id in ids}) if ids else []
+    return backend.earlier.stored(io).rows(ids) if ids else []
 
 
 def _groups(io: StageIO, config: RunConfig) -> pa.Table:
@@ -346,7 +347,7 @@ def _generation_metrics(io: StageIO, config: RunConfig, backend: Backend, parts:
     found = {name: io.table(name) for name in ("matches", *PLAYED)}
     steps = only(tables.join(parts, tables.METRICS), name="update.stepped")
     stepped = {row["member_id"]: row["value"] > 0 for row in steps.to_pylist()}
-    earlier = backend.earlier.tasks(io, seeds=False)
+    earlier = backend.earlier.seen(io, seeds=False)
     members = io.population()
     weights = {name: adapter.weights for name, adapter in io.adapters([member.adapter_id for member in members]).items()}
     scale = config.model.alpha / config.model.rank

@@ -6,7 +6,7 @@ a generation come from one snapshot of the buffer, so no teacher sees another's 
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
@@ -22,7 +22,7 @@ from stages.core.shards import WHOLE, Shard
 def propose(
     matches: pa.Table,
     digests: Mapping[str, str],
-    buffers: Mapping[str, Mapping[Kind, list[dict]]],
+    buffers: Mapping[str, Mapping[Kind, Sequence[dict]]],
     engine: Engine,
     style: PromptStyle,
     plan: ProposalPlan,

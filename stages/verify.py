@@ -10,10 +10,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import pyarrow as pa
 
 from stages.core import tables
-from stages.core.earlier_tasks import TaskKey
 from stages.core.judging.judge import TaskItem, TaskVerdict, judge_tasks
 from stages.core.judging.shapes import shapes, value_types
-from stages.core.method.buffer import task_key
+from stages.core.method.buffer import task_digest
 from stages.core.method.gates import GATES
 from stages.core.progress import Progress, counted, silent
 from stages.core.prompts.styles import Kind, PromptStyle, solver_prompt
@@ -25,7 +24,7 @@ def verify(
     proposals: pa.Table,
     sandbox: Sandbox,
     style: PromptStyle,
-    known: Collection[TaskKey],
+    known: Collection[str],
     probe_keys: Collection[str],
     gates: Sequence[str],
     fits: Callable[[str], bool],
@@ -33,8 +32,8 @@ def verify(
 ) -> pa.Table:
     """Return TASKS: one row per proposal, in order.
 
-    `known` are the keys of stored tasks and `gates` the names of the active gates. `fits` returns whether a student's prompt
-    leaves room for an answer; otherwise the status is `too_long`, which counts as invalid.
+    `known` are the digests of earlier tasks (`method.buffer.task_digest`), `gates` the names of the active gates. `fits` returns
+    whether a student's prompt leaves room for an answer; otherwise the status is `too_long`, which counts as invalid.
     """
     listed = proposals.to_pylist()
     readable = [row for row in listed if row["status"] == "parsed"]
@@ -43,14 +42,14 @@ def verify(
     judged = counted(judge_tasks(sandbox, items), "proposals", len(items), progress)
     with rows_named("proposals", ids):
         verdicts = dict(zip(ids, judged, strict=True))
-    seen: set[TaskKey] = set()
+    seen: set[str] = set()
     rows = []
     for proposal in listed:
         row = _row(proposal, verdicts.get(proposal["proposal_id"]))
         if row["status"] == "valid" and not fits(_posed(style, row)):
             row |= {"status": "too_long", "detail": "the student's prompt leaves no room for an answer"}
         if row["status"] == "valid":
-            key = task_key(row["kind"], row["program_key"], row["inputs"])
+            key = task_digest(row["kind"], row["program_key"], row["inputs"])
             row |= {
                 "duplicate": key in known or key in seen,
                 "probe_overlap": row["program_key"] in probe_keys,

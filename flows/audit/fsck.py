@@ -12,6 +12,7 @@ from itertools import chain
 import pyarrow as pa
 
 from flows.audit.fsck_advice import advice
+from flows.audit.index_check import IndexCheck
 from flows.audit.invariants import GenerationInputs, problems
 from flows.audit.replay_check import replay_problems
 from flows.backend import Backend
@@ -21,13 +22,14 @@ from flows.run.manifest import (
     Json,
     Ref,
     folder_of,
+    manifest_uri,
     read_json,
 )
 from flows.run.resume import mark_damaged
 from flows.run.run import SCHEMAS, Retired, Run
 from flows.run.scan import RunScan, check_chain, check_inputs, complete, dependents, survey_of
 from flows.storage import Damaged, NotStored, StoreRefused, decode_table
-from stages.core.earlier_tasks import EarlierTasks
+from stages.core.earlier_tasks import StoredTasks, rows_of
 from stages.core.lora.adapter_files import WEIGHTS_FILE
 from stages.core.method.rewards import RULES, Rule
 from stages.core.population import Member, population_after
@@ -87,15 +89,19 @@ def _check_contents(survey: RunScan, description: Json) -> None:
     digests = _digests(survey) if complete(survey) else None
     population: list[Member] | None = None
     stored: set[str] | None = None
-    earlier: EarlierTasks | None = None  # the tasks that replays are drawn from
+    earlier: StoredTasks | None = None  # the tasks that replays are drawn from
+    index = IndexCheck()
     for generation in (None, *survey.generations()):
         refs = [ref for _, manifest in survey.of(generation) for ref in manifest.outputs]
-        own = {name: table for uri, table in _sound_tables(survey, refs).items() if (name := _table_name(uri, generation))}
+        sound = _sound_tables(survey, refs)
+        own = {name: table for uri, table in sound.items() if (name := _table_name(uri, generation))}
         if generation is None:
             stored = set(own["seeds"]["task_id"].to_pylist()) if "seeds" in own else None
-            earlier = EarlierTasks(own["seeds"]) if "seeds" in own and replaying else None
+            earlier = StoredTasks(own["seeds"]) if "seeds" in own and replaying else None
             population = population_after(own["population"], OFFSPRING.empty_table(), -1) if "population" in own else None
             continue
+        for uri, problem in index.problems(generation, survey.manifests.get(manifest_uri("verify", generation)), sound):
+            survey.report(uri, problem, False)
         makers = {name: ref.origin for ref in refs if (name := _table_name(ref.uri, generation))}
         for maker in dict.fromkeys(makers.values()):  # two, if a fork begins inside the generation
             given = functions[maker]
@@ -107,7 +113,7 @@ def _check_contents(survey: RunScan, description: Json) -> None:
                     survey.report(f"{folder_of(generation)}/{name}.parquet", problem, False)
         stored = stored | _stored(own["tasks"]) if stored is not None and "tasks" in own else None
         if earlier is not None and "tasks" in own:
-            earlier.add(own["tasks"])
+            earlier.add(rows_of(own["tasks"]))
         else:
             earlier = None
         whole = "ratings" in own and "offspring" in own

@@ -7,12 +7,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flows.config import RunConfig
-from stages.core.earlier_tasks import EarlierTasks
+from stages.core.earlier_tasks import StoredTasks
 from stages.core.method.top_up import replay_id, replays
 
 
 def replay_problems(
-    found: Mapping[str, pa.Table], config: RunConfig, earlier: EarlierTasks, generation: int
+    found: Mapping[str, pa.Table], config: RunConfig, earlier: StoredTasks, generation: int
 ) -> Iterator[tuple[str, str]]:
     """Yield (table, problem) where the tasks posed again differ from those due, or are not attempted as often as configured.
 
@@ -34,7 +34,7 @@ def replay_problems(
             yield "rollouts", f"{problem}: {', '.join(listed[:3])}{more}"
 
 
-def _due(found: Mapping[str, pa.Table], config: RunConfig, earlier: EarlierTasks, generation: int) -> set[str]:
+def _due(found: Mapping[str, pa.Table], config: RunConfig, earlier: StoredTasks, generation: int) -> set[str]:
     rule, matches = config.propose, found["matches"]
     known = pc.is_in(found["tasks"]["match_id"], pa.array(matches["match_id"].to_pylist(), pa.string()))
     tasks = found["tasks"].filter(known)  # a task without a match is reported elsewhere

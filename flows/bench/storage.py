@@ -1,12 +1,15 @@
 """`populora bench storage`: the cost of storing everything.
 
     populora bench storage [RUN] [--store URL] [--members 2] [--to URL] [--megabytes 1024]
+    populora bench storage --growth 1,20,100,200 [--to URL]
 
 - `generation`: every artifact of a run's newest complete generation is read, verified, written and committed again, into a
   separate store on the same kind of disk, compared with the seconds that the generation took.
 - `members`: adapters of Qwen2.5-7B's size (rank 32, seven projections; weights and moments in fp32) hashed and stored as in a
   run, against plain writes of the same bytes with one fsync per file.
 - `upload` (with `--to s3://…`): an adapter set of a gigabyte, against boto3's managed transfer, which the AWS command line uses.
+- `growth` (with `--growth`, and then nothing else): requests, bytes and seconds of every stage at these generations of a
+  synthetic run with the paper's tables, in a temporary folder or in `--to` (flows.bench.growth).
 
 Each side begins every other turn and medians are compared, since disks and machines are shared.
 """
@@ -19,10 +22,12 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from flows.bench.growth import growth
 from flows.bench.turns import in_turns
 from flows.config import ConfigError
 from flows.run.lease import hold
@@ -43,12 +48,26 @@ def main(options: Sequence[str]) -> Iterator[Line]:
     parser.add_argument("--to", default="", help="an S3 prefix for the upload; credentials from the environment")
     parser.add_argument("--megabytes", type=int, default=1024)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--growth", type=_generations, default=(), help="generations to compare, such as 1,20,100,200")
     arguments = parser.parse_args(options)
+    if arguments.growth:
+        with tempfile.TemporaryDirectory(prefix="populora-bench-", dir=os.environ.get("TMPDIR")) as folder:
+            run_id = f"growth-{secrets.token_hex(4)}"
+            yield from growth(arguments.to or folder, arguments.growth, arguments.repeats, run_id=run_id)
+        return
     yield from generation(Run(open_store(arguments.store), arguments.run), arguments.repeats)
     if arguments.members:
         yield from members(arguments.members, arguments.repeats)
     if arguments.to:
         yield from upload(arguments.to, arguments.megabytes << 20, arguments.repeats)
+
+
+def _generations(text: str) -> tuple[int, ...]:
+    """Parse `1,20,100`. Raises ArgumentTypeError unless the numbers rise."""
+    numbers = tuple(int(one) for one in text.split(",") if one.strip().isdecimal())
+    if len(numbers) != text.count(",") + 1 or any(later <= one for one, later in pairwise(numbers)):
+        raise argparse.ArgumentTypeError(f"{text!r}: give rising generations, such as 1,20,100,200")
+    return numbers
 
 
 def generation(run: Run, repeats: int) -> Iterator[Line]:

@@ -169,8 +169,7 @@ def _end_of(client: Any, flow_run_id: Any, pool: str, leaving: threading.Event) 
 def finished(spec: Spec, pool: str, state: State | None) -> Reference:
     """Return the reference of a step whose remote run has ended in `state`, as recorded in its manifest."""
     run = Run(open_store(spec.store), spec.run_id, spec.epoch)
-    manifest = run.manifest(spec.stage, spec.generation, spec.part)
-    if manifest is not None and run.holds(manifest):
+    if manifest := run.finished(spec.stage, spec.generation, spec.part):
         return reference(manifest)
     name, message = (state.name, state.message or "") if state is not None else ("Unknown", "")
     if state is not None and state.is_failed():

@@ -51,8 +51,7 @@ Reference = dict[str, Any]
 def execute(spec: Spec, backend_of: Callable[[Mapping[str, Any]], Backend]) -> Reference:
     """Run the step unless it is done, and return its small reference: manifest digest and outputs' rows."""
     run = Run(open_store(spec.store), spec.run_id, spec.epoch)
-    finished = run.manifest(spec.stage, spec.generation, spec.part)
-    if finished is not None and run.holds(finished):
+    if finished := run.finished(spec.stage, spec.generation, spec.part):
         return reference(finished)
     description = run.history.description()
     assert description is not None, f"run {spec.run_id} has no run.json"

@@ -120,8 +120,8 @@ class Session:
 
     def done(self, stage: str, generation: int | None, part: str | None = None) -> Reference | None:
         """Return the reference of a step whose manifest and files exist."""
-        finished = self.run.manifest(stage, generation, part)
-        return reference(finished) if finished is not None and self.run.holds(finished) else None
+        finished = self.run.finished(stage, generation, part)
+        return reference(finished) if finished else None
 
     def parts(self, stage: str, generation: int) -> list[tuple[str, str]]:
         """Return a stage's parts, each with its members: groups of an update, shards of generation; none if it runs whole.
@@ -152,7 +152,7 @@ class Session:
             self.elsewhere.leave()
 
     def first_generation(self) -> int:
-        """Return where to resume: the first incomplete generation. Its artifacts are hashed again, stage by stage."""
+        """Return where to resume: the first incomplete generation. Its tables are hashed again, stage by stage."""
         return first_generation(self.run)
 
     def report_generation(self, generation: int) -> None:
@@ -240,7 +240,7 @@ def check_resumable(run: Run, config: RunConfig) -> None:
             f"run {run.run_id} exists with another configuration: {', '.join(differing)} differ; choose another --run-id"
         )
     check_prompts(run.run_id, description)
-    done = sum(1 for number in run.history.generations() if run.manifest("evolve", number) is not None)
+    done = next((number + 1 for number in reversed(run.history.generations()) if run.manifest("evolve", number)), 0)
     if config.generations < done:
         raise ConfigError(f"run {run.run_id} has {done} generations already: generations can only be raised")
     check_sources(config, description["versions"], run.run_id)

@@ -1,63 +1,89 @@
-"""The index of the tasks before a generation, kept in a process: each earlier table is read once, whatever stages ask for it."""
+"""What a process knows of the tasks before a generation: read from a few segments at first, then extended by what is new."""
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
-from flows.run.manifest import Ref, folder_of
+import pyarrow as pa
+
+from flows.run.earlier_index import Segment, segments, verified
+from flows.run.manifest import Ref, digest
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
-from stages.core.earlier_tasks import EarlierTasks
-
-
-@dataclass
-class _Known:
-    """The index before `generation`, and the tables that it was read from. `before` is the digest of the manifest before it."""
-
-    generation: int
-    before: str
-    seeds: Ref
-    index: EarlierTasks
-    tasks: list[Ref] = field(default_factory=list)
+from flows.storage import NotStored
+from stages.core.earlier_tasks import SeenTasks, StoredTasks
 
 
 class EarlierReader:
-    """Holds the index of one run and extends it generation by generation.
+    """Holds the earlier tasks of one run and extends them by generations. Each half is read when a stage asks for it."""
+
+    def __init__(self) -> None:
+        self._seen = _Half(SeenTasks, Segment.keys)
+        self._stored = _Half(StoredTasks, Segment.rows)
+
+    def seen(self, io: StageIO, seeds: bool = True) -> SeenTasks:
+        """Return what the tasks of the generation of `io` are compared with. Its tables become inputs, the seeds only if used."""
+        known = self._seen.before(io.run, io.generation)
+        io.use(([known.seeds] if seeds else []) + [segment.keys_ref for segment in known.segments])
+        return known.index
+
+    def stored(self, io: StageIO) -> StoredTasks:
+        """Return the tasks that the generation of `io` may show or repeat. Its tables become inputs of the stage."""
+        known = self._stored.before(io.run, io.generation)
+        io.use([known.seeds, *(segment.rows_ref for segment in known.segments)])
+        return known.index
+
+
+class _Grows(Protocol):
+    def add(self, segment: pa.Table, /) -> None: ...
+
+
+Index = TypeVar("Index", bound=_Grows)
+
+
+@dataclass
+class _Known(Generic[Index]):
+    """The index before `generation`, what it was read from, and the digest of the manifest that ends it."""
+
+    generation: int
+    mark: str
+    seeds: Ref
+    segments: Sequence[Segment]
+    index: Index
+
+
+class _Half(Generic[Index]):
+    """One half of the index in memory.
 
     The chain of manifests identifies what was read: a digest covers everything before it. With another run, a fork or an earlier
     generation the digest differs, and the index is read again from the start.
     """
 
-    def __init__(self) -> None:
-        self._known: _Known | None = None
+    def __init__(self, empty: Callable[[pa.Table], Index], read: Callable[[Segment, Run], pa.Table]) -> None:
+        self._empty, self._read = empty, read
+        self._known: _Known[Index] | None = None
 
-    def tasks(self, io: StageIO, seeds: bool = True) -> EarlierTasks:
-        """Return the index for the generation of `io`. Its tables become inputs of the stage, the seeds only if it uses them."""
-        known = self._before(io.run, io.generation)
-        io.use([known.seeds, *known.tasks] if seeds else known.tasks)
-        return known.index
-
-    def replayed(self, io: StageIO, task_ids: set[str], generations: set[int | None]) -> list[dict]:
-        """Return these stored tasks, oldest first; only the tables of `generations` (None: the seeds) become inputs."""
-        known = self._before(io.run, io.generation)
-        used = [known.seeds] if None in generations else []
-        io.use(used + [ref for number, ref in enumerate(known.tasks) if number in generations])
-        return known.index.rows(task_ids)
-
-    def _before(self, run: Run, generation: int) -> _Known:
-        before = run.history.previous("match", generation)
+    def before(self, run: Run, generation: int) -> _Known[Index]:
+        """Return the index of all tasks before the generation."""
         known = self._known
-        if known is None or known.generation > generation or not _continues(run, known, generation, before):
-            seeds = run.history.find("start/seeds.parquet")
-            known = _Known(0, "", seeds, EarlierTasks(run.read_table(seeds, "seeds")))
+        if known is None or known.generation > generation or known.mark != _mark(run, known.generation):
+            start = run.manifest("start")
+            if start is None:
+                raise NotStored(f"{run.run_id}/start/seeds.parquet: no manifest names it")
+            seeds = start.output("seeds.parquet")
+            known = _Known(0, "", seeds, (), self._empty(run.read_table(seeds, "seeds")))
         self._known = None  # an index that was extended halfway must not be used
-        for number in range(known.generation, generation):
-            ref = run.history.find(f"{folder_of(number)}/tasks.parquet")
-            known.index.add(run.read_table(ref, "tasks"))
-            known.tasks.append(ref)
-        known.generation, known.before = generation, before
+        for segment in segments(run, known.generation, generation):
+            known.index.add(self._read(segment, run))
+        known.segments = segments(run, 0, generation, known.segments)
+        known.generation, known.mark = generation, _mark(run, generation)
         self._known = known
         return known
 
 
-def _continues(run: Run, known: _Known, generation: int, before: str) -> bool:
-    """Return whether what is known is the beginning of this run."""
-    return known.before == (before if known.generation == generation else run.history.previous("match", known.generation))
+def _mark(run: Run, generation: int) -> str:
+    """Return the digest of the manifest that ends what comes before a generation's first question."""
+    if generation:
+        return digest(verified(run, generation - 1))
+    start = run.manifest("start")
+    return digest(start) if start else ""

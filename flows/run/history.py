@@ -1,11 +1,27 @@
 """Read access to the manifests of a run: in order, by name, and by the artifact that they name. Writes nothing."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from flows.run import manifest as chain
 from flows.run.manifest import Json, Manifest, Ref, digest, folder_of, manifest_uri
 from flows.stages import STAGE_NAMES
 from flows.storage import NotStored, Store, check_run_id
+
+MAKERS = {
+    "matches": "match",
+    "proposals": "propose",
+    "tasks": "verify",
+    "earlier_keys": "verify",
+    "earlier_rows": "verify",
+    "rollouts": "solve",
+    "grades": "grade",
+    "samples": "reward",
+    "groups": "reward",
+    "metrics": "update",
+    "ratings": "rate",
+    "offspring": "evolve",
+}
+"""The stage whose manifest names a table: the first place to look, so that a reader need not list and read all of them."""
 
 
 class History:
@@ -47,8 +63,8 @@ class History:
 
     def generations(self) -> list[int]:
         """Return the numbers of the generations begun, in order."""
-        prefix = self.place("generation=")
-        return sorted({int(uri.removeprefix(prefix).partition("/")[0]) for uri in self.store.list(prefix)})
+        folders = (name for name in self.store.folders(f"{self.run_id}/") if name.startswith("generation="))
+        return sorted(int(name.removeprefix("generation=")) for name in folders)
 
     def of_generation(self, generation: int | None, parts: bool = False) -> list[Manifest]:
         """Return the manifests of a generation (None: of `start`) in chain order, then those of parts if `parts` is set."""
@@ -75,19 +91,19 @@ class History:
         if generation is None:
             description = self.description()
             return digest(description) if description else ""
-        before = [one for one in self.of_generation(generation) if STAGE_NAMES.index(one.stage) < STAGE_NAMES.index(stage)]
+        before = self._stages(generation, STAGE_NAMES[: STAGE_NAMES.index(stage)])
         earlier = generation
         while not before and earlier > 0:
             earlier -= 1
-            before = self.of_generation(earlier)
-        before = before or self.of_generation(None)
-        return digest(before[-1]) if before else self.previous("start", None)
+            before = self._stages(earlier)
+        return self._digest_of(before[-1], earlier) if before else self._digest_of("start", None)
 
     def head(self) -> str:
         """Return the digest of the newest manifest, which identifies the whole run."""
-        begun = [number for number in self.generations() if self.of_generation(number)]
-        newest = self.of_generation(begun[-1] if begun else None)
-        return digest(newest[-1]) if newest else self.previous("start", None)
+        for generation in reversed(self.generations()):
+            if stages := self._stages(generation):
+                return self._digest_of(stages[-1], generation)
+        return self._digest_of("start", None)
 
     def naming(self, uri: str) -> Iterator[tuple[Manifest, Ref]]:
         """Yield the manifests that name `uri` as an output, the likeliest first."""
@@ -106,36 +122,77 @@ class History:
         """Return whether the run has committed later stages after this manifest."""
         if manifest.stage == "benchmark" and manifest.generation is None:
             return False
-        begun = [number for number in self.generations() if self.of_generation(number)]
-        if manifest.generation is None or (begun and begun[-1] > manifest.generation):
-            return bool(begun)
+        own = -1 if manifest.generation is None else manifest.generation
+        if any(self._stages(number) for number in reversed(self.generations()) if number > own):
+            return True
+        if manifest.generation is None:
+            return False
         stage, _, part = manifest.stage.partition(".parts/")
-        after = STAGE_NAMES.index(stage) + (0 if part else 1)
-        return any(STAGE_NAMES.index(one.stage) >= after for one in self.of_generation(manifest.generation))
+        return bool(self._stages(manifest.generation, STAGE_NAMES[STAGE_NAMES.index(stage) + (0 if part else 1) :]))
 
     def retired(self) -> dict[str, Json]:
         """Return tombstones by uri: what retention removed, with digest and reason, without those that a later file revokes."""
         found: dict[str, Json] = {}
-        for place in self.store.list(self.place("gc/")):
-            if place not in self._tombstones:  # written once
-                self._tombstones[place] = chain.read_json(self.store.read(place), place)
-            values = self._tombstones[place]
+        for values in reversed(list(self._gone())):
             found |= {entry["uri"]: entry for entry in values["retired"]}
             for uri in values.get("kept", ()):
                 found.pop(uri, None)
         return found
 
+    def tombstone(self, uri: str) -> Json | None:
+        """Return the tombstone of one artifact, or None. Reads no further back than it must."""
+        for values in self._gone():
+            if uri in values.get("kept", ()):
+                return None
+            if found := next((entry for entry in values["retired"] if entry["uri"] == uri), None):
+                return dict(found)
+        return None
+
+    def last_retired(self) -> list[str]:
+        """Return what the newest tombstones name and no later file revokes: only these may not all be removed yet."""
+        kept: set[str] = set()
+        for values in self._gone():
+            kept.update(values.get("kept", ()))
+            if values["retired"]:
+                return [entry["uri"] for entry in values["retired"] if entry["uri"] not in kept]
+        return []
+
+    def _gone(self) -> Iterator[Json]:
+        """Yield the files of `gc/`, newest first."""
+        for place in reversed(self.store.list(self.place("gc/"))):
+            if place not in self._tombstones:  # written once
+                self._tombstones[place] = chain.read_json(self.store.read(place), place)
+            yield self._tombstones[place]
+
+    def _stages(self, generation: int, among: Sequence[str] = STAGE_NAMES) -> list[str]:
+        """Return which of these stages of a generation have a manifest, in order, from one listing."""
+        stored = set(self.store.list(self.place(folder_of(generation)) + "/"))
+        return [stage for stage in among if self.place(manifest_uri(stage, generation)) in stored]
+
+    def _digest_of(self, stage: str, generation: int | None) -> str:
+        """Return the digest of a stage's manifest; without a start, that of run.json, and empty without that."""
+        found = self.manifest(manifest_uri(stage, generation))
+        if found is None and generation is not None:
+            raise NotStored(f"{self.place(manifest_uri(stage, generation))}: it was removed a moment ago")
+        return digest(found) if found else self.previous("start", None)
+
     def _candidates(self, uri: str) -> Iterator[Manifest]:
-        top = uri.partition("/")[0]
+        top, _, name = uri.partition("/")
         if top.startswith("generation="):
-            yield from self.of_generation(int(top.removeprefix("generation=")), parts=True)
+            generation, maker = int(top.removeprefix("generation=")), MAKERS.get(name.removesuffix(".parquet"), "")
+            if maker and (likeliest := self.manifest(manifest_uri(maker, generation))):
+                yield likeliest
+            yield from self.of_generation(generation, parts=True)
             return
         if top == "benchmarks":
             yield from self.benchmarks()
         if top == "adapters":  # t0-g0007 is of generation 7, and t0-start most likely of the start: no need to search the run
             made = uri.split("/")[1].rpartition("-")[2]
             if made.removeprefix("g").isdigit():
-                yield from self.of_generation(int(made.removeprefix("g")), parts=True)
+                generation = int(made.removeprefix("g"))
+                if likeliest := self.manifest(manifest_uri("update", generation)):
+                    yield likeliest
+                yield from self.of_generation(generation, parts=True)
             elif made == "start":
                 yield from self.of_generation(None)
         if top != "start":

@@ -21,8 +21,9 @@ def check_prompts(run_id: str, description: Json) -> None:
 def first_generation(run: Run) -> int:
     """Return the generation to enter: the first one with a missing manifest or output, otherwise the newest one begun.
 
-    Walks every manifest. Raises Damaged if the chain is broken. Outputs must exist; their bytes are hashed by the stages of the
-    generation entered, and by fsck. What fsck marked as damaged counts as absent while it is unchanged. Requires the lease.
+    Walks every manifest. Raises Damaged if the chain is broken. Outputs must exist; tables are hashed by the stages of the
+    generation entered, adapters by what reads them, and everything by fsck. What fsck marked as damaged counts as absent while it
+    is unchanged. Requires the lease.
     """
     damaged = _still_damaged(run)
     for uri in damaged:

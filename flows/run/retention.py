@@ -62,8 +62,8 @@ def retire(
 
     `known` holds what earlier calls have read, and is extended.
     """
-    present = set(run.store.list(run.history.place("adapters/")))
-    rest = [uri for uri in run.history.retired() if run.history.place(uri) in present]
+    present = _present(run)
+    rest = [uri for uri in run.history.last_retired() if uri in present]
     _remove_unpinned(run, rest, clock)  # left by an attempt that was killed after its tombstone
     going = plan(run, policy, generation, known)
     if not going:
@@ -75,9 +75,17 @@ def retire(
 
 
 def plan(run: Run, policy: RetentionPolicy, generation: int | None = None, known: Known | None = None) -> list[Retirement]:
-    """Return what would be retired now; change nothing in the store."""
+    """Return what would be retired now; change nothing in the store.
+
+    Only generations since the oldest one with a file that may ever go are looked at: what came before can neither make a younger
+    file go nor keep it.
+    """
     known = {} if known is None else known
-    begun = run.history.generations()
+    present = _present(run)
+    open_since = min((made for uri in present if (made := _undecided_since(uri, policy)) is not None), default=None)
+    if open_since is None:
+        return []
+    begun = [number for number in run.history.generations() if number >= open_since]
     whole = [number for number in begun if number in known or run.manifest("evolve", number) is not None]
     if generation is not None:
         whole = [number for number in whole if number <= generation]
@@ -88,12 +96,11 @@ def plan(run: Run, policy: RetentionPolicy, generation: int | None = None, known
     telling = _scored(run.history.benchmarks()).union(*(known[number].deaths | known[number].benchmarked for number in whole))
     for number in set(begun) - set(whole):
         telling |= _scored(run.history.of_generation(number))
-    gone = run.history.retired()
     going = []
     for manifest, ref in (one for number in whole for one in known[number].files):
         reason = _reason(manifest, ref, needed, telling, policy)
-        if reason and ref.uri not in gone:
-            going.append(Retirement(ref, reason, _size(run, ref)))
+        if reason and ref.uri in present:
+            going.append(Retirement(ref, reason, present[ref.uri]))
     return going
 
 
@@ -141,14 +148,38 @@ def _reason(manifest: Manifest, ref: Ref, needed: set[str], telling: set[str], p
     adapter_id, name = ref.uri.split("/")[1:3]
     if manifest.generation is None or manifest.stage == "evolve" or name == CONFIG_FILE or adapter_id in needed:
         return ""
-    number = manifest.generation + 1
-    if number % policy.optimizer_every == 0:
+    if _kept_for_good(manifest.generation, name, policy):
         return ""
     if name == OPTIMIZER_FILE:
         return f"optimizer state older than {policy.newest} generations, not of every {policy.optimizer_every}th"
-    if number % policy.adapter_every == 0 or adapter_id in telling:
+    if adapter_id in telling:
         return ""
     return f"weights older than {policy.newest} generations, not of every {policy.adapter_every}th, a death or a benchmark"
+
+
+def _kept_for_good(generation: int, name: str, policy: RetentionPolicy) -> bool:
+    """Return whether the number of its generation alone decides that a file stays."""
+    number = generation + 1
+    return number % policy.optimizer_every == 0 or (name != OPTIMIZER_FILE and number % policy.adapter_every == 0)
+
+
+def _undecided_since(uri: str, policy: RetentionPolicy) -> int | None:
+    """Return the generation that made a stored adapter file (`adapters/t0-g0007/…`), None if it stays whatever happens.
+
+    A name that does not tell counts as made in generation 0, so that everything is looked at.
+    """
+    adapter_id, name = uri.split("/")[1:3]
+    made = adapter_id.rpartition("-")[2]
+    if made == "start" or name == CONFIG_FILE:
+        return None
+    generation = int(made[1:]) if made[:1] == "g" and made[1:].isdecimal() else 0
+    return None if _kept_for_good(generation, name, policy) else generation
+
+
+def _present(run: Run) -> dict[str, int]:
+    """Return the run's own adapter files with their bytes, in a single listing."""
+    prefix = run.history.place("")
+    return {place.removeprefix(prefix): size for place, size in run.store.sizes(run.history.place("adapters/")).items()}
 
 
 def _adapters_of(run: Run, generation: int) -> GenerationAdapters:
@@ -210,13 +241,6 @@ def _note(store: Store, uri: str) -> set[str]:
         return set(store.read(uri).decode().split())
     except NotStored:
         return set()
-
-
-def _size(run: Run, ref: Ref) -> int:
-    try:
-        return run.store.size(run.history.place(ref.uri))
-    except NotStored:
-        return 0
 
 
 def _entomb(run: Run, tombstone: Mapping[str, Any]) -> None:

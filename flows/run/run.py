@@ -16,12 +16,13 @@ from flows.run.history import History
 from flows.run.lease import check_epoch
 from flows.run.manifest import Json, Manifest, Ref, canonical_json, digest, folder_of, manifest_uri, sha256_hex
 from flows.storage import Damaged, NotStored, Store, StoreRefused, StoreUnavailable, check_run_id, decode_table, encode_table
-from stages.core.tables import ANSWERS, GENERATION_TABLES, GROUPS, RATINGS, SCORES, SEEDS, conform
+from stages.core.tables import ANSWERS, EARLIER_KEYS, EARLIER_ROWS, GENERATION_TABLES, GROUPS, RATINGS, SCORES, SEEDS, conform
 
 __all__ = ["Json", "Manifest", "Overtaken", "Ref", "Retired", "Run", "canonical_json", "digest", "sha256_hex"]
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "optimizer.safetensors")
 SCHEMAS = GENERATION_TABLES | {"groups": GROUPS, "population": RATINGS, "seeds": SEEDS, "scores": SCORES, "answers": ANSWERS}
+SCHEMAS |= {"earlier_keys": EARLIER_KEYS, "earlier_rows": EARLIER_ROWS}
 ATTEMPTS = 5
 
 
@@ -196,19 +197,20 @@ class Run:
         manifest = self.manifest(stage, generation, part)
         return manifest is not None and self.holds(manifest, rehash)
 
+    def finished(self, stage: str, generation: int | None = None, part: str | None = None) -> Manifest | None:
+        """Return the manifest of a step that need not run again, or None.
+
+        Its tables are hashed again. Its adapters are only looked up: what reads one verifies it, and nobody downloads gigabytes
+        to learn that nothing is left to do.
+        """
+        manifest = self.manifest(stage, generation, part)
+        if manifest is None or not all(self._intact(ref, not ref.uri.startswith("adapters/")) for ref in manifest.outputs):
+            return None
+        return manifest
+
     def holds(self, manifest: Manifest, rehash: bool = True) -> bool:
         """Return whether every output matches the manifest. Retired outputs count as present."""
-        for ref in manifest.outputs:
-            try:
-                if rehash:
-                    self.read_blob(ref)
-                elif not self.store.exists(self.history.place(ref.uri, ref.origin)) and not self._tombstone(ref):
-                    return False
-            except Retired:
-                continue
-            except (NotStored, Damaged):
-                return False
-        return True
+        return all(self._intact(ref, rehash) for ref in manifest.outputs)
 
     def remove(self, uri: str) -> None:
         """Remove an artifact that is retired or damaged. Only for the holder of the lease, after noting why."""
@@ -219,10 +221,22 @@ class Run:
 
     # --- inside ---------------------------------------------------------------------------------------------------------------
 
+    def _intact(self, ref: Ref, rehash: bool) -> bool:
+        """Return whether an artifact matches its reference, or merely exists. A retired one counts."""
+        try:
+            if not rehash:
+                return self.store.exists(self.history.place(ref.uri, ref.origin)) or self._tombstone(ref) is not None
+            self.read_blob(ref)
+        except Retired:
+            return True
+        except (NotStored, Damaged):
+            return False
+        return True
+
     def _tombstone(self, ref: Ref) -> Json | None:
         """Return the tombstone of the artifact in the run that holds it, or None."""
         holder = History(self.store, ref.origin) if ref.origin else self.history
-        return holder.retired().get(ref.uri)
+        return holder.tombstone(ref.uri)
 
     def _check_fence(self, uri: str) -> None:
         """Raise unless we may write here: any process may write benchmarks, only the owner of the newest epoch anything else."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from flows.run.earlier_index import KEYS, ROWS
 from flows.run.history import History
 from flows.run.manifest import Json, Manifest, digest, folder_of, manifest_uri, place_of, read_manifest, skipped
 from flows.run.run import Run
@@ -58,6 +59,9 @@ def survey_of(run: Run) -> RunScan:
 def dependents(scan: RunScan, uri: str) -> tuple[str, ...]:
     """Return the stages that read an artifact, or anything made from it, in order."""
     tainted = {uri} | {ref.uri for ref in scan.manifests[uri].outputs} if uri in scan.manifests else {uri}
+    if uri.endswith("/tasks.parquet"):  # `verify` makes its index segment from the table that it writes
+        folder = uri.partition("/")[0]
+        tainted |= {f"{folder}/{KEYS}.parquet", f"{folder}/{ROWS}.parquet"}
     found = []
     for place, manifest in scan.manifests.items():
         if any(ref.uri in tainted for ref in manifest.inputs):

@@ -24,7 +24,7 @@ def open_verified(run: Run, ref: Ref) -> BinaryIO:
             file = run.store.open(place)
         except NotStored:
             holder = History(run.store, ref.origin) if ref.origin else run.history
-            if tombstone := holder.retired().get(ref.uri):
+            if tombstone := holder.tombstone(ref.uri):
                 raise Retired(f"{ref.uri} was retired: {tombstone['reason']}") from None
             raise
         if sha256_of(file) == ref.sha256:

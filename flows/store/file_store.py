@@ -164,7 +164,8 @@ class FileStore:
             _explained(prefix),
             os.scandir(self._path(prefix.rstrip("/")) if prefix else self.root) as inside,
         ):
-            return sorted(entry.name for entry in inside if entry.is_dir() and not entry.name.startswith("."))
+            named = [entry for entry in inside if entry.is_dir() and not entry.name.startswith(".")]
+            return sorted(entry.name for entry in named if _holds_artifacts(entry.path))
         return []
 
     def free(self) -> int | None:
@@ -187,6 +188,8 @@ class FileStore:
         for at, folders, files in os.walk(self._path(folder) if folder else self.root, onerror=_raise_unless_missing):
             inside = Path(at).relative_to(self.root).as_posix()
             base = "" if inside == "." else f"{inside}/"
+            if inside == (folder or "."):  # a prefix such as run/.epoch- must not cost a walk through the run
+                folders[:] = [name for name in folders if f"{base}{name}".startswith(prefix)]
             if not hidden:
                 folders[:] = [name for name in folders if not name.startswith(".")]
             for name in files:
@@ -275,6 +278,15 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _holds_artifacts(folder: str) -> bool:
+    """Return whether a folder has a file, at any depth, whose path has no dotted name: a killed writer leaves empty ones."""
+    for _, folders, files in os.walk(folder):
+        if any(not name.startswith(".") for name in files):
+            return True
+        folders[:] = [name for name in folders if not name.startswith(".")]
+    return False
 
 
 def _raise_unless_missing(error: OSError) -> None:

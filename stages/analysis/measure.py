@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stages.core import tables
-from stages.core.earlier_tasks import EarlierTasks
+from stages.core.earlier_tasks import SeenTasks
 from stages.core.judging.shapes import COUNTS, STRIPPED, cell
 from stages.core.lora.adapter import Weights
 from stages.core.lora.distances import distances, inner_products
@@ -135,7 +135,7 @@ def costs(samples: pa.Table, stepped: Mapping[str, bool], frozen: str) -> pa.Tab
     return tables.table(rows, tables.METRICS)
 
 
-def explore(tasks: pa.Table, earlier: EarlierTasks) -> pa.Table:
+def explore(tasks: pa.Table, earlier: SeenTasks) -> pa.Table:
     """Return METRICS of coverage: cells of the problem space (`judging.shapes`) and novelty by compression against all the past.
 
     `coverage.cells` and `coverage.programs` count the distinct ones so far, including this generation; `.new_cells` counts those

@@ -1,27 +1,31 @@
-"""Everything that a generation asks about the tasks before it: the buffer, the known keys, the covered cells. Grows by `add`."""
+"""What a generation asks about the tasks before it: the known keys and covered cells (`SeenTasks`), the buffer (`StoredTasks`).
 
-from collections.abc import Collection, Iterable
-from typing import Any
+Both grow by segments: small tables, made of the TASKS of one generation or joined from the segments of several. Joined segments
+equal the segment of all their tasks, so it does not matter in which pieces a process reads the past.
+"""
 
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, overload
+
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from stages.core import tables
 from stages.core.judging.shapes import cell
-from stages.core.method.buffer import task_key
+from stages.core.method.buffer import task_digest
 from stages.core.prompts.styles import Kind
 from stages.core.statistics.novelty import HISTORY
 
-TaskKey = tuple[str, str, tuple[str, ...]]
 Row = dict[str, Any]
-_READ = [*tables.SEEDS.names, "teacher_id", "duplicate", "gate", "syntax", "value_types", "executed_lines"]
+_READ = ["kind", "program", "inputs", "program_key", "syntax", "value_types", "executed_lines"]
 
 
-class EarlierTasks:
-    """The seeds and the valid tasks of the generations added so far, oldest first. A generation costs only what it adds.
+class SeenTasks:
+    """The seeds and the valid tasks of earlier generations, as far as a new task is compared with them.
 
     Attributes:
-        keys: What a new task must differ from: the keys of the seeds and of all valid tasks.
+        keys: What a new task must differ from: the digests of the seeds and of all valid tasks.
         valid: The number of valid tasks, without seeds.
         programs: Their program keys.
         cells: The cells of the problem space that they are in (`judging.shapes`).
@@ -29,41 +33,55 @@ class EarlierTasks:
     """
 
     def __init__(self, seeds: pa.Table, earlier: Iterable[pa.Table] = ()) -> None:
-        rows = seeds.select(tables.SEEDS.names).to_pylist()
-        self.keys: set[TaskKey] = {_key(row) for row in rows}
+        rows = seeds.select(["kind", "program_key", "inputs"]).to_pylist()
+        self.keys: set[str] = {task_digest(**row) for row in rows}
         self.valid, self.texts = 0, ""
         self.programs: set[str] = set()
         self.cells: set[str] = set()
-        self._stored: list[tuple[str | None, Row]] = [(None, row) for row in rows]
         for tasks in earlier:
-            self.add(tasks)
+            self.add(keys_of(tasks))
 
-    def add(self, tasks: pa.Table) -> None:
-        """Add the TASKS of the next generation."""
-        rows = tasks.filter(pc.equal(tasks["status"], "valid")).select(_READ).to_pylist()
-        self.keys |= {_key(row) for row in rows}
-        self.programs |= {row["program_key"] for row in rows}
-        self.cells |= {place for row in rows if (place := cell(row)) is not None}
-        programs = [row["program"] for row in rows]
-        self.texts = "\n".join([self.texts, *programs] if self.valid else programs)[-HISTORY:] if programs else self.texts
-        self.valid += len(rows)
-        kept = [row for row in rows if not row["duplicate"] and row["gate"] is None]
-        self._stored += [(row["teacher_id"], {name: row[name] for name in tables.SEEDS.names}) for row in kept]
+    def add(self, keys: pa.Table) -> None:
+        """Add the next EARLIER_KEYS."""
+        self.keys.update(keys["key"].to_pylist())
+        self.programs.update(keys["program_key"].to_pylist())
+        self.cells.update(keys["cell"].drop_null().to_pylist())
+        texts = keys["text"].drop_null().to_pylist()
+        if texts:
+            self.texts = "\n".join([self.texts, *texts] if self.valid else texts)[-HISTORY:]
+        self.valid += keys.num_rows
 
-    def snapshot(self, size: int, teacher_id: str | None = None) -> dict[Kind, list[Row]]:
+
+class StoredTasks:
+    """The tasks that prompts may show and batches may repeat, oldest first.
+
+    A task is stored if it is valid, repeats no earlier one and no gate stopped it. Rows stay in their Arrow table until they are
+    asked for: a prompt shows six of many thousands.
+    """
+
+    def __init__(self, seeds: pa.Table, earlier: Iterable[pa.Table] = ()) -> None:
+        self._parts = [tables.conform(seeds.select(tables.SEEDS.names), tables.EARLIER_ROWS)]
+        for tasks in earlier:
+            self.add(rows_of(tasks))
+
+    def add(self, rows: pa.Table) -> None:
+        """Add the next EARLIER_ROWS."""
+        self._parts.append(rows)
+
+    def snapshot(self, size: int, teacher_id: str | None = None) -> dict[Kind, Sequence[Row]]:
         """Return the buffer that proposers see: the newest `size` stored tasks of each kind, seed rows first, oldest first.
 
-        A task is stored if it is valid, repeats no earlier one and no gate stopped it. When its cap is reached, Absolute Zero
-        Reasoner keeps the oldest rows, and it keeps duplicates; we drop both. `teacher_id` keeps only that teacher's own tasks
-        and the seeds.
+        When its cap is reached, Absolute Zero Reasoner keeps the oldest rows, and it keeps duplicates; we drop both. `teacher_id`
+        keeps only that teacher's own tasks and the seeds.
         """
-        found: dict[Kind, list[Row]] = {kind: [] for kind in Kind}
-        for teacher, row in self._stored:
-            if teacher_id is None or teacher is None or teacher == teacher_id:
-                found[Kind(row["kind"])].append(row)
-        return {kind: rows[-size:] for kind, rows in found.items()}
+        table = self._joined()
+        wanted = np.ones(table.num_rows, bool)
+        if teacher_id is not None:
+            wanted = pc.fill_null(pc.equal(table["teacher_id"], teacher_id), True).to_numpy()
+        kinds = {kind: pc.equal(table["kind"], str(kind)).to_numpy() & wanted for kind in Kind}
+        return {kind: StoredRows(table, np.flatnonzero(mask)[-size:]) for kind, mask in kinds.items()}
 
-    def snapshots(self, size: int, teachers: Iterable[str], own: bool) -> dict[str, dict[Kind, list[Row]]]:
+    def snapshots(self, size: int, teachers: Iterable[str], own: bool) -> dict[str, dict[Kind, Sequence[Row]]]:
         """Return the snapshot of each teacher: one shared by all, or with `own` one each."""
         if own:
             return {teacher: self.snapshot(size, teacher) for teacher in teachers}
@@ -71,8 +89,85 @@ class EarlierTasks:
 
     def rows(self, task_ids: Collection[str]) -> list[Row]:
         """Return the stored tasks with these ids, oldest first."""
-        return [row for _, row in self._stored if row["task_id"] in task_ids]
+        table = self._joined()
+        chosen = pc.is_in(table["task_id"], pa.array(list(task_ids), pa.string()))
+        return _plain(table.filter(chosen))
+
+    def _joined(self) -> pa.Table:
+        if len(self._parts) > 1:
+            self._parts = [pa.concat_tables(self._parts).combine_chunks()]
+        return self._parts[0]
 
 
-def _key(row: Row) -> TaskKey:
-    return task_key(row["kind"], row["program_key"], row["inputs"])
+class StoredRows(Sequence[Row]):
+    """Rows of SEEDS, made when they are asked for."""
+
+    def __init__(self, table: pa.Table, places: np.ndarray) -> None:
+        self._table, self._places = table, places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "StoredRows": ...
+
+    def __getitem__(self, index: int | slice) -> "Row | StoredRows":
+        if isinstance(index, slice):
+            return StoredRows(self._table, self._places[index])
+        return _plain(self._table.slice(int(self._places[index]), 1))[0]
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(_plain(self._table.take(pa.array(self._places))))
+
+
+def keys_of(tasks: pa.Table) -> pa.Table:
+    """Return the EARLIER_KEYS of a generation's TASKS."""
+    rows = tasks.filter(pc.equal(tasks["status"], "valid")).select(_READ).to_pylist()
+    return _recent(
+        tables.table(
+            (
+                {
+                    "key": task_digest(row["kind"], row["program_key"], row["inputs"]),
+                    "program_key": row["program_key"],
+                    "cell": cell(row),
+                    "text": row["program"],
+                }
+                for row in rows
+            ),
+            tables.EARLIER_KEYS,
+        )
+    )
+
+
+def rows_of(tasks: pa.Table) -> pa.Table:
+    """Return the EARLIER_ROWS of a generation's TASKS."""
+    kept = pc.and_(pc.equal(tasks["status"], "valid"), pc.and_(pc.invert(tasks["duplicate"]), pc.is_null(tasks["gate"])))
+    return tables.conform(tasks.filter(kept).select(tables.EARLIER_ROWS.names), tables.EARLIER_ROWS)
+
+
+def joined_keys(segments: Sequence[pa.Table]) -> pa.Table:
+    """Return the EARLIER_KEYS of all tasks in these segments, oldest first."""
+    return _recent(tables.join(segments, tables.EARLIER_KEYS))
+
+
+def joined_rows(segments: Sequence[pa.Table]) -> pa.Table:
+    """Return the EARLIER_ROWS of all tasks in these segments, oldest first."""
+    return tables.join(segments, tables.EARLIER_ROWS)
+
+
+def _recent(keys: pa.Table) -> pa.Table:
+    """Keep the texts of the newest rows: as many as hold HISTORY characters when they are joined by line ends."""
+    texts, first, length = keys["text"], keys.num_rows, -1
+    while first and length < HISTORY:
+        first -= 1
+        length += len(texts[first].as_py()) + 1
+    kept = pa.concat_arrays([pa.nulls(first, pa.string()), texts.combine_chunks().slice(first)]) if first else texts
+    return tables.conform(keys.set_column(keys.schema.get_field_index("text"), "text", kept), tables.EARLIER_KEYS)
+
+
+def _plain(table: pa.Table) -> list[Row]:
+    rows: list[Row] = table.select(tables.SEEDS.names).to_pylist()
+    return rows

@@ -260,6 +260,22 @@ GROUPS = _schema(
     },
 )
 
+# The index of earlier tasks (stages.core.earlier_tasks): one row per valid task of the generations that a segment covers.
+EARLIER_KEYS = _schema(
+    "earlier_keys",
+    {
+        "key": _STR,  # 32 hexadecimal digits of kind, program key and inputs
+        "program_key": _STR,
+    },
+    {
+        "cell": _STR,  # null: the program has no shape
+        "text": _STR,  # the program, in the newest rows only: as many as novelty looks back
+    },
+)
+
+# The same, one row per stored task: a row of SEEDS and its teacher; null: a seed.
+EARLIER_ROWS = _schema("earlier_rows", {field.name: field.type for field in SEEDS}, {"teacher_id": _STR})
+
 GENERATION_TABLES: dict[str, pa.Schema] = {
     "matches": MATCHES,
     "proposals": PROPOSALS,

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from stages.core import tables
-from stages.core.earlier_tasks import EarlierTasks
+from stages.core.earlier_tasks import SeenTasks, StoredTasks
 from stages.core.method.proposing import ProposalPlan
 from stages.core.method.rewards import Event, azr, populora
 from stages.core.prompts.styles import Kind
@@ -51,7 +51,7 @@ def matches() -> pa.Table:
 
 
 def proposals(*texts: str) -> pa.Table:
-    buffers = {"t0": EarlierTasks(seeds()).snapshot(100)}
+    buffers = {"t0": StoredTasks(seeds()).snapshot(100)}
     return propose(matches(), DIGESTS, buffers, ScriptedEngine(*texts), PlainStyle(), PLAN, seed=0, generation=0)
 
 
@@ -60,7 +60,7 @@ def verified(
 ) -> tuple[pa.Table, pa.Table]:
     made = proposals(*texts)
     sandbox, style = TableSandbox(known or {}), PlainStyle()
-    return made, verify(made, sandbox, style, EarlierTasks(seeds()).keys, {"key of probe"}, gates, lambda text: len(text) < 200)
+    return made, verify(made, sandbox, style, SeenTasks(seeds()).keys, {"key of probe"}, gates, lambda text: len(text) < 200)
 
 
 def test_a_teacher_writes_three_kinds_in_groups_that_share_a_prompt() -> None:
@@ -95,13 +95,13 @@ def test_duplicates_are_told_by_kind_program_and_inputs() -> None:
 def test_gates_name_their_reason_and_the_buffer_keeps_out_what_they_stop() -> None:
     _, tasks = verified("p|1", "p|2", "p|3", "p|4", "4|5", "4|6", known={("p", "1"): "1"}, gates=("identity", "constant"))
     assert tasks["gate"].to_pylist() == ["identity", None, None, None, "constant", "constant"]
-    kept = EarlierTasks(seeds(), [tasks]).snapshot(100)
+    kept = StoredTasks(seeds(), [tasks]).snapshot(100)
     assert [row["task_id"] for row in kept[Kind.DEDUCTION]] == ["seed-d0000", "g0000-m00-p001"]
 
 
 def test_the_buffer_keeps_the_newest() -> None:
     _, tasks = verified("p|1", "p|2", "p|3", "p|4", "4|5", "4|6")
-    earlier = EarlierTasks(seeds(), [tasks])
+    earlier = StoredTasks(seeds(), [tasks])
     assert [row["task_id"] for row in earlier.snapshot(2)[Kind.DEDUCTION]] == [
         "g0000-m00-p000",
         "g0000-m00-p001",

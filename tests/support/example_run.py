@@ -7,7 +7,10 @@ import numpy as np
 import pyarrow as pa
 
 from flows.config import RunConfig, dump
+from flows.run.earlier_index import write_segment
+from flows.run.earlier_reader import EarlierReader
 from flows.run.run import Manifest, Ref, Run
+from flows.run.stage_io import StageIO
 from stages.core import tables
 from stages.core.lora.adapter import Adapter
 from stages.core.lora.adapter_files import adapter_bytes, weights_sha256
@@ -34,12 +37,16 @@ CONFIG = RunConfig.model_validate(
 CLOCK = {"started": 1.0, "host": "here"}
 
 
-def build(run: Run, generations: int = 2, config: RunConfig = CONFIG) -> Run:
-    """Writes `generations` whole generations, evolution after each but the last."""
+def build(run: Run, generations: int = 2, config: RunConfig = CONFIG, unindexed: int = 0) -> Run:
+    """Writes `generations` whole generations, evolution after each but the last.
+
+    The first `unindexed` of them have no index of earlier tasks, as versions until 0.2 wrote them.
+    """
     run.describe(dump(config), {"base_model": "0" * 64}, CLOCK)
     population = start(run)
     for generation in range(generations):
-        population = one_generation(run, population, generation, last=generation == generations - 1)
+        last = generation == generations - 1
+        population = one_generation(run, population, generation, last, indexed=generation >= unindexed)
     return run
 
 
@@ -57,7 +64,7 @@ def start(run: Run) -> list[Member]:
     return members
 
 
-def one_generation(run: Run, population: list[Member], generation: int, last: bool) -> list[Member]:
+def one_generation(run: Run, population: list[Member], generation: int, last: bool, indexed: bool = True) -> list[Member]:
     """All stages of a generation; returns the population of the next one."""
     state: dict[str, pa.Table] = {}
     digests = {member.adapter_id: member.adapter_sha256 for member in population}
@@ -71,7 +78,8 @@ def one_generation(run: Run, population: list[Member], generation: int, last: bo
 
     commit("match", "matches", match(population, np.random.default_rng([5, generation]), generation, 25 / 6), ())
     commit("propose", "proposals", _proposals(state["matches"], digests), ("matches",))
-    commit("verify", "tasks", _tasks(state["proposals"]), ("proposals",))
+    state["tasks"] = _tasks(state["proposals"])
+    verify(run, generation, state["tasks"], indexed)
     commit("solve", "rollouts", _rollouts(state["matches"], state["tasks"], digests), ("matches", "tasks"))
     commit("grade", "grades", _grades(state["rollouts"]), ("tasks", "rollouts"))
     inputs = [state[name] for name in ("proposals", "tasks", "rollouts", "grades")]
@@ -85,6 +93,17 @@ def one_generation(run: Run, population: list[Member], generation: int, last: bo
     row, refs = ([], []) if last else _offspring(run, trained, generation)
     commit("evolve", "offspring", tables.table(row, tables.OFFSPRING), ("ratings",), tuple(refs))
     return population_after(rated, state["offspring"], generation)
+
+
+def verify(run: Run, generation: int, tasks: pa.Table, indexed: bool = True) -> Manifest:
+    """The stage's reads and writes, with what it knows of earlier tasks."""
+    io = StageIO(run, "verify", generation, None, "seed", 2.0)
+    EarlierReader().seen(io)
+    io.table("proposals")
+    io.write_table("tasks", tasks)
+    if indexed:
+        write_segment(io, tasks)
+    return io.commit(CLOCK)
 
 
 def population_of(run: Run, generation: int) -> list[Member]:

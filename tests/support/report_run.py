@@ -20,7 +20,7 @@ from flows.run.run import Ref, Run
 from flows.store.file_store import FileStore
 from stages.analysis.measure import explore, measure
 from stages.core import tables
-from stages.core.earlier_tasks import EarlierTasks
+from stages.core.earlier_tasks import SeenTasks
 from stages.core.judging.complexity import measure as measure_program
 from stages.core.judging.shapes import shape_of
 from stages.core.method.advantages import reinforce_plus_plus_baseline
@@ -246,7 +246,7 @@ class _Generation:
             if one.role == other.role
         ]
         made_up = tables.table([*drift, *apart], tables.METRICS)
-        return tables.join([measured, explore(found["tasks"], EarlierTasks(tables.SEEDS.empty_table())), made_up], tables.METRICS)
+        return tables.join([measured, explore(found["tasks"], SeenTasks(tables.SEEDS.empty_table())), made_up], tables.METRICS)
 
     def ratings(self, found: dict[str, pa.Table], population: list[Member], adapters: dict[str, tuple[str, str]]) -> pa.Table:
         return rate(population, found["matches"], found["tasks"], found["grades"], adapters, Scale(), 0.02, 3.0)

@@ -1,6 +1,8 @@
 """Rows of the task buffer: what a prompt shows of one, and when two are equal. `stages.core.earlier_tasks` holds the buffer."""
 
+import json
 from collections.abc import Sequence
+from hashlib import blake2b
 
 from stages.core.prompts.styles import Triplet
 
@@ -13,3 +15,9 @@ def triplet(row: dict) -> Triplet:
 def task_key(kind: str, program_key: str, inputs: Sequence[str]) -> tuple[str, str, tuple[str, ...]]:
     """Return the key by which two tasks are the same: kind, normalised program, and inputs."""
     return kind, program_key, tuple(text.strip() for text in inputs)
+
+
+def task_digest(kind: str, program_key: str, inputs: Sequence[str]) -> str:
+    """Return the same key as 32 hexadecimal digits, whatever the task's length."""
+    kind, program_key, texts = task_key(kind, program_key, inputs)
+    return blake2b(json.dumps([kind, program_key, *texts]).encode(), digest_size=16).hexdigest()

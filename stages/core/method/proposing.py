@@ -1,6 +1,6 @@
 """Draw a proposer's prompt from a buffer, and read its completion. Proposing and seeding share this module."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,20 +42,21 @@ class Prompt:
 def draw_prompt(
     kind: Kind,
     group_id: str,
-    buffer: Mapping[Kind, list[dict]],
+    buffer: Mapping[Kind, Sequence[dict]],
     engine: Engine,
     style: PromptStyle,
     plan: ProposalPlan,
     rng: np.random.Generator,
 ) -> Prompt:
     """Draw a prompt with references that leaves room for the completion. Redraw too long ones, then use fewer references."""
-    stored = buffer[Kind.DEDUCTION] + buffer[Kind.ABDUCTION] if kind is Kind.INDUCTION else buffer[kind]
+    pools = [buffer[Kind.DEDUCTION], buffer[Kind.ABDUCTION]] if kind is Kind.INDUCTION else [buffer[kind]]
+    stored = sum(len(pool) for pool in pools)
     if kind is Kind.INDUCTION and not stored:
         raise ValueError("the buffers contain no program to write inputs for")
-    wanted = min(1 if kind is Kind.INDUCTION else plan.references, len(stored))
+    wanted = min(1 if kind is Kind.INDUCTION else plan.references, stored)
     for draw in range(REDRAWS * (wanted + 1)):
         count = wanted if kind is Kind.INDUCTION else max(0, wanted - draw // REDRAWS)
-        chosen = [stored[int(index)] for index in rng.choice(len(stored), count, replace=False)] if count else []
+        chosen = [_at(pools, int(index)) for index in rng.choice(stored, count, replace=False)] if count else []
         if kind is Kind.INDUCTION:
             text = style.propose_inputs(chosen[0]["program"], plan.num_inputs)
         else:
@@ -65,6 +66,15 @@ def draw_prompt(
             shown = chosen[0]["program"] if kind is Kind.INDUCTION else ""
             return Prompt(kind, group_id, ids, tuple(row["task_id"] for row in chosen), shown)
     raise PromptTooLong(f"no {kind} prompt of {REDRAWS * (wanted + 1)} drawn fits the model's window of {engine.window} tokens")
+
+
+def _at(pools: Sequence[Sequence[dict]], index: int) -> dict:
+    """Return a row of the pools, numbered one after the other. They may be long, so they are not joined for a few rows."""
+    for pool in pools:
+        if index < len(pool):
+            return pool[index]
+        index -= len(pool)
+    raise IndexError(index)
 
 
 def read_proposal(style: PromptStyle, prompt: Prompt, text: str, truncated: bool, num_inputs: int) -> tuple[Proposed, str, str]:

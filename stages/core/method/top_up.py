@@ -8,7 +8,7 @@ the same match, so that no student sees a task twice in a match. Only the attemp
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,7 @@ from stages.core.randomness import generator
 def replays(
     matches: pa.Table,
     tasks: pa.Table,
-    buffers: Mapping[str, Mapping[Kind, list[dict]]],
+    buffers: Mapping[str, Mapping[Kind, Sequence[dict]]],
     wanted: int,
     seed: int,
     generation: int,
@@ -48,7 +48,7 @@ def replays(
     }
 
 
-def _drawn(posed: list[dict], buffer: Mapping[Kind, list[dict]], wanted: int, rng: np.random.Generator) -> Iterator[dict]:
+def _drawn(posed: list[dict], buffer: Mapping[Kind, Sequence[dict]], wanted: int, rng: np.random.Generator) -> Iterator[dict]:
     known = {task_key(row["kind"], row["program_key"], row["inputs"]) for row in posed}
     for kind in Kind:
         missing = wanted - sum(row["kind"] == kind for row in posed)

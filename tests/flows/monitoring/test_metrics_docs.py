@@ -9,7 +9,7 @@ from flows.config import PROJECT
 from flows.monitoring import alarms
 from stages.analysis.measure import OffspringRecord, costs, explore, measure, relate, replayed
 from stages.core import tables
-from stages.core.earlier_tasks import EarlierTasks
+from stages.core.earlier_tasks import SeenTasks
 from stages.core.method.rating import Rating
 from stages.core.population import initial_members
 from stages.core.statistics.disagreement import disagreement
@@ -36,7 +36,7 @@ def written(tmp_path_factory):
     answers = [{"member_id": member, "problem_id": "p", "greedy": True, "correct": member == "s0"} for member in ("s0", "s1")]
     parts = [
         measure(*played),
-        explore(found["tasks"], EarlierTasks(tables.SEEDS.empty_table())),
+        explore(found["tasks"], SeenTasks(tables.SEEDS.empty_table())),
         relate(members, found["matches"], found["grades"], found["samples"], weights, births, 1.0, 0),
         costs(found["samples"], {"t0": True}, ""),
         replayed(found["tasks"], found["grades"]),

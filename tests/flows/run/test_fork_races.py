@@ -122,7 +122,7 @@ def steps(whole: Path, folder: Path) -> dict[str, int]:
     """How many steps each takes when nothing is in its way."""
     _, turns = race(whole, folder / "alone", ("fork", TO_ITS_END), ("gc", TO_ITS_END))
     _, late = race(whole, folder / "alone", ("gc", TO_ITS_END), ("fork", TO_ITS_END))
-    assert turns.steps["fork"] > 20 and late.steps["gc"] > 20
+    assert turns.steps["fork"] > 15 and late.steps["gc"] > 15
     return {"fork": turns.steps["fork"], "gc": late.steps["gc"]}
 
 

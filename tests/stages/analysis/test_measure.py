@@ -10,7 +10,7 @@ from flows.benchmarks.schedule import benchmarks_at
 from flows.config import load
 from stages.analysis.measure import OffspringRecord, costs, explore, measure, relate
 from stages.core import tables
-from stages.core.earlier_tasks import EarlierTasks
+from stages.core.earlier_tasks import SeenTasks
 from stages.core.judging.complexity import measure as measure_program
 from stages.core.judging.shapes import cell, shape_of
 from stages.core.lora.distances import distances, inner_products
@@ -110,8 +110,8 @@ def test_only_adapters_that_stepped_have_trained_on_their_tokens(found: dict[str
     assert values(costs(found["samples"], {"s1": True}, "student"), "cost.trained_tokens") == {(): (0.0, 0, None)}
 
 
-def before(*earlier: pa.Table) -> EarlierTasks:
-    return EarlierTasks(tables.SEEDS.empty_table(), earlier)
+def before(*earlier: pa.Table) -> SeenTasks:
+    return SeenTasks(tables.SEEDS.empty_table(), earlier)
 
 
 def test_coverage_counts_cells_against_all_the_past(found: dict[str, pa.Table]) -> None:

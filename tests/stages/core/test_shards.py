@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.core import tables
-from stages.core.earlier_tasks import EarlierTasks
+from stages.core.earlier_tasks import SeenTasks, StoredTasks
 from stages.core.engines.protocol import Completion, Request
 from stages.core.method.proposing import ProposalPlan
 from stages.core.shards import WHOLE, Shard
@@ -54,7 +54,7 @@ DIGESTS = {f"{name}-start": f"sha {name}" for name in ("t0", "t1", "t2", "s0", "
 
 def proposals(shard: Shard) -> pa.Table:
     teachers = own_matches(MATCHES, PLAN, shard)["teacher_id"].to_pylist()  # no other buffer is needed
-    buffers = {name: EarlierTasks(seeds()).snapshot(100) for name in teachers}
+    buffers = {name: StoredTasks(seeds()).snapshot(100) for name in teachers}
     return propose(MATCHES, DIGESTS, buffers, SeededEngine(), PlainStyle(), PLAN, 0, 0, shard)
 
 
@@ -79,7 +79,7 @@ def test_rollouts_of_shards_are_those_of_the_whole(count: int) -> None:
         proposals(WHOLE),
         TableSandbox({("p1", "1"): "error"}),
         PlainStyle(),
-        EarlierTasks(seeds()).keys,
+        SeenTasks(seeds()).keys,
         set(),
         (),
         lambda _: True,

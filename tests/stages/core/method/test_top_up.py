@@ -14,7 +14,7 @@ from flows.config import PROJECT, load, parse
 from flows.run.run import Run
 from flows.storage import open_store
 from stages.core import tables
-from stages.core.earlier_tasks import EarlierTasks
+from stages.core.earlier_tasks import StoredTasks
 from stages.core.method.top_up import fresh, replay_id, replays, task_of
 from stages.core.prompts.styles import Kind
 
@@ -162,7 +162,7 @@ def test_a_run_with_absolute_zeros_plan_fills_every_batch(topped_up: Run) -> Non
 @pytest.mark.timeout(300)
 def test_fsck_draws_the_replays_again(topped_up: Run) -> None:
     config = parse(topped_up.history.description()["config"])
-    past = EarlierTasks(topped_up.read_table(None, "seeds"), [topped_up.read_table(0, "tasks")])
+    past = StoredTasks(topped_up.read_table(None, "seeds"), [topped_up.read_table(0, "tasks")])
     found = {name: topped_up.read_table(1, name) for name in ("matches", "tasks", "rollouts")}
     assert list(replay_problems(found, config, past, 1)) == []
     own = set(found["tasks"]["task_id"].to_pylist())
