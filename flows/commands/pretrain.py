@@ -21,11 +21,13 @@ def add(command: Add) -> None:
 
 def pretrain(arguments: Namespace) -> int:
     """Train, save the checkpoint and its card, and print the progress."""
+    suites, log = PROJECT / "infra" / "benchmarks", partial(print, flush=True)
     if arguments.recipe == "reasoner":
-        from flows.commands.reasoner_recipe import pretrain as make
-    else:
-        from flows.commands.pretrain_recipe import pretrain as make
+        from flows.commands.reasoner_recipe import pretrain as pretrain_reasoner
 
-    suites = PROJECT / "infra" / "benchmarks"
-    make(arguments.out, arguments.minutes, arguments.seed, arguments.threads, suites, partial(print, flush=True))
+        pretrain_reasoner(arguments.out, arguments.minutes, arguments.seed, arguments.threads, suites, log)
+    else:
+        from flows.commands.pretrain_recipe import pretrain as pretrain_seed
+
+        pretrain_seed(arguments.out, arguments.minutes, arguments.seed, arguments.threads, suites, log)
     return 0
