@@ -21,7 +21,7 @@ from stages.core.seed_model.steps import TYPES, draw_template, filled, is_small,
 MOST_STEPS = 10
 NAMES = "abcdeghijkmnpqrstuvwyz"
 TRIES = 60
-RUNS, DISTINCT = 10, 5
+RUNS, DISTINCT = 10, 7
 _FIRST = (52, 24, 24)  # the type of the first argument: int, string, list
 _SECOND = 0.45  # chance that a second argument may be used
 
