@@ -248,6 +248,7 @@ NOT_SEEING = MappingProxyType(
         "stages.core.engines.vllm_engine": "what vLLM's progress bar says",
         "stages.core.seed_model.program_grammar": "programs that we generate",
         "stages.core.seed_model.programs": "programs that we generate",
+        "stages.core.seed_model.steps": "templates of our own",
         "stages.core.seed_model.seed_tokenizer": "texts that we generate",
         "stages.core.suites.contamination": "problems of suites, and one run of word characters at a time",
         "stages.core.suites.math_grader": "names of modules",
