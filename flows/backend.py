@@ -40,11 +40,13 @@ from stages.match import MATCHMAKERS
 from stages.reward import ESTIMATORS, Estimator
 
 SUITES = PROJECT / "infra" / "benchmarks"
+STAIRCASE = ("staircase-dev", "staircase-test")
 SEED_ROWS = PROJECT / "stages" / "core" / "method" / "seed_rows.jsonl"
 MAX_BATCH = 256
 HOME_PYTHON = "POPULORA_PYTHON"
 """Tells a worker which interpreter has the project's own packages, including math-verify."""
-PROBE = ("probe-dev", "probe-test")
+PROBE = ("probe-dev", "probe-test", *STAIRCASE)
+"""The project's own suites: asked with the prompts of the run, and kept out of its buffers."""
 
 
 class Backend:
@@ -273,6 +275,10 @@ class Backend:
             from stages.core.prompts.compact import CompactPrompts
 
             return CompactPrompts()
+        if name == "trace":
+            from stages.core.prompts.trace import TracePrompts
+
+            return TracePrompts()
         if name == "document":
             from stages.core.prompts.document import DocumentPrompts
 
@@ -375,7 +381,7 @@ class Backend:
         return hashlib.sha256(self._suite_file(suite).read_bytes()).hexdigest()
 
     def probe_keys(self) -> frozenset[str]:
-        """Return the program keys of both halves of the probe, as the sandbox computes them. No buffer may contain them."""
+        """Return the program keys of the project's own suites, as the sandbox computes them. No buffer may contain them."""
         return self._probe_keys
 
     @cached_property

@@ -36,11 +36,12 @@ class Model(Group):
         title="Revision",
         description="Commit of a hub model. Empty uses the newest when the run begins; run.json records it.",
     )
-    style: Literal["auto", "compact", "document", "chat", "azr"] = Field(
+    style: Literal["auto", "compact", "trace", "document", "chat", "azr"] = Field(
         "auto",
         title="Prompt style",
         description="auto (by the model; run.json records it), document (documents to continue: base and small models), chat "
-        "(the tokenizer's template), azr (think/answer conversation: 3B and more) or compact (the seed model).",
+        "(the tokenizer's template), azr (think/answer conversation: 3B and more), compact (the seed model) or trace (a seed "
+        "model that shows its steps).",
     )
     rank: Positive = Field(32, title="LoRA rank")
     alpha: Above0 = Field(32.0, title="LoRA alpha", description="Adapters are scaled by alpha / rank.")
@@ -278,7 +279,11 @@ class BenchmarkRule(Group):
     """Benchmarks inside the run, on the members as trained."""
 
     every: Count = Field(0, title="Generations between benchmarks", description="0 benchmarks only the last generation.")
-    suite: str = Field("probe-dev", title="Probe", description="The project's own suite: probe-dev or probe-test.")
+    suite: str = Field(
+        "probe-dev",
+        title="Probe",
+        description="The project's own suite: probe-dev, probe-test, staircase-dev or staircase-test.",
+    )
     suites: tuple[str, ...] = Field(
         (),
         title="Public suites",

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from flows.backend import PROBE, Backend
+from flows.backend import PROBE, STAIRCASE, Backend
 from flows.benchmarks import targets
 from flows.benchmarks.contamination import contamination
 from flows.benchmarks.score import (
     changes_text,
     contestants_of,
+    depths_text,
     folder_of_run,
     forms_text,
     probe_folder,
@@ -60,6 +61,8 @@ def benchmark(arguments: Namespace, store: Store, run: Run | None) -> int:
         for target, request in found:
             scores = _scored(target, request)
             print(f"{suite}, {len(request.problems)} problems, style {request.style}\n{scores_text(scores)}")
+            if suite in STAIRCASE:
+                print(f"\n{depths_text(_answers(target, request))}")
             print(_comparisons(target, request), end="")
             print(f"stored under {target.run.run_id}/benchmarks/{folder_of(target, request)}")
         if arguments.against is not None:
@@ -113,6 +116,8 @@ def _probe_of_run(asked: list[Namespace], run: Run, suite: str) -> None:
     for each in asked:
         scores, answers = _probe_scores(each, run, suite)
         print(f"{suite}\n{scores_text(scores)}\n\n{forms_text(answers)}")
+        if suite in STAIRCASE:
+            print(f"\n{depths_text(answers)}")
         tables.append(answers)
     if len(tables) > 1:
         after, before = tables

@@ -20,6 +20,7 @@ from flows.run.stage_io import StageIO
 from stages.benchmark import SamplingPlan, answer_probe, chosen_problems, own_words
 from stages.core import tables
 from stages.core.population import Member, population_after
+from stages.core.suites.by_depth import depth_scores
 from stages.core.suites.changes import score_changes
 from stages.core.suites.scores import Contestant, Slices, forms, probe_scores
 
@@ -126,6 +127,28 @@ def forms_text(answers: pa.Table) -> str:
         errors = ["" if error is None else f"{100 * error:.2f}" for error in (one.formed_stderr, one.right_stderr)]
         how = "greedy" if one.greedy else "sampled"
         lines.append(f"{one.adapter_id:16} {how:8} {formed:>7} {errors[0]:>8} {right:>15} {errors[1]:>8} {one.problems:>6}")
+    return "\n".join(lines)
+
+
+def depths_text(answers: pa.Table) -> str:
+    """Return the scores of the staircase by kind and depth in percent, as aligned lines; `-` where nothing was sampled.
+
+    `same` is the share of groups of 8 samples that are all right or all wrong, `wrong` the share that are all wrong.
+    """
+    scores = depth_scores(answers)
+    passes = sorted({k for one in scores for k in one.pass_at})
+    heads = ["depth", "n", "greedy", "± s.e.", "formed", "of formed", *(f"pass@{k}" for k in passes), "same", "wrong"]
+    lines = []
+    for slot in dict.fromkeys((one.adapter_id, one.kind) for one in scores):
+        lines += [f"{slot[0]}, {slot[1]}", "".join(f"{head:>10}" for head in heads)]
+        for one in scores:
+            if (one.adapter_id, one.kind) == slot:
+                same = None if one.all_wrong is None or one.all_right is None else one.all_wrong + one.all_right
+                cells = [None if one.greedy is None else one.greedy.mean, None if one.greedy is None else one.greedy.stderr]
+                cells += [one.formed, one.right_of_formed]
+                cells += [one.pass_at[k].mean if k in one.pass_at else None for k in passes] + [same, one.all_wrong]
+                shown = ("-" if cell is None else f"{100 * cell:.1f}" for cell in cells)
+                lines.append("".join(f"{cell:>10}" for cell in (one.depth, one.problems, *shown)))
     return "\n".join(lines)
 
 

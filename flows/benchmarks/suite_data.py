@@ -30,8 +30,8 @@ SAMPLES = PROJECT / "infra" / "benchmarks" / "samples"
 
 
 def suite_names() -> list[str]:
-    """Return the names of all suites, the two halves of the probe first."""
-    return ["probe-dev", "probe-test", *sorted(SUITES)]
+    """Return the names of all suites, the project's own first."""
+    return ["probe-dev", "probe-test", "staircase-dev", "staircase-test", *sorted(SUITES)]
 
 
 def suite_of(name: str) -> Suite:

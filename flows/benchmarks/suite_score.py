@@ -165,7 +165,8 @@ def _shard(work: "_Work", folder: str, problems: Sequence[Problem]) -> Ref:
     if done is not None and run.holds(done):
         return replace(done.output("answers.parquet"), stamp="")
     began = time.monotonic()
-    answers = stage.judge(work.complete(problems), problems, work.words, work.graders, stage.Recording(work.request.suite))
+    recording = stage.Recording(work.request.suite, work.bands)
+    answers = stage.judge(work.complete(problems), problems, work.words, work.graders, recording)
     ref = run.write_table_at(f"benchmarks/{folder}/answers.parquet", answers, tables.ANSWERS)
     clock = {"seconds": round(time.monotonic() - began, 1)}
     counts = {"problems": len(problems), "answers": answers.num_rows}
@@ -194,6 +195,14 @@ class _Work:
             stack.callback(self.backend.close)
         self.words = words_of(request, self.backend)
         self.made: dict[str, bool] = {}
+
+    @cached_property
+    def bands(self) -> dict[str, int]:
+        """The band or depth of each problem of the project's own suites; public suites have none."""
+        if self.request.suite not in PROBE:
+            return {}
+        found = self.backend.problems(self.request.suite)
+        return dict(zip(found["problem_id"].to_pylist(), found["band"].to_pylist(), strict=True))
 
     def complete(self, problems: Sequence[Problem]) -> list[stage.StoredCompletion]:
         """Return completions by the engine, or those made elsewhere."""

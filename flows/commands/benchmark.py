@@ -8,7 +8,7 @@ from flows.guide.completion import complete, complete_runs, complete_suites
 from flows.settings import BenchmarkRule
 
 STYLES = tuple(style for style in get_args(BenchmarkRule.model_fields["style"].annotation) if style)
-PROBE_STYLES = ("auto", "compact", "document", "chat", "azr")
+PROBE_STYLES = ("auto", "compact", "trace", "document", "chat", "azr")
 
 
 def add(command: Add) -> None:

@@ -1,6 +1,7 @@
-"""`populora pretrain`: train the seed model from scratch."""
+"""`populora pretrain`: train a seed model from scratch."""
 
 from argparse import Namespace
+from functools import partial
 from pathlib import Path
 
 from flows.commands.arguments import Add
@@ -9,8 +10,10 @@ from flows.config import PROJECT
 
 def add(command: Add) -> None:
     """Add the command and its options."""
-    parser = command("pretrain", "Train the seed model from scratch on generated programs.", pretrain)
+    parser = command("pretrain", "Train a seed model from scratch on generated programs.", pretrain)
     parser.add_argument("--out", type=Path, required=True)
+    said = "seed: answers directly, the shipped model (default); reasoner: shows its steps, resumes and can be extended"
+    parser.add_argument("--recipe", choices=("seed", "reasoner"), default="seed", help=said)
     parser.add_argument("--minutes", type=float, default=81.0, help="worth of tokens on two cores")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
@@ -18,8 +21,13 @@ def add(command: Add) -> None:
 
 def pretrain(arguments: Namespace) -> int:
     """Train, save the checkpoint and its card, and print the progress."""
-    from flows.commands.pretrain_recipe import pretrain as train_seed_model
+    suites, log = PROJECT / "infra" / "benchmarks", partial(print, flush=True)
+    if arguments.recipe == "reasoner":
+        from flows.commands.reasoner_recipe import pretrain as pretrain_reasoner
 
-    probe = PROJECT / "infra" / "benchmarks"
-    train_seed_model(arguments.out, arguments.minutes, arguments.seed, arguments.threads, probe, lambda line: print(line))
+        pretrain_reasoner(arguments.out, arguments.minutes, arguments.seed, arguments.threads, suites, log)
+    else:
+        from flows.commands.pretrain_recipe import pretrain as pretrain_seed
+
+        pretrain_seed(arguments.out, arguments.minutes, arguments.seed, arguments.threads, suites, log)
     return 0

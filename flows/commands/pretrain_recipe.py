@@ -21,11 +21,11 @@ from transformers import GenerationConfig, LlamaForCausalLM
 from stages.core.engines.hf_engine import HFEngine, load_model, load_tokenizer
 from stages.core.judging.judge import TaskItem, judge_tasks
 from stages.core.prompts.compact import CompactPrompts
-from stages.core.prompts.styles import Kind
+from stages.core.prompts.styles import Kind, PromptStyle, Triplet
 from stages.core.sandbox.local import LocalSandbox
 from stages.core.sandbox.protocol import Sandbox
 from stages.core.seed_model import pretraining, probe, seed_tokenizer
-from stages.core.seed_model.pretraining_data import ROW, Rows, make_rows
+from stages.core.seed_model.pretraining_data import BROAD, ROW, DocumentSource, Rows, make_rows
 from stages.core.seed_model.programs import ProgramKeys
 from stages.core.seed_model.seed_card import Phase, Training, model_card, proposal_table, solving_table
 from stages.core.seed_model.seed_scores import (
@@ -37,11 +37,12 @@ from stages.core.seed_model.seed_scores import (
     score_proposals,
     score_solving,
 )
+from stages.core.seed_model.seed_tokenizer import Vocabulary
 from stages.core.training.cpu import use_cpu
 from stages.core.training.grouped_lora import attach
 
 TOKENS_PER_MINUTE = 550_000
-PROBE_SEED = 0
+SUITE_SEED = 0
 PROBE_FOLDER = Path(__file__).parents[2] / "infra" / "benchmarks"
 CHUNK_ROWS = 256
 FIRST_SAVE_SECONDS, SAVE_SECONDS = 420.0, 240.0
@@ -49,15 +50,15 @@ FIRST_SAVE_SECONDS, SAVE_SECONDS = 420.0, 240.0
 Log = Callable[[str], None]
 
 
-def make_probe(folder: Path, sandbox: Sandbox) -> None:
-    """Write the probe's halves if they are missing. The sandbox runs every problem again and provides the program keys.
+def make_suite(folder: Path, name: str, tables: Callable[[int], dict[str, pa.Table]], sandbox: Sandbox) -> None:
+    """Write a suite's halves if they are missing. The sandbox runs every problem again and provides the program keys.
 
     Raises ValueError for a problem on which sandbox and generator disagree.
     """
-    paths = {half: folder / f"probe-{half}.parquet" for half in probe.HALVES}
+    paths = {half: folder / f"{name}-{half}.parquet" for half in probe.HALVES}
     if all(path.exists() for path in paths.values()):
         return
-    for half, table in probe.probe_tables(PROBE_SEED).items():
+    for half, table in tables(SUITE_SEED).items():
         problems = table.to_pylist()
         tasks = [TaskItem(row["program"], tuple(row["inputs"])) for row in problems]
         verdicts = list(judge_tasks(sandbox, tasks))
@@ -68,9 +69,9 @@ def make_probe(folder: Path, sandbox: Sandbox) -> None:
         pq.write_table(probe.with_program_keys(table, keys), paths[half], compression="zstd")
 
 
-def probe_halves(folder: Path) -> dict[str, pa.Table]:
-    """Return both halves as stored."""
-    return {half: pq.read_table(folder / f"probe-{half}.parquet") for half in probe.HALVES}
+def halves(folder: Path, name: str) -> dict[str, pa.Table]:
+    """Return both halves of a suite as stored."""
+    return {half: pq.read_table(folder / f"{name}-{half}.parquet") for half in probe.HALVES}
 
 
 @dataclass
@@ -90,23 +91,23 @@ def _batches(seed: int, phase: int, recipe: pretraining.Recipe, held_out: Progra
         counts.skipped += rows.skipped
         order = np.random.default_rng([seed, 2 + 2 * phase, chunk]).permutation(CHUNK_ROWS).reshape(-1, recipe.rows_per_step)
         for chosen in order:
-            yield Rows(rows.ids[chosen], rows.weights[chosen], rows.segments[chosen], 0, 0)
+            yield rows.take(chosen)
         chunk += 1
 
 
-def save(model: LlamaForCausalLM, out: Path) -> None:
+def save(model: LlamaForCausalLM, out: Path, vocabulary: Vocabulary = seed_tokenizer.COMPACT) -> None:
     """Save the checkpoint in bfloat16 with its tokenizer; each file is replaced atomically."""
     part = out / ".part"
     part.mkdir(parents=True, exist_ok=True)
     half = copy.deepcopy(model).to(torch.bfloat16)
-    ids = seed_tokenizer.IDS
+    ids = vocabulary.ids
     half.generation_config = GenerationConfig(
         eos_token_id=ids[seed_tokenizer.EOS], pad_token_id=ids[seed_tokenizer.PAD], do_sample=True
     )
     half.save_pretrained(part)
     documents = {
-        "tokenizer.json": seed_tokenizer.tokenizer_json(),
-        "tokenizer_config.json": seed_tokenizer.tokenizer_config(pretraining.WINDOW),
+        "tokenizer.json": vocabulary.tokenizer_json(),
+        "tokenizer_config.json": vocabulary.tokenizer_config(pretraining.WINDOW),
     }
     for name, document in documents.items():
         (part / name).write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
@@ -153,7 +154,7 @@ def train(
     A later phase starts from the checkpoint in `out`, so it can also run alone.
     """
     use_cpu(threads)
-    held_out = probe.probe_keys(*probe_halves(probe_folder).values())
+    held_out = probe.probe_keys(*halves(probe_folder, "probe").values())
     log(f"probe: {len(held_out.syntax)} programs and {len(held_out.behaviour)} behaviours are kept out")
     taken = []
     for phase, recipe in list(enumerate(pretraining.phases(round(minutes * TOKENS_PER_MINUTE))))[first_phase:]:
@@ -167,7 +168,7 @@ def train(
 
 
 def stored_problems(table: pa.Table) -> list[SolvedTask]:
-    """Return the problems of a probe half."""
+    """Return the problems of a suite's half."""
     return [
         SolvedTask(Kind(row["kind"]), row["band"], row["program"], tuple(row["inputs"]), tuple(row["outputs"]))
         for row in table.to_pylist()
@@ -183,25 +184,38 @@ def score(
     sets = {
         "Fresh problems of the training distribution's generator": fresh_problems(np.random.default_rng([seed, 7]), per_band),
         "Suite `probe`, half `dev` (programs and behaviours kept out of training)": stored_problems(
-            probe_halves(probe_folder)["dev"]
+            halves(probe_folder, "probe")["dev"]
         ),
     }
     solving = {}
     for name, problems in sets.items():
         solving[name] = score_solving(engine, sandbox, style, problems)
         log(f"{name}\n{solving_table(solving[name])}")
+    source = DocumentSource((seed, 5), ProgramKeys(frozenset(), frozenset()), BROAD)
+
+    def drawn() -> Triplet:
+        program = source.program(BROAD.levels, 1)
+        return Triplet(program.source, program.inputs[0], program.outputs[0])
+
+    return solving, scored_proposals(engine, sandbox, style, drawn, 2 * per_band, log)
+
+
+def scored_proposals(
+    engine: HFEngine, sandbox: Sandbox, style: PromptStyle, drawn: Callable[[], Triplet], count: int, log: Log
+) -> dict[str, ProposalScores]:
+    """Score `count` proposals with and without references from `drawn`, and as many inputs. Logs the table."""
     plans = {
         "deduction, 6 references": (Kind.DEDUCTION, 6),
         "abduction, 6 references": (Kind.ABDUCTION, 6),
         "deduction, no references": (Kind.DEDUCTION, 0),
         "inputs for induction": (Kind.INDUCTION, 0),
     }
-    proposals = {
-        name: score_proposals(engine, sandbox, style, kind, proposal_prompts(style, seed, kind, 2 * per_band, references))
+    found = {
+        name: score_proposals(engine, sandbox, style, kind, proposal_prompts(style, drawn, kind, count, references))
         for name, (kind, references) in plans.items()
     }
-    log(proposal_table(proposals))
-    return solving, proposals
+    log(proposal_table(found))
+    return found
 
 
 def pretrain(
@@ -220,13 +234,13 @@ def pretrain(
     """
     judge = sandbox or LocalSandbox()
     try:
-        make_probe(probe_folder, judge)
+        make_suite(probe_folder, "probe", probe.probe_tables, judge)
         taken = train(out, minutes, seed, threads, probe_folder, log)
         training = Training(
             f"populora pretrain --minutes {minutes:g} --seed {seed} --threads {threads}",
             threads,
             sum(parameter.numel() for parameter in pretraining.read_model(str(out)).parameters()),
-            len(probe.probe_keys(*probe_halves(probe_folder).values()).syntax),
+            len(probe.probe_keys(*halves(probe_folder, "probe").values()).syntax),
             taken,
         )
         solving, proposals = score(out, judge, probe_folder, seed, per_band, log)

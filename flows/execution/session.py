@@ -271,9 +271,9 @@ def versions(config: RunConfig, known: Mapping[str, Any] | None = None) -> dict[
 
 
 def prompts(config: RunConfig) -> dict[str, str]:
-    """Return a digest of the prompt style's source; none for compact, whose wording is the seed model's training data."""
+    """Return a digest of the prompt style's source; none for compact and trace, whose wording is a seed model's training data."""
     style = config.model.style
-    if style in ("compact", "auto"):
+    if style in ("compact", "trace", "auto"):
         return {}
     total = hashlib.sha256()
     for name in (style, "labelled", "fences"):

@@ -15,7 +15,7 @@ from flows.execution.decoder_shape import DecoderShape, adapter_parameters
 from flows.execution.memory_plan import cache_bytes
 
 ROWS = 256  # rows that vLLM decodes at once: max_rows of stages.core.engines.vllm_engine
-PROMPTS = {"compact": (100, 60), "document": (700, 200), "chat": (600, 350), "azr": (1200, 700)}
+PROMPTS = {"compact": (100, 60), "trace": (110, 60), "document": (700, 200), "chat": (600, 350), "azr": (1200, 700)}
 """Tokens of a teacher's and of a student's prompt, by style."""
 SLOW_RUNS = 0.001  # share of program runs that end at their limit of processor time
 RUN_SECONDS = 0.001  # of any other program run, in one container

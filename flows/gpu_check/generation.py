@@ -31,7 +31,7 @@ def short(config: RunConfig, tokens: int) -> list[str]:
         "benchmark.limit=12",
         "benchmark.suites=[]",
     ]
-    return settings if config.model.style == "compact" else [*settings, "model.style=document"]
+    return settings if config.model.style in ("compact", "trace") else [*settings, "model.style=document"]
 
 
 def examine(config: RunConfig, source: str, settings: Sequence[str], folder: Path, tokens: int) -> Iterator[CheckFinding]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.config import ConfigError
-from stages.core.prompts.compact import MARKERS
+from stages.core.prompts import compact, trace
 
 LARGE = 2_800_000_000
 """Parameters from which a model is asked in a think/answer conversation: models called 3B have about that many."""
@@ -25,7 +25,8 @@ class ModelFolder:
 
     config: Mapping[str, Any]
     has_template: bool
-    has_markers: bool
+    markers: str = ""
+    """The style whose marker tokens the vocabulary has: compact or trace."""
 
     @property
     def parameters(self) -> int:
@@ -40,9 +41,9 @@ class ModelFolder:
 
     @property
     def style(self) -> str:
-        """The prompt style that `auto` means: compact for the seed model, azr for large instruct models, else document."""
-        if self.has_markers:
-            return "compact"
+        """The prompt style that `auto` means: that of a seed model's markers, azr for large instruct models, else document."""
+        if self.markers:
+            return self.markers
         return "azr" if self.has_template and self.parameters >= LARGE else "document"
 
 
@@ -61,7 +62,8 @@ def read_folder(folder: Path, window: int = 0) -> ModelFolder:
             f"{where}: the tokenizer has {max(vocabulary.values()) + 1} tokens, but the embedding has only {rows} rows; "
             "use the tokenizer that belongs to these weights, or resize the model's embedding"
         )
-    return ModelFolder(config, _has_template(folder), set(MARKERS) <= vocabulary.keys())
+    marked = [name for name, style in (("trace", trace), ("compact", compact)) if set(style.MARKERS) <= vocabulary.keys()]
+    return ModelFolder(config, _has_template(folder), marked[0] if marked else "")
 
 
 def check_weights(folder: Path) -> None:

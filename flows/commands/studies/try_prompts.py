@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from flows.backend import Backend
     from stages.trial import StyleAttempt
 
-STYLES = ("compact", "document", "chat", "azr")
+STYLES = ("compact", "trace", "document", "chat", "azr")
 GROUP, REFERENCES, SAMPLES, SHOWN = 4, 3, 3, 600
 
 
@@ -86,8 +86,8 @@ def _tried(backend: "Backend", arguments: Namespace) -> Iterator[tuple[str, list
 
 def fitting(described: ModelFolder) -> tuple[str, ...]:
     """Return the styles that a model may follow: it has the tokens, the template or the size for them."""
-    if described.has_markers:
-        return ("compact",)
+    if described.style in ("compact", "trace"):
+        return (described.style,)
     chat = ("chat",) if described.has_template else ()
     return ("document", *chat, *(("azr",) if described.parameters >= LARGE else ()))
 

@@ -24,12 +24,12 @@ MARKERS = (DEDUCE, ABDUCE, INDUCE, PROPOSE_DEDUCTION, PROPOSE_ABDUCTION, PROPOSE
 _FOREIGN = re.compile(r"[^\n -~]")
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """ASCII text: what is outside is written as Python's escape, which means the same inside a string literal."""
     return text.expandtabs(4).encode("ascii", "backslashreplace").decode("ascii")
 
 
-def _part(text: str, name: str) -> str:
+def stripped_part(text: str, name: str) -> str:
     """One part of a completion, stripped; it must be there and hold no marker."""
     foreign = _FOREIGN.search(text)
     if foreign is not None:
@@ -53,25 +53,23 @@ class CompactPrompts:
         asks = {Kind.DEDUCTION: PROPOSE_DEDUCTION, Kind.ABDUCTION: PROPOSE_ABDUCTION}
         if kind not in asks:
             raise ValueError(f"induction proposals show a program: use propose_inputs, not propose({kind!r})")
-        shown = (
-            PROGRAM + _plain(each.program) + INPUT + _plain(each.input) + OUTPUT + _plain(each.output) for each in references
-        )
+        shown = (PROGRAM + plain(each.program) + INPUT + plain(each.input) + OUTPUT + plain(each.output) for each in references)
         return "".join(shown) + asks[kind]
 
     def propose_inputs(self, program: str, num_inputs: int) -> str:
         """Asks for inputs of a program. The model was pretrained to write twelve; the number itself is not in the prompt."""
         if num_inputs < 1:
             raise ValueError(f"num_inputs must be positive, not {num_inputs}")
-        return PROPOSE_INPUTS + _plain(program) + INPUT
+        return PROPOSE_INPUTS + plain(program) + INPUT
 
     def solve(self, kind: Kind, program: str, inputs: tuple[str, ...], outputs: tuple[str, ...], message: str) -> str:
         """Asks for an output, an input or a program. The message is not shown in this style."""
         if kind is Kind.DEDUCTION:
-            return DEDUCE + _plain(program) + INPUT + _plain(inputs[0]) + OUTPUT
+            return DEDUCE + plain(program) + INPUT + plain(inputs[0]) + OUTPUT
         if kind is Kind.ABDUCTION:
-            return ABDUCE + _plain(program) + OUTPUT + _plain(outputs[0]) + INPUT
+            return ABDUCE + plain(program) + OUTPUT + plain(outputs[0]) + INPUT
         pairs = zip(inputs, outputs, strict=True)
-        return INDUCE + "".join(INPUT + _plain(given) + OUTPUT + _plain(got) for given, got in pairs) + PROGRAM
+        return INDUCE + "".join(INPUT + plain(given) + OUTPUT + plain(got) for given, got in pairs) + PROGRAM
 
     def propose_stops(self, kind: Kind) -> tuple[str, ...]:
         """None: the model's end token ends every completion."""
@@ -87,7 +85,7 @@ class CompactPrompts:
         parts = completion.split(INPUT)
         if len(parts) != 2:
             raise Unparsed(f"a proposal is program{INPUT}input; this has {len(parts) - 1} input markers")
-        return Proposed(_part(parts[0], "the program"), (_part(parts[1], "the input"),))
+        return Proposed(stripped_part(parts[0], "the program"), (stripped_part(parts[1], "the input"),))
 
     def read_inputs(self, completion: str, program: str, num_inputs: int, truncated: bool = False) -> Proposed:
         """The first `num_inputs` inputs; more are dropped, fewer are an error."""
@@ -95,11 +93,11 @@ class CompactPrompts:
         parts = completion.split(INPUT)
         if len(parts) < num_inputs:
             raise Unparsed(f"wanted {num_inputs} inputs, got {len(parts)}")
-        inputs = tuple(_part(part, f"input {index + 1}") for index, part in enumerate(parts[:num_inputs]))
+        inputs = tuple(stripped_part(part, f"input {index + 1}") for index, part in enumerate(parts[:num_inputs]))
         return Proposed(program, inputs)
 
     def read_answer(self, kind: Kind, completion: str, truncated: bool = False) -> str:
         """The whole completion, which must hold no marker."""
         _check_whole(truncated)
         names = {Kind.DEDUCTION: "the output", Kind.ABDUCTION: "the input", Kind.INDUCTION: "the program"}
-        return _part(completion, names[kind])
+        return stripped_part(completion, names[kind])

@@ -38,6 +38,11 @@ class Muon:
         self._groups = [(group, torch.zeros(len(group), *shape)) for shape, group in shapes.items()]
         self._momentum = momentum
 
+    @property
+    def velocities(self) -> list[torch.Tensor]:
+        """The momentum of each stack of matrices: its whole state."""
+        return [velocity for _, velocity in self._groups]
+
     @torch.no_grad()
     def step(self, lr: float) -> None:
         """One update from the gradients."""

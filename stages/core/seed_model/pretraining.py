@@ -1,11 +1,11 @@
-"""Pretraining of the seed model: a small Llama from scratch on generated programs.
+"""Pretraining of the seed models: a small Llama from scratch on generated programs.
 
 Loss: cross entropy, weighted per token by the phase's mix. Documents in a row do not see each other. Muon updates the matrices,
 AdamW the embeddings and norms; in each phase both warm up linearly and decay linearly to zero over a fixed number of tokens, so
 that equal seeds, threads and CPU types give equal weights.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,13 +16,15 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from stages.core.seed_model import seed_tokenizer
 from stages.core.seed_model.muon import Muon
 from stages.core.seed_model.pretraining_data import ANSWERS, BROAD, LISTINGS, PROPOSALS, ROW, Mix, Rows
+from stages.core.seed_model.seed_tokenizer import Vocabulary
 
 WINDOW = 1024
+STABLE, FALLING = 1.0, 0.0
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Numbers of one phase of pretraining."""
+    """Numbers of one phase of pretraining. `final` is the factor on the learning rates that its last step approaches."""
 
     steps: int
     mix: Mix = BROAD
@@ -31,6 +33,7 @@ class Recipe:
     muon_lr: float = 0.02
     adam_lr: float = 3e-3
     clip: float = 1.0
+    final: float = FALLING
 
     @property
     def tokens(self) -> int:
@@ -39,7 +42,8 @@ class Recipe:
 
     def rate(self, step: int) -> float:
         """Factor on the learning rates at a step."""
-        return min((step + 1) / self.warmup, (self.steps - step) / max(1, self.steps - self.warmup), 1.0)
+        falling = min((self.steps - step) / max(1, self.steps - self.warmup), 1.0)
+        return min((step + 1) / self.warmup, self.final + (1.0 - self.final) * falling)
 
 
 def phases(tokens: int) -> tuple[Recipe, ...]:
@@ -54,11 +58,18 @@ def phases(tokens: int) -> tuple[Recipe, ...]:
     )
 
 
-def seed_config() -> LlamaConfig:
+def reasoner_phases(tokens: int) -> tuple[Recipe, Recipe]:
+    """The recipe of the model that reasons: 4/5 of the tokens at full rates, so that it can be extended, 1/5 falling to zero."""
+    part = tokens / 5 / ROW / 8
+    stable = Recipe(steps=max(1, round(4 * part)), rows_per_step=8, final=STABLE)
+    return stable, Recipe(steps=max(1, round(part)), rows_per_step=8, warmup=1)
+
+
+def seed_config(vocabulary: Vocabulary = seed_tokenizer.COMPACT) -> LlamaConfig:
     """The architecture: width 256, 4 layers, tied embeddings, about 3.5 million parameters."""
-    ids = seed_tokenizer.IDS
+    ids = vocabulary.ids
     return LlamaConfig(
-        vocab_size=-(-len(seed_tokenizer.TOKENS) // 8) * 8,
+        vocab_size=-(-len(vocabulary.tokens) // 8) * 8,
         hidden_size=256,
         intermediate_size=768,
         num_hidden_layers=4,
@@ -73,11 +84,11 @@ def seed_config() -> LlamaConfig:
     )
 
 
-def new_model(seed: int) -> LlamaForCausalLM:
+def new_model(seed: int, vocabulary: Vocabulary = seed_tokenizer.COMPACT) -> LlamaForCausalLM:
     """A model with fresh weights; the global generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = LlamaForCausalLM(seed_config())
+        model = LlamaForCausalLM(seed_config(vocabulary))
     model.config._attn_implementation = "sdpa"
     return model
 
@@ -105,8 +116,10 @@ def loss_of_rows(model: LlamaForCausalLM, rows: Rows) -> tuple[torch.Tensor, tor
     """Weighted loss, and the mean cross entropy of the tokens of weight 1."""
     ids = torch.from_numpy(rows.ids.astype(np.int64))
     segments = torch.from_numpy(rows.segments.astype(np.int64))
+    positions = torch.from_numpy(rows.positions.astype(np.int64))
     with torch.autocast("cpu", torch.bfloat16):
-        hidden = model.model(input_ids=ids, attention_mask=row_mask(segments), use_cache=False).last_hidden_state
+        seen = model.model(input_ids=ids, attention_mask=row_mask(segments), position_ids=positions, use_cache=False)
+        hidden = seen.last_hidden_state
         logits = model.lm_head(hidden[:, :-1])
     weights = torch.from_numpy(rows.weights)[:, 1:] * (segments[:, 1:] == segments[:, :-1])
     answers = weights == 1.0
@@ -114,20 +127,53 @@ def loss_of_rows(model: LlamaForCausalLM, rows: Rows) -> tuple[torch.Tensor, tor
     return (each * weights).sum() / weights.sum(), (each.detach() * answers).sum() / answers.sum()
 
 
-def train(model: LlamaForCausalLM, batches: Iterator[Rows], recipe: Recipe, after_step: Callable[[int, float], None]) -> None:
+class Optimisers:
+    """Muon for the matrices and AdamW for the rest of one model; their state can be taken out and put back."""
+
+    def __init__(self, model: LlamaForCausalLM) -> None:
+        matrices, self.others = split_parameters(model)
+        self._muon = Muon(matrices)
+        self._adam = torch.optim.AdamW(self.others, betas=(0.9, 0.98), weight_decay=0.0)
+
+    def step(self, recipe: Recipe, step: int) -> None:
+        """One update from the gradients, at the recipe's rates for that step."""
+        torch.nn.utils.clip_grad_norm_(self.others, recipe.clip)
+        rate = recipe.rate(step)
+        for group in self._adam.param_groups:
+            group["lr"] = recipe.adam_lr * rate
+        self._adam.step()
+        self._muon.step(recipe.muon_lr * rate)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The state by name."""
+        found = {f"muon.{number}": velocity for number, velocity in enumerate(self._muon.velocities)}
+        for number, parameter in enumerate(self.others):
+            found |= {f"adam.{number}.{name}": tensor for name, tensor in self._adam.state[parameter].items()}
+        return found
+
+    def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Put back what `tensors` gave."""
+        for number, velocity in enumerate(self._muon.velocities):
+            velocity.copy_(tensors[f"muon.{number}"])
+        for number, parameter in enumerate(self.others):
+            names = ("step", "exp_avg", "exp_avg_sq")
+            self._adam.state[parameter] = {name: tensors[f"adam.{number}.{name}"].clone() for name in names}
+
+
+def train(
+    model: LlamaForCausalLM,
+    batches: Iterator[Rows],
+    recipe: Recipe,
+    after_step: Callable[[int, float], None],
+    optimisers: Optimisers | None = None,
+    first_step: int = 0,
+) -> None:
     """Run the recipe. `after_step(steps done, answer loss)` is for logging, saving and evaluation; it must not train."""
-    matrices, others = split_parameters(model)
-    muon = Muon(matrices)
-    adam = torch.optim.AdamW(others, lr=recipe.adam_lr, betas=(0.9, 0.98), weight_decay=0.0)
+    using = optimisers or Optimisers(model)
     model.train()
-    for step in range(recipe.steps):
+    for step in range(first_step, recipe.steps):
         loss, answer_loss = loss_of_rows(model, next(batches))
         model.zero_grad(set_to_none=True)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(others, recipe.clip)
-        rate = recipe.rate(step)
-        for group in adam.param_groups:
-            group["lr"] = recipe.adam_lr * rate
-        adam.step()
-        muon.step(recipe.muon_lr * rate)
+        using.step(recipe, step)
         after_step(step + 1, float(answer_loss))

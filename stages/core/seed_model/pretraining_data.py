@@ -1,6 +1,6 @@
 """Documents for pretraining: prompts as `compact_prompts` writes them, with their answers, packed into rows of equal length."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,9 +17,9 @@ NUM_INPUTS = 10
 PROPOSED_INPUTS = NUM_INPUTS + 2  # the number a teacher needs, and a few extra: a small model cannot count to ten exactly
 FORMS = ("deduction", "abduction", "induction", "propose", "propose_inputs")
 
-_OUTPUT_ID = seed_tokenizer.IDS[OUTPUT]
-_MARKER_IDS = frozenset(seed_tokenizer.IDS[marker] for marker in MARKERS)
-_EOS_ID = seed_tokenizer.IDS[seed_tokenizer.EOS]
+_OUTPUT_ID = seed_tokenizer.COMPACT.ids[OUTPUT]
+_MARKER_IDS = frozenset(seed_tokenizer.COMPACT.ids[marker] for marker in MARKERS)
+_EOS_ID = seed_tokenizer.COMPACT.ids[seed_tokenizer.EOS]
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,11 @@ LISTINGS = replace(PROPOSALS, continued=0.5)
 
 @dataclass(frozen=True)
 class Document:
-    """Token ids and each one's weight in the loss."""
+    """Token ids, each one's weight in the loss, and its position (ascending from 0, possibly with gaps)."""
 
     ids: list[int]
     weights: list[float]
+    positions: list[int]
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,13 @@ class Rows:
     ids: np.ndarray
     weights: np.ndarray
     segments: np.ndarray
+    positions: np.ndarray
     documents: int
     skipped: int
+
+    def take(self, chosen: np.ndarray) -> "Rows":
+        """Some of the rows, without the counts."""
+        return Rows(self.ids[chosen], self.weights[chosen], self.segments[chosen], self.positions[chosen], 0, 0)
 
 
 class DocumentSource:
@@ -111,10 +117,11 @@ class DocumentSource:
         while True:
             chosen = self.draw.weighted(self._mix.forms)
             prompt, answer = self.text(FORMS[chosen])
-            prompt_ids, answer_ids = seed_tokenizer.encode(prompt), [*seed_tokenizer.encode(answer), _EOS_ID]
+            prompt_ids, answer_ids = seed_tokenizer.COMPACT.encode(prompt), [*seed_tokenizer.COMPACT.encode(answer), _EOS_ID]
             if len(prompt_ids) + len(answer_ids) <= ROW:
                 weights = _prompt_weights(prompt_ids, self._mix.prompt, FORMS[chosen] == "propose")
-                return Document(prompt_ids + answer_ids, weights + [self._mix.answers[chosen]] * len(answer_ids))
+                ids = prompt_ids + answer_ids
+                return Document(ids, weights + [self._mix.answers[chosen]] * len(answer_ids), list(range(len(ids))))
 
 
 def _one_more(kind: Kind, drawn: Program) -> str:
@@ -135,10 +142,13 @@ def _prompt_weights(ids: list[int], weight: float, references: bool) -> list[flo
     return weights
 
 
-def pack(documents: Iterator[Document], count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-    """`count` rows; each takes the longest waiting document that still fits, so that little is left empty."""
+def packed(documents: Iterator[Document], count: int, skipped: Callable[[], int]) -> Rows:
+    """`count` rows; each takes the longest waiting document that still fits, so that little is left empty.
+
+    `skipped` is asked at the end how many programs were kept out.
+    """
     ids, weights = np.zeros((count, ROW), np.int16), np.zeros((count, ROW), np.float32)
-    segments, used = np.zeros((count, ROW), np.int16), 0
+    segments, positions, used = np.zeros((count, ROW), np.int16), np.zeros((count, ROW), np.int16), 0
     waiting = sorted((next(documents) for _ in range(48)), key=lambda each: len(each.ids))
     for row in range(count):
         filled, segment = 0, 1
@@ -148,12 +158,13 @@ def pack(documents: Iterator[Document], count: int) -> tuple[np.ndarray, np.ndar
                 break
             # The first document of a row is arbitrary, so that short documents do not accumulate in late rows.
             chosen = waiting.pop(fitting[(row * 7919) % len(fitting)] if filled < ROW // 2 else fitting[-1])
-            end = filled + len(chosen.ids)
-            ids[row, filled:end], weights[row, filled:end], segments[row, filled:end] = chosen.ids, chosen.weights, segment
-            filled, segment, used = end, segment + 1, used + 1
+            place = (row, slice(filled, filled + len(chosen.ids)))
+            ids[place], weights[place], segments[place] = chosen.ids, chosen.weights, segment
+            positions[place] = chosen.positions
+            filled, segment, used = filled + len(chosen.ids), segment + 1, used + 1
             waiting.append(next(documents))
             waiting.sort(key=lambda each: len(each.ids))
-    return ids, weights, segments, used
+    return Rows(ids, weights, segments, positions, used, skipped())
 
 
 def make_rows(seed: tuple[int, ...], count: int, held_out: ProgramKeys, mix: Mix) -> Rows:
@@ -164,5 +175,4 @@ def make_rows(seed: tuple[int, ...], count: int, held_out: ProgramKeys, mix: Mix
         while True:
             yield source.document()
 
-    ids, weights, segments, used = pack(stream(), count)
-    return Rows(ids, weights, segments, used, source.skipped)
+    return packed(stream(), count, lambda: source.skipped)

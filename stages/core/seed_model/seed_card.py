@@ -7,7 +7,6 @@ from statistics import median
 from stages.core.prompts.styles import Kind
 from stages.core.seed_model.pretraining import Recipe
 from stages.core.seed_model.pretraining_data import FORMS, ROW
-from stages.core.seed_model.program_blocks import LEVELS
 from stages.core.seed_model.seed_scores import ProposalScores, Scores
 
 
@@ -49,13 +48,14 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f}"
 
 
-def solving_table(scores: Scores) -> str:
+def solving_table(scores: Scores, what: str = "band") -> str:
     """Greedy accuracy in percent by kind and band, with the mean over bands and its standard error."""
-    lines = ["| kind | " + " | ".join(f"band {band}" for band in LEVELS) + " | mean ± se | n |", "|---" * (len(LEVELS) + 3) + "|"]
+    bands = scores.bands
+    lines = ["| kind | " + " | ".join(f"{what} {band}" for band in bands) + " | mean ± se | n |", "|---" * (len(bands) + 3) + "|"]
     for kind in Kind:
-        cells = [_percent(scores.right[kind, band] / scores.asked[kind, band]) for band in LEVELS]
+        cells = [_percent(scores.right[kind, band] / scores.asked[kind, band]) for band in bands]
         mean, error = scores.share(kind)
-        count = sum(scores.asked[kind, band] for band in LEVELS)
+        count = sum(scores.asked[kind, band] for band in bands)
         lines.append(f"| {kind} | {' | '.join(cells)} | {100 * mean:.1f} ± {100 * error:.1f} | {count} |")
     return "\n".join(lines)
 

@@ -4,7 +4,7 @@ What the model writes runs in the sandbox, as everywhere.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,13 +13,14 @@ from stages.core.engines.protocol import Engine, Request
 from stages.core.judging.judge import AnswerItem, TaskItem, judge_answers, judge_tasks
 from stages.core.prompts.styles import Kind, PromptStyle, Triplet, Unparsed
 from stages.core.sandbox.protocol import Sandbox
-from stages.core.seed_model.pretraining_data import BROAD, NUM_INPUTS, SHOWN_PAIRS, DocumentSource
+from stages.core.seed_model.pretraining_data import NUM_INPUTS, SHOWN_PAIRS
 from stages.core.seed_model.program_blocks import LEVELS
 from stages.core.seed_model.program_grammar import ScalarDraws
-from stages.core.seed_model.programs import MAX_OUTPUT, ProgramKeys, draw_program
+from stages.core.seed_model.programs import MAX_OUTPUT, draw_program
 from stages.core.values.canonical import canonical, parse_value
 
 ANSWER_TOKENS = {Kind.DEDUCTION: 48, Kind.ABDUCTION: 48, Kind.INDUCTION: 120}
+"""Longest direct answer to a problem of the bands, by kind. Traces take more."""
 PROPOSAL_TOKENS, INPUTS_TOKENS = 160, 240
 
 
@@ -36,13 +37,20 @@ class SolvedTask:
 
 @dataclass(frozen=True)
 class Scores:
-    """Problems and right answers by kind and band."""
+    """Problems, answers that could be read and right answers, by kind and band (or depth)."""
 
     asked: Counter[tuple[Kind, int]]
+    formed: Counter[tuple[Kind, int]]
     right: Counter[tuple[Kind, int]]
 
-    def share(self, kind: Kind, bands: Sequence[int] = LEVELS) -> tuple[float, float]:
+    @property
+    def bands(self) -> list[int]:
+        """The bands that were asked."""
+        return sorted({band for _, band in self.asked})
+
+    def share(self, kind: Kind) -> tuple[float, float]:
         """Share right, mean over bands, with its standard error."""
+        bands = self.bands
         shares = np.array([self.right[kind, band] / self.asked[kind, band] for band in bands])
         counts = np.array([self.asked[kind, band] for band in bands])
         return float(shares.mean()), float(np.sqrt((shares * (1 - shares) / counts).sum()) / len(bands))
@@ -71,16 +79,23 @@ def fresh_problems(rng: np.random.Generator, per_band: int) -> list[SolvedTask]:
     return problems
 
 
-def score_solving(engine: Engine, sandbox: Sandbox, style: PromptStyle, problems: Sequence[SolvedTask]) -> Scores:
+def score_solving(
+    engine: Engine,
+    sandbox: Sandbox,
+    style: PromptStyle,
+    problems: Sequence[SolvedTask],
+    answer_tokens: Mapping[Kind, int] = ANSWER_TOKENS,
+) -> Scores:
     """Greedy answers. Abduction accepts every input that gives the output; induction needs all pairs, hidden ones too."""
     requests = []
     for each in problems:
         prompt = style.solve(each.kind, each.program, each.inputs[:SHOWN_PAIRS], each.outputs[:SHOWN_PAIRS], "")
-        requests.append(Request(tuple(engine.encode(prompt)), None, 0, ANSWER_TOKENS[each.kind]))
+        stops = style.solve_stops(each.kind)
+        requests.append(Request(tuple(engine.encode(prompt)), None, 0, answer_tokens[each.kind], stops))
     items = []
     for each, completion in zip(problems, engine.generate(requests, 0.0), strict=True):
         try:
-            answer = style.read_answer(each.kind, engine.decode(completion.token_ids))
+            answer = style.read_answer(each.kind, engine.decode(completion.token_ids), completion.truncated)
         except Unparsed:
             answer = None
         values = tuple(canonical(parse_value(output)) for output in each.outputs)
@@ -90,20 +105,21 @@ def score_solving(engine: Engine, sandbox: Sandbox, style: PromptStyle, problems
         for each, judgement in zip(problems, judge_answers(sandbox, items), strict=True)
         if judgement.correct
     )
-    return Scores(Counter((each.kind, each.band) for each in problems), right)
+    asked, formed = [(each.kind, each.band) for each in problems], [item.answer is not None for item in items]
+    return Scores(Counter(asked), Counter(slot for slot, read in zip(asked, formed, strict=True) if read), right)
 
 
-def proposal_prompts(style: PromptStyle, seed: int, kind: Kind, count: int, references: int) -> list[tuple[str, str]]:
-    """Prompts with the program they show (empty but for induction); references come from the generator."""
-    source = DocumentSource((seed, 5, references), ProgramKeys(frozenset(), frozenset()), BROAD)
+def proposal_prompts(
+    style: PromptStyle, drawn: Callable[[], Triplet], kind: Kind, count: int, references: int
+) -> list[tuple[str, str]]:
+    """Prompts with the program they show (empty but for induction); `drawn` gives fresh references."""
     prompts = []
     for _ in range(count):
-        drawn = [source.program(BROAD.levels, 1) for _ in range(max(1, references))]
+        shown = tuple(drawn() for _ in range(max(1, references)))
         if kind is Kind.INDUCTION:
-            prompts.append((style.propose_inputs(drawn[0].source, NUM_INPUTS), drawn[0].source))
+            prompts.append((style.propose_inputs(shown[0].program, NUM_INPUTS), shown[0].program))
         else:
-            shown = tuple(Triplet(each.source, each.inputs[0], each.outputs[0]) for each in drawn[:references])
-            prompts.append((style.propose(kind, shown), ""))
+            prompts.append((style.propose(kind, shown[:references]), ""))
     return prompts
 
 

@@ -1,4 +1,4 @@
-"""The seed model's hand-made vocabulary: markers, every printable ASCII character, and the frequent pieces of small programs.
+"""The seed models' hand-made vocabulary: markers, every printable ASCII character, and the frequent pieces of small programs.
 
 Text is cut at the longest piece that fits, left to right; digits stand alone. ASCII text comes back exactly; any other character
 is the unknown token.
@@ -6,11 +6,11 @@ is the unknown token.
 
 import re
 import string
+from collections.abc import Sequence
 
-from stages.core.prompts.compact import MARKERS
+from stages.core.prompts import compact, trace
 
 PAD, EOS, UNKNOWN = "⟨pad⟩", "⟨eos⟩", "⟨unk⟩"
-SPECIAL = (PAD, EOS, UNKNOWN, *MARKERS)
 CHARACTERS = ("\n", *(chr(code) for code in range(32, 127)))
 PIECES = (
     "def f(", "def ", "):\n    ", "):\n        ", ":\n        ", ":\n            ", "\n    ", "\n        ", "\n            ",
@@ -23,10 +23,6 @@ PIECES = (
     ", ", ": ", "', '", "['", "']", "[::-1]", "[::2]", "[0]", "[-1]", "[1:]", "[:-1]", "[1:-1]", "''", "[]", " = ''", " = []",
     " = 0", " == 0", "%", "res", "out", "acc", "cur", "tmp", "num", "val", "text", "word", "items",
 )  # fmt: skip
-TOKENS = tuple(dict.fromkeys((*SPECIAL, *CHARACTERS, *PIECES)))
-IDS = {token: index for index, token in enumerate(TOKENS)}
-
-_LONGEST_FIRST = sorted((token for token in TOKENS if token not in SPECIAL), key=lambda token: (-len(token), token))
 
 
 def _escaped(token: str) -> str:
@@ -35,49 +31,61 @@ def _escaped(token: str) -> str:
     return "".join(c if c in plain else "\\n" if c == "\n" else f"\\x{ord(c):02x}" for c in token)
 
 
-_SPLIT = "|".join(map(_escaped, _LONGEST_FIRST))
-_PATTERN = re.compile("|".join([*map(re.escape, SPECIAL), _SPLIT, r"[\s\S]"]))
+class Vocabulary:
+    """The tokens of one model, and how text becomes token ids and back."""
+
+    def __init__(self, markers: Sequence[str]) -> None:
+        self.markers = tuple(markers)
+        self.special = (PAD, EOS, UNKNOWN, *self.markers)
+        self.tokens = tuple(dict.fromkeys((*self.special, *CHARACTERS, *PIECES)))
+        self.ids = {token: index for index, token in enumerate(self.tokens)}
+        plain = [token for token in self.tokens if token not in self.special]
+        self._split = "|".join(map(_escaped, sorted(plain, key=lambda token: (-len(token), token))))
+        self._pattern = re.compile("|".join([*map(re.escape, self.special), self._split, r"[\s\S]"]))
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids; the same as the shipped `tokenizer.json` gives, only without its library."""
+        unknown = self.ids[UNKNOWN]
+        return [self.ids.get(piece, unknown) for piece in self._pattern.findall(text)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of token ids, markers spelled out."""
+        return "".join(self.tokens[index] for index in ids)
+
+    def tokenizer_json(self) -> dict[str, object]:
+        """Contents of `tokenizer.json` for the tokenizers library: split at the pieces, look each up, join without spaces."""
+        added = [
+            {"id": self.ids[token], "content": token, "special": True}
+            | dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+            for token in self.special
+        ]
+        regex = self._split + r"|[\s\S]"
+        return {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": added,
+            "normalizer": None,
+            "pre_tokenizer": {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False},
+            "post_processor": None,
+            "decoder": {"type": "Fuse"},
+            "model": {"type": "WordLevel", "vocab": self.ids, "unk_token": UNKNOWN},
+        }
+
+    def tokenizer_config(self, window: int) -> dict[str, object]:
+        """Contents of `tokenizer_config.json`."""
+        return {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_max_length": window,
+            "pad_token": PAD,
+            "eos_token": EOS,
+            "unk_token": UNKNOWN,
+            "additional_special_tokens": list(self.markers),
+            "clean_up_tokenization_spaces": False,
+        }
 
 
-def encode(text: str) -> list[int]:
-    """Token ids; the same as the shipped `tokenizer.json` gives, only without its library."""
-    unknown = IDS[UNKNOWN]
-    return [IDS.get(piece, unknown) for piece in _PATTERN.findall(text)]
-
-
-def decode(ids: list[int]) -> str:
-    """Text of token ids, markers spelled out."""
-    return "".join(TOKENS[index] for index in ids)
-
-
-def tokenizer_json() -> dict[str, object]:
-    """Contents of `tokenizer.json` for the tokenizers library: split at the pieces, look each up, join without spaces."""
-    added = [
-        {"id": IDS[token], "content": token, "special": True}
-        | dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-        for token in SPECIAL
-    ]
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": added,
-        "normalizer": None,
-        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": _SPLIT + r"|[\s\S]"}, "behavior": "Isolated", "invert": False},
-        "post_processor": None,
-        "decoder": {"type": "Fuse"},
-        "model": {"type": "WordLevel", "vocab": IDS, "unk_token": UNKNOWN},
-    }
-
-
-def tokenizer_config(window: int) -> dict[str, object]:
-    """Contents of `tokenizer_config.json`."""
-    return {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": window,
-        "pad_token": PAD,
-        "eos_token": EOS,
-        "unk_token": UNKNOWN,
-        "additional_special_tokens": list(MARKERS),
-        "clean_up_tokenization_spaces": False,
-    }
+COMPACT = Vocabulary(compact.MARKERS)
+"""The vocabulary of the model that answers directly."""
+TRACE = Vocabulary(trace.MARKERS)
+"""The vocabulary of the model that shows its steps."""

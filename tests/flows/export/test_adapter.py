@@ -31,8 +31,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with torch.random.fork_rng():
         torch.manual_seed(1)
         LlamaForCausalLM(LlamaConfig(**SIZES)).bfloat16().save_pretrained(folder)
-    (folder / "tokenizer.json").write_text(json.dumps(seed_tokenizer.tokenizer_json()))
-    (folder / "tokenizer_config.json").write_text(json.dumps(seed_tokenizer.tokenizer_config(64)))
+    (folder / "tokenizer.json").write_text(json.dumps(seed_tokenizer.COMPACT.tokenizer_json()))
+    (folder / "tokenizer_config.json").write_text(json.dumps(seed_tokenizer.COMPACT.tokenizer_config(64)))
     return folder
 
 

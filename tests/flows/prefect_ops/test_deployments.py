@@ -52,7 +52,7 @@ def test_numbers_have_limits_and_choices_are_listed() -> None:
     found = dict(fields())
     assert found["RunConfig.generations"]["minimum"] == 1
     assert (found["Propose.num_inputs"]["minimum"], found["Propose.num_inputs"]["maximum"]) == (2, 20)
-    assert found["Model.style"]["enum"] == ["auto", "compact", "document", "chat", "azr"]
+    assert found["Model.style"]["enum"] == ["auto", "compact", "trace", "document", "chat", "azr"]
     assert found["Learning.learning_rate"]["minimum"] == 0
 
 

@@ -12,6 +12,7 @@ from flows.cli import main
 from flows.config import PROJECT, ConfigError, apply
 from flows.run.hub_models import local_folder, pinned, style_of
 from flows.run.model_folder import LARGE, read_folder
+from stages.core.seed_model import seed_tokenizer
 
 SEED = PROJECT / "infra/models/seed"
 QWEN = {
@@ -121,6 +122,15 @@ def test_a_gguf_file_or_another_file_is_no_model(tmp_path: Path, capsys: pytest.
             local_folder(str(tmp_path / name))
     assert main(["try-prompts", str(tmp_path / "model.gguf")]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_auto_tells_the_two_vocabularies_of_seed_models_apart(tmp_path: Path) -> None:
+    for name, vocabulary in (("trace", seed_tokenizer.TRACE), ("compact", seed_tokenizer.COMPACT)):
+        folder = model(tmp_path / name, vocab_size=216)
+        (folder / "tokenizer.json").write_text(json.dumps(vocabulary.tokenizer_json()))
+        auto = apply({"model": {"name": str(folder)}}, [])
+        assert read_folder(folder).style == style_of(auto) == name
+        assert type(Backend(auto).style()).__name__ == f"{name.title()}Prompts"
 
 
 def test_auto_chooses_by_markers_template_and_size_and_a_run_keeps_the_choice(tmp_path: Path) -> None:

@@ -47,12 +47,13 @@ def test_a_mistake_is_one_line_and_code_2(options: list[str], capsys: pytest.Cap
 def test_styles_are_tried_where_they_may_fit(tmp_path: Path) -> None:
     large = {"hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 32, "vocab_size": 32000}
     small = large | {"num_hidden_layers": 2}
-    assert ModelFolder(large, True, False).parameters > LARGE > ModelFolder(small, True, False).parameters
-    assert fitting(ModelFolder(small, False, True)) == ("compact",)
-    assert fitting(ModelFolder(small, False, False)) == ("document",)
-    assert fitting(ModelFolder(small, True, False)) == ("document", "chat")
-    assert fitting(ModelFolder(large, True, False)) == ("document", "chat", "azr")
-    assert {*STYLES} == {"compact", "document", "chat", "azr"}
+    assert ModelFolder(large, True).parameters > LARGE > ModelFolder(small, True).parameters
+    assert fitting(ModelFolder(small, False, "compact")) == ("compact",)
+    assert fitting(ModelFolder(small, False, "trace")) == ("trace",)
+    assert fitting(ModelFolder(small, False)) == ("document",)
+    assert fitting(ModelFolder(small, True)) == ("document", "chat")
+    assert fitting(ModelFolder(large, True)) == ("document", "chat", "azr")
+    assert {*STYLES} == {"compact", "trace", "document", "chat", "azr"}
 
 
 def test_control_characters_of_a_model_do_not_reach_the_terminal() -> None:

@@ -15,32 +15,32 @@ from stages.core.seed_model import seed_tokenizer
 
 STYLE = CompactPrompts()
 SOURCE = "def f(a, b):\n    res = a + b\n    return res"
-TOKENIZER = Tokenizer.from_str(json.dumps(seed_tokenizer.tokenizer_json()))
+TOKENIZER = Tokenizer.from_str(json.dumps(seed_tokenizer.COMPACT.tokenizer_json()))
 ASCII = st.text(st.characters(min_codepoint=32, max_codepoint=126, include_characters="\n"), max_size=80)
 ANYTHING = st.text(max_size=40)
 
 
 @settings(deadline=None)  # the first call on a busy machine may take long
-@given(st.one_of(ASCII, st.lists(st.sampled_from((*seed_tokenizer.TOKENS[3:], "x", "12")), max_size=20).map("".join)))
+@given(st.one_of(ASCII, st.lists(st.sampled_from((*seed_tokenizer.COMPACT.tokens[3:], "x", "12")), max_size=20).map("".join)))
 def test_text_comes_back_exactly(text: str) -> None:
     encoded = TOKENIZER.encode(text).ids
-    assert encoded == seed_tokenizer.encode(text)
+    assert encoded == seed_tokenizer.COMPACT.encode(text)
     assert TOKENIZER.decode(encoded, skip_special_tokens=False) == text
-    assert seed_tokenizer.decode(encoded) == text
+    assert seed_tokenizer.COMPACT.decode(encoded) == text
 
 
 @settings(deadline=None)
 @given(ANYTHING)
 def test_any_text_is_encoded(text: str) -> None:
     encoded = TOKENIZER.encode(text).ids
-    assert encoded == seed_tokenizer.encode(text)
-    assert all(index < len(seed_tokenizer.TOKENS) for index in encoded)
+    assert encoded == seed_tokenizer.COMPACT.encode(text)
+    assert all(index < len(seed_tokenizer.COMPACT.tokens) for index in encoded)
 
 
 def test_the_vocabulary_has_markers_characters_and_pieces_as_single_tokens() -> None:
-    assert 144 <= len(seed_tokenizer.TOKENS) <= 256
-    assert all(len(seed_tokenizer.encode(token)) == 1 for token in seed_tokenizer.TOKENS)
-    assert [seed_tokenizer.TOKENS[index] for index in seed_tokenizer.encode("def f(a):\n    return 120")] == [
+    assert 144 <= len(seed_tokenizer.COMPACT.tokens) <= 256
+    assert all(len(seed_tokenizer.COMPACT.encode(token)) == 1 for token in seed_tokenizer.COMPACT.tokens)
+    assert [seed_tokenizer.COMPACT.tokens[index] for index in seed_tokenizer.COMPACT.encode("def f(a):\n    return 120")] == [
         *("def f(", "a", "):\n    ", "return ", "1", "2", "0")
     ]
 
@@ -76,7 +76,7 @@ def test_nothing_written_into_a_prompt_becomes_a_marker(program: str, value: str
         STYLE.propose(Kind.DEDUCTION, (Triplet(program, value, output),)): 4,
         STYLE.propose_inputs(program, 10): 2,
     }
-    special = {seed_tokenizer.IDS[token] for token in seed_tokenizer.SPECIAL}
+    special = {seed_tokenizer.COMPACT.ids[token] for token in seed_tokenizer.COMPACT.special}
     for prompt, markers in prompts.items():
         assert sum(index in special for index in TOKENIZER.encode(prompt.replace("\r", "")).ids if index != 2) == markers
 
@@ -134,4 +134,4 @@ def test_reading_never_fails_otherwise(completion: str) -> None:
 
 def test_the_shipped_tokenizer_is_this_one() -> None:
     folder = Path(__file__).parents[4] / "infra" / "models" / "seed"
-    assert json.loads((folder / "tokenizer.json").read_text(encoding="utf-8")) == seed_tokenizer.tokenizer_json()
+    assert json.loads((folder / "tokenizer.json").read_text(encoding="utf-8")) == seed_tokenizer.COMPACT.tokenizer_json()

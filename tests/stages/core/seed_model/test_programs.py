@@ -143,7 +143,7 @@ def test_pretraining_keeps_away_from_the_probe() -> None:
     held_out = probe.probe_keys(*tables.values())
     rows = make_rows((9,), 24, held_out, BROAD)
     assert rows.skipped > 0
-    text = seed_tokenizer.decode(rows.ids.ravel().tolist())
+    text = seed_tokenizer.COMPACT.decode(rows.ids.ravel().tolist())
     programs = {part.split("⟨")[0] for part in text.split("⟩") if part.startswith("def f(")}
     assert len(programs) > 100
     assert not held_out.syntax & {program_key(source) for source in programs}
@@ -156,7 +156,7 @@ def test_rows_are_full_and_repeat() -> None:
     assert rows.ids.shape == (20, ROW)
     assert (rows.segments > 0).mean() > 0.9
     assert rows.documents == sum(len(set(row[row > 0].tolist())) for row in rows.segments)
-    ends = rows.ids == seed_tokenizer.IDS[seed_tokenizer.EOS]
+    ends = rows.ids == seed_tokenizer.COMPACT.ids[seed_tokenizer.EOS]
     assert ends.sum() == rows.documents
     assert set(rows.weights[ends].tolist()) == set(np.array(ANSWERS.answers, np.float32).tolist())
     assert not rows.weights[rows.segments == 0].any()

@@ -56,10 +56,10 @@ def test_the_folder_is_complete_and_small() -> None:
 
 def test_the_shipped_vocabulary_is_the_source_s(engine: HFEngine) -> None:
     config = json.loads((SEED_MODEL / "config.json").read_text(encoding="utf-8"))
-    assert len(seed_tokenizer.TOKENS) <= config["vocab_size"]
+    assert len(seed_tokenizer.COMPACT.tokens) <= config["vocab_size"]
     assert engine.window == config["max_position_embeddings"] == pretraining.WINDOW
     prompt = STYLE.propose_inputs("def f(a):\n    return a * 12", 10)
-    assert engine.encode(prompt) == seed_tokenizer.encode(prompt)
+    assert engine.encode(prompt) == seed_tokenizer.COMPACT.encode(prompt)
     assert engine.decode(engine.encode(prompt)) == prompt
 
 

@@ -195,7 +195,8 @@ def test_a_folder_or_suite_that_is_not_there(tmp_path: Path) -> None:
         load("gsm8k", tmp_path)
     with pytest.raises(ConfigError, match="the folder does not exist"):
         load("gsm8k", tmp_path / "no")
-    with pytest.raises(ConfigError, match=r"suite 'gsm9k' is not one of probe-dev, probe-test, aime24.*; did you mean gsm8k\?$"):
+    own = "probe-dev, probe-test, staircase-dev, staircase-test"
+    with pytest.raises(ConfigError, match=rf"suite 'gsm9k' is not one of {own}, aime24.*; did you mean gsm8k\?$"):
         load("gsm9k", tmp_path)
 
 

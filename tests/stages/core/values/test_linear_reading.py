@@ -31,6 +31,7 @@ from stages.core.prompts.chat import ChatPrompts
 from stages.core.prompts.compact import INPUT, CompactPrompts
 from stages.core.prompts.document import DocumentPrompts
 from stages.core.prompts.styles import Kind, Unparsed
+from stages.core.prompts.trace import TracePrompts
 from stages.core.sandbox.protocol import Job, Status, Verdict
 from stages.core.sandbox.verdicts import ProgramRun, payload, verdict
 from stages.core.suites import evalplus_rules, harness, livecode_rules, prompts
@@ -43,6 +44,7 @@ from tests.support.counted import lines_run, regex_steps, words_of
 
 ROOT = Path(__file__).resolve().parents[4]
 AZR, CHAT, COMPACT, DOCUMENT = AzrPrompts(), ChatPrompts(str), CompactPrompts(), DocumentPrompts()
+TRACE = TracePrompts()
 PROGRAM = "def f(a):\n    return a"
 SOLVED = "def add(a, b):\n    return a + b\n"
 PROBLEMS = (
@@ -140,6 +142,7 @@ READERS: dict[str, tuple[Callable[[str], object], tuple[type[Exception], ...]]] 
     "compact proposals": (lambda text: COMPACT.read_proposal(Kind.DEDUCTION, text + INPUT + text), (Unparsed,)),
     "compact inputs": (lambda text: COMPACT.read_inputs(text, PROGRAM, 2), (Unparsed,)),
     "compact answers": (lambda text: COMPACT.read_answer(Kind.ABDUCTION, text), (Unparsed,)),
+    "trace answers": (lambda text: TRACE.read_answer(Kind.ABDUCTION, text + INPUT + text), (Unparsed,)),
     "suite answers": (lambda text: [prompts.answer(problem, text) for problem in PROBLEMS], ()),
     "mathematics answers": (settled, ()),
     "suite results": (packed, ()),
@@ -246,6 +249,7 @@ NOT_SEEING = MappingProxyType(
         "stages.core.engines.vllm_engine": "what vLLM's progress bar says",
         "stages.core.seed_model.program_grammar": "programs that we generate",
         "stages.core.seed_model.programs": "programs that we generate",
+        "stages.core.seed_model.steps": "templates of our own",
         "stages.core.seed_model.seed_tokenizer": "texts that we generate",
         "stages.core.suites.contamination": "problems of suites, and one run of word characters at a time",
         "stages.core.suites.math_grader": "names of modules",
