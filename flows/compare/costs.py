@@ -45,7 +45,7 @@ def cost_of(watch: RunTables) -> RunCost:
     amounts: Counter[str] = Counter()
     seconds: Counter[str] = Counter(seconds_of(watch.run.history.of_generation(None)))
     for number in whole:
-        values = lookup(watch.of(number, "metrics"))
+        values = lookup(watch.of(number, "metrics"), list(BUDGETS))
         amounts.update({name: values[key] for name in BUDGETS if (key := (name, None, None, None)) in values})
         seconds.update(watch.clock()[number])
     return RunCost(len(whole), dict(amounts), dict(seconds))
@@ -59,7 +59,7 @@ def spent(watch: RunTables) -> dict[int, dict[str, float | None]]:
     tokens: float | None = 0.0
     seconds, found = 0.0, {}
     for number in watch.generations:
-        made = lookup(watch.of(number, "metrics")).get((GENERATED, None, None, None))
+        made = lookup(watch.of(number, "metrics"), [GENERATED]).get((GENERATED, None, None, None))
         tokens = None if tokens is None or made is None else tokens + made
         seconds += sum(value for stage, value in watch.clock()[number].items() if stage != BENCHMARK)
         found[number] = {"generated_tokens": tokens, "seconds": seconds}
