@@ -41,7 +41,7 @@ class RenderTemplate(Protocol):
 
 def add_routes(app: FastAPI, library: Library, show: RenderTemplate, style: str) -> None:
     """Add all pages to the application."""
-    drawings = FigureCache()
+    drawings = FigureCache(library.watch)
     _add_plain(app, library, style)
     _add_runs(app, library, show)
     _add_run(app, library, show, drawings)

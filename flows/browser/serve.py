@@ -2,7 +2,9 @@
 
 import socket
 import sys
+import threading
 from collections.abc import Sequence
+from importlib import import_module
 
 from flows.browser.app import make_app
 from flows.browser.limits import Server, config
@@ -22,6 +24,7 @@ def serve(store_url: str, host: str = LOOPBACK[0], port: int = 8750, names: Sequ
     print(f"browser    http://{name}:{listening.getsockname()[1]}/  (Ctrl-C to stop)", flush=True)
     if not local:
         print("populora: anyone who reaches this address can read all runs of the store", file=sys.stderr)
+    threading.Thread(target=import_module, args=("flows.report.report_figures",), daemon=True).start()  # or the first page waits
     Server(config(app)).run(sockets=[listening])
     return 0
 
