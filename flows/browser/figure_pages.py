@@ -32,10 +32,18 @@ class FigureCache:
         self._drawn: OrderedDict[tuple[str, str], Json] = OrderedDict()
         self._lock = threading.Lock()
 
+    def too_large(self, run: Run) -> str:
+        """Return why no page draws this run's figures; empty if they are drawn."""
+        watch = self._watch_of(run)
+        for generation in watch.generations:
+            for ref in (ref for manifest in watch.manifests(generation) for ref in manifest.outputs):
+                if (ref.rows or 0) > LARGEST:
+                    name = f"{ref.uri} of run {run.run_id} has {ref.rows:,} rows"
+                    return f"{name}: figures of more than {LARGEST:,} are drawn by populora report {run.run_id} only."
+        return ""
+
     def few(self, run: Run) -> list[Json]:
-        """Return the figures on the run's own page; none if the run is too large."""
-        if too_large(self._watch_of(run)):
-            return []
+        """Return the figures on the run's own page."""
         gathered = self._gather(run)
         return [self._figure(gathered, name) for name in FEW]
 
@@ -43,7 +51,7 @@ class FigureCache:
         """Return all figures under their headings, and what is missing."""
         from flows.report.report_figures import GROUPS  # noqa: PLC0415 (matplotlib)
 
-        if large := too_large(self._watch_of(run)):
+        if large := self.too_large(run):
             return {"run": run.run_id, "groups": [], "missing": [large]}
         gathered = self._gather(run)
         missing = gathered.missing  # reads every table at once
@@ -61,13 +69,13 @@ class FigureCache:
 
     def ratings(self, run: Run) -> Json | None:
         """Return the rating curves of all members; None if the run is too large."""
-        return None if too_large(self._watch_of(run)) else self._figure(self._gather(run), "ratings")
+        return None if self.too_large(run) else self._figure(self._gather(run), "ratings")
 
     def png(self, run: Run, name: str) -> bytes:
         """Return one figure as a picture on white. Raises NotStored for an unknown name or a figure that cannot be drawn yet."""
         from flows.report.report_figures import EVERY  # noqa: PLC0415 (matplotlib)
 
-        if large := too_large(self._watch_of(run)):
+        if large := self.too_large(run):
             raise NotStored(large)
         plate = EVERY[name](self._gather(run)) if name in EVERY else None
         if plate is None or plate.figure is None:
@@ -80,7 +88,7 @@ class FigureCache:
         """Return what a figure shows, as JSON. Raises NotStored like `png`."""
         from flows.report.report_figures import EVERY  # noqa: PLC0415 (matplotlib)
 
-        if large := too_large(self._watch_of(run)):
+        if large := self.too_large(run):
             raise NotStored(large)
         shown = self._figure(self._gather(run), name) if name in EVERY else None
         if shown is None or not shown["picture"]:
@@ -118,16 +126,6 @@ class FigureCache:
                 gone, _ = self._gathered.popitem(last=False)
                 self._parts.pop(gone, None)
         return gathered
-
-
-def too_large(watch: RunTables) -> str:
-    """Return why no page draws this run's figures; empty if they are drawn."""
-    for generation in watch.generations:
-        for ref in (ref for manifest in watch.manifests(generation) for ref in manifest.outputs):
-            if (ref.rows or 0) > LARGEST:
-                name = f"{ref.uri} of run {watch.run.run_id} has {ref.rows:,} rows"
-                return f"{name}: figures of more than {LARGEST:,} are drawn by populora report {watch.run.run_id} only."
-    return ""
 
 
 def shown_figure(plate: Any, picture: Callable[[Any], str]) -> Json:

@@ -275,6 +275,11 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def _raise_unless_missing(error: OSError) -> None:
+    if error.errno != errno.ENOENT:
+        raise error
+
+
 def _sizes(folder: str, base: str) -> dict[str, int]:
     """Return the sizes of all files below a folder except dotted ones, by names that begin with `base`."""
     found, waiting = {}, [(folder, base)]
@@ -290,11 +295,6 @@ def _sizes(folder: str, base: str) -> dict[str, int]:
                 elif not entry.is_symlink():
                     waiting.append((entry.path, f"{base}{entry.name}/"))
     return found
-
-
-def _raise_unless_missing(error: OSError) -> None:
-    if error.errno != errno.ENOENT:
-        raise error
 
 
 @contextmanager
