@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(3600)]
 if chromium.PROGRAM is None:
     pytest.skip("no chromium here; on Debian: apt-get install chromium", allow_module_level=True)
 
-TEXT = "document.body.innerText"
+TEXT = "(document.body?.innerText ?? '')"
 
 
 @pytest.fixture(scope="module")
