@@ -40,6 +40,7 @@ __all__ = [
 
 TABLE_SCHEMA = 1
 ROW_GROUP = 1 << 20
+SMALL = 1 << 20  # bytes of a file
 
 
 class Store(Protocol):
@@ -147,7 +148,8 @@ def decode_table(data: bytes, schema: pa.Schema, uri: str = "table", columns: Co
     """
     try:
         file = pq.ParquetFile(pa.BufferReader(data))  # read_table makes a data set first, in twice the time
-        found = file.read() if columns is None else file.read([name for name in file.schema_arrow.names if name in columns])
+        wanted = None if columns is None else [name for name in file.schema_arrow.names if name in columns]
+        found = file.read(wanted, use_threads=len(data) > SMALL)  # threads take longer to start than a small table to decode
     except (pa.ArrowException, OSError) as error:
         raise Damaged(uri, f"not a Parquet file ({str(error).splitlines()[0]})") from error
     version = (found.schema.metadata or {}).get(b"schema", b"1")
