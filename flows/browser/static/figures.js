@@ -124,7 +124,7 @@
     }));
     const tools = make("div", { className: "tools" },
       button("+", `Zoom in: ${question} ${panel.title}`, () => zoom(ZOOM)), button("−", `Zoom out: ${question} ${panel.title}`, () => zoom(1 / ZOOM)),
-      button("all", `Show everything: ${question} ${panel.title}`, everything), where);
+      button("all", `Show all: ${question} ${panel.title}`, everything), where);
     into.append(...(panel.title ? [make("h4", { textContent: panel.title })] : []), tools, field, make("div", { className: "keys" }, ...keys.map((one) => one.made)), loud);
 
     function moved(plotted) {

@@ -168,7 +168,7 @@ def test_a_plot_is_read_and_zoomed_with_the_keyboard(page: chromium.Page, addres
     looks = page.value(
         "[...document.querySelectorAll('#solve-rate .swatch')].map(one => one.style.background.replace(/var\\([^)]*\\)/g, ''))"
     )
-    assert len(looks) == 3 == len(set(looks)), "each key has its line's own dashes"
+    assert len(looks) == 4 == len(set(looks)), "each key has its line's own dashes"
     press("+")
     press("0")
     assert complaints(page, address) == []
