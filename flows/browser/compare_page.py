@@ -67,7 +67,7 @@ class ComparePages:
     def _figures(self, found: SideBySide, every: bool, by: str) -> tuple[list[Callable[[], Json]], int]:
         """Return what draws each figure, and how many are left out."""
         names = [run.run_id for run in found.runs]
-        drawn = []
+        drawn: list[Callable[[], Json]] = []
         for suite in found.suites():
             scores = [score for run in found.runs for score in run.scores if score.suite == suite]
             measures = " or ".join(dict.fromkeys(score.measure for score in scores))
