@@ -29,8 +29,8 @@ class Advice:
 KNOWN = (
     Advice(
         ("status code: -9", "status code -9", "SIGKILL"),
-        "its process was killed: by a person, or by the system because memory ran out (`dmesg` says so)",
-        f"if memory ran out, {SMALLER}; otherwise resume",
+        "its process was killed, most often by the system because memory ran out (`dmesg` says so)",
+        SMALLER,
     ),
     Advice(
         ("No heartbeat", "stopped reporting"),
