@@ -3,6 +3,7 @@
 Names of artifacts are relative to the store's root: `{run_id}/generation=0000/tasks.parquet`. Also encodes and decodes tables.
 """
 
+from collections.abc import Collection
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -39,6 +40,7 @@ __all__ = [
 
 TABLE_SCHEMA = 1
 ROW_GROUP = 1 << 20
+SMALL = 1 << 20  # bytes of a file
 
 
 class Store(Protocol):
@@ -139,15 +141,22 @@ def encode_table(data: pa.Table) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def decode_table(data: bytes, schema: pa.Schema, uri: str = "table") -> pa.Table:
-    """Return the table in `data` with exactly `schema`. Raises Damaged if it does not fit, StoreRefused if it is too new."""
+def decode_table(data: bytes, schema: pa.Schema, uri: str = "table", columns: Collection[str] | None = None) -> pa.Table:
+    """Return the table in `data` with exactly `schema`, or with these columns of it; the others are not decoded.
+
+    Raises Damaged if it does not fit, StoreRefused if it is too new.
+    """
     try:
-        found = pq.ParquetFile(pa.BufferReader(data)).read()  # read_table makes a data set first, in twice the time
+        file = pq.ParquetFile(pa.BufferReader(data))  # read_table makes a data set first, in twice the time
+        wanted = None if columns is None else [name for name in file.schema_arrow.names if name in columns]
+        found = file.read(wanted, use_threads=len(data) > SMALL)  # threads take longer to start than a small table to decode
     except (pa.ArrowException, OSError) as error:
         raise Damaged(uri, f"not a Parquet file ({str(error).splitlines()[0]})") from error
     version = (found.schema.metadata or {}).get(b"schema", b"1")
     if int(version) > TABLE_SCHEMA:
         raise StoreRefused(f"{uri}: table schema {int(version)} is newer than this version reads ({TABLE_SCHEMA})")
+    if columns is not None:
+        schema = pa.schema([field for field in schema if field.name in columns], schema.metadata)
     try:
         return conform(found, schema)
     except (ValueError, pa.ArrowException) as error:

@@ -5,12 +5,13 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, StreamingResponse
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 
 from flows.browser.assets import POLICY, SCRIPTED_POLICY, style_sheet
 from flows.browser.errors import KINDS, Fault, explain
+from flows.browser.late import Late, in_two
 from flows.browser.library import Library
 from flows.browser.render import environment
 from flows.browser.routes import add_routes
@@ -37,10 +38,15 @@ def make_app(store: str | Library, names: Iterable[str] = LOOPBACK) -> FastAPI:
     app = FastAPI(title="populora artifacts", docs_url=None, redoc_url=None, openapi_url=None)
     library, pages = Library(store) if isinstance(store, str) else store, environment()
 
-    def show(template: str, status: int = 200, scripts: tuple[str, ...] = (), **values: Any) -> HTMLResponse:
+    def show(
+        template: str, status: int = 200, scripts: tuple[str, ...] = (), late: Late | None = None, **values: Any
+    ) -> Response:
         values = {"store": library.store.url, "scripts": scripts, **values}
         policy = {"Content-Security-Policy": SCRIPTED_POLICY} if scripts else {}
-        return HTMLResponse(pages.get_template(template).render(values), status, HEADERS | policy)
+        if late is None:
+            return HTMLResponse(pages.get_template(template).render(values), status, HEADERS | policy)
+        pieces = in_two(pages, template, values, late)
+        return StreamingResponse(pieces, status, HEADERS | policy, media_type="text/html")
 
     add_routes(app, library, show, style_sheet())
 

@@ -4,7 +4,8 @@ import hashlib
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from flows.browser.errors import BadRequest
@@ -33,8 +34,8 @@ class ComparePages:
     def page(self, run_ids: Sequence[str], every: bool = False, by: str = AXES[0]) -> Json:
         """Return the comparison of these runs, the first one as the reference; `every`: with all curves, `by`: over which axis.
 
-        With fewer than two, the page says how to choose them. Raises BadRequest for too many or an unknown axis, NotStored for a
-        run that does not exist.
+        `late` draws its figures. With fewer than two runs, the page says how to choose them. Raises BadRequest for too many or an
+        unknown axis, NotStored for a run that does not exist.
         """
         if by not in AXES:
             raise BadRequest(f"{by[:60]!r} is not one of {', '.join(AXES)}.")
@@ -43,10 +44,11 @@ class ComparePages:
             raise BadRequest(f"{len(wanted)} runs are too many to compare: choose at most {MOST}.")
         watches = [self._library.watch(self._library.run(run_id)) for run_id in wanted]
         if len(wanted) < 2:
-            return {"found": None, "names": wanted, "most": MOST}
+            return {"found": None, "names": wanted, "most": MOST, "figures": "", "late": None}
         found = self._comparer.compare(watches)
         figures, hidden = self._figures(found, every, by)
         return {
+            "late": (lambda: [draw() for draw in figures]) if figures else None,
             "found": found,
             "names": wanted,
             "swatches": _swatches(wanted),
@@ -55,27 +57,28 @@ class ComparePages:
             "roles": list(dict.fromkeys(best.role for run in found.runs for best in run.best)),
             "best": {(run.run_id, best.role): best for run in found.runs for best in run.best},
             "line": descent,
-            "figures": figures,
+            "figures": "",
             "hidden": hidden,
             "by": by,
             "kept": {"every": "true" if every else "", "by": "" if by == AXES[0] else by},  # parameters for the page's links
             "axes": AXES,
         }
 
-    def _figures(self, found: SideBySide, every: bool, by: str) -> tuple[list[Json], int]:
+    def _figures(self, found: SideBySide, every: bool, by: str) -> tuple[list[Callable[[], Json]], int]:
+        """Return what draws each figure, and how many are left out."""
         names = [run.run_id for run in found.runs]
-        drawn = []
+        drawn: list[Callable[[], Json]] = []
         for suite in found.suites():
             scores = [score for run in found.runs for score in run.scores if score.suite == suite]
             measures = " or ".join(dict.fromkeys(score.measure for score in scores))
             text = visible(f"{suite}, mean {measures} (share)").replace("$", "")  # matplotlib reads formulas between dollars
             rows = [{"run": run.run_id} | row for run in found.runs for row in run.score_curves if row["name"] == suite]
-            drawn.append(self._draw(f"benchmark {suite}", text, rows, names, by))
+            drawn.append(partial(self._draw, f"benchmark {suite}", text, rows, names, by))
         measured = {row["name"] for run in found.runs for row in run.curves}
         curves = [name for name in CURVES if name in measured]
         for name in curves if every else curves[:FEW]:
             rows = [{"run": run.run_id} | row for run in found.runs for row in run.curves if row["name"] == name]
-            drawn.append(self._draw(name, "", rows, names, by))
+            drawn.append(partial(self._draw, name, "", rows, names, by))
         return drawn, 0 if every else len(curves[FEW:])
 
     def _draw(self, name: str, text: str, rows: Sequence[Json], runs: Sequence[str], by: str) -> Json:

@@ -8,12 +8,13 @@ from typing import Any
 
 from markupsafe import Markup
 
+from flows.monitoring.run_tables import RunTables
+from flows.report.figure_tables import Kept
 from flows.report.report_data import RunData, gather
 from flows.run.manifest import Json
 from flows.run.run import Run
 from flows.storage import NotStored
 from stages.core.highlight import visible
-from stages.core.statistics.condensed import Tables
 
 RUNS = 4  # runs whose tables are kept
 LARGEST = 200_000  # rows of one table, up to which a page draws figures: they need the table in memory
@@ -22,26 +23,40 @@ FEW = ("solve-rate", "ratings", "valid-share", "family")
 
 
 class FigureCache:
-    """Draws each figure once per state of a run."""
+    """Draws each figure once per state of a run. `watch_of` returns a run's small tables so far."""
 
-    def __init__(self) -> None:
-        self._parts: OrderedDict[str, dict[tuple[int, str], Tables]] = OrderedDict()
+    def __init__(self, watch_of: Callable[[Run], RunTables]) -> None:
+        self._watch_of = watch_of
+        self._parts: OrderedDict[str, Kept] = OrderedDict()
         self._gathered: OrderedDict[str, tuple[str, RunData]] = OrderedDict()
         self._drawn: OrderedDict[tuple[str, str], Json] = OrderedDict()
         self._lock = threading.Lock()
 
+    def too_large(self, run: Run) -> str:
+        """Return why no page draws this run's figures; empty if they are drawn."""
+        watch = self._watch_of(run)
+        for generation in watch.generations:
+            for ref in (ref for manifest in watch.manifests(generation) for ref in manifest.outputs):
+                if (ref.rows or 0) > LARGEST:
+                    name = f"{ref.uri} of run {run.run_id} has {ref.rows:,} rows"
+                    return f"{name}: figures of more than {LARGEST:,} are drawn by populora report {run.run_id} only."
+        return ""
+
     def few(self, run: Run) -> list[Json]:
-        """Return the figures on the run's own page; none if the run is too large."""
-        return [] if too_large(run) else [self._figure(run, name) for name in FEW]
+        """Return the figures on the run's own page."""
+        gathered = self._gather(run)
+        return [self._figure(gathered, name) for name in FEW]
 
     def groups(self, run: Run) -> Json:
         """Return all figures under their headings, and what is missing."""
         from flows.report.report_figures import GROUPS  # noqa: PLC0415 (matplotlib)
 
-        if large := too_large(run):
+        if large := self.too_large(run):
             return {"run": run.run_id, "groups": [], "missing": [large]}
-        found = [(heading, [self._figure(run, name) for name in draws]) for heading, draws in GROUPS.items()]
-        return {"run": run.run_id, "groups": found, "missing": self._gather(run).missing}
+        gathered = self._gather(run)
+        missing = gathered.missing  # reads every table at once
+        found = [(heading, [self._figure(gathered, name) for name in draws]) for heading, draws in GROUPS.items()]
+        return {"run": run.run_id, "groups": found, "missing": missing}
 
     def member(self, run: Run, rows: list[Mapping[str, Any]]) -> Json | None:
         """Return the rating curve of one member, from its rating rows with their generations."""
@@ -54,13 +69,13 @@ class FigureCache:
 
     def ratings(self, run: Run) -> Json | None:
         """Return the rating curves of all members; None if the run is too large."""
-        return None if too_large(run) else self._figure(run, "ratings")
+        return None if self.too_large(run) else self._figure(self._gather(run), "ratings")
 
     def png(self, run: Run, name: str) -> bytes:
         """Return one figure as a picture on white. Raises NotStored for an unknown name or a figure that cannot be drawn yet."""
         from flows.report.report_figures import EVERY  # noqa: PLC0415 (matplotlib)
 
-        if large := too_large(run):
+        if large := self.too_large(run):
             raise NotStored(large)
         plate = EVERY[name](self._gather(run)) if name in EVERY else None
         if plate is None or plate.figure is None:
@@ -73,18 +88,17 @@ class FigureCache:
         """Return what a figure shows, as JSON. Raises NotStored like `png`."""
         from flows.report.report_figures import EVERY  # noqa: PLC0415 (matplotlib)
 
-        if large := too_large(run):
+        if large := self.too_large(run):
             raise NotStored(large)
-        shown = self._figure(run, name) if name in EVERY else None
+        shown = self._figure(self._gather(run), name) if name in EVERY else None
         if shown is None or not shown["picture"]:
             raise NotStored(f"Run {run.run_id} has no figure {name[:60]}. Figures: {', '.join(EVERY)}.")
         found: Json = shown["numbers"]
         return found
 
-    def _figure(self, run: Run, name: str) -> Json:
+    def _figure(self, gathered: RunData, name: str) -> Json:
         from flows.report.report_figures import EVERY, picture  # noqa: PLC0415 (matplotlib)
 
-        gathered = self._gather(run)
         return self._kept((gathered.head, f"figure {name}"), lambda: shown_figure(EVERY[name](gathered), picture))
 
     def _kept(self, key: tuple[str, str], draw: Callable[[], Json]) -> Json:
@@ -105,23 +119,13 @@ class FigureCache:
             if found is not None and found[0] == head:
                 return found[1]
             parts = self._parts.setdefault(run.run_id, {})
-        gathered = gather(run, parts)
+        gathered = gather(run, self._watch_of(run), parts)
         with self._lock:
             self._gathered[run.run_id] = (head, gathered)
             while len(self._gathered) > RUNS:
                 gone, _ = self._gathered.popitem(last=False)
                 self._parts.pop(gone, None)
         return gathered
-
-
-def too_large(run: Run) -> str:
-    """Return why no page draws this run's figures; empty if they are drawn."""
-    for generation in run.history.generations():
-        for ref in (ref for manifest in run.history.of_generation(generation) for ref in manifest.outputs):
-            if (ref.rows or 0) > LARGEST:
-                name = f"{ref.uri} of run {run.run_id} has {ref.rows:,} rows"
-                return f"{name}: figures of more than {LARGEST:,} are drawn by populora report {run.run_id} only."
-    return ""
 
 
 def shown_figure(plate: Any, picture: Callable[[Any], str]) -> Json:

@@ -1,9 +1,9 @@
 """Which address shows which page. Each page is read from the store: the only state is caches of what never changes."""
 
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol
 
 from fastapi import FastAPI, Query, Request, Response
-from fastapi.responses import HTMLResponse, RedirectResponse, StreamingResponse
+from fastapi.responses import RedirectResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from flows.browser.adapter_page import adapter_page, adapters_page
@@ -11,6 +11,7 @@ from flows.browser.assets import FIGURE_SCRIPTS, LIVE_SCRIPTS, script
 from flows.browser.compare_page import ComparePages
 from flows.browser.errors import BadRequest
 from flows.browser.figure_pages import FigureCache
+from flows.browser.late import Late
 from flows.browser.library import Library
 from flows.browser.live_page import Followers, live_page
 from flows.browser.live_stream import Streams
@@ -34,14 +35,16 @@ RunIds = Annotated[tuple[str, ...], Query(max_length=100)]
 class RenderTemplate(Protocol):
     """Render a template."""
 
-    def __call__(self, template: str, status: int = 200, scripts: tuple[str, ...] = (), **values: object) -> HTMLResponse:
-        """The page; with `scripts`, its policy allows those of this server."""
+    def __call__(
+        self, template: str, status: int = 200, scripts: tuple[str, ...] = (), late: Late | None = None, **values: Any
+    ) -> Response:
+        """The page; with `scripts`, its policy allows those of this server; with `late`, its figures come after its text."""
         ...
 
 
 def add_routes(app: FastAPI, library: Library, show: RenderTemplate, style: str) -> None:
     """Add all pages to the application."""
-    drawings = FigureCache()
+    drawings = FigureCache(library.watch)
     _add_plain(app, library, style)
     _add_runs(app, library, show)
     _add_run(app, library, show, drawings)
@@ -92,7 +95,7 @@ def _add_runs(app: FastAPI, library: Library, show: RenderTemplate) -> None:
         size_to: Word = "",
         sort: Word = "age",
         page: Count = 1,
-    ) -> HTMLResponse:
+    ) -> Response:
         limits = (score_from, score_to, age_from, age_to, size_from, size_to)
         return show("runs.html", **listing.page(RunQuery(name, state, setting, *limits, sort, page), run))
 
@@ -105,13 +108,13 @@ def _add_runs(app: FastAPI, library: Library, show: RenderTemplate) -> None:
 
 def _add_run(app: FastAPI, library: Library, show: RenderTemplate, drawings: FigureCache) -> None:
     @app.get("/runs/{run_id}")
-    def run(run_id: str, every: bool = False) -> HTMLResponse:
+    def run(run_id: str, every: bool = False) -> Response:
         page = run_page(library, run_id, every)
-        figures = drawings.few(library.run(run_id)) if page["generations"] else []
-        return show("run.html", **page, figures=figures)
+        drawn = library.run(run_id) if page["generations"] and not drawings.too_large(library.run(run_id)) else None
+        return show("run.html", late=None if drawn is None else lambda: drawings.few(drawn), **page, figures="")
 
     @app.get("/runs/{run_id}/figures")
-    def figures(run_id: str) -> HTMLResponse:
+    def figures(run_id: str) -> Response:
         return show("figures.html", scripts=FIGURE_SCRIPTS, **drawings.groups(library.run(run_id)))
 
     @app.get("/runs/{run_id}/figures/{name}.png")
@@ -123,11 +126,11 @@ def _add_run(app: FastAPI, library: Library, show: RenderTemplate, drawings: Fig
         return drawings.numbers(library.run(run_id), name)
 
     @app.get("/runs/{run_id}/generations/{generation}")
-    def generation(run_id: str, generation: str) -> HTMLResponse:
+    def generation(run_id: str, generation: str) -> Response:
         return show("generation.html", **generation_page(library, run_id, _generation(run_id, generation)))
 
     @app.get("/runs/{run_id}/manifests/{uri:path}")
-    def manifest(run_id: str, uri: str) -> HTMLResponse:
+    def manifest(run_id: str, uri: str) -> Response:
         return show("manifest.html", **manifest_page(library, run_id, uri))
 
 
@@ -135,7 +138,7 @@ def _add_live(app: FastAPI, library: Library, show: RenderTemplate) -> None:
     followers, streams = Followers(library), Streams()
 
     @app.get("/runs/{run_id}/live")
-    def live(run_id: str) -> HTMLResponse:
+    def live(run_id: str) -> Response:
         return show("live.html", scripts=LIVE_SCRIPTS, **live_page(followers.state(run_id)))
 
     @app.get("/runs/{run_id}/live/events")
@@ -148,12 +151,12 @@ def _add_tables(app: FastAPI, library: Library, show: RenderTemplate) -> None:
     @app.get("/runs/{run_id}/tables/{uri:path}")
     def table(
         run_id: str, uri: str, column: Text = "", value: Text = "", sort: Text = "", descending: bool = False, page: Count = 1
-    ) -> HTMLResponse:
+    ) -> Response:
         asked = TableQuery(column if value else "", value, sort, descending, page)
         return show("table.html", **table_page(library, run_id, uri, asked))
 
     @app.get("/runs/{run_id}/rows/{number}/{uri:path}")
-    def row(run_id: str, number: str, uri: str) -> HTMLResponse:
+    def row(run_id: str, number: str, uri: str) -> Response:
         if not number.isdecimal() or len(number) > 12:
             raise BadRequest(f"{number[:40]!r} is not a row number.")
         return show("row.html", **row_page(library, run_id, uri, int(number)))
@@ -174,17 +177,17 @@ def _add_tables(app: FastAPI, library: Library, show: RenderTemplate) -> None:
 
 def _add_lineage(app: FastAPI, library: Library, show: RenderTemplate, drawings: FigureCache) -> None:
     @app.get("/runs/{run_id}/tasks/{task_id}")
-    def task(run_id: str, task_id: str, later: Count = 1) -> HTMLResponse:
+    def task(run_id: str, task_id: str, later: Count = 1) -> Response:
         return show("task.html", **task_page(library, run_id, task_id, later))
 
     @app.get("/runs/{run_id}/adapters")
-    def adapters(run_id: str) -> HTMLResponse:
+    def adapters(run_id: str) -> Response:
         page = adapters_page(library, run_id)
         rated = any(row["rating"] for row in page["members"])
         return show("adapters.html", **page, figure=drawings.ratings(library.run(run_id)) if rated else None)
 
     @app.get("/runs/{run_id}/adapters/{adapter_id}")
-    def adapter(run_id: str, adapter_id: str) -> HTMLResponse:
+    def adapter(run_id: str, adapter_id: str) -> Response:
         page = adapter_page(library, run_id, adapter_id)
         return show("adapter.html", **page, figure=drawings.member(library.run(run_id), page["ratings"]))
 

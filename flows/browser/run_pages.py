@@ -160,7 +160,7 @@ def _settings(config: Json, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def _generation_row(watch: RunTables, generation: int, alarms: list[Alarm]) -> Json:
     """Return the known numbers of one generation."""
-    values = lookup(watch.of(generation, "metrics"))
+    values = lookup(watch.of(generation, "metrics"), ["propose.valid_share", "solve.rate", "reward.mean"])
     stages = [manifest.stage for manifest in watch.manifests(generation)]
     ratings = {row["member_id"]: row for row in watch.of(generation, "ratings").to_pylist()}
     best = {}

@@ -2,7 +2,9 @@
 
 import socket
 import sys
+import threading
 from collections.abc import Sequence
+from importlib import import_module
 
 from flows.browser.app import make_app
 from flows.browser.limits import Server, config
@@ -22,8 +24,15 @@ def serve(store_url: str, host: str = LOOPBACK[0], port: int = 8750, names: Sequ
     print(f"browser    http://{name}:{listening.getsockname()[1]}/  (Ctrl-C to stop)", flush=True)
     if not local:
         print("populora: anyone who reaches this address can read all runs of the store", file=sys.stderr)
+    threading.Thread(target=_load_figures, daemon=True).start()
     Server(config(app)).run(sockets=[listening])
     return 0
+
+
+def _load_figures() -> None:
+    """Import what draws figures (matplotlib, SciPy), so that the first page does not wait for it."""
+    for name in ("flows.report.report_figures", "stages.figures.side_by_side"):
+        import_module(name)
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -4,13 +4,16 @@ Finished generations are counted, and the start on its own line. Benchmarks scor
 include the generations that it shares with its parent.
 """
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from flows.monitoring.run_tables import RunTables, seconds_of
 from flows.stages import STAGE_NAMES
-from stages.analysis.summary import lookup
 
 START, BENCHMARK = "start", "benchmark"
 GENERATED = "cost.generated_tokens"
@@ -44,10 +47,10 @@ def cost_of(watch: RunTables) -> RunCost:
     whole = [number for number in watch.generations if any(one.stage == STAGE_NAMES[-1] for one in watch.manifests(number))]
     amounts: Counter[str] = Counter()
     seconds: Counter[str] = Counter(seconds_of(watch.run.history.of_generation(None)))
+    counted, clock = _counted(watch), watch.clock()
     for number in whole:
-        values = lookup(watch.of(number, "metrics"))
-        amounts.update({name: values[key] for name in BUDGETS if (key := (name, None, None, None)) in values})
-        seconds.update(watch.clock()[number])
+        amounts.update(counted.get(number, {}))
+        seconds.update(clock[number])
     return RunCost(len(whole), dict(amounts), dict(seconds))
 
 
@@ -58,11 +61,22 @@ def spent(watch: RunTables) -> dict[int, dict[str, float | None]]:
     """
     tokens: float | None = 0.0
     seconds, found = 0.0, {}
+    counted, clock = _counted(watch), watch.clock()
     for number in watch.generations:
-        made = lookup(watch.of(number, "metrics")).get((GENERATED, None, None, None))
+        made = counted.get(number, {}).get(GENERATED)
         tokens = None if tokens is None or made is None else tokens + made
-        seconds += sum(value for stage, value in watch.clock()[number].items() if stage != BENCHMARK)
+        seconds += sum(value for stage, value in clock[number].items() if stage != BENCHMARK)
         found[number] = {"generated_tokens": tokens, "seconds": seconds}
+    return found
+
+
+def _counted(watch: RunTables) -> dict[int, dict[str, float]]:
+    """Return the amounts of each generation that has any, by name as in BUDGETS."""
+    metrics = watch.table("metrics")
+    found: dict[int, dict[str, float]] = {}
+    for row in metrics.filter(pc.is_in(metrics["name"], value_set=pa.array(list(BUDGETS)))).to_pylist():
+        if (row["member_id"], row["role"], row["kind"]) == (None, None, None) and math.isfinite(row["value"]):
+            found.setdefault(row["generation"], {})[row["name"]] = row["value"]
     return found
 
 

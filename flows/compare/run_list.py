@@ -14,7 +14,7 @@ from typing import Any
 from flows.compare.scores import OTHERS, MeanScore, mean_score
 from flows.compare.settings_diff import flat
 from flows.monitoring.run_state import RunState, StateReader
-from flows.monitoring.status import after, stage_text, stored_bytes
+from flows.monitoring.status import after, stage_text
 from flows.run.manifest import manifest_uri
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
@@ -106,7 +106,7 @@ class RunList:
         with self._lock:
             began, count = self._counts.get(key, (float("-inf"), None))
             if count is None or (count.done() and (count.exception() or self._clock() - began >= BYTES_SECONDS)):
-                count = self._counters.submit(lambda: sum(stored_bytes(Run(self._store, entry.run_id)).values()))
+                count = self._counters.submit(lambda: sum(self._store.sizes(f"{entry.run_id}/").values()))
                 self._counts[key] = (self._clock(), count)
             return count
 

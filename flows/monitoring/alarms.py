@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 LEAST_VALID, FALL, ENTROPY_FALL = 0.1, 0.5, 0.25
 ONE_SIDED = 0.1
@@ -77,12 +78,12 @@ def _spans(generations: list[int]) -> str:
 def _values(metrics: pa.Table, name: str, role: str | None = None) -> dict[int, float]:
     """Return, by generation, the metric's mean over members (of the role) or its value for all members. Finite values only."""
     found: dict[int, list[float]] = {}
-    rows = metrics.select(["generation", "name", "value", "member_id", "role", "kind"]).to_pylist()
-    for row in rows:
+    rows = metrics.filter(pc.equal(metrics["name"], name)).select(["generation", "value", "member_id", "role", "kind"])
+    for row in rows.to_pylist():
         wanted = (
             row["member_id"] is not None and row["role"] == role if role else row["member_id"] is None and row["role"] is None
         )
-        if row["name"] == name and row["kind"] is None and wanted and math.isfinite(row["value"]):
+        if row["kind"] is None and wanted and math.isfinite(row["value"]):
             found.setdefault(row["generation"], []).append(row["value"])
     return {generation: statistics.fmean(values) for generation, values in sorted(found.items())}
 
@@ -180,6 +181,8 @@ def _slow(clock: Clock) -> list[Alarm]:
     found = []
     for generation, stages in clock.items():
         for stage, seconds in stages.items():
+            if seconds <= SLOW_SECONDS:
+                continue
             others = [spent[stage] for other, spent in clock.items() if other != generation and stage in spent]
             if len(others) < HISTORY:
                 continue

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from flows.monitoring.amounts import SAMPLED, amounts
 from flows.monitoring.prices import of_machine
 from flows.monitoring.run_tables import RunTables
 from flows.monitoring.spending import Spent, spent, total
@@ -20,12 +20,14 @@ from flows.run.run import Run
 from flows.settings import Cost
 from flows.stages import STAGE_NAMES, START
 from flows.storage import Damaged, NotStored
+from stages.analysis.summary import lookup
 from stages.core.suites.changes import score_changes
 from stages.core.suites.statistics import Comparison
 
 SURE = 1.96
 """Standard errors that a gain must exceed for a cost of a point: its 95 % interval then excludes 0."""
 MEASURE = "pass@1 greedy"
+TRAINED = "cost.trained_tokens"
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,7 @@ def _generation(
     by_stage: dict[str, list[Manifest]] = {}
     for step in steps:
         by_stage.setdefault(step.whole_stage, []).append(step)
-    known = {} if metrics is None else tokens(metrics, {name: _rows(own) for name, own in by_stage.items()})
+    known = {} if metrics is None else tokens(metrics, steps)
     stages = {}
     for name, own in by_stage.items():
         used, of_tables = spent(own, fill, prices), known.get(name, Spent())
@@ -182,26 +184,14 @@ def _generation(
     return GenerationCost(generation, stages, done, origins)
 
 
-def _rows(manifests: Sequence[Manifest]) -> int:
-    """Return the rows of the stage's own table."""
-    whole = [manifest for manifest in manifests if ".parts/" not in manifest.stage]
-    return max((ref.rows or 0 for manifest in whole for ref in manifest.outputs), default=0)
-
-
-def tokens(metrics: pa.Table, rows: Mapping[str, int]) -> dict[str, Spent]:
-    """Return the tokens of each stage that METRICS of a generation know. `rows` has the rows of each stage's table.
+def tokens(metrics: pa.Table, steps: Sequence[Manifest]) -> dict[str, Spent]:
+    """Return the tokens of each stage that METRICS of a generation know.
 
     Trained tokens, and generated ones for versions of this project that did not record them in the clock.
     """
-    wanted = pc.is_in(metrics["name"], pa.array(["propose.completion_tokens", "solve.completion_tokens", "cost.trained_tokens"]))
-    listed = metrics.filter(wanted).to_pylist()
-    overall = {row["name"]: row["value"] for row in listed if row["member_id"] is None and row["kind"] is None}
-    found = {
-        stage: Spent(generated_tokens=round(mean * rows[stage]))
-        for stage in ("propose", "solve")
-        if (mean := overall.get(f"{stage}.completion_tokens")) is not None and mean == mean and stage in rows
-    }
-    if (trained := overall.get("cost.trained_tokens")) is not None:
+    sampled = amounts(metrics, steps)
+    found = {stage: Spent(generated_tokens=sampled["tokens", stage]) for stage in SAMPLED if ("tokens", stage) in sampled}
+    if (trained := lookup(metrics, [TRAINED]).get((TRAINED, None, None, None))) is not None:
         found["update"] = Spent(trained_tokens=round(trained))
     return found
 

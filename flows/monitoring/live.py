@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from flows.monitoring.amounts import amounts
 from flows.monitoring.run_tables import RunTables
-from flows.monitoring.telemetry_run import amounts
 from flows.monitoring.time_left import RECENT, TimeLeft, elapsed, time_left, usual_seconds
 from flows.monitoring.working import Step, planned_by, steps_of
-from flows.run.lease import DOING, current
+from flows.run.lease import DOING, current, holding
 from flows.run.manifest import Json, Manifest, Ref, folder_of
 from flows.run.run import Run
 from flows.run.table_reader import WIDE, parquet_file
@@ -28,8 +28,9 @@ NEWEST = 8  # tasks and attempts shown
 TASK_COLUMNS = ("task_id", "teacher_id", "kind", "status", "program")
 GRADE_COLUMNS = ("rollout_id", "student_id", "kind", "status")
 
-Condition = Literal["running", "silent", "stopped", "finished"]
-"""A process works on the run; its heartbeat has not changed for a while; no process does; all planned generations are done."""
+Condition = Literal["running", "silent", "stopped", "crashed", "finished"]
+"""A process works on the run; its heartbeat has not changed for a while; no process does; the same, and the last one was killed;
+all planned generations are done."""
 
 
 @dataclass(frozen=True)
@@ -118,11 +119,11 @@ class Follower:
         steps = steps_of(doing)
         stage, generation, finished = self._place(planned, steps)
         condition = self._condition(lease, finished)
-        if condition in ("stopped", "finished"):
+        if lease is None:
             steps = ()
         of_stage = [one for one in self._manifests if one.whole_stage == stage and one.generation == generation]
         left = TimeLeft()
-        if stage and condition != "stopped":
+        if stage and condition not in ("stopped", "crashed"):
             left = time_left(stage, generation, planned, steps, sum(elapsed(of_stage).values()), derived.usual)
         return LiveState(
             self._run.run_id,
@@ -193,7 +194,8 @@ class Follower:
 
     def _condition(self, lease: Json | None, finished: bool) -> Condition:
         if lease is None:
-            return "finished" if finished else "stopped"
+            left = holding(self._run.store, self._run.run_id)
+            return "finished" if finished else "crashed" if left is not None and left.ended else "stopped"
         now, seen = self._clock(), (lease.get("token"), lease.get("beat"))
         if seen != self._seen:
             self._seen, self._changed = seen, now
@@ -277,8 +279,9 @@ def _newest_speed(tables: RunTables) -> tuple[float, str] | None:
     """Return the tokens per second of the newest complete generation's rollouts."""
     for generation in reversed(tables.generations):
         spent = tables.clock().get(generation, {})
-        done = [(amount, spent[stage]) for (unit, stage), amount in amounts(tables, generation).items()
-                if unit == "tokens" and stage != "update" and spent.get(stage)]  # fmt: skip
+        processed = amounts(tables.of(generation, "metrics"), tables.manifests(generation))
+        sampled = [(stage, amount) for (unit, stage), amount in processed.items() if unit == "tokens" and stage != "update"]
+        done = [(amount, spent[stage]) for stage, amount in sampled if spent.get(stage)]
         if done:
             return sum(amount for amount, _ in done) / sum(seconds for _, seconds in done), f"rollouts of generation {generation}"
     return None

@@ -1,18 +1,22 @@
 """A growing run's small tables, its times, and the alarms that they raise. Each generation is read once."""
 
 import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
 from flows.monitoring.alarms import Alarm, Clock, alarms
-from flows.run.manifest import Manifest
+from flows.run.manifest import Manifest, manifest_uri
 from flows.run.run import Run
+from flows.stages import STAGE_NAMES
 from flows.storage import Damaged, NotStored
 from stages.core import tables
 from stages.core.statistics.condensed import numbered
 
 SMALL = ("metrics", "ratings", "offspring")
 """Tables of a few rows per member."""
+FEW, READERS = 4, 8  # generations, and threads: a bucket answers each read after milliseconds
 
 
 class RunTables:
@@ -24,7 +28,7 @@ class RunTables:
         self._steps: dict[int, list[Manifest]] = {}
         self._seconds: dict[int, dict[str, float]] = {}
         self._whole: set[int] = set()
-        self._faults: dict[tuple[int, str], str] = {}
+        self._faults: dict[tuple[int, str], NotStored | Damaged] = {}
         self._lock = threading.Lock()
 
     def look(self) -> "RunTables":
@@ -34,9 +38,7 @@ class RunTables:
             for gone in self._parts.keys() - set(begun):
                 self._whole.discard(gone)
                 del self._parts[gone]
-            for generation in begun:
-                if generation not in self._whole:
-                    self._read(generation)
+            self._read([generation for generation in begun if generation not in self._whole])
         return self
 
     @property
@@ -47,7 +49,7 @@ class RunTables:
     @property
     def faults(self) -> list[str]:
         """Return sentences about what could not be read."""
-        return [self._faults[key] for key in sorted(self._faults)]
+        return [str(self._faults[key]) for key in sorted(self._faults)]
 
     def manifests(self, generation: int) -> list[Manifest]:
         """Return the finished stages of a generation, in order."""
@@ -62,6 +64,12 @@ class RunTables:
         found = self._parts.get(generation, {}).get(name)
         return tables.GENERATION_TABLES[name].empty_table() if found is None else found
 
+    def read(self, generation: int, name: str) -> pa.Table:
+        """Return the same, or raise NotStored or Damaged if it cannot be read."""
+        if (error := self._faults.get((generation, name))) is not None:
+            raise error
+        return self.of(generation, name)
+
     def table(self, name: str) -> pa.Table:
         """Return a small table over all generations, with `generation` as its first column."""
         parts = [numbered(self.of(generation, name), generation) for generation in self.generations]
@@ -75,8 +83,28 @@ class RunTables:
         """Return all alarms, in order of generations."""
         return alarms(self.table("metrics"), self.table("ratings"), self.clock())
 
-    def _read(self, generation: int) -> None:
-        found = self.run.history.of_generation(generation, parts=True)
+    def _read(self, generations: Sequence[int]) -> None:
+        """Read generations: one or a few by their own listings, many by one listing of the run, several at a time."""
+        if len(generations) <= FEW:
+            for generation in generations:
+                self._keep(generation, self.run.history.of_generation(generation, parts=True))
+            return
+        prefix = f"{self.run.run_id}/"
+        uris: dict[int, list[str]] = {generation: [] for generation in generations}
+        for uri in self.run.store.list(f"{prefix}generation="):
+            folder, _, name = uri.removeprefix(prefix).partition("/")
+            if name.endswith(".json") and (number := int(folder.removeprefix("generation="))) in uris:
+                uris[number].append(f"{folder}/{name}")
+        with ThreadPoolExecutor(READERS) as pool:
+            list(pool.map(lambda generation: self._keep(generation, self._manifests(generation, uris[generation])), generations))
+
+    def _manifests(self, generation: int, uris: Sequence[str]) -> list[Manifest]:
+        """Return these manifests of a generation: its stages in order, then parts."""
+        stages = [uri for stage in STAGE_NAMES if (uri := manifest_uri(stage, generation)) in uris]
+        found = [*stages, *sorted(uri for uri in uris if ".parts/" in uri)]
+        return [manifest for uri in found if (manifest := self.run.history.manifest(uri))]
+
+    def _keep(self, generation: int, found: list[Manifest]) -> None:
         stages = [manifest for manifest in found if ".parts/" not in manifest.stage]
         self._steps[generation], self._seconds[generation] = found, seconds_of(found)
         parts = self._parts.setdefault(generation, {})
@@ -90,7 +118,7 @@ class RunTables:
                 parts[name] = self.run.read_table(ref, name)
                 self._faults.pop((generation, name), None)
             except (NotStored, Damaged) as error:
-                self._faults[generation, name] = str(error)
+                self._faults[generation, name] = error
         if any(manifest.stage == "evolve" for manifest in stages) and len(parts) == len(SMALL):
             self._whole.add(generation)
 

@@ -1,11 +1,10 @@
 """State of a run, as text for `populora status`."""
 
-import json
-
 from flows.monitoring.cost import generation_costs, own_stages
 from flows.monitoring.cost_text import cost_line
 from flows.monitoring.run_tables import RunTables, clock, health
 from flows.monitoring.spending import total
+from flows.run.lease import holding
 from flows.run.manifest import Manifest
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
@@ -82,14 +81,13 @@ def after(stage: str, generation: int | None, planned: int) -> tuple[str, int | 
 
 
 def holder(run: Run) -> str:
-    """Return who holds the run's lease."""
-    try:
-        lease = json.loads(run.store.read(f"{run.run_id}/.lease"))
-    except NotStored:
+    """Return who holds the run's lease, or who left it behind."""
+    found = holding(run.store, run.run_id)
+    if found is None:
         return "not held"
-    except ValueError:
-        return "held, but the lease cannot be read"
-    return f"held by process {lease.get('pid', '?')} on host {lease.get('host', '?')}, beat {lease.get('beat', '?')}"
+    if found.ended:
+        return f"left by {found.who}, which was killed"
+    return f"held by {found.who}, beat {found.beat.rpartition(' ')[2]}"
 
 
 def stored(run: Run) -> str:

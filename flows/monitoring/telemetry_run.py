@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from flows.monitoring.amounts import amounts
 from flows.monitoring.cost import generation_costs, own_stages
 from flows.monitoring.run_tables import RunTables
 from flows.run.manifest import Manifest
@@ -53,35 +54,16 @@ def _work(watch: RunTables, whole: list[int]) -> Iterator[Number]:
     """Return tokens and programs over all complete generations, and per second in the newest."""
     done: Counter[tuple[str, str]] = Counter()
     for generation in whole:
-        done.update(amounts(watch, generation))
+        done.update(amounts(watch.of(generation, "metrics"), watch.manifests(generation)))
     for (unit, stage), amount in done.items():
         yield f"populora_{unit}_total", f"{unit.capitalize()} of a stage, over complete generations.", {"stage": stage}, amount
     if not whole:
         return
     spent = watch.clock()[whole[-1]]
-    for (unit, stage), amount in amounts(watch, whole[-1]).items():
+    for (unit, stage), amount in amounts(watch.of(whole[-1], "metrics"), watch.manifests(whole[-1])).items():
         if spent.get(stage):
             says = f"{unit.capitalize()} per second of a stage in the newest complete generation."
             yield f"populora_{unit}_per_second", says, {"stage": stage}, amount / spent[stage]
-
-
-def amounts(watch: RunTables, generation: int) -> Counter[tuple[str, str]]:
-    """Return how much each stage of a generation processed, by unit (`tokens`, `programs`) and stage."""
-    values = lookup(watch.of(generation, "metrics"))
-    refs = [ref for one in watch.manifests(generation) for ref in one.outputs if ref.rows is not None]
-    rows = {ref.uri.rpartition("/")[2].removesuffix(".parquet"): ref.rows or 0 for ref in refs}
-    found: Counter[tuple[str, str]] = Counter()
-    for stage, table in (("propose", "proposals"), ("solve", "rollouts")):
-        tokens = values.get((f"{stage}.completion_tokens", None, None, None))
-        if tokens is not None and table in rows:
-            found["tokens", stage] = round(tokens * rows[table])
-    trained = [value for (name, member, *_), value in values.items() if name == "update.response_tokens" and member]
-    if trained:
-        found["tokens", "update"] = round(sum(trained))
-    for stage, table in (("verify", "tasks"), ("grade", "grades")):
-        if table in rows:
-            found["programs", stage] = rows[table]
-    return found
 
 
 def _costs(watch: RunTables) -> Iterator[Number]:

@@ -70,7 +70,7 @@ def _follow(
             since = clock()
         if state.condition == "finished":
             return 0
-        patience = {"stopped": STOPPED_SECONDS, "silent": STALE_SECONDS}.get(state.condition)
+        patience = {"stopped": STOPPED_SECONDS, "crashed": STOPPED_SECONDS, "silent": STALE_SECONDS}.get(state.condition)
         if patience is not None and clock() - since >= patience:
             say(f"run {state.run_id} is not finished and no process works on it; the command that started it resumes it")
             return 1

@@ -18,7 +18,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
 from prefect.deployments import run_deployment
 from prefect.logging import get_run_logger
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from flows.benchmarks.nightly import run_ids, score_store
 from flows.config import ConfigError
@@ -28,7 +28,7 @@ from flows.prefect_ops.comparison_note import comparison_note
 from flows.report.report import report as write_report
 from flows.run.addresses import Addresses
 from flows.run.fork import fork as make_fork
-from flows.run.form_links import ADAPTER
+from flows.run.form_links import ADAPTER, generation_number
 from flows.run.run import Run
 from flows.storage import open_store
 from flows.store.file_store import RUN_ID, FileStore
@@ -36,6 +36,8 @@ from flows.store.file_store import RUN_ID, FileStore
 RunId = Annotated[str, Field(pattern=f"^{RUN_ID.pattern}$")]
 AdapterId = Annotated[str, Field(pattern=f"^{ADAPTER.pattern}$")]
 Count = Annotated[int, Field(ge=0)]
+Begun = Annotated[int, Field(ge=0), BeforeValidator(generation_number)]
+BegunOrStart = Annotated[int, Field(ge=-1), BeforeValidator(generation_number)]
 TRAIN = "train/train"
 
 
@@ -99,7 +101,7 @@ def report(run_id: RunId, store: str) -> str:
 def fork(
     run_id: RunId,
     new_run_id: RunId,
-    generation: Annotated[int, Field(ge=-1)],
+    generation: BegunOrStart,
     store: str,
     settings: list[str] = [],  # noqa: B006  the UI's form shows this default; nothing changes it
     go_on: bool = True,
@@ -109,7 +111,7 @@ def fork(
     Args:
         run_id: The run to start from.
         new_run_id: Name of the new run.
-        generation: The last generation that both share; -1 for the start.
+        generation: The last generation that both share, or the start.
         store: Where both are.
         settings: Changed settings of the new run, each as key=value, such as learning.learning_rate=3e-5.
         go_on: Train the new run immediately.
@@ -121,7 +123,7 @@ def fork(
 def restart(
     run_id: RunId,
     new_run_id: RunId,
-    generation: Count,
+    generation: Begun,
     stage: str,
     store: str,
     settings: list[str] = [],  # noqa: B006  the UI's form shows this default; nothing changes it

@@ -16,6 +16,7 @@ from prefect.utilities.callables import parameter_schema
 
 from flows.benchmarks.suite_data import suite_names
 from flows.prefect_ops import flows as flows_
+from flows.run.form_links import BEFORE_ALL, NUMBERED, generation_text
 from flows.run.manifest import Json
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
@@ -141,11 +142,13 @@ def offering(schema: Json, offers: Sequence[Offer], store: str) -> Json:
 
 
 def _offer_generations(field: Json, offers: Sequence[Offer]) -> None:
-    least, newest = int(field["minimum"]), max((one.generations[-1] for one in offers if one.generations), default=-1)
-    if newest - least < LISTED and newest >= least:
-        field["enum"] = list(range(newest, least - 1, -1))
-    elif newest >= least:
-        field["maximum"] = newest
+    """Turn a number into a text: a list, or a pattern where a list would be too long. The flow reads both as numbers."""
+    least, newest = int(field.pop("minimum")), max((one.generations[-1] for one in offers if one.generations), default=-1)
+    field["type"] = "string"
+    if newest >= least and newest - least < LISTED:
+        field["enum"] = [generation_text(number) for number in range(newest, least - 1, -1)]
+    else:
+        field["pattern"] = f"^({BEFORE_ALL}|{NUMBERED}[0-9]{{1,9}})$" if least < 0 else f"^{NUMBERED}[0-9]{{1,9}}$"
     begun = {one.run_id: f"{one.generations[0]} to {one.generations[-1]}" for one in offers if one.generations}
     _describe(field, "Begun", begun)
 

@@ -87,6 +87,7 @@ def fork(
     _check_base(parent, at)  # before anything is written
     origin = {"run": parent.run_id, "generation": at.generation, "head": digest(_shared(parent, at)[-1])}
     origin |= {"stage": at.stage} if at.stage else {}
+    _check_free(Run(store, run_id), origin, config)  # a refused fork leaves no mark in the run that has the id
     with hold(store, run_id) as epoch:
         made = Run(store, run_id, epoch)
         _check_free(made, origin, config)

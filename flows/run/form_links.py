@@ -20,6 +20,7 @@ URL = "POPULORA_FORMS_URL"
 PATH = "/forms/"
 LONGEST_ID = 40
 ADAPTER = re.compile(r"[tsa][0-9]{1,6}-(?:start|g[0-9]{4,9})")
+BEFORE_ALL, NUMBERED = "start", "generation "
 
 
 class FormLinks:
@@ -62,6 +63,20 @@ def of_environment() -> FormLinks:
 def new_id(run_id: str, tail: str) -> str:
     """Return a name for a new run made from `run_id`, no longer than a name may be."""
     return f"{run_id[: LONGEST_ID - len(tail) - 1].rstrip('-')}-{tail}"
+
+
+def generation_text(generation: int) -> str:
+    """Return a generation as the forms write it; -1 is the start. A list of Prefect's UI shows the number 0 as not chosen."""
+    if generation < -1:
+        raise ValueError(f"{generation} is not a generation")
+    return BEFORE_ALL if generation < 0 else f"{NUMBERED}{generation}"
+
+
+def generation_number(value: object) -> object:
+    """Return the number in a text of `generation_text`. Any other value is returned as it is, for pydantic to read or refuse."""
+    if not isinstance(value, str):
+        return value
+    return -1 if value == BEFORE_ALL else value.removeprefix(NUMBERED)
 
 
 def values(form: str, query: Mapping[str, str]) -> dict[str, Any]:
@@ -112,7 +127,7 @@ _RUN, _NEW = _of_pattern("run_id", RUN_ID), _of_pattern("new_run_id", RUN_ID)
 _FORK: dict[str, Callable[[str], dict[str, Any]]] = {
     "run_id": _RUN,
     "new_run_id": _NEW,
-    "generation": lambda text: {"generation": _number(text)},
+    "generation": lambda text: {"generation": generation_text(_number(text))},
     "generations": lambda text: {"settings": [f"generations={_number(text)}"]},
 }
 FORMS: dict[str, dict[str, Callable[[str], dict[str, Any]]]] = {

@@ -150,12 +150,10 @@ class FileStore:
 
     def sizes(self, prefix: str) -> dict[str, int]:
         """Return the size in bytes of every artifact whose name starts with `prefix`, except dotted ones."""
-        found = {}
+        folder = prefix.rpartition("/")[0]
         with _explained(prefix):
-            for uri, path in sorted(self._files(prefix, hidden=False)):
-                with suppress(FileNotFoundError):  # removed meanwhile
-                    found[uri] = os.stat(path).st_size
-        return found
+            found = _sizes(str(self._path(folder) if folder else self.root), f"{folder}/" if folder else "")
+        return {uri: found[uri] for uri in sorted(found) if uri.startswith(prefix)}
 
     def folders(self, prefix: str) -> Uris:
         """List the folders directly below `prefix` (empty, or ending in /) that hold artifacts, sorted, except dotted ones."""
@@ -292,6 +290,23 @@ def _holds_artifacts(folder: str) -> bool:
 def _raise_unless_missing(error: OSError) -> None:
     if error.errno != errno.ENOENT:
         raise error
+
+
+def _sizes(folder: str, base: str) -> dict[str, int]:
+    """Return the sizes of all files below a folder except dotted ones, by names that begin with `base`."""
+    found, waiting = {}, [(folder, base)]
+    while waiting:
+        at, base = waiting.pop()
+        with suppress(FileNotFoundError), os.scandir(at) as inside:  # removed meanwhile
+            for entry in inside:
+                if entry.name.startswith("."):
+                    continue
+                if not entry.is_dir():
+                    with suppress(FileNotFoundError):
+                        found[base + entry.name] = entry.stat().st_size
+                elif not entry.is_symlink():
+                    waiting.append((entry.path, f"{base}{entry.name}/"))
+    return found
 
 
 @contextmanager

@@ -8,10 +8,11 @@ are left out.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 KINDS = ("deduction", "abduction", "induction")
 ROLES = {"teacher": "T", "student": "S"}
@@ -39,8 +40,10 @@ def generation_line(
     return "  ".join(part for part in parts if part)
 
 
-def lookup(metrics: pa.Table) -> dict[tuple[str, str | None, str | None, str | None], float]:
-    """Return finite metric values by (name, member, role, kind)."""
+def lookup(metrics: pa.Table, names: Sequence[str] | None = None) -> dict[tuple[str, str | None, str | None, str | None], float]:
+    """Return finite metric values by (name, member, role, kind): of all METRICS, or of those with these names."""
+    if names is not None:
+        metrics = metrics.filter(pc.is_in(metrics["name"], value_set=pa.array(names, pa.string())))
     columns = [metrics[name].to_pylist() for name in ("name", "member_id", "role", "kind")]
     values = metrics["value"].to_pylist()
     return {key: value for key, value in zip(zip(*columns, strict=True), values, strict=True) if math.isfinite(value)}

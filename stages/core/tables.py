@@ -311,7 +311,8 @@ def conform(data: pa.Table, schema: pa.Schema) -> pa.Table:
     for field in schema:
         if not field.nullable and data[field.name].null_count:
             raise ValueError(f"column {field.name} holds nulls")
-    return data.cast(schema).replace_schema_metadata(schema.metadata)
+    same = data.schema.equals(schema, check_metadata=True)
+    return data if same else data.cast(schema).replace_schema_metadata(schema.metadata)
 
 
 def join(parts: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:

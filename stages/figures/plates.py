@@ -153,7 +153,7 @@ def legend(ax: Any, columns: int = 3, handles: Sequence[Any] | None = None) -> N
         return
     ax.legend(
         loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns, frameon=False, fontsize=SMALL, labelcolor=INK,
-        borderaxespad=0.1, handlelength=1.8, columnspacing=1.2, handletextpad=0.5, **given,
+        borderaxespad=0.1, handlelength=2.2, columnspacing=0.8, handletextpad=0.4, **given,
     )  # fmt: skip
 
 

@@ -9,7 +9,6 @@
   const ZOOM = 0.6;
   const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000];
   const DASHES = { "-": [], "--": [7, 4], ":": [2, 3], "-.": [7, 3, 2, 3] };
-  const BORDERS = { "-": "solid", "--": "dashed", ":": "dotted", "-.": "dashed" };
   const FONT = "12px system-ui, sans-serif";
   const plots = new Set();
 
@@ -91,11 +90,17 @@
     return made;
   }
 
+  // A line's dashes as a background: the styles of borders have no dots between dashes.
+  function stripes(dashes, colour) {
+    let at = 0;
+    const parts = dashes.map((length, place) => `${place % 2 ? "transparent" : colour} ${at}px ${(at += length)}px`);
+    return parts.length ? `repeating-linear-gradient(90deg, ${parts.join(", ")})` : colour;
+  }
+
   // A key switches its line off and on, and shows the line's value at the cursor.
   function key(line, toggled) {
     const swatch = make("span", { className: "swatch", "aria-hidden": "true" });
-    swatch.style.borderTopStyle = BORDERS[line.dashes] ?? "solid";
-    swatch.style.borderTopColor = line.colour.startsWith("--") ? `var(${line.colour})` : line.colour;
+    swatch.style.background = stripes(DASHES[line.dashes] ?? [], line.colour.startsWith("--") ? `var(${line.colour})` : line.colour);
     const value = make("span", { className: "at" });
     const made = make("button", { type: "button", className: "key", "aria-pressed": "true" }, swatch, line.name, " ", value);
     made.addEventListener("click", () => {
@@ -119,7 +124,7 @@
     }));
     const tools = make("div", { className: "tools" },
       button("+", `Zoom in: ${question} ${panel.title}`, () => zoom(ZOOM)), button("−", `Zoom out: ${question} ${panel.title}`, () => zoom(1 / ZOOM)),
-      button("all", `Show everything: ${question} ${panel.title}`, everything), where);
+      button("all", `Show all: ${question} ${panel.title}`, everything), where);
     into.append(...(panel.title ? [make("h4", { textContent: panel.title })] : []), tools, field, make("div", { className: "keys" }, ...keys.map((one) => one.made)), loud);
 
     function moved(plotted) {

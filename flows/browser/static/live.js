@@ -5,7 +5,7 @@
   const page = document.querySelector("[data-live]");
   if (!page || !window.EventSource) return;
   const LOOKS = ["valid", "wrong", "program"];
-  const CONDITIONS = ["running", "silent", "stopped", "finished"];
+  const CONDITIONS = ["running", "silent", "stopped", "crashed", "finished"];
   const RELOAD_SECONDS = 15;
   const shown = new Map();
   let source = null;

@@ -5,7 +5,7 @@
 entropy per token, in nats.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -20,23 +20,42 @@ TASKS += [*COUNTS, *STRIPPED, "syntax", "value_types", "executed_lines"]
 GRADES = ["task_id", "match_id", "student_id", "kind", "status", "correct"]
 SAMPLES = ["member_id", "role", "kind", "group_id", "reward", "centred"]
 
+COMPLETION = ["kind", "completion_ids", "logprobs", "truncated"]
+
 Tables = dict[str, pa.Table]
 
+_WHOLE = {name: {name: list(tables.GENERATION_TABLES[name].names)} for name in ("matches", "ratings", "offspring", "metrics")}
+MADE_FROM: Mapping[str, Mapping[str, Sequence[str]]] = _WHOLE | {
+    "tasks": {"tasks": TASKS, "proposals": ["proposal_id", "group_id"]},
+    "grades": {"grades": GRADES, "tasks": ["task_id"]},
+    "samples": {"samples": SAMPLES},
+    "completions": {
+        "proposals": ["teacher_id", "group_id", *COMPLETION],
+        "rollouts": ["student_id", "task_id", *COMPLETION],
+    },
+}
+"""Each condensed table: the tables of a generation that it is made from, and which of their columns."""
 
-def condense(generation: int, found: Mapping[str, pa.Table]) -> Tables:
-    """Return the condensed tables of one generation, from its readable tables (the others give no rows)."""
+
+def sources(names: Iterable[str]) -> dict[str, set[str]]:
+    """Return the tables from which these condensed ones are made, and the columns that are needed of each."""
+    found: dict[str, set[str]] = {}
+    for name in names:
+        for source, columns in MADE_FROM[name].items():
+            found.setdefault(source, set()).update(columns)
+    return found
+
+
+def condense(generation: int, found: Mapping[str, pa.Table], names: Iterable[str] = tuple(MADE_FROM)) -> Tables:
+    """Return condensed tables of one generation, from its readable tables (the others give no rows)."""
     full = {name: found.get(name, schema.empty_table()) for name, schema in tables.GENERATION_TABLES.items()}
-    condensed = {
-        "matches": full["matches"],
-        "tasks": _tasks(full["tasks"], full["proposals"]),
-        "grades": (fresh(full["grades"], full["tasks"]) if "tasks" in found else full["grades"]).select(GRADES),
-        "samples": full["samples"].select(SAMPLES),
-        "ratings": full["ratings"],
-        "offspring": full["offspring"],
-        "metrics": full["metrics"],
-        "completions": completions(full["proposals"], full["rollouts"]),
+    make: Mapping[str, Callable[[], pa.Table]] = {
+        "tasks": lambda: _tasks(full["tasks"], full["proposals"]),
+        "grades": lambda: (fresh(full["grades"], full["tasks"]) if "tasks" in found else full["grades"]).select(GRADES),
+        "samples": lambda: full["samples"].select(SAMPLES),
+        "completions": lambda: completions(full["proposals"], full["rollouts"]),
     }
-    return {name: numbered(table, generation) for name, table in condensed.items()}
+    return {name: numbered(make[name]() if name in make else full[name], generation) for name in names}
 
 
 def numbered(table: pa.Table, generation: int) -> pa.Table:
@@ -45,10 +64,10 @@ def numbered(table: pa.Table, generation: int) -> pa.Table:
     return table.replace_schema_metadata(None).add_column(0, pa.field("generation", pa.int64()), column)
 
 
-def joined(parts: Sequence[Tables]) -> Tables:
-    """Concatenate the condensed tables of several generations; without any generation the tables are empty."""
-    parts = [condense(0, {}), *parts]
-    return {name: pa.concat_tables([part[name] for part in parts]).combine_chunks() for name in parts[0]}
+def joined(parts: Sequence[Tables], names: Iterable[str] = tuple(MADE_FROM)) -> Tables:
+    """Concatenate condensed tables of several generations; without any generation the tables are empty."""
+    parts = [condense(0, {}, names := tuple(names)), *parts]
+    return {name: pa.concat_tables([part[name] for part in parts]).combine_chunks() for name in names}
 
 
 def _tasks(tasks: pa.Table, proposals: pa.Table) -> pa.Table:

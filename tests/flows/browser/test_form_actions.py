@@ -20,15 +20,15 @@ UI = "http://127.0.0.1:4200"
 PAGES = {
     "/runs/smoke": [
         ("compare", {"runs": ["smoke"]}),
-        ("fork", {"run_id": "smoke", "generation": -1, "new_run_id": "smoke-start"}),
+        ("fork", {"run_id": "smoke", "generation": "start", "new_run_id": "smoke-start"}),
     ],
-    "/runs/smoke/generations/0": [("fork", {"run_id": "smoke", "generation": 0, "new_run_id": "smoke-g0000"})],
+    "/runs/smoke/generations/0": [("fork", {"run_id": "smoke", "generation": "generation 0", "new_run_id": "smoke-g0000"})],
     "/runs/smoke/manifests/generation=0001/solve.json": [
-        ("restart", {"run_id": "smoke", "generation": 1, "stage": "solve", "new_run_id": "smoke-g0001-solve"})
+        ("restart", {"run_id": "smoke", "generation": "generation 1", "stage": "solve", "new_run_id": "smoke-g0001-solve"})
     ],
     "/runs/smoke/adapters/t0-g0001": [
         ("benchmark-member", {"run_id": "smoke", "adapter": "t0-g0001"}),
-        ("fork", {"run_id": "smoke", "generation": 1, "new_run_id": "smoke-g0001"}),
+        ("fork", {"run_id": "smoke", "generation": "generation 1", "new_run_id": "smoke-g0001"}),
     ],
 }
 

@@ -40,6 +40,7 @@ PAGES = {
     "adapters": "/runs/whole/adapters",
     "adapter": "/runs/whole/adapters/t0-g0001",
     "manifest": "/runs/going/manifests/generation=0001/solve.json",
+    "compare": "/compare?run=going&run=whole",
     "error": "/runs/none",
 }
 LOOKS = {"wide": (1280, False, "light"), "narrow": (390, True, "light"), "dark": (1280, False, "dark")}
@@ -164,6 +165,10 @@ def test_a_plot_is_read_and_zoomed_with_the_keyboard(page: chromium.Page, addres
     assert f"{float(value):g} ± " in shown
     page.value("document.querySelector('#solve-rate .keys button').click()")
     assert page.value("document.querySelector('#solve-rate .keys button').getAttribute('aria-pressed')") == "false"
+    looks = page.value(
+        "[...document.querySelectorAll('#solve-rate .swatch')].map(one => one.style.background.replace(/var\\([^)]*\\)/g, ''))"
+    )
+    assert len(looks) == 4 == len(set(looks)), "each key has its line's own dashes"
     press("+")
     press("0")
     assert complaints(page, address) == []

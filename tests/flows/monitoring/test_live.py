@@ -1,12 +1,18 @@
 """A run's live state, from its manifests, its tables and its heartbeat."""
 
 import json
+import re
+import subprocess
+import sys
 
 import pytest
 
+from flows.config import PROJECT
 from flows.monitoring.live import NEWEST, SILENT_SECONDS, Follower
+from flows.monitoring.live_text import headline
 from flows.monitoring.meter import Reading
 from flows.monitoring.run_tables import RunTables
+from flows.monitoring.status import status
 from flows.monitoring.working import Working
 from flows.run.lease import DOING, hold
 from flows.run.run import Run
@@ -110,6 +116,20 @@ def test_a_heartbeat_that_stands_still_is_silence(store):
     (store / "going" / ".lease").write_text("garbled")
     assert found.look().condition == "running"
     (store / "going" / ".lease").unlink()
+
+
+def test_a_killed_process_is_said_everywhere(tmp_path):
+    with made(tmp_path, "killed", 2, until="solve"):
+        pass
+    code = "with hold(open_store(sys.argv[1]), 'killed'): os.kill(os.getpid(), signal.SIGKILL)"
+    code = f"import os, signal, sys\nfrom flows.run.lease import hold\nfrom flows.storage import open_store\n{code}"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=PROJECT, check=False)
+    state = follower(tmp_path, "killed").look()
+    assert (state.condition, state.stage, state.steps, state.left.run) == ("crashed", "grade", (), None)
+    assert headline(state).startswith("crashed: its process was killed; Retry in Prefect or populora run --resume continues at")
+    assert re.search(
+        r"^lease +left by process \d+ on host .+, which was killed$", status(Run(FileStore(tmp_path), "killed")), re.M
+    )
 
 
 def test_a_run_that_has_not_begun(tmp_path):

@@ -58,5 +58,5 @@ def test_a_link_opens_the_form_filled_in() -> None:
     with get_client(sync_client=True) as client:
         served = client.read_deployment_by_name("restart/restart")
     assert (status, place.path, place.netloc) == (303, f"/v2/deployments/deployment/{served.id}/run", "")
-    wanted = {"store": "/tmp/served", "run_id": "smoke", "generation": 3, "stage": "solve", "new_run_id": "again"}
+    wanted = {"store": "/tmp/served", "run_id": "smoke", "generation": "generation 3", "stage": "solve", "new_run_id": "again"}
     assert json.loads(parse_qs(place.query)["parameters"][0]) == wanted

@@ -30,9 +30,9 @@ def form(name: str, offers: list[Offer] = OFFERS) -> dict[str, Any]:
     return offering(parameter_schema(FORMS[name]).model_dump(), offers, "/store")
 
 
-def refused(name: str, values: dict[str, Any]) -> str:
+def refused(name: str, values: dict[str, Any], offers: list[Offer] = OFFERS) -> str:
     try:
-        validation.validate(values, form(name), raise_on_error=True)  # type: ignore[arg-type]
+        validation.validate(values, form(name, offers), raise_on_error=True)  # type: ignore[arg-type]
     except validation.ValidationError as error:
         return str(error)
     return ""
@@ -41,7 +41,9 @@ def refused(name: str, values: dict[str, Any]) -> str:
 def test_runs_generations_stages_suites_and_members_are_offered() -> None:
     restart, member, compare = (form(name)["properties"] for name in ("restart", "benchmark-member", "compare"))
     assert restart["run_id"]["enum"] == ["new", "old", "begun"]
-    assert restart["generation"]["enum"] == [3, 2, 1, 0] and form("fork")["properties"]["generation"]["enum"][-1] == -1
+    generations = ["generation 3", "generation 2", "generation 1", "generation 0"]
+    assert restart["generation"]["enum"] == generations
+    assert form("fork")["properties"]["generation"]["enum"] == [*generations, "start"]
     assert "new: 0 to 1; old: 0 to 3." in restart["generation"]["description"]
     assert restart["stage"]["enum"] == list(STAGE_NAMES)
     assert member["suites"]["items"]["enum"] == suite_names()
@@ -58,8 +60,12 @@ def test_every_field_has_a_title_and_says_what_it_is() -> None:
 def test_a_large_store_is_described_in_part_and_many_generations_are_bounded() -> None:
     many = [Offer(f"r{number}", 0.0, tuple(range(900)), ("s0-start",)) for number in range(40)]
     generation = form("fork", many)["properties"]["generation"]
-    assert "enum" not in generation and generation["maximum"] == 899
+    assert "enum" not in generation
     assert generation["description"].count("0 to 899") == 12 and "and 28 more runs" in generation["description"]
+    for given, taken in (("start", True), ("generation 0", True), ("generation 731", True), ("generation", False), ("x", False)):
+        values = {"run_id": "r1", "new_run_id": "x", "generation": given, "store": "/store"}
+        assert not refused("fork", values, many) if taken else refused("fork", values, many), given
+    assert refused("restart", values | {"generation": "start", "stage": "solve"}, many)
 
 
 def test_an_empty_store_has_forms_too() -> None:
@@ -69,13 +75,13 @@ def test_an_empty_store_has_forms_too() -> None:
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("fork", {"run_id": "nobody", "new_run_id": "x", "generation": 1, "store": "/store"}),
-        ("fork", {"run_id": "new", "new_run_id": "../x", "generation": 1, "store": "/store"}),
-        ("fork", {"run_id": "new", "new_run_id": "x", "generation": 9, "store": "/store"}),
-        ("fork", {"run_id": "new", "new_run_id": "x", "generation": 1, "store": "/etc"}),
-        ("fork", {"run_id": "new", "new_run_id": "x", "generation": 1, "store": "s3://other/bucket"}),
-        ("restart", {"run_id": "new", "new_run_id": "x", "generation": 1, "stage": "slove", "store": "/store"}),
-        ("restart", {"run_id": "new", "new_run_id": "x", "generation": -1, "stage": "solve", "store": "/store"}),
+        ("fork", {"run_id": "nobody", "new_run_id": "x", "generation": "generation 1", "store": "/store"}),
+        ("fork", {"run_id": "new", "new_run_id": "../x", "generation": "generation 1", "store": "/store"}),
+        ("fork", {"run_id": "new", "new_run_id": "x", "generation": "generation 9", "store": "/store"}),
+        ("fork", {"run_id": "new", "new_run_id": "x", "generation": "generation 1", "store": "/etc"}),
+        ("fork", {"run_id": "new", "new_run_id": "x", "generation": "generation 1", "store": "s3://other/bucket"}),
+        ("restart", {"run_id": "new", "new_run_id": "x", "generation": "generation 1", "stage": "slove", "store": "/store"}),
+        ("restart", {"run_id": "new", "new_run_id": "x", "generation": "start", "stage": "solve", "store": "/store"}),
         ("benchmark-member", {"run_id": "new", "adapter": "../x", "store": "/store"}),
         ("benchmark-member", {"run_id": "new", "adapter": "t0-start", "suites": ["/etc/passwd"], "store": "/store"}),
         ("compare", {"runs": ["new"], "store": "/store"}),
@@ -87,8 +93,10 @@ def test_a_form_takes_nothing_else(name: str, values: dict[str, Any]) -> None:
 
 
 def test_a_form_takes_what_it_offers() -> None:
-    assert not refused("fork", {"run_id": "old", "new_run_id": "x", "generation": -1, "store": "/store"})
-    assert not refused("restart", {"run_id": "old", "new_run_id": "x", "generation": 3, "stage": "solve", "store": "/store"})
+    assert not refused("fork", {"run_id": "old", "new_run_id": "x", "generation": "start", "store": "/store"})
+    assert not refused(
+        "restart", {"run_id": "old", "new_run_id": "x", "generation": "generation 3", "stage": "solve", "store": "/store"}
+    )
     assert not refused("benchmark-member", {"run_id": "old", "adapter": "t0-g0003", "suites": ["probe-dev"], "store": "/store"})
     assert not refused("compare", {"runs": ["old", "new"], "store": "/store"})
 
@@ -119,7 +127,7 @@ def test_forms_follow_the_store_and_the_server_refuses_by_them(store: Path) -> N
 
         def start(run_id: str) -> Any:
             served = client.read_deployment_by_name("fork/fork")
-            values = {"run_id": run_id, "new_run_id": "x", "generation": -1, "store": str(store)}
+            values = {"run_id": run_id, "new_run_id": "x", "generation": "start", "store": str(store)}
             return client.create_flow_run_from_deployment(served.id, parameters=values)
 
         assert client.read_deployment_by_name("compare/compare").parameter_openapi_schema["properties"]["runs"]["items"][

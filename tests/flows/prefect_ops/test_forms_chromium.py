@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(3600)]
 if chromium.PROGRAM is None:
     pytest.skip("no chromium here; on Debian: apt-get install chromium", allow_module_level=True)
 
-TEXT = "document.body.innerText"
+TEXT = "(document.body?.innerText ?? '')"
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_from_the_browser_and_from_the_command_line_the_bytes_are_the_same(
 ) -> None:
     before = own(service.store, "base")
     form = follow(page, service, address, link, pictures / run_id)
-    assert run_id in form and "base" in form and str(service.store) in form
+    assert run_id in form and "base" in form and str(service.store) in form and f"generation {words[1]}" in form
     flow = "restart" if "stage" in link else "fork"
     trained = len(begun(service, "train"))
     assert service.wait(submit(page, service, flow)) == "COMPLETED"

@@ -95,8 +95,10 @@ def test_one_killed_half_way_is_not_resumed_but_finished_by_the_same_command(run
         first_generation(Run(run.store, "again", epoch))
     made = fork(run, "again", 1, [], versions, CLOCK, "reward")
     assert fsck(made) == [] and first_generation(made) == 1
+    before = run.store.list("again/", hidden=True)
     with pytest.raises(StoreRefused, match="run again already exists"):
         fork(run, "again", 1, [], versions, CLOCK, "solve")
+    assert run.store.list("again/", hidden=True) == before, "no lease was taken"
 
 
 def test_points_that_make_no_sense_are_refused(run: Run) -> None:

@@ -1,11 +1,13 @@
 """Links that open a form of the UI, filled in: what they say is read back, and they can name no path."""
 
+from typing import Annotated
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
+from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
 from flows.config import ConfigError
-from flows.run.form_links import FormLinks, new_id, of_environment, values
+from flows.run.form_links import FormLinks, generation_number, generation_text, new_id, of_environment, values
 from flows.store.file_store import RUN_ID
 
 LINKS = FormLinks("http://127.0.0.1:4200")
@@ -17,13 +19,25 @@ def read(link: str) -> tuple[str, dict[str, object]]:
 
 
 def test_what_a_link_says_is_read_back() -> None:
-    assert read(LINKS.fork("smoke", 3, 12)) == ("fork", {"run_id": "smoke", "generation": 3, "new_run_id": "smoke-g0003"})
-    assert read(LINKS.fork("smoke", -1)) == ("fork", {"run_id": "smoke", "generation": -1, "new_run_id": "smoke-start"})
+    assert read(LINKS.fork("smoke", 3, 12)) == (
+        "fork",
+        {"run_id": "smoke", "generation": "generation 3", "new_run_id": "smoke-g0003"},
+    )
+    assert read(LINKS.fork("smoke", -1)) == ("fork", {"run_id": "smoke", "generation": "start", "new_run_id": "smoke-start"})
     assert read(LINKS.fork("smoke", 11, 12))[1]["settings"] == ["generations=24"], "or there would be nothing left to do"
-    restart = {"run_id": "smoke", "generation": 3, "stage": "solve", "new_run_id": "smoke-g0003-solve"}
+    restart = {"run_id": "smoke", "generation": "generation 3", "stage": "solve", "new_run_id": "smoke-g0003-solve"}
     assert read(LINKS.restart("smoke", 3, "solve")) == ("restart", restart)
     assert read(LINKS.benchmark("smoke", "t0-g0003")) == ("benchmark-member", {"run_id": "smoke", "adapter": "t0-g0003"})
     assert read(LINKS.compare(["a", "b"])) == ("compare", {"runs": ["a", "b"]})
+
+
+def test_generations_are_texts_in_a_form_and_numbers_in_a_flow() -> None:
+    whole = TypeAdapter(Annotated[int, BeforeValidator(generation_number)])
+    for number in (-1, 0, 1, 12345):
+        assert whole.validate_python(generation_text(number)) == number == whole.validate_python(number)
+    for wrong in ("", "generation", "generation x", "generation 1.5", "the start", None):
+        with pytest.raises(ValidationError):
+            whole.validate_python(wrong)
 
 
 def test_without_an_address_there_is_no_link(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,6 +65,7 @@ def test_names_of_new_runs_are_names() -> None:
         ("fork", {"settings": "model.name=/etc"}),
         ("fork", {"generation": "1; x"}),
         ("fork", {"generation": "9" * 5000}),
+        ("fork", {"generation": "-2"}),
         ("restart", {"stage": "../solve"}),
         ("benchmark-member", {"adapter": "../../x"}),
         ("benchmark-member", {"suites": "x"}),

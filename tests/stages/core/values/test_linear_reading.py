@@ -241,7 +241,7 @@ NOT_SEEING = MappingProxyType(
         "flows.run.form_links": "ids in links of 4,000 characters at most",
         "flows.notes.note_text": "notes about runs; model text in them was made visible and cut before",
         "flows.prefect_ops.prefect_api": "what a Prefect server says",
-        "flows.report.report_data": "ids of adapters",
+        "flows.report.figure_tables": "ids of adapters",
         "flows.store.s3_store": "what a store says",
         "flows.monitoring.tracking_sinks": "names of metrics",
         "flows.execution.stage_process": "messages of errors",

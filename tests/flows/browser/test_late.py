@@ -1,0 +1,43 @@
+"""Pages whose figures come last: the text does not wait for them, and a fault of theirs is a note."""
+
+from typing import Any
+
+import pytest
+from jinja2 import DictLoader, Environment, UndefinedError
+
+from flows.browser.late import in_two
+from flows.browser.render import environment
+from flows.storage import StoreUnavailable
+
+PAGE = "<p>{{ text }}</p>{% if figures %}<h2>Figures</h2>{{ figures }}{% endif %}<footer></footer>"
+
+
+@pytest.fixture
+def pages() -> Environment:
+    made = environment()
+    made.loader = DictLoader({"page.html": PAGE, "plates.html": "{{ fault.message if fault else figures|join(',') }}"})
+    return made
+
+
+def test_the_text_is_there_before_a_figure_is_drawn(pages: Environment) -> None:
+    drawn: list[str] = []
+
+    def late() -> Any:
+        drawn.append("yes")
+        return ["a", "<b>"]
+
+    pieces = in_two(pages, "page.html", {"text": "<script>"}, late)
+    assert next(pieces) == "<p>&lt;script&gt;</p><h2>Figures</h2>" and drawn == []
+    assert list(pieces) == ["a,&lt;b&gt;", "<footer></footer>"] and drawn == ["yes"]
+
+
+def test_what_cannot_be_drawn_is_said_and_the_page_ends(pages: Environment) -> None:
+    def late() -> Any:
+        raise StoreUnavailable("the bucket <is> away")
+
+    assert list(in_two(pages, "page.html", {"text": ""}, late))[1:] == ["the bucket &lt;is&gt; away", "<footer></footer>"]
+
+
+def test_a_fault_of_the_text_comes_before_the_page_begins(pages: Environment) -> None:
+    with pytest.raises(UndefinedError):
+        in_two(pages, "page.html", {}, list)
