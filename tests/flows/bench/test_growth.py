@@ -44,7 +44,7 @@ def test_requests_are_flat_in_a_folder(tmp_path: Path) -> None:
 
 
 def test_requests_are_flat_in_a_bucket(bucket: str) -> None:
-    check(requests(bucket, 17), 17)
+    check(requests(bucket, 9), 9)
 
 
 def test_generations_that_do_not_rise_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
