@@ -162,7 +162,7 @@ def _add_tables(app: FastAPI, library: Library, show: RenderTemplate) -> None:
         return show("row.html", **row_page(library, run_id, uri, int(number)))
 
     @app.get("/runs/{run_id}/complete/{uri:path}")
-    def complete(run_id: str, uri: str, page: Count = 1) -> HTMLResponse:
+    def complete(run_id: str, uri: str, page: Count = 1) -> Response:
         return show("complete.html", **complete_page(library, run_id, uri, page))
 
     @app.get("/runs/{run_id}/files/{uri:path}")

@@ -135,8 +135,8 @@ def update_peaks(
     """Return what an update of that many adapters holds besides base and adapters, at each point that may be its largest.
 
     `positions` are those of a micro-batch. A layer keeps four tensors of the feed-forward width, six of the hidden width and two
-    more in fp32, and its keys and values; with checkpointing it keeps its input alone, and the backward pass computes it again. A chunk of
-    logits has `reduced` bytes a logit beside itself: REDUCED on a GPU, none on a CPU, which reduces it by a few rows.
+    more in fp32, and its keys and values; with checkpointing it keeps its input alone, and the backward pass computes it again.
+    A chunk of logits has `reduced` bytes a logit beside itself: REDUCED on a GPU, none on a CPU, which takes a few rows at a time.
     """
     key_value = shape.head * shape.key_value_heads
     layer = positions * (width * (4 * shape.feed_forward + 6 * shape.hidden + 4 * key_value) + 8.0 * shape.hidden)
@@ -158,7 +158,9 @@ def update_peaks(
 def _update(config: RunConfig, shape: DecoderShape, members: int, reduced: int) -> dict[str, float]:
     rule, parameters = config.learning, adapter_parameters(shape, config.model.targets, config.model.rank)
     positions = max(rule.micro_batch_tokens, config.propose.max_new_tokens, config.solve.max_new_tokens)
-    peaks = update_peaks(shape, parameters, _trained(config, members), positions, _width(config), rule.gradient_checkpointing, reduced)
+    peaks = update_peaks(
+        shape, parameters, _trained(config, members), positions, _width(config), rule.gradient_checkpointing, reduced
+    )
     return max(peaks.values(), key=lambda parts: sum(parts.values()))
 
 

@@ -49,7 +49,7 @@ def token_logprobs(
     parts = []
     for start in range(0, num_tokens, size):
         arguments = (hidden_TH[start : start + size], head, targets_T[start : start + size], temperature)
-        parts.append(_chunk(*arguments) if size >= num_tokens else _RecomputedChunk.apply(*arguments))
+        parts.append(_chunk(*arguments) if size >= num_tokens else _RecomputedChunk.apply(*arguments))  # type: ignore[no-untyped-call]
     if not parts:
         empty = hidden_TH.new_zeros(0, dtype=torch.promote_types(torch.float32, hidden_TH.dtype))
         return empty, empty
@@ -76,7 +76,7 @@ class _RecomputedChunk(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, hidden_TH: torch.Tensor, head: Head, targets_T: torch.Tensor, temperature: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         ctx.save_for_backward(hidden_TH, targets_T)
@@ -91,9 +91,7 @@ class _RecomputedChunk(torch.autograd.Function):
         return torch.cat([logprobs for logprobs, _ in parts]), torch.cat([entropy for _, entropy in parts])
 
     @staticmethod
-    def backward(  # type: ignore[override]
-        ctx: Any, logprob_grads_T: torch.Tensor | None, entropy_grads_T: torch.Tensor | None
-    ) -> tuple[Any, ...]:
+    def backward(ctx: Any, logprob_grads_T: torch.Tensor | None, entropy_grads_T: torch.Tensor | None) -> tuple[Any, ...]:
         hidden_TH, targets_T = ctx.saved_tensors
         if logprob_grads_T is None:
             logprob_grads_T = torch.zeros_like(targets_T, dtype=torch.promote_types(torch.float32, hidden_TH.dtype))
