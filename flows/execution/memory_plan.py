@@ -136,7 +136,7 @@ def update_peaks(
 
     `positions` are those of a micro-batch. A layer keeps four tensors of the feed-forward width, six of the hidden width and two
     more in fp32, and its keys and values; with checkpointing it keeps its input alone, and the backward pass computes it again.
-    A chunk of logits has `reduced` bytes a logit beside itself: REDUCED on a GPU, none on a CPU, which takes a few rows at a time.
+    A chunk of logits has `reduced` bytes a logit beside itself: REDUCED on a GPU, none on a CPU, a few rows at a time.
     """
     key_value = shape.head * shape.key_value_heads
     layer = positions * (width * (4 * shape.feed_forward + 6 * shape.hidden + 4 * key_value) + 8.0 * shape.hidden)
