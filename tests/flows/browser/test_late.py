@@ -1,5 +1,6 @@
 """Pages whose figures come last: the text does not wait for them, and a fault of theirs is a note."""
 
+from threading import Event
 from typing import Any
 
 import pytest
@@ -41,3 +42,25 @@ def test_what_cannot_be_drawn_is_said_and_the_page_ends(pages: Environment) -> N
 def test_a_fault_of_the_text_comes_before_the_page_begins(pages: Environment) -> None:
     with pytest.raises(UndefinedError):
         in_two(pages, "page.html", {}, list)
+
+
+def test_the_error_behind_a_note_is_in_the_log(pages: Environment, caplog: pytest.LogCaptureFixture) -> None:
+    def late() -> Any:
+        raise ZeroDivisionError("of the drawing")
+
+    assert "The browser&#39;s own log has the details." in list(in_two(pages, "page.html", {"text": ""}, late))[1]
+    assert "ZeroDivisionError: of the drawing" in caplog.text and "Traceback" in caplog.text
+
+
+def test_figures_that_never_come_are_a_note_and_the_page_ends(pages: Environment) -> None:
+    ended = Event()
+
+    def late() -> Any:
+        ended.wait(60)
+        return []
+
+    try:
+        found = list(in_two(pages, "page.html", {"text": ""}, late, seconds=0.05))
+        assert found[1:] == ["they took more than 0.05 s. Load the page again.", "<footer></footer>"] and not ended.is_set()
+    finally:
+        ended.set()
