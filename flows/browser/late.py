@@ -15,10 +15,18 @@ from flows.run.manifest import Json
 
 Late = Callable[[], Sequence[Json]]
 """Draws the figures of a page."""
+Writer = Callable[[Environment, str, Mapping[str, Any], Late], Iterator[str]]
+"""Renders a page with figures in pieces: `in_two` for readers who wait, `at_once` for a copy that must be whole."""
 
 _LOG = logging.getLogger("populora.browser")
 _DRAWING = ThreadPoolExecutor(8, thread_name_prefix="figures")
 """Threads that draw late figures. One that nobody waits for any more finishes by itself, with the store's own timeouts."""
+
+
+def at_once(pages: Environment, template: str, values: Mapping[str, Any], late: Late) -> Iterator[str]:
+    """Render a page with its figures in one piece. Figures that cannot be drawn are an error, as any other part of the page."""
+    plates = Markup(pages.get_template("plates.html").render({**values, "figures": late(), "fault": None}))
+    return iter([pages.get_template(template).render({**values, "figures": plates})])
 
 
 def in_two(

@@ -18,8 +18,11 @@ from typing import BinaryIO
 from urllib.parse import urljoin
 
 import httpx2
+from starlette.requests import Request
+from starlette.responses import Response
 
 from flows.browser.app import make_app
+from flows.browser.late import at_once
 from flows.browser.render import is_place
 from flows.export.folder import whole_folder
 from flows.export.site_library import SiteLibrary
@@ -36,12 +39,15 @@ MARK = "site.json"
 HOST = "http://127.0.0.1"
 PAGES_BETWEEN_LINES = 1000
 LINKS = 1 << 16
+FAULTS: tuple[type[Exception], ...] = (StoreRefused, StoreUnavailable)
+"""Faults of the store: they end the export. The browser would show them as a page."""
+ABSENT = (404, 410)  # a link may lead to what was never made, or was retired
 
 
 def export_site(run: Run, folder: Path, largest: int) -> str:
     """Write the site and return a one-line summary. Artifacts of more than `largest` bytes are left out and not linked.
 
-    Raises StoreRefused if the folder exists, Damaged if an artifact that a page shows is damaged.
+    Raises StoreRefused if the folder exists, Damaged if an artifact that a page shows is damaged, and what the store raises.
     """
     if run.history.description() is None:
         raise StoreRefused(f"there is no run {run.run_id} in {run.store.url}")
@@ -50,6 +56,11 @@ def export_site(run: Run, folder: Path, largest: int) -> str:
         asyncio.run(site.write())
         site.finish()
     return f"{site.summary()} in {folder / 'index.html'}"
+
+
+def _raised(_: Request, error: Exception) -> Response:
+    """Let an error end the request instead of a page that shows it."""
+    raise error
 
 
 class _Site:
@@ -69,8 +80,10 @@ class _Site:
     async def write(self) -> None:
         """Write every page that can be reached from the run's own."""
         self._find(Addresses().run(self._run.run_id), "")
-        browser = httpx2.ASGITransport(make_app(SiteLibrary(self._run.store)))
-        client = httpx2.AsyncClient(transport=browser, base_url=HOST, timeout=None)
+        app = make_app(SiteLibrary(self._run.store), write=at_once)
+        for kind in FAULTS:
+            app.add_exception_handler(kind, _raised)
+        client = httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url=HOST, timeout=None)
         async with client:
             while self._todo:
                 await self._page(client, self._todo.popleft())
@@ -93,7 +106,8 @@ class _Site:
 
     async def _page(self, client: httpx2.AsyncClient, wanted: Place) -> None:
         answer = await client.get(wanted.address)
-        if answer.status_code >= 500 or answer.status_code == 400:
+        shown = answer.status_code == 200 or (answer.status_code in ABSENT and self._pages > 0)  # the first is the run's own
+        if not shown:
             where = f"{self._run.run_id}: the page {wanted.address}"
             if answer.status_code == 502:
                 raise Damaged(where, f"shows a damaged artifact; populora fsck {self._run.run_id} names it")
@@ -151,6 +165,8 @@ class _Site:
                     return False
                 with open_verified(self._run, ref) as source:
                     self._write(wanted, source)
+            except StoreRefused:  # a ValueError, too
+                raise
             except (NotStored, ValueError):
                 return False  # never made, or retired, perhaps just now
             self._copied[uri] = True

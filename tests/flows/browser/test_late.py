@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from jinja2 import DictLoader, Environment, UndefinedError
 
-from flows.browser.late import in_two
+from flows.browser.late import at_once, in_two
 from flows.browser.render import environment
 from flows.storage import StoreUnavailable
 
@@ -64,3 +64,14 @@ def test_figures_that_never_come_are_a_note_and_the_page_ends(pages: Environment
         assert found[1:] == ["they took more than 0.05 s. Load the page again.", "<footer></footer>"] and not ended.is_set()
     finally:
         ended.set()
+
+
+def test_a_page_in_one_piece_has_its_figures_or_is_an_error(pages: Environment) -> None:
+    def late() -> Any:
+        raise StoreUnavailable("away")
+
+    figures: Any = ["a", "<b>"]
+    whole = "<p>t</p><h2>Figures</h2>a,&lt;b&gt;<footer></footer>"
+    assert list(at_once(pages, "page.html", {"text": "t"}, lambda: figures)) == [whole]
+    with pytest.raises(StoreUnavailable):
+        at_once(pages, "page.html", {"text": "t"}, late)

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from flows.export.site_page import static_page
 from flows.export.site_places import place, safe_name
 from flows.run.lease import hold
 from flows.run.run import Run
-from flows.storage import Damaged, StoreRefused
+from flows.storage import Damaged, StoreRefused, StoreUnavailable
 from flows.store.file_store import FileStore
 from tests.support import example_run
 from tests.support.report_run import made
@@ -133,6 +134,33 @@ def test_a_damaged_artifact_or_a_folder_in_use_leaves_nothing(store: Path, tmp_p
     assert [file.name for file in (tmp_path / "taken").iterdir()] == ["mine"]
     with pytest.raises(StoreRefused, match="no run none"):
         export_site(Run(FileStore(store), "none"), tmp_path / "none", 0)
+
+
+@pytest.mark.parametrize("fault", [StoreRefused, StoreUnavailable])
+@pytest.mark.parametrize("name", ["generation=0001/grades.parquet", "generation=0001/match.json"])
+def test_a_fault_of_the_store_ends_the_export_and_is_no_page(
+    store: Path, tmp_path: Path, fault: type[Exception], name: str
+) -> None:
+    """Grades are first read for the figures of the run's page, which a browser shows after its text. The fault passes."""
+    asked: list[str] = []
+
+    class Failing(FileStore):
+        def read(self, uri: str) -> bytes:
+            self.fail(uri)
+            return super().read(uri)
+
+        def open(self, uri: str) -> BinaryIO:
+            self.fail(uri)
+            return super().open(uri)
+
+        def fail(self, uri: str) -> None:
+            if uri.endswith(name) and not asked:
+                asked.append(uri)
+                raise fault(f"store {self.url}: {uri}: refused")
+
+    with pytest.raises(fault, match="refused"):
+        export_site(Run(Failing(store), "whole"), tmp_path / "out" / "site", 0)
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_a_copy_for_others_says_nothing_of_the_machine_or_its_user(
