@@ -229,7 +229,7 @@ def _step(step: Json) -> str:
         made += f" of generation {step['generation']}"
     if birth := step.get("birth"):
         parents = ", ".join(code(parent) for parent in step["parents"])
-        return f"{made}, operator {code(birth['operator'])} on {parents}, replacing {code(birth['replaces'])}"
+        return f"{made}, operator {code(birth['operator'].rpartition('/')[2])} on {parents}, replacing {code(birth['replaces'])}"
     if samples := step.get("samples"):
         mean = _number(samples["mean_reward"])
         return f"{made}, on {samples['count']} samples of {len(samples['tasks'])} tasks, mean reward {mean}"

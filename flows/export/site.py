@@ -22,6 +22,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from flows.browser.app import make_app
+from flows.browser.keys import CHOICES
 from flows.browser.late import at_once
 from flows.browser.render import is_place
 from flows.export.folder import whole_folder
@@ -31,7 +32,8 @@ from flows.export.site_places import Place, place
 from flows.export.snapshot import SnapshotStore
 from flows.run.addresses import Addresses
 from flows.run.run import Run
-from flows.run.verified import open_verified
+from flows.run.table_reader import TableFile, batches, parquet_file
+from flows.run.verified import Reader, open_verified
 from flows.storage import Damaged, NotStored, StoreRefused, StoreUnavailable
 from stages.core.lora.adapter_files import CONFIG_FILE
 
@@ -101,7 +103,7 @@ class _Site:
 
     def summary(self) -> str:
         """Return how much was written and left out."""
-        left = f", {len(self._left_out)} files left out (--files-up-to)" if self._left_out else ""
+        left = f", {len(self._left_out)} files left out ({MARK} says why)" if self._left_out else ""
         return f"{self._pages:,} pages and {sum(self._copied.values()):,} files{left}"
 
     async def _page(self, client: httpx2.AsyncClient, wanted: Place) -> None:
@@ -164,6 +166,9 @@ class _Site:
                     self._left_out[uri] = f"left out of this copy: {size:,} bytes"
                     return False
                 with open_verified(self._run, ref) as source:
+                    if uri.endswith(".parquet") and names_places(parquet_file(Reader(source), uri)):
+                        self._left_out[uri] = "left out of this copy: it names a file outside the project's folder"
+                        return False
                     self._write(wanted, source)
             except StoreRefused:  # a ValueError, too
                 raise
@@ -171,3 +176,10 @@ class _Site:
                 return False  # never made, or retired, perhaps just now
             self._copied[uri] = True
         return self._copied[uri]
+
+
+def names_places(file: TableFile) -> bool:
+    """Return whether a table names functions of the user by files outside the project's folder."""
+    columns = [name for name in file.schema_arrow.names if name in CHOICES]
+    found = (value for batch in batches(file, columns) for column in batch.columns for value in column.unique().to_pylist())
+    return bool(columns) and any(is_place(value) for value in found)
