@@ -10,7 +10,7 @@ from flows.browser.pedigree import Node, Pedigree
 from flows.monitoring.run_tables import RunTables
 from flows.run.manifest import Json, Ref, folder_of
 from flows.run.run import ADAPTER_FILES, Retired, Run
-from flows.storage import Damaged, NotStored
+from flows.storage import Damaged, NotStored, StoreRefused
 from stages.core.lora.adapter_files import WEIGHTS_FILE
 from stages.core.lora.delta import check_alike, compare
 
@@ -110,6 +110,8 @@ def _change(run: Run, node: Node, parent: str) -> Json:
         found = compare(child, before)
     except Retired:
         return row | {"said": "unknown: the weights were retired"}
+    except StoreRefused:  # a ValueError, too
+        raise
     except (NotStored, Damaged, SafetensorError, ValueError) as error:
         return row | {"said": f"unknown: {error}"}
     if found.relative == 0 and found.cosine == 0:

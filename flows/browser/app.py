@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 
 from flows.browser.assets import POLICY, SCRIPTED_POLICY, style_sheet
 from flows.browser.errors import KINDS, Fault, explain
-from flows.browser.late import Late, in_two
+from flows.browser.late import Late, Writer, in_two
 from flows.browser.library import Library
 from flows.browser.render import environment
 from flows.browser.routes import add_routes
@@ -29,9 +29,10 @@ HEADERS = {
 }
 
 
-def make_app(store: str | Library, names: Iterable[str] = LOOPBACK) -> FastAPI:
+def make_app(store: str | Library, names: Iterable[str] = LOOPBACK, write: Writer = in_two) -> FastAPI:
     """Create the browser of the store at this address, or of a library, which answers under `names`.
 
+    `write` renders pages whose figures take long.
     Raises StoreRefused for a wrong address, ConfigError for a price in the environment that no page could use.
     """
     of_machine()
@@ -45,7 +46,7 @@ def make_app(store: str | Library, names: Iterable[str] = LOOPBACK) -> FastAPI:
         policy = {"Content-Security-Policy": SCRIPTED_POLICY} if scripts else {}
         if late is None:
             return HTMLResponse(pages.get_template(template).render(values), status, HEADERS | policy)
-        pieces = in_two(pages, template, values, late)
+        pieces = write(pages, template, values, late)
         return StreamingResponse(pieces, status, HEADERS | policy, media_type="text/html")
 
     add_routes(app, library, show, style_sheet())

@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+from flows.browser.render import is_place
 from flows.browser.table_view import TOKENS
 from flows.run.addresses import Addresses
 from flows.run.lineage import generation_of
@@ -12,6 +13,8 @@ TASKS = ("task_id", "proposal_id", "reference_ids")
 ATTEMPTS = ("rollout_id", "sample_id")
 MEMBERS = ("member_id", "teacher_id", "student_id", "opponent_id", "replaces", "parents")
 ADAPTERS = ("adapter_id", "teacher_adapter_id", "student_adapter_id", "next_adapter_id", "parent_adapter_ids")
+CHOICES = ("operator", "gate", "name")
+"""Columns that may contain the name of a user's own function, with the path of its file (flows/choices.py)."""
 _AT = Addresses()
 
 
@@ -47,4 +50,5 @@ def _cell(run_id: str, column: str, value: Any) -> dict[str, Any]:
     if isinstance(value, list):
         return {"column": column, "kind": "list", "pieces": [(one, link(run_id, column, one)) for one in value]}
     kind = "number" if isinstance(value, int | float) and not isinstance(value, bool) else "text"
+    kind = "place" if column in CHOICES and is_place(value) else kind
     return {"column": column, "kind": kind, "pieces": [(value, link(run_id, column, value))]}

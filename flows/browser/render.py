@@ -13,6 +13,8 @@ from stages.core.highlight import python_html, visible
 
 SHOWN_TEXT = 65_536  # characters of a value on its own page; the download has the rest
 SHOWN_CELL = 120
+GATE = "propose.gate."
+"""Begins the name of a metric that ends with a gate's name (stages/analysis/measure.py)."""
 
 
 def environment() -> Environment:
@@ -34,6 +36,7 @@ def environment() -> Environment:
         "cut": cut,
         "json": readable,
         "digest": digest,
+        "apart": apart,
     }
     made.tests["place"] = is_place
     made.globals["at"] = Addresses()
@@ -87,8 +90,18 @@ def readable(value: Any) -> str:
 
 
 def is_place(value: object) -> bool:
-    """Return whether a setting is an absolute path or an address."""
-    return isinstance(value, str) and "/" in value and (value.startswith(("/", "~")) or "://" in value)
+    """Return whether a setting is a path from outside the project's folder or an address, also as part of a metric's name."""
+    return isinstance(value, str) and apart(value)[1] != ""
+
+
+def apart(text: str) -> tuple[str, str, str]:
+    """Return what stands before a place in the text, the part of the place that is nobody else's business, and its last part."""
+    before = GATE if text.startswith(GATE) else ""
+    place = text.removeprefix(before)
+    if "/" not in place or not (place.startswith(("/", "~", "../")) or "://" in place):
+        return text, "", ""
+    folder, slash, last = place.rpartition("/")
+    return before, folder + slash, last
 
 
 def digest(text: str) -> str:

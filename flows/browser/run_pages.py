@@ -16,7 +16,7 @@ from flows.monitoring.status import done, following, holder
 from flows.run.manifest import Json, Manifest, Ref, digest, folder_of
 from flows.run.run import Run
 from flows.stages import REQUIRED
-from flows.storage import NotStored
+from flows.storage import NotStored, StoreRefused
 from stages.analysis.summary import KINDS, lookup
 
 Values = Mapping[tuple[str, str | None, str | None, str | None], float]
@@ -130,6 +130,8 @@ def artifact_ref(run: Run, uri: str) -> Ref:
     """Return the reference of an artifact. Raises NotStored with a sentence for the page."""
     try:
         return run.history.find(uri)
+    except StoreRefused:  # a ValueError, too: the store's own fault, not a wrong name
+        raise
     except (NotStored, ValueError):
         raise NotStored(f"No manifest of run {run.run_id} lists {uri}: it has not been made.") from None
 

@@ -47,7 +47,7 @@ def base_of(model: Mapping[str, Any], hub_name: str = "", licence: str = "") -> 
     folder = None if pinned else _folder(given)
     found = Licence(licence) if licence else None
     if found is None and folder is not None:
-        found = _licence_in(folder / "README.md")
+        found = licence_in(folder / "README.md")
     if found is None and (hub_name or pinned):
         found = _licence_on_hub(hub_name or given, "" if hub_name else revision)
     if hub_name:
@@ -82,7 +82,7 @@ def _folder(name: str) -> Path | None:
         return None  # the run was made elsewhere
 
 
-def _licence_in(card: Path) -> Licence | None:
+def licence_in(card: Path) -> Licence | None:
     """Return the licence in a model card's metadata."""
     import yaml  # type: ignore[import-untyped]  # noqa: PLC0415  what huggingface_hub reads cards with
     from huggingface_hub import metadata_load  # noqa: PLC0415
@@ -104,6 +104,6 @@ def _licence_on_hub(name: str, revision: str) -> Licence | None:
 
     silent: tuple[type[Exception], ...] = (HfHubHTTPError, *http_faults(), OSError, ValueError)
     try:
-        return _licence_in(Path(hf_hub_download(name, "README.md", revision=revision or None)))
+        return licence_in(Path(hf_hub_download(name, "README.md", revision=revision or None)))
     except silent:
         return None

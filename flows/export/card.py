@@ -90,6 +90,9 @@ VERIFICATION = """- The weights: `sha256sum adapter_model.safetensors` prints `{
 - This folder: `populora publish RUN ADAPTER DIR` writes the same bytes from the same state of the run."""
 
 
+MARK = "\n<!-- As written by populora, sha256 of the text above: {sha256} -->\n"
+
+
 @dataclass(frozen=True)
 class Subject:
     """What the card describes: the exported adapter, its files' contents, and under which name it will be loaded."""
@@ -126,7 +129,18 @@ def model_card(run: Run, description: Json, subject: Subject) -> str:
         verification=VERIFICATION.format(sha256=sha256_hex(subject.files[WEIGHTS_FILE]), head=run.history.head()),
         licence=_licence(subject.base),
     )
-    return f"---\n{_metadata(run, subject, story['forwards']['scores'])}\n---\n\n{text}"
+    return marked(f"---\n{_metadata(run, subject, story['forwards']['scores'])}\n---\n\n{text}")
+
+
+def marked(text: str) -> str:
+    """Return the card with its digest at the end, by which a card that nobody edited is recognised."""
+    return text + MARK.format(sha256=sha256_hex(text.encode()))
+
+
+def is_unedited(card: str) -> bool:
+    """Return whether the card is as some version of this program wrote it."""
+    text, found, _ = card.rpartition(MARK.partition("{")[0])
+    return bool(found) and marked(text) == card
 
 
 def _metadata(run: Run, subject: Subject, scores: list[Json]) -> str:
@@ -215,7 +229,7 @@ def _step(step: Json) -> str:
         made += f" of generation {step['generation']}"
     if birth := step.get("birth"):
         parents = ", ".join(code(parent) for parent in step["parents"])
-        return f"{made}, operator {code(birth['operator'])} on {parents}, replacing {code(birth['replaces'])}"
+        return f"{made}, operator {code(birth['operator'].rpartition('/')[2])} on {parents}, replacing {code(birth['replaces'])}"
     if samples := step.get("samples"):
         mean = _number(samples["mean_reward"])
         return f"{made}, on {samples['count']} samples of {len(samples['tasks'])} tasks, mean reward {mean}"

@@ -1,6 +1,6 @@
 """A folder that appears whole or not at all."""
 
-import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,9 +18,12 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise StoreRefused(f"{folder} already exists; choose another folder")
     target = folder.absolute()
-    unfinished = target.parent / f".{target.name}.{os.getpid()}"
+    unfinished = target.parent / f".{target.name}.{secrets.token_hex(8)}"  # not the process's id: containers share those
     try:
         unfinished.mkdir(parents=True)
+    except OSError as error:  # before the removal below: what is there already belongs to another process
+        raise StoreRefused(f"{folder}: {error.strerror or error}") from error
+    try:
         yield unfinished
         unfinished.rename(target)  # also onto an empty folder
     except OSError as error:

@@ -5,18 +5,22 @@ one commit, so that nobody downloads half an adapter.
 """
 
 import json
+import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.config import ConfigError
 from flows.export.adapter import CARD_FILE, described, export_adapter, peft_card, published_config, read_files
-from flows.export.base_model import BaseModel, base_of, check_repository
+from flows.export.base_model import BaseModel, base_of, check_repository, licence_in
+from flows.export.card import is_unedited
 from flows.run.hub_models import http_faults
 from flows.run.manifest import sha256_hex
 from flows.run.run import Run
+from flows.storage import StoreRefused
 from stages.core.lora.adapter_files import CONFIG_FILE, WEIGHTS_FILE
 from stages.core.unavailable import Unavailable
 
@@ -31,19 +35,41 @@ class HubUnavailable(Unavailable):
 
 
 def write_folder(run: Run, adapter_id: str, folder: Path, repository: str = "", hub_base: str = "", licence: str = "") -> str:
-    """Write the folder and return a one-line summary. A folder that holds this adapter already is kept, with its card.
+    """Write the folder and return a one-line summary.
 
-    `repository` is OWNER/NAME on the hub, `hub_base` the base model's. Raises StoreRefused if the folder holds anything else or
-    the adapter is unknown, ConfigError for an invalid name.
+    A folder that holds this adapter already is kept. Its card is written anew unless someone edited it; without `licence` it
+    keeps the one that it states. `repository` is OWNER/NAME on the hub, `hub_base` the base model's. Raises StoreRefused if the
+    folder holds anything else or the adapter is unknown, ConfigError for an invalid name, or for another licence than that of
+    an edited card.
     """
     base = base_of(described(run)["config"]["model"], hub_base, licence)
+    held = _holds(run, adapter_id, folder, base)
+    stated = licence_in(folder / CARD_FILE) if held else None
+    if stated is not None and not licence:
+        base = replace(base, licence=stated)
     if base.licence is None:
         print("populora: the licence of the base model is not known; --license states one", file=sys.stderr)
-    if not _holds(run, adapter_id, folder, base):
+    if not held:
         return export_adapter(run, adapter_id, folder, False, base, repository)
-    if repository and (folder / CARD_FILE).read_text(encoding="utf-8") == peft_card(run, adapter_id, base, folder.name):
-        (folder / CARD_FILE).write_text(peft_card(run, adapter_id, base, repository), encoding="utf-8")
-    return f"{folder} holds this adapter already; a {CARD_FILE} that was edited is kept"
+    card = folder / CARD_FILE
+    if is_unedited(card.read_bytes().decode("utf-8", "replace")):
+        _rewrite(card, peft_card(run, adapter_id, base, repository or folder.name))
+        return f"{folder} holds this adapter already; nobody edited its {CARD_FILE}, which is now that of this command"
+    if licence and (stated is None or stated.identifier != licence):
+        raise ConfigError(f"--license {licence}: {card} was edited and is kept; state the licence there, or remove the folder")
+    return f"{folder} holds this adapter already; its {CARD_FILE} was edited and is kept"
+
+
+def _rewrite(file: Path, text: str) -> None:
+    """Replace a file's text at once: a kill leaves the old one or the new one. Raises StoreRefused."""
+    temporary = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
+    try:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+        temporary.replace(file)
+    except OSError as error:
+        raise StoreRefused(f"{file}: {error.strerror or error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _holds(run: Run, adapter_id: str, folder: Path, base: BaseModel) -> bool:

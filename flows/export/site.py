@@ -18,8 +18,12 @@ from typing import BinaryIO
 from urllib.parse import urljoin
 
 import httpx2
+from starlette.requests import Request
+from starlette.responses import Response
 
 from flows.browser.app import make_app
+from flows.browser.keys import CHOICES
+from flows.browser.late import at_once
 from flows.browser.render import is_place
 from flows.export.folder import whole_folder
 from flows.export.site_library import SiteLibrary
@@ -28,7 +32,8 @@ from flows.export.site_places import Place, place
 from flows.export.snapshot import SnapshotStore
 from flows.run.addresses import Addresses
 from flows.run.run import Run
-from flows.run.verified import open_verified
+from flows.run.table_reader import TableFile, batches, parquet_file
+from flows.run.verified import Reader, open_verified
 from flows.storage import Damaged, NotStored, StoreRefused, StoreUnavailable
 from stages.core.lora.adapter_files import CONFIG_FILE
 
@@ -36,12 +41,15 @@ MARK = "site.json"
 HOST = "http://127.0.0.1"
 PAGES_BETWEEN_LINES = 1000
 LINKS = 1 << 16
+FAULTS: tuple[type[Exception], ...] = (StoreRefused, StoreUnavailable)
+"""Faults of the store: they end the export. The browser would show them as a page."""
+ABSENT = (404, 410)  # a link may lead to what was never made, or was retired
 
 
 def export_site(run: Run, folder: Path, largest: int) -> str:
     """Write the site and return a one-line summary. Artifacts of more than `largest` bytes are left out and not linked.
 
-    Raises StoreRefused if the folder exists, Damaged if an artifact that a page shows is damaged.
+    Raises StoreRefused if the folder exists, Damaged if an artifact that a page shows is damaged, and what the store raises.
     """
     if run.history.description() is None:
         raise StoreRefused(f"there is no run {run.run_id} in {run.store.url}")
@@ -50,6 +58,11 @@ def export_site(run: Run, folder: Path, largest: int) -> str:
         asyncio.run(site.write())
         site.finish()
     return f"{site.summary()} in {folder / 'index.html'}"
+
+
+def _raised(_: Request, error: Exception) -> Response:
+    """Let an error end the request instead of a page that shows it."""
+    raise error
 
 
 class _Site:
@@ -69,8 +82,10 @@ class _Site:
     async def write(self) -> None:
         """Write every page that can be reached from the run's own."""
         self._find(Addresses().run(self._run.run_id), "")
-        browser = httpx2.ASGITransport(make_app(SiteLibrary(self._run.store)))
-        client = httpx2.AsyncClient(transport=browser, base_url=HOST, timeout=None)
+        app = make_app(SiteLibrary(self._run.store), write=at_once)
+        for kind in FAULTS:
+            app.add_exception_handler(kind, _raised)
+        client = httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url=HOST, timeout=None)
         async with client:
             while self._todo:
                 await self._page(client, self._todo.popleft())
@@ -88,12 +103,13 @@ class _Site:
 
     def summary(self) -> str:
         """Return how much was written and left out."""
-        left = f", {len(self._left_out)} files left out (--files-up-to)" if self._left_out else ""
+        left = f", {len(self._left_out)} files left out ({MARK} says why)" if self._left_out else ""
         return f"{self._pages:,} pages and {sum(self._copied.values()):,} files{left}"
 
     async def _page(self, client: httpx2.AsyncClient, wanted: Place) -> None:
         answer = await client.get(wanted.address)
-        if answer.status_code >= 500 or answer.status_code == 400:
+        shown = answer.status_code == 200 or (answer.status_code in ABSENT and self._pages > 0)  # the first is the run's own
+        if not shown:
             where = f"{self._run.run_id}: the page {wanted.address}"
             if answer.status_code == 502:
                 raise Damaged(where, f"shows a damaged artifact; populora fsck {self._run.run_id} names it")
@@ -150,8 +166,20 @@ class _Site:
                     self._left_out[uri] = f"left out of this copy: {size:,} bytes"
                     return False
                 with open_verified(self._run, ref) as source:
+                    if uri.endswith(".parquet") and names_places(parquet_file(Reader(source), uri)):
+                        self._left_out[uri] = "left out of this copy: it names a file outside the project's folder"
+                        return False
                     self._write(wanted, source)
+            except StoreRefused:  # a ValueError, too
+                raise
             except (NotStored, ValueError):
                 return False  # never made, or retired, perhaps just now
             self._copied[uri] = True
         return self._copied[uri]
+
+
+def names_places(file: TableFile) -> bool:
+    """Return whether a table names functions of the user by files outside the project's folder."""
+    columns = [name for name in file.schema_arrow.names if name in CHOICES]
+    found = (value for batch in batches(file, columns) for column in batch.columns for value in column.unique().to_pylist())
+    return bool(columns) and any(is_place(value) for value in found)

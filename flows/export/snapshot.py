@@ -55,11 +55,15 @@ class SnapshotStore:
 
     def sizes(self, prefix: str) -> dict[str, int]:
         """Return the bytes of each artifact whose name starts with `prefix`."""
-        return self._store.sizes(prefix)
+        found = self._store.sizes(prefix)
+        return {uri: size for uri, size in found.items() if uri in self._known or not uri.startswith(self._own)}
 
     def folders(self, prefix: str) -> Uris:
-        """Return the names directly below `prefix`."""
-        return self._store.folders(prefix)
+        """Return the names directly below `prefix` that contained artifacts, sorted."""
+        if not self._is_own(prefix):
+            return self._store.folders(prefix)
+        inside = (name.removeprefix(prefix).partition("/") for name in self.list(prefix))
+        return sorted({folder for folder, slash, _ in inside if slash})
 
     def free(self) -> int | None:
         """Return how many bytes the store can still take."""

@@ -113,6 +113,7 @@ def _rows(run: Run, generations: list[int], statuses: Counter[str]) -> Iterator[
                 continue
             seen.add(key)
             own = {"generation": generation, "adapter_sha256": digests[row["task_id"]], "solve_rate": rates.get(row["task_id"])}
+            own["gate"] = row["gate"] and row["gate"].rpartition("/")[2]  # of a user's own, the file and the function
             yield {name: (row | own)[name] for name in SCHEMA.names}
 
 

@@ -200,9 +200,14 @@ def _members(
     rows = [("member", "role", "first generation", "last generation", "parents", "operator")]
     for member, (first, last) in lives.items():
         birth = born.get(member)
-        descent = ("–", "start") if birth is None else (", ".join(birth["parents"]), birth["operator"])
+        descent = ("–", "start") if birth is None else (", ".join(birth["parents"]), _operator(birth))
         rows.append((member, roles[member], str(first), str(last), *descent))
     return tuple(rows)
+
+
+def _operator(birth: Mapping[str, Any]) -> str:
+    """The name of the operator; of a user's own, `path/to/file.py:function`, without the folders."""
+    return str(birth["operator"]).rpartition("/")[2]
 
 
 def _slots(ratings: pa.Table, births: list[dict[str, Any]]) -> dict[str, int]:
@@ -224,7 +229,7 @@ def _birth(ax: Any, birth: dict[str, Any], slots: Mapping[str, int], shift: floa
             look = {"arrowstyle": "-|>", "color": INK, "linewidth": 0.9, "shrinkA": 1, "shrinkB": 1, "mutation_scale": 7}
             ax.annotate("", xy=(x, y), xytext=(x - shift, slots[parent]), arrowprops=look)
     if named:
-        ax.text(x + 0.3 * shift, y - 0.29, birth["operator"][:12], fontsize=SMALL - 1, color=INK, va="bottom")
+        ax.text(x + 0.3 * shift, y - 0.29, _operator(birth)[:12], fontsize=SMALL - 1, color=INK, va="bottom")
 
 
 def recovery(samples: pa.Table, offspring: pa.Table) -> Plate:

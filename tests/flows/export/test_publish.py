@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM
 from flows.config import PROJECT, ConfigError, RunConfig, dump
 from flows.export.adapter import export_adapter
 from flows.export.base_model import BaseModel, Licence, base_of
+from flows.export.card import is_unedited, marked
 from flows.export.markdown import block, code, escaped, one_line, table
 from flows.export.publish import HubUnavailable, upload, write_folder
 from flows.run.lease import hold
@@ -213,6 +214,47 @@ def test_a_folder_that_holds_the_adapter_is_kept_and_any_other_is_refused(run: R
     with pytest.raises(StoreRefused, match="already exists"):
         write_folder(run, "s0-start", folder)
     assert [file.name for file in tmp_path.iterdir()] == ["out"], "nothing half-written is left"
+
+
+def test_a_licence_reaches_a_card_that_nobody_edited_and_is_refused_by_an_edited_one(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    card = folder / "README.md"
+    write_folder(run, "s0-start", folder)
+    assert ModelCard.load(card).data.license == "mit"
+    write_folder(run, "s0-start", folder, licence="apache-2.0")
+    assert ModelCard.load(card).data.license == "apache-2.0"
+    write_folder(run, "s0-start", folder, "me/adapter")
+    assert ModelCard.load(card).data.license == "apache-2.0", "what was stated stays"
+    edited = card.read_text() + "\nMine.\n"
+    card.write_text(edited)
+    with pytest.raises(ConfigError, match=r"--license mit: .*README.md was edited and is kept"):
+        write_folder(run, "s0-start", folder, licence="mit")
+    assert "was edited and is kept" in write_folder(run, "s0-start", folder, licence="apache-2.0")
+    assert card.read_text() == edited
+
+
+def test_our_own_older_card_is_replaced_and_a_kill_never_cuts_it(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "out"
+    card = folder / "README.md"
+    write_folder(run, "s0-start", folder)
+    new = card.read_text()
+    older = marked("---\ntags: [populora]\n---\n\nAs an older version wrote it.\n")
+    card.write_text(older)
+
+    def killed(self: Path, target: Path) -> Path:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            write_folder(run, "s0-start", folder)
+    assert card.read_text() == older
+    write_folder(run, "s0-start", folder)
+    assert card.read_text() == new and len(list(folder.iterdir())) == 3
+    for changed in (new[:-1], new + "x", new.replace("self-play", "play"), "", new.partition("<!-- As written")[0]):
+        assert is_unedited(new) and not is_unedited(changed)
 
 
 def command(run: Run, server: FakeHub, folder: Path, *more: str, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -3,18 +3,27 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any, BinaryIO
 
+import pyarrow.parquet as pq
 import pytest
+from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flows.browser.app import make_app
+from flows.browser.render import apart, is_place
+from flows.config import RunConfig
+from flows.export.adapter import export_adapter
 from flows.export.site import export_site
 from flows.export.site_page import static_page
 from flows.export.site_places import place, safe_name
+from flows.export.tasks import export_tasks
 from flows.run.lease import hold
 from flows.run.run import Run
-from flows.storage import Damaged, StoreRefused
+from flows.storage import Damaged, StoreRefused, StoreUnavailable
 from flows.store.file_store import FileStore
+from stages.core import tables
 from tests.support import example_run
 from tests.support.report_run import made
 from tests.support.static_site import broken_links, pages
@@ -135,6 +144,33 @@ def test_a_damaged_artifact_or_a_folder_in_use_leaves_nothing(store: Path, tmp_p
         export_site(Run(FileStore(store), "none"), tmp_path / "none", 0)
 
 
+@pytest.mark.parametrize("fault", [StoreRefused, StoreUnavailable])
+@pytest.mark.parametrize("name", ["generation=0001/grades.parquet", "generation=0001/match.json"])
+def test_a_fault_of_the_store_ends_the_export_and_is_no_page(
+    store: Path, tmp_path: Path, fault: type[Exception], name: str
+) -> None:
+    """Grades are first read for the figures of the run's page, which a browser shows after its text. The fault passes."""
+    asked: list[str] = []
+
+    class Failing(FileStore):
+        def read(self, uri: str) -> bytes:
+            self.fail(uri)
+            return super().read(uri)
+
+        def open(self, uri: str) -> BinaryIO:
+            self.fail(uri)
+            return super().open(uri)
+
+        def fail(self, uri: str) -> None:
+            if uri.endswith(name) and not asked:
+                asked.append(uri)
+                raise fault(f"store {self.url}: {uri}: refused")
+
+    with pytest.raises(fault, match="refused"):
+        export_site(Run(Failing(store), "whole"), tmp_path / "out" / "site", 0)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
 def test_a_copy_for_others_says_nothing_of_the_machine_or_its_user(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +193,73 @@ def test_a_copy_for_others_says_nothing_of_the_machine_or_its_user(
     assert broken_links(tmp_path / "site") == []
     left = json.loads((tmp_path / "site" / "site.json").read_text())["left_out"]
     assert left["adapters/t0-g0001/adapter_config.json"].endswith("it names the base model's folder")
+
+
+def test_folders_of_a_users_own_functions_are_in_the_browser_and_in_no_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator, gate = "/home/ann/long/op.py:mine", "~/ann/gate.py:dull"
+    births, judged, solved = example_run._offspring, example_run._tasks, example_run._rollouts
+
+    def offspring(*given: Any) -> Any:
+        rows, refs = births(*given)
+        return [row | {"operator": operator} for row in rows], refs
+
+    def tasks(proposals: Any) -> Any:
+        rows = judged(proposals).to_pylist()
+        return tables.table([row | {"gate": None if number % 6 else gate} for number, row in enumerate(rows)], tables.TASKS)
+
+    def rollouts(matches: Any, tasks: Any, digests: Any) -> Any:
+        return solved(matches, tasks.filter(tasks["gate"].is_null()), digests)
+
+    monkeypatch.setattr(example_run, "_offspring", offspring)
+    monkeypatch.setattr(example_run, "_tasks", tasks)
+    monkeypatch.setattr(example_run, "_rollouts", rollouts)
+    own = {"evolution": {"every": 1, "mutations": [operator, "M1"], "crossovers": []}, "reward": {"gates": ["constant", gate]}}
+    config = RunConfig.model_validate(example_run.CONFIG.model_dump() | own)
+    files = FileStore(tmp_path / "store")
+    with hold(files, "own") as epoch:
+        run = example_run.build(Run(files, "own", epoch), 2, config)
+    export_site(Run(files, "own"), tmp_path / "site", 10 * MB)
+    export_adapter(Run(files, "own"), "s2-start", tmp_path / "adapter", merge=False)
+    export_tasks(Run(files, "own"), tmp_path / "tasks")
+    copies = [*(tmp_path / "site").rglob("*"), *(tmp_path / "adapter").rglob("*"), *(tmp_path / "tasks").rglob("*")]
+    assert not [file for file in copies if file.is_file() and (b"ann/" in file.read_bytes() or b"/home" in file.read_bytes())]
+    task = next(row["task_id"] for row in run.read_table(1, "tasks").to_pylist() if row["gate"])
+    shown = dict.fromkeys(("generations/0", "adapters/s2-start", "adapters", "figures"), "op.py:mine")
+    shown |= {
+        "index": "op.py:mine, M1]",
+        "tables/generation=0000/offspring.parquet": "op.py:mine",
+        f"tasks/{task}": "gate.py:dull",
+    }
+    shown |= {f"{kind}/generation=0001/tasks.parquet": "gate.py:dull" for kind in ("tables", "complete")}
+    for name, text in shown.items():
+        assert text in (tmp_path / "site" / f"{name}.html").read_text(), name
+    assert "op\\.py\\:mine" in (tmp_path / "adapter" / "README.md").read_text()
+    assert "gate.py:dull" in pq.read_table(tmp_path / "tasks" / "tasks.parquet")["gate"].to_pylist()
+    left = json.loads((tmp_path / "site" / "site.json").read_text())["left_out"]
+    assert {"generation=0000/offspring.parquet", "generation=0001/tasks.parquet"} <= left.keys()
+    assert "generation=0001/grades.parquet" not in left and broken_links(tmp_path / "site") == []
+    with TestClient(make_app(str(tmp_path / "store")), base_url="http://127.0.0.1") as browser:
+        assert "/home/ann/long/</span>op.py:mine" in browser.get("/runs/own/adapters/s2-start").text
+
+
+@pytest.mark.parametrize("name", ["M1", "ops/mine.py:f", "propose.gate.constant", "solve.rate", "", "a / b"])
+def test_other_names_are_no_places(name: str) -> None:
+    assert apart(name) == (name, "", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("/a/b.py:f", ("", "/a/", "b.py:f")),
+        ("../b.py:f", ("", "../", "b.py:f")),
+        ("propose.gate.~/x/g.py:h", ("propose.gate.", "~/x/", "g.py:h")),
+        ("https://ann:word@host/x", ("", "https://ann:word@host/", "x")),
+    ],
+)
+def test_of_a_place_the_last_part_is_for_others(text: str, pieces: tuple[str, str, str]) -> None:
+    assert apart(text) == pieces and is_place(text)
 
 
 @pytest.mark.parametrize(

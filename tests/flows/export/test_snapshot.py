@@ -21,8 +21,13 @@ def test_a_snapshot_is_the_run_as_it_stood(tmp_path: Path) -> None:
         assert all(
             taken.list(prefix) == store.list(prefix) for prefix in ("run/", "run/generation=0001", "run/adapters/t0", "run/gc/")
         )
+        before = {prefix: (store.folders(prefix), store.sizes(prefix)) for prefix in ("run/", "run/adapters/", "run/none/")}
         store.create("run/generation=0002/later.json", b"{}")
         store.create("run/generation=0000/tasks.txt", b"later")
+        store.create("another/run.json", b"{}")
+    assert {prefix: (taken.folders(prefix), taken.sizes(prefix)) for prefix in before} == before
+    assert taken.folders("") == ["another", "other", "run"] and taken.sizes("") == taken.sizes("run/") | {
+        "another/run.json": 2, "other/run.json": 2}  # fmt: skip
     assert Run(taken, "run").history.generations() == [0, 1]
     assert Run(taken, "run").history.head() == Run(store, "run").history.head()
     assert not taken.exists("run/generation=0002/later.json") and taken.exists("run/run.json") and taken.exists("other/run.json")
