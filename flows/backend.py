@@ -6,7 +6,7 @@ a laptop without torch and the storage tests never load them.
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from importlib.util import find_spec
@@ -46,7 +46,7 @@ MAX_BATCH = 256
 HOME_PYTHON = "POPULORA_PYTHON"
 """Tells a worker which interpreter has the project's own packages, including math-verify."""
 PROBE = ("probe-dev", "probe-test", *STAIRCASE)
-"""The project's own suites: asked with the prompts of the run, and kept out of its buffers."""
+"""The project's own suites: asked with the prompts of the run, and kept out of the buffers of runs that begin now."""
 
 
 class Backend:
@@ -56,6 +56,7 @@ class Backend:
         self.config, self.progress = config, progress
         self.earlier, self.tokens = EarlierReader(), TokenCount()
         self._agreed: set[str] = set()
+        self._keys_of: dict[tuple[str, ...], frozenset[str]] = {}
 
     def check(self) -> None:
         """Check the model's folder, every named choice, the suite and the sandbox, so that a run fails early rather than late."""
@@ -380,13 +381,12 @@ class Backend:
         """Return the sha256 of the suite's file."""
         return hashlib.sha256(self._suite_file(suite).read_bytes()).hexdigest()
 
-    def probe_keys(self) -> frozenset[str]:
-        """Return the program keys of the project's own suites, as the sandbox computes them. No buffer may contain them."""
-        return self._probe_keys
-
-    @cached_property
-    def _probe_keys(self) -> frozenset[str]:
-        return probe_keys(sorted({program for half in PROBE for program in self.problems(half)["program"].to_pylist()}))
+    def probe_keys(self, suites: Sequence[str] = PROBE) -> frozenset[str]:
+        """Return the program keys of suites, as the sandbox computes them. A run's buffers may not contain those it keeps out."""
+        if (chosen := tuple(suites)) not in self._keys_of:
+            programs = {program for suite in chosen for program in self.problems(suite)["program"].to_pylist()}
+            self._keys_of[chosen] = probe_keys(sorted(programs))
+        return self._keys_of[chosen]
 
     def _suite_file(self, suite: str) -> Path:
         path = SUITES / f"{suite}.parquet"

@@ -18,6 +18,7 @@ from flows.benchmarks.score import probe_plan, score_members
 from flows.choices import choose
 from flows.config import ConfigError, RunConfig
 from flows.run.earlier_index import write_segment
+from flows.run.history import kept_out
 from flows.run.hub_models import check_files
 from flows.run.stage_io import StageIO
 from stages import evolve as evolution
@@ -58,13 +59,13 @@ def start(io: StageIO, config: RunConfig, backend: Backend) -> None:
     rating = Rating(config.rating.mu, config.rating.sigma)
     members = initial_members(sizes.teachers, sizes.students, config.mode, digests, rating)
     io.write_table("population", seeding.starting_ratings(members, config.evolution.kappa))
-    seeds, counts = _seeds(config, backend)
+    seeds, counts = _seeds(config, backend, backend.probe_keys(kept_out(described)))
     io.write_table("seeds", seeds)
     io.count(seeds=seeds.num_rows, **counts)
     io.version(base_model=backend.model_digest(), engine=backend.engine_version(), sandbox=backend.walls())
 
 
-def _seeds(config: RunConfig, backend: Backend) -> tuple[pa.Table, dict[str, int]]:
+def _seeds(config: RunConfig, backend: Backend, held_out: frozenset[str]) -> tuple[pa.Table, dict[str, int]]:
     """Return SEEDS and their counts. Raises ConfigError if the model does not follow its prompt style."""
     rule = config.seeding
     wanted = seeding.SeedPlan(rule.rows, rule.max_rounds, rule.round or backend.batch_rows())
@@ -76,7 +77,7 @@ def _seeds(config: RunConfig, backend: Backend) -> tuple[pa.Table, dict[str, int
             _proposal_plan(config),
             wanted,
             config.seed,
-            backend.probe_keys(),
+            held_out,
             backend.fits(config.solve.max_new_tokens),
             backend.shipped_tasks(),
             backend.progress,
@@ -129,7 +130,7 @@ def verify(io: StageIO, config: RunConfig, backend: Backend) -> None:
         backend.sandbox(),
         backend.style(),
         earlier.keys,
-        backend.probe_keys(),
+        backend.probe_keys(kept_out(io.run.history.description())),
         config.reward.gates,
         backend.fits(config.solve.max_new_tokens),
         backend.progress,

@@ -9,12 +9,13 @@ from typing import Any
 from markupsafe import Markup
 
 from flows.monitoring.run_tables import RunTables
-from flows.report.figure_tables import Kept
+from flows.report.figure_tables import Kept, table_refs
 from flows.report.report_data import RunData, gather
 from flows.run.manifest import Json
 from flows.run.run import Run
 from flows.storage import NotStored
 from stages.core.highlight import visible
+from stages.core.tables import GENERATION_TABLES
 
 RUNS = 4  # runs whose tables are kept
 LARGEST = 200_000  # rows of one table, up to which a page draws figures: they need the table in memory
@@ -36,8 +37,8 @@ class FigureCache:
         """Return why no page draws this run's figures; empty if they are drawn."""
         watch = self._watch_of(run)
         for generation in watch.generations:
-            for ref in (ref for manifest in watch.manifests(generation) for ref in manifest.outputs):
-                if (ref.rows or 0) > LARGEST:
+            for table, ref in table_refs(watch.manifests(generation), generation).items():
+                if table in GENERATION_TABLES and (ref.rows or 0) > LARGEST:  # the index of earlier tasks is not drawn
                     name = f"{ref.uri} of run {run.run_id} has {ref.rows:,} rows"
                     return f"{name}: figures of more than {LARGEST:,} are drawn by populora report {run.run_id} only."
         return ""

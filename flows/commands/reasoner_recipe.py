@@ -5,11 +5,12 @@ beside the model's folder, in `NAME.training`, so that a killed run resumes and 
 second phase is run anew. Chunks of data follow from the step, so a resumed run sees what an uninterrupted one sees.
 """
 
+import hashlib
 import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 
 from flows.commands.pretrain_recipe import TOKENS_PER_MINUTE, Log, halves, make_suite, save, scored_proposals, stored_problems
+from flows.config import ConfigError
 from stages.core.engines.hf_engine import HFEngine, load_model, load_tokenizer
 from stages.core.prompts.styles import Kind, Triplet
 from stages.core.prompts.trace import TracePrompts
@@ -53,10 +55,11 @@ class Taken:
 
 
 class TrainingState:
-    """The state of the first phase in a folder: written whole, replaced atomically."""
+    """The state of the first phase in a folder: written whole, replaced atomically, and of one seed and recipe only."""
 
-    def __init__(self, out: Path) -> None:
+    def __init__(self, out: Path, seed: int, recipe: str) -> None:
         self.folder = out.with_name(out.name + ".training")
+        self._of = {"seed": str(seed), "recipe": recipe}
 
     def write(self, model: LlamaForCausalLM, optimisers: Optimisers, taken: Taken) -> None:
         """Keep weights, momenta and counts."""
@@ -64,27 +67,40 @@ class TrainingState:
         tensors = {f"model.{name}": parameter.detach() for name, parameter in model.named_parameters()}
         tensors |= {f"optimiser.{name}": tensor for name, tensor in optimisers.tensors().items()}
         part = self.folder / ".part"
-        facts = {name: json.dumps(value) for name, value in asdict(taken).items()}
+        facts = {name: json.dumps(value) for name, value in asdict(taken).items()} | self._of
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, part, facts)
         os.replace(part, self.folder / "state.safetensors")
 
     def read(self, model: LlamaForCausalLM, optimisers: Optimisers) -> Taken:
-        """Put the kept state into both; nothing is kept before the first write."""
+        """Put the kept state into both; nothing is kept before the first write. Raises ConfigError for another training's."""
         file = self.folder / "state.safetensors"
         if not file.is_file():
             return Taken()
+        taken = self._facts(file)
         tensors = load_file(file)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 parameter.copy_(tensors[f"model.{name}"])
         start = "optimiser."
         optimisers.restore({name.removeprefix(start): one for name, one in tensors.items() if name.startswith(start)})
-        return _facts(file)
+        return taken
+
+    def _facts(self, file: Path) -> Taken:
+        with safe_open(file, "pt") as opened:
+            kept = dict(opened.metadata() or {})
+        if other := [name for name in self._of if kept.get(name) != self._of[name]]:
+            raise ConfigError(
+                f"{self.folder} belongs to a training with another {' and '.join(other)}; "
+                "choose another --out, or remove that folder to begin anew"
+            )
+        return Taken(**{one.name: json.loads(kept[one.name]) for one in fields(Taken)})
 
 
-def _facts(file: Path) -> Taken:
-    with safe_open(file, "pt") as opened:
-        return Taken(**{name: json.loads(value) for name, value in opened.metadata().items() if name != "format"})
+def recipe_digest(model: LlamaForCausalLM, stable: Recipe) -> str:
+    """Return a digest of what a kept state depends on besides the seed: data, vocabulary, sizes and rates, not the steps."""
+    sizes = {name: list(parameter.shape) for name, parameter in model.named_parameters()}
+    values = [asdict(MIX), VOCABULARY.tokens, sizes, asdict(replace(stable, steps=0)), CHUNK_STEPS]
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
 def _batches(seed: int, phase: int, recipe: Recipe, held_out: ProgramKeys, taken: Taken, first_step: int) -> Iterator[Rows]:
@@ -133,7 +149,7 @@ def train(out: Path, minutes: float, seed: int, threads: int, benchmarks: Path, 
     log(f"kept out: {len(held_out.syntax)} programs and {len(held_out.behaviour)} behaviours")
     stable, falling = pretraining.reasoner_phases(round(minutes * TOKENS_PER_MINUTE))
     model = pretraining.new_model(seed, VOCABULARY)
-    optimisers, state = Optimisers(model), TrainingState(out)
+    optimisers, state = Optimisers(model), TrainingState(out, seed, recipe_digest(model, stable))
     taken = state.read(model, optimisers)
     first = taken.steps
 

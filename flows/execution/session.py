@@ -13,7 +13,7 @@ from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any, Protocol
 
-from flows.backend import Backend
+from flows.backend import PROBE, Backend
 from flows.choices import check_sources, sources
 from flows.config import PROJECT, ConfigError, RunConfig, differences, dump, identity, priced, with_defaults
 from flows.execution import orphan_guard
@@ -30,6 +30,7 @@ from flows.monitoring.run_tables import RunTables
 from flows.monitoring.working import Working
 from flows.notes import publish as notes
 from flows.run import hub_models, lease, retention
+from flows.run.history import KEPT_OUT
 from flows.run.resume import check_prompts, first_generation
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
@@ -264,6 +265,7 @@ def versions(config: RunConfig, known: Mapping[str, Any] | None = None) -> dict[
             "code": _git("rev-parse", "HEAD") or version("populora-pipeline"),
             "diff": _git("diff", "HEAD", "--", "flows", "stages", "containers", "infra/runs"),
             "choices": sources(config),
+            KEPT_OUT: list(PROBE),
         }
         | ({"model": model} if model else {})
         | prompts(config)

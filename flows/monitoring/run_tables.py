@@ -106,8 +106,7 @@ class RunTables:
 
     def _keep(self, generation: int, found: list[Manifest]) -> None:
         stages = [manifest for manifest in found if ".parts/" not in manifest.stage]
-        self._steps[generation], self._seconds[generation] = found, seconds_of(found)
-        parts = self._parts.setdefault(generation, {})
+        parts = dict(self._parts.get(generation, {}))
         folder = f"generation={generation:04d}"
         refs = {ref.uri: ref for manifest in stages for ref in manifest.outputs}
         for name in SMALL:
@@ -119,6 +118,10 @@ class RunTables:
                 self._faults.pop((generation, name), None)
             except (NotStored, Damaged) as error:
                 self._faults[generation, name] = error
+        # Pages read without the lock: whoever sees a manifest finds its table.
+        self._seconds[generation] = seconds_of(found)
+        self._parts[generation] = parts
+        self._steps[generation] = found
         if any(manifest.stage == "evolve" for manifest in stages) and len(parts) == len(SMALL):
             self._whole.add(generation)
 

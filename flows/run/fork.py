@@ -11,7 +11,7 @@ from typing import Any
 
 from flows.config import ConfigError, RunConfig, apply_setting, differences, dump, identity, parse, with_defaults
 from flows.near_names import hint
-from flows.run.history import History
+from flows.run.history import KEPT_OUT, History, kept_out
 from flows.run.lease import hold
 from flows.run.manifest import Manifest, Ref, digest, manifest_uri, place_of, skipped
 from flows.run.resume import check_prompts
@@ -87,12 +87,13 @@ def fork(
     _check_base(parent, at)  # before anything is written
     origin = {"run": parent.run_id, "generation": at.generation, "head": digest(_shared(parent, at)[-1])}
     origin |= {"stage": at.stage} if at.stage else {}
+    inherited = {KEPT_OUT: list(kept_out(description))}  # the seeds and the generations that are shared keep those out
     _check_free(Run(store, run_id), origin, config)  # a refused fork leaves no mark in the run that has the id
     with hold(store, run_id) as epoch:
         made = Run(store, run_id, epoch)
         _check_free(made, origin, config)
         _pin(parent, run_id, at)
-        made.describe(dump(config), dict(versions(config)) | {"forked_from": origin}, dict(clock))
+        made.describe(dump(config), dict(versions(config)) | inherited | {"forked_from": origin}, dict(clock))
         for manifest in _up_to(parent, at):
             _copy(made, manifest, parent.run_id)
     return made

@@ -23,11 +23,11 @@ def first_generation(run: Run) -> int:
 
     Walks every manifest. Raises Damaged if the chain is broken. Outputs must exist; tables are hashed by the stages of the
     generation entered, adapters by what reads them, and everything by fsck. What fsck marked as damaged counts as absent while it
-    is unchanged. Requires the lease.
+    is unchanged: marked adapters are removed, since the stage that makes them only looks whether they exist. Requires the lease.
     """
     damaged = _still_damaged(run)
     for uri in damaged:
-        if _is_manifest(uri):
+        if _is_manifest(uri) or uri.startswith("adapters/"):
             run.remove(uri)
     present = {uri.removeprefix(f"{run.run_id}/") for uri in run.store.list(f"{run.run_id}/")} | set(run.history.retired())
     description = run.history.description()

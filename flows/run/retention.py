@@ -166,8 +166,11 @@ def _kept_for_good(generation: int, name: str, policy: RetentionPolicy) -> bool:
 def _undecided_since(uri: str, policy: RetentionPolicy) -> int | None:
     """Return the generation that made a stored adapter file (`adapters/t0-g0007/…`), None if it stays whatever happens.
 
-    A name that does not tell counts as made in generation 0, so that everything is looked at.
+    A name that does not tell counts as made in generation 0, so that everything is looked at. A stray file in `adapters/` itself
+    belongs to no adapter.
     """
+    if uri.count("/") < 2:
+        return None
     adapter_id, name = uri.split("/")[1:3]
     made = adapter_id.rpartition("-")[2]
     if made == "start" or name == CONFIG_FILE:

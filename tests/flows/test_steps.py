@@ -1,12 +1,18 @@
 """Steps on runs of an older version."""
 
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from flows import steps
+from flows.backend import PROBE, Backend
+from flows.config import dump, load
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
 from flows.storage import open_store
+from stages.core import tables
 from tests.support import example_run
 
 
@@ -23,3 +29,28 @@ def test_a_run_that_stored_no_update_groups_gets_those_that_reward_would_store(t
     samples = run.read_table(0, "samples")
     assert sorted(adapter for _, adapters in found for adapter in adapters) == sorted(set(samples["adapter_id"].to_pylist()))
     assert [part for part, _ in found] == ["00"]
+
+
+@pytest.mark.parametrize(("recorded", "overlap"), [({}, False), ({"kept_out": list(PROBE)}, True)])
+def test_only_a_run_that_records_the_staircase_keeps_its_programs_out(
+    tmp_path: Path, recorded: dict[str, Any], overlap: bool
+) -> None:
+    config, store = load("chaos", ["sandbox.kind=local", "sandbox.containers=1"]), open_store(str(tmp_path))
+    backend = Backend(config)
+    with hold(store, "other") as epoch:
+        [row] = example_run.build(Run(store, "other", epoch), 1).read_table(0, "proposals").slice(0, 1).to_pylist()
+    row |= {name: backend.problems("staircase-dev")[name][0].as_py() for name in ("kind", "program", "inputs")}
+    with hold(store, "r") as epoch:
+        run = Run(store, "r", epoch)
+        run.describe(dump(config), recorded, {})
+        example_run.start(run)
+        posing, judging = (StageIO(run, stage, 0, None, "seed", 2.0) for stage in ("propose", "verify"))
+        posing.write_table("proposals", tables.table([row], tables.PROPOSALS))
+        posing.commit({})
+        try:
+            steps.verify(judging, config, backend)
+        finally:
+            backend.close()
+        judging.commit({})
+        [task] = run.read_table(0, "tasks").to_pylist()
+    assert task["program_key"] and task["probe_overlap"] == overlap

@@ -35,6 +35,7 @@ def replays(
     for row in tasks.select(["match_id", "kind", "program_key", "inputs", "status", "gate"]).to_pylist():
         if row["status"] == "valid" and row["gate"] is None:
             posed[row["match_id"]].append(row)
+    keys_of = _Keys()
     return {
         match["match_id"]: list(
             _drawn(
@@ -42,19 +43,34 @@ def replays(
                 buffers[match["teacher_id"]],
                 wanted,
                 generator(seed, generation, "top_up", match["match_id"]),
+                keys_of,
             )
         )
         for match in matches.to_pylist()
     }
 
 
-def _drawn(posed: list[dict], buffer: Mapping[Kind, Sequence[dict]], wanted: int, rng: np.random.Generator) -> Iterator[dict]:
+class _Keys:
+    """The keys of buffers. Each is made once, when it is asked for: reading 16,384 rows takes long, and matches share buffers."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[int, Kind], list[tuple]] = {}
+
+    def __call__(self, kind: Kind, rows: Sequence[dict]) -> list[tuple]:
+        if (own := (id(rows), kind)) not in self._made:
+            self._made[own] = [task_key(kind, row["program_key"], row["inputs"]) for row in rows]
+        return self._made[own]
+
+
+def _drawn(
+    posed: list[dict], buffer: Mapping[Kind, Sequence[dict]], wanted: int, rng: np.random.Generator, keys_of: _Keys
+) -> Iterator[dict]:
     known = {task_key(row["kind"], row["program_key"], row["inputs"]) for row in posed}
     for kind in Kind:
         missing = wanted - sum(row["kind"] == kind for row in posed)
-        free = [row for row in buffer[kind] if task_key(kind, row["program_key"], row["inputs"]) not in known]
         if missing > 0:
-            yield from (free[int(index)] for index in rng.choice(len(free), min(missing, len(free)), replace=False))
+            free = [place for place, key in enumerate(keys_of(kind, buffer[kind])) if key not in known]
+            yield from (buffer[kind][free[int(index)]] for index in rng.choice(len(free), min(missing, len(free)), replace=False))
 
 
 def fresh(rows: pa.Table, tasks: pa.Table) -> pa.Table:

@@ -193,6 +193,22 @@ def test_what_fsck_marks_is_made_again_by_the_next_run(run: Run, tmp_path: Path,
     assert fresh(run).history.head() == head
 
 
+def test_a_damaged_adapter_is_made_again_by_a_resume_that_runs_only_what_is_not_finished(run: Run, tmp_path: Path) -> None:
+    place = path(tmp_path, "adapters/s0-g0001/adapter_model.safetensors")
+    sound = place.read_bytes()
+    place.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
+    (finding,) = fsck(fresh(run))
+    assert finding.command.startswith("populora run --resume smoke")
+    assert fresh(run).finished("update", 1), "a stage only looks whether its adapters exist"
+    resumed = fresh(run)
+    assert first_generation(resumed) == 1
+    assert [stage for stage in ("reward", "update", "rate") if not resumed.finished(stage, 1)] == ["update"]
+    assert first_generation(fresh(run)) == 1, "also after a kill right here"
+    example_run.build(resumed, LAST + 1)
+    assert fsck(fresh(run)) == [] and place.read_bytes() == sound
+    assert first_generation(fresh(run)) == LAST
+
+
 def test_a_run_resumes_at_its_first_gap(run: Run) -> None:
     run.store.delete("smoke/generation=0002/ratings.parquet")
     assert first_generation(fresh(run)) == 2

@@ -1,5 +1,6 @@
 """`populora pretrain --recipe reasoner`: a killed or finished run goes on where it stood, and what it writes can be used."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +9,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from flows import cli
 from flows.commands import reasoner_recipe
 from flows.commands.reasoner_recipe import TrainingState, train
 from flows.run.model_folder import read_folder
 from stages.core.prompts.styles import Kind
 from stages.core.seed_model import pretraining
 from stages.core.seed_model.pretraining import Optimisers, Recipe
+from stages.core.seed_model.programs import ProgramKeys
 from stages.core.seed_model.reasoner_card import TrainingFacts, reasoner_card
-from stages.core.seed_model.reasoning_data import VOCABULARY
+from stages.core.seed_model.reasoning_data import MIX, VOCABULARY
 from stages.core.seed_model.seed_scores import Scores
 
 BENCHMARKS = Path(__file__).parents[3] / "infra" / "benchmarks"
@@ -31,7 +34,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def state(out: Path) -> dict[str, torch.Tensor]:
-    return load_file(TrainingState(out).folder / "state.safetensors")
+    return load_file(TrainingState(out, 1, "").folder / "state.safetensors")
 
 
 def run(out: Path, minutes: int, lines: list[str]) -> Any:
@@ -55,9 +58,28 @@ def test_more_minutes_extend_a_run_as_if_it_had_been_one(tmp_path: Path) -> None
     assert sum(path.stat().st_size for path in (tmp_path / "parts").iterdir()) < 10_000_000
 
 
+@pytest.mark.usefixtures("short")
+def test_a_state_of_another_seed_or_recipe_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(reasoner_recipe, "make_suite", lambda *_: None)
+    monkeypatch.setattr(reasoner_recipe, "held_out_keys", lambda _: ProgramKeys(frozenset(), frozenset()))
+    run(tmp_path / "model", 1, [])
+    kept = state(tmp_path / "model")
+    command = ["pretrain", "--recipe", "reasoner", "--out", str(tmp_path / "model"), "--minutes", "1", "--threads", "1"]
+    assert cli.main([*command, "--seed", "2"]) == 2
+    said = f"populora: {tmp_path / 'model.training'} belongs to a training with another"
+    assert capsys.readouterr().err.splitlines()[-1].startswith(f"{said} seed; choose another --out")
+    monkeypatch.setattr(reasoner_recipe, "MIX", replace(MIX, prompt=0.5))
+    assert cli.main([*command, "--seed", "1"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith(f"{said} recipe; choose another --out")
+    after = state(tmp_path / "model")
+    assert all(torch.equal(kept[name], after[name]) for name in kept)
+
+
 def test_nothing_kept_is_a_fresh_start(tmp_path: Path) -> None:
     model = pretraining.new_model(1, VOCABULARY)
-    assert TrainingState(tmp_path / "none").read(model, Optimisers(model)).steps == 0
+    assert TrainingState(tmp_path / "none", 1, "").read(model, Optimisers(model)).steps == 0
 
 
 def test_rates_stay_or_fall() -> None:

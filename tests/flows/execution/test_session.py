@@ -10,14 +10,18 @@ import prefect
 import pytest
 
 from flows import train
+from flows.backend import PROBE
 from flows.config import ConfigError, dump, load
 from flows.execution import session
 from flows.execution.run_stage import Spec
-from flows.execution.session import open_session
+from flows.execution.session import open_session, versions
 from flows.run.fork import fork
+from flows.run.history import kept_out
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import StoreUnavailable, open_store
+from tests.support import example_run
+from tests.support.example_run import CLOCK
 
 
 def test_a_run_that_another_process_made_while_we_waited_for_the_lease_is_not_ours(tmp_path: Path) -> None:
@@ -51,6 +55,19 @@ def test_a_run_records_the_style_that_auto_means_and_resumes_with_it(tmp_path: P
     assert described["config"]["model"]["style"] == "compact" and "prompts" not in described["versions"]
     assert began("a", "auto") == began("a", "compact") == described
     assert began("d", "document")["versions"]["prompts"] != began("z", "azr")["versions"]["prompts"]
+
+
+def test_a_run_records_what_it_keeps_out_and_its_forks_inherit_that(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    with open_session(load("chaos"), "new", str(tmp_path)):
+        pass
+    assert kept_out(Run(store, "new").history.description()) == PROBE
+    with hold(store, "old") as epoch:
+        run = example_run.build(Run(store, "old", epoch), 2)
+    made = fork(run, "fork", 0, ["generations=3"], versions, CLOCK, "verify")
+    described = made.history.description()
+    assert kept_out(run.history.description()) == kept_out(described) == ("probe-dev", "probe-test")
+    assert described is not None and described["versions"]["kept_out"] == ["probe-dev", "probe-test"]
 
 
 def test_prices_may_change_on_resume_and_are_known_to_every_step(tmp_path: Path) -> None:

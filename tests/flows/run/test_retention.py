@@ -84,6 +84,13 @@ def test_nothing_is_retired_twice_and_a_dry_run_changes_nothing(run: Run) -> Non
     assert run.store.list("smoke/gc/") == ["smoke/gc/0001.json"]
 
 
+def test_a_stray_file_among_the_adapters_ends_nothing_and_stays(run: Run) -> None:
+    planned = plan(run, POLICY)
+    run.store.create("smoke/adapters/notes.txt", b"mine")
+    assert retire(run, POLICY, CLOCK) == planned
+    assert run.store.read("smoke/adapters/notes.txt") == b"mine"
+
+
 def test_an_attempt_killed_after_its_tombstone_is_finished_by_the_next(run: Run) -> None:
     going = plan(run, POLICY)
     entries = [{"uri": one.ref.uri, "sha256": one.ref.sha256, "reason": one.reason} for one in going]

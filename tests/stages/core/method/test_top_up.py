@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -105,6 +106,28 @@ def test_nothing_is_posed_twice_in_a_match_and_a_small_buffer_gives_all_it_has()
     assert [row["program_key"] for row in first if row["kind"] == "deduction"].count("key-0") == 0
     assert Counter(row["kind"] for row in first) == {"deduction": 5, "abduction": 6, "induction": 6}
     assert len({(row["kind"], row["program_key"]) for row in first}) == len(first)
+
+
+class Counted(list[dict[str, Any]]):
+    """A buffer that counts how often all its rows are read."""
+
+    readings = 0
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        self.readings += 1
+        return super().__iter__()
+
+
+def test_a_buffer_is_read_once_and_only_if_a_match_lacks_tasks() -> None:
+    shared: dict[Kind, list[dict[str, Any]]] = {kind: Counted(rows) for kind, rows in buffer().items()}
+    full = tasks(*((f"g0001-m0{match}", "deduction", "valid", None) for match in (0, 0, 1, 1)))
+    found = drawn(full, t0=shared, t1=shared)
+    assert {kind.value: rows.readings for kind, rows in shared.items() if isinstance(rows, Counted)} == {
+        "deduction": 0,
+        "abduction": 1,
+        "induction": 1,
+    }
+    assert found == drawn(full)
 
 
 def test_every_stored_task_is_as_likely_as_another() -> None:
