@@ -24,13 +24,13 @@ MAKERS = {
 """The stage whose manifest names a table: the first place to look, so that a reader need not list and read all of them."""
 
 KEPT_OUT = "kept_out"
-"""Under `versions` in run.json: the suites whose programs the run keeps out of its buffers."""
+"""Under `versions` in run.json: the suites whose programs the run keeps out of its seeds and marks in its tasks."""
 UNRECORDED = ("probe-dev", "probe-test")
 """What a run keeps out that an older version began, which recorded nothing."""
 
 
 def kept_out(described: Json | None) -> tuple[str, ...]:
-    """Return the suites whose programs a run keeps out of its buffers, from its run.json: the same since it began."""
+    """Return the suites whose programs a run keeps out of its seeds and marks in its tasks, from its run.json: the same since it began."""
     return tuple((described or {}).get("versions", {}).get(KEPT_OUT, UNRECORDED))
 
 
