@@ -46,7 +46,7 @@ MAX_BATCH = 256
 HOME_PYTHON = "POPULORA_PYTHON"
 """Tells a worker which interpreter has the project's own packages, including math-verify."""
 PROBE = ("probe-dev", "probe-test", *STAIRCASE)
-"""The project's own suites: asked with the prompts of the run, and kept out of the seeds of runs that begin now, and marked in their tasks."""
+"""The project's own suites: asked with the prompts of the run. Runs that begin now keep their programs out of the seeds."""
 
 
 class Backend:

@@ -30,7 +30,7 @@ UNRECORDED = ("probe-dev", "probe-test")
 
 
 def kept_out(described: Json | None) -> tuple[str, ...]:
-    """Return the suites whose programs a run keeps out of its seeds and marks in its tasks, from its run.json: the same since it began."""
+    """Return the suites whose programs a run keeps out of its seeds and marks in its tasks: the same since it began."""
     return tuple((described or {}).get("versions", {}).get(KEPT_OUT, UNRECORDED))
 
 
