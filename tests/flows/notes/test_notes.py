@@ -53,7 +53,10 @@ def test_under_serve_it_links_to_forms_that_are_filled_in(told, teller):
     with_forms = NoteBuilder(teller.run, 3, BASE, FormLinks("http://127.0.0.1:4200")).told(2)
     links = re.findall(r"\]\(http://127.0.0.1:4200/forms/([^?]*)\?([^)]*)\)", generation_note(with_forms))
     filled = [(form, values(form, dict(parse_qsl(query)))) for form, query in links]
-    assert ("fork", {"run_id": "run", "generation": "generation 2", "new_run_id": "run-g0002", "settings": ["generations=6"]}) in filled
+    assert (
+        "fork",
+        {"run_id": "run", "generation": "generation 2", "new_run_id": "run-g0002", "settings": ["generations=6"]},
+    ) in filled
     assert [one["stage"] for form, one in filled if form == "restart"] == [
         one.stage for one in teller.run.history.of_generation(2)
     ]
