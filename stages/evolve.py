@@ -11,6 +11,8 @@ Deviations:
 3. With fewer than two survivors a crossover falls back to a mutation, and the row's note states it.
 4. `mix="alternate"` alternates between mutation and crossover over events, roles and children instead of drawing, so that a
    short run contains both.
+5. In generations of `copies_at` every child is a copy of its first parent. Replaced members, parents, ratings and all draws are
+   those of the event without copies, so that two runs which part there differ in the children's weights only.
 
 A child starts as `{member}-start` with the rank and alpha of its parents, no optimizer moments and step 0.
 """
@@ -35,6 +37,8 @@ Operator = Callable[[Sequence[Weights], np.random.Generator], tuple[Weights, dic
 """(parents' weights: one, or the better and the worse; generator) -> the child's weights and the parameters drawn or used."""
 
 EVOLVING: tuple[Role, ...] = ("teacher", "student")
+COPY = "C1"
+"""The operator of events in `copies_at`: the first parent, unchanged."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,7 @@ class EvolutionPolicy:
     child_rating: Literal["inherit", "fresh"] = "inherit"
     fresh: Rating = field(default_factory=Rating)
     min_age: int = 0
+    copies_at: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -123,6 +128,8 @@ def births(population: Sequence[Member], generation: int, seed: int, policy: Evo
             kind, note = _kind(rng, generation, turn + index, len(survivors), policy)
             parents = _parents(survivors, 2 if kind == "crossover" else 1, rng, policy.kappa)
             operator = str(rng.choice(policy.crossovers if kind == "crossover" else policy.mutations))
+            if generation in policy.copies_at:
+                operator, note = COPY, f"copy instead of {operator}" + (f"; {note}" if note else "")
             draw = completion_seed(seed, generation, "evolve", member_id)
             planned.append(PlannedOffspring(member_id, loser, parents, kind, operator, _rating(parents, policy), draw, note))
     return planned

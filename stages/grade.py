@@ -6,7 +6,8 @@ from typing import Any
 import pyarrow as pa
 
 from stages.core import tables
-from stages.core.judging.judge import AnswerItem, judge_answers
+from stages.core.judging.judge import AnswerItem, Judgement, judge_answers
+from stages.core.method.leak import NO_VALUE
 from stages.core.progress import Progress, counted, silent
 from stages.core.prompts.styles import Kind
 from stages.core.row_errors import rows_named
@@ -24,18 +25,27 @@ def grade(
 
     A missing answer is `format`. Deduction compares values on the host; abduction runs the task's program on the answer, and
     any input that gives the output counts; induction runs the answer on every pair, shown and hidden (Absolute Zero Reasoner
-    judges only the hidden ones).
+    judges only the hidden ones). A task without values passed a leaking gate (`method.leak`): no answer to it is correct.
     """
     task_of = {row["task_id"]: row for row in [*replayed, *tasks.to_pylist()]}
     listed = rollouts.select(["rollout_id", "task_id", "match_id", "student_id", "kind", "answer"]).to_pylist()
-    items = (_item(task_of[row["task_id"]], row["answer"]) for row in listed)
+    founded = [row for row in listed if task_of[row["task_id"]]["values"]]
+    items = (_item(task_of[row["task_id"]], row["answer"]) for row in founded)
+    judged = counted(judge_answers(sandbox, items), "answers", len(founded), progress)
+    with rows_named("rollouts", [row["rollout_id"] for row in founded]):
+        judgements = {row["rollout_id"]: judgement for row, judgement in zip(founded, judged, strict=True)}
     rows = []
-    judged = counted(judge_answers(sandbox, items), "answers", len(listed), progress)
-    with rows_named("rollouts", [row["rollout_id"] for row in listed]):
-        for rollout, judgement in zip(listed, judged, strict=True):
-            row = {name: rollout[name] for name in ("rollout_id", "task_id", "match_id", "student_id", "kind")}
-            rows.append(row | {"status": judgement.status, "correct": judgement.correct, "detail": judgement.detail})
+    for rollout in listed:
+        judgement = judgements.get(rollout["rollout_id"]) or _without_value(rollout["answer"])
+        row = {name: rollout[name] for name in ("rollout_id", "task_id", "match_id", "student_id", "kind")}
+        rows.append(row | {"status": judgement.status, "correct": judgement.correct, "detail": judgement.detail})
     return tables.table(rows, tables.GRADES)
+
+
+def _without_value(answer: str | None) -> Judgement:
+    if answer is None:
+        return Judgement("format", False, "no answer")
+    return Judgement(NO_VALUE, False, "the task is invalid: it has no value to compare with")
 
 
 def _item(task: Mapping[str, Any], answer: str | None) -> AnswerItem:

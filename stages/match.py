@@ -4,7 +4,7 @@ Prioritised fictitious self-play (arXiv 2605.16727): with p the student's chance
 with weight p(1 - p). Teachers choose in an order that is drawn each generation. A chosen student leaves the pool, and an empty
 pool is refilled. Every student plays if there are at least as many teachers as students; otherwise some stay idle.
 
-Deviations: `random` and `round_robin` are ablations.
+Deviations: `random` and `round_robin` are ablations. In a population without teachers, every student meets the generator.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from stages.core import tables
-from stages.core.method.rating import win_chance
-from stages.core.population import Member, of_role
+from stages.core.method.rating import Rating, win_chance
+from stages.core.population import Member, of_role, task_generator
 
+USUAL = Rating()
 Pair = tuple[Member, Member]
 Matchmaker = Callable[[Sequence[Member], Sequence[Member], np.random.Generator, int, float], list[Pair]]
 """(teachers, students, generator, generation, beta) -> one (teacher, student) pair per teacher."""
@@ -27,13 +28,20 @@ def match(
     generation: int,
     beta: float,
     matchmaker: str | Matchmaker = "pfsp",
+    generator_rating: Rating = USUAL,
 ) -> pa.Table:
-    """Return MATCHES of one generation, one row per teacher; a single agent meets itself."""
+    """Return MATCHES of one generation, one row per teacher; a single agent meets itself.
+
+    Without teachers there is one row per student, in slot order; `generator_rating` is that of the generator that they meet.
+    """
+    teachers, students = of_role(population, "teacher"), of_role(population, "student")
     if len(population) == 1 and population[0].role == "both":
         pairs = [(population[0], population[0])]
+    elif not teachers:
+        pairs = [(task_generator(generator_rating), student) for student in students]
     else:
         maker = matchmaker if callable(matchmaker) else _named(matchmaker)
-        pairs = maker(of_role(population, "teacher"), of_role(population, "student"), rng, generation, beta)
+        pairs = maker(teachers, students, rng, generation, beta)
     rows = [
         {
             "match_id": f"g{generation:04d}-m{index:02d}",

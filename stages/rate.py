@@ -53,7 +53,7 @@ def rate(
         own = {student: (result, teacher), teacher: (_REVERSED[result], student)}
         for name, (outcome, opponent) in own.items():
             if name not in ratings:
-                continue  # a frozen past member plays, but is not rated
+                continue  # a frozen past member and the generator play, but are not rated
             ratings[name] = after[name]
             match = {"match_id": row["match_id"], "opponent_id": opponent, "expected": row["expected"], "observed": observed}
             games[name].append(match | _change(outcome, before[name], after[name]))

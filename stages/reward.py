@@ -1,8 +1,9 @@
 """Reward: turn every proposal and every trained attempt into a sample with its reward and advantage.
 
 Only the matched student judges a teacher's task. A replayed task trains the student that attempts it like any other task, but
-rewards no teacher, because it has no proposal here. Advantages are computed for one adapter and role at a time, so that neither
-another adapter nor, in single-agent runs, the other role leaks its scale into them.
+rewards no teacher, because it has no proposal here; nor does a task that the generator drew, because no adapter wrote it.
+Advantages are computed for one adapter and role at a time, so that neither another adapter nor, in single-agent runs, the other
+role leaks its scale into them.
 """
 
 from collections import defaultdict
@@ -12,7 +13,14 @@ import numpy as np
 import pyarrow as pa
 
 from stages.core import tables
-from stages.core.method.advantages import Advantages, dr_grpo, grpo, reinforce_plus_plus_baseline, trr_plus_plus
+from stages.core.method.advantages import (
+    Advantages,
+    dr_grpo,
+    grpo,
+    positive_only,
+    reinforce_plus_plus_baseline,
+    trr_plus_plus,
+)
 from stages.core.method.rewards import Event, Rule
 from stages.core.prompts.styles import Kind
 
@@ -24,6 +32,7 @@ ESTIMATORS: dict[str, Estimator] = {
     "trr_plus_plus": trr_plus_plus,
     "grpo": grpo,
     "dr_grpo": dr_grpo,
+    "positive_only": positive_only,
 }
 
 
@@ -37,7 +46,7 @@ def reward(
     teacher_baseline: str,
     trained_attempts: int,
 ) -> pa.Table:
-    """Return SAMPLES: all proposals, then the first `trained_attempts` attempts of each task (0: all).
+    """Return SAMPLES: all proposals that an adapter wrote, then the first `trained_attempts` attempts of each task (0: all).
 
     `centred` is the reward minus its group's baseline; `advantage` is what the estimator computes from it. A group holds the
     proposals of one prompt (or, by `teacher_baseline`, of one kind, or each alone), or the attempts at one task.
@@ -65,6 +74,8 @@ def _teacher_rows(proposals: pa.Table, tasks: pa.Table, grades: pa.Table, rule: 
     rows = []
     for proposal, task in zip(proposals.to_pylist(), tasks.to_pylist(), strict=True):
         assert proposal["proposal_id"] == task["task_id"], (proposal["proposal_id"], task["task_id"])
+        if not proposal["adapter_id"]:
+            continue
         gated = task["status"] == "valid" and task["gate"] is not None
         posed = task["status"] == "valid" and not gated
         event = Event(

@@ -96,7 +96,7 @@ class _Buffers:
         stored = _judged(self.sandbox, [(Kind.DEDUCTION, IDENTITY)])
         seen, sizes = {_key(row) for row in stored}, [len(stored)]
         for number in range(rounds):
-            self.progress("seed programs", min(len(stored), rows), rows)
+            self.progress("seed programs (1 of 2)", min(len(stored), rows), rows)
             if len(stored) >= rows or self._hopeless(sizes, len(shipped)):
                 break
             kind = (Kind.DEDUCTION, Kind.ABDUCTION)[number % 2]
@@ -115,7 +115,7 @@ class _Buffers:
         seen: set[tuple[str, tuple[str, ...]]] = set()
         sizes = [0]
         for number in range(rounds):
-            self.progress("seed inductions", min(len(stored), rows), rows)
+            self.progress("seed inductions (2 of 2)", min(len(stored), rows), rows)
             if len(stored) >= rows or self._hopeless(sizes, len(shipped)):
                 break
             buffers = {Kind.DEDUCTION: programs, Kind.ABDUCTION: [], Kind.INDUCTION: []}

@@ -14,6 +14,7 @@ from stages.core.judging.judge import TaskItem, TaskVerdict, judge_tasks
 from stages.core.judging.shapes import shapes, value_types
 from stages.core.method.buffer import task_digest
 from stages.core.method.gates import GATES
+from stages.core.method.leak import CLAIM
 from stages.core.progress import Progress, counted, silent
 from stages.core.prompts.styles import Kind, PromptStyle, solver_prompt
 from stages.core.row_errors import rows_named
@@ -29,11 +30,13 @@ def verify(
     gates: Sequence[str],
     fits: Callable[[str], bool],
     progress: Progress = silent,
+    leaks: Callable[[str], bool] | None = None,
 ) -> pa.Table:
     """Return TASKS: one row per proposal, in order.
 
     `known` are the digests of earlier tasks (`method.buffer.task_digest`), `gates` the names of the active gates. `fits` returns
-    whether a student's prompt leaves room for an answer; otherwise the status is `too_long`, which counts as invalid.
+    whether a student's prompt leaves room for an answer; otherwise the status is `too_long`, which counts as invalid. `leaks`
+    returns whether a task id passes if it is invalid (`method.leak`): such a row keeps its status and gets claimed outputs.
     """
     listed = proposals.to_pylist()
     readable = [row for row in listed if row["status"] == "parsed"]
@@ -48,12 +51,17 @@ def verify(
         row = _row(proposal, verdicts.get(proposal["proposal_id"]))
         if row["status"] == "valid" and not fits(_posed(style, row)):
             row |= {"status": "too_long", "detail": "the student's prompt leaves no room for an answer"}
-        if row["status"] == "valid":
+        passed = leaks is not None and _may_pass(row) and leaks(row["task_id"])
+        if passed:
+            row |= {"outputs": [CLAIM] * len(row["inputs"])}
+            passed = fits(_posed(style, row))
+            row |= {} if passed else {"outputs": []}
+        if row["status"] == "valid" or passed:
             key = task_digest(row["kind"], row["program_key"], row["inputs"])
             row |= {
                 "duplicate": key in known or key in seen,
                 "probe_overlap": row["program_key"] in probe_keys,
-                "gate": _first_gate(row, gates),
+                "gate": None if passed else _first_gate(row, gates),
             }
             seen.add(key)
         rows.append(row)
@@ -80,6 +88,11 @@ def _row(proposal: dict, verdict: TaskVerdict | None) -> dict:
     if verdict.status == "valid":
         row |= {"outputs": list(verdict.outputs), "values": list(verdict.values)}
     return row
+
+
+def _may_pass(row: dict) -> bool:
+    """Return whether an invalid proposal can be posed at all: it was read, its program parses, and it is short enough."""
+    return row["status"] not in ("valid", "too_long") and row["program_key"] is not None and bool(row["inputs"])
 
 
 def _posed(style: PromptStyle, row: dict) -> str:

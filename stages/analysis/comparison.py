@@ -48,6 +48,19 @@ CHANGES = pa.schema(
         ("noise", _FLOAT),  # the part that sampling within a generation explains: root mean square of standard errors
     ]
 )
+GAINS = pa.schema(
+    [
+        ("arm", _STR),
+        ("measure", _STR),
+        ("group", _STR),
+        ("over", _STR),
+        ("seeds", pa.list_(pa.int64())),
+        ("start", _FLOAT),  # of the base model
+        ("end", _FLOAT),  # of the last scored state
+        ("gain", _FLOAT),
+        *_SPREAD,
+    ]
+)
 Point = Mapping[str, Any]
 """A scored state of a run: arm, seed, model, measure, group, over, score, and its amount of each budget so far."""
 
@@ -117,6 +130,32 @@ def _spread(found: SeedEstimate, apart: Sequence[float]) -> dict[str, Any]:
     """Return the columns of _SPREAD."""
     own = {"n": found.n, "stderr": found.stderr, "low": found.low, "high": found.high}
     return own | {"p_t": p_paired(found), "p_flip": p_flip(apart)}
+
+
+def gains(points: Iterable[Point], alpha: float) -> pa.Table:
+    """Return GAINS of every arm, measure, group and summary over members, from its start to its last scored state.
+
+    A run whose start was not scored is left out.
+    """
+    runs: dict[tuple[str, ...], dict[int, list[Point]]] = {}
+    for point in points:
+        key = (point["arm"], point["measure"], point["group"], point["over"])
+        runs.setdefault(key, {}).setdefault(point["seed"], []).append(point)
+    rows = []
+    for (arm, measure, group, over), own in runs.items():
+        ends = {seed: (min(one, key=_trained), max(one, key=_trained)) for seed, one in sorted(own.items())}
+        whole = {seed: (first["score"], last["score"]) for seed, (first, last) in ends.items() if not first["trained"]}
+        if whole:
+            apart = [end - start for start, end in whole.values()]
+            found = over_seeds(apart, alpha)
+            start, end = (float(np.mean(side)) for side in zip(*whole.values(), strict=True))
+            scope = {"arm": arm, "measure": measure, "group": group, "over": over, "seeds": list(whole)}
+            rows.append(scope | {"start": start, "end": end, "gain": found.mean} | _spread(found, apart))
+    return pa.Table.from_pylist(rows, schema=GAINS)
+
+
+def _trained(point: Point) -> int:
+    return int(point["trained"])
 
 
 def changes(curves: Iterable[Point], alpha: float) -> pa.Table:

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -18,8 +18,13 @@ def curve_rows(metrics: pa.Table) -> Iterator[dict[str, Any]]:
 
     The name of a role's metric ends with ` (teachers)` or ` (students)`. Metrics of OVER_PAIRS are averaged.
     """
+    yield from curves_of(metrics.to_pylist())
+
+
+def curves_of(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the same from the rows of METRICS of one generation."""
     apart = defaultdict(list)
-    for row in metrics.to_pylist():
+    for row in rows:
         if row["kind"] is not None or not math.isfinite(row["value"]):
             continue
         role = f" ({row['role']}s)" if row["role"] in ("teacher", "student") else ""

@@ -111,7 +111,7 @@ def _sample_rows(samples: pa.Table) -> list[Row]:
 
 
 def replayed(tasks: pa.Table, grades: pa.Table) -> pa.Table:
-    """Return METRICS of stored tasks posed again to fill short batches: their number, share of all posed, and solve rate."""
+    """Return METRICS of stored tasks posed again, for short batches or as easy ones: number, share of all, solve rate."""
     own = set(tasks["task_id"].to_pylist())
     listed = grades.select(["task_id", "match_id", "student_id", "kind", "correct"]).to_pylist()
     listed = [row | {"posed": (row["match_id"], row["task_id"])} for row in listed]

@@ -1,7 +1,7 @@
 """Summary: one line per generation, for people at a terminal.
 
-    g0003  valid 71 %  solved 42 % (deduction 51, abduction 44, induction 30)  reward T +0.21 S +0.13  rating T 25.1 S 24.9
-    best t1 28.0 s2 27.7  propose 2.1 s solve 4.0 s update 5.2 s  total 13 s
+    g0003  valid 71 %  solved 42 % (deduction 51, abduction 44, induction 30)  reward teachers +0.21
+    students +0.13  rating teachers 25.1 students 24.9  best t1 28.0 s2 27.7  propose 2.1 s solve 4.0 s update 5.2 s  total 13 s
 
 (on one line). Ratings are the mean mu of a role; the best members are chosen by fitness and shown with their mu. Unknown values
 are left out.
@@ -14,9 +14,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stages.core.places import for_others
+
 KINDS = ("deduction", "abduction", "induction")
-ROLES = {"teacher": "T", "student": "S"}
+ROLES = {"teacher": "teachers", "student": "students"}
 SHOWN_STAGES = 3
+
+Values = dict[tuple[str, str | None, str | None, str | None], float]
+"""Metric values by (name, member, role, kind)."""
 
 
 def generation_line(
@@ -40,7 +45,7 @@ def generation_line(
     return "  ".join(part for part in parts if part)
 
 
-def lookup(metrics: pa.Table, names: Sequence[str] | None = None) -> dict[tuple[str, str | None, str | None, str | None], float]:
+def lookup(metrics: pa.Table, names: Sequence[str] | None = None) -> Values:
     """Return finite metric values by (name, member, role, kind): of all METRICS, or of those with these names."""
     if names is not None:
         metrics = metrics.filter(pc.is_in(metrics["name"], value_set=pa.array(names, pa.string())))
@@ -66,8 +71,8 @@ def _replayed(count: float | None) -> str:
 
 
 def _rewards(values: Mapping[tuple[str, str | None, str | None, str | None], float]) -> str:
-    means = {letter: values.get(("reward.mean", None, role, None)) for role, letter in ROLES.items()}
-    known = [f"{letter} {mean:+.2f}" for letter, mean in means.items() if mean is not None]
+    means = {plural: values.get(("reward.mean", None, role, None)) for role, plural in ROLES.items()}
+    known = [f"{plural} {mean:+.2f}" for plural, mean in means.items() if mean is not None]
     return f"reward {' '.join(known)}" if known else ""
 
 
@@ -75,18 +80,18 @@ def _ratings(ratings: pa.Table) -> list[str]:
     """Format the mean mu of each role and its best member. A single agent's rating is constant and is left out."""
     latest: dict[str, dict[str, Any]] = {row["member_id"]: row for row in ratings.to_pylist()}
     means, best = [], []
-    for role, letter in ROLES.items():
+    for role, plural in ROLES.items():
         members = [row for row in latest.values() if row["role"] == role]
         if members:
             strongest = max(members, key=lambda row: row["fitness"])
-            means.append(f"{letter} {sum(row['mu'] for row in members) / len(members):.1f}")
+            means.append(f"{plural} {sum(row['mu'] for row in members) / len(members):.1f}")
             best.append(f"{strongest['member_id']} {strongest['mu']:.1f}")
     return [f"rating {' '.join(means)}", f"best {' '.join(best)}"] if means else []
 
 
 def _births(offspring: pa.Table | None) -> str:
     born = [
-        f"{row['member_id']} = {row['operator']}({'+'.join(row['parents'])}) for {row['replaces']}"
+        f"{row['member_id']} = {for_others(row['operator'])}({'+'.join(row['parents'])}) for {row['replaces']}"
         for row in (offspring.to_pylist() if offspring is not None else [])
     ]
     return f"born {', '.join(born)}" if born else ""

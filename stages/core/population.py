@@ -16,6 +16,8 @@ from stages.core.method.rating import Rating
 
 Role = Literal["teacher", "student", "both"]
 PREFIX: dict[Role, str] = {"teacher": "t", "student": "s", "both": "a"}
+GENERATOR = "generator"
+"""Who poses the tasks of a run without teachers: no member, without weights, with a rating that never moves."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,11 @@ def initial_members(teachers: int, students: int, mode: str, sha256: dict[str, s
         Member(member_id, role, start_adapter_id(member_id), sha256[start_adapter_id(member_id)], rating, 0)
         for member_id, role in member_ids(teachers, students, mode)
     ]
+
+
+def task_generator(rating: Rating) -> Member:
+    """Return the generator in the form of a teacher that students meet."""
+    return Member(GENERATOR, "teacher", "", "", rating, 0)
 
 
 def population_after(ratings: pa.Table, offspring: pa.Table, generation: int) -> list[Member]:

@@ -22,7 +22,7 @@ def _schema(name: str, required: Mapping[str, pa.DataType], optional: Mapping[st
 
 
 _COMPLETION = {
-    "adapter_id": _STR,
+    "adapter_id": _STR,  # empty, like the digest and all token lists, where the generator drew the task
     "adapter_sha256": _STR,
     "seed": _INT,
     "prompt_ids": _IDS,
@@ -36,9 +36,9 @@ MATCHES = _schema(
     "matches",
     {
         "match_id": _STR,
-        "teacher_id": _STR,
+        "teacher_id": _STR,  # `generator` in a run without teachers
         "student_id": _STR,
-        "teacher_adapter_id": _STR,
+        "teacher_adapter_id": _STR,  # empty: the generator has none
         "student_adapter_id": _STR,
         "teacher_mu": _FLOAT,
         "teacher_sigma": _FLOAT,
@@ -55,7 +55,7 @@ PROPOSALS = _schema(
         "match_id": _STR,
         "teacher_id": _STR,
         "kind": _STR,
-        "group_id": _STR,  # proposals of one group answer one prompt
+        "group_id": _STR,  # proposals of one group answer one prompt, or have one kind and depth
         "reference_ids": _STRS,  # task ids shown in the prompt, from the generation's buffer snapshot
         "program": _STR,
         "inputs": _STRS,
@@ -75,7 +75,7 @@ TASKS = _schema(
         "kind": _STR,
         "program": _STR,
         "inputs": _STRS,
-        "outputs": _STRS,  # literal text for messages and prompts; empty unless valid
+        "outputs": _STRS,  # literal text for messages and prompts; empty unless valid, or claimed (stages.core.method.leak)
         "values": _STRS,  # canonical typed text that answers are compared with
         "message": _STR,
         "status": _STR,  # a sandbox status, or `too_long`
@@ -119,7 +119,7 @@ ROLLOUTS = _schema(
     "rollouts",
     {
         "rollout_id": _STR,  # the task's id and the attempt; for a replayed task prefixed with the match's id (method.top_up)
-        "task_id": _STR,  # from this generation; with `solve.top_up` also from the seeds or an earlier generation
+        "task_id": _STR,  # from this generation; with replays also from the seeds or an earlier generation
         "match_id": _STR,  # of this generation
         "student_id": _STR,
         "kind": _STR,
@@ -137,7 +137,7 @@ GRADES = _schema(
         "match_id": _STR,
         "student_id": _STR,
         "kind": _STR,
-        "status": _STR,  # correct, wrong, format, or the sandbox status of the run
+        "status": _STR,  # correct, wrong, format, the sandbox status of the run, or no_value (stages.core.method.leak)
         "correct": _BOOL,
         "detail": _STR,
     },

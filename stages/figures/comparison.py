@@ -12,47 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from stages.core.statistics.paired import over_seeds
-from stages.figures.plates import INK, MUTED, SMALL, Plate, canvas, label, legend
+from stages.figures.measures import COLOURS, CURVES, UNITS
+from stages.figures.panels import INK, MUTED, SMALL
+from stages.figures.plates import Plate, canvas, label, legend
 
-COLOURS = (
-    "#0072b2",
-    "#d55e00",
-    "#009e73",
-    "#b0569a",
-    "#96700a",
-    "#5b5f97",
-    "#44aa99",
-    "#cc6677",
-    "#7b7fd4",
-    "#8b8f96",
-    "#5aa469",
-)
-UNITS = {
-    "generations": "generations",
-    "generated_tokens": "tokens generated",
-    "generated_tokens_per_adapter": "tokens generated, per adapter",
-    "trained_tokens": "tokens trained on",
-    "trained_tokens_per_adapter": "tokens trained on, per adapter",
-    "optimizer_steps": "optimizer steps",
-    "seconds": "seconds",
-}
-CURVES = {
-    "propose.valid_share": "valid proposals (share)",
-    "solve.rate": "solve rate (share)",
-    "program.stripped_depth": "depth of syntax trees, stripped",
-    "program.stripped_lines": "lines, stripped",
-    "program.stripped_cyclomatic": "cyclomatic complexity, stripped",
-    "coverage.cells": "cells of problem space so far",
-    "coverage.novelty": "novelty by compression (share)",
-    "propose.entropy": "entropy of proposals (nats per token)",
-    "solve.entropy": "entropy of answers (nats per token)",
-    "propose.completion_tokens": "length of proposals (tokens)",
-    "solve.completion_tokens": "length of answers (tokens)",
-    "reward.zero_variance_share (students)": "students' groups of equal rewards (share)",
-    "calibration.squared_error": "squared error of expected solve rates",
-    "pair.adapter_distance (students)": "distance of students' delta W",
-    "disagreement": "students' disagreement on the probe (share)",
-}
 Row = Mapping[str, Any]
 
 
@@ -163,5 +126,59 @@ def forest(differences: pa.Table, alpha: float) -> Plate:
     caption = (
         f"First minus second arm, paired by seed; bars are {100 * (1 - alpha):.0f} % t intervals over seeds (none for one seed). "
         "The diamond is the confirmatory comparison. Grey: true differences that this many seeds would probably have missed."
+    )
+    return Plate(plate.name, question, caption, plate.tables, figure)
+
+
+def leak(curves: Mapping[str, Mapping[float, tuple[Sequence[float], Sequence[float]]]], what: str, alpha: float) -> Plate:
+    """Skill and validity against the share of wrong verdicts that pass: by name and leak, the seeds' values of both."""
+    question = "What does a leaking judge do?"
+    plate = Plate("leak", question, "No run is finished yet.", ("scores", "metrics"))
+    if not any(curves.values()):
+        return plate
+    figure, axes = canvas(question, columns=2)
+    counts = []
+    for name, colour in colours(list(curves)).items():
+        for place, ax in enumerate(axes):
+            found = {at: over_seeds(values[place], alpha) for at, values in sorted(curves[name].items()) if values[place]}
+            x, mean = np.array(list(found)), np.array([100 * one.mean for one in found.values()])
+            reach = [100 * (one.stderr or 0.0) for one in found.values()]
+            ax.errorbar(x, mean, reach, color=colour, marker="o", markersize=3, linewidth=1.3, capsize=2, label=name)
+        counts.append(f"{name} {', '.join(str(len(values[0])) for _, values in sorted(curves[name].items()))}")
+    label(axes[0], f"{what} (%)", "leak")
+    label(axes[1], "valid proposals (%)", "leak")
+    legend(axes[0], 3)
+    caption = (
+        "Leak: the share of wrong verdicts that pass. Left: scores at the end of the runs, judged without it. "
+        "Right: truly valid proposals over the last third. "
+        f"Means over seeds ±1 standard error. n = seeds at each leak: {'; '.join(counts)}."
+    )
+    return Plate(plate.name, question, caption, plate.tables, figure)
+
+
+def clones(pairs: Sequence[Row], alpha: float) -> Plate:
+    """The score of a child minus that of its clone, by age: every pair, and the mean with its interval."""
+    question = "Is a child worth more than a copy of its parent?"
+    plate = Plate("clones", question, "No pair has scores.", ("pairs",))
+    known = [row for row in pairs if row["difference"] is not None]
+    if not known:
+        return plate
+    figure, (ax,) = canvas(question)
+    lines = defaultdict(list)
+    for row in known:
+        lines[row["run"], row["generation"], row["member"]].append((row["age"], 100 * row["difference"]))
+    for line in lines.values():
+        ax.plot(*zip(*sorted(line), strict=True), color=MUTED, linewidth=0.7, marker="o", markersize=2)
+    ages = sorted({row["age"] for row in known})
+    found = [over_seeds([row["difference"] for row in known if row["age"] == age], alpha) for age in ages]
+    reach = [100 * (one.mean - one.low) if one.low is not None else 0.0 for one in found]
+    ax.errorbar(
+        ages, [100 * one.mean for one in found], reach, color=COLOURS[0], marker="D", markersize=4, linewidth=1.3, capsize=2
+    )
+    ax.axhline(0, color=INK, linewidth=0.8)
+    label(ax, "child minus clone (points)", "generations since birth")
+    caption = (
+        f"Grey: pairs. Blue: mean over pairs with its {100 * (1 - alpha):.0f} % t interval (none for one pair). "
+        f"n = pairs at each age: {', '.join(str(one.n) for one in found)}."
     )
     return Plate(plate.name, question, caption, plate.tables, figure)

@@ -5,7 +5,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stages.core.statistics.estimates import only, series
-from stages.figures.plates import INK, MUTED, ROLE, Plate, canvas, curve, label, legend, note
+from stages.figures.panels import INK, MUTED, ROLE
+from stages.figures.plates import Plate, canvas, curve, label, legend, note
 
 
 def novelty(metrics: pa.Table) -> Plate:

@@ -14,22 +14,8 @@ import pyarrow.compute as pc
 from matplotlib.lines import Line2D
 
 from stages.core.statistics.estimates import estimate, only, series
-from stages.figures.plates import (
-    DASHES,
-    INK,
-    KIND,
-    MANY,
-    MUTED,
-    ROLE,
-    SMALL,
-    Plate,
-    canvas,
-    curve,
-    end_labels,
-    label,
-    legend,
-    note,
-)
+from stages.figures.panels import DASHES, INK, KIND, MANY, MUTED, ROLE, SMALL
+from stages.figures.plates import Plate, canvas, curve, end_labels, label, legend, note
 
 ROLES = ("teacher", "student")
 BARS = "Bands are ±1 standard error"
@@ -178,25 +164,39 @@ def benchmark(scores: pa.Table) -> Plate:
     scores = only(scores, group="all")
     if not scores.num_rows:
         return plate
-    figure, (ax,) = canvas(plate.question, height=3.1)
+    sets = _problem_sets(scores)
+    figure, axes = canvas(plate.question, len(sets), 1, 0.7 + 2.4 * len(sets))
     measures = sorted(set(scores["measure"].to_pylist()), key=lambda name: (name != "pass@1 greedy", name))
-    for style, measure in zip(("-", "--", ":", "-."), measures, strict=False):
-        _score_lines(ax, only(scores, measure=measure), style)
-    label(ax, "problems solved (%)", "generations trained")
+    for ax, (suite, problems) in zip(axes, sets, strict=True):
+        own = only(scores, suite=suite, problems=problems)
+        for style, measure in zip(DASHES_OF, measures, strict=False):
+            _score_lines(ax, only(own, measure=measure), style)
+        label(ax, f"{suite}: solved of {problems:,} (%)", "generations trained")
     named = [
         Line2D([], [], color=INK, linestyle=style, label=measure) for style, measure in zip(DASHES_OF, measures, strict=False)
     ]
-    legend(ax, 4, named)
-    suites = ", ".join(sorted(set(scores["suite"].to_pylist())))
-    counts = sorted(set(scores["problems"].to_pylist()))
+    legend(axes[0], 4, named)
+    counts = ", ".join(f"{problems:,} ({suite})" for suite, problems in sets)
     caption = (
-        f"Suite {suites}: problems that no generation trains on, scored with the members as trained. Bars are ±1 standard error "
-        f"over problems; n = {', '.join(f'{count:,}' for count in counts)} problems. Members share the problems, so that "
-        "differences between them are surer than the bars suggest."
+        f"Problems that no generation trains on, scored with the members as trained. Bars are ±1 standard error over problems; "
+        f"n = {counts}. Members share the problems of a panel, so that differences between them are surer than the bars suggest."
     )
     return Plate(plate.name, plate.question, caption, plate.tables, figure)
 
 
+def _problem_sets(scores: pa.Table) -> list[tuple[str, int]]:
+    """Suites and numbers of problems: scores compare only within one of them. Those scored at most points of training come first.
+
+    A set that was scored at one point only shows no change, and is left out beside one that does.
+    """
+    points: dict[tuple[str, int], set[int]] = {}
+    for suite, problems, trained in zip(*(scores[name].to_pylist() for name in ("suite", "problems", "trained")), strict=True):
+        points.setdefault((suite, problems), set()).add(trained)
+    ordered = sorted(points, key=lambda one: (-len(points[one]), -one[1], one[0]))
+    return ([one for one in ordered if len(points[one]) > 1] or ordered)[:PANELS]
+
+
+PANELS = 3
 DASHES_OF = ("-", "--", ":", "-.")
 
 

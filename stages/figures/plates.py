@@ -1,15 +1,14 @@
 """The style of every figure: one colour for teachers, one for students, one per kind; axes with units; a caption that states n.
 
-Figures are drawn 4.6 inches wide with letters that stay readable when a phone shows them at that width. Colours are Okabe and
-Ito's, distinct to colour-blind eyes; lines differ in markers or dashes as well. In an SVG made for a page each colour becomes
-a CSS variable, so that the page's dark theme can change it.
+Figures are drawn 4.6 inches wide with letters that stay readable when a phone shows them at that width. Colours and dashes are
+those of `panels.py`. In an SVG made for a page each colour becomes a CSS variable.
 """
 
 import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -17,57 +16,22 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from stages.core.statistics.estimates import Series
-
-INK, MUTED, GRID = "#24292f", "#6b7480", "#d5dbe1"
-ROLE = {"teacher": "#d55e00", "student": "#0072b2", "both": "#5b5f97"}
-KIND = {"deduction": "#009e73", "abduction": "#b0569a", "induction": "#96700a"}
-MARK = {"teacher": "o", "student": "s", "deduction": "o", "abduction": "s", "induction": "^"}
-DASHES = {"teacher": "-", "student": "--", "deduction": "-", "abduction": "--", "induction": "-."}
-SERIES = ("#7b7fd4", "#88ccee", "#44aa99", "#999933", "#ddcc77", "#cc6677", "#b04a7a", "#8b8f96", "#c9a0dc", "#5aa469")
-VARIABLES = {
-    INK: "ink", MUTED: "muted", GRID: "grid",
-    ROLE["teacher"]: "teacher", ROLE["student"]: "student", ROLE["both"]: "both",
-    **{colour: kind for kind, colour in KIND.items()},
-}  # fmt: skip
-WIDTH, TITLE, TEXT, SMALL = 4.6, 11.5, 9.5, 8.5
-MANY = 40  # generations; beyond, markers would touch
-
-
-Drawn = Literal["line", "bars", "points", "cells"]
-
-
-@dataclass(frozen=True)
-class Line:
-    """The numbers behind one line (or row of bars, points or cells) of a figure, in the units of its axes.
-
-    `error` and `n` are empty, or as long as `y`. NaN: no value, or no error known. `broken`: not drawn over missing generations.
-    """
-
-    name: str
-    colour: str
-    dashes: str
-    drawn: Drawn
-    x: tuple[float | str, ...]
-    y: tuple[float, ...]
-    error: tuple[float, ...] = ()
-    n: tuple[int, ...] = ()
-    broken: bool = False
-
-
-@dataclass(frozen=True)
-class Panel:
-    """The numbers of one pair of axes, with the axes' labels. `limits` of the values, if the figure sets both."""
-
-    x: str
-    y: str
-    title: str
-    lines: tuple[Line, ...]
-    limits: tuple[float, float] | None = None
-
-    @property
-    def curves(self) -> bool:
-        """Whether it consists of lines over numbers, so that hovering and zooming help."""
-        return all(line.drawn == "line" for line in self.lines) and any(len(line.x) > 1 for line in self.lines)
+from stages.figures.panels import (
+    DASHES,
+    GRID,
+    INK,
+    MANY,
+    MARK,
+    MUTED,
+    SMALL,
+    TEXT,
+    TITLE,
+    VARIABLES,
+    WIDTH,
+    Drawn,
+    Line,
+    Panel,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

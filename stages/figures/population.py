@@ -1,6 +1,6 @@
 """Figures of the population: ratings, matches, descent, and the performance of offspring."""
 
-from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,66 +9,35 @@ import pyarrow.compute as pc
 from matplotlib.colors import Normalize
 
 from stages.core.statistics.estimates import Estimate, estimate, only, series
-from stages.figures.plates import GRID, INK, MUTED, ROLE, SMALL, Plate, canvas, curve, end_labels, label, legend, note
+from stages.figures import outlines
+from stages.figures.family import QUESTION, Birth, family_of
+from stages.figures.panels import GRID, INK, MUTED, ROLE, SMALL, Panel, ends
+from stages.figures.plates import Plate, canvas, curve, end_labels, label, legend, note
 
-SHOWN = 12  # newest members per role in the heat map; with more, rating curves name only living members
-CROWD = 20  # births; with more, the tree names only long-lived members and no operators (they are in the table of offspring)
-STYLES = ("-", "--", "-.", ":")
+SHOWN = 12  # newest members per role in the heat map
 
 
 def rating_curves(ratings: pa.Table) -> Plate:
     """Rating of each member with its uncertainty."""
-    plate = Plate("ratings", "Who is getting stronger?", "No match has been rated yet.", ("ratings",))
-    roles = [role for role in ROLE if role in set(ratings["role"].to_pylist())]
-    if not roles:
+    outline = outlines.ratings(ratings)
+    plate = Plate(outline.name, outline.question, outline.caption, outline.tables)
+    if not outline.panels:
         return plate
-    figure, axes = canvas(plate.question, len(roles), 1, 0.6 + 1.9 * len(roles))
-    for ax, role in zip(axes, roles, strict=True):
-        _rating_lines(ax, _latest(only(ratings, role=role)), ROLE[role])
-        label(ax, "rating (mu)", panel=f"{role}s" if role != "both" else "single agent")
+    figure, axes = canvas(plate.question, len(outline.panels), 1, 0.6 + 1.9 * len(outline.panels))
+    for ax, panel in zip(axes, outline.panels, strict=True):
+        _rating_lines(ax, panel)
+        label(ax, panel.y, panel=panel.title)
     axes[0].sharex(axes[-1])
-    members = len(set(ratings["member_id"].to_pylist()))
-    caption = (
-        f"TrueSkill rating of each member after each generation; bands are ±1 sigma of the belief (no sampling error). "
-        f"n = {members} members, {pc.sum(pc.is_valid(ratings['match_id'])).as_py() or 0} rated sides of matches. Teachers and "
-        "students play a zero-sum game: both cannot rise. A single agent's rating is constant."
-    )
-    return Plate(plate.name, plate.question, caption, plate.tables, figure)
+    return replace(plate, figure=figure)
 
 
-def member_curve(rows: Sequence[Mapping[str, Any]]) -> Plate:
-    """Rating of one member, from its RATINGS rows with their generations."""
-    latest = {row["generation"]: dict(row) for row in rows}
-    kept = [latest[generation] for generation in sorted(latest)]
-    plate = Plate("member-rating", f"How does {kept[-1]['member_id']} stand?", "", ("ratings",))
-    figure, (ax,) = canvas(plate.question)
-    _rating_lines(ax, {kept[-1]["member_id"]: kept}, ROLE[kept[-1]["role"]])
-    label(ax, "rating (mu)")
-    caption = (
-        f"TrueSkill rating after each generation; the band is ±1 sigma of the belief. n = {len(kept)} generations, "
-        f"{sum(row['match_id'] is not None for row in rows)} matches."
-    )
-    return Plate(plate.name, plate.question, caption, plate.tables, figure)
-
-
-def _latest(ratings: pa.Table) -> dict[str, list[dict[str, Any]]]:
-    """Each member's last row of every generation, in order."""
-    found: dict[str, dict[int, dict[str, Any]]] = {}
-    for row in ratings.select(["generation", "member_id", "mu", "sigma", "fitness"]).to_pylist():
-        found.setdefault(row["member_id"], {})[row["generation"]] = row
-    return {member: [rows[generation] for generation in sorted(rows)] for member, rows in found.items()}
-
-
-def _rating_lines(ax: Any, members: Mapping[str, list[dict[str, Any]]], colour: str) -> None:
-    ends = []
-    for number, (member, rows) in enumerate(members.items()):
-        x, mu, sigma = (np.array([row[name] for row in rows]) for name in ("generation", "mu", "sigma"))
-        ax.fill_between(x, mu - sigma, mu + sigma, color=colour, alpha=0.08, linewidth=0)
-        ax.plot(x, mu, color=colour, linewidth=1.3, linestyle=STYLES[number % len(STYLES)], marker="o" if len(x) == 1 else "")
-        note(ax, member, colour, x, mu, sigma, dashes=STYLES[number % len(STYLES)])
-        ends.append((float(x[-1]), float(mu[-1]), member))
-    last = max(end for end, _, _ in ends)
-    end_labels(ax, [end for end in ends if len(members) <= SHOWN or end[0] == last], colour)
+def _rating_lines(ax: Any, panel: Panel) -> None:
+    for line in panel.lines:
+        x, mu, sigma = (np.array(values) for values in (line.x, line.y, line.error))
+        ax.fill_between(x, mu - sigma, mu + sigma, color=line.colour, alpha=0.08, linewidth=0)
+        ax.plot(x, mu, color=line.colour, linewidth=1.3, linestyle=line.dashes, marker="o" if len(x) == 1 else "")
+        note(ax, line.name, line.colour, x, mu, sigma, dashes=line.dashes)
+    end_labels(ax, ends(panel), panel.lines[0].colour)
     ax.margins(x=0.08)
 
 
@@ -108,7 +77,7 @@ def heat_map(matches: pa.Table, grades: pa.Table) -> Plate:
 
 def _newest(members: pa.ChunkedArray) -> list[str]:
     found = [member for member in pc.unique(members).to_pylist() if member]
-    return sorted(found, key=lambda member: int(member.lstrip("tsa") or 0))[-SHOWN:]
+    return sorted(found, key=lambda member: int(member[1:]) if member[1:].isdecimal() else 0)[-SHOWN:]
 
 
 def _cell(ax: Any, row: int, column: int, found: Estimate, shade: float, columns: int) -> None:
@@ -161,81 +130,39 @@ def calibration(ratings: pa.Table) -> Plate:
 
 def family_tree(ratings: pa.Table, offspring: pa.Table) -> Plate:
     """Members as lines in their slots, births as arrows from the parents."""
-    plate = Plate("family", "How are members related?", "No generation has been rated yet.", ("ratings", "offspring"))
-    if not ratings.num_rows:
+    family = family_of(ratings, offspring)
+    plate = Plate("family", QUESTION, "No generation has been rated yet.", ("ratings", "offspring"))
+    if family is None:
         return plate
-    births = offspring.to_pylist()
-    slots = _slots(ratings, births)
-    lives = {member: (rows[0]["generation"], rows[-1]["generation"]) for member, rows in _latest(ratings).items()}
-    roles = dict(zip(ratings["member_id"].to_pylist(), ratings["role"].to_pylist(), strict=True))
-    figure, (ax,) = canvas(plate.question, height=1.0 + 0.42 * (max(slots.values()) + 1))
-    span = 1 + max(last for _, last in lives.values()) - min(first for first, _ in lives.values())
-    crowded = len(births) > CROWD
-    for member, (first, last) in lives.items():
-        ax.barh(slots[member], last - first + 1, 0.5, first - 0.5, color=ROLE[roles[member]], alpha=0.4, linewidth=0)
-        if not crowded or last - first + 1 > 0.05 * span:
-            ax.text(first - 0.5 + 0.022 * span, slots[member], member, fontsize=SMALL, color=INK, va="center")
-    for birth in births:
-        _birth(ax, birth, slots, 0.022 * span, not crowded)
+    figure, (ax,) = canvas(plate.question, height=1.0 + 0.42 * family.rows)
+    for life in family.lives:
+        ax.barh(life.slot, life.last - life.first + 1, 0.5, life.first - 0.5, color=ROLE[life.role], alpha=0.4, linewidth=0)
+        if life.named:
+            ax.text(life.first - 0.5 + family.shift, life.slot, life.member, fontsize=SMALL, color=INK, va="center")
+    for birth in family.births:
+        _birth(ax, birth, family.shift)
     ax.set_yticks([])
-    ax.set_ylim(max(slots.values()) + 0.5, -0.8)
+    ax.set_ylim(family.rows - 0.5, -0.8)
     ax.grid(axis="x", color=GRID)
     ax.spines["left"].set_visible(False)
     label(ax, "", "generation")
-    crossovers = sum(birth["operator_kind"] == "crossover" for birth in births)
-    caption = (
-        "Each row is a slot of the population, teachers (orange) above students (blue). A child takes the slot of the member "
-        "that it replaces; arrows come from its parents"
-        f"{'' if crowded else ' and carry the operator (M mutation, X crossover)'}. "
-        f"n = {len(lives)} members, mutations: {len(births) - crossovers}, crossovers: {crossovers}. Nothing is sampled here."
-    )
-    return Plate(plate.name, plate.question, caption, plate.tables, figure, _members(lives, roles, births))
+    return replace(plate, caption=family.caption, figure=figure, listing=family.listing)
 
 
-def _members(
-    lives: Mapping[str, tuple[int, int]], roles: Mapping[str, str], births: Sequence[Mapping[str, Any]]
-) -> tuple[tuple[str, ...], ...]:
-    """The family as a table: each member with the generations that it played in, its parents and the operator."""
-    born = {birth["member_id"]: birth for birth in births}
-    rows = [("member", "role", "first generation", "last generation", "parents", "operator")]
-    for member, (first, last) in lives.items():
-        birth = born.get(member)
-        descent = ("–", "start") if birth is None else (", ".join(birth["parents"]), _operator(birth))
-        rows.append((member, roles[member], str(first), str(last), *descent))
-    return tuple(rows)
-
-
-def _operator(birth: Mapping[str, Any]) -> str:
-    """The name of the operator; of a user's own, `path/to/file.py:function`, without the folders."""
-    return str(birth["operator"]).rpartition("/")[2]
-
-
-def _slots(ratings: pa.Table, births: list[dict[str, Any]]) -> dict[str, int]:
-    """The row of each member: its place in the first generation, or that of the member it replaced."""
-    first = only(ratings, generation=pc.min(ratings["generation"]).as_py())
-    slots = {member: place for place, member in enumerate(dict.fromkeys(first["member_id"].to_pylist()))}
-    for birth in births:
-        slots.setdefault(birth["member_id"], slots.get(birth["replaces"], len(slots)))
-    for member in dict.fromkeys(ratings["member_id"].to_pylist()):
-        slots.setdefault(member, max(slots.values()) + 1)
-    return slots
-
-
-def _birth(ax: Any, birth: dict[str, Any], slots: Mapping[str, int], shift: float, named: bool) -> None:
-    x, y = birth["generation"] + 0.5, slots[birth["member_id"]]
-    ax.plot([x, x], [y - 0.34, y + 0.34], color=INK, linewidth=1.2)
-    for parent in birth["parents"]:
-        if parent in slots:
-            look = {"arrowstyle": "-|>", "color": INK, "linewidth": 0.9, "shrinkA": 1, "shrinkB": 1, "mutation_scale": 7}
-            ax.annotate("", xy=(x, y), xytext=(x - shift, slots[parent]), arrowprops=look)
-    if named:
-        ax.text(x + 0.3 * shift, y - 0.29, _operator(birth)[:12], fontsize=SMALL - 1, color=INK, va="bottom")
+def _birth(ax: Any, birth: Birth, shift: float) -> None:
+    ax.plot([birth.x, birth.x], [birth.slot - 0.34, birth.slot + 0.34], color=INK, linewidth=1.2)
+    for parent in birth.parents:
+        look = {"arrowstyle": "-|>", "color": INK, "linewidth": 0.9, "shrinkA": 1, "shrinkB": 1, "mutation_scale": 7}
+        ax.annotate("", xy=(birth.x, birth.slot), xytext=(birth.x - shift, parent), arrowprops=look)
+    if birth.text:
+        ax.text(birth.x + 0.3 * shift, birth.slot - 0.29, birth.text, fontsize=SMALL - 1, color=INK, va="bottom")
 
 
 def recovery(samples: pa.Table, offspring: pa.Table) -> Plate:
     """Rewards of offspring compared with the rest of their role, by age."""
     plate = Plate("recovery", "How do offspring fare after birth?", "No offspring has played yet.", ("samples", "offspring"))
-    births = [row for row in offspring.to_pylist() if row["member_id"] in set(samples["member_id"].to_pylist())]
+    played = set(pc.unique(samples["member_id"]).to_pylist())
+    births = [row for row in offspring.to_pylist() if row["member_id"] in played]
     if not births:
         return plate
     figure, (ax,) = canvas(plate.question, height=3.0)

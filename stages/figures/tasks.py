@@ -1,6 +1,7 @@
 """Figures of the tasks and of the machine: what teachers write, the sandbox's verdicts, and where the time goes."""
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -8,7 +9,8 @@ import pyarrow.compute as pc
 
 from stages.core.judging.shapes import cell
 from stages.core.statistics.estimates import only, series
-from stages.figures.plates import INK, KIND, ROLE, SERIES, Plate, canvas, curve, label, legend, note
+from stages.figures.panels import INK, KIND, MANY, ROLE, SERIES
+from stages.figures.plates import Plate, canvas, curve, label, legend, note
 
 REASONS = 7  # the most frequent ones; others are drawn together
 MEASURES = {
@@ -54,7 +56,7 @@ def reasons(tasks: pa.Table) -> Plate:
     counted = Counter(zip(refused["generation"].to_pylist(), named, strict=True))
     for colour, status in zip(SERIES, [*frequent, *(["others"] if "others" in named else [])], strict=False):
         share = np.array([100 * counted[generation, status] / totals[generation] for generation in generations.tolist()])
-        ax.bar(generations, share, 0.85, bottom=bottom, color=colour, label=status)
+        _stacked(ax, generations, share, bottom, colour, status)
         note(ax, status, colour, generations, share, n=[totals[generation] for generation in generations.tolist()], drawn="bars")
         bottom += share
     label(ax, "proposals (%)")
@@ -64,6 +66,18 @@ def reasons(tasks: pa.Table) -> Plate:
         f"error; n = {refused.num_rows:,} refused of {tasks.num_rows:,}."
     )
     return Plate(plate.name, plate.question, caption, plate.tables, figure)
+
+
+def _stacked(ax: Any, generations: np.ndarray, height: np.ndarray, bottom: np.ndarray, colour: str, name: str) -> None:
+    """Bars on those below them; of many generations one area in steps, since thousands of bars take seconds to draw."""
+    if len(generations) <= MANY:
+        ax.bar(generations, height, 0.85, bottom=bottom, color=colour, label=name)
+        return
+    every = np.arange(generations[0], generations[-1] + 1)
+    low, high = np.zeros(len(every)), np.zeros(len(every))  # nothing where a generation is missing
+    places = generations - generations[0]
+    low[places], high[places] = bottom, bottom + height
+    ax.fill_between(every, low, high, step="mid", color=colour, linewidth=0, label=name)
 
 
 def program_complexity(tasks: pa.Table) -> Plate:
@@ -154,7 +168,7 @@ def seconds(clock: pa.Table) -> Plate:
     spent = {(row["generation"], row["stage"]): row["seconds"] for row in clock.to_pylist()}
     for colour, stage in zip(SERIES, stages, strict=False):
         height = np.array([spent.get((generation, stage), 0.0) for generation in generations.tolist()])
-        ax.bar(generations, height, 0.85, bottom=bottom, color=colour, label=stage)
+        _stacked(ax, generations, height, bottom, colour, stage)
         note(ax, stage, colour, generations, height, drawn="bars")
         bottom += height
     label(ax, "seconds")

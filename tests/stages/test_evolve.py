@@ -207,3 +207,22 @@ def test_bad_input_names_both_sides():
 
 
 # ---- sixty generations --------------------------------------------------------------------------------------------------------
+
+
+def test_an_event_with_copies_differs_from_the_event_in_the_childrens_weights_only():
+    population = role("t", *range(20, 28)) + role("s", *range(28, 20, -1))
+    usual = EvolutionPolicy(child_rating="inherit")
+    rows, children = event(population, usual)
+    again, copies = event(population, EvolutionPolicy(child_rating="inherit", copies_at=(9,)))
+    varying = {"operator", "parameters", "adapter_sha256", "relative_change", "cosine", "note"}
+    kept = [{key: value for key, value in row.items() if key not in varying} for row in rows]
+    assert [{key: value for key, value in row.items() if key not in varying} for row in again] == kept
+    parents = adapters(population)
+    for row, made in zip(rows, again, strict=True):
+        assert (made["operator"], made["note"]) == ("C1", f"copy instead of {row['operator']}")
+        assert made["relative_change"] == 0.0
+        parent = parents[made["parent_adapter_ids"][0]].weights
+        assert all(np.array_equal(copies[made["adapter_id"]].weights[name], parent[name]) for name in parent)
+    assert {row["operator_kind"] for row in rows} == {"mutation", "crossover"}
+    other, _ = event(population, EvolutionPolicy(child_rating="inherit", copies_at=(19,)))
+    assert other == rows and children.keys() == copies.keys()

@@ -6,7 +6,7 @@ import pytest
 from stages.core import tables
 from stages.core.earlier_tasks import SeenTasks, StoredTasks
 from stages.core.method.proposing import ProposalPlan
-from stages.core.method.rewards import Event, azr, populora
+from stages.core.method.rewards import Event, azr, form, populora
 from stages.core.prompts.styles import Kind
 from stages.grade import grade
 from stages.propose import propose
@@ -169,3 +169,22 @@ def test_teachers_are_paid_for_tasks_that_are_hard_but_solved(
 ) -> None:
     event = Event("teacher", Kind.DEDUCTION, status, rate)
     assert (populora(event), azr(event)) == (expected, by_azr)
+
+
+@pytest.mark.parametrize(
+    ("role", "status", "rate", "expected"),
+    [
+        ("student", "correct", None, 1.0),
+        ("student", "wrong", None, 1.0),
+        ("student", "timeout", None, 1.0),
+        ("student", "format", None, -1.0),
+        ("teacher", "valid", 0.0, 1.0),
+        ("teacher", "gated", None, 1.0),
+        ("teacher", "error", None, 1.0),
+        ("teacher", "unparsed", None, -1.0),
+    ],
+)
+def test_form_alone_pays_for_what_can_be_read_whatever_its_verdict(
+    role: str, status: str, rate: float | None, expected: float
+) -> None:
+    assert form(Event(role, Kind.ABDUCTION, status, rate)) == expected

@@ -111,6 +111,23 @@ def dr_grpo(
     return Advantages(baseline_S, rewards - baseline_S, rewards - baseline_S)
 
 
+def positive_only(
+    rewards_S: Sequence[float] | np.ndarray,
+    group_ids: Sequence[str],
+    kinds: Sequence[str],
+    roles: Sequence[str],
+    lengths_S: Sequence[int] | np.ndarray,
+) -> Advantages:
+    """Supervised training on the accepted rollouts: advantage = 1 for a reward above 0, and 0 for every other; no baseline.
+
+    With PopuLoRA's reward, a student's correct answers are accepted, as in expert iteration and STaR (Zelikman et al. 2022). With
+    one step a generation the ratio to the sampling policy is 1, so the gradient is that of the accepted tokens' negative
+    log-likelihood, divided by all tokens of the adapter. `centred` is the advantage: every accepted answer moves the adapter.
+    """
+    accepted_S = (np.asarray(rewards_S, np.float64) > 0).astype(np.float64)
+    return Advantages(np.asarray(rewards_S, np.float64) - accepted_S, accepted_S, accepted_S)
+
+
 def whiten(values_S: np.ndarray, lengths_S: np.ndarray, shift: bool) -> np.ndarray:
     """Return (value - mean) / sqrt(var + 1e-8) over response tokens: each sample is weighted by its number of tokens.
 

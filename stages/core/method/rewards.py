@@ -51,4 +51,13 @@ def azr(event: Event) -> float:
     return populora(event)
 
 
-RULES: dict[str, Rule] = {"populora": populora, "azr": azr}
+def form(event: Event) -> float:
+    """Return a placebo's reward: 1 for what can be read, whatever its verdict, and -1 for what cannot, as an unreadable answer.
+
+    A student can learn to stop and to keep the form from it, and nothing else: what a run gains beyond it is skill. The same rule
+    pays a teacher.
+    """
+    return -1.0 if event.status in ("format", "unparsed") else 1.0
+
+
+RULES: dict[str, Rule] = {"populora": populora, "azr": azr, "form": form}

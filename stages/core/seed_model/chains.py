@@ -54,6 +54,11 @@ def draw_chain(draw: ScalarDraws, depth: int, num_inputs: int) -> Chain:
             return found
 
 
+def depth_of(source: str) -> int:
+    """The depth of a program that `draw_chain` wrote: its lines between the signature and the return."""
+    return source.count("\n") - 1
+
+
 class _Attempt:
     """One chain under construction: its variables, and their values on each of its inputs."""
 

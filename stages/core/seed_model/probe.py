@@ -90,6 +90,6 @@ def with_program_keys(table: pa.Table, keys: Sequence[str | None]) -> pa.Table:
 
 def probe_keys(*tables: pa.Table) -> ProgramKeys:
     """What pretraining must keep away from. Syntax keys are computed anew: the column may hold the sandbox's."""
-    programs = [program for table in tables for program in table["program"].to_pylist()]
+    programs = {program for table in tables for program in table["program"].to_pylist()}
     behaviours = [behaviour for table in tables for behaviour in table["behaviour"].to_pylist()]
     return ProgramKeys(frozenset(map(program_key, programs)), frozenset(behaviours))

@@ -16,7 +16,8 @@ from stages.core.prompts.compact import INPUT, OUTPUT
 from stages.core.prompts.styles import Kind, Triplet
 from stages.core.prompts.trace import MARKERS, TracePrompts
 from stages.core.seed_model import seed_tokenizer
-from stages.core.seed_model.chains import Chain, draw_chain
+from stages.core.seed_model.chains import Chain
+from stages.core.seed_model.fresh_chains import FreshChains
 from stages.core.seed_model.pretraining_data import (
     FORMS,
     NUM_INPUTS,
@@ -28,7 +29,7 @@ from stages.core.seed_model.pretraining_data import (
     packed,
 )
 from stages.core.seed_model.program_grammar import ScalarDraws
-from stages.core.seed_model.programs import Behaviours, ProgramKeys, program_key
+from stages.core.seed_model.programs import ProgramKeys
 
 SPAN = 512
 """Largest position in training: what the window of a deep task and its trace needs."""
@@ -64,20 +65,17 @@ class ReasoningSource:
 
     def __init__(self, seed: tuple[int, ...], held_out: ProgramKeys, mix: ReasoningMix) -> None:
         self.draw = ScalarDraws(np.random.default_rng(seed))
-        self.skipped = 0
-        self._held_out, self._mix = held_out, mix
-        self._behaviours = Behaviours()
+        self._chains, self._mix = FreshChains(held_out), mix
         self._style = TracePrompts()
+
+    @property
+    def skipped(self) -> int:
+        """Programs that were drawn again because they are held out."""
+        return self._chains.skipped
 
     def chain(self, num_inputs: int, depth: int = 0) -> Chain:
         """A chain that is not held out, neither by syntax nor by behaviour; `depth` 0 draws it from the mix."""
-        wanted = depth or 1 + self.draw.weighted(self._mix.depths)
-        while True:
-            drawn = draw_chain(self.draw, wanted, num_inputs)
-            same = self._behaviours.key(drawn.source, drawn.signature) in self._held_out.behaviour
-            if not same and program_key(drawn.source) not in self._held_out.syntax:
-                return drawn
-            self.skipped += 1
+        return self._chains.draw(self.draw, depth or 1 + self.draw.weighted(self._mix.depths), num_inputs)
 
     def text(self, form: str) -> tuple[str, str]:
         """Prompt and answer."""

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from stages.core import tables
 from stages.core.judging.shapes import COUNTS, STRIPPED
+from stages.core.method.leak import NO_VALUE
 from stages.core.method.top_up import fresh
 
 TASKS = ["task_id", "match_id", "teacher_id", "kind", "status", "gate", "duplicate", "program", "program_key"]
@@ -35,6 +36,7 @@ MADE_FROM: Mapping[str, Mapping[str, Sequence[str]]] = _WHOLE | {
     },
 }
 """Each condensed table: the tables of a generation that it is made from, and which of their columns."""
+_EMPTY = {name: schema.empty_table() for name, schema in tables.GENERATION_TABLES.items()}
 
 
 def sources(names: Iterable[str]) -> dict[str, set[str]]:
@@ -48,14 +50,20 @@ def sources(names: Iterable[str]) -> dict[str, set[str]]:
 
 def condense(generation: int, found: Mapping[str, pa.Table], names: Iterable[str] = tuple(MADE_FROM)) -> Tables:
     """Return condensed tables of one generation, from its readable tables (the others give no rows)."""
-    full = {name: found.get(name, schema.empty_table()) for name, schema in tables.GENERATION_TABLES.items()}
+    full = {**_EMPTY, **found}
     make: Mapping[str, Callable[[], pa.Table]] = {
         "tasks": lambda: _tasks(full["tasks"], full["proposals"]),
-        "grades": lambda: (fresh(full["grades"], full["tasks"]) if "tasks" in found else full["grades"]).select(GRADES),
+        "grades": lambda: _grades(full["grades"], full["tasks"] if "tasks" in found else None),
         "samples": lambda: full["samples"].select(SAMPLES),
         "completions": lambda: completions(full["proposals"], full["rollouts"]),
     }
     return {name: numbered(make[name]() if name in make else full[name], generation) for name in names}
+
+
+def _grades(grades: pa.Table, tasks: pa.Table | None) -> pa.Table:
+    """Return grades of the generation's own tasks, without those of answers to invalid tasks that a leak let through."""
+    own = grades if tasks is None else fresh(grades, tasks)
+    return own.filter(pc.not_equal(own["status"], NO_VALUE)).select(GRADES)
 
 
 def numbered(table: pa.Table, generation: int) -> pa.Table:
@@ -78,8 +86,9 @@ def _tasks(tasks: pa.Table, proposals: pa.Table) -> pa.Table:
 
 
 def completions(proposals: pa.Table, rollouts: pa.Table) -> pa.Table:
-    """Length, surprise and truncation of every completion of a generation."""
-    teachers = _completions(proposals, "teacher", "teacher_id", "group_id")
+    """Length, surprise and truncation of every completion of a generation. What the generator drew has no tokens and is none."""
+    written = proposals.filter(pc.greater(pc.list_value_length(proposals["completion_ids"]), 0))
+    teachers = _completions(written, "teacher", "teacher_id", "group_id")
     return pa.concat_tables([teachers, _completions(rollouts, "student", "student_id", "task_id")])
 
 

@@ -13,7 +13,8 @@ def use_cpu(threads: int) -> None:
     """Set torch's threads. With glibc, also keep the memory that torch frees for its next tensors.
 
     Each pass frees and allocates the same activations. By default large blocks return to the kernel and come back as new pages,
-    which takes a third of an update's time on a virtual machine. The process keeps its peak size.
+    which takes a third of an update's time on a virtual machine. The process keeps its peak size until
+    `flows.execution.freed_memory` gives back what a stage has freed.
     """
     torch.set_num_threads(threads)
     with suppress(OSError, AttributeError):  # another C library

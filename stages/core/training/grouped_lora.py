@@ -20,7 +20,16 @@ from torch import nn
 
 from stages.core.lora.adapter import Weights
 from stages.core.lora.adapter_files import parameter_shapes
-from stages.core.training.lora_backends import Backend, EqualGroups, add_equal_groups, choose_backend, lora_bmm
+from stages.core.training.lora_backends import (
+    Backend,
+    EqualGroups,
+    Segments,
+    add_equal_groups,
+    add_segments,
+    choose_backend,
+    lora_bmm,
+    lora_loop,
+)
 from stages.core.training.packed_weights import PackedHead, PackedWeight, can_pack
 
 
@@ -89,13 +98,27 @@ class GroupedLoRALinear(nn.Module):
         # fp32 masters are rounded to the activations' type here, as PEFT does on load
         A_NRI, B_NOR = A_NRI.to(x_TI.dtype), B_NOR.to(x_TI.dtype)
         backend = self.backend or choose_backend(x_TI, A_NRI, B_NOR, tokens_N)
-        if backend is not lora_bmm or min(tokens_N) != max(tokens_N):
-            return self._base(x_TI) + self.scale * backend(x_TI, A_NRI, B_NOR, tokens_N)
+        factors = (A_NRI, B_NOR)
+        if backend is lora_bmm and min(tokens_N) == max(tokens_N):
+            return self._equal_groups(x_TI, *factors)
+        if backend is lora_loop:
+            return self._segments(x_TI, *factors, tokens_N)
+        return torch.add(self._base(x_TI), backend(x_TI, *factors, tokens_N), alpha=self.scale)
+
+    def _equal_groups(self, x_TI: torch.Tensor, A_NRI: torch.Tensor, B_NOR: torch.Tensor) -> torch.Tensor:
         if torch.is_grad_enabled():
             fused: torch.Tensor = EqualGroups.apply(x_TI, self.weight, self.bias, A_NRI, B_NOR, self.scale)  # type: ignore[no-untyped-call]
             return fused
         out_TO = self._base(x_TI)
         add_equal_groups(out_TO, x_TI, A_NRI, B_NOR, self.scale)
+        return out_TO
+
+    def _segments(self, x_TI: torch.Tensor, A_NRI: torch.Tensor, B_NOR: torch.Tensor, tokens_N: list[int]) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            fused: torch.Tensor = Segments.apply(x_TI, self.weight, self.bias, A_NRI, B_NOR, tokens_N, self.scale)  # type: ignore[no-untyped-call]
+            return fused
+        out_TO = self._base(x_TI)
+        add_segments(out_TO, x_TI, A_NRI, B_NOR, tokens_N, self.scale)
         return out_TO
 
     def _base(self, x: torch.Tensor) -> torch.Tensor:

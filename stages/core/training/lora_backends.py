@@ -4,7 +4,7 @@ Axes: N adapters · T tokens (flattened rows) · R rank · I inputs · O outputs
 up to rounding. The fastest one depends on device and group sizes: `choose_backend` encodes the measurements.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any
@@ -111,6 +111,56 @@ class EqualGroups(torch.autograd.Function):
             grad_x = grad_TO @ weight_OI
             grad_x.view_as(x_NTI).baddbmm_(grad_NTR, A_NRI)
         return grad_x, None, None, grad_A, grad_B, None
+
+
+def add_segments(
+    out_TO: torch.Tensor, x_TI: torch.Tensor, A_NRI: torch.Tensor, B_NOR: torch.Tensor, tokens_N: Sequence[int], scale: float
+) -> torch.Tensor:
+    """Add scale * B A x to `out_TO` in place, one adapter after the other. Return A x, [T, R]."""
+    hidden_TR = x_TI.new_empty(len(x_TI), A_NRI.shape[1])
+    for n, rows in _segments(tokens_N):
+        torch.mm(x_TI[rows], A_NRI[n].T, out=hidden_TR[rows])
+        out_TO[rows].addmm_(hidden_TR[rows], B_NOR[n].T, alpha=scale)
+    return hidden_TR
+
+
+class Segments(torch.autograd.Function):
+    """The whole layer for groups of any lengths, one after the other, with in-place sums in place of `lora_loop`'s copies."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x_TI: Any, weight_OI: Any, bias_O: Any, A_NRI: Any, B_NOR: Any, tokens_N: Sequence[int], scale: float
+    ) -> torch.Tensor:
+        """[T, I] -> [T, O]."""
+        out_TO = F.linear(x_TI, weight_OI, bias_O)
+        hidden_TR = add_segments(out_TO, x_TI, A_NRI, B_NOR, tokens_N, scale)
+        ctx.save_for_backward(x_TI, hidden_TR, weight_OI, A_NRI, B_NOR)
+        ctx.tokens_N, ctx.scale = tokens_N, scale
+        return out_TO
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """Return the gradients of x, A and B (zero for an empty group); the base is frozen."""
+        x_TI, hidden_TR, weight_OI, A_NRI, B_NOR = ctx.saved_tensors
+        grad_TO = grads[0].contiguous()
+        grad_x = grad_TO @ weight_OI if ctx.needs_input_grad[0] else None
+        grad_A, grad_B = torch.zeros_like(A_NRI), torch.zeros_like(B_NOR)
+        for n, rows in _segments(ctx.tokens_N):
+            own_TR = torch.mm(grad_TO[rows], B_NOR[n]).mul_(ctx.scale)
+            torch.mm(own_TR.T, x_TI[rows], out=grad_A[n])
+            torch.mm(grad_TO[rows].T, hidden_TR[rows], out=grad_B[n])
+            if grad_x is not None:
+                grad_x[rows].addmm_(own_TR, A_NRI[n])
+        return grad_x, None, None, grad_A, grad_B.mul_(ctx.scale), None, None
+
+
+def _segments(tokens_N: Sequence[int]) -> Iterator[tuple[int, slice]]:
+    """Yield each adapter that has rows, with its rows."""
+    start = 0
+    for n, count in enumerate(tokens_N):
+        if count:
+            yield n, slice(start, start + count)
+        start += count
 
 
 def choose_backend(

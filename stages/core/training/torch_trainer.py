@@ -20,7 +20,8 @@ from torch import nn
 from stages.core.lora.adapter import Adapter, Weights
 from stages.core.progress import Progress, silent
 from stages.core.training.grouped_lora import GroupedLoRA, unflatten
-from stages.core.training.loss import Objective, importance_weights, token_logprobs, token_losses
+from stages.core.training.head_loss import head_loss, token_logprobs
+from stages.core.training.loss import Objective, importance_weights, token_losses
 from stages.core.training.packing import (
     MicroBatch,
     Row,
@@ -176,24 +177,30 @@ class TorchTrainer:
         return [(flag, [row for row, own in zip(rows, learns, strict=True) if own == flag]) for flag in (True, False)]
 
     def _loss(self, batch: MicroBatch, samples: Samples, tokens: TokenValues) -> torch.Tensor:
-        objective = self._settings.objective
-        slots_T = samples.slots_S[batch.samples_T]
-        logprobs_T, entropy_T = self._logprobs(batch, self._lora.routed(batch.counts_N))
-        engine_T = self._tensor(engine_logprobs(batch, samples)).to(logprobs_T.dtype)
-        advantages_T = self._tensor(samples.advantages_S[batch.samples_T]).to(logprobs_T.dtype)
-        share_T = self._tensor(1 / samples.tokens_N[slots_T]).to(logprobs_T.dtype)
-        old_T = logprobs_T.detach()
-        weights_T = importance_weights(old_T, engine_T, objective.importance_cap)
+        objective, temperature = self._settings.objective, self._settings.objective.temperature
+        slots_T, targets_T = samples.slots_S[batch.samples_T], self._tensor(batch.targets_T)
+        exact = torch.promote_types(torch.float32, self._dtype)
+        engine_T = self._tensor(engine_logprobs(batch, samples)).to(exact)
+        advantages_T = self._tensor(samples.advantages_S[batch.samples_T]).to(exact)
+        share_T = self._tensor(1 / samples.tokens_N[slots_T]).to(exact)
         base_T = None
         if objective.kl:
             with torch.no_grad():
-                base_T, _ = self._logprobs(batch, self._lora.alone())
-        losses_T = share_T * token_losses(objective, logprobs_T, entropy_T, advantages_T, weights_T, base_T)
-        tokens.add(slots_T, loss=losses_T, entropy=entropy_T, drift=old_T - engine_T)
-        return losses_T.sum()
+                hidden_TH = self._hidden(batch, self._lora.alone())
+            base_T, _ = token_logprobs(hidden_TH, self._head, targets_T, temperature)
 
-    def _logprobs(self, batch: MicroBatch, routing: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return log-probability and entropy at every response token; only these positions reach the output head."""
+        def losses(logprobs_R: torch.Tensor, entropy_R: torch.Tensor, part: slice) -> torch.Tensor:
+            weights_R = importance_weights(logprobs_R.detach(), engine_T[part], objective.importance_cap)
+            base_R = None if base_T is None else base_T[part]
+            losses_R = token_losses(objective, logprobs_R, entropy_R, advantages_T[part], weights_R, base_R)
+            return share_T[part] * losses_R
+
+        found = head_loss(self._hidden(batch, self._lora.routed(batch.counts_N)), self._head, targets_T, temperature, losses)
+        tokens.add(slots_T, loss=found.losses_T, entropy=found.entropy_T, drift=found.logprobs_T - engine_T)
+        return found.total
+
+    def _hidden(self, batch: MicroBatch, routing: Any) -> torch.Tensor:
+        """Return the last hidden state [T, H] at every position that predicts a response token; only these reach the head."""
         with routing:
             hidden = self._model.base_model(
                 self._tensor(batch.ids_BL),
@@ -201,8 +208,8 @@ class TorchTrainer:
                 position_ids=self._tensor(batch.positions_BL),
                 use_cache=False,
             ).last_hidden_state
-        hidden_TH = hidden.reshape(-1, hidden.shape[-1]).index_select(0, self._tensor(batch.places_T))
-        return token_logprobs(hidden_TH, self._head, self._tensor(batch.targets_T), self._settings.objective.temperature)
+        chosen_TH: torch.Tensor = hidden.reshape(-1, hidden.shape[-1]).index_select(0, self._tensor(batch.places_T))
+        return chosen_TH
 
     def _mask(self, batch: MicroBatch) -> torch.Tensor:
         """Return an additive mask [B, 1, L, L]: positions see earlier ones of their segment and the prompt, padding itself."""

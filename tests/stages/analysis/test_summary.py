@@ -47,8 +47,8 @@ def test_one_line_says_it_all():
         tables.table(METRICS, tables.METRICS), tables.table(RATINGS, tables.RATINGS), tables.OFFSPRING.empty_table(), seconds, 3
     )
     assert line == (
-        "g0003  valid 71 %  solved 42 % (deduction 51, abduction 44, induction 30)  reward T +0.21 S -0.13  "
-        "rating T 25.1 S 25.0  best t1 28.0 s0 25.0  propose 2.1 s solve 4.0 s update 5.2 s  total 12 s"
+        "g0003  valid 71 %  solved 42 % (deduction 51, abduction 44, induction 30)  reward teachers +0.21 students -0.13  "
+        "rating teachers 25.1 students 25.0  best t1 28.0 s0 25.0  propose 2.1 s solve 4.0 s update 5.2 s  total 12 s"
     )
 
 

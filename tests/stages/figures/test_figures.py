@@ -12,7 +12,8 @@ from stages.figures import diversity as diversity_figures
 from stages.figures import figures
 from stages.figures import population as population_figures
 from stages.figures import tasks as task_figures
-from stages.figures.plates import ROLE, canvas, curve, end_labels, svg
+from stages.figures.panels import ROLE
+from stages.figures.plates import canvas, curve, end_labels, svg
 from tests.support.report_run import made
 
 
@@ -149,3 +150,23 @@ def test_complexity_columns_are_those_of_valid_programs(gathered):
             assert ast.parse(row["program"])
         else:
             assert row["depth"] is None
+
+
+def test_scores_of_different_problems_are_in_panels_of_their_own():
+    def score(suite: str, problems: int, trained: int, value: float) -> dict[str, object]:
+        own = {"suite": suite, "problems": problems, "trained": trained, "score": value, "stderr": 0.01}
+        return own | {"member_id": "s0", "role": "student", "group": "all", "measure": "pass@1 greedy"}
+
+    once = [score("gsm8k", 900, 60, 0.3)]
+    rows = [
+        *once,
+        score("probe", 120, 0, 0.1),
+        score("probe", 120, 60, 0.1),
+        *(score("cruxeval", 800, trained, 0.2 + trained / 1000) for trained in (0, 20, 60)),
+    ]
+    plate = figures.benchmark(pa.Table.from_pylist(rows))
+    first, second = plate.figure.axes
+    assert (first.get_ylabel(), second.get_ylabel()) == ("cruxeval: solved of 800 (%)", "probe: solved of 120 (%)")
+    assert [list(line[0].get_xdata()) for ax in (first, second) for line in ax.containers] == [[0, 20, 60], [0, 60]]
+    assert "n = 800 (cruxeval), 120 (probe)." in plate.caption
+    assert figures.benchmark(pa.Table.from_pylist(once)).figure is not None

@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from stages.core.method.advantages import dr_grpo, grpo, reinforce_plus_plus_baseline, trr_plus_plus, whiten
+from stages.core.method.advantages import (
+    dr_grpo,
+    grpo,
+    positive_only,
+    reinforce_plus_plus_baseline,
+    trr_plus_plus,
+    whiten,
+)
 
 ESTIMATORS = {function.__name__: function for function in (reinforce_plus_plus_baseline, trr_plus_plus, grpo, dr_grpo)}
 REWARDS = [1.0, -0.5, -0.5, 1.0, 1.0, 0.0]
@@ -78,3 +85,9 @@ def test_centred_sums_to_zero_in_every_group(name: str) -> None:
 
 def test_one_token_whitens_to_zero() -> None:
     assert whiten(np.array([3.0]), np.array([1]), shift=True).tolist() == [0]
+
+
+def test_positive_only_is_supervised_training_on_what_was_rewarded() -> None:
+    found = positive_only(np.array([1.0, -0.5, -1.0, 1.0, 0.0]), list("aabbb"), ["deduction"] * 5, ["student"] * 5, np.full(5, 7))
+    assert found.advantage_S.tolist() == found.centred_S.tolist() == [1.0, 0.0, 0.0, 1.0, 0.0]
+    assert found.baseline_S.tolist() == [0.0, -0.5, -1.0, 0.0, 0.0]

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
@@ -17,7 +18,7 @@ from stages.core.lora.adapter_files import (
     parameter_shapes,
 )
 from stages.core.training.grouped_lora import GroupedLoRA, attach, read_row
-from stages.core.training.lora_backends import Backend, choose_backend, lora_bmm, lora_grouped_mm, lora_loop
+from stages.core.training.lora_backends import Backend, Segments, choose_backend, lora_bmm, lora_grouped_mm, lora_loop
 
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 SIZES = {
@@ -159,6 +160,28 @@ def test_grouped_products_equal_the_loop_in_bfloat16(tokens: list[int]) -> None:
 
 
 EMPTY = [[0, 5, 19], [5, 0, 19], [5, 19, 0], [0, 24, 0], [24, 0, 0], [0, 0, 24]]
+
+
+@pytest.mark.parametrize("tokens", [[3, 1, 5], [4, 4, 4], [0, 6, 2], [2, 0, 0]])
+def test_the_layer_in_one_function_equals_autograd_through_the_loop(tokens: list[int]) -> None:
+    """Outputs and all gradients, with groups of any lengths; the scale is inside."""
+    rng = torch.Generator().manual_seed(3)
+
+    def drawn(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=rng, dtype=torch.float64)
+
+    weight_OI, bias_O = drawn(5, 4), drawn(5)
+    leaves = [drawn(sum(tokens), 4), drawn(3, 2, 4), drawn(3, 5, 2)]
+    upward_TO, found = drawn(sum(tokens), 5), []
+    for fused in (True, False):
+        x_TI, A_NRI, B_NOR = own = [one.clone().requires_grad_() for one in leaves]
+        if fused:
+            out_TO = Segments.apply(x_TI, weight_OI, bias_O, A_NRI, B_NOR, tokens, 1.5)
+        else:
+            out_TO = F.linear(x_TI, weight_OI, bias_O) + 1.5 * lora_loop(x_TI, A_NRI, B_NOR, tokens)
+        found.append([out_TO.detach(), *torch.autograd.grad(out_TO, own, upward_TO)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("backend", [lora_loop, lora_bmm, lora_grouped_mm])
