@@ -23,11 +23,11 @@ def pretrain(arguments: Namespace) -> int:
     """Train, save the checkpoint and its card, and print the progress."""
     suites, log = PROJECT / "infra" / "benchmarks", partial(print, flush=True)
     if arguments.recipe == "reasoner":
-        from flows.commands.reasoner_recipe import pretrain as pretrain_reasoner
+        from flows.pretraining.reasoner_recipe import pretrain as pretrain_reasoner
 
         pretrain_reasoner(arguments.out, arguments.minutes, arguments.seed, arguments.threads, suites, log)
     else:
-        from flows.commands.pretrain_recipe import pretrain as pretrain_seed
+        from flows.pretraining.seed_recipe import pretrain as pretrain_seed
 
         pretrain_seed(arguments.out, arguments.minutes, arguments.seed, arguments.threads, suites, log)
     return 0

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from flows import cli
-from flows.commands import reasoner_recipe
-from flows.commands.reasoner_recipe import TrainingState, train
+from flows.pretraining import reasoner_recipe
+from flows.pretraining.reasoner_recipe import TrainingState, train
 from flows.run.model_folder import read_folder
 from stages.core.prompts.styles import Kind
 from stages.core.seed_model import pretraining

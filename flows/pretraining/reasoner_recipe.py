@@ -20,8 +20,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 
-from flows.commands.pretrain_recipe import TOKENS_PER_MINUTE, Log, halves, make_suite, save, scored_proposals, stored_problems
 from flows.config import ConfigError
+from flows.pretraining.seed_recipe import TOKENS_PER_MINUTE, Log, halves, make_suite, save, scored_proposals, stored_problems
 from stages.core.engines.hf_engine import HFEngine, load_model, load_tokenizer
 from stages.core.prompts.styles import Kind, Triplet
 from stages.core.prompts.trace import TracePrompts

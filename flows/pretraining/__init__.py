@@ -1,0 +1,4 @@
+"""The recipes of `populora pretrain`: how the shipped models are trained from scratch, scored, and given their model cards.
+
+May import: flows.config, stages.core, torch (seed_recipe reasoner_recipe), transformers (seed_recipe reasoner_recipe).
+"""
