@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import pyarrow.compute as pc
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
 from flows.browser.library import Library
+from flows.browser.outlined import member_figure, ratings_figure
 from flows.browser.pedigree import Node, Pedigree
 from flows.monitoring.run_tables import RunTables
 from flows.run.manifest import Json, Ref, folder_of
@@ -21,7 +23,7 @@ def adapters_page(library: Library, run_id: str) -> Json:
     """Return each member with its weights and its newest rating."""
     run = library.run(run_id)
     watch = library.watch(run)
-    latest = {row["member_id"]: row for generation in watch.generations for row in watch.of(generation, "ratings").to_pylist()}
+    latest = {row["member_id"]: row for row in watch.standings().to_pylist()}
     members = library.pedigree(run).members()
     alive = _alive(watch)
     rows = [
@@ -35,7 +37,12 @@ def adapters_page(library: Library, run_id: str) -> Json:
         }
         for member, nodes in members.items()
     ]
-    return {"run": run_id, "members": sorted(rows, key=lambda row: (not row["alive"], -_fitness(row["rating"])))}
+    figure = ratings_figure(watch) if latest else None
+    return {
+        "run": run_id,
+        "figure": figure,
+        "members": sorted(rows, key=lambda row: (not row["alive"], -_fitness(row["rating"]))),
+    }
 
 
 def adapter_page(library: Library, run_id: str, adapter_id: str) -> Json:
@@ -45,7 +52,7 @@ def adapter_page(library: Library, run_id: str, adapter_id: str) -> Json:
     node = pedigree.node(adapter_id)
     if node is None:
         raise NotStored(f"Run {run_id} has no adapter {adapter_id[:80]}.")
-    refs = _refs(run, adapter_id)
+    refs, ratings = _refs(run, adapter_id), _ratings(watch, node.member_id)
     return {
         "run": run_id,
         "node": node,
@@ -57,7 +64,8 @@ def adapter_page(library: Library, run_id: str, adapter_id: str) -> Json:
         "changes": [_change(run, node, parent) for parent in node.parents],
         "update": _update(watch, node),
         "samples": _samples(library, run, node),
-        "ratings": _ratings(watch, node.member_id),
+        "ratings": ratings,
+        "figure": member_figure(ratings),
         "scores": _scores(run, watch, adapter_id),
     }
 
@@ -144,9 +152,11 @@ def _samples(library: Library, run: Run, node: Node) -> Json | None:
 
 def _ratings(watch: RunTables, member_id: str) -> list[Json]:
     """Return the member's ratings, generation by generation."""
+    standings = watch.standings()
+    own = standings.filter(pc.equal(standings["member_id"], member_id))
     return [
         row | {"generation": generation}
-        for generation in watch.generations
+        for generation in dict.fromkeys(own["generation"].to_pylist())
         for row in watch.of(generation, "ratings").to_pylist()
         if row["member_id"] == member_id
     ]
@@ -155,10 +165,11 @@ def _ratings(watch: RunTables, member_id: str) -> list[Json]:
 def _scores(run: Run, watch: RunTables, adapter_id: str) -> list[dict[str, Any]]:
     """Return the benchmark scores of these weights."""
     inside = [one for number in watch.generations for one in watch.manifests(number) if one.stage == "benchmark"]
-    uris = dict.fromkeys(ref.uri for one in [*inside, *run.history.benchmarks()] for ref in one.outputs)
+    refs = {ref.uri: ref for one in reversed([*inside, *run.history.benchmarks()]) for ref in one.outputs}
     found = []
-    for uri in uris:
+    for uri, ref in reversed(refs.items()):
         if uri.endswith("/scores.parquet"):
-            rows = run.read_table(uri, "scores").to_pylist()
-            found += [row | {"uri": uri} for row in rows if row["adapter_id"] == adapter_id and " band " not in row["group"]]
+            table = run.read_table(ref, "scores")
+            rows = table.filter(pc.equal(table["adapter_id"], adapter_id)).to_pylist()
+            found += [row | {"uri": uri} for row in rows if " band " not in row["group"]]
     return found

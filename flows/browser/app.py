@@ -5,13 +5,13 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, StreamingResponse
+from fastapi.responses import HTMLResponse
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 
 from flows.browser.assets import POLICY, SCRIPTED_POLICY, style_sheet
 from flows.browser.errors import KINDS, Fault, explain
-from flows.browser.late import Late, Writer, in_two
+from flows.browser.figure_markup import Draws, Writer, linked
 from flows.browser.library import Library
 from flows.browser.render import environment
 from flows.browser.routes import add_routes
@@ -29,10 +29,10 @@ HEADERS = {
 }
 
 
-def make_app(store: str | Library, names: Iterable[str] = LOOPBACK, write: Writer = in_two) -> FastAPI:
+def make_app(store: str | Library, names: Iterable[str] = LOOPBACK, write: Writer = linked) -> FastAPI:
     """Create the browser of the store at this address, or of a library, which answers under `names`.
 
-    `write` renders pages whose figures take long.
+    `write` renders the page of all figures.
     Raises StoreRefused for a wrong address, ConfigError for a price in the environment that no page could use.
     """
     of_machine()
@@ -40,14 +40,12 @@ def make_app(store: str | Library, names: Iterable[str] = LOOPBACK, write: Write
     library, pages = Library(store) if isinstance(store, str) else store, environment()
 
     def show(
-        template: str, status: int = 200, scripts: tuple[str, ...] = (), late: Late | None = None, **values: Any
+        template: str, status: int = 200, scripts: tuple[str, ...] = (), draws: Draws | None = None, **values: Any
     ) -> Response:
         values = {"store": library.store.url, "scripts": scripts, **values}
         policy = {"Content-Security-Policy": SCRIPTED_POLICY} if scripts else {}
-        if late is None:
-            return HTMLResponse(pages.get_template(template).render(values), status, HEADERS | policy)
-        pieces = write(pages, template, values, late)
-        return StreamingResponse(pieces, status, HEADERS | policy, media_type="text/html")
+        text = pages.get_template(template).render(values) if draws is None else write(pages, template, values, draws)
+        return HTMLResponse(text, status, HEADERS | policy)
 
     add_routes(app, library, show, style_sheet())
 

@@ -18,6 +18,9 @@ POLICY = (
 SCRIPTED_POLICY = f"{POLICY}; script-src 'self'; connect-src 'self'; require-trusted-types-for 'script'; trusted-types 'none'"
 """Of a page with a script of ours: it may ask this server. The last two let no script turn a text into markup or into code."""
 
+PICTURE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'"
+"""Of a figure as a file of its own, which brings its colours."""
+
 STYLES = ("browser.css", "vendor/uplot/uPlot.min.css")
 LIVE_SCRIPTS = ("live.js",)
 FIGURE_SCRIPTS = ("vendor/uplot/uPlot.iife.min.js", "figures.js")

@@ -1,24 +1,20 @@
-"""The content of the page that lays runs side by side. Figures are kept until their numbers change."""
+"""The content of the page that lays runs side by side."""
 
-import hashlib
-import json
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flows.browser.errors import BadRequest
-from flows.browser.figure_pages import shown_figure
 from flows.browser.library import Library
-from flows.compare.best_members import descent
+from flows.browser.outlined import drawn
+from flows.compare.best_members import descent, rank_text
 from flows.compare.scores import PairedScores
 from flows.compare.side_by_side import CURVES, MOST, Comparer, Side, SideBySide
 from flows.run.manifest import Json
 from stages.core.highlight import visible
+from stages.figures.panels import VARIABLES
+from stages.figures.side_by_side import overlay, run_colours
 
 FEW = 4  # curves that the page shows first, after those of the benchmarks
-FIGURES = 400  # kept in memory
 AXES = ("generation", "generated_tokens", "seconds")  # of the curves
 
 
@@ -28,14 +24,12 @@ class ComparePages:
     def __init__(self, library: Library) -> None:
         self._library = library
         self._comparer = Comparer(library.store)
-        self._drawn: OrderedDict[str, Json] = OrderedDict()
-        self._lock = threading.Lock()
 
     def page(self, run_ids: Sequence[str], every: bool = False, by: str = AXES[0]) -> Json:
         """Return the comparison of these runs, the first one as the reference; `every`: with all curves, `by`: over which axis.
 
-        `late` draws its figures. With fewer than two runs, the page says how to choose them. Raises BadRequest for too many or an
-        unknown axis, NotStored for a run that does not exist.
+        With fewer than two runs, the page says how to choose them. Raises BadRequest for too many or an unknown axis, NotStored
+        for a run that does not exist.
         """
         if by not in AXES:
             raise BadRequest(f"{by[:60]!r} is not one of {', '.join(AXES)}.")
@@ -44,11 +38,10 @@ class ComparePages:
             raise BadRequest(f"{len(wanted)} runs are too many to compare: choose at most {MOST}.")
         watches = [self._library.watch(self._library.run(run_id)) for run_id in wanted]
         if len(wanted) < 2:
-            return {"found": None, "names": wanted, "most": MOST, "figures": "", "late": None}
+            return {"found": None, "names": wanted, "most": MOST, "figures": []}
         found = self._comparer.compare(watches)
-        figures, hidden = self._figures(found, every, by)
+        figures, hidden = _figures(found, every, by)
         return {
-            "late": (lambda: [draw() for draw in figures]) if figures else None,
             "found": found,
             "names": wanted,
             "swatches": _swatches(wanted),
@@ -57,45 +50,30 @@ class ComparePages:
             "roles": list(dict.fromkeys(best.role for run in found.runs for best in run.best)),
             "best": {(run.run_id, best.role): best for run in found.runs for best in run.best},
             "line": descent,
-            "figures": "",
+            "rank": rank_text,
+            "figures": figures,
             "hidden": hidden,
             "by": by,
             "kept": {"every": "true" if every else "", "by": "" if by == AXES[0] else by},  # parameters for the page's links
             "axes": AXES,
         }
 
-    def _figures(self, found: SideBySide, every: bool, by: str) -> tuple[list[Callable[[], Json]], int]:
-        """Return what draws each figure, and how many are left out."""
-        names = [run.run_id for run in found.runs]
-        drawn: list[Callable[[], Json]] = []
-        for suite in found.suites():
-            scores = [score for run in found.runs for score in run.scores if score.suite == suite]
-            measures = " or ".join(dict.fromkeys(score.measure for score in scores))
-            text = visible(f"{suite}, mean {measures} (share)").replace("$", "")  # matplotlib reads formulas between dollars
-            rows = [{"run": run.run_id} | row for run in found.runs for row in run.score_curves if row["name"] == suite]
-            drawn.append(partial(self._draw, f"benchmark {suite}", text, rows, names, by))
-        measured = {row["name"] for run in found.runs for row in run.curves}
-        curves = [name for name in CURVES if name in measured]
-        for name in curves if every else curves[:FEW]:
-            rows = [{"run": run.run_id} | row for run in found.runs for row in run.curves if row["name"] == name]
-            drawn.append(partial(self._draw, name, "", rows, names, by))
-        return drawn, 0 if every else len(curves[FEW:])
 
-    def _draw(self, name: str, text: str, rows: Sequence[Json], runs: Sequence[str], by: str) -> Json:
-        from flows.report.report_figures import picture  # noqa: PLC0415 (matplotlib)
-        from stages.figures.side_by_side import overlay  # noqa: PLC0415 (matplotlib)
-
-        key = hashlib.sha256(json.dumps([name, text, rows, runs, by]).encode()).hexdigest()
-        with self._lock:
-            if key in self._drawn:
-                self._drawn.move_to_end(key)
-                return self._drawn[key]
-        drawn = shown_figure(overlay(rows, runs, name, text, by), picture)
-        with self._lock:
-            self._drawn[key] = drawn
-            while len(self._drawn) > FIGURES:
-                self._drawn.popitem(last=False)
-        return drawn
+def _figures(found: SideBySide, every: bool, by: str) -> tuple[list[Json], int]:
+    """Return the figures, and how many are left out."""
+    names = [run.run_id for run in found.runs]
+    figures: list[Json] = []
+    for suite in found.suites():
+        scores = [score for run in found.runs for score in run.scores if score.suite == suite]
+        measures = " or ".join(dict.fromkeys(score.measure for score in scores))
+        rows = [{"run": run.run_id} | row for run in found.runs for row in run.score_curves if row["name"] == suite]
+        figures.append(drawn(overlay(rows, names, f"benchmark {suite}", visible(f"{suite}, mean {measures} (share)"), by)))
+    measured = {row["name"] for run in found.runs for row in run.curves}
+    curves = [name for name in CURVES if name in measured]
+    for name in curves if every else curves[:FEW]:
+        rows = [{"run": run.run_id} | row for run in found.runs for row in run.curves if row["name"] == name]
+        figures.append(drawn(overlay(rows, names, name, "", by)))
+    return figures, 0 if every else len(curves[FEW:])
 
 
 def _newest(run: Side, suite: str) -> Any:
@@ -103,7 +81,10 @@ def _newest(run: Side, suite: str) -> Any:
 
 
 def _pair(pair: PairedScores) -> Json:
-    """Return one pair with a row for each measure and group; `clear`: the difference is more than two standard errors."""
+    """Return one pair with a row for each measure and group; `certain`: the difference is more than two standard errors.
+
+    No key is named like a method of a dict, which a template would find first.
+    """
     rows = [
         {
             "group": change.group,
@@ -111,7 +92,7 @@ def _pair(pair: PairedScores) -> Json:
             "before": change.before,
             "after": change.after,
             "found": change.found,
-            "clear": change.found.stderr is not None and abs(change.found.difference) > 2 * change.found.stderr,
+            "certain": change.found.stderr is not None and abs(change.found.difference) > 2 * change.found.stderr,
         }
         for change in pair.changes
     ]
@@ -120,7 +101,4 @@ def _pair(pair: PairedScores) -> Json:
 
 def _swatches(names: Sequence[str]) -> Mapping[str, str]:
     """Return the CSS colour of each run's curves."""
-    from stages.figures.plates import VARIABLES  # noqa: PLC0415 (matplotlib)
-    from stages.figures.side_by_side import run_colours  # noqa: PLC0415 (matplotlib)
-
     return {run: f"var(--{VARIABLES[colour]})" if colour in VARIABLES else colour for run, colour in run_colours(names).items()}

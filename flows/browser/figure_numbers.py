@@ -1,6 +1,6 @@
 """The numbers of a drawn figure: as JSON for its interactive plot, and as tables for everybody who reads rather than looks.
 
-Both come from the axes that were drawn (`Plate.panels`), so that they cannot differ from the picture.
+Both come from the numbers that were drawn (`panels`), so that they cannot differ from the picture.
 """
 
 import math
@@ -8,33 +8,33 @@ from collections.abc import Sequence
 
 from flows.run.manifest import Json
 from stages.core.highlight import visible
-from stages.figures.plates import VARIABLES, Line, Panel, Plate
+from stages.figures.panels import VARIABLES, Line, Numbered, Panel
 
 ROWS = 100  # of a table on a page, the newest; the JSON has them all
 
 
-def numbers(plate: Plate) -> Json:
+def numbers(figure: Numbered) -> Json:
     """Return everything that was drawn; NaN becomes null, a themed colour the name of its CSS variable."""
     return {
-        "name": plate.name,
-        "question": plate.question,
-        "caption": visible(plate.caption),
-        "panels": [_panel(panel) for panel in plate.panels],
-        "listing": [[visible(cell) for cell in row] for row in plate.listing],
+        "name": figure.name,
+        "question": figure.question,
+        "caption": visible(figure.caption),
+        "panels": [_panel(panel) for panel in figure.panels],
+        "listing": [[visible(cell) for cell in row] for row in figure.listing],
     }
 
 
-def tables(plate: Plate) -> list[Json]:
+def tables(figure: Numbered) -> list[Json]:
     """Return a table for each panel, the newest rows first where they are numbered: title, heading, rows, rows left out."""
-    if plate.listing:
-        heading, *rows = plate.listing
+    if figure.listing:
+        heading, *rows = figure.listing
         return [_cut("", list(heading), [list(row) for row in rows])]
-    return [_table(panel) for panel in plate.panels]
+    return [_table(panel) for panel in figure.panels]
 
 
-def zooms(plate: Plate) -> bool:
+def zooms(figure: Numbered) -> bool:
     """Return whether the figure has curves, so that an interactive plot shows more than its picture."""
-    return bool(plate.panels) and all(panel.curves for panel in plate.panels)
+    return bool(figure.panels) and all(panel.curves for panel in figure.panels)
 
 
 def _panel(panel: Panel) -> Json:

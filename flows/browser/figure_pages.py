@@ -1,26 +1,30 @@
-"""Figures of a run on pages and as pictures. Drawn figures are cached until the run continues. matplotlib loads on first use."""
+"""A run's figures: all on a page, one on a page, and as pictures. Cached until the run continues. matplotlib loads first."""
 
 import io
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 
-from markupsafe import Markup
-
+from flows.browser.figure_markup import Draws
+from flows.browser.limits import ANSWER_SECONDS
+from flows.browser.outlined import shown
 from flows.monitoring.run_tables import RunTables
+from flows.monitoring.start_score import unscored_start
 from flows.report.figure_tables import Kept, table_refs
 from flows.report.report_data import RunData, gather
+from flows.report.report_page import THEME, escape
 from flows.run.manifest import Json
 from flows.run.run import Run
-from flows.storage import NotStored
+from flows.storage import NotStored, StoreUnavailable
 from stages.core.highlight import visible
 from stages.core.tables import GENERATION_TABLES
+from stages.figures.panels import Numbered
 
 RUNS = 4  # runs whose tables are kept
 LARGEST = 200_000  # rows of one table, up to which a page draws figures: they need the table in memory
 FIGURES = 200
-FEW = ("solve-rate", "ratings", "valid-share", "family")
 
 
 class FigureCache:
@@ -31,10 +35,11 @@ class FigureCache:
         self._parts: OrderedDict[str, Kept] = OrderedDict()
         self._gathered: OrderedDict[str, tuple[str, RunData]] = OrderedDict()
         self._drawn: OrderedDict[tuple[str, str], Json] = OrderedDict()
-        self._lock = threading.Lock()
+        self._gathering = threading.Lock()
+        self._drawing = threading.Lock()  # matplotlib's settings are those of the process
 
     def too_large(self, run: Run) -> str:
-        """Return why no page draws this run's figures; empty if they are drawn."""
+        """Return why no page draws the figures that need tasks and attempts; empty if they are drawn."""
         watch = self._watch_of(run)
         for generation in watch.generations:
             for table, ref in table_refs(watch.manifests(generation), generation).items():
@@ -43,106 +48,119 @@ class FigureCache:
                     return f"{name}: figures of more than {LARGEST:,} are drawn by populora report {run.run_id} only."
         return ""
 
-    def few(self, run: Run) -> list[Json]:
-        """Return the figures on the run's own page."""
-        gathered = self._gather(run)
-        return [self._figure(gathered, name) for name in FEW]
-
     def groups(self, run: Run) -> Json:
-        """Return all figures under their headings, and what is missing."""
+        """Return the page of all figures: their names under headings, what is missing, and what draws each of them."""
         from flows.report.report_figures import GROUPS  # noqa: PLC0415 (matplotlib)
 
         if large := self.too_large(run):
             return {"run": run.run_id, "groups": [], "missing": [large]}
         gathered = self._gather(run)
-        missing = gathered.missing  # reads every table at once
-        found = [(heading, [self._figure(gathered, name) for name in draws]) for heading, draws in GROUPS.items()]
-        return {"run": run.run_id, "groups": found, "missing": missing}
+        named = [(heading, list(draws)) for heading, draws in GROUPS.items()]
+        draws: Draws = {name: partial(self._figure, gathered, name) for _, names in named for name in names}
+        return {
+            "run": run.run_id,
+            "groups": named,
+            "missing": [said for said in (*gathered.gaps, unscored_start(gathered.watch)) if said],
+            "draws": draws,
+        }
 
-    def member(self, run: Run, rows: list[Mapping[str, Any]]) -> Json | None:
-        """Return the rating curve of one member, from its rating rows with their generations."""
-        from flows.report.report_figures import picture  # noqa: PLC0415 (matplotlib)
-        from stages.figures.population import member_curve  # noqa: PLC0415 (matplotlib)
+    def page(self, run: Run, name: str) -> Json:
+        """Return the page of one figure. Raises NotStored like `png`, but a figure without data is a page that says so."""
+        return {"run": run.run_id, "one": self._figure(self._named(run, name), name)}
 
-        if len(rows) < 2:
-            return None
-        return self._kept((run.history.head(), str(rows[0]["member_id"])), lambda: shown_figure(member_curve(rows), picture))
-
-    def ratings(self, run: Run) -> Json | None:
-        """Return the rating curves of all members; None if the run is too large."""
-        return None if self.too_large(run) else self._figure(self._gather(run), "ratings")
+    def svg(self, run: Run, name: str) -> str:
+        """Return one figure as a picture for a page, in the page's colours. One without data says so."""
+        shown = self._figure(self._named(run, name), name)
+        if not shown["picture"]:
+            return standalone(_without_data(shown["question"], shown["caption"]))
+        return standalone(shown["picture"], "some tables could not be read: see its page" if shown["unreadable"] else "")
 
     def png(self, run: Run, name: str) -> bytes:
         """Return one figure as a picture on white. Raises NotStored for an unknown name or a figure that cannot be drawn yet."""
         from flows.report.report_figures import EVERY  # noqa: PLC0415 (matplotlib)
 
-        if large := self.too_large(run):
-            raise NotStored(large)
-        plate = EVERY[name](self._gather(run)) if name in EVERY else None
-        if plate is None or plate.figure is None:
-            raise NotStored(f"Run {run.run_id} has no figure {name[:60]}. Figures: {', '.join(EVERY)}.")
-        out = io.BytesIO()
-        plate.figure.savefig(out, format="png", dpi=160, facecolor="white")
+        gathered, out = self._named(run, name), io.BytesIO()
+        with _held(self._drawing):
+            plate = EVERY[name](gathered)
+            if plate.figure is None:
+                raise NotStored(f"Run {run.run_id} has no figure {name} yet. {plate.caption}")
+            plate.figure.savefig(out, format="png", dpi=160, facecolor="white")
         return out.getvalue()
 
     def numbers(self, run: Run, name: str) -> Json:
         """Return what a figure shows, as JSON. Raises NotStored like `png`."""
-        from flows.report.report_figures import EVERY  # noqa: PLC0415 (matplotlib)
-
-        if large := self.too_large(run):
-            raise NotStored(large)
-        shown = self._figure(self._gather(run), name) if name in EVERY else None
-        if shown is None or not shown["picture"]:
-            raise NotStored(f"Run {run.run_id} has no figure {name[:60]}. Figures: {', '.join(EVERY)}.")
+        shown = self._figure(self._named(run, name), name)
+        if not shown["picture"]:
+            raise NotStored(f"Run {run.run_id} has no figure {name} yet. {shown['caption']}")
         found: Json = shown["numbers"]
         return found
+
+    def _named(self, run: Run, name: str) -> RunData:
+        """Return what a figure is drawn from. Raises NotStored if there is no such figure or no page draws this run's."""
+        from flows.report.report_figures import EVERY  # noqa: PLC0415 (matplotlib)
+
+        if name not in EVERY:
+            raise NotStored(f"Run {run.run_id} has no figure {name[:60]}. Figures: {', '.join(EVERY)}.")
+        if large := self.too_large(run):
+            raise NotStored(large)
+        return self._gather(run)
 
     def _figure(self, gathered: RunData, name: str) -> Json:
         from flows.report.report_figures import EVERY, picture  # noqa: PLC0415 (matplotlib)
 
-        return self._kept((gathered.head, f"figure {name}"), lambda: shown_figure(EVERY[name](gathered), picture))
-
-    def _kept(self, key: tuple[str, str], draw: Callable[[], Json]) -> Json:
-        with self._lock:
-            if key in self._drawn:
-                return self._drawn[key]
-        shown = draw()
-        with self._lock:
-            self._drawn[key] = shown
-            while len(self._drawn) > FIGURES:
-                self._drawn.popitem(last=False)
-        return shown
+        key = (gathered.head, name)
+        if (found := self._drawn.get(key)) is not None:
+            return found
+        with _held(self._drawing):
+            if key not in self._drawn:
+                plate = EVERY[name](gathered)
+                drawn = for_page(plate, picture(plate))
+                self._drawn[key] = drawn | {"unreadable": gathered.tables.faults_of(plate.tables)}
+                while len(self._drawn) > FIGURES:
+                    self._drawn.popitem(last=False)
+            return self._drawn[key]
 
     def _gather(self, run: Run) -> RunData:
         head = run.history.head()
-        with self._lock:
+        with _held(self._gathering):
             found = self._gathered.get(run.run_id)
-            if found is not None and found[0] == head:
-                return found[1]
-            parts = self._parts.setdefault(run.run_id, {})
-        gathered = gather(run, self._watch_of(run), parts)
-        with self._lock:
-            self._gathered[run.run_id] = (head, gathered)
-            while len(self._gathered) > RUNS:
-                gone, _ = self._gathered.popitem(last=False)
-                self._parts.pop(gone, None)
-        return gathered
+            if found is None or found[0] != head:
+                found = head, gather(run, self._watch_of(run), self._parts.setdefault(run.run_id, {}))
+                self._gathered[run.run_id] = found
+                while len(self._gathered) > RUNS:
+                    gone, _ = self._gathered.popitem(last=False)
+                    self._parts.pop(gone, None)
+            return found[1]
 
 
-def shown_figure(plate: Any, picture: Callable[[Any], str]) -> Json:
-    """Return a drawn figure for a page: the picture, its words and its numbers."""
-    from flows.browser.figure_numbers import numbers, tables, zooms  # noqa: PLC0415 (matplotlib)
+@contextmanager
+def _held(lock: threading.Lock) -> Iterator[None]:
+    """Hold a lock. Raises StoreUnavailable if another request has held it for as long as a reader waits."""
+    if not lock.acquire(timeout=ANSWER_SECONDS):
+        raise StoreUnavailable("Other figures are still being drawn. Load the page again.")
+    try:
+        yield
+    finally:
+        lock.release()
 
-    # matplotlib's style element is in our style sheet: a page may not contain its own.
-    drawn = picture(plate)
-    start, end = drawn.find("<style"), drawn.find("</style>")
-    bare = drawn if start < 0 else drawn[:start] + drawn[end + len("</style>") :]
-    return {
-        "name": plate.name,
-        "question": plate.question,
-        "caption": visible(plate.caption),
-        "picture": Markup(bare),
-        "zooms": zooms(plate),
-        "numbers": numbers(plate),
-        "tables": tables(plate),
-    }
+
+def for_page(plate: Numbered, picture: str) -> Json:
+    """Return a figure as pages show it: without matplotlib's style element, which is in our style sheet, or hidden characters."""
+    text = visible(picture)  # matplotlib escapes markup only
+    start, end = text.find("<style"), text.find("</style>")
+    return shown(plate, text if start < 0 else text[:start] + text[end + len("</style>") :])
+
+
+def standalone(drawing: str, note: str = "") -> str:
+    """Return a drawing of a page as a file of its own, with a note and the colours that the page's style sheet would give it."""
+    names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    style = f"<style>{THEME}*{{stroke-linejoin:round;stroke-linecap:butt}}text{{font-family:sans-serif}}</style>"
+    said = f'<text x="4" y="9" style="fill: var(--bad); font-size: 8px">{escape(note)}</text>' if note else ""
+    opening, rest = str(drawing).split(">", 1)
+    return f"{opening.replace('<svg ', f'<svg {names} ', 1)}>{style}{said}{rest}"
+
+
+def _without_data(question: str, caption: str) -> str:
+    lines = ((16, "1.05em", question), (40, "0.8em", caption))
+    texts = (f'<text x="8" y="{y}" style="fill: var(--ink); font-size: {size}">{escape(text)}</text>' for y, size, text in lines)
+    return f'<svg role="img" aria-label="{escape(question)} {escape(caption)}" viewBox="0 0 480 52">{"".join(texts)}</svg>'

@@ -3,10 +3,11 @@
 import re
 from typing import Any
 
-from flows.browser.render import is_place
 from flows.browser.table_view import TOKENS
 from flows.run.addresses import Addresses
 from flows.run.lineage import generation_of
+from stages.core.places import is_place
+from stages.core.population import GENERATOR
 
 _ATTEMPT = re.compile(r"-r\d+$")
 TASKS = ("task_id", "proposal_id", "reference_ids")
@@ -27,7 +28,7 @@ def link(run_id: str, column: str, value: Any) -> str:
     if column in ATTEMPTS:
         return _AT.attempt(run_id, value) if _ATTEMPT.search(value) else _AT.task(run_id, value)
     if column in MEMBERS:
-        return _AT.member(run_id, value)
+        return "" if value == GENERATOR else _AT.member(run_id, value)
     if column in ADAPTERS:
         return _AT.adapter(run_id, value)
     generation = generation_of(value)

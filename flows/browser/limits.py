@@ -1,8 +1,7 @@
 """Limits on time and concurrency: a slow reader, a slow store or many requests must not block the browser.
 
 The first byte of a response comes within a deadline; otherwise the response is 503. The reader takes each piece within another
-deadline; otherwise the connection is closed. Figures that follow a page's text have the deadline of a first byte
-(flows/browser/late.py). A thread whose response no one waits for finishes by itself, with its own timeouts.
+deadline; otherwise the connection is closed. A thread whose response no one waits for finishes by itself, with its own timeouts.
 """
 
 import asyncio

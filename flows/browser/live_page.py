@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any
 
+from flows.browser.keys import link
 from flows.browser.library import Library
 from flows.monitoring.live import Follower, LiveState, Tail
 from flows.monitoring.live_text import about, counts_text, headline, place_of, program_text, speed_text, statuses_text, step_text
@@ -67,7 +68,7 @@ def live_page(state: LiveState) -> Json:
             "stage_left": about(left.stage),
             "generation_left": about(left.generation),
             "run_left": about(left.run),
-            "done_title": "start" if state.newest is None else f"generation {state.newest}",
+            "done_title": _done_title(state),
             "tasks_title": _title(state.tasks),
             "verdicts_title": _title(state.verdicts),
         },
@@ -84,6 +85,11 @@ def live_page(state: LiveState) -> Json:
     }
 
 
+def _done_title(state: LiveState) -> str:
+    where = "the start" if state.newest is None else f"generation {state.newest}"
+    return f"of {where}" if state.done else f"none yet of {where}"
+
+
 def _title(tail: Tail | None) -> str:
     return "none yet" if tail is None else f"generation {tail.generation}: {statuses_text(tail)}"
 
@@ -92,7 +98,7 @@ def _tasks(run_id: str, tail: Tail | None) -> list[list[Json]]:
     return [
         [
             _cell(row["task_id"], _AT.task(run_id, row["task_id"])),
-            _cell(row["teacher_id"], _AT.member(run_id, row["teacher_id"])),
+            _cell(row["teacher_id"], link(run_id, "teacher_id", row["teacher_id"])),
             _cell(row["kind"]),
             _verdict(row),
             _cell(program_text(row["program"]), look="program"),

@@ -10,6 +10,7 @@ from flows.storage import NotStored
 from stages.core.lora.adapter_files import WEIGHTS_FILE
 
 DEPTH, NODES = 60, 400  # of a tree that is fully shown
+_OF_WEIGHTS = ("member_id", "role", "adapter_id", "next_adapter_id", "next_adapter_sha256")
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,11 @@ class Pedigree:
         self.nodes: dict[str, Node] = {}
         self._children: dict[str, list[str]] = {}
         self._start(watch)
+        rated: dict[int, dict[str, Any]] = {}
+        for row in watch.columns("ratings", _OF_WEIGHTS).to_pylist():
+            rated.setdefault(row["generation"], {})[row["member_id"]] = row
         for generation in watch.generations:
-            self._trained(watch, generation)
+            self._trained(watch, generation, rated.get(generation, {}))
             self._born(watch, generation)
 
     def node(self, adapter_id: str) -> Node | None:
@@ -117,9 +121,8 @@ class Pedigree:
         for row in rows:
             self._add(Node(row["adapter_id"], row["member_id"], row["role"], "start", None, (), row["adapter_sha256"]))
 
-    def _trained(self, watch: RunTables, generation: int) -> None:
-        """Return what this generation's update made: from its ratings, or from its manifest if it is not rated yet."""
-        rated = {row["member_id"]: row for row in watch.of(generation, "ratings").to_pylist()}
+    def _trained(self, watch: RunTables, generation: int, rated: dict[str, Any]) -> None:
+        """Add what this generation's update made: from its ratings by member, or from its manifest if it is not rated yet."""
         for row in rated.values():
             if row["next_adapter_id"] != row["adapter_id"]:
                 known = (row["next_adapter_id"], row["member_id"], row["role"], "update", generation)

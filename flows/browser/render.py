@@ -10,11 +10,10 @@ from markupsafe import Markup
 from flows.run import form_links
 from flows.run.addresses import Addresses
 from stages.core.highlight import python_html, visible
+from stages.core.places import apart, is_place
 
 SHOWN_TEXT = 65_536  # characters of a value on its own page; the download has the rest
 SHOWN_CELL = 120
-GATE = "propose.gate."
-"""Begins the name of a metric that ends with a gate's name (stages/analysis/measure.py)."""
 
 
 def environment() -> Environment:
@@ -87,21 +86,6 @@ def cut(value: object, limit: int = SHOWN_CELL) -> str:
 def readable(value: Any) -> str:
     """Return indented JSON."""
     return json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True)
-
-
-def is_place(value: object) -> bool:
-    """Return whether a setting is a path from outside the project's folder or an address, also as part of a metric's name."""
-    return isinstance(value, str) and apart(value)[1] != ""
-
-
-def apart(text: str) -> tuple[str, str, str]:
-    """Return what stands before a place in the text, the part of the place that is nobody else's business, and its last part."""
-    before = GATE if text.startswith(GATE) else ""
-    place = text.removeprefix(before)
-    if "/" not in place or not (place.startswith(("/", "~", "../")) or "://" in place):
-        return text, "", ""
-    folder, slash, last = place.rpartition("/")
-    return before, folder + slash, last
 
 
 def digest(text: str) -> str:

@@ -7,11 +7,11 @@ from fastapi.responses import RedirectResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from flows.browser.adapter_page import adapter_page, adapters_page
-from flows.browser.assets import FIGURE_SCRIPTS, LIVE_SCRIPTS, script
+from flows.browser.assets import FIGURE_SCRIPTS, LIVE_SCRIPTS, PICTURE_POLICY, script
 from flows.browser.compare_page import ComparePages
 from flows.browser.errors import BadRequest
+from flows.browser.figure_markup import Draws
 from flows.browser.figure_pages import FigureCache
-from flows.browser.late import Late
 from flows.browser.library import Library
 from flows.browser.live_page import Followers, live_page
 from flows.browser.live_stream import Streams
@@ -36,9 +36,9 @@ class RenderTemplate(Protocol):
     """Render a template."""
 
     def __call__(
-        self, template: str, status: int = 200, scripts: tuple[str, ...] = (), late: Late | None = None, **values: Any
+        self, template: str, status: int = 200, scripts: tuple[str, ...] = (), draws: Draws | None = None, **values: Any
     ) -> Response:
-        """The page; with `scripts`, its policy allows those of this server; with `late`, its figures come after its text."""
+        """The page; with `scripts`, its policy allows those of this server; `draws` draws its figures."""
         ...
 
 
@@ -50,7 +50,7 @@ def add_routes(app: FastAPI, library: Library, show: RenderTemplate, style: str)
     _add_run(app, library, show, drawings)
     _add_live(app, library, show)
     _add_tables(app, library, show)
-    _add_lineage(app, library, show, drawings)
+    _add_lineage(app, library, show)
 
 
 def _add_plain(app: FastAPI, library: Library, style: str) -> None:
@@ -109,21 +109,28 @@ def _add_runs(app: FastAPI, library: Library, show: RenderTemplate) -> None:
 def _add_run(app: FastAPI, library: Library, show: RenderTemplate, drawings: FigureCache) -> None:
     @app.get("/runs/{run_id}")
     def run(run_id: str, every: bool = False) -> Response:
-        page = run_page(library, run_id, every)
-        drawn = library.run(run_id) if page["generations"] and not drawings.too_large(library.run(run_id)) else None
-        return show("run.html", late=None if drawn is None else lambda: drawings.few(drawn), **page, figures="")
+        return show("run.html", **run_page(library, run_id, every))
 
     @app.get("/runs/{run_id}/figures")
     def figures(run_id: str) -> Response:
-        return show("figures.html", scripts=FIGURE_SCRIPTS, **drawings.groups(library.run(run_id)))
+        return show("figures.html", **drawings.groups(library.run(run_id)))
 
     @app.get("/runs/{run_id}/figures/{name}.png")
-    def figure(run_id: str, name: str) -> Response:
+    def figure_picture(run_id: str, name: str) -> Response:
         return Response(drawings.png(library.run(run_id), name), media_type="image/png")
+
+    @app.get("/runs/{run_id}/figures/{name}.svg")
+    def figure_drawing(run_id: str, name: str) -> Response:
+        headers = {"Content-Security-Policy": PICTURE_POLICY}
+        return Response(drawings.svg(library.run(run_id), name), media_type="image/svg+xml", headers=headers)
 
     @app.get("/runs/{run_id}/figures/{name}.json")
     def figure_numbers(run_id: str, name: str) -> Json:
         return drawings.numbers(library.run(run_id), name)
+
+    @app.get("/runs/{run_id}/figures/{name}")
+    def figure(run_id: str, name: str) -> Response:
+        return show("figure.html", scripts=FIGURE_SCRIPTS, **drawings.page(library.run(run_id), name))
 
     @app.get("/runs/{run_id}/generations/{generation}")
     def generation(run_id: str, generation: str) -> Response:
@@ -175,21 +182,18 @@ def _add_tables(app: FastAPI, library: Library, show: RenderTemplate) -> None:
         return StreamingResponse(pieces, media_type="application/octet-stream", headers=headers)
 
 
-def _add_lineage(app: FastAPI, library: Library, show: RenderTemplate, drawings: FigureCache) -> None:
+def _add_lineage(app: FastAPI, library: Library, show: RenderTemplate) -> None:
     @app.get("/runs/{run_id}/tasks/{task_id}")
     def task(run_id: str, task_id: str, later: Count = 1) -> Response:
         return show("task.html", **task_page(library, run_id, task_id, later))
 
     @app.get("/runs/{run_id}/adapters")
     def adapters(run_id: str) -> Response:
-        page = adapters_page(library, run_id)
-        rated = any(row["rating"] for row in page["members"])
-        return show("adapters.html", **page, figure=drawings.ratings(library.run(run_id)) if rated else None)
+        return show("adapters.html", **adapters_page(library, run_id))
 
     @app.get("/runs/{run_id}/adapters/{adapter_id}")
     def adapter(run_id: str, adapter_id: str) -> Response:
-        page = adapter_page(library, run_id, adapter_id)
-        return show("adapter.html", **page, figure=drawings.member(library.run(run_id), page["ratings"]))
+        return show("adapter.html", **adapter_page(library, run_id, adapter_id))
 
 
 def _generation(run_id: str, text: str) -> int | None:

@@ -1,25 +1,28 @@
 """The content of the pages of a run, a generation, a manifest and a table."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping
 
 from flows.browser.keys import cells
 from flows.browser.library import Library
+from flows.browser.outlined import run_figures
 from flows.browser.table_view import TableQuery, row, view
+from flows.compare.settings_diff import flat
+from flows.config import identity, with_defaults
 from flows.monitoring.alarms import Alarm, summary
 from flows.monitoring.cost import RunCost, cost_so_far, generation_cost
 from flows.monitoring.cost_text import HEADER, point_text, remarks
 from flows.monitoring.cost_text import cells as cost_cells
 from flows.monitoring.run_tables import RunTables, seconds_of
 from flows.monitoring.spending import Spent, total
+from flows.monitoring.start_score import unscored_start
 from flows.monitoring.status import done, following, holder
+from flows.run.leaking import warning
 from flows.run.manifest import Json, Manifest, Ref, digest, folder_of
 from flows.run.run import Run
 from flows.stages import REQUIRED
 from flows.storage import NotStored, StoreRefused
-from stages.analysis.summary import KINDS, lookup
-
-Values = Mapping[tuple[str, str | None, str | None, str | None], float]
+from stages.analysis.summary import KINDS, Values
 
 OWN = ("diff", "choices")  # versions that describe the user's own files, by their paths and contents
 GENERATIONS = 100  # the newest generations, which a run's page shows first
@@ -32,21 +35,25 @@ def run_page(library: Library, run_id: str, every: bool = False) -> Json:
     description = run.history.description() or {}
     alarms = watch.alarms()
     shown = watch.generations if every else watch.generations[-GENERATIONS:]
+    raised, ranked = Counter(alarm.generation for alarm in alarms), _ranked(watch)
     versions = description.get("versions", {})
     return {
         "run": run_id,
         "standing": _standing(run),
         "versions": {name: value for name, value in versions.items() if name not in OWN},
         "own": {name: versions[name] for name in OWN if versions.get(name)},
-        "settings": list(_settings(description.get("config", {}))),
-        "generations": [_generation_row(watch, generation, alarms) for generation in reversed(shown)],
+        "settings": list(flat(identity(with_defaults(description.get("config", {})))).items()),
+        "generations": [_generation_row(watch, one, raised[one], ranked.get(one, {})) for one in reversed(shown)],
         "hidden": len(watch.generations) - len(shown),
         "alarms": summary(alarms),
+        "warning": warning(description),
         "faults": watch.faults,
         "benchmarks": [_benchmark(manifest) for manifest in _benchmarks(run, watch)],
+        "start_hint": unscored_start(watch),
         "kinds": KINDS,
         "started": run.manifest("start") is not None,
         "cost": _cost(cost_so_far(watch)),
+        "figures": run_figures(watch) if shown else [],
     }
 
 
@@ -68,8 +75,8 @@ def generation_page(library: Library, run_id: str, generation: int | None) -> Js
         "tables": [ref for manifest in stages for ref in manifest.outputs if ref.uri.endswith(".parquet")],
         "seconds": sum(spent.values()),
         "planned": int((run.history.description() or {}).get("config", {}).get("generations", 0)),
-        "numbers": None if generation is None else _generation_row(watch, generation, alarms),
-        "statuses": [] if generation is None else _statuses(lookup(watch.of(generation, "metrics"))),
+        "numbers": None if generation is None else _own_row(watch, generation, alarms),
+        "statuses": [] if generation is None else _statuses(watch.numbers(generation)),
         "ratings": [] if generation is None else watch.of(generation, "ratings").to_pylist(),
         "offspring": [] if generation is None else watch.of(generation, "offspring").to_pylist(),
         "alarms": [alarm for alarm in alarms if alarm.generation == generation],
@@ -152,23 +159,20 @@ def _standing(run: Run) -> Json:
     }
 
 
-def _settings(config: Json, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in sorted(config.items()):
-        if isinstance(value, dict):
-            yield from _settings(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+def _own_row(watch: RunTables, generation: int, alarms: list[Alarm]) -> Json:
+    """Return the known numbers of one generation for its own page."""
+    raised = sum(alarm.generation == generation for alarm in alarms)
+    return _generation_row(watch, generation, raised, _ranked(watch).get(generation, {}))
 
 
-def _generation_row(watch: RunTables, generation: int, alarms: list[Alarm]) -> Json:
-    """Return the known numbers of one generation."""
-    values = lookup(watch.of(generation, "metrics"), ["propose.valid_share", "solve.rate", "reward.mean"])
+def _generation_row(watch: RunTables, generation: int, alarms: int, ranked: Mapping[str, Json]) -> Json:
+    """Return the known numbers of one generation: `alarms` were raised, `ranked` has its members' ratings."""
+    values = watch.numbers(generation)
     stages = [manifest.stage for manifest in watch.manifests(generation)]
-    ratings = {row["member_id"]: row for row in watch.of(generation, "ratings").to_pylist()}
     best = {}
     for role in ("teacher", "student"):
-        members = [row for row in ratings.values() if row["role"] == role]
-        best[role] = max(members, key=lambda row: row["fitness"]) if members else None
+        members = [row for row in ranked.values() if row["role"] == role]
+        best[role] = max(members, key=lambda row: float(row["fitness"])) if members else None
     return {
         "generation": generation,
         "stages": stages,
@@ -178,10 +182,18 @@ def _generation_row(watch: RunTables, generation: int, alarms: list[Alarm]) -> J
         "by_kind": {kind: values.get(("solve.rate", None, None, kind)) for kind in KINDS},
         "rewards": {role: values.get(("reward.mean", None, role, None)) for role in ("teacher", "student")},
         "best": best,
-        "births": [row["member_id"] for row in watch.of(generation, "offspring").to_pylist()],
-        "seconds": sum(watch.clock().get(generation, {}).values()),
-        "alarms": sum(alarm.generation == generation for alarm in alarms),
+        "births": watch.of(generation, "offspring")["member_id"].to_pylist(),
+        "seconds": sum(watch.seconds(generation).values()),
+        "alarms": alarms,
     }
+
+
+def _ranked(watch: RunTables) -> dict[int, dict[str, Json]]:
+    """Return the last rating of each member by generation."""
+    found: dict[int, dict[str, Json]] = {}
+    for rated in watch.standings().select(["generation", "member_id", "role", "mu", "fitness"]).to_pylist():
+        found.setdefault(rated["generation"], {})[rated["member_id"]] = rated
+    return found
 
 
 def _statuses(values: Values) -> list[tuple[str, int]]:

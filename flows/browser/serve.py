@@ -1,5 +1,6 @@
 """`populora browse`: the artifact browser as a separate process."""
 
+import gc
 import socket
 import sys
 import threading
@@ -10,6 +11,9 @@ from flows.browser.app import make_app
 from flows.browser.limits import Server, config
 from flows.config import ConfigError
 from flows.servers.gate import LOOPBACK, names_of
+
+LOAD_SECONDS = 5.0
+"""After which the plotting library is loaded: the first pages need none, and share their core with nothing."""
 
 
 def serve(store_url: str, host: str = LOOPBACK[0], port: int = 8750, names: Sequence[str] = ()) -> int:
@@ -24,15 +28,17 @@ def serve(store_url: str, host: str = LOOPBACK[0], port: int = 8750, names: Sequ
     print(f"browser    http://{name}:{listening.getsockname()[1]}/  (Ctrl-C to stop)", flush=True)
     if not local:
         print("populora: anyone who reaches this address can read all runs of the store", file=sys.stderr)
-    threading.Thread(target=_load_figures, daemon=True).start()
+    gc.freeze()  # what is loaded now stays: a page's collections need not look at it
+    loading = threading.Timer(LOAD_SECONDS, _load_figures)
+    loading.daemon = True
+    loading.start()
     Server(config(app)).run(sockets=[listening])
     return 0
 
 
 def _load_figures() -> None:
-    """Import what draws figures (matplotlib, SciPy), so that the first page does not wait for it."""
-    for name in ("flows.report.report_figures", "stages.figures.side_by_side"):
-        import_module(name)
+    """Import what draws the page of all figures (matplotlib, SciPy), so that it does not wait for it."""
+    import_module("flows.report.report_figures")
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -7,7 +7,7 @@ from flows.browser.errors import BadRequest
 from flows.browser.library import Library
 from flows.browser.pedigree import Node, Pedigree
 from flows.browser.prompt_text import prompt_text
-from flows.run.lineage import generation_of, tops_up
+from flows.run.lineage import generation_of, replays_tasks
 from flows.run.manifest import Json, folder_of
 from flows.run.run import Run
 from flows.storage import NotStored
@@ -85,7 +85,7 @@ def _later(library: Library, run: Run, task_id: str, generation: int, later: int
         columns = ("proposal_id", "teacher_id", "adapter_id", "status")
         place, wanted = f"{folder_of(number)}/proposals.parquet", {"reference_ids": task_id}
         shown += [row | {"generation": number} for row in library.each(run, place, columns, wanted)]
-    replays = list(_replays(library, run, task_id, searched)) if tops_up(run) else []
+    replays = list(_replays(library, run, task_id, searched)) if replays_tasks(run) else []
     return {"shown": shown, "replays": replays, "searched": searched, "later": later, "pages": pages}
 
 

@@ -13,7 +13,6 @@ from stages.core import tables
 from stages.core.statistics.condensed import MADE_FROM, Tables, condense, joined, numbered, sources
 
 SCORES = "scores"
-TOGETHER = ("tasks", "grades")  # both need the tasks of a generation
 Kept = MutableMapping[tuple[str, int, str], pa.Table]
 """Condensed tables of complete generations, by name, generation and digest of its newest manifest."""
 _TRAINED = re.compile(r"-g(\d+)$")
@@ -41,7 +40,7 @@ class FigureTables(Mapping[str, pa.Table]):
             if name not in self._found and name == SCORES:
                 self._found[SCORES] = self._scores()
             elif name not in self._found:
-                self._load(TOGETHER if name in TOGETHER else [name])
+                self._load([name])
             return self._found[name]
 
     def faults(self) -> list[str]:
@@ -51,6 +50,13 @@ class FigureTables(Mapping[str, pa.Table]):
             if SCORES not in self._found:
                 self._found[SCORES] = self._scores()
             return [*(self._faults[key] for key in sorted(self._faults)), *self._score_faults]
+
+    def faults_of(self, names: Collection[str]) -> list[str]:
+        """Return sentences about what could not be read of these tables, which have been asked for."""
+        with self._lock:
+            wanted = {*names, *sources(name for name in names if name in MADE_FROM)}
+            said = [self._faults[key] for key in sorted(self._faults) if key[1] in wanted]
+            return said + (self._score_faults if SCORES in names else [])
 
     def _load(self, names: Sequence[str]) -> None:
         parts = [self._part(number, manifests, names) for number, manifests in self._manifests.items()]

@@ -8,15 +8,18 @@ import pyarrow as pa
 
 from flows.config import RunConfig, dump
 from flows.monitoring.alarms import alarms, summary
+from flows.monitoring.start_score import unscored_start
 from flows.report.report_cost import cost_section
 from flows.report.report_data import RunData, gather
 from flows.report.report_figures import EVERY, LEARNING, MACHINE, POPULATION, TASKS, Draw, picture
 from flows.report.report_page import ArtifactLinks, Html, details, escape, joined, note, page, table, tile
 from flows.report.report_tasks import samples
+from flows.run.leaking import warning
 from flows.run.manifest import folder_of
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
 from flows.storage import StoreRefused
+from stages.core.places import for_others
 from stages.core.statistics.estimates import estimate, only
 from stages.figures import figures
 from stages.figures.plates import Plate, svg
@@ -94,11 +97,14 @@ def _lead(run: RunData, links: ArtifactLinks) -> Html:
     who = f"{population.get('teachers')} teachers and {population.get('students')} students"
     if config.get("mode") == "single":
         who = "a single agent in both roles"
-    model = config.get("model", {}).get("name", "?")
+    elif config.get("propose", {}).get("curriculum"):
+        who = f"{population.get('students')} students of the generator"
+    model = for_others(str(config.get("model", {}).get("name", "?")))
     text = escape(f"{who} on {model}, seed {config.get('seed')}, code {code[:12] or 'unknown'}. ")
     head = Html(f"Head of the chain: <code>{escape(run.head)}</code>. Described by {links('run.json')}.")
     missing = [note("This report is incomplete", run.missing)] if run.missing else []
-    return joined([Html(f'<p class="lead">{text}{head}</p>'), *missing])
+    leak = [note("Not an ordinary run", [said])] if (said := warning(run.description)) else []
+    return joined([Html(f'<p class="lead">{text}{head}</p>'), *leak, *missing])
 
 
 def _headline(run: RunData, links: ArtifactLinks) -> Html:
@@ -166,7 +172,7 @@ def _births(run: RunData, links: ArtifactLinks) -> Html:
         [
             links(f"{folder_of(row['generation'])}/offspring.parquet", str(row["generation"])),
             escape(row["member_id"]),
-            escape(row["operator"]),
+            escape(for_others(row["operator"])),
             escape(" + ".join(row["parents"])),
             escape(row["replaces"]),
             escape(f"{row['relative_change']:.3f}"),
@@ -201,7 +207,9 @@ def _scores(run: RunData, links: ArtifactLinks) -> Html:
         )
     ]
     header = ("suite", "generations trained", "member", "measure", "problems of", "score ± standard error", "n")
-    return details(f"{len(rows)} scores", table(header, rows)) if len(rows) > 60 else table(header, rows)
+    shown = details(f"{len(rows)} scores", table(header, rows)) if len(rows) > 60 else table(header, rows)
+    hint = unscored_start(run.watch)
+    return joined([shown, *([Html(f'<p class="small">{escape(hint)}</p>')] if hint else [])])
 
 
 def _configuration(run: RunData, links: ArtifactLinks) -> Html:
@@ -220,8 +228,8 @@ def _configuration(run: RunData, links: ArtifactLinks) -> Html:
 
 def _plain(value: Any) -> str:
     if isinstance(value, list):
-        return ", ".join(map(str, value)) or "none"
-    return str(value) if value != "" else "–"
+        return ", ".join(for_others(str(one)) for one in value) or "none"
+    return for_others(str(value)) if value != "" else "–"
 
 
 def _artifacts(run: RunData, links: ArtifactLinks) -> Html:

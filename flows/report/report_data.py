@@ -38,10 +38,15 @@ class RunData:
         """Planned number of generations."""
         return int(self.config.get("generations", 0))
 
+    @property
+    def gaps(self) -> list[str]:
+        """Sentences about what is absent, from the manifests alone."""
+        return _gaps(self.manifests, self.planned)
+
     @cached_property
     def missing(self) -> list[str]:
         """Sentences about what is absent or cannot be read. Every table is read to find out."""
-        return _gaps(self.manifests, self.planned) + self.tables.faults()
+        return self.gaps + self.tables.faults()
 
     @cached_property
     def cost(self) -> RunCost:

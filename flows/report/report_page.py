@@ -16,7 +16,9 @@ from flows.store.file_store import FileStore
 from stages.core.highlight import visible
 
 Html = NewType("Html", str)
-CSS = (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
+THEME = (Path(__file__).parent / "theme.css").read_text(encoding="utf-8")
+"""The colours of pages and figures, light and dark."""
+CSS = THEME + (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
 
 
 class ArtifactLinks:

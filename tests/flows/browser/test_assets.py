@@ -1,4 +1,4 @@
-"""What pages may load: scripts of this server on two pages, on all others none; other people's files as they were published."""
+"""What pages may load: scripts of this server on two kinds of page, none on others; other people's files as published."""
 
 import hashlib
 import re
@@ -51,7 +51,8 @@ def static(name):
         ("/runs/none", ()),
         ("/static/live.js", ()),
         ("/runs/whole/live", LIVE_SCRIPTS),
-        ("/runs/whole/figures", FIGURE_SCRIPTS),
+        ("/runs/whole/figures", ()),
+        ("/runs/whole/figures/solve-rate", FIGURE_SCRIPTS),
     ],
 )
 def test_only_pages_that_need_scripts_may_run_them(pages, address, scripts):

@@ -120,11 +120,26 @@ def test_two_runs_side_by_side(pages: TestClient) -> None:
     assert "Code, packages and base model are the same." in text
     assert "probe-dev : second after 3 generations − first after 3 generations" in text.replace("probe-dev:", "probe-dev :")
     assert "all pass@1 greedy 50.0 % 37.5 % −12.5 ± 12.5 0 1 7 8" in text
-    assert "best teacher" in text and ", a founder" in text and "generations counted 3 3" in text
+    assert "best teacher" in text and ", a founder" in text and "generations computed 3 3" in text
     page = pages.get(f"/compare?{CHOSEN}").text
     assert page.count("<svg") == 2 and 'id="benchmark-probe-dev"' in page and 'id="solve-rate"' in page
     assert 'href="/compare?run=second&amp;run=first"' in page
     assert pages.get(f"/compare?{CHOSEN}&by=seconds").text.count("<svg") == 2
+
+
+def test_only_differences_of_more_than_two_standard_errors_are_bold(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    compared_runs.build(store, "first", 1, {0: lambda number: False})
+    compared_runs.build(store, "second", 1, {0: lambda number: number in (0, 2, 4, 6)})  # all deductions, no abduction
+    with TestClient(make_app(str(tmp_path)), base_url="http://127.0.0.1") as pages:
+        page = pages.get("/compare?run=first&run=second").text
+    row = r"<tr( class=\"changed\")?><td>(all|deduction|abduction)</td>.*?<td>([^<]*)</td><td>\d+</td><td>\d+</td>"
+    rows = re.findall(row, page)
+    assert [(group, difference, bool(bold)) for bold, group, difference in rows] == [
+        ("all", "+50.0 ± 18.9", True),
+        ("abduction", "+0.0 ± 0.0", False),
+        ("deduction", "+100.0 ± 0.0", True),
+    ]
 
 
 def test_a_half_finished_run_of_another_size_compares(pages: TestClient) -> None:
@@ -162,7 +177,7 @@ def test_hostile_texts_stay_text(pages: TestClient, address: str) -> None:
         (f"/compare?{CHOSEN}&every=maybe", 400, "every"),
         (f"/compare?{CHOSEN}&by=<script>", 400, "'<script>' is not one of generation, generated_tokens, seconds."),
         ("/?sort=<script>", 400, "'<script>' is not one of run, state"),
-        ("/?state=x", 400, "'x' is not one of working"),
+        ("/?state=x", 400, "'x' is not one of running"),
         ("/?setting=nothing%3D1", 400, "No run has a setting 'nothing'"),
         ("/?score_from=many", 400, "score_from: 'many' is not a number"),
         ("/?page=0", 400, "page"),
@@ -185,12 +200,13 @@ def test_runs_at_work_are_compared_as_far_as_they_are(tmp_path: Path) -> None:
     ):
         run = Run(store, "growing", epoch)
         run.describe(compared_runs.example_run.CONFIG.model_dump(mode="json"), {}, {})
-        assert "working" in shown(pages, "/?state=working")
+        assert "running" in shown(pages, "/?state=running")
         assert "No generation" not in shown(pages, "/compare?run=whole&run=growing")
         population = compared_runs.example_run.start(run)
         compared_runs.example_run.one_generation(run, population, 0, last=False)
         text = shown(pages, "/compare?run=whole&run=growing")
-        assert "growing is working: 1 of 3 generations are done; next: match of generation 1." in text
+        assert "2 of 2 runs. To compare, tick two of them." in shown(pages, "/")
+        assert "growing is running: 1 of 3 generations are done; next: match of generation 1." in text
 
 
 def test_the_list_has_pages_and_keeps_the_ticks_of_others(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from flows.browser.limits import STOPPING
 from flows.browser.live_page import Followers, live_page
 from flows.browser.live_stream import BEAT, FULL, Streams
 from flows.browser.serve import listen
+from flows.monitoring.status import status
+from flows.monitoring.working import Working
 from flows.run.lease import DOING, hold
 from flows.run.run import Run
 from flows.storage import StoreUnavailable
@@ -66,6 +68,20 @@ def test_the_page_shows_the_state_without_a_script(pages):
     assert "running reward of generation 1; 1 of 9 generations done" in answer.text
     assert 'data-live="/runs/hostile/live/events"' in answer.text
     assert len(re.findall(r'<a href="/runs/hostile/tasks/g0001-', answer.text)) >= 16
+
+
+def test_while_the_start_runs_page_and_status_say_so(tmp_path):
+    store = FileStore(tmp_path)
+    working = Working()
+    working.planned = 3
+    with hold(store, "new", doing=working.record) as epoch, working.step("start", None, None):
+        run = Run(store, "new", epoch)
+        run.describe({"generations": 3}, {}, {})
+        lease = json.loads((tmp_path / "new" / ".lease").read_text())
+        (tmp_path / "new" / ".lease").write_text(json.dumps(lease | {DOING: working.record()}))
+        fields = live_page(Followers(Library(str(tmp_path))).state("new"))["fields"]
+        assert (fields["headline"], fields["done_title"]) == ("running start; 0 of 3 generations done", "none yet of the start")
+        assert "now        running start; 0 of 3 generations done; start: 0 s so far" in status(run).splitlines()
 
 
 def test_hostile_text_is_text_on_the_page_and_in_the_feed(pages, store):

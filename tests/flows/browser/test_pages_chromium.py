@@ -33,6 +33,7 @@ PAGES = {
     "live": "/runs/going/live",
     "ended": "/runs/whole/live",
     "figures": "/runs/going/figures",
+    "figure": "/runs/going/figures/solve-rate",
     "generation": "/runs/going/generations/1",
     "table": "/runs/going/tables/generation=0001/tasks.parquet",
     "row": "/runs/going/rows/0/generation=0001/tasks.parquet",
@@ -121,9 +122,9 @@ def test_a_page_is_quiet_asks_nobody_else_and_fits(page: chromium.Page, address:
         page.events.clear()
         page.open(address + PAGES[name])
         if name == "figures":
-            page.value("(async () => { for (const f of document.querySelectorAll('figure')) { f.scrollIntoView(); "
+            page.value("(async () => { for (const f of document.querySelectorAll('.figure-link')) { f.scrollIntoView(); "
                        "await new Promise(done => setTimeout(done, 60)); } scrollTo(0, 0) })()")  # fmt: skip
-            page.until("document.querySelectorAll('figure[data-source] .uplot').length >= 10")
+            page.until("[...document.querySelectorAll('.figure-link img')].every(one => one.complete && one.naturalWidth > 0)")
         assert page.value("document.documentElement.scrollWidth <= innerWidth"), (name, kind)
         if (place := pictures()) is not None:
             page.picture(place / f"{name}-{kind}.png")
@@ -144,7 +145,7 @@ def test_the_live_page_follows_the_run(page: chromium.Page, address: str, root: 
 
 def test_a_plot_is_read_and_zoomed_with_the_keyboard(page: chromium.Page, address: str) -> None:
     look(page, *LOOKS["wide"])
-    page.open(f"{address}/runs/going/figures")
+    page.open(f"{address}/runs/going/figures/solve-rate")
     page.until("document.querySelector('#solve-rate .uplot')")
     page.value("document.querySelector('#solve-rate .field').focus()")
 

@@ -36,7 +36,7 @@ def test_they_are_those_of_whole_tables(store: Path) -> None:
         assert found[name].equals(expected[name]), name
 
 
-def test_nothing_is_read_that_no_figure_needs_and_nothing_twice(store: Path) -> None:
+def test_nothing_is_read_that_no_figure_needs_and_no_table_is_made_twice(store: Path) -> None:
     counting = CountingStore(FileStore(store))
     run = Run(counting, "run")
     kept: Kept = {}
@@ -50,7 +50,8 @@ def test_nothing_is_read_that_no_figure_needs_and_nothing_twice(store: Path) -> 
         return counting.requests["read"] - before
 
     assert reads_of("ratings", "metrics", "offspring") == 0, "the small tables have been read"
-    assert reads_of("grades", "tasks") == 3 * GENERATIONS, "grades, tasks, and the groups of proposals"
+    assert reads_of("grades") == 2 * GENERATIONS, "grades, and which tasks are the generation's own"
+    assert reads_of("tasks") == 2 * GENERATIONS, "tasks, and the groups of proposals"
     assert reads_of("completions") == 2 * GENERATIONS
     assert reads_of("grades", "tasks", "completions") == 0
     found = gather(run, watch, kept).tables
