@@ -29,12 +29,15 @@ from stages.core.engines.agreement import BOUNDS, Scorer, check_agreement
 from stages.core.engines.counted import CountedEngine, TokenCount
 from stages.core.engines.protocol import Engine
 from stages.core.lora.adapter import Adapter
+from stages.core.method.curriculum import CURRICULA
 from stages.core.method.gates import GATES
 from stages.core.method.rating import Rating
 from stages.core.method.rewards import RULES
 from stages.core.progress import Progress, silent
 from stages.core.prompts.styles import PromptStyle, Proposed
 from stages.core.sandbox.protocol import Sandbox
+from stages.core.seed_model.probe import probe_keys as own_keys
+from stages.core.seed_model.programs import ProgramKeys
 from stages.core.training.protocol import Drift, Trainer
 from stages.match import MATCHMAKERS
 from stages.reward import ESTIMATORS, Estimator
@@ -57,6 +60,7 @@ class Backend:
         self.earlier, self.tokens = EarlierReader(), TokenCount()
         self._agreed: set[str] = set()
         self._keys_of: dict[tuple[str, ...], frozenset[str]] = {}
+        self._held_out: dict[tuple[str, ...], ProgramKeys] = {}
 
     def check(self) -> None:
         """Check the model's folder, every named choice, the suite and the sandbox, so that a run fails early rather than late."""
@@ -66,6 +70,8 @@ class Backend:
         self.operators()
         choose("reward.rule", self.config.reward.rule, RULES)
         choose("population.matchmaker", self.config.population.matchmaker, MATCHMAKERS)
+        if self.config.propose.curriculum:
+            choose("propose.curriculum", self.config.propose.curriculum, CURRICULA)
         for gate in self.config.reward.gates:
             choose("reward.gates", gate, GATES)
         self._suite_file(self.config.benchmark.suite)
@@ -165,7 +171,7 @@ class Backend:
 
     def rest(self) -> None:
         """Put a vLLM engine to sleep after the last rollout of a generation, which frees the GPU for the update."""
-        if self.config.engine.kind == "vllm":
+        if self.config.engine.kind == "vllm" and "_engine" in self.__dict__:
             self._engine.sleep()
 
     def check_agreement(self, stage: str, adapters: Mapping[str, Adapter]) -> None:
@@ -369,7 +375,8 @@ class Backend:
             known = operators(known=PAPER_OPERATORS)
         else:
             known = operators()
-        return {name: choose("evolution", name, known) for name in (*rule.mutations, *rule.crossovers)}
+        copies = (evolution.COPY,) if rule.copies_at else ()
+        return {name: choose("evolution", name, known) for name in (*rule.mutations, *rule.crossovers, *copies)}
 
     # suites --------------------------------------------------------------------------------------------------------------
 
@@ -387,6 +394,12 @@ class Backend:
             programs = {program for suite in chosen for program in self.problems(suite)["program"].to_pylist()}
             self._keys_of[chosen] = probe_keys(sorted(programs))
         return self._keys_of[chosen]
+
+    def held_out(self, suites: Sequence[str]) -> ProgramKeys:
+        """Return what the generator of a run may not write: the programs of suites, by syntax and by behaviour."""
+        if (chosen := tuple(suites)) not in self._held_out:
+            self._held_out[chosen] = own_keys(*(self.problems(suite) for suite in chosen))
+        return self._held_out[chosen]
 
     def _suite_file(self, suite: str) -> Path:
         path = SUITES / f"{suite}.parquet"

@@ -15,7 +15,8 @@ class Stage:
 
     Attributes:
         name: Its name in manifests, in the run graph and on the command line.
-        generates: Whether it uses the engine. It then runs under `engine.python` with vLLM, and in the GPU pool of a placement.
+        generates: Whether it uses the engine (propose: where teachers write the tasks). It then runs under `engine.python`
+            with vLLM, and in the GPU pool of a placement.
         judges: Whether it uses the sandbox. It then needs Docker, and runs in the sandbox pool unless it also generates.
         trains: Whether its parts take optimizer steps, in the GPU pool of a placement. Joining them needs no GPU.
         shards: What its parts divide; None for a stage that always runs whole.

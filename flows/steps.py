@@ -4,10 +4,9 @@ A step is the only place where a stage meets storage. `STEPS` names them in the 
 stage subprocess runs the same functions.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,11 +16,14 @@ from flows.benchmarks.schedule import members_at, panels, shared, write_panels
 from flows.benchmarks.score import probe_plan, score_members
 from flows.choices import choose
 from flows.config import ConfigError, RunConfig
+from flows.earlier_tasks import buffers_of, posed_again, recent, stored_among
+from flows.generation_metrics import generation_metrics, paid_grades
 from flows.run.earlier_index import write_segment
 from flows.run.history import kept_out
 from flows.run.hub_models import check_files
 from flows.run.stage_io import StageIO
 from stages import evolve as evolution
+from stages import generate as generating
 from stages import grade as grading
 from stages import match as matching
 from stages import propose as proposing
@@ -31,22 +33,22 @@ from stages import seed as seeding
 from stages import solve as solving
 from stages import update as updating
 from stages import verify as verification
-from stages.analysis.measure import OffspringRecord, costs, explore, measure, relate, replayed
 from stages.benchmark import answer_probe, chosen_problems
 from stages.core import tables
 from stages.core.engines.agreement import check_drift
 from stages.core.lora.adapter_files import weights_sha256
+from stages.core.method.curriculum import CURRICULA
+from stages.core.method.leak import admitted, believed, leaks
 from stages.core.method.proposing import ProposalPlan
 from stages.core.method.rating import Rating, Scale
 from stages.core.method.rewards import RULES
-from stages.core.method.top_up import fresh, replays
+from stages.core.method.top_up import fresh
 from stages.core.population import Member, initial_members, member_ids, start_adapter_id
 from stages.core.randomness import generator
 from stages.core.shards import Shard
 from stages.core.statistics.estimates import only
 
 Step = Callable[[StageIO, RunConfig, Backend], None]
-PLAYED = ("proposals", "tasks", "rollouts", "grades", "samples")
 
 
 def start(io: StageIO, config: RunConfig, backend: Backend) -> None:
@@ -90,15 +92,19 @@ def _seeds(config: RunConfig, backend: Backend, held_out: frozenset[str]) -> tup
 
 
 def match(io: StageIO, config: RunConfig, backend: Backend) -> None:
-    """Draw students near each teacher's own strength."""
-    population = io.population()
+    """Draw students near each teacher's own strength. Without teachers, every student meets the generator."""
+    population, rule = io.population(), config.rating
     rng = generator(config.seed, io.generation, "match")
     matchmaker = choose("population.matchmaker", config.population.matchmaker, matching.MATCHMAKERS)
-    io.write_table("matches", matching.match(population, rng, io.generation, config.rating.beta, matchmaker))
+    drawn = matching.match(population, rng, io.generation, rule.beta, matchmaker, Rating(rule.mu, rule.sigma))
+    io.write_table("matches", drawn)
 
 
 def propose(io: StageIO, config: RunConfig, backend: Backend) -> None:
-    """Let teachers write tasks."""
+    """Let teachers write tasks, or the generator where there are none."""
+    if config.propose.curriculum:
+        _generate(io, config, backend)
+        return
     population, shard, plan = io.population(), Shard.named(io.part), _proposal_plan(config)
     matches = io.table("matches")
     writing = proposing.own_matches(matches, plan, shard)
@@ -109,7 +115,7 @@ def propose(io: StageIO, config: RunConfig, backend: Backend) -> None:
     proposals = proposing.propose(
         matches,
         _digests(population),
-        _buffers(io, config, backend, teachers),
+        buffers_of(io, config, backend, teachers),
         engine,
         backend.style(),
         plan,
@@ -120,6 +126,22 @@ def propose(io: StageIO, config: RunConfig, backend: Backend) -> None:
     io.write_own("proposals", proposals)
     count_refused_proposals(io, proposals)
     io.version(engine=backend.engine_version())
+
+
+def _generate(io: StageIO, config: RunConfig, backend: Backend) -> None:
+    """Let the generator write tasks, of kinds and depths by the grades of the last generations. Needs no engine."""
+    proposals = generating.generate(
+        io.table("matches"),
+        generating.records_of(recent(io)),
+        choose("propose.curriculum", config.propose.curriculum, CURRICULA),
+        config.proposals_per_teacher,
+        config.propose.num_inputs,
+        backend.held_out(kept_out(io.run.history.description())),
+        config.seed,
+        io.generation,
+        Shard.named(io.part),
+    )
+    io.write_own("proposals", proposals)
 
 
 def verify(io: StageIO, config: RunConfig, backend: Backend) -> None:
@@ -134,17 +156,20 @@ def verify(io: StageIO, config: RunConfig, backend: Backend) -> None:
         config.reward.gates,
         backend.fits(config.solve.max_new_tokens),
         backend.progress,
+        partial(leaks, config.experiment.leak, config.seed, io.generation) if config.experiment.leak else None,
     )
     io.write_table("tasks", tasks)
-    write_segment(io, tasks)
+    write_segment(io, believed(tasks))
+    if config.experiment.leak:
+        io.count(leaked=sum(admitted(tasks)))
     io.version(sandbox=backend.walls())
 
 
 def solve(io: StageIO, config: RunConfig, backend: Backend) -> None:
-    """Let matched students attempt every valid task and, with top-up, the tasks that fill their batches."""
-    matches, tasks, rule, shard = io.table("matches"), io.table("tasks"), config.solve, Shard.named(io.part)
+    """Let matched students attempt every valid task and, where the run replays tasks, those that are due."""
+    matches, tasks, rule, shard = io.table("matches"), believed(io.table("tasks")), config.solve, Shard.named(io.part)
     plan = solving.SolvePlan(rule.attempts, rule.max_new_tokens, config.engine.temperature, rule.trained_attempts)
-    again = _replays(io, config, backend, matches, tasks) if rule.top_up else {}
+    again = posed_again(io, config, backend, matches, tasks) if rule.replays else {}
     writing = solving.posed(matches, tasks, plan, again, shard)
     adapters = io.adapters(match["student_adapter_id"] for match, *_ in writing)
     backend.check_agreement("solve", adapters)
@@ -179,7 +204,7 @@ def count_refused_answers(io: StageIO, backend: Backend, rollouts: pa.Table) -> 
 def grade(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Decide in the sandbox and on the host which answers are correct."""
     tasks, rollouts = io.table("tasks"), io.table("rollouts")
-    replayed = _replayed(io, backend, rollouts, tasks) if config.solve.top_up else []
+    replayed = stored_among(io, backend, rollouts, tasks) if config.solve.replays else []
     grades = grading.grade(tasks, rollouts, backend.sandbox(), replayed, backend.progress)
     io.write_table("grades", grades)
     io.version(sandbox=backend.walls())
@@ -189,9 +214,9 @@ def reward(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Turn proposals and attempts into samples."""
     samples = rewards.reward(
         io.table("proposals"),
-        io.table("tasks"),
+        believed(io.table("tasks")),
         io.table("rollouts"),
-        io.table("grades"),
+        paid_grades(io, config),
         choose("reward.rule", config.reward.rule, RULES),
         backend.estimator(),
         config.learning.teacher_baseline,
@@ -225,19 +250,19 @@ def update_part(io: StageIO, config: RunConfig, backend: Backend) -> None:
 def update(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Join the groups and measure the generation so far."""
     parts = io.parts([name for name, _ in update_parts(io, config)], tables.METRICS)
-    io.write_table("metrics", _generation_metrics(io, config, backend, parts))
+    io.write_table("metrics", generation_metrics(io, config, backend, parts))
 
 
 def rate(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Update the ratings from the results. Each row names the weights that played and the weights that continue."""
     rule = config.rating
     population, matches = io.population(), io.table("matches")
-    tasks, grades = io.table("tasks"), io.table("grades")
+    tasks, grades = believed(io.table("tasks")), paid_grades(io, config)
     rated = rating_stage.rate(
         population,
         matches,
         tasks,
-        fresh(grades, tasks) if config.solve.top_up else grades,
+        fresh(grades, tasks) if config.solve.replays else grades,
         io.updated_adapters(),
         Scale(rule.beta, rule.tau, rule.draw_probability),
         rule.draw_margin,
@@ -314,23 +339,6 @@ def _digests(population: list[Member]) -> dict[str, str]:
     return {member.adapter_id: member.adapter_sha256 for member in population}
 
 
-def _buffers(io: StageIO, config: RunConfig, backend: Backend, teachers: list[str]) -> dict[str, Any]:
-    return backend.earlier.stored(io).snapshots(config.propose.buffer_size, teachers, config.propose.buffer == "own")
-
-
-def _replays(io: StageIO, config: RunConfig, backend: Backend, matches: pa.Table, tasks: pa.Table) -> dict[str, list[dict]]:
-    """Return the tasks that each match poses again, from the snapshot that its teacher's prompts came from."""
-    buffers = _buffers(io, config, backend, sorted(set(matches["teacher_id"].to_pylist())))
-    wanted = config.propose.groups * config.propose.group_size
-    return replays(matches, tasks, buffers, wanted, config.seed, io.generation)
-
-
-def _replayed(io: StageIO, backend: Backend, rollouts: pa.Table, tasks: pa.Table) -> list[dict]:
-    """Return the stored tasks among those attempted."""
-    ids = set(rollouts["task_id"].to_pylist()) - set(tasks["task_id"].to_pylist())
-    return backend.earlier.stored(io).rows(ids) if ids else []
-
-
 def _groups(io: StageIO, config: RunConfig) -> pa.Table:
     """Return the groups that `reward` stored. Version 0.1 of this project stored none; they are then computed again."""
     if io.has("groups"):
@@ -341,39 +349,3 @@ def _groups(io: StageIO, config: RunConfig) -> pa.Table:
 def _trained(samples: pa.Table, config: RunConfig) -> pa.Table:
     """Return the samples that train: those of a frozen role do not."""
     return samples.filter(pc.not_equal(samples["role"], config.learning.frozen.removesuffix("s")))
-
-
-def _generation_metrics(io: StageIO, config: RunConfig, backend: Backend, parts: Sequence[pa.Table]) -> pa.Table:
-    """Return METRICS of the generation, including the update's own `parts`."""
-    found = {name: io.table(name) for name in ("matches", *PLAYED)}
-    steps = only(tables.join(parts, tables.METRICS), name="update.stepped")
-    stepped = {row["member_id"]: row["value"] > 0 for row in steps.to_pylist()}
-    earlier = backend.earlier.seen(io, seeds=False)
-    members = io.population()
-    weights = {name: adapter.weights for name, adapter in io.adapters([member.adapter_id for member in members]).items()}
-    scale = config.model.alpha / config.model.rank
-    new = fresh(found["grades"], found["tasks"])
-    measured = [
-        measure(*(found[name] for name in PLAYED)),
-        explore(found["tasks"], earlier),
-        relate(members, found["matches"], new, found["samples"], weights, _births(io, members), scale, io.generation),
-        costs(found["samples"], stepped, config.learning.frozen.removesuffix("s")),
-    ]
-    if config.solve.top_up:
-        measured.append(replayed(found["tasks"], found["grades"]))
-    return tables.join([*measured, *parts], tables.METRICS)
-
-
-def _births(io: StageIO, members: Sequence[Member]) -> dict[str, OffspringRecord]:
-    """Return, by member id, where the members born in this run come from."""
-    found = {}
-    for member in members:
-        if not member.born:
-            continue
-        event = member.born - 1
-        row = only(io.table("offspring", event), member_id=member.member_id).to_pylist()[0]
-        earned = only(io.table("metrics", event), name="reward.mean").to_pylist()
-        rewards = [one["value"] for one in earned if one["member_id"] in row["parents"]]
-        mean = math.fsum(rewards) / len(rewards) if rewards else math.nan  # a parent that sat out earned nothing
-        found[member.member_id] = OffspringRecord(tuple(row["parents"]), row["operator"], mean)
-    return found

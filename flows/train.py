@@ -61,15 +61,15 @@ def train(
     """
     if os.environ.get("PREFECT__FLOW_RUN_ID"):  # started by a Prefect worker, not by our command line
         orphan_guard.leave_with_parent()
-        preflight.check(config, store, placement.gpu != "", placement.sandbox != "")
+        preflight.check(config, store, placement.gpu + placement.ray != "", placement.gpu + placement.sandbox != "")
     browser = os.environ.get("POPULORA_BROWSER_URL", "")
     one_generation = (
         run_generation.with_options(task_runner=ray_cluster.runner(placement.ray)) if placement.ray else run_generation
     )
     with (
         gc_tuning.relaxed_gc(),
-        ray_cluster.connected(placement.ray, config.model.device),
-        open_session(config, run_id, store, placed(placement), bool(placement.ray), log_line()) as current,
+        ray_cluster.connected(placement.ray, config) as on_node,
+        open_session(config, run_id, store, placed(placement, config), on_node, log_line()) as current,
         notes.publishing(current.run, config, browser),
     ):
         population = start()
@@ -106,6 +106,6 @@ def log_line() -> Callable[[str], None]:
     return get_run_logger().info if os.environ.get("PREFECT__FLOW_RUN_ID") else to_stderr
 
 
-def placed(placement: Placement) -> Pools | None:
-    """Return the runner of steps in the pools that the placement names; None if it names none."""
-    return Pools(placement) if placement.sandbox or placement.gpu else None
+def placed(placement: Placement, config: RunConfig) -> Pools | None:
+    """Return the runner of the run's steps in the pools that the placement names; None if it names none."""
+    return Pools(placement, config.engineless) if placement.sandbox or placement.gpu else None

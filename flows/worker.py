@@ -31,6 +31,7 @@ from flows.config import ConfigError, RunConfig, parse
 from flows.execution.agreement import compared, probed
 from flows.execution.remote_engine import KEY, Served
 from flows.execution.run_stage import WHERE, Spec, execute
+from flows.execution.stage_process import REST
 from flows.monitoring.meter import Meter, Reading
 from stages.core.child_process import PROGRESS, answer, orders
 from stages.core.unavailable import Unavailable
@@ -83,6 +84,8 @@ class _Backends:
         try:
             if KEY in order:
                 return self._served.answer(order)
+            if REST in order:
+                return self._rest()
             if "probe" in order:
                 return probed(Spec(**order["probe"]), self._stored)
             if "compare" in order:
@@ -90,6 +93,11 @@ class _Backends:
             return execute(Spec(**order), self._stored)
         finally:
             self._running = False
+
+    def _rest(self) -> dict[str, Any]:
+        for backend in self._made.values():
+            backend.rest()
+        return {}
 
     def _stored(self, values: Mapping[str, Any]) -> Backend:
         return self.of(parse(dict(values)))

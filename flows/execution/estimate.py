@@ -9,6 +9,7 @@ from flows.execution.stage_plan import CARDS, TWO_CORES, Card, generation_second
 from flows.monitoring.cost_text import money_text
 from flows.monitoring.prices import of_machine
 from flows.run.retention import RetentionPolicy, expected_bytes
+from stages.core.prompts.styles import Kind
 
 GIB = 1024**3
 MANY = (8, 64, 512)  # cards
@@ -21,28 +22,41 @@ TABLE_BYTES = 8  # stored per generated token, in rollouts and samples together
 def plan(config: RunConfig) -> str:
     """Return the plan as lines of text: completions and tokens per generation, memory and where it fits, disk, hours."""
     shape = shape_of(config.model.name)
-    teachers, students = (1, 1) if config.mode == "single" else (config.population.teachers, config.population.students)
-    members = _members(config)
-    proposals = teachers * config.proposals_per_teacher
+    teachers, students, members = config.population.teachers, config.population.students, config.adapters
+    proposals = config.matches * config.proposals_per_teacher
     attempts = proposals * config.solve.attempts
-    tokens = proposals * config.propose.max_new_tokens + attempts * config.solve.max_new_tokens
+    written = proposals * config.propose.max_new_tokens if teachers else 0
+    tokens = written + attempts * config.solve.max_new_tokens
     lines = [
-        f"members          {members} ({teachers} teachers, {students} students)"
-        if members > 1
-        else "members          1, in both roles",
+        "members          1, in both roles"
+        if config.mode == "single"
+        else f"members          {members} ({teachers or 'no'} teachers, {students} students)",
         f"per generation   {proposals} proposals, at most {attempts} attempts, at most {tokens:,} generated tokens",
     ]
     if shape is None:
         return "\n".join([*lines, f"model            {config.model.name} is unknown: no estimate of memory and hours"])
+    if spare := spare_shards(config):
+        lines.append(f"shards           {spare}")
     lines += memory_lines(config, shape, members)
     lines += _disk(config, adapter_parameters(shape, config.model.targets, config.model.rank), members)
     return "\n".join(lines + _seconds(config, shape) + _hours(config) + _money(config))
 
 
+def spare_shards(config: RunConfig) -> str:
+    """Return that a run asks for more shards than its generations have requests, and what it gets; empty if it does not."""
+    requests = config.matches * len(Kind) * config.propose.groups
+    if config.engine.shards <= requests:
+        return ""
+    return (
+        f"engine.shards={config.engine.shards}: propose and solve have {requests} prompts per generation and use only {requests} "
+        "shards; the others stay idle"
+    )
+
+
 def too_small(config: RunConfig, memory: float) -> str:
     """Return what of the run does not fit into a card of that many bytes; empty if all does, or for an unknown model."""
     shape = shape_of(config.model.name)
-    return "" if shape is None else lacking(config, shape, _members(config), memory)
+    return "" if shape is None else lacking(config, shape, config.adapters, memory)
 
 
 def _disk(config: RunConfig, adapter: int, members: int) -> list[str]:
@@ -58,18 +72,14 @@ def stored_bytes(config: RunConfig) -> int:
     shape = shape_of(config.model.name)
     if shape is None:
         return 0
-    rule, members = config.retention, _members(config)
+    rule, members = config.retention, config.adapters
     policy = RetentionPolicy(rule.newest, rule.optimizer_every, rule.adapter_every) if rule.on else None
     weights = 4 * adapter_parameters(shape, config.model.targets, config.model.rank)
-    tokens = config.population.teachers * config.proposals_per_teacher * (1 + config.solve.attempts) * config.solve.max_new_tokens
+    tokens = config.matches * config.proposals_per_teacher * (1 + config.solve.attempts) * config.solve.max_new_tokens
     events = config.generations // config.evolution.every if config.evolution.every and members > 2 else 0
     births = 2 * max(1, int(members // 2 * config.evolution.gamma)) * events
     benchmarks = 1 + (config.generations // config.benchmark.every if config.benchmark.every else 0)
     return expected_bytes(policy, config.generations, members, weights, 2 * weights, tokens * TABLE_BYTES, births, benchmarks)
-
-
-def _members(config: RunConfig) -> int:
-    return 1 if config.mode == "single" else config.population.teachers + config.population.students
 
 
 def cpu_dtype(dtype: str, cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
@@ -99,7 +109,7 @@ def _machines(config: RunConfig, shape: DecoderShape) -> tuple[Card, ...]:
     """Return the machines that a plan is made for: this one's cores for a CPU run or a small model, else cards that it fits."""
     if config.model.device == "cpu" or shape.parameters < SMALL:
         return (TWO_CORES[cpu_dtype(config.model.dtype)],)
-    return tuple(card for card in CARDS if not lacking(config, shape, _members(config), card.memory)) or CARDS[-1:]
+    return tuple(card for card in CARDS if not lacking(config, shape, config.adapters, card.memory)) or CARDS[-1:]
 
 
 def _seconds(config: RunConfig, shape: DecoderShape) -> list[str]:
@@ -109,13 +119,14 @@ def _seconds(config: RunConfig, shape: DecoderShape) -> list[str]:
         machines += [(CARDS[-1], count) for count in MANY]
     columns = [stage_times(spread(config, count), shape, card, count, MEAN) for card, count in machines]
     names = [f"{count} x {card.name}" if card.memory else card.name for card, count in machines]
-    rows = [("seconds", *names, "held back by")]
+    rows = [("seconds by stage", *names, "limited by")]
     for times in zip(*columns, strict=True):
         limits = dict.fromkeys(time.limit for time in times)
         rows.append((f"  {times[0].stage}", *(f"{time.seconds:,.1f}" for time in times), ", then ".join(limits)))
-    rows.append(("  a generation", *(f"{generation_seconds(times):,.0f}" for times in columns), f"at {MEAN:.1%} of each limit"))
+    usual = f"if completions have {MEAN:.1%} of their token limits"
+    rows.append(("  one generation", *(f"{generation_seconds(times):,.0f}" for times in columns), usual))
     full = [generation_seconds(stage_times(spread(config, count), shape, card, count)) for card, count in machines]
-    rows.append(("", *(f"{seconds:,.0f}" for seconds in full), "at full length"))
+    rows.append(("", *(f"{seconds:,.0f}" for seconds in full), "if they have all of them"))
     widths = [max(len(row[place]) for row in rows) for place in range(len(names) + 1)]
     table = [
         f"{row[0]:17}" + "  ".join(f"{cell:>{width}}" for cell, width in zip(row[1:-1], widths[1:], strict=True)) + f"  {row[-1]}"

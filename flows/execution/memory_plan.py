@@ -2,11 +2,12 @@
 
 A moment is what one device holds at once. The transformers engine and the trainer share a process and one copy of the base model.
 vLLM has a process of its own; it reserves a share of the card for the rollout and gives it back while the trainer updates. The
-trainer's base and adapters stay on the card all the time.
+trainer's base and adapters stay on the card all the time, so vLLM wakes beside the adapters of the last update.
 
 The terms of the forward and backward passes were counted tensor by tensor, with torch's FakeTensorMode, on this project's own
 trainer; tests/flows/execution/test_memory_plan.py counts them again. Those of the optimizer step and of vLLM were added up from
-the code. What a process needs besides tensors is assumed, not measured on a GPU. On a CPU, processes have needed 1.3 to 1.8 times
+the code. tests/flows/execution/test_memory_moments.py runs two generations with an engine and a trainer that only count what they
+hold. What a process needs besides tensors is assumed, not measured on a GPU. On a CPU, processes have needed 1.3 to 1.8 times
 their tensors. A line is about one card that engine and trainer share; shards on other cards need no more.
 """
 
@@ -20,18 +21,22 @@ CARDS = {"24 GB": 24e9, "80 GB": 80e9}
 SPARE = 0.05  # of a card: what fragmentation takes
 CONTEXT = 0.5e9  # of each process that uses a GPU
 ASLEEP = 1.5e9  # what vLLM keeps of a card while it sleeps: its context and its graphs
-CHUNK = 2**26  # logits at once: CHUNK_ELEMENTS of stages.core.training.loss
+GRAPHS = 1e9  # vLLM records its graphs after it has filled its share, beside it
+PROBE = 32  # tokens of an adapter that are scored when engine and trainer are compared: TOKENS of stages.core.engines.agreement
+CHUNK = 2**26  # logits at once: CHUNK_ELEMENTS of stages.core.training.head_loss
 REDUCED = 3 * 4  # bytes of a logit while a GPU reduces its chunk: three blocks in fp32, two without an entropy bonus
 PASS = 2**29  # of the widest activations while prompts are read: PASS_BYTES of stages.core.engines.decoding
+BRED = 3  # adapters on the host for one birth: two parents and the child
 BACKWARD = 1.3  # a recomputed layer with the gradients inside it, in activations of one layer
 
 
 @dataclass(frozen=True)
 class Moment:
-    """What one device holds at once, in bytes by purpose."""
+    """What one device holds at once, in bytes by purpose, and what that rests on."""
 
     name: str
     parts: dict[str, float]
+    basis: str
 
     @property
     def total(self) -> float:
@@ -40,7 +45,7 @@ class Moment:
 
     def __str__(self) -> str:
         shown = ", ".join(f"{purpose} {size / GIB:.1f}" for purpose, size in self.parts.items() if size >= 0.05 * GIB)
-        return f"{self.name} {self.total / GIB:.1f} GiB ({shown})"
+        return f"{self.name} {self.total / GIB:.1f} GiB" + (f" ({shown})" if shown else "")
 
 
 def memory_lines(config: RunConfig, shape: DecoderShape, members: int) -> list[str]:
@@ -48,12 +53,13 @@ def memory_lines(config: RunConfig, shape: DecoderShape, members: int) -> list[s
     if config.model.device == "cpu":
         if config.engine.kind == "vllm":
             return ["memory           no estimate for vLLM on a CPU"]
-        return [f"memory           {moment}" for moment in shared_process(config, shape, members)]
+        moments = shared_process(config, shape, members)
+        return [*(f"memory           {moment}" for moment in moments), *_bases(moments)]
     if config.engine.kind == "transformers":
         moments = shared_process(config, shape, members)
         fitting = [name for name, size in CARDS.items() if _largest(moments) + CONTEXT <= (1 - SPARE) * size]
-        return [*(f"memory           {moment}" for moment in moments), _fits(fitting)]
-    lines, fitting = [], []
+        return [*(f"memory           {moment}" for moment in moments), _fits(fitting), *_bases(moments)]
+    lines, fitting, moments = list[str](), list[str](), list[Moment]()
     for name, size in CARDS.items():
         moments = beside_vllm(config, shape, members, size)
         lacking = engine_needs(config, shape, members) - config.engine.memory_share * size
@@ -63,7 +69,7 @@ def memory_lines(config: RunConfig, shape: DecoderShape, members: int) -> list[s
             lines.append(f"                 {share} is {lacking / GIB:.1f} GiB too small")
         elif _largest(moments) <= (1 - SPARE) * size:
             fitting.append(name)
-    return [*lines, _fits(fitting)]
+    return [*lines, _fits(fitting), *_bases(moments)]
 
 
 def lacking(config: RunConfig, shape: DecoderShape, members: int, memory: float) -> str:
@@ -81,7 +87,7 @@ def lacking(config: RunConfig, shape: DecoderShape, members: int, memory: float)
 
 
 def shared_process(config: RunConfig, shape: DecoderShape, members: int) -> list[Moment]:
-    """Return the moments of a process that holds the transformers engine and the trainer.
+    """Return the moments of a process that holds the transformers engine and the trainer; nothing sleeps or wakes there.
 
     bfloat16 counts as such on a CPU, too; one without the units computes in float32, in twice the memory.
     """
@@ -94,24 +100,60 @@ def shared_process(config: RunConfig, shape: DecoderShape, members: int) -> list
     reading = PASS if on_cpu else 4 * PASS  # a layer has four tensors of that width; a CPU reads prompts in small passes
     stored = 16 if on_cpu else 4  # bytes of a trained parameter: on a CPU also the weights and moments as they were read
     trained = {"adapters": float(stored * parameters * _trained(config, members))}
+    bred = {"parents and offspring": 4.0 * parameters * BRED * _births(config, members)} if on_cpu else {}
+    writing, stack = {"cache": cache, "prompt pass": reading}, {"adapters": 4.0 * parameters * _trained(config, members)}
     return [
-        Moment("rollout", base | {"adapters": 4.0 * parameters * members, "cache": cache, "prompt pass": reading}),
-        Moment("update", base | trained | _update(config, shape, members, 0 if on_cpu else REDUCED)),
+        Moment("start", base | {"adapters": 4.0 * parameters} | writing, "seeds fill engine.batch_tokens, as rollouts do"),
+        Moment(
+            "rollout",
+            base | {"adapters": 4.0 * parameters * members} | writing,
+            "one process, no sleep or wake; all adapters; a cache of engine.batch_tokens positions",
+        ),
+        Moment(
+            "update",
+            base | trained | _update(config, shape, members, 0 if on_cpu else REDUCED),
+            "a micro-batch as wide as its limit, or the longest completion",
+        ),
+        Moment("evolve", base | stack | bred, "operators compute on the host; the stack of the last update stays"),
     ]
 
 
 def beside_vllm(config: RunConfig, shape: DecoderShape, members: int, card: float) -> list[Moment]:
-    """Return the moments of a card of that many bytes that vLLM and the trainer share."""
-    parameters = adapter_parameters(shape, config.model.targets, config.model.rank)
+    """Return the moments of a card of that many bytes that vLLM and the trainer share, in the order of a generation.
+
+    The trainer's stack has as many rows as the adapters that it saw last: those of an update, or of one role when it was compared
+    with the engine. A stack of another size is made before the old one goes.
+    """
+    one = 4.0 * adapter_parameters(shape, config.model.targets, config.model.rank)
     trainer = {"trainer's base": float(shape.parameters * _width(config)), "context": CONTEXT}
-    checked = max(_trained(config, members), members // 2)  # one role's adapters, when engine and trainer are compared
+    vllm = {"vLLM": config.engine.memory_share * card} | ({"graphs": GRAPHS} if config.engine.compile else {})
+    asleep = {"vLLM asleep": ASLEEP}
+    trained, role = _trained(config, members), max(1, members // 2)
+    compared = (_width(config) + REDUCED) * float(min(CHUNK, role * PROBE * shape.vocabulary))
+    loading, comparing = (
+        {"adapters": one * (role if role == trained else trained + role)},
+        {"adapters": one * role, "logits": compared},
+    )
+    awake_late = config.benchmark.every > 0
     return [
-        Moment("rollout", {"vLLM": config.engine.memory_share * card, "adapters": 4.0 * parameters * checked} | trainer),
+        Moment("start", vllm, "vLLM takes engine.memory_share of the card and 1 GB for graphs; there is no trainer yet"),
+        Moment(
+            "wake",
+            vllm | trainer | max(loading, comparing, key=lambda parts: sum(parts.values())),
+            "the trainer still has the adapters of its update, and loads those of one role to be compared",
+        ),
+        Moment("rollout", vllm | trainer | {"adapters": one * role}, "adapters that vLLM serves are within its share"),
+        Moment("sleep", asleep | trainer | {"adapters": one * role}, "vLLM asleep keeps 1.5 GB; its weights are on the host"),
         Moment(
             "update",
-            {"vLLM asleep": ASLEEP, "adapters": 4.0 * parameters * _trained(config, members)}
-            | trainer
-            | _update(config, shape, members, REDUCED),
+            asleep | trainer | {"adapters": one * trained} | _update(config, shape, members, REDUCED),
+            "a micro-batch as wide as its limit, or the longest completion; the cache goes back to the card after it",
+        ),
+        Moment(
+            "evolve",
+            (vllm if awake_late else asleep) | trainer | {"adapters": one * trained},
+            "operators compute on the host; "
+            + ("a benchmark has woken vLLM" if awake_late else "vLLM sleeps, but after a benchmark"),
         ),
     ]
 
@@ -164,6 +206,11 @@ def _update(config: RunConfig, shape: DecoderShape, members: int, reduced: int) 
     return max(peaks.values(), key=lambda parts: sum(parts.values()))
 
 
+def _births(config: RunConfig, members: int) -> int:
+    """Return how many members one event of evolution replaces."""
+    return 2 * max(1, int(members // 2 * config.evolution.gamma)) if config.evolution.every and members > 2 else 0
+
+
 def _trained(config: RunConfig, members: int) -> int:
     """Return how many adapters one pass trains."""
     return min(members, config.learning.adapters_per_group or members)
@@ -175,6 +222,10 @@ def _width(config: RunConfig) -> int:
 
 def _largest(moments: list[Moment]) -> float:
     return max(moment.total for moment in moments)
+
+
+def _bases(moments: list[Moment]) -> list[str]:
+    return [f"assumed          {moment.name}: {moment.basis}" for moment in moments]
 
 
 def _fits(cards: list[str]) -> str:

@@ -7,6 +7,7 @@ writes its outputs and commits the manifest under the run's epoch.
 import os
 import threading
 import time
+from collections.abc import Set
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -55,11 +56,11 @@ class Placement(BaseModel):
         description="host:port of its head, ray://host:10001 or auto: its nodes take groups of update and shards of rollouts.",
     )
 
-    def pool(self, stage: str, part: str | None) -> str:
-        """Return the pool of a step; empty for this machine. Joining the parts of an update needs no GPU."""
+    def pool(self, stage: str, part: str | None, engineless: Set[str] = frozenset()) -> str:
+        """Return the pool of a step; empty for this machine. Joining an update and stages in `engineless` need no GPU."""
         needs = stage_of(stage)
         if needs.uses_gpu(part):
-            return self.gpu
+            return "" if stage in engineless else self.gpu
         return self.sandbox if needs.judges else ""
 
 
@@ -116,19 +117,19 @@ def perform_here(spec: Spec, told: Told) -> Reference:
 
 
 class Pools:
-    """The work pools of a placement. Steps run there as runs of the pool's stage deployment."""
+    """The work pools of a placement. Steps run there as runs of the pool's stage deployment, those in `engineless` here."""
 
-    def __init__(self, placement: Placement) -> None:
-        self._placement, self._leaving = placement, threading.Event()
+    def __init__(self, placement: Placement, engineless: Set[str] = frozenset()) -> None:
+        self._placement, self._engineless, self._leaving = placement, engineless, threading.Event()
 
     def __call__(self, spec: Spec) -> Reference | None:
         """Run a step in its pool. Returns None if it belongs on this machine."""
-        pool = self._placement.pool(spec.stage, spec.part)
+        pool = self._placement.pool(spec.stage, spec.part, self._engineless)
         return run_elsewhere(spec, pool, self._leaving) if pool else None
 
     def takes(self, stage: str) -> bool:
         """Return whether parts of the stage go to a pool."""
-        return self._placement.pool(stage, "00") != ""
+        return self._placement.pool(stage, "00", self._engineless) != ""
 
     def leave(self) -> None:
         """Cancel all steps and stop waiting for them."""

@@ -9,14 +9,17 @@ from flows.run.retention import check_room
 from flows.storage import open_store
 
 
-def check(config: RunConfig, store: str, gpu_elsewhere: bool = False, sandbox_elsewhere: bool = False) -> None:
-    """Raise ConfigError, SandboxUnavailable or StoreRefused for faults that a run on this machine would meet later."""
+def check(config: RunConfig, store: str, gpu_elsewhere: bool = False, stages_elsewhere: bool = False) -> None:
+    """Raise ConfigError, SandboxUnavailable or StoreRefused for faults that a run on this machine would meet later.
+
+    Cards may be on other machines; with a work pool for stages, the model or the sandbox may be there, too.
+    """
     if config.model.device.startswith("cuda") and not gpu_elsewhere and not cards.cards():
         raise ConfigError(
             f"model.device: {config.model.device} was requested, but no NVIDIA GPU is visible on this machine; "
             "choose auto or cpu, or place these stages in the pool gpu"
         )
-    if not gpu_elsewhere and not sandbox_elsewhere:
+    if not stages_elsewhere:
         backend = Backend(config)
         try:
             backend.check()

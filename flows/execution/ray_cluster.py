@@ -1,43 +1,50 @@
-"""An existing Ray cluster: its nodes take the parts of update, propose, solve and benchmark. Ray does all the scheduling there.
+"""An existing Ray cluster: its nodes take the parts of update, propose, solve and benchmark, and with GPUs also whole steps that
+use one, such as the start. Ray does all the scheduling there.
 
 A node works like any other machine: a stage subprocess reads its inputs from the store, writes its outputs and commits the part's
 manifest under the run's epoch. So a node needs this project, the store's credentials in the environment in which `ray start` ran,
-Docker if benchmarks are sharded, and the Prefect server's address. The extra `ray` installs the packages.
+and Docker if it judges: in the start and in benchmarks. Prefect's task runner hands the server's address on. The extra `ray`
+installs the packages.
 
-Where the cluster has GPUs, a part asks for one, and Ray chooses the card. Ray ends the process of a task that had a GPU, so an
-actor on each node, which asks for no resources, keeps the processes of its cards until the run ends.
+Where the cluster has GPUs, a step asks for one, and Ray chooses the card. Ray ends the process of a task that had a GPU, so an
+actor on each node, which asks for no resources, keeps the processes of its cards until the run ends. Ray starts it again if it is
+killed.
 """
 
 import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager, nullcontext
-from functools import cache
+from dataclasses import asdict
+from functools import cache, partial
 from typing import Any
 
-from flows.config import ConfigError
+from flows.config import ConfigError, RunConfig
 from flows.execution import cards, orphan_guard
 from flows.execution.cards import VISIBLE, Card
-from flows.execution.residents import check_version
+from flows.execution.residents import check_version, own_version
 from flows.execution.run_stage import Reference, Spec
 from flows.execution.slots import Slots, Tenant
 from flows.execution.stage_process import WorkerLost, Workers
+from flows.stages import stage_of
 from stages.core.engines.protocol import EngineUnavailable
 
 CONNECT_SECONDS = 10.0
+OnNode = Callable[[Spec, str], Reference | None]
+"""Runs a whole step, given with its interpreter, on a node; None if it belongs where the run is."""
 
 
 @contextmanager
-def connected(address: str, device: str) -> Iterator[None]:
-    """Join the cluster as a driver, and keep an actor on each of its nodes that has a GPU.
+def connected(address: str, config: RunConfig) -> Iterator[OnNode | None]:
+    """Join the cluster as a driver, and keep an actor on each of its nodes that has a GPU. Yields None without an address.
 
     Raises ConfigError without the packages or without the GPUs that `model.device` wants, EngineUnavailable if the cluster does
     not answer.
     """
     if not address:
-        yield
+        yield None
         return
     _probe(address)
     try:
@@ -52,10 +59,10 @@ def connected(address: str, device: str) -> Iterator[None]:
         raise EngineUnavailable(f"placement.ray: the Ray cluster at {address}: {str(error).splitlines()[0]}") from error
     signal.signal(signal.SIGTERM, before)  # Ray's own handler would end the run without a report to Prefect
     try:
-        nodes = gpu_nodes(ray.nodes(), device)
+        nodes = gpu_nodes(ray.nodes(), config.model.device)
         actors = [_actor(node_id, count) for node_id, count in nodes.items()]
         with _each_part_with_a_gpu() if actors else nullcontext():
-            yield
+            yield partial(_whole, threads=config.threads, gpus=bool(actors), engineless=config.engineless)
     finally:
         ray.shutdown()  # ends what this driver still has running on the nodes, its actors too
 
@@ -77,6 +84,27 @@ def runner(address: str) -> Any:
     from prefect_ray import RayTaskRunner  # noqa: PLC0415
 
     return RayTaskRunner(address=address)
+
+
+def _whole(spec: Spec, python: str, threads: int, gpus: bool, engineless: Set[str]) -> Reference | None:
+    """Run a step that is no part on a node if it uses one of the cluster's GPUs. Raises what the step raises there.
+
+    Stages in `engineless` use no engine in this run.
+    """
+    import ray  # noqa: PLC0415
+    from ray.exceptions import RayError, RayTaskError  # noqa: PLC0415
+
+    if not gpus or spec.stage in engineless or not stage_of(spec.stage).uses_gpu(spec.part):
+        return None
+    options = {"num_gpus": 1, "name": spec.stage}
+    try:
+        step = ray.remote(run_here).options(**options).remote(asdict(spec), python, threads, own_version())
+        done: Reference = ray.get(step)
+    except RayTaskError as error:
+        raise error.cause from None
+    except RayError as error:
+        raise WorkerLost(f"the node of stage {spec.stage} was lost: {str(error).splitlines()[0]}") from None
+    return done
 
 
 def run_here(spec: Reference, python: str, threads: int, version: str = "") -> Reference:
@@ -131,6 +159,7 @@ def _actor(node_id: str, count: int) -> Any:
 
     where = NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
     options = {"num_cpus": 0, "num_gpus": 0, "max_concurrency": count, "name": _name(node_id), "scheduling_strategy": where}
+    options |= {"max_restarts": -1}  # a killed one comes back without processes; what it was doing is lost, and tried again
     return ray.remote(NodeCards).options(**options).remote()
 
 

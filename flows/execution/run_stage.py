@@ -16,6 +16,7 @@ from flows.choices import check_sources
 from flows.config import RunConfig, parse
 from flows.execution import cards
 from flows.execution.energy import Energy, card_counters, processor_counters
+from flows.execution.freed_memory import give_back_freed_memory
 from flows.execution.parts import step_of
 from flows.monitoring.prices import of_machine
 from flows.run.manifest import digest, folder_of
@@ -75,6 +76,8 @@ def perform(run: Run, spec: Spec, config: RunConfig, backend: Backend) -> Manife
         place = f"{spec.run_id}/{folder_of(spec.generation)}"
         where = f"{place}/{error.table}.parquet" if error.table else f"{place}, not stored yet"
         raise RowFailed(where, error.row, error.problem) from error
+    finally:
+        give_back_freed_memory()
     return io.commit(
         {
             "started": started,

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from typing import Any, Protocol
 
@@ -17,8 +17,10 @@ from flows.backend import PROBE, Backend
 from flows.choices import check_sources, sources
 from flows.config import PROJECT, ConfigError, RunConfig, differences, dump, identity, priced, with_defaults
 from flows.execution import orphan_guard
+from flows.execution.estimate import spare_shards
 from flows.execution.parts import named_parts
 from flows.execution.preflight import cards_for
+from flows.execution.ray_cluster import OnNode
 from flows.execution.residents import own_version
 from flows.execution.run_stage import Reference, Spec, reference
 from flows.execution.slots import Slots, Tenant
@@ -31,6 +33,7 @@ from flows.monitoring.working import Working
 from flows.notes import publish as notes
 from flows.run import hub_models, lease, retention
 from flows.run.history import KEPT_OUT
+from flows.run.leaking import recorded
 from flows.run.resume import check_prompts, first_generation
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
@@ -81,10 +84,11 @@ class Session:
         workers: StepRunner,
         display: Display,
         elsewhere: RemoteStages | None = None,
-        cluster: bool = False,
+        on_node: OnNode | None = None,
         working: Working | None = None,
     ) -> None:
-        self.config, self.run, self.cluster, self.elsewhere = config, run, cluster, elsewhere
+        self.config, self.run, self.elsewhere = config, run, elsewhere
+        self._on_node = on_node
         self._workers, self._display, self._working = workers, display, working or Working()
         self._working.planned = config.generations
         self._began = time.monotonic()
@@ -100,19 +104,24 @@ class Session:
         with self._display.step(self._name(spec), share) as shown, self._working.step(stage, generation, part) as noted:
 
             def told(reading: Reading) -> None:
+                if generation is None:  # what is left of one of its parts says nothing about the whole
+                    reading = replace(reading, seconds_left=None, left_of="")
                 shown(reading)
                 noted(reading)
                 notes.publish_progress(generation, stage, reading)
 
+            python = interpreter(self.config, stage, part)
             done = self.elsewhere(spec) if self.elsewhere is not None else None
-            return done or self._workers.run(spec, interpreter(self.config, stage, part), told)
+            if done is None and self._on_node is not None:
+                done = self._on_node(spec, python)
+            return done or self._workers.run(spec, python, told)
 
     def _name(self, spec: Spec) -> str:
         """Return the name of a step for the progress display."""
         if spec.generation is None:
             return spec.stage
         part = "" if spec.part is None else f" {spec.part}"
-        return f"generation {spec.generation + 1}/{self.config.generations} · {spec.stage}{part}"
+        return f"generation {spec.generation} ({spec.generation + 1} of {self.config.generations}) · {spec.stage}{part}"
 
     def spec(self, stage: str, generation: int | None, part: str | None = None) -> Spec:
         """Return the spec that tells another process which step to run."""
@@ -134,8 +143,15 @@ class Session:
         shared = self.run.manifest(stage, generation) if found else None
         return [] if shared is not None and any(ref.origin for ref in shared.outputs) else found
 
+    @property
+    def cluster(self) -> bool:
+        """Whether nodes of a Ray cluster take the parts of stages."""
+        return self._on_node is not None
+
     def spreads(self, stage: str) -> bool:
         """Return whether a stage's parts run at the same time: on other machines, or on this machine's cards."""
+        if stage in self.config.engineless:
+            return False
         if self.cluster or (self.elsewhere is not None and self.elsewhere.takes(stage)):
             return True
         return self._workers.parallel > 1
@@ -184,7 +200,7 @@ def open_session(
     run_id: str,
     store_url: str,
     elsewhere: RemoteStages | None = None,
-    cluster: bool = False,
+    on_node: OnNode | None = None,
     say: Callable[[str], None] = to_stderr,
 ) -> Iterator[Session]:
     """Hold the run's lease, and write run.json or check that it matches. Workers start when first needed, one a card.
@@ -196,7 +212,7 @@ def open_session(
     of_machine(config.cost)  # a wrong variable is reported before anything is written
     store = open_store(store_url)
     orphan_guard.start()
-    gpu_elsewhere = cluster or (elsewhere is not None and elsewhere.takes("propose"))
+    gpu_elsewhere = on_node is not None or (elsewhere is not None and elsewhere.takes("solve"))
     slots = Slots([] if gpu_elsewhere else cards_for(config), Tenant(config.threads))
     working = Working()
     with lease.hold(store, run_id, doing=working.record) as epoch, Display(say) as display, slots as workers:
@@ -205,7 +221,9 @@ def open_session(
         config = priced(hub_models.pinned(config, known), known)
         check_resumable(run, config)  # under the lease: before that, another process may still create or change the run
         run.describe(dump(config), versions(config, known), clock())
-        with as_current(Session(config, run, workers, display, elsewhere, cluster, working)) as current:
+        if spare := spare_shards(config):
+            display.print(spare)
+        with as_current(Session(config, run, workers, display, elsewhere, on_node, working)) as current:
             yield current
 
 
@@ -227,8 +245,8 @@ def session() -> Session:
 def check_resumable(run: Run, config: RunConfig) -> None:
     """Raise ConfigError if the store has a run of this id that cannot be resumed with this configuration and model.
 
-    `generations` may grow, and `cost` may change. All other keys, the bytes of the base model, and the user's files that the
-    configuration names must be those that the run began with.
+    `generations` may grow but not shrink, and `cost` may change. All other keys, the bytes of the base model, and the user's
+    files that the configuration names must be those that the run began with.
     """
     description = run.history.description()
     if description is None:
@@ -241,15 +259,23 @@ def check_resumable(run: Run, config: RunConfig) -> None:
             f"run {run.run_id} exists with another configuration: {', '.join(differing)} differ; choose another --run-id"
         )
     check_prompts(run.run_id, description)
-    done = next((number + 1 for number in reversed(run.history.generations()) if run.manifest("evolve", number)), 0)
-    if config.generations < done:
-        raise ConfigError(f"run {run.run_id} has {done} generations already: generations can only be raised")
+    planned, done = int(old["generations"]), _done(run)
+    if config.generations < max(planned, done):
+        has = f"has {done} generations already" if done > planned else f"was started with generations={planned}"
+        raise ConfigError(
+            f"run {run.run_id} {has}, which generations={config.generations} would lower; generations can only be raised"
+        )
     check_sources(config, description["versions"], run.run_id)
     start = run.manifest("start")
     if start is not None and start.versions["base_model"] != Backend(config).model_digest():
         raise ConfigError(
             f"model.name: the files of {config.model.name} have changed since run {run.run_id} began; choose another --run-id"
         )
+
+
+def _done(run: Run) -> int:
+    """Return how many generations are complete: more than run.json says, if `generations` was raised."""
+    return next((number + 1 for number in reversed(run.history.generations()) if run.manifest("evolve", number)), 0)
 
 
 def versions(config: RunConfig, known: Mapping[str, Any] | None = None) -> dict[str, object]:
@@ -268,6 +294,7 @@ def versions(config: RunConfig, known: Mapping[str, Any] | None = None) -> dict[
             KEPT_OUT: list(PROBE),
         }
         | ({"model": model} if model else {})
+        | recorded(config.experiment.leak)
         | prompts(config)
     )
 

@@ -71,7 +71,7 @@ class Workload:
 
     proposals: int
     attempts: int
-    groups: int  # of proposals that share a prompt
+    groups: int  # of proposals that share a prompt; 0 where a generator writes them
     proposed: float
     answered: float
     asked: int  # tokens of a teacher's prompt
@@ -90,13 +90,12 @@ class Workload:
 
 def workload(config: RunConfig, share: float) -> Workload:
     """Return a generation's work if completions take that share of their limits on average and every proposal is valid."""
-    teachers = 1 if config.mode == "single" else config.population.teachers
-    proposals = teachers * config.proposals_per_teacher
+    proposals = config.matches * config.proposals_per_teacher
     return Workload(
         proposals,
         proposals * config.solve.attempts,
-        ceil(proposals / config.propose.group_size),
-        share * config.propose.max_new_tokens,
+        ceil(proposals / config.propose.group_size) if config.population.teachers else 0,
+        share * config.propose.max_new_tokens if config.population.teachers else 0.0,
         share * config.solve.max_new_tokens,
         *PROMPTS.get(config.model.style, PROMPTS["document"]),
     )
@@ -105,10 +104,12 @@ def workload(config: RunConfig, share: float) -> Workload:
 def stage_times(config: RunConfig, shape: DecoderShape, card: Card, cards: int, share: float = 1.0) -> list[StageTime]:
     """Return the seconds of each stage on that many equal cards, with completions of that share of their limits on average."""
     work = workload(config, share)
-    decoder = _Decoder(config, shape, card, cards)
+    decoder, longest = _Decoder(config, shape, card, cards), config.propose.max_new_tokens
     return [
         StageTime("match", STAGE_SECONDS, "scheduling"),
-        decoder.time("propose", work.proposals, work.groups, work.proposed, config.propose.max_new_tokens, work.asked),
+        decoder.time("propose", work.proposals, work.groups, work.proposed, longest, work.asked)
+        if work.groups
+        else StageTime("propose", STAGE_SECONDS, "scheduling"),
         _judged("verify", config, ceil(work.proposals * 2 * (2 + config.propose.num_inputs) / 3)),
         decoder.time("solve", work.attempts, work.proposals, work.answered, config.solve.max_new_tokens, work.posed),
         _judged("grade", config, ceil(work.attempts * (1 + config.propose.num_inputs) / 3)),
@@ -167,7 +168,7 @@ def _judged(stage: str, config: RunConfig, runs: int) -> StageTime:
 
 def _update(config: RunConfig, shape: DecoderShape, card: Card, cards: int, positions: float) -> StageTime:
     """Forward and backward through a frozen base take four FLOP a parameter and position, and two more where it is recomputed."""
-    members = 1 if config.mode == "single" else config.population.teachers + config.population.students
+    members = config.adapters
     parts = ceil(members / (config.learning.adapters_per_group or members))
     used = min(cards, parts)
     computed = (6 if config.learning.gradient_checkpointing else 4) * shape.parameters * positions / card.flops
@@ -182,7 +183,7 @@ def _update(config: RunConfig, shape: DecoderShape, card: Card, cards: int, posi
 
 def spread(config: RunConfig, cards: int) -> RunConfig:
     """Return the configuration cut for that many cards: a shard a card, and adapter groups as small as that needs."""
-    members = 1 if config.mode == "single" else config.population.teachers + config.population.students
+    members = config.adapters
     engine = config.engine.model_copy(update={"shards": cards})
     learning = config.learning.model_copy(update={"adapters_per_group": ceil(members / cards)})
     return config.model_copy(update={"engine": engine, "learning": learning})

@@ -39,6 +39,8 @@ _KNOWN: dict[str, type[Exception]] = {
 HOURS = "POPULORA_STAGE_HOURS"
 DEFAULT_HOURS = 24.0
 LAST_WORDS_SECONDS = 2.0
+REST = "rest"
+"""An order that is no step: put the engine to sleep."""
 CANCELLED = "the run of this step was cancelled"
 
 
@@ -58,10 +60,12 @@ _early_claims: dict[Card, Claim] = {}
 def interpreter(config: RunConfig, stage: str, part: str | None = None) -> str:
     """Return the Python that runs a step, empty for this one: vLLM has its own environment.
 
-    Joining the shards of propose or solve needs no engine, and must not wake the one that sleeps for the update.
+    Joining the shards of propose or solve needs no engine, and must not wake the one that sleeps for the update; nor does a
+    generator in the teachers' place.
     """
     joins = part is None and config.engine.shards > 1 and stage_of(stage).shards == "completions"
-    return config.engine.python if config.engine.kind == "vllm" and stage_of(stage).generates and not joins else ""
+    generates = stage_of(stage).generates and stage not in config.engineless and not joins
+    return config.engine.python if config.engine.kind == "vllm" and generates else ""
 
 
 def known_error(message: str) -> Exception | None:
@@ -118,8 +122,14 @@ class Workers:
         """Run one step in the worker of that interpreter and return its small reference. `told` receives its progress.
 
         A step that names an interpreter uses vLLM there: it is first compared with the trainer, see flows.execution.agreement.
+        Before an optimizer step, engines in other interpreters sleep: one that wrote proposals or a benchmark here and no attempt
+        since would still have its share of the card.
         """
         step = asdict(spec)
+        if stage_of(spec.stage).trains and spec.part is not None:
+            awake = [other for other, worker in self._running.items() if worker.running and other != (python or sys.executable)]
+            for other in awake:
+                self.ask({REST: True}, other, f"the engine before {spec.stage}", told)
         if python and spec.stage in CHECKED:
             samples = self.ask({"probe": step}, python, f"the probe before {spec.stage}", told)["samples"]
             self.ask({"compare": step, "samples": samples}, sys.executable, f"the check before {spec.stage}", told)

@@ -40,8 +40,12 @@ class Addresses:
         """Every figure of a run."""
         return f"{self.run(run_id)}/figures"
 
-    def figure(self, run_id: str, name: str, kind: str = "svg") -> str:
-        """One figure as a picture."""
+    def figure_page(self, run_id: str, name: str) -> str:
+        """The page of one figure."""
+        return f"{self.figures(run_id)}/{_part(name)}"
+
+    def figure(self, run_id: str, name: str, kind: str) -> str:
+        """One figure as a picture (`svg`, `png`) or its numbers (`json`)."""
         return f"{self.figures(run_id)}/{_part(name)}.{kind}"
 
     def generation(self, run_id: str, generation: int | None) -> str:

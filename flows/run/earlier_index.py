@@ -21,6 +21,7 @@ from flows.run.run import Run
 from flows.run.stage_io import StageIO
 from flows.storage import NotStored
 from stages.core.earlier_tasks import joined_keys, joined_rows, keys_of, rows_of
+from stages.core.method.leak import believed
 
 KEYS, ROWS, TASKS = "earlier_keys", "earlier_rows", "tasks"
 BEGIN = "earlier_from"
@@ -38,11 +39,14 @@ class Segment:
 
     def keys(self, run: Run) -> pa.Table:
         """Return its EARLIER_KEYS."""
-        return run.read_table(self.indexed[0], KEYS) if self.indexed else keys_of(run.read_table(self.tasks, TASKS))
+        return run.read_table(self.indexed[0], KEYS) if self.indexed else keys_of(self._read(run))
 
     def rows(self, run: Run) -> pa.Table:
         """Return its EARLIER_ROWS."""
-        return run.read_table(self.indexed[1], ROWS) if self.indexed else rows_of(run.read_table(self.tasks, TASKS))
+        return run.read_table(self.indexed[1], ROWS) if self.indexed else rows_of(self._read(run))
+
+    def _read(self, run: Run) -> pa.Table:
+        return believed(run.read_table(self.tasks, TASKS))
 
     @property
     def keys_ref(self) -> Ref:

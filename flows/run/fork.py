@@ -12,6 +12,7 @@ from typing import Any
 from flows.config import ConfigError, RunConfig, apply_setting, differences, dump, identity, parse, with_defaults
 from flows.near_names import hint
 from flows.run.history import KEPT_OUT, History, kept_out
+from flows.run.leaking import leak_of, recorded
 from flows.run.lease import hold
 from flows.run.manifest import Manifest, Ref, digest, manifest_uri, place_of, skipped
 from flows.run.resume import check_prompts
@@ -87,7 +88,9 @@ def fork(
     _check_base(parent, at)  # before anything is written
     origin = {"run": parent.run_id, "generation": at.generation, "head": digest(_shared(parent, at)[-1])}
     origin |= {"stage": at.stage} if at.stage else {}
-    inherited = {KEPT_OUT: list(kept_out(description))}  # the seeds and the generations that are shared keep those out
+    inherited: dict[str, Any] = {KEPT_OUT: list(kept_out(description))}  # what is shared keeps those out
+    if at.place > place_of(0, STAGE_NAMES[0]) and leak_of(description) > config.experiment.leak:
+        inherited |= recorded(leak_of(description), parent.run_id)
     _check_free(Run(store, run_id), origin, config)  # a refused fork leaves no mark in the run that has the id
     with hold(store, run_id) as epoch:
         made = Run(store, run_id, epoch)

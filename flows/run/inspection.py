@@ -7,9 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flows.run.lineage import Json, Lineage, generation_of, tops_up
+from flows.run.leaking import paid_with, warning
+from flows.run.lineage import Json, Lineage, adapters_made, generation_of, replays_tasks
+from flows.run.manifest import Manifest
 from flows.run.run import Run
 from flows.storage import NotStored, StoreRefused
+from stages.core.method.leak import admitted, paid
 
 WIDTH = 110
 SHOWN = 12
@@ -41,9 +44,14 @@ def run_summary(run: Run) -> Json:
     """Return what the run is and how far it has progressed."""
     description = run.history.description() or {}
     manifests = list(run.history.walk())
+    places = (None, *run.history.generations())
+    timed = [one for place in places for one in run.history.of_generation(place, parts=True)]
     config = description.get("config", {})
+    leak = {"warning": text} if (text := warning(description)) else {}
+    adapters = list(adapters_made(run).values())[-1:]
     return {
         "run": run.run_id,
+        **leak,
         "store": run.store.url,
         "mode": config.get("mode"),
         "model": config.get("model", {}).get("name"),
@@ -51,17 +59,26 @@ def run_summary(run: Run) -> Json:
         "last_stage": f"{manifests[-1].stage} of generation {manifests[-1].generation}" if manifests else "none",
         "stages_committed": len(manifests),
         "artifacts": sum(len(manifest.outputs) for manifest in manifests),
-        "seconds": round(sum(float(manifest.clock.get("seconds", 0.0)) for manifest in manifests), 1),
-        "benchmarks": [ref.uri for manifest in run.history.benchmarks() for ref in manifest.outputs],
+        "seconds": round(sum(float(manifest.clock.get("seconds", 0.0)) for manifest in timed), 1),
+        "benchmarks": _benchmarks(run, manifests),
+        "newest_adapters": ", ".join(adapters[0]) if adapters else "none",
         "head": run.history.head(),
     }
+
+
+def _benchmarks(run: Run, manifests: list[Manifest]) -> list[str]:
+    """Return the tables of every benchmark: those that the run made itself, then those that were asked for."""
+    own = [manifest for manifest in manifests if manifest.stage == "benchmark"]
+    return [ref.uri for manifest in [*own, *run.history.benchmarks()] for ref in manifest.outputs]
 
 
 def generation_summary(run: Run, lineage: Lineage, generation: int) -> Json:
     """Return the generation's stages, matches, tasks by status, ratings and offspring."""
     manifests = run.history.of_generation(generation)
     if not manifests:
-        raise StoreRefused(f"run {run.run_id} has no generation {generation}")
+        begun = run.history.generations()
+        there = f"its generations are 0 to {begun[-1]}" if begun else "it has none yet"
+        raise StoreRefused(f"run {run.run_id} has no generation {generation}; {there}")
     return {
         "run": run.run_id,
         "generation": generation,
@@ -81,6 +98,7 @@ def generation_summary(run: Run, lineage: Lineage, generation: int) -> Json:
         "tasks": _counts(lineage.rows(generation, "tasks"), "status"),
         "grades": _counts(lineage.rows(generation, "grades"), "status"),
         **_replayed(run, lineage, generation),
+        **_leaked(run, generation),
         "ratings": [
             {key: row[key] for key in ("member_id", "adapter_id", "result", "mu", "sigma", "next_adapter_id")}
             for row in lineage.rows(generation, "ratings")
@@ -94,7 +112,17 @@ def _replayed(run: Run, lineage: Lineage, generation: int) -> Json:
     """Return the stored tasks that filled short batches; empty in a run without top-up."""
     own = {row["task_id"] for row in lineage.rows(generation, "tasks")}
     replays = {(row["match_id"], row["task_id"]) for row in lineage.rows(generation, "grades") if row["task_id"] not in own}
-    return {"replayed": [{"match_id": match, "task_id": task} for match, task in sorted(replays)]} if tops_up(run) else {}
+    return {"replayed": [{"match_id": match, "task_id": task} for match, task in sorted(replays)]} if replays_tasks(run) else {}
+
+
+def _leaked(run: Run, generation: int) -> Json:
+    """Return how many wrong verdicts of the generation passed; empty in an ordinary run."""
+    share, seed = paid_with(run, generation)
+    if not share or run.manifest("grade", generation) is None:
+        return {}
+    tasks, grades = run.read_table(generation, "tasks"), run.read_table(generation, "grades")
+    before, after = (sum(some["correct"].to_pylist()) for some in (grades, paid(grades, share, seed, generation)))
+    return {"leak": {"share": share, "invalid tasks posed": sum(admitted(tasks)), "answers paid though rejected": after - before}}
 
 
 def rows(run: Run, name: str, generations: list[int] | None = None, **equal: Any) -> pa.Table:
@@ -118,7 +146,7 @@ def _generations_for(run: Run, name: str, equal: Json) -> list[int]:
     """Return all generations, or the one that an id in the condition belongs to; a task may also have rows in later ones."""
     named = {place for key, value in equal.items() if key.endswith("_id") and (place := generation_of(str(value))) is not None}
     begun = run.history.generations()
-    if named and name in ("rollouts", "grades", "samples") and {"task_id", "group_id"} & set(equal) and tops_up(run):
+    if named and name in ("rollouts", "grades", "samples") and {"task_id", "group_id"} & set(equal) and replays_tasks(run):
         return [number for number in begun if number >= min(named)]
     return [number for number in begun if not named or number in named]
 

@@ -83,12 +83,6 @@ def holding(store: Store, run_id: str) -> Holding | None:
     return Holding(_who(holder), _dead_here(holder, _identity()), f"{holder.get('token')} {holder.get('beat')}")
 
 
-def at_work(store: Store, run_id: str) -> str:
-    """Return the process that works on the run, as text; empty if there is none. On another host, a lease counts as a process."""
-    found = holding(store, run_id)
-    return "" if found is None or found.ended else found.who
-
-
 def current(store: Store, run_id: str) -> Json | None:
     """Return the lease as its holder last wrote it (empty if garbled); None without a holder, or if it died on this host."""
     holder = _read(store, _lease_uri(run_id))

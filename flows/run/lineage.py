@@ -5,14 +5,17 @@ rollouts, grades, samples, the updates that they moved, the later prompts that s
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow.compute as pc
 
+from flows.near_names import hint, near_or_all
+from flows.run.leaking import paid_with
 from flows.run.run import Manifest, Run
 from flows.storage import NotStored, StoreRefused
 from stages.core.lora.adapter_files import WEIGHTS_FILE
+from stages.core.method.leak import admitted, leaks
 from stages.core.method.top_up import task_of
 
 Json = dict[str, Any]
@@ -65,7 +68,7 @@ class Lineage:
         task = self.row(generation, "tasks", "task_id", task_id)
         proposal = self.row(generation, "proposals", "proposal_id", task_id)
         if proposal is None:
-            raise StoreRefused(f"run {self.run.run_id} has no task {task_id}")
+            raise no_task(self.run, task_id, [row["proposal_id"] for row in self.rows(generation, "proposals")])
         match = self.row(generation, "matches", "match_id", proposal["match_id"])
         found: Json = {
             "task_id": task_id,
@@ -74,7 +77,7 @@ class Lineage:
             "backwards": {
                 "proposal": {key: proposal[key] for key in ("proposal_id", "group_id", "reference_ids", *_SHOWN)},
                 "match": match,
-                "teacher_weights": self.ancestry(proposal["adapter_id"]),
+                "teacher_weights": self.ancestry(proposal["adapter_id"]) if proposal["adapter_id"] else [],
             },
             "forwards": {
                 "rollouts": self._rollouts(generation, task_id),
@@ -84,18 +87,20 @@ class Lineage:
             },
         }
         found["forwards"] |= self._replays(task_id, generation)
+        if task and any(admitted(self.run.read_table(generation, "tasks").filter(pc.field("task_id") == task_id))):
+            found["leak"] = "invalid, but it passed and was posed: its outputs are claims (experiment.leak)"
         return found
 
     def _seed(self, task_id: str) -> Json:
         seed = self.row(None, "seeds", "task_id", task_id)
         if seed is None:
-            raise StoreRefused(f"run {self.run.run_id} has no task {task_id}")
+            raise no_task(self.run, task_id, [row["task_id"] for row in self.rows(None, "seeds")])
         forwards = {"shown_in": list(self._shown_in(task_id, -1))} | self._replays(task_id, -1)
         return {"task_id": task_id, "generation": None, "task": seed, "forwards": forwards}
 
     def _replays(self, task_id: str, after: int) -> Json:
         """Return the later generations in which the task filled a short batch; empty in a run without top-up."""
-        if not tops_up(self.run):
+        if not replays_tasks(self.run):
             return {}
         later = [generation for generation in self.generations() if generation > after]
         found = [(generation, self._rollouts(generation, task_id), self._moved(generation, task_id)) for generation in later]
@@ -103,11 +108,15 @@ class Lineage:
 
     def _rollouts(self, generation: int, task_id: str) -> list[Json]:
         found = []
+        share, seed = paid_with(self.run, generation)
         for rollout in self.rows(generation, "rollouts"):
             if rollout["task_id"] == task_id:
                 grade = self.row(generation, "grades", "rollout_id", rollout["rollout_id"]) or {}
                 shown = {key: rollout[key] for key in ("rollout_id", "student_id", "answer", *_SHOWN) if key in rollout}
                 judged = {key: grade.get(key) for key in ("status", "correct", "detail")}
+                wrong = grade and not grade["correct"] and grade["status"] != "format"
+                if wrong and leaks(share, seed, generation, rollout["rollout_id"]):
+                    judged["paid"] = "correct, by a leak (experiment.leak)"
                 found.append(shown | judged | {"sample": self._sample(generation, rollout["rollout_id"])})
         return found
 
@@ -182,7 +191,7 @@ class Lineage:
                 self._makers |= {ref.uri: manifest for ref in manifest.outputs if ref.uri.endswith(WEIGHTS_FILE)}
         found = self._makers.get(f"adapters/{adapter_id}/{WEIGHTS_FILE}")
         if found is None:
-            raise StoreRefused(f"run {self.run.run_id} has no adapter {adapter_id}")
+            raise no_adapter(self.run, adapter_id)
         return found
 
     def _before(self, generation: int, member_id: str) -> str:
@@ -220,10 +229,40 @@ class Lineage:
         return self.run.history.find(f"adapters/{adapter_id}/{WEIGHTS_FILE}").sha256
 
 
-def tops_up(run: Run) -> bool:
+def adapters_made(run: Run) -> dict[int | None, list[str]]:
+    """Return the ids of the adapters that each generation made, sorted; None is the start, and it comes first."""
+    found: dict[int | None, set[str]] = {}
+    for manifest in run.history.walk():
+        made = {ref.uri.split("/")[1] for ref in manifest.outputs if ref.uri.endswith(f"/{WEIGHTS_FILE}")}
+        if made:
+            found.setdefault(manifest.generation, set()).update(made)
+    return {generation: sorted(made) for generation, made in found.items()}
+
+
+def no_adapter(run: Run, adapter_id: str) -> StoreRefused:
+    """Return the error for an unknown adapter: with the member's nearest one, or the adapters of the newest generation."""
+    made = adapters_made(run)
+    member = adapter_id.partition("-")[0]
+    own = [name for names in made.values() for name in names if name.partition("-")[0] == member]
+    newest = list(made.values())[-1] if made else []
+    return StoreRefused(f"run {run.run_id} has no adapter {adapter_id}{hint(adapter_id, own) or near_or_all(adapter_id, newest)}")
+
+
+def no_task(run: Run, task_id: str, known: Sequence[str]) -> StoreRefused:
+    """Return the error for an unknown task: with the nearest known ids, or the generations that there are."""
+    begun = run.history.generations()
+    place = generation_of(task_id)
+    if place is not None and place not in begun:
+        there = f"; its generations are 0 to {begun[-1]}" if begun else "; it has no generation yet"
+        return StoreRefused(f"run {run.run_id} has no task {task_id}{there}")
+    return StoreRefused(f"run {run.run_id} has no task {task_id}{near_or_all(task_id, known)}")
+
+
+def replays_tasks(run: Run) -> bool:
     """Return whether students of this run may be given stored tasks again."""
     config = (run.history.description() or {}).get("config", {})
-    return bool(config.get("solve", {}).get("top_up"))
+    rule = config.get("solve", {})
+    return bool(rule.get("top_up") or rule.get("easy_share"))
 
 
 def generation_of(row_id: str) -> int | None:

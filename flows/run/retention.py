@@ -64,8 +64,9 @@ def retire(
     """
     present = _present(run)
     rest = [uri for uri in run.history.last_retired() if uri in present]
-    _remove_unpinned(run, rest, clock)  # left by an attempt that was killed after its tombstone
-    going = plan(run, policy, generation, known)
+    kept = _remove_unpinned(run, rest, clock)  # left by an attempt that was killed after its tombstone
+    left = {uri: size for uri, size in present.items() if uri not in rest or uri in kept}
+    going = _planned(run, policy, generation, {} if known is None else known, left)  # a long run's listing is long: only one
     if not going:
         return []
     entries = [{"uri": one.ref.uri, "sha256": one.ref.sha256, "reason": one.reason} for one in going]
@@ -75,13 +76,18 @@ def retire(
 
 
 def plan(run: Run, policy: RetentionPolicy, generation: int | None = None, known: Known | None = None) -> list[Retirement]:
-    """Return what would be retired now; change nothing in the store.
+    """Return what would be retired now; change nothing in the store."""
+    return _planned(run, policy, generation, {} if known is None else known, _present(run))
+
+
+def _planned(
+    run: Run, policy: RetentionPolicy, generation: int | None, known: Known, present: Mapping[str, int]
+) -> list[Retirement]:
+    """Return which of the files that are present would be retired, with their bytes.
 
     Only generations since the oldest one with a file that may ever go are looked at: what came before can neither make a younger
     file go nor keep it.
     """
-    known = {} if known is None else known
-    present = _present(run)
     open_since = min((made for uri in present if (made := _undecided_since(uri, policy)) is not None), default=None)
     if open_since is None:
         return []

@@ -71,14 +71,15 @@ class Run:
         for _ in range(ATTEMPTS):
             if stamp := self.store.create(place, data):
                 return replace(ref, stamp=stamp)
-            stamp = self.store.stamp(place)
+            if not (stamp := self.store.stamp(place)):  # removed since `create`; replacing it would go unnoticed
+                continue
             try:
                 found = self.store.read(place)
             except NotStored:
                 continue
             if found == data:
                 return replace(ref, stamp=stamp)
-            theirs = self._clear(ref, found)
+            theirs = self._clear(ref, found, stamp)
             if theirs is not None:
                 return theirs
         raise Overtaken(f"{self.run_id}/{uri}: another process keeps replacing it")
@@ -261,19 +262,23 @@ class Run:
             if ref.stamp and self.store.stamp(self.history.place(ref.uri)) != ref.stamp:
                 raise Overtaken(f"{self.run_id}/{ref.uri}: a concurrent copy of this task replaced it")
 
-    def _clear(self, ref: Ref, found: bytes) -> Ref | None:
-        """Remove other bytes from a final path if they are debris; otherwise return the reference that commits them."""
+    def _clear(self, ref: Ref, found: bytes, stamp: str) -> Ref | None:
+        """Remove other bytes, which have this stamp, if they are debris; otherwise return the reference that commits them."""
         place, seen = self.history.place(ref.uri), sha256_hex(found)
         with self.store.lock(self.run_id):
             self._check_fence(ref.uri)
             theirs = self._committed(ref, seen)
-            if theirs is not None or not self._still(place, found):
-                return theirs
+            if theirs is not None:
+                return replace(theirs, stamp=stamp)
+            if not self._still(place, found):
+                return None
             self.store.delete(place)
         theirs = self._committed(ref, seen)
-        if theirs is not None:  # on a store without locks what we removed may have been committed meanwhile: put it back
-            self.store.create(place, found)
-        return theirs
+        if theirs is None:
+            return None
+        # On a store without locks what we removed may have been committed meanwhile: put it back.
+        restored = self.store.create(place, found)
+        return replace(theirs, stamp=restored) if restored else None
 
     def _still(self, place: str, found: bytes) -> bool:
         """Return whether the stored bytes are the same as a moment ago."""

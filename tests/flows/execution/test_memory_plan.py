@@ -17,9 +17,10 @@ from flows.execution.decoder_shape import KNOWN, DecoderShape, adapter_parameter
 from flows.execution.estimate import plan
 from flows.execution.memory_plan import CHUNK, PASS, REDUCED, beside_vllm, engine_needs, shared_process, update_peaks
 from stages.core.engines.decoding import PASS_BYTES
-from stages.core.training import loss, torch_trainer
+from stages.core.training import head_loss, torch_trainer
 from stages.core.training.grouped_lora import attach
-from stages.core.training.loss import CHUNK_ELEMENTS, Objective
+from stages.core.training.head_loss import CHUNK_ELEMENTS
+from stages.core.training.loss import Objective
 from stages.core.training.packing import Samples, lay_out, micro_batches, pack_rows
 from stages.core.training.torch_trainer import Settings, TokenValues, TorchTrainer
 
@@ -101,8 +102,13 @@ SIZES = [
 ]
 
 
-@pytest.mark.parametrize("reduced", [0, REDUCED])
-@pytest.mark.parametrize(("name", "rank", "adapters", "budget", "lengths", "checkpointing"), SIZES)
+ON_CPU = [(*SIZES[0], 0)]  # a few rows of logits at a time: thousands of fake operations at the sizes of a GPU
+
+
+@pytest.mark.parametrize(
+    ("name", "rank", "adapters", "budget", "lengths", "checkpointing", "reduced"),
+    [*ON_CPU, *((*size, REDUCED) for size in SIZES)],
+)
 def test_the_terms_of_the_update_are_those_of_the_trainer(
     name: str,
     rank: int,
@@ -114,7 +120,7 @@ def test_the_terms_of_the_update_are_those_of_the_trainer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if reduced:
-        monkeypatch.setattr(loss, "BLOCK_ELEMENTS", CHUNK)  # as on a GPU
+        monkeypatch.setattr(head_loss, "BLOCK_ELEMENTS", CHUNK)  # as on a GPU
     monkeypatch.setattr(torch_trainer, "_check_model", lambda *_: None)  # it compares values, and there are none
     shape = KNOWN[name]
     peak, positions = counted(shape, rank, adapters, budget, lengths, checkpointing)
@@ -128,7 +134,9 @@ def test_the_plan_s_constants_are_the_code_s() -> None:
 
 def test_a_card_holds_vllm_s_share_and_the_trainer_in_turn() -> None:
     config, shape = load("paper"), KNOWN["Qwen2.5-Coder-7B"]
-    rollout, update = beside_vllm(config, shape, 8, 80e9)
+    moments = {moment.name: moment for moment in beside_vllm(config, shape, 8, 80e9)}
+    assert list(moments) == ["start", "wake", "rollout", "sleep", "update", "evolve"]
+    rollout, update = moments["rollout"], moments["update"]
     assert rollout.parts["vLLM"] == 48e9 and "vLLM" not in update.parts
     assert rollout.parts["trainer's base"] == update.parts["trainer's base"] == 2 * shape.parameters
     assert update.total < rollout.total < 80e9
@@ -137,13 +145,15 @@ def test_a_card_holds_vllm_s_share_and_the_trainer_in_turn() -> None:
 
 def test_a_processor_holds_engine_and_trainer_at_once() -> None:
     config, shape = load("laptop"), KNOWN["Qwen2.5-Coder-0.5B"]
-    rollout, update = shared_process(config, shape, 4)
+    moments = {moment.name: moment for moment in shared_process(config, shape, 4)}
+    assert list(moments) == ["start", "rollout", "update", "evolve"]
+    rollout, update = moments["rollout"], moments["update"]
     assert rollout.parts["packed base"] == rollout.parts["base"] == 2 * shape.parameters
     assert update.parts["activations"] > rollout.parts["cache"]
 
 
 def test_only_cards_on_which_every_moment_fits_are_named() -> None:
-    assert plan(load("paper")).count("memory 24 GB") == 2
+    assert plan(load("paper")).count("memory 24 GB") == 6
     assert "fits             1 x 80 GB" in plan(load("paper")).splitlines()
     assert "fits             1 x 24 GB, 1 x 80 GB" in plan(load("one-gpu")).splitlines()
     small = plan(load("one-gpu", ["engine.memory_share=0.1"]))

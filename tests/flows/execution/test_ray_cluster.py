@@ -1,16 +1,14 @@
-"""A Ray cluster of two nodes: update, rollouts and benchmark of 8 adapters are spread over both; the bytes are one machine's.
+"""A Ray cluster of two nodes: parts of a run are spread over both, the bytes are one machine's.
 
-With GPUs, a part has one of them, and its node keeps the processes of each card.
+With GPUs, a step has one of them, and its node keeps the processes of each card.
 """
 
-import json
 import os
+import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,21 +19,58 @@ from flows.audit.fsck import fsck
 from flows.config import PROJECT, ConfigError
 from flows.execution import cards
 from flows.execution.ray_cluster import NodeCards, gpu_nodes
+from flows.execution.residents import own_version
 from flows.run.run import Run
+from flows.stages import stage_of
 from flows.storage import open_store
-from tests.support.cards import machine, step
+from tests.integration.test_run_on_cards import clocks
+from tests.support.cards import Machine, machine, step
+from tests.support.ray_nodes import ADDRESS, on_two_nodes
 from tests.support.stack import NO_GIT, tree
 
-SETTINGS = ["generations=1", "population.teachers=4", "population.students=4", "learning.adapters_per_group=1"]
-SETTINGS += ["engine.shards=4", "benchmark.members=all", "solve.attempts=2"]
-# What `ray start` puts on the nodes is this process's environment; each node says its name in what it runs.
-TRAIN = """
-import sys
-from flows.config import load
-from flows.execution.pools import Placement
-from flows.train import train
-store, address, *settings = sys.argv[1:]
-print(train("r", store, load("chaos", settings), Placement(ray=address)))
+GPUS = ["generations=3", "model.device=auto", "engine.shards=2", "learning.adapters_per_group=2"]
+EIGHT = ["generations=1", "population.teachers=4", "population.students=4", "learning.adapters_per_group=1"]
+EIGHT += ["engine.shards=4", "benchmark.members=all", "solve.attempts=2"]
+# Loaded by every Python of the cluster. In a store whose name ends in `killed`, a stage's process kills itself in the first solve
+# on card 1, and the actor that keeps it in the first update of generation 1 on card 0: after the work, before the manifest.
+HOOK = """
+import importlib.abc, importlib.util, os, signal, sys, time
+from pathlib import Path
+
+def watch(module):
+    step_of = module.step_of
+
+    def watched(io, config):
+        step, where = step_of(io, config), (io.stage, io.generation, os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+        def then_killed(*arguments):
+            step(*arguments)
+            told = Path(os.environ["KILLED"]) / "-".join(map(str, where))
+            if not io.run.store.url.endswith("killed") or io.part is None or told.exists():
+                return
+            if where == ("solve", 0, "1"):
+                told.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            if where == ("update", 1, "0"):
+                told.write_bytes(Path(f"/proc/{os.getppid()}/cmdline").read_bytes())
+                os.kill(os.getppid(), signal.SIGKILL)
+                time.sleep(60)
+
+        return then_killed
+
+    module.step_of = watched
+
+class Watch(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != "flows.execution.run_stage":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        load = spec.loader.exec_module
+        spec.loader.exec_module = lambda module: (load(module), watch(module))
+        return spec
+
+sys.meta_path.insert(0, Watch())
 """
 
 
@@ -84,70 +119,107 @@ def test_on_a_node_an_engine_starts_once_a_card_over_three_generations(tmp_path:
         kept.end()
 
 
-@pytest.fixture
-def cluster() -> Iterator[str]:
-    """The address of two nodes on this machine, with one CPU each."""
-    pytest.importorskip("prefect_ray", reason="the extra ray is not installed: pip install -c constraints.txt -e '.[ray]'")
-    with cluster_of(0) as address:
-        yield address
+def command(store: Path, settings: list[str], *more: str) -> list[str]:
+    """`populora run` to a store."""
+    words = ["run", "-c", "chaos", "--run-id", "r", "--store", str(store)]
+    chosen = [word for one in ["sandbox.kind=local", *settings] for word in ("--set", one)]
+    return [sys.executable, "-m", "flows.cli", *words, *chosen, *more]
 
 
-@contextmanager
-def cluster_of(gpus: int) -> Iterator[str]:
-    """Two nodes with so many GPUs each, of which Ray believes that they are there."""
-    from ray.cluster_utils import Cluster
-
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": gpus, "object_store_memory": 100_000_000})
-    made.add_node(num_cpus=1, num_gpus=gpus, object_store_memory=100_000_000)
-    try:
-        yield str(made.address)
-    finally:
-        made.shutdown()
-
-
-def train(store: Path, address: str, *more: str) -> None:
-    environment = os.environ | NO_GIT | {"PYTHONPATH": str(PROJECT), "PREFECT_LOGGING_LEVEL": "CRITICAL"}
-    command = [sys.executable, "-c", TRAIN, str(store), address, *SETTINGS, *more]
-    done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True)
+def here(store: Path, settings: list[str], folder: Path) -> None:
+    """The same run on this machine alone."""
+    own = {"PYTHONPATH": str(PROJECT), "PREFECT_HOME": str(folder / "own")}
+    done = subprocess.run(command(store, settings), cwd=PROJECT, env=os.environ | NO_GIT | own, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-@pytest.mark.docker
+def variables(folder: Path) -> dict[str, str]:
+    """What the nodes and the command have in their environment; modules in `folder` come first."""
+    folder.mkdir(exist_ok=True)
+    paths = {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": f"{folder}{os.pathsep}{PROJECT}"}
+    return paths | {"PREFECT_HOME": str(folder / "prefect"), "KILLED": str(folder)}
+
+
+@pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_eight_adapters_over_two_nodes(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from prefect.testing.utilities import prefect_test_harness
-
-    with prefect_test_harness(server_startup_timeout=180):
-        from prefect.settings import PREFECT_API_URL
-
-        monkeypatch.setenv("PREFECT_API_URL", PREFECT_API_URL.value() or "")
-        train(tmp_path / "ray", cluster)
-        train(tmp_path / "here", "")
-    spread, here = open_store(str(tmp_path / "ray")), open_store(str(tmp_path / "here"))
-    assert tree(spread) == tree(here)
+def test_eight_adapters_over_two_nodes_without_gpus(tmp_path: Path) -> None:
+    placed = command(tmp_path / "ray", EIGHT, "--place", f"ray={ADDRESS}")
+    (done,) = on_two_nodes(0, [placed], variables(tmp_path / "shared"))
+    assert done.returncode == 0, done.stderr[-3000:]
+    here(tmp_path / "here", EIGHT, tmp_path)
+    spread = open_store(str(tmp_path / "ray"))
+    assert tree(spread) == tree(open_store(str(tmp_path / "here")))
     assert fsck(Run(spread, "r")) == []
-    parts = [uri for uri in spread.list("r/generation=0000/") if ".parts/" in uri and uri.endswith(".json")]
+    parts = {uri: clock for uri, clock in clocks(spread).items() if ".parts/" in uri}
     stages = Counter(uri.split("/")[2].removesuffix(".parts") for uri in parts)
     assert stages["update"] == 8 and set(stages) == {"propose", "solve", "update", "benchmark"}
-    nodes = Counter(json.loads(spread.read(uri))["clock"]["host"] for uri in parts)
-    print(f"parts a node: {dict(nodes)}; parts a stage: {dict(stages)}")
-    assert len(nodes) == 2
+    assert len({clock["host"] for clock in parts.values()}) == 2
 
 
-@pytest.mark.docker
+@pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_on_gpus_of_a_cluster_a_process_starts_once_a_card_and_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("prefect_ray", reason="the extra ray is not installed: pip install -c constraints.txt -e '.[ray]'")
-    from prefect.testing.utilities import prefect_test_harness
+def test_on_gpus_of_a_cluster_a_process_starts_once_a_card_and_run_and_a_killed_one_changes_no_byte(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    environment = variables(shared)
+    Machine(shared, 2)
+    (shared / "sitecustomize.py").write_text(HOOK)
+    stores = [tmp_path / "quiet", tmp_path / "killed"]
+    runs = [command(store, GPUS, "--place", f"ray={ADDRESS}") for store in stores]
+    for done in on_two_nodes(1, runs, environment):
+        assert done.returncode == 0, done.stderr[-3000:]
+    here(tmp_path / "here", GPUS, tmp_path)
+    one_machine = tree(open_store(str(tmp_path / "here")))
+    quiet, killed = (open_store(str(store)) for store in stores)
+    assert tree(quiet) == one_machine and fsck(Run(quiet, "r")) == []
+    assert {card: len(pids) for card, pids in started(quiet).items()} == {"0": 1, "1": 1}
+    assert (shared / "solve-0-1").exists() and b"NodeCards" in (shared / "update-1-0").read_bytes()
+    assert tree(killed) == one_machine and fsck(Run(killed, "r")) == []
+    assert {card: len(pids) for card, pids in started(killed).items()} == {"0": 2, "1": 2}
 
-    with prefect_test_harness(server_startup_timeout=180), cluster_of(1) as address:
-        from prefect.settings import PREFECT_API_URL
 
-        monkeypatch.setenv("PREFECT_API_URL", PREFECT_API_URL.value() or "")
-        train(tmp_path / "ray", address, "generations=3", "model.device=auto")
-    spread = open_store(str(tmp_path / "ray"))
-    parts = [json.loads(spread.read(uri))["clock"] for uri in spread.list("r/") if ".parts/" in uri and uri.endswith(".json")]
-    started = {(clock["host"], clock["cuda_visible_devices"], clock["pid"]) for clock in parts}
-    assert len(parts) > 40 and len(started) == 2 and fsck(Run(spread, "r")) == []
+def started(store: Any) -> dict[object, set[object]]:
+    """The processes on each card that made something of the run: every step that uses a GPU, and no other."""
+    found: dict[object, set[object]] = {}
+    for uri, clock in clocks(store).items():
+        stage, dot, part = uri.split("/")[2].removesuffix(".json").partition(".parts")
+        part = uri.rpartition("/")[2].removesuffix(".json") if dot else ""
+        if stage_of(stage).uses_gpu(part or None):
+            found.setdefault(clock["cuda_visible_devices"], set()).add((clock["host"], clock["pid"]))
+        else:
+            assert "cuda_visible_devices" not in clock, uri
+    return found
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_run_that_wants_a_gpu_on_a_cluster_without_is_refused_in_one_line(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    wanted = command(store, ["generations=1", "model.device=cuda"], "--place", f"ray={ADDRESS}")
+    (refused,) = on_two_nodes(0, [wanted], variables(tmp_path / "shared"))
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert [line for line in refused.stderr.splitlines() if line.startswith("populora")] == [  # Ray and the sandbox say more
+        "populora: model.device: cuda was requested, but no node of the Ray cluster has a GPU (ray start --num-gpus); "
+        "choose auto or cpu, or another cluster"
+    ], refused.stderr
+    assert not (store / "r").exists()
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_nodes_of_another_version_refuse_a_run_in_one_line(tmp_path: Path) -> None:
+    """Each step is tried four times over 155 s: another node could have taken it."""
+    environment, other = variables(tmp_path / "shared"), tmp_path / "other"
+    told = other / "populora_pipeline-9.9.dist-info"
+    told.mkdir(parents=True)
+    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: populora-pipeline\nVersion: 9.9\n")
+    wanted = command(tmp_path / "store", ["generations=1", "model.device=auto"], "--place", f"ray={ADDRESS}")
+    (refused,) = on_two_nodes(1, [wanted], environment, {"PYTHONPATH": f"{other}{os.pathsep}{PROJECT}"})
+    assert (refused.returncode, refused.stdout) == (3, ""), refused.stderr
+    last = refused.stderr.splitlines()[-1]
+    assert last == (
+        f"populora: the worker on {socket.gethostname()} has version 9.9, the run {own_version()}: install the same version there"
+    )

@@ -14,7 +14,7 @@ from flows.backend import PROBE
 from flows.config import ConfigError, dump, load
 from flows.execution import session
 from flows.execution.run_stage import Spec
-from flows.execution.session import open_session, versions
+from flows.execution.session import check_resumable, open_session, versions
 from flows.run.fork import fork
 from flows.run.history import kept_out
 from flows.run.lease import hold
@@ -70,6 +70,17 @@ def test_a_run_records_what_it_keeps_out_and_its_forks_inherit_that(tmp_path: Pa
     assert described is not None and described["versions"]["kept_out"] == ["probe-dev", "probe-test"]
 
 
+def test_a_run_with_more_shards_than_requests_says_in_one_line_how_many_it_gets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for shards in (6, 7):
+        with open_session(load("chaos", [f"engine.shards={shards}"]), f"r{shards}", str(tmp_path)):
+            pass
+    assert capsys.readouterr().out == (
+        "engine.shards=7: propose and solve have 6 prompts per generation and use only 6 shards; the others stay idle\n"
+    )
+
+
 def test_prices_may_change_on_resume_and_are_known_to_every_step(tmp_path: Path) -> None:
     for settings, price in ((["cost.machine_hour=1.5"], 1.5), (["cost.machine_hour=2.5"], 2.5), ([], 1.5)):
         with open_session(load("chaos", settings), "r", str(tmp_path)) as current:
@@ -78,6 +89,18 @@ def test_prices_may_change_on_resume_and_are_known_to_every_step(tmp_path: Path)
         assert described is not None and "cost" not in described["config"]
         assert described["clock"]["cost"]["machine_hour"] == 1.5, "run.json is written once"
         assert Spec(**asdict(spec)) == spec
+
+
+def test_generations_are_raised_but_never_lowered_below_what_run_json_says(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    with hold(store, "r") as epoch:
+        run = Run(store, "r", epoch)
+        run.describe(dump(load("chaos", ["generations=6"])), {"choices": {}}, {})
+    said = "run r was started with generations=6, which generations=2 would lower; generations can only be raised"
+    with pytest.raises(ConfigError, match=f"^{said}$"):
+        check_resumable(run, load("chaos", ["generations=2"]))
+    for number in (6, 7):
+        check_resumable(run, load("chaos", [f"generations={number}"]))
 
 
 def test_a_run_from_when_azr_was_called_chat_is_not_resumed_with_other_prompts(tmp_path: Path) -> None:
@@ -93,6 +116,12 @@ def test_a_run_from_when_azr_was_called_chat_is_not_resumed_with_other_prompts(t
         pass
     with pytest.raises(ConfigError, match="run r began with prompts that are now called azr"):
         fork(Run(open_store(str(tmp_path)), "r"), "f", -1, [], lambda _: {}, {})
+
+
+def test_a_step_is_named_by_the_number_that_files_and_options_use(tmp_path: Path) -> None:
+    with open_session(load("chaos", ["generations=6"]), "r", str(tmp_path)) as current:
+        names = [current._name(current.spec(*step)) for step in (("start", None), ("propose", 2), ("update", 2, "g0"))]
+    assert names == ["start", "generation 2 (3 of 6) · propose", "generation 2 (3 of 6) · update g0"]
 
 
 class FailingStart:

@@ -53,7 +53,8 @@ def test_over_three_generations_an_engine_starts_once_a_card(eight: Machine) -> 
     assert sorted(one.card for one in engines) == ["0", "1", "2", "3"]
     assert sorted(one.card for one in trainers) == [str(number) for number in range(8)]
     steps = Counter(one.card for one in eight.noted("step", "engine"))
-    assert steps == {"0": 1 + 12, "1": 12, "2": 12, "3": 12}  # a probe and a rollout, twice a generation; the start on the first
+    # a probe and a rollout, twice a generation, and sleep before the update; the start on the first
+    assert steps == {"0": 1 + 15, "1": 15, "2": 15, "3": 15}
     assert set(Counter(one.pid for one in eight.noted("step")).keys()) == {one.pid for one in (*engines, *trainers)}
 
 
@@ -138,7 +139,7 @@ def test_a_card_that_vanishes_mid_stage_is_named_and_the_step_runs_again_on_anot
         with pytest.raises(CardUnavailable, match=r"^no card is left on this machine; resume the run on another$"):
             slots.run(step("update", 0, "00"))
         assert slots.run(step("rate"))["stage"] == "noted"  # which needs none
-    assert [one.card for one in two.noted("step", "engine")] == ["0", "1"]
+    assert [one.card for one in two.noted("step", "engine")] == ["0", "1", "1"]  # the last: sleep before the update
 
 
 def test_a_worker_that_dies_on_a_card_that_is_there_is_only_lost(eight: Machine) -> None:

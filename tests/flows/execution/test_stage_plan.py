@@ -22,6 +22,15 @@ def test_the_work_of_a_paper_generation() -> None:
     assert work.trained - work.generated == 192 * work.asked + 768 * work.posed
 
 
+def test_a_generator_costs_no_decoding_and_no_training() -> None:
+    usual, without = load("smoke"), load("smoke", ["population.teachers=0", "propose.curriculum=uniform"])
+    ours, theirs = workload(without, 0.5), workload(usual, 0.5)
+    assert ours.generated == ours.attempts * ours.answered < theirs.generated
+    assert ours.trained < theirs.trained
+    [propose] = [one for one in stage_times(without, SHAPE, LARGE, 1) if one.stage == "propose"]
+    assert propose.limit == "scheduling"
+
+
 def test_more_cards_never_take_longer() -> None:
     seconds = [generation_seconds(list(times(cards).values())) for cards in (1, 2, 8, 64, 512)]
     assert seconds == sorted(seconds, reverse=True) and seconds[1] < 0.7 * seconds[0]

@@ -192,6 +192,40 @@ def test_a_copy_whose_data_were_replaced_before_its_commit_tries_again(run: Run)
     assert one.done("match", 0)
 
 
+def test_bytes_that_were_missing_while_they_were_compared_are_written_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the reference would have no stamp, and its copy would commit bytes that another copy has replaced."""
+    mine, other = Run(run.store, "smoke", run.epoch), Run(run.store, "smoke", run.epoch)
+    place = "smoke/generation=0000/matches.parquet"
+    run.store.create(place, b"mine")
+    stamp = run.store.stamp
+
+    def stamped_while_missing(uri: str) -> str:
+        monkeypatch.undo()
+        run.store.delete(uri)
+        found = stamp(uri)
+        run.store.create(uri, b"mine")
+        return found
+
+    monkeypatch.setattr(run.store, "stamp", stamped_while_missing)
+    ref = mine.write_blob("generation=0000/matches.parquet", b"mine")
+    other.write_blob("generation=0000/matches.parquet", b"other")
+    with pytest.raises(Overtaken, match=r"matches\.parquet"):
+        mine.commit("match", 0, [], [ref])
+
+
+def test_a_copy_notices_that_a_withdrawn_result_was_replaced(run: Run) -> None:
+    first, second = Run(run.store, "smoke", run.epoch), Run(run.store, "smoke", run.epoch)
+    theirs = first.write_blob("generation=0000/matches.parquet", b"theirs")
+    first.commit("match", 0, [], [theirs])
+    ref = second.write_blob("generation=0000/matches.parquet", b"mine")
+    assert ref == theirs and ref.stamp == theirs.stamp
+    run.store.delete("smoke/generation=0000/match.json")
+    run.store.delete("smoke/generation=0000/matches.parquet")
+    run.store.create("smoke/generation=0000/matches.parquet", b"another copy's")
+    with pytest.raises(Overtaken, match=r"matches\.parquet"):
+        Run(run.store, "smoke", run.epoch).commit("match", 0, [], [ref])
+
+
 def test_of_many_copies_of_one_task_one_wins_and_all_go_on(run: Run) -> None:
     def attempt(number: int) -> Manifest:
         copy = Run(run.store, "smoke", run.epoch)
