@@ -20,7 +20,7 @@ from flows.storage import StoreRefused, open_store
 
 HARDWARE = {
     "smoke": "two CPU cores, with the shipped model",
-    "laptop": "two CPU cores and 10 GB of memory",
+    "laptop": "two CPU cores and 12 GB of memory",
     "one-gpu": "one GPU with 24 GB",
     "paper": "one GPU with 80 GB",
     "paper-8gpu": "8 GPUs with 80 GB",
@@ -135,7 +135,7 @@ def text(answers: Answers, start: Sequence[str]) -> str:
     alone = [key for key in RunConfig.model_fields if key in values and not isinstance(values[key], dict)]
     lines = [
         *_comment(
-            f"A run configuration: infra/runs/{name}.toml ({HARDWARE[name]}), changed where a line ends with {name}'s own value."
+            f"A run configuration: infra/runs/{name}.toml ({HARDWARE[name]}). A changed line ends with the value in {name}."
         ),
         *_comment(f"Start or resume it: {shlex.join(start)}"),
         *_comment("`populora explain KEY` says more about a setting, `populora explain` lists those that are not here."),

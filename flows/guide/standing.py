@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 
-from flows.monitoring.status import done, following, upcoming
+from flows.monitoring.run_state import RunState, StateReader
+from flows.monitoring.status import done, following, holder, upcoming
 from flows.run.history import History
-from flows.run.lease import at_work
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
 from flows.storage import Damaged, NotStored, Store, StoreRefused, StoreUnavailable, open_store
@@ -27,12 +27,12 @@ class Standing:
 
 @dataclass(frozen=True)
 class _Found:
-    """A run of the store: when it began, and the process that works on it (empty: none)."""
+    """A run of the store: when it began, and whether a process works on it."""
 
     run: Run
     planned: int
     began: float
-    holder: str
+    at_work: bool
 
 
 def standing(store_url: str, report_of: Callable[[str], Path], seconds: float = PATIENCE_SECONDS) -> Standing:
@@ -50,19 +50,20 @@ def standing(store_url: str, report_of: Callable[[str], Path], seconds: float = 
 def _standing(store_url: str, report_of: Callable[[str], Path]) -> Standing:
     try:
         store = open_store(store_url)
-        found, unreadable = _runs(store)
+        states = StateReader(store)
+        found, unreadable = _runs(store, states)
         many = f"{len(found) or 'no'} {'run' if len(found) == 1 else 'runs'}"
         line = f"store      {store_url}: {many}" + (f", and unreadable ones: {', '.join(unreadable)}" if unreadable else "")
         if not found:
             return Standing((line,), FIRST)
-        newest = max(found, key=lambda one: (bool(one.holder), one.began, one.run.run_id))
-        state, command = _state(newest, report_of(newest.run.run_id))
+        newest = max(found, key=lambda one: (one.at_work, one.began, one.run.run_id))
+        state, command = _state(newest, states, report_of(newest.run.run_id))
         return Standing((line, f"newest     {newest.run.run_id}: {state}"), command)
     except (StoreRefused, StoreUnavailable, NotStored, Damaged) as error:
         return Standing((f"store      {store_url}: {str(error).splitlines()[0]}",), (*CHECK, store_url))
 
 
-def _runs(store: Store) -> tuple[list[_Found], list[str]]:
+def _runs(store: Store, states: StateReader) -> tuple[list[_Found], list[str]]:
     """Return the runs of the store, and the names of those whose run.json cannot be read."""
     found, unreadable = [], []
     for name in store.folders(""):
@@ -72,24 +73,26 @@ def _runs(store: Store) -> tuple[list[_Found], list[str]]:
             description = History(store, name).description()
             if description is not None:
                 planned, began = int(description["config"]["generations"]), float(description["clock"].get("started", 0.0))
-                found.append(_Found(Run(store, name), planned, began, at_work(store, name)))
+                at_work = states.standing(name, complete=False).state is RunState.RUNNING
+                found.append(_Found(Run(store, name), planned, began, at_work))
         except (Damaged, StoreRefused, KeyError, ValueError):
             unreadable.append(name)
     return found, unreadable
 
 
-def _state(found: _Found, report: Path) -> tuple[str, tuple[str, ...]]:
+def _state(found: _Found, states: StateReader, report: Path) -> tuple[str, tuple[str, ...]]:
     """Return what a run is doing, or where it stopped, and the command that follows."""
     run, planned = found.run, found.planned
-    so_far = done(run, planned)
-    if found.holder:
-        return f"running, {found.holder}; {so_far}; next: {following(run, planned)}", ("status", run.run_id)
-    stage, generation = upcoming(run, planned)
-    if not stage:
+    so_far, (stage, generation) = done(run, planned), upcoming(run, planned)
+    known = states.standing(run.run_id, complete=not stage)
+    if known.state is RunState.RUNNING:
+        return f"running, {known.who}; {so_far}; next: {following(run, planned)}", ("status", run.run_id)
+    if known.state is RunState.FINISHED:
         after = ("browse",) if report.is_file() else ("report", run.run_id)
         return f"done, {planned} generations" + (f"; its report is {report}" if report.is_file() else ""), after
     if generation is None:
         where = "in its start"
     else:
         where = f"{'before' if stage == STAGE_NAMES[0] else 'inside'} generation {generation}"
-    return f"stopped {where}; {so_far}", ("run", "--resume", run.run_id)
+    why = f", {holder(run)}" if known.state is RunState.CRASHED else ""
+    return f"{known.state} {where}{why}; {so_far}", ("run", "--resume", run.run_id)

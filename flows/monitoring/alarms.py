@@ -12,9 +12,10 @@
 | slow | a stage took more than six times its median over the other generations, and more than 5 s longer |
 """
 
+import bisect
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -29,8 +30,16 @@ BARREN = 10  # generations without a new cell
 HISTORY = 3  # generations before a fall can be detected
 SPANS = 6  # ranges of generations that a line lists
 
+WATCHED = (
+    *("propose.valid_share", "propose.duplicate_share", "propose.truncated_share", "solve.truncated_share"),
+    *("coverage.new_cells", "reward.zero_variance_share", "update.entropy", "update.drift_mean", "update.nonfinite"),
+)
+"""The metrics that alarms look at."""
+
 Clock = Mapping[int, Mapping[str, float]]
 """Seconds by generation and stage."""
+Measured = dict[tuple[str, str | None], dict[int, list[float]]]
+"""Values of metrics by name and role, and by generation."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +57,8 @@ class Alarm:
 
 def alarms(metrics: pa.Table, ratings: pa.Table, clock: Clock) -> list[Alarm]:
     """Return all alarms in order of generations. METRICS and RATINGS have `generation` as their first column."""
-    found = [*_collapsed(metrics), *_one_sided(ratings), *_without_gradient(metrics), *_truncated(metrics), *_drifted(metrics)]
+    read = _read(metrics)
+    found = [*_collapsed(read), *_one_sided(ratings), *_without_gradient(read), *_truncated(read), *_drifted(read)]
     return sorted([*found, *_slow(clock)], key=lambda alarm: (alarm.generation, alarm.name, alarm.subject))
 
 
@@ -75,47 +85,50 @@ def _spans(generations: list[int]) -> str:
     return f"{word} {', '.join(texts[:-1])} and {texts[-1]}" if len(texts) > 1 else f"{word} {texts[0]}"
 
 
-def _values(metrics: pa.Table, name: str, role: str | None = None) -> dict[int, float]:
-    """Return, by generation, the metric's mean over members (of the role) or its value for all members. Finite values only."""
-    found: dict[int, list[float]] = {}
-    rows = metrics.filter(pc.equal(metrics["name"], name)).select(["generation", "value", "member_id", "role", "kind"])
-    for row in rows.to_pylist():
-        wanted = (
-            row["member_id"] is not None and row["role"] == role if role else row["member_id"] is None and row["role"] is None
-        )
-        if row["kind"] is None and wanted and math.isfinite(row["value"]):
-            found.setdefault(row["generation"], []).append(row["value"])
-    return {generation: statistics.fmean(values) for generation, values in sorted(found.items())}
+def _read(metrics: pa.Table) -> Measured:
+    """Return the finite values of the metrics that alarms look at, in one pass, by name, role and generation.
+
+    Without a role: of all members. With one: of each of its members.
+    """
+    wanted = pc.and_(pc.is_in(metrics["name"], value_set=pa.array(WATCHED)), pc.is_null(metrics["kind"]))
+    chosen, found = metrics.filter(wanted), Measured()
+    columns = [chosen[name].to_pylist() for name in ("generation", "name", "member_id", "role", "value")]
+    for generation, name, member, role, value in zip(*columns, strict=True):
+        if math.isfinite(value) and (member is None) == (role is None):
+            found.setdefault((name, role), {}).setdefault(generation, []).append(value)
+    return found
 
 
-def _collapsed(metrics: pa.Table) -> list[Alarm]:
+def _values(measured: Measured, name: str, role: str | None = None) -> dict[int, float]:
+    """Return, by generation, the metric's mean over members (of the role) or its value for all members."""
+    return {generation: statistics.fmean(values) for generation, values in sorted(measured.get((name, role), {}).items())}
+
+
+def _collapsed(measured: Measured) -> list[Alarm]:
     found = []
-    valid = _values(metrics, "propose.valid_share")
-    for generation, value in valid.items():
-        usual = _median_before(valid, generation)
+    valid = _values(measured, "propose.valid_share")
+    for generation, value, usual in _with_medians(valid):
         if value < LEAST_VALID or (usual is not None and value < FALL * usual):
-            so_far = "" if usual is None else f", {100 * usual:.0f} % in the median before"
+            so_far = "" if usual is None else f"; the median before was {100 * usual:.0f} %"
             found.append(Alarm(generation, "collapse", "valid share", f"only {100 * value:.0f} % of proposals are valid{so_far}"))
-    found += _repeating(metrics)
+    found += _repeating(measured)
     for role in ("teacher", "student", "both"):
-        entropy = _values(metrics, "update.entropy", role)
-        for generation, value in entropy.items():
-            usual = _median_before(entropy, generation)
+        for generation, value, usual in _with_medians(_values(measured, "update.entropy", role)):
             if usual is not None and value < ENTROPY_FALL * usual:
-                message = f"entropy of {role}s fell to {value:.2f} nats per token, {usual:.2f} in the median before"
+                message = f"entropy of {role}s fell to {value:.2f} nats per token; the median before was {usual:.2f}"
                 found.append(Alarm(generation, "collapse", f"entropy {role}", message))
     return found
 
 
-def _repeating(metrics: pa.Table) -> list[Alarm]:
+def _repeating(measured: Measured) -> list[Alarm]:
     """Yield an alarm if coverage stands still."""
     found = []
-    for generation, share in _values(metrics, "propose.duplicate_share").items():
+    for generation, share in _values(measured, "propose.duplicate_share").items():
         if share > REPEATED:
             message = f"{100 * share:.0f} % of the valid tasks repeat earlier ones"
             found.append(Alarm(generation, "collapse", "coverage", message))
     barren = 0
-    for generation, cells in _values(metrics, "coverage.new_cells").items():
+    for generation, cells in _values(measured, "coverage.new_cells").items():
         barren = 0 if cells else barren + 1
         if barren >= BARREN:
             message = f"no new cell of the problem space for {barren} generations"
@@ -123,9 +136,12 @@ def _repeating(metrics: pa.Table) -> list[Alarm]:
     return found
 
 
-def _median_before(values: Mapping[int, float], generation: int) -> float | None:
-    earlier = [value for before, value in values.items() if before < generation]
-    return statistics.median(earlier) if len(earlier) >= HISTORY else None
+def _with_medians(values: Mapping[int, float]) -> Iterator[tuple[int, float, float | None]]:
+    """Yield generation, value, and the median of the values before it; None before HISTORY values."""
+    earlier: list[float] = []
+    for generation, value in values.items():
+        yield generation, value, statistics.median(earlier) if len(earlier) >= HISTORY else None
+        bisect.insort(earlier, value)  # in order: a median sorts what is not
 
 
 def _one_sided(ratings: pa.Table) -> list[Alarm]:
@@ -138,39 +154,39 @@ def _one_sided(ratings: pa.Table) -> list[Alarm]:
         mean = statistics.fmean(values)
         if not ONE_SIDED <= mean <= 1 - ONE_SIDED:
             ahead = "teachers" if mean < ONE_SIDED else "students"
-            message = f"{ahead} are far ahead: students win with {100 * mean:.0f} % by rating"
+            message = f"{ahead} are far ahead: by rating, a student has a chance of {100 * mean:.0f} % to win"
             found.append(Alarm(generation, "one-sided", ahead, message))
     return found
 
 
-def _without_gradient(metrics: pa.Table) -> list[Alarm]:
+def _without_gradient(measured: Measured) -> list[Alarm]:
     found = []
     for role in ("teacher", "student"):
-        for generation, share in _values(metrics, "reward.zero_variance_share", role).items():
+        for generation, share in _values(measured, "reward.zero_variance_share", role).items():
             if share > ZERO_VARIANCE:
                 message = f"{100 * share:.0f} % of the {role}s' groups have equal rewards and teach nothing"
                 found.append(Alarm(generation, "zero-variance", role, message))
     return found
 
 
-def _truncated(metrics: pa.Table) -> list[Alarm]:
+def _truncated(measured: Measured) -> list[Alarm]:
     found = []
     for stage, what in (("propose", "proposals"), ("solve", "answers")):
-        for generation, share in _values(metrics, f"{stage}.truncated_share").items():
+        for generation, share in _values(measured, f"{stage}.truncated_share").items():
             if share > TRUNCATED:
                 message = f"{100 * share:.0f} % of {what} hit the token limit"
                 found.append(Alarm(generation, "truncated", stage, message))
     return found
 
 
-def _drifted(metrics: pa.Table) -> list[Alarm]:
+def _drifted(measured: Measured) -> list[Alarm]:
     found = []
     for role in ("teacher", "student", "both"):
-        for generation, value in _values(metrics, "update.drift_mean", role).items():
+        for generation, value in _values(measured, "update.drift_mean", role).items():
             if value > DRIFT:
                 message = f"engine and trainer differ by {value:.2f} nats per token for {role}s"
                 found.append(Alarm(generation, "drift", role, message))
-        for generation, share in _values(metrics, "update.nonfinite", role).items():
+        for generation, share in _values(measured, "update.nonfinite", role).items():
             if share > 0:
                 message = f"{100 * share:.0f} % of the {role}s' adapters took no step: gradients were not finite"
                 found.append(Alarm(generation, "not-finite", role, message))
@@ -188,6 +204,6 @@ def _slow(clock: Clock) -> list[Alarm]:
                 continue
             usual = statistics.median(others)
             if seconds > SLOW * usual and seconds > usual + SLOW_SECONDS:
-                message = f"{stage} took {seconds:.0f} s, {usual:.1f} s in the median"
+                message = f"{stage} took {seconds:.0f} s; the median of the other generations is {usual:.1f} s"
                 found.append(Alarm(generation, "slow", stage, message))
     return found

@@ -3,22 +3,19 @@
 from collections import Counter
 from collections.abc import Iterable
 
-import pyarrow as pa
-
 from flows.run.manifest import Manifest
-from stages.analysis.summary import lookup
+from stages.analysis.summary import Values
 
 SAMPLED = {"propose": "proposals", "solve": "rollouts"}
 JUDGED = {"verify": "tasks", "grade": "grades"}
 RESPONSES = "update.response_tokens"
 
 
-def amounts(metrics: pa.Table, manifests: Iterable[Manifest]) -> Counter[tuple[str, str]]:
+def amounts(values: Values, manifests: Iterable[Manifest]) -> Counter[tuple[str, str]]:
     """Return how much each stage processed, by unit (`tokens`, `programs`) and stage. What is not known is absent.
 
-    METRICS has the mean tokens of a completion, and the manifests the number of completions.
+    The metrics (`RunTables.numbers`) have the mean tokens of a completion, and the manifests the number of completions.
     """
-    values = lookup(metrics, [*(f"{stage}.completion_tokens" for stage in SAMPLED), RESPONSES])
     refs = [ref for one in manifests for ref in one.outputs if ref.rows is not None]
     rows = {ref.uri.rpartition("/")[2].removesuffix(".parquet"): ref.rows or 0 for ref in refs}
     found: Counter[tuple[str, str]] = Counter()

@@ -7,20 +7,18 @@ outside the run (nightly, or by command) are not part of it. Stages that a fork 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-
-import pyarrow as pa
+from dataclasses import dataclass, field, replace
 
 from flows.monitoring.amounts import SAMPLED, amounts
 from flows.monitoring.prices import of_machine
 from flows.monitoring.run_tables import RunTables
-from flows.monitoring.spending import Spent, spent, total
+from flows.monitoring.spending import NOTHING, Spent, spent, total
 from flows.run.manifest import Manifest, Ref
 from flows.run.run import Run
 from flows.settings import Cost
 from flows.stages import STAGE_NAMES, START
 from flows.storage import Damaged, NotStored
-from stages.analysis.summary import lookup
+from stages.analysis.summary import Values
 from stages.core.suites.changes import score_changes
 from stages.core.suites.statistics import Comparison
 
@@ -157,7 +155,7 @@ def generation_costs(watch: RunTables, prices: Cost | None = None) -> tuple[Gene
     found = [_generation(None, start, None, fill, prices)] if start else []
     for number in watch.generations:
         if steps := watch.steps(number):
-            found.append(_generation(number, steps, watch.of(number, "metrics"), fill, prices))
+            found.append(_generation(number, steps, watch.numbers(number), fill, prices))
     return tuple(found)
 
 
@@ -165,33 +163,35 @@ def generation_cost(watch: RunTables, generation: int | None, prices: Cost | Non
     """Return the cost of one generation, or of the start."""
     if generation is None:
         return _generation(None, watch.run.history.of_generation(None), None, of_machine(), prices)
-    return _generation(generation, watch.steps(generation), watch.of(generation, "metrics"), of_machine(), prices)
+    return _generation(generation, watch.steps(generation), watch.numbers(generation), of_machine(), prices)
 
 
 def _generation(
-    generation: int | None, steps: Sequence[Manifest], metrics: pa.Table | None, fill: Cost, prices: Cost | None
+    generation: int | None, steps: Sequence[Manifest], values: Values | None, fill: Cost, prices: Cost | None
 ) -> GenerationCost:
     by_stage: dict[str, list[Manifest]] = {}
     for step in steps:
         by_stage.setdefault(step.whole_stage, []).append(step)
-    known = {} if metrics is None else tokens(metrics, steps)
+    known = {} if values is None else tokens(values, steps)
     stages = {}
     for name, own in by_stage.items():
-        used, of_tables = spent(own, fill, prices), known.get(name, Spent())
-        stages[name] = used + (of_tables if used.generated_tokens is None else Spent(trained_tokens=of_tables.trained_tokens))
+        used, of_tables = spent(own, fill, prices), known.get(name, NOTHING)
+        if used.generated_tokens is not None and of_tables.generated_tokens is not None:
+            of_tables = replace(of_tables, generated_tokens=None)
+        stages[name] = used + of_tables
     done = START.name in stages if generation is None else "evolve" in stages
     origins = {step.whole_stage: ref.origin for step in steps for ref in step.outputs if ref.origin}
     return GenerationCost(generation, stages, done, origins)
 
 
-def tokens(metrics: pa.Table, steps: Sequence[Manifest]) -> dict[str, Spent]:
+def tokens(values: Values, steps: Sequence[Manifest]) -> dict[str, Spent]:
     """Return the tokens of each stage that METRICS of a generation know.
 
     Trained tokens, and generated ones for versions of this project that did not record them in the clock.
     """
-    sampled = amounts(metrics, steps)
+    sampled = amounts(values, steps)
     found = {stage: Spent(generated_tokens=sampled["tokens", stage]) for stage in SAMPLED if ("tokens", stage) in sampled}
-    if (trained := lookup(metrics, [TRAINED]).get((TRAINED, None, None, None))) is not None:
+    if (trained := values.get((TRAINED, None, None, None))) is not None:
         found["update"] = Spent(trained_tokens=round(trained))
     return found
 
@@ -202,7 +202,7 @@ def tokens(metrics: pa.Table, steps: Sequence[Manifest]) -> dict[str, Spent]:
 def point_costs(watch: RunTables, generations: Sequence[GenerationCost]) -> tuple[PointCost, ...]:
     """Return the cost of a point from the first to the last scored generation, for each benchmark that was scored twice."""
     found = []
-    for (suite, _), states in sorted(_scored(watch).items()):
+    for (suite, _), states in sorted(scored_generations(watch).items()):
         first, last = min(states), max(states)
         between = [one for one in generations if one.generation is not None and first < one.generation <= last]
         if first == last or len(between) != last - first or not all("rate" in one.stages for one in between):
@@ -215,7 +215,7 @@ def point_costs(watch: RunTables, generations: Sequence[GenerationCost]) -> tupl
     return tuple(found)
 
 
-def _scored(watch: RunTables) -> dict[tuple[str, str], dict[int, Ref]]:
+def scored_generations(watch: RunTables) -> dict[tuple[str, str], dict[int, Ref]]:
     """Return the ANSWERS of members as trained, by generation (-1: the start), for each suite and request."""
     config = (watch.run.history.description() or {}).get("config", {}).get("benchmark", {})
     rule = "" if config.get("members", "students") == "students" else f"{config['members']}-"

@@ -279,7 +279,7 @@ def _newest_speed(tables: RunTables) -> tuple[float, str] | None:
     """Return the tokens per second of the newest complete generation's rollouts."""
     for generation in reversed(tables.generations):
         spent = tables.clock().get(generation, {})
-        processed = amounts(tables.of(generation, "metrics"), tables.manifests(generation))
+        processed = amounts(tables.numbers(generation), tables.manifests(generation))
         sampled = [(stage, amount) for (unit, stage), amount in processed.items() if unit == "tokens" and stage != "update"]
         done = [(amount, spent[stage]) for stage, amount in sampled if spent.get(stage)]
         if done:

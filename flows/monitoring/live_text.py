@@ -60,19 +60,20 @@ def counts_text(counts: Mapping[str, object]) -> str:
 
 
 def program_text(program: str) -> str:
-    """Return a program in one line, with hidden characters written out."""
-    return visible(" ⏎ ".join(line for line in program.splitlines() if line.strip()), PROGRAM)
+    """Return a program in one line of at most `PROGRAM` characters; hidden characters, written out, may lengthen it."""
+    text = " ⏎ ".join(line for line in program.splitlines() if line.strip())
+    return visible(text if len(text) <= PROGRAM else f"{text[: PROGRAM - 2]} …")
 
 
 def changes(before: LiveState | None, state: LiveState) -> Iterator[str]:
     """Yield one line for each thing that is new since `before` (None: at the beginning, where one line says where the run is)."""
-    if before is None or before.condition != state.condition:
-        yield f"{visible(state.run_id)}: {headline(state)}"
     if before is not None:
         yield from _finished(before, state)
-        if _place(before) != _place(state) and state.condition == "running" and before.condition == "running" and state.stage:
-            left = "" if state.left.run is None else f"; {about(state.left.run)} left of the run"
-            yield f"{place_of(state)}: running{left}"
+    if before is None or before.condition != state.condition:
+        yield f"{visible(state.run_id)}: {headline(state)}"
+    elif _place(before) != _place(state) and state.condition == "running" and state.stage:
+        left = "" if state.left.run is None else f"; {about(state.left.run)} left of the run"
+        yield f"{place_of(state)}: running{left}"
     for name, shown, earlier in (
         ("tasks", state.tasks, None if before is None else before.tasks),
         ("attempts", state.verdicts, None if before is None else before.verdicts),
@@ -97,11 +98,20 @@ def _place(state: LiveState) -> tuple[str, int | None]:
 
 
 def _finished(before: LiveState, state: LiveState) -> Iterator[str]:
+    """Yield the stages that have finished, then that their generation is done: in the order in which things happened.
+
+    Between two looks a generation may end and the next begin; of the first, its stages are then no longer known.
+    """
+    whole = []
     if state.complete > before.complete:
-        yield f"generation {state.complete - 1} done: {state.complete} of {state.planned}"
+        whole = [f"generation {state.complete - 1} done: {state.complete} of {state.planned}"]
+    if before.newest != state.newest:
+        yield from whole
+        whole = []
     known = {one.stage for one in before.done} if before.newest == state.newest else set()
     for one in state.done:
         if one.stage not in known:
             counts = f"; {counts_text(one.counts)}" if one.counts else ""
             where = one.stage if state.newest is None else f"{one.stage} of generation {state.newest}"
             yield f"{where}: done in {duration(one.seconds)}{counts}"
+    yield from whole

@@ -1,4 +1,4 @@
-"""Whether a run is working, finished, stopped or crashed: from its lease, and from what it has committed.
+"""Whether a run is running, finished, stopped or crashed: from its lease, and from what it has committed.
 
 A lease whose process has ended on this host was left by a crash (a clean stop removes it). A lease of another host is watched by
 this process's own clock: it counts as left once its heartbeat has not changed for STALE_SECONDS.
@@ -17,7 +17,7 @@ from flows.storage import Store
 class RunState(StrEnum):
     """What a run is doing."""
 
-    WORKING = "working"
+    RUNNING = "running"
     FINISHED = "finished"
     STOPPED = "stopped"
     CRASHED = "crashed"
@@ -44,7 +44,7 @@ class StateReader:
         """Return the state of a run; `complete`: whether it has committed its last planned stage."""
         found = holding(self._store, run_id)
         if found is not None and not found.ended and not self._stale(run_id, found.beat):
-            return Standing(RunState.WORKING, found.who)
+            return Standing(RunState.RUNNING, found.who)
         if complete:
             return Standing(RunState.FINISHED, "")
         return Standing(RunState.STOPPED, "") if found is None else Standing(RunState.CRASHED, found.who)

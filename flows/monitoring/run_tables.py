@@ -1,7 +1,7 @@
 """A growing run's small tables, its times, and the alarms that they raise. Each generation is read once."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
@@ -10,12 +10,14 @@ from flows.monitoring.alarms import Alarm, Clock, alarms
 from flows.run.manifest import Manifest, manifest_uri
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
-from flows.storage import Damaged, NotStored
+from flows.storage import Damaged, NotStored, decode_table
+from stages.analysis.summary import Values, lookup
 from stages.core import tables
-from stages.core.statistics.condensed import numbered
 
 SMALL = ("metrics", "ratings", "offspring")
 """Tables of a few rows per member."""
+STANDING = ("member_id", "role", "match_id", "expected", "mu", "sigma", "fitness")
+"""Columns of the ratings that pages read of every generation. To decode a column takes as long in a small table as its rows."""
 FEW, READERS = 4, 8  # generations, and threads: a bucket answers each read after milliseconds
 
 
@@ -24,7 +26,10 @@ class RunTables:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self._parts: dict[int, dict[str, pa.Table]] = {}
+        self._parts: dict[int, dict[str, _Stored]] = {}
+        self._joined: dict[str, tuple[int, pa.Table]] = {}
+        self._numbers: dict[int, tuple[_Stored, Values]] = {}
+        self._changes = 0
         self._steps: dict[int, list[Manifest]] = {}
         self._seconds: dict[int, dict[str, float]] = {}
         self._whole: set[int] = set()
@@ -38,6 +43,7 @@ class RunTables:
             for gone in self._parts.keys() - set(begun):
                 self._whole.discard(gone)
                 del self._parts[gone]
+                self._changes += 1
             self._read([generation for generation in begun if generation not in self._whole])
         return self
 
@@ -61,19 +67,43 @@ class RunTables:
 
     def of(self, generation: int, name: str) -> pa.Table:
         """Return a small table of one generation, empty if its stage has not run or it cannot be read."""
-        found = self._parts.get(generation, {}).get(name)
+        found = self._decoded(generation, name, lambda stored: stored.table())
         return tables.GENERATION_TABLES[name].empty_table() if found is None else found
 
     def read(self, generation: int, name: str) -> pa.Table:
         """Return the same, or raise NotStored or Damaged if it cannot be read."""
+        found = self.of(generation, name)
         if (error := self._faults.get((generation, name))) is not None:
             raise error
-        return self.of(generation, name)
+        return found
 
     def table(self, name: str) -> pa.Table:
         """Return a small table over all generations, with `generation` as its first column."""
-        parts = [numbered(self.of(generation, name), generation) for generation in self.generations]
-        return pa.concat_tables([numbered(tables.GENERATION_TABLES[name].empty_table(), 0), *parts])
+        schema = tables.GENERATION_TABLES[name]
+        return self._join(name, schema, lambda stored: stored.table(), name)
+
+    def standings(self) -> pa.Table:
+        """Return the columns STANDING of the ratings of all generations, with `generation` as their first column."""
+        return self.columns("ratings", STANDING)
+
+    def columns(self, name: str, columns: Sequence[str]) -> pa.Table:
+        """Return these columns of a small table over all generations, with `generation` as their first column."""
+        schema = pa.schema([field for field in tables.GENERATION_TABLES[name] if field.name in columns])
+        return self._join(" ".join([name, *schema.names]), schema, lambda stored: stored.columns(schema.names), name)
+
+    def numbers(self, generation: int) -> Values:
+        """Return the finite metrics of a generation by (name, member, role, kind)."""
+        stored = self._parts.get(generation, {}).get("metrics")
+        if stored is None:
+            return {}
+        known = self._numbers.get(generation)
+        if known is None or known[0] is not stored:
+            known = self._numbers[generation] = stored, lookup(self.of(generation, "metrics"))
+        return known[1]
+
+    def seconds(self, generation: int) -> dict[str, float]:
+        """Return the seconds of each stage of a generation."""
+        return self._seconds.get(generation, {})
 
     def clock(self) -> Clock:
         """Return seconds by generation and stage."""
@@ -81,7 +111,29 @@ class RunTables:
 
     def alarms(self) -> list[Alarm]:
         """Return all alarms, in order of generations."""
-        return alarms(self.table("metrics"), self.table("ratings"), self.clock())
+        return alarms(self.table("metrics"), self.standings(), self.clock())
+
+    def _join(self, key: str, schema: pa.Schema, part: Callable[["_Stored"], pa.Table], name: str) -> pa.Table:
+        """Return these columns of a table over all generations, as one piece: a filter takes its time for each piece."""
+        changes, known = self._changes, self._joined.get(key)
+        if known is not None and known[0] == changes:
+            return known[1]
+        decoded = ((generation, self._decoded(generation, name, part)) for generation in self.generations)
+        parts = {generation: table for generation, table in decoded if table is not None}
+        rows = [generation for generation, one in parts.items() for _ in range(one.num_rows)]
+        whole = pa.concat_tables([schema.empty_table(), *parts.values()]).combine_chunks().replace_schema_metadata(None)
+        whole = whole.add_column(0, pa.field("generation", pa.int64()), pa.array(rows, pa.int64()))
+        self._joined[key] = changes, whole  # what another thread has read meanwhile makes it old
+        return whole
+
+    def _decoded(self, generation: int, name: str, part: Callable[["_Stored"], pa.Table]) -> pa.Table | None:
+        """Return a table, or these columns of it; None if it is not there, or after noting why it cannot be read."""
+        stored = self._parts.get(generation, {}).get(name)
+        try:
+            return None if stored is None else part(stored)
+        except Damaged as error:  # its bytes are those of the manifest: it was written so
+            self._faults[generation, name] = error
+            return None
 
     def _read(self, generations: Sequence[int]) -> None:
         """Read generations: one or a few by their own listings, many by one listing of the run, several at a time."""
@@ -114,7 +166,7 @@ class RunTables:
             if ref is None or name in parts:
                 continue
             try:
-                parts[name] = self.run.read_table(ref, name)
+                parts[name] = _Stored(self.run.read_blob(ref), name, ref.uri, ref.rows == 0)
                 self._faults.pop((generation, name), None)
             except (NotStored, Damaged) as error:
                 self._faults[generation, name] = error
@@ -122,8 +174,28 @@ class RunTables:
         self._seconds[generation] = seconds_of(found)
         self._parts[generation] = parts
         self._steps[generation] = found
+        self._changes += 1
         if any(manifest.stage == "evolve" for manifest in stages) and len(parts) == len(SMALL):
             self._whole.add(generation)
+
+
+class _Stored:
+    """A small table as verified bytes, decoded when it is first asked for: a page needs one or two of the three."""
+
+    def __init__(self, data: bytes, name: str, uri: str, empty: bool) -> None:
+        schema = tables.GENERATION_TABLES[name]
+        self._source = (data, schema, uri)
+        self._whole: pa.Table | None = schema.empty_table() if empty else None
+
+    def columns(self, names: Sequence[str]) -> pa.Table:
+        """Return some columns. Raises Damaged."""
+        return decode_table(*self._source, names) if self._whole is None else self._whole.select(list(names))
+
+    def table(self) -> pa.Table:
+        """Return all columns. Raises Damaged."""
+        if self._whole is None:
+            self._whole = decode_table(*self._source)
+        return self._whole
 
 
 def seconds_of(manifests: list[Manifest]) -> dict[str, float]:

@@ -47,6 +47,8 @@ class Spent:
     priced_seconds: float = 0.0
 
     def __add__(self, other: "Spent") -> "Spent":
+        if self is NOTHING or other is NOTHING:  # a page adds thousands
+            return other if self is NOTHING else self
         return Spent(
             self.seconds + other.seconds,
             self.machine_seconds + other.machine_seconds,
@@ -168,4 +170,6 @@ def _known(counts: Iterable[int | None]) -> int | None:
 
 
 def _merged(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    if not one or not other:
+        return {**one, **other}
     return {key: one.get(key, 0.0) + other.get(key, 0.0) for key in {**one, **other}}

@@ -2,8 +2,11 @@
 
 from flows.monitoring.cost import generation_costs, own_stages
 from flows.monitoring.cost_text import cost_line
+from flows.monitoring.live import Follower
+from flows.monitoring.live_text import headline, step_text
 from flows.monitoring.run_tables import RunTables, clock, health
 from flows.monitoring.spending import total
+from flows.run.leaking import warning
 from flows.run.lease import holding
 from flows.run.manifest import Manifest
 from flows.run.run import Run
@@ -21,7 +24,9 @@ def status(run: Run) -> str:
     numbers, alarms = _numbers(run)
     lines = [
         f"run        {run.run_id} in {run.store.url}",
+        *(f"WARNING    {text}" for text in [warning(description)] if text),
         f"done       {done(run, planned)}",
+        *(f"now        {text}" for text in [_now(run)] if text),
         f"next       {following(run, planned)}",
         f"lease      {holder(run)}",
         f"head       {run.history.head()}",
@@ -31,6 +36,12 @@ def status(run: Run) -> str:
         *(f"alarm      {alarm}" for alarm in alarms),
     ]
     return "\n".join(lines)
+
+
+def _now(run: Run) -> str:
+    """Return what a process computes at the moment, as the live page says it; empty if none works on the run."""
+    state = Follower(run, RunTables(run)).look()
+    return "; ".join([headline(state), *map(step_text, state.steps)]) if state.condition == "running" else ""
 
 
 def _newest(run: Run) -> tuple[int | None, list[Manifest]]:

@@ -8,7 +8,7 @@ from flows.monitoring.amounts import amounts
 from flows.monitoring.cost import generation_costs, own_stages
 from flows.monitoring.run_tables import RunTables
 from flows.run.manifest import Manifest
-from stages.analysis.summary import KINDS, lookup
+from stages.analysis.summary import KINDS
 
 Number = tuple[str, str, dict[str, str], float]
 Values = Mapping[tuple[str, str | None, str | None, str | None], float]
@@ -54,13 +54,13 @@ def _work(watch: RunTables, whole: list[int]) -> Iterator[Number]:
     """Return tokens and programs over all complete generations, and per second in the newest."""
     done: Counter[tuple[str, str]] = Counter()
     for generation in whole:
-        done.update(amounts(watch.of(generation, "metrics"), watch.manifests(generation)))
+        done.update(amounts(watch.numbers(generation), watch.manifests(generation)))
     for (unit, stage), amount in done.items():
         yield f"populora_{unit}_total", f"{unit.capitalize()} of a stage, over complete generations.", {"stage": stage}, amount
     if not whole:
         return
     spent = watch.clock()[whole[-1]]
-    for (unit, stage), amount in amounts(watch.of(whole[-1], "metrics"), watch.manifests(whole[-1])).items():
+    for (unit, stage), amount in amounts(watch.numbers(whole[-1]), watch.manifests(whole[-1])).items():
         if spent.get(stage):
             says = f"{unit.capitalize()} per second of a stage in the newest complete generation."
             yield f"populora_{unit}_per_second", says, {"stage": stage}, amount / spent[stage]
@@ -91,7 +91,7 @@ def _newest(watch: RunTables) -> Iterator[Number]:
     newest: Values = {}
     rated: list[dict[str, Any]] = []
     for generation in watch.generations:
-        values = lookup(watch.of(generation, "metrics"))
+        values = watch.numbers(generation)
         prefix = "propose.status."
         statuses.update(
             {name.removeprefix(prefix): int(value) for (name, *_), value in values.items() if name.startswith(prefix)}

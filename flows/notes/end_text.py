@@ -12,9 +12,8 @@ from stages.core.highlight import visible
 HERE = "POPULORA_TELLS"
 """Set in the processes of a command with a private server, whose automations would never run: they send messages themselves."""
 LONGEST = 2_000
-SMALLER = (
-    "free memory, then resume; if it comes again, fork with a smaller `engine.batch_tokens` or `learning.micro_batch_tokens`"
-)
+FEWER = "fork with a smaller `engine.batch_tokens` or `learning.micro_batch_tokens`"
+SMALLER = f"free memory, then resume; if it comes again, {FEWER}"
 
 
 @dataclass(frozen=True)
@@ -29,8 +28,8 @@ class Advice:
 KNOWN = (
     Advice(
         ("status code: -9", "status code -9", "SIGKILL"),
-        "its process was killed, most often by the system because memory ran out (`dmesg` says so)",
-        SMALLER,
+        "its process was killed: by a person or a program, or by the system because memory ran out (`dmesg` says so then)",
+        f"resume; if memory ran out, free some first, and if it comes again, {FEWER}",
     ),
     Advice(
         ("No heartbeat", "stopped reporting"),

@@ -1,12 +1,15 @@
 """Hooks of the training flow at its end: a note that says why a run stopped and what to do, and messages to who is to be told.
 
 Prefect calls the hooks in the run's own process, or in its worker when that process was killed. A run that a server marked as
-crashed because it fell silent has no process that could call them: `explain_lost` writes its note, next to each worker.
+crashed because it fell silent has no process that could call them: `explain_lost` writes its note, next to each worker. Both may
+find the same run at the same moment, on several machines; it still gets one note for each end.
 """
 
 import logging
 import threading
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 from typing import Any
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -14,6 +17,7 @@ from prefect.client.schemas.actions import ArtifactCreate
 from prefect.client.schemas.filters import (
     ArtifactFilter,
     ArtifactFilterFlowRunId,
+    ArtifactFilterKey,
     FlowFilter,
     FlowFilterName,
     FlowRunFilter,
@@ -21,8 +25,9 @@ from prefect.client.schemas.filters import (
     FlowRunFilterState,
     FlowRunFilterStateType,
 )
-from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.client.schemas.objects import Artifact, FlowRun, State, StateType
 from prefect.client.schemas.sorting import FlowRunSort
+from prefect.exceptions import ObjectNotFound
 
 from flows.monitoring.status import following
 from flows.notes.end_text import RunEnd, end_message, end_note, stopped_by_hand
@@ -42,7 +47,7 @@ def explain(flow: Any, flow_run: FlowRun, state: State) -> None:
     end = _end(flow_run, state)
     try:
         with get_client(sync_client=True) as client:
-            _write(client, flow_run, end)
+            _write_once(client, flow_run, end)
     except Exception as error:  # the run has ended; nothing may hide its own error
         _LOG.warning("run %s: no note says why it stopped (%s)", end.run_id, type(error).__name__)
     if not stopped_by_hand(end.message):
@@ -70,8 +75,7 @@ def explain_lost() -> int:
         )
         for run in runs:
             end = _end(run, run.state) if run.state is not None else None
-            if end is not None and end.run_id and not _has_note(client, run, end):
-                _write(client, run, end)
+            if end is not None and end.run_id and _write_once(client, run, end):
                 written += 1
     return written
 
@@ -81,19 +85,40 @@ def key_of(run_id: str) -> str:
     return f"{run_id}-crash"
 
 
-def _has_note(client: SyncPrefectClient, run: FlowRun, end: RunEnd) -> bool:
-    """Return whether the flow run has a note on the state that it is in (it may have crashed before, and been retried)."""
-    found = client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run.id])), limit=200)
-    ended = run.state.timestamp if run.state is not None else None
-    notes = [one for one in found if one.key == key_of(end.run_id)]
-    return any(one.created is not None and ended is not None and one.created >= ended for one in notes)
+def _write_once(client: SyncPrefectClient, flow_run: FlowRun, end: RunEnd) -> bool:
+    """Write the note unless this end of the run has one, and return whether it was written and stays.
 
-
-def _write(client: SyncPrefectClient, flow_run: FlowRun, end: RunEnd) -> None:
+    The server cannot refuse a second one, and stamps a note before it can be read: a later note may be seen first. So each writer
+    looks again, and deletes all but the earliest. Whoever writes last sees them all, and the earliest is never deleted.
+    """
+    ended = _ended(client, flow_run)
+    if _notes(client, flow_run, end, ended):
+        return False
     what = f"Why it {end.state.lower()}, and what to do"
-    client.create_artifact(
+    made = client.create_artifact(
         ArtifactCreate(key=key_of(end.run_id), type="markdown", data=end_note(end), description=what, flow_run_id=flow_run.id)
     )
+    notes = _notes(client, flow_run, end, ended)
+    for later in notes[1:]:
+        with suppress(ObjectNotFound):  # the other writer deleted it
+            client.delete_artifact(later.id)
+    return not notes or notes[0].id == made.id
+
+
+def _ended(client: SyncPrefectClient, flow_run: FlowRun) -> datetime:
+    """Return when the run ended for the last time: a killed one is marked by Prefect's runner and again by its worker."""
+    states = sorted(client.read_flow_run_states(flow_run.id), key=lambda state: state.timestamp, reverse=True)
+    final = list(takewhile(lambda state: state.is_final(), states))
+    return final[-1].timestamp if final else datetime.now(UTC)
+
+
+def _notes(client: SyncPrefectClient, flow_run: FlowRun, end: RunEnd, since: datetime) -> list[Artifact]:
+    """Return the notes on this end of the flow run, the first one first. It may have crashed before, and been retried."""
+    wanted = ArtifactFilter(
+        flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run.id]), key=ArtifactFilterKey(any_=[key_of(end.run_id)])
+    )
+    found = [one for one in client.read_artifacts(artifact_filter=wanted, limit=200) if one.created and one.created >= since]
+    return sorted(found, key=lambda one: (one.created, one.id))
 
 
 def _end(flow_run: FlowRun, state: State) -> RunEnd:

@@ -16,6 +16,8 @@ from flows.run.form_links import FormLinks
 from flows.stages import STAGE_NAMES
 from stages.analysis.summary import KINDS
 from stages.core.highlight import visible
+from stages.core.method.leak import NO_VALUE
+from stages.core.places import for_others
 
 Row = dict[str, Any]
 Values = Mapping[tuple[str, str | None, str | None, str | None], float]
@@ -115,8 +117,9 @@ def match_rows(matches: Sequence[Row], tasks: Sequence[Row], grades: Sequence[Ro
         Counter(row["match_id"] for row in tasks if row["status"] == "valid"),
         Counter(row["match_id"] for row in tasks),
     )
-    right = Counter(row["match_id"] for row in grades if row["correct"])
-    tried = Counter(row["match_id"] for row in grades)
+    judged = [row for row in grades if row["status"] != NO_VALUE]  # the others answer invalid tasks that a leak let through
+    right = Counter(row["match_id"] for row in judged if row["correct"])
+    tried = Counter(row["match_id"] for row in judged)
     return [
         {
             "match": row["match_id"],
@@ -264,7 +267,7 @@ def _ratings(told: NoteData) -> str:
 
 def _births(told: NoteData) -> str:
     return "\n".join(
-        f"- **{row['member_id']}** = {row['operator']}({', '.join(row['parents'])}), replaces {row['replaces']}; "
+        f"- **{row['member_id']}** = {for_others(row['operator'])}({', '.join(row['parents'])}), replaces {row['replaces']}; "
         f"change of delta W {row['relative_change']:.3f}, cosine {row['cosine']:.3f}"
         for row in told.offspring
     )

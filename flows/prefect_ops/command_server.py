@@ -9,6 +9,7 @@ from flows.config import PROJECT
 from flows.execution import orphan_guard
 from flows.notes.end_text import HERE
 from flows.prefect_ops.own_server import own_server
+from flows.prefect_ops.prefect_api import client_of_environment
 from flows.prefect_ops.serve import sign_in
 
 
@@ -22,7 +23,8 @@ def command_server() -> Iterator[Callable[[], None]]:
         os.environ.setdefault(name, value)
     if "PREFECT_API_URL" in os.environ:
         sign_in(os.environ["PREFECT_API_URL"])
-        yield lambda: None
+        with client_of_environment():
+            yield lambda: None
         return
     home = Path(os.environ.get("PREFECT_HOME", PROJECT / ".cache" / "prefect"))
     with own_server(home, {HERE: "1"}, "--alone") as (_, answers):

@@ -57,7 +57,7 @@ def _private(folder: Path) -> Iterator[None]:
     with ExitStack() as stack:
         _, wait = stack.enter_context(own_server(folder, {}, "--alone"))
         wait()
-        stack.enter_context(_settings())
+        stack.enter_context(prefect_api.client_of_environment())
         yield
 
 
@@ -68,7 +68,7 @@ def _client_of(url: str, home: Path) -> Iterator[None]:
     try:
         serve.sign_in(url, home)
         prefect_api.require(url)
-        with _settings():
+        with prefect_api.client_of_environment():
             yield
     finally:
         for name, value in before.items():
@@ -76,14 +76,3 @@ def _client_of(url: str, home: Path) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-@contextmanager
-def _settings() -> Iterator[None]:
-    """Make Prefect read the addresses of the environment, which it otherwise does once."""
-    from prefect import settings  # noqa: PLC0415  reads the environment on import
-
-    url, password = os.environ["PREFECT_API_URL"], os.environ.get(prefect_api.PASSWORD)
-    own = {settings.PREFECT_API_URL: url, settings.PREFECT_CLIENT_CSRF_SUPPORT_ENABLED: False}
-    with settings.temporary_settings(own | ({settings.PREFECT_API_AUTH_STRING: password} if password else {})):
-        yield

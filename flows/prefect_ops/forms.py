@@ -142,13 +142,19 @@ def offering(schema: Json, offers: Sequence[Offer], store: str) -> Json:
 
 
 def _offer_generations(field: Json, offers: Sequence[Offer]) -> None:
-    """Turn a number into a text: a list, or a pattern where a list would be too long. The flow reads both as numbers."""
+    """Offer texts before the number: a list, or a pattern where a list would be too long. The flow reads both as numbers.
+
+    The form opens with the texts, since its lists show the number 0 as not chosen. Programs that call the API may give either.
+    """
     least, newest = int(field.pop("minimum")), max((one.generations[-1] for one in offers if one.generations), default=-1)
-    field["type"] = "string"
+    text: Json = {"title": "by name", "type": "string"}
+    number: Json = {"title": "by number", "type": field.pop("type"), "minimum": least}
     if newest >= least and newest - least < LISTED:
-        field["enum"] = [generation_text(number) for number in range(newest, least - 1, -1)]
+        text |= {"enum": [generation_text(one) for one in range(newest, least - 1, -1)]}
+        number |= {"maximum": newest}
     else:
-        field["pattern"] = f"^({BEFORE_ALL}|{NUMBERED}[0-9]{{1,9}})$" if least < 0 else f"^{NUMBERED}[0-9]{{1,9}}$"
+        text |= {"pattern": f"^({BEFORE_ALL}|{NUMBERED}[0-9]{{1,9}})$" if least < 0 else f"^{NUMBERED}[0-9]{{1,9}}$"}
+    field["anyOf"] = [text, number]
     begun = {one.run_id: f"{one.generations[0]} to {one.generations[-1]}" for one in offers if one.generations}
     _describe(field, "Begun", begun)
 

@@ -5,6 +5,8 @@ import re
 import urllib.error
 import urllib.request
 from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
@@ -64,6 +66,19 @@ def require(url: str) -> None:
         raise ServerUnreachable(f"no Prefect server answers at {url}; start one with populora serve, or set PREFECT_API_URL")
     if numbers(found)[:2] != numbers(installed_version())[:2]:
         raise ConfigError(f"the Prefect server at {url} is {found}, this project has {installed_version()}: versions must match")
+
+
+@contextmanager
+def client_of_environment() -> Iterator[None]:
+    """Ask the server of the environment's PREFECT_API_URL, with its password, while the block runs.
+
+    Prefect reads both when it is imported, which may have been before they were set.
+    """
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings  # noqa: PLC0415  only clients wait
+
+    found = {PREFECT_API_URL: os.environ["PREFECT_API_URL"], PREFECT_API_AUTH_STRING: os.environ.get(PASSWORD)}
+    with temporary_settings(found):
+        yield
 
 
 def settings_without_tls(url: str, home: Path) -> dict[str, str]:

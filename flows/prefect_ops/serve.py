@@ -1,8 +1,8 @@
 """`populora serve`: run Prefect's server and UI, a worker, the deployments and the artifact browser until Ctrl-C.
 
 The server keeps a SQLite database and its password in the home folder, which only its owner may read, and listens on this machine
-only. Children stop in reverse order: the worker first, so that the runs it ends can still report to the server, and
-the server last.
+only, unless another address is given. Children stop in reverse order: the worker first, so that the runs it ends can still
+report to the server, and the server last.
 """
 
 import fcntl
@@ -25,7 +25,7 @@ from flows.config import PROJECT, ConfigError
 from flows.execution import orphan_guard
 from flows.prefect_ops import prefect_api, supervised
 from flows.run import form_links
-from flows.servers import login_link
+from flows.servers import gate, login_link
 
 HOME = PROJECT / ".cache" / "serve"
 START_SECONDS = 400.0
@@ -47,8 +47,18 @@ class ServeOptions:
 
     @property
     def url(self) -> str:
-        """Address of the UI."""
-        return f"http://{self.host}:{self.port}"
+        """Address of the UI, as this machine reaches it."""
+        return f"http://{self.name}:{self.port}"
+
+    @property
+    def browser_url(self) -> str:
+        """Address of the artifact browser, as this machine reaches it."""
+        return f"http://{self.name}:{self.browser_port}"
+
+    @property
+    def name(self) -> str:
+        """Name under which this machine reaches the servers: who listens on all addresses is reached on the first of them."""
+        return gate.LOOPBACK[0] if self.host in gate.ANY else self.host
 
 
 def serve(plan: ServeOptions) -> int:
@@ -88,7 +98,7 @@ def environment(plan: ServeOptions) -> dict[str, str]:
         "PREFECT_API_URL": f"{plan.url}/api",
         "PREFECT_UI_URL": plan.url,
         form_links.URL: os.environ.get(form_links.URL, plan.url),
-        "POPULORA_BROWSER_URL": os.environ.get("POPULORA_BROWSER_URL", f"http://{plan.host}:{plan.browser_port}"),
+        "POPULORA_BROWSER_URL": os.environ.get("POPULORA_BROWSER_URL", plan.browser_url),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "PYTHONUNBUFFERED": "1",
     }
@@ -127,7 +137,7 @@ def _wait_for_server(plan: ServeOptions, server: supervised.Child) -> None:
 def _print_addresses(plan: ServeOptions) -> None:
     print(f"Prefect UI  {login_link.link(plan.url, password(plan.home))}")
     print("            (opens once, within an hour; get another link with: populora serve --link)")
-    print(f"browser     http://{plan.host}:{plan.browser_port}")
+    print(f"browser     {plan.browser_url}")
     print(f"store       {plan.store}")
     print("start runs  in the UI under Deployments, or with: populora run --detach")
     print(f"logs        {plan.home / 'logs'}")
@@ -220,6 +230,8 @@ def _note(plan: ServeOptions) -> Path:
 
 
 def _check_ports(plan: ServeOptions) -> None:
+    if ":" in plan.host:
+        raise ConfigError(f"--host {plan.host}: IPv6 addresses are not supported; choose an IPv4 address or 0.0.0.0")
     for option, port in (("--port", plan.port), ("--browser-port", plan.browser_port)):
         if not 1 <= port <= 65535:
             raise ConfigError(f"{option} {port}: must be between 1 and 65535")
@@ -235,7 +247,7 @@ def _check_ports(plan: ServeOptions) -> None:
 
 def _whose(plan: ServeOptions, port: int, error: OSError) -> str:
     """Describe what is using the port: another Prefect server or anything else."""
-    version = prefect_api.version_of(f"http://{plan.host}:{port}/api")
+    version = prefect_api.version_of(f"http://{plan.name}:{port}/api")
     if version is None:
         return (error.strerror or str(error)).lower()
     return f"a Prefect server {version} is running there (this project has {prefect_api.installed_version()})"

@@ -26,12 +26,13 @@ def submit(config: RunConfig, run_id: str, store: str, placement: dict[str, str]
     from prefect.exceptions import ObjectNotFound  # noqa: PLC0415
 
     parameters = {"config": dump(config), "run_id": run_id, "store": store, "placement": placement}
-    try:
-        begun: Any = run_deployment(TRAIN, parameters=parameters, timeout=0, flow_run_name=run_id, as_subflow=False)
-    except ObjectNotFound:
-        raise ConfigError(f"the server at {url} has no deployment {TRAIN}: was it started with populora serve?") from None
-    with get_client(sync_client=True) as client:
-        workers = client.read_workers_for_work_pool(POOL)
+    with prefect_api.client_of_environment():
+        try:
+            begun: Any = run_deployment(TRAIN, parameters=parameters, timeout=0, flow_run_name=run_id, as_subflow=False)
+        except ObjectNotFound:
+            raise ConfigError(f"the server at {url} has no deployment {TRAIN}: was it started with populora serve?") from None
+        with get_client(sync_client=True) as client:
+            workers = client.read_workers_for_work_pool(POOL)
     page = os.environ.get("PREFECT_UI_URL") or url.removesuffix(
         "/api"
     )  # the API has another name inside a container than outside

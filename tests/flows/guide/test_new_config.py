@@ -172,6 +172,10 @@ def test_without_a_terminal_it_asks_nothing_and_its_file_passes_a_dry_run(tmp_pa
         "check      populora run -c my-run.toml --dry-run",
         "start      populora run -c my-run.toml --store s3://bucket/runs",
     ]
+    chosen = init("other.toml", cwd=tmp_path).stdout.splitlines()[1]
+    assert chosen.startswith("hardware   ") and chosen.endswith(
+        ", chosen by what this machine has; --hardware NAME chooses another"
+    )
     assert (
         "# Start or resume it: populora run -c my-run.toml --store s3://bucket/runs\n" in (tmp_path / "my-run.toml").read_text()
     )

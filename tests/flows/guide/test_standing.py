@@ -1,11 +1,17 @@
 """Where one stands: a store without runs, a run in each state, and a store that fails."""
 
+import json
 import socket
 from pathlib import Path
 
 import pytest
 
+from flows.compare.run_list import RunList
 from flows.guide.standing import Standing, standing
+from flows.monitoring.live import Follower
+from flows.monitoring.run_state import RunState
+from flows.monitoring.run_tables import RunTables
+from flows.monitoring.status import status
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.store.file_store import FileStore
@@ -56,6 +62,19 @@ def test_a_run_that_has_only_begun_stopped_in_its_start(tmp_path: Path) -> None:
     with hold(FileStore(tmp_path), "one") as epoch:
         Run(FileStore(tmp_path), "one", epoch).describe({"generations": 3}, {}, {"started": 1.0})
     assert at(tmp_path).lines[1] == "newest     one: stopped in its start; nothing yet"
+
+
+def test_a_killed_run_has_crashed_wherever_one_asks(tmp_path: Path) -> None:
+    with made(tmp_path, "one", 2, until="solve"):
+        lease = json.loads((tmp_path / "one" / ".lease").read_text())
+    store = FileStore(tmp_path)
+    store.replace("one/.lease", json.dumps(lease | {"pid": 2**22 + 1}).encode())  # no process of Linux has a greater id
+    left = f"left by process {2**22 + 1} on host {lease['host']}, which was killed"
+    state = f"crashed inside generation 1, {left}; 1 of 2 generations; last finished: solve of generation 1"
+    assert at(tmp_path) == Standing((f"store      {tmp_path}: 1 run", f"newest     one: {state}"), ("run", "--resume", "one"))
+    assert f"lease      {left}\n" in status(Run(store, "one"))
+    assert [run.state for run in RunList(store).entries()] == [RunState.CRASHED]
+    assert Follower(Run(store, "one"), RunTables(Run(store, "one"))).look().condition == "crashed"
 
 
 def test_a_run_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:

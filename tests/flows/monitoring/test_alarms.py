@@ -35,7 +35,7 @@ def test_valid_share_collapses_against_its_own_past_or_outright():
     assert names(alarms(valid(0.8, 0.7, 0.75, 0.4), NO_RATINGS, {})) == []
     assert names(alarms(valid(0.05, 0.7), NO_RATINGS, {})) == [(0, "collapse", "valid share")]
     assert str(alarms(valid(0.8, 0.7, 0.75, 0.3), NO_RATINGS, {})[0]) == (
-        "g0003 collapse: only 30 % of proposals are valid, 75 % in the median before"
+        "g0003 collapse: only 30 % of proposals are valid; the median before was 75 %"
     )
 
 
@@ -88,8 +88,8 @@ def test_one_sided_ratings():
             rows.append(numbered(tables.table([row | numbers], tables.RATINGS), generation))
     found = alarms(metrics(), pa.concat_tables(rows), {})
     assert [alarm.message for alarm in found] == [
-        "teachers are far ahead: students win with 5 % by rating",
-        "students are far ahead: students win with 95 % by rating",
+        "teachers are far ahead: by rating, a student has a chance of 5 % to win",
+        "students are far ahead: by rating, a student has a chance of 95 % to win",
     ]
 
 

@@ -53,6 +53,9 @@ def test_a_run_at_work(store):
         lease(store, "going", 4, working.record())
     state = follower(store, "going").look()
     assert (state.condition, state.stage, state.generation, state.complete, state.planned) == ("running", "reward", 11, 11, 20)
+    assert "\nnow        running reward of generation 11; 11 of 20 generations done; reward: 0 s so far · " in status(
+        Run(FileStore(store), "going")
+    )
     assert state.stage_share == 0.25 and state.speed == (55.5, "now") and 0.57 < state.share < 0.6
     assert [one.stage for one in state.done] == ["match", "propose", "verify", "solve", "grade"] and state.newest == 11
     assert state.left.stage == 30.0 and state.left.generation is not None and state.left.run is not None

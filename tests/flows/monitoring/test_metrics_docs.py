@@ -7,6 +7,7 @@ import pytest
 
 from flows.config import PROJECT
 from flows.monitoring import alarms
+from stages.analysis.leaked import leaked
 from stages.analysis.measure import OffspringRecord, costs, explore, measure, relate, replayed
 from stages.core import tables
 from stages.core.earlier_tasks import SeenTasks
@@ -17,8 +18,8 @@ from tests.support.example_run import adapter
 from tests.support.report_run import made
 
 DOC = (PROJECT / "docs" / "metrics.md").read_text(encoding="utf-8")
-PREFIXES = "propose|program|solve|pair|reward|update|cost|coverage|adapter|rating|calibration|child"
-LISTED = set(re.findall(rf"`((?:{PREFIXES})\.[\w.*/]+|disagreement)`", DOC)) - {"solve.top_up", "adapter.py"}
+PREFIXES = "propose|program|solve|pair|reward|update|cost|coverage|adapter|rating|calibration|child|leak"
+LISTED = set(re.findall(rf"`((?:{PREFIXES})\.[\w.*/]+|disagreement)`", DOC)) - {"solve.top_up", "solve.easy_share", "adapter.py"}
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +41,7 @@ def written(tmp_path_factory):
         relate(members, found["matches"], found["grades"], found["samples"], weights, births, 1.0, 0),
         costs(found["samples"], {"t0": True}, ""),
         replayed(found["tasks"], found["grades"]),
+        leaked(found["tasks"], found["grades"], found["grades"]),
         disagreement(_answers(answers)),
     ]
     return {name for part in parts for name in part["name"].to_pylist()}

@@ -172,23 +172,23 @@ def test_lines_without_a_terminal() -> None:
     with Display(lines.append, Console(file=io.StringIO(), force_terminal=False), line_seconds=0.05) as display:
         with display.step("start"):
             wait_for(lambda: lines)
-        with display.step("generation 1/6 · solve") as told:
+        with display.step("generation 0 (1 of 6) · solve") as told:
             told(READING)
             wait_for(lambda: any("solve" in line for line in lines))
         ended = len(lines)
         time.sleep(0.2)
     assert lines[0] == "start: 0 s so far"
-    assert lines[-1] == f"generation 1/6 · solve: 0 s so far · {READING}" and len(lines) == ended
+    assert lines[-1] == f"generation 0 (1 of 6) · solve: 0 s so far · {READING}" and len(lines) == ended
 
 
 def test_bars_on_a_terminal() -> None:
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=100)
-    with Display(lambda line: None, console) as display, display.step("generation 1/6 · solve", 0.25) as told:
+    with Display(lambda line: None, console) as display, display.step("generation 0 (1 of 6) · solve", 0.25) as told:
         told(READING)
         wait_for(lambda: "70 tokens/s" in screen.getvalue())
     shown = screen.getvalue()
-    assert "generation 1/6 · solve" in shown and "13 min left" in shown and "25%" in shown
+    assert "generation 0 (1 of 6) · solve" in shown and "13 min left" in shown and "25%" in shown
 
 
 def wait_for(condition) -> None:

@@ -13,8 +13,8 @@ def test_a_held_run_works_a_left_one_has_stopped_or_finished(tmp_path: Path) -> 
     reader = StateReader(store)
     with hold(store, "one"):
         found = reader.standing("one", False)
-        assert found.state == RunState.WORKING and found.who.startswith("process ")
-        assert reader.standing("one", True).state == RunState.WORKING
+        assert found.state == RunState.RUNNING and found.who.startswith("process ")
+        assert reader.standing("one", True).state == RunState.RUNNING
     assert reader.standing("one", False) == Standing(RunState.STOPPED, "")
     assert reader.standing("one", True) == Standing(RunState.FINISHED, "")
 
@@ -37,13 +37,13 @@ def test_another_hosts_lease_works_until_its_heartbeat_stands_still(tmp_path: Pa
         store.replace("one/.lease", json.dumps({"host": "elsewhere", "pid": 7, "token": "a", "beat": number}).encode())
 
     beat(1)
-    assert reader.standing("one", False).state == RunState.WORKING
+    assert reader.standing("one", False).state == RunState.RUNNING
     now[0] = 9.0
     beat(2)
-    assert reader.standing("one", False).state == RunState.WORKING
+    assert reader.standing("one", False).state == RunState.RUNNING
     now[0] = 18.0
-    assert reader.standing("one", False).state == RunState.WORKING
+    assert reader.standing("one", False).state == RunState.RUNNING
     now[0] = 19.5
     assert reader.standing("one", False) == Standing(RunState.CRASHED, "process 7 on host elsewhere")
     beat(3)
-    assert reader.standing("one", False).state == RunState.WORKING
+    assert reader.standing("one", False).state == RunState.RUNNING

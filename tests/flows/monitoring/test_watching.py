@@ -25,6 +25,8 @@ from flows.storage import StoreUnavailable
 from flows.store.file_store import FileStore
 from tests.support import example_run
 
+LISTENS = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+"""A program that becomes the one in its arguments, with SIGINT as a terminal gives it."""
 HOSTILE = "[red]def f(x):[/red]\n\x1b[2Jreturn '\u202e'"
 READING = Reading((("completions", 24.0, 96.0),), 640, 55.5, 30.0, "completions")
 ROW = {"task_id": "g0001-m00-p000", "teacher_id": "t0", "kind": "deduction", "status": "valid", "program": HOSTILE}
@@ -66,8 +68,8 @@ def test_without_a_terminal_a_line_for_each_change():
         "solve of generation 1: done in 42 s; answers 40",
         "grade of generation 1: running; about 8 min left of the run",
         "alarm: g0001 slow: solve",
-        "run: finished: 4 of 4 generations done",
         "generation 3 done: 4 of 4",
+        "run: finished: 4 of 4 generations done",
     ]
 
 
@@ -77,6 +79,17 @@ def test_a_new_generation_begins_its_list_anew():
         "generation 1 done: 2 of 4",
         "match of generation 2: done in 0 s",
         "propose of generation 2: running; about 8 min left of the run",
+    ]
+
+
+def test_the_last_stages_of_a_generation_come_before_its_end():
+    ended = (*LATER.done, DoneStage("benchmark", 21.0, {}), DoneStage("evolve", 0.0, {}))
+    last = replace(LATER, condition="finished", stage="", generation=None, planned=2, complete=2, done=ended, alarms=())
+    assert list(changes(LATER, last)) == [
+        "benchmark of generation 1: done in 21 s",
+        "evolve of generation 1: done in 0 s",
+        "generation 1 done: 2 of 2",
+        "run: finished: 2 of 2 generations done",
     ]
 
 
@@ -133,7 +146,9 @@ def test_the_command_ends_with_the_run_and_leaves_quietly(tmp_path):
     description = json.loads((tmp_path / "whole" / "run.json").read_text())
     assert description["config"]["generations"] == 3
     command = [sys.executable, "-m", "flows.cli", "watch", "whole", "--store", str(tmp_path)]
-    with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    # Whoever runs the tests with nohup or in the background has SIGINT ignored, and a child inherits that: not so at a terminal.
+    listening = [sys.executable, "-c", LISTENS, *command]
+    with subprocess.Popen(listening, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("whole: stopped: no process works on the run; next: match of generation 1")
         process.send_signal(signal.SIGINT)

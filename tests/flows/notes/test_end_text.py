@@ -29,13 +29,25 @@ def test_a_cause_is_known_by_the_message(message: str, cause: str) -> None:
     assert cause in advice(message).cause
 
 
+def test_what_killed_a_process_is_not_guessed() -> None:
+    """Prefect knows the signal only: a person's `kill -9` and the kernel's are the same to it."""
+    cause = advice(CRASHED.message).cause
+    assert "by a person or a program, or by the system" in cause and "most often" not in cause
+    assert advice("MemoryError").cause == "memory ran out"
+
+
 def test_each_cause_has_a_remedy() -> None:
     assert all(one.remedy and one.cause for one in (*KNOWN, OTHER))
 
 
 def test_the_note_says_why_what_to_do_and_where_it_goes_on() -> None:
     note = end_note(CRASHED)
-    for said in ("# smoke: crashed", "**Why**: its process was killed", "status code -9", "**What to do**: free memory"):
+    for said in (
+        "# smoke: crashed",
+        "**Why**: its process was killed",
+        "status code -9",
+        "**What to do**: resume; if memory ran out",
+    ):
         assert said in note
     assert "populora run --store /runs --resume smoke" in note and "It goes on at: solve of generation 3." in note
 
@@ -52,7 +64,7 @@ def test_an_errors_text_stays_text() -> None:
 def test_messages_are_short() -> None:
     subject, text = end_message(CRASHED)
     assert subject == "populora: run smoke crashed"
-    assert text.splitlines()[1].startswith("What to do: free memory") and "--resume smoke" in text
+    assert text.splitlines()[1].startswith("What to do: resume; if memory ran out, free some first") and "--resume smoke" in text
     assert end_message(RunEnd("smoke", "/runs", "Completed")) == (
         "populora: run smoke completed",
         "Run smoke in /runs: completed.",

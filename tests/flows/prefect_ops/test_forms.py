@@ -42,8 +42,15 @@ def test_runs_generations_stages_suites_and_members_are_offered() -> None:
     restart, member, compare = (form(name)["properties"] for name in ("restart", "benchmark-member", "compare"))
     assert restart["run_id"]["enum"] == ["new", "old", "begun"]
     generations = ["generation 3", "generation 2", "generation 1", "generation 0"]
-    assert restart["generation"]["enum"] == generations
-    assert form("fork")["properties"]["generation"]["enum"] == [*generations, "start"]
+    assert restart["generation"]["anyOf"] == [
+        {"title": "by name", "type": "string", "enum": generations},
+        {"title": "by number", "type": "integer", "minimum": 0, "maximum": 3},
+    ]
+    assert "type" not in restart["generation"] and "minimum" not in restart["generation"]
+    assert form("fork")["properties"]["generation"]["anyOf"] == [
+        {"title": "by name", "type": "string", "enum": [*generations, "start"]},
+        {"title": "by number", "type": "integer", "minimum": -1, "maximum": 3},
+    ]
     assert "new: 0 to 1; old: 0 to 3." in restart["generation"]["description"]
     assert restart["stage"]["enum"] == list(STAGE_NAMES)
     assert member["suites"]["items"]["enum"] == suite_names()
@@ -60,9 +67,10 @@ def test_every_field_has_a_title_and_says_what_it_is() -> None:
 def test_a_large_store_is_described_in_part_and_many_generations_are_bounded() -> None:
     many = [Offer(f"r{number}", 0.0, tuple(range(900)), ("s0-start",)) for number in range(40)]
     generation = form("fork", many)["properties"]["generation"]
-    assert "enum" not in generation
+    assert all("enum" not in one for one in generation["anyOf"])
     assert generation["description"].count("0 to 899") == 12 and "and 28 more runs" in generation["description"]
-    for given, taken in (("start", True), ("generation 0", True), ("generation 731", True), ("generation", False), ("x", False)):
+    takes = {"start": True, "generation 0": True, "generation 731": True, "generation": False, "x": False, 731: True, -2: False}
+    for given, taken in takes.items():
         values = {"run_id": "r1", "new_run_id": "x", "generation": given, "store": "/store"}
         assert not refused("fork", values, many) if taken else refused("fork", values, many), given
     assert refused("restart", values | {"generation": "start", "stage": "solve"}, many)
@@ -78,6 +86,10 @@ def test_an_empty_store_has_forms_too() -> None:
         ("fork", {"run_id": "nobody", "new_run_id": "x", "generation": "generation 1", "store": "/store"}),
         ("fork", {"run_id": "new", "new_run_id": "../x", "generation": "generation 1", "store": "/store"}),
         ("fork", {"run_id": "new", "new_run_id": "x", "generation": "generation 9", "store": "/store"}),
+        ("fork", {"run_id": "new", "new_run_id": "x", "generation": 9, "store": "/store"}),
+        ("fork", {"run_id": "new", "new_run_id": "x", "generation": -2, "store": "/store"}),
+        ("fork", {"run_id": "new", "new_run_id": "x", "generation": 1.5, "store": "/store"}),
+        ("restart", {"run_id": "new", "new_run_id": "x", "generation": -1, "stage": "solve", "store": "/store"}),
         ("fork", {"run_id": "new", "new_run_id": "x", "generation": "generation 1", "store": "/etc"}),
         ("fork", {"run_id": "new", "new_run_id": "x", "generation": "generation 1", "store": "s3://other/bucket"}),
         ("restart", {"run_id": "new", "new_run_id": "x", "generation": "generation 1", "stage": "slove", "store": "/store"}),
@@ -97,6 +109,9 @@ def test_a_form_takes_what_it_offers() -> None:
     assert not refused(
         "restart", {"run_id": "old", "new_run_id": "x", "generation": "generation 3", "stage": "solve", "store": "/store"}
     )
+    for number in (0, 3, -1):
+        assert not refused("fork", {"run_id": "old", "new_run_id": "x", "generation": number, "store": "/store"})
+    assert not refused("restart", {"run_id": "old", "new_run_id": "x", "generation": 0, "stage": "solve", "store": "/store"})
     assert not refused("benchmark-member", {"run_id": "old", "adapter": "t0-g0003", "suites": ["probe-dev"], "store": "/store"})
     assert not refused("compare", {"runs": ["old", "new"], "store": "/store"})
 

@@ -2,12 +2,18 @@
 
 import json
 import logging
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID, uuid4
 
 import prefect
 import pytest
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import ArtifactCreate
+from prefect.client.schemas.objects import Artifact, FlowRun, State
 from prefect.states import Crashed, Running
 
 from flows import cli
@@ -169,3 +175,74 @@ def test_a_run_that_nobody_explained_is_explained_once() -> None:
         notes = [one for one in client.read_artifacts(limit=200) if one.key == endings.key_of("silent")]
         assert [one.flow_run_id for one in notes] == [run.id] and "its process was killed" in str(notes[0].data)
         client.delete_flow_run(run.id)
+
+
+@pytest.mark.flow
+def test_a_crash_that_two_processes_explain_has_one_note() -> None:
+    """The hook of a killed run and the sweeps of two workers may meet; Prefect may mark the run twice, runner and worker each."""
+    with get_client(sync_client=True) as client:
+        run = crashed(client, "twice")
+        assert run.state is not None
+        began, hook = (
+            threading.Barrier(3),
+            threading.Thread(target=lambda: (began.wait(), endings.explain(stopped, run, run.state))),
+        )
+        sweep = threading.Thread(target=lambda: (began.wait(), endings.explain_lost()))
+        for thread in (hook, sweep):
+            thread.start()
+        began.wait()
+        for thread in (hook, sweep):
+            thread.join()
+        assert len(notes_of(client, "twice")) == 1
+        client.set_flow_run_state(run.id, Crashed(message=CRASH), force=True)
+        again = client.read_flow_run(run.id)
+        endings.explain(stopped, again, again.state)
+        assert endings.explain_lost() == 0 and len(notes_of(client, "twice")) == 1
+        client.set_flow_run_state(run.id, Running(), force=True)
+        client.set_flow_run_state(run.id, Crashed(message="No heartbeat"), force=True)
+        assert endings.explain_lost() == 1 and len(notes_of(client, "twice")) == 2  # it was retried, and crashed once more
+        client.delete_flow_run(run.id)
+
+
+def test_a_note_that_was_stamped_first_and_seen_last_is_the_only_one_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server stamps a note before others can read it, and the second writer may have looked between."""
+    server, run = SlowToStore(), FlowRun(flow_id=uuid4(), parameters={"run_id": "twice"}, state=Crashed(message=CRASH))
+    monkeypatch.setattr(endings, "get_client", lambda sync_client: nullcontext(server))
+    monkeypatch.setattr(endings, "tell_from_here", lambda *_: None)
+    server.before_storing = lambda: endings.explain(stopped, run, run.state)
+    endings.explain(stopped, run, run.state)
+    assert [one.created for one in server.notes] == [BEGAN + timedelta(seconds=1)]
+
+
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class SlowToStore:
+    """A server that has stamped the first note and not stored it yet when `before_storing` writes the second."""
+
+    def __init__(self) -> None:
+        self.notes: list[Artifact] = []
+        self.stamped = 0
+        self.before_storing: Callable[[], None] | None = None
+
+    def create_artifact(self, wanted: ArtifactCreate) -> Artifact:
+        self.stamped += 1
+        made = Artifact(id=uuid4(), created=BEGAN + timedelta(seconds=self.stamped), key=wanted.key, data=wanted.data)
+        meanwhile, self.before_storing = self.before_storing, None
+        if meanwhile is not None:
+            meanwhile()
+        self.notes.append(made)
+        return made
+
+    def read_artifacts(self, **_: Any) -> list[Artifact]:
+        return list(self.notes)
+
+    def delete_artifact(self, note: UUID) -> None:
+        self.notes = [one for one in self.notes if one.id != note]
+
+    def read_flow_run_states(self, _: UUID) -> list[State]:
+        return [Crashed(timestamp=BEGAN)]
+
+
+def notes_of(client: Any, run_id: str) -> list[Any]:
+    return [one for one in client.read_artifacts(limit=200) if one.key == endings.key_of(run_id)]
