@@ -51,6 +51,7 @@ def _named(config: RunConfig) -> Iterator[tuple[str, str]]:
     evolution, reward = config.evolution, config.reward
     choices = [
         ("population.matchmaker", config.population.matchmaker),
+        ("propose.curriculum", config.propose.curriculum),
         ("reward.rule", reward.rule),
         *(("reward.gates", name) for name in reward.gates),
         ("learning.estimator", config.learning.estimator),

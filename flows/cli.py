@@ -3,6 +3,7 @@
 import argparse
 import atexit
 import gc as collector
+import os
 import sys
 import threading
 from collections.abc import Sequence
@@ -36,7 +37,7 @@ from flows.commands import (
     worker,
 )
 from flows.commands.arguments import Action
-from flows.commands.studies import attack, bench, experiment, gpu_check, simulate, try_prompts
+from flows.commands.studies import attack, bench, clones, experiment, gpu_check, simulate, try_prompts
 from flows.config import ConfigError
 from flows.execution import orphan_guard
 from flows.near_names import hint
@@ -47,9 +48,12 @@ USAGE, UNREACHABLE = 2, 3
 COMMANDS = (
     *(init, explain, run, serve, worker, notify, fork, gc, benchmark, try_prompts),
     *(status, watch, inspect, compare, cost, report, track, browse, fsck),
-    *(judge, attack, export, publish, pretrain, bench, simulate, experiment, doctor, gpu_check),
+    *(judge, attack, export, publish, pretrain, bench, simulate, experiment, clones, doctor, gpu_check),
 )
 """The commands in the order of `populora --help`."""
+
+UNTRACKED = {"DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
+"""Settings that keep Prefect from sending usage data. It reads the first one when it is imported."""
 
 atexit.register(collector.freeze)  # objects that end with the process need no collection, which takes a second
 
@@ -61,6 +65,25 @@ class _Parser(argparse.ArgumentParser):
         print(f"{self.prog}: {message}", file=sys.stderr)
         sys.exit(USAGE)
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Parse as argparse does, and let optional positionals follow options: `publish RUN ADAPTER --license mit DIR`.
+
+        argparse gives an optional positional its default as soon as an option comes, and has no place for a later word.
+        """
+        found, rest = super().parse_known_args(args, namespace)
+        if rest and not any(word.startswith("-") for word in rest):
+            for action in self._get_positional_actions():
+                if rest and action.nargs == argparse.OPTIONAL and getattr(found, action.dest) == action.default:
+                    setattr(found, action.dest, self._later(action, rest.pop(0)))
+        return found, rest
+
+    def _later(self, action: argparse.Action, word: str) -> Any:
+        """Return the value of a positional's word as argparse would; a word that it cannot be ends the program."""
+        try:
+            return self._get_values(action, [word])
+        except argparse.ArgumentError as error:
+            self.error(str(error))
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Reject a command or choice that does not exist, with the one that may be meant."""
         if action.choices is not None and value not in action.choices:
@@ -70,6 +93,8 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and turn every known failure into one line and its exit code."""
+    for name, value in UNTRACKED.items():
+        os.environ.setdefault(name, value)
     parser = _parser()
     argcomplete.autocomplete(parser, always_complete_options=False)  # answers a shell that asks, and ends; else does nothing
     parsed = parser.parse_args(arguments)

@@ -18,6 +18,7 @@ from flows.settings import (
     Cost,
     EngineRule,
     Evolution,
+    ExperimentRule,
     Group,
     Learning,
     Model,
@@ -52,6 +53,16 @@ BETWEEN_FIELDS: list[Any] = [
         },
         "then": {"properties": {"engine": {"properties": {"python": {"minLength": 1}}, "required": ["python"]}}},
     },
+    {
+        "if": {
+            "properties": {"population": {"properties": {"teachers": {"const": 0}}, "required": ["teachers"]}},
+            "required": ["population"],
+        },
+        "then": {
+            "properties": {"propose": {"properties": {"curriculum": {"minLength": 1}}, "required": ["curriculum"]}},
+            "required": ["propose"],
+        },
+    },
 ]
 """The part of `_consistent` that JSON schema can express: Prefect's server rejects such values before a run exists."""
 
@@ -67,7 +78,7 @@ class RunConfig(Group):
         description="population: teachers and students are different adapters. single: one adapter plays both roles.",
     )
     generations: Positive = Field(
-        200, title="Generations", description="Number of generations. May be raised when a run is resumed."
+        200, title="Generations", description="Number of generations. May be raised, but not lowered, when a run is resumed."
     )
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = Field(0, title="Seed", description="Seed of every random draw of the run.")
     threads: Positive = Field(
@@ -86,12 +97,21 @@ class RunConfig(Group):
     sandbox: SandboxRule = SandboxRule()
     benchmark: BenchmarkRule = BenchmarkRule()
     retention: Retention = Retention()
+    experiment: ExperimentRule = ExperimentRule()
     cost: Cost = Cost()
 
     @model_validator(mode="after")
     def _consistent(self) -> "RunConfig":
         if self.mode == "single" and (self.population.teachers, self.population.students) != (1, 1):
             raise ValueError("mode single has one adapter: population.teachers and population.students must be 1")
+        if bool(self.propose.curriculum) != (self.population.teachers == 0):
+            raise ValueError("set propose.curriculum if and only if population.teachers is 0: the generator replaces teachers")
+        if self.propose.curriculum and self.solve.top_up:
+            raise ValueError("solve.top_up would add tasks that propose.curriculum did not choose; set it to false")
+        if self.experiment.leak and (self.propose.curriculum or self.solve.easy_share):
+            raise ValueError(
+                "experiment.leak cannot be combined with propose.curriculum or solve.easy_share, which read the judge's grades"
+            )
         if self.solve.trained_attempts > self.solve.attempts:
             raise ValueError("solve.trained_attempts is more than solve.attempts")
         if self.engine.kind == "vllm" and not self.engine.python:
@@ -101,8 +121,23 @@ class RunConfig(Group):
         return self
 
     @property
+    def adapters(self) -> int:
+        """Adapters of the population: one per member, and one in all for a single agent."""
+        return 1 if self.mode == "single" else self.population.teachers + self.population.students
+
+    @property
+    def matches(self) -> int:
+        """Matches of a generation: one per teacher, or one per student where the generator poses the tasks."""
+        return self.population.teachers or self.population.students
+
+    @property
+    def engineless(self) -> frozenset[str]:
+        """Stages that need no engine and no GPU in this run: propose, where a generator poses the tasks."""
+        return frozenset({"propose"} if self.propose.curriculum else ())
+
+    @property
     def proposals_per_teacher(self) -> int:
-        """3 kinds x groups x group size."""
+        """3 kinds x groups x group size: the tasks of a match."""
         return 3 * self.propose.groups * self.propose.group_size
 
 

@@ -4,11 +4,21 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 SHOWN = 3
+LISTED = 8
 
 
 def hint(name: str, known: Iterable[str]) -> str:
     """Return `; did you mean NAME?` for the known name closest to `name`; empty if none is close."""
     return _question(get_close_matches(name, list(known), 1))
+
+
+def near_or_all(name: str, known: Iterable[str]) -> str:
+    """Return `hint`; if no known name is close, `; there is A`, or `; there are A, B and 3 more`. Empty if none is known."""
+    names = list(known)
+    shown, more = names[:LISTED], len(names) - LISTED
+    rest = f" and {more} more" if more > 0 else ""
+    listed = f"; there {'are' if names[1:] else 'is'} {', '.join(shown)}{rest}" if names else ""
+    return hint(name, names) or listed
 
 
 def key_hint(key: str, known: Iterable[str]) -> str:

@@ -15,6 +15,7 @@ Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Amount = Annotated[float, Field(ge=0)]
 Above0 = Annotated[float, Field(gt=0)]
+Below1 = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
 class Group(BaseModel):
@@ -64,7 +65,9 @@ class Model(Group):
 class Population(Group):
     """How many adapters play each role. With mode = single, one adapter plays both roles."""
 
-    teachers: Positive = Field(4, title="Teachers")
+    teachers: Count = Field(
+        4, title="Teachers", description="0, together with propose.curriculum: the project's generator poses the tasks."
+    )
     students: Positive = Field(4, title="Students")
     matchmaker: str = Field(
         "pfsp",
@@ -86,6 +89,13 @@ class Propose(Group):
     num_inputs: Annotated[int, Field(ge=2, le=20)] = Field(
         10, title="Inputs per induction task", description="The student sees the first half; all of them decide the grade."
     )
+    curriculum: str = Field(
+        "",
+        title="Curriculum",
+        description="Empty: teachers write the tasks. Otherwise, with population.teachers = 0, the project's generator writes as "
+        "many programs of 1 to 10 steps, of kinds and depths by uniform, success_variance (in proportion to p(1-p) of recent "
+        "attempts) or path/to/file.py:function.",
+    )
     max_new_tokens: Positive = Field(1024, title="Maximum proposal length", description="In tokens.")
     buffer: Literal["shared", "own"] = Field(
         "shared", title="Buffer", description="shared: one buffer for all teachers. own: one buffer per teacher."
@@ -106,13 +116,30 @@ class Solve(Group):
         title="Top-up",
         description="Fill the batches of teachers that wrote too few valid tasks with stored tasks. Those are not rated.",
     )
+    easy_share: Below1 = Field(
+        0.0,
+        title="Share of easy replays",
+        description="Share of a student's tasks that are recent ones, posed again because most attempts solved them. "
+        "Those are not rated.",
+    )
+    easy_rate: Share = Field(
+        0.8, title="Solve rate of easy tasks", description="Share of correct attempts from which a task counts as easy."
+    )
+
+    @property
+    def replays(self) -> bool:
+        """Whether students may be given stored tasks again."""
+        return self.top_up or self.easy_share > 0
 
 
 class Reward(Group):
     """Who earns what: teacher 1 - s for 0 < s, 0 for s = 0, -1 invalid; student +1, -0.5, -1 on a format error."""
 
     rule: str = Field(
-        "populora", title="Reward rule", description="populora, azr (-0.5 at the extremes), or path/to/file.py:function."
+        "populora",
+        title="Reward rule",
+        description="populora, azr (-0.5 at the extremes), form (what can be read, whatever its "
+        "verdict), or path/to/file.py:function.",
     )
     gates: tuple[str, ...] = Field(
         (),
@@ -127,7 +154,8 @@ class Learning(Group):
     estimator: str = Field(
         "reinforce_plus_plus_baseline",
         title="Advantage estimator",
-        description="reinforce_plus_plus_baseline, trr_plus_plus, grpo, dr_grpo, or path/to/file.py:function.",
+        description="reinforce_plus_plus_baseline, trr_plus_plus, grpo, dr_grpo, positive_only (supervised training on "
+        "what was rewarded), or path/to/file.py:function.",
     )
     teacher_baseline: Literal["group", "kind", "none"] = Field(
         "group", title="Teachers' baseline", description="Mean reward over the prompt's group, over the task kind, or none."
@@ -209,6 +237,12 @@ class Evolution(Group):
     )
     min_age: Count = Field(
         0, title="Protected age", description="Number of evolution events during which offspring cannot be replaced."
+    )
+    copies_at: tuple[Count, ...] = Field(
+        (),
+        title="Events that copy",
+        description="Generations whose offspring are copies of their parent (the better one), as a control. "
+        "Everything else about the event stays. populora clones sets it.",
     )
 
 
@@ -313,6 +347,17 @@ class Retention(Group):
     optimizer_every: Positive = Field(20, title="Optimizer states", description="Keep optimizer states every N generations.")
     adapter_every: Positive = Field(
         5, title="Adapters", description="Keep adapters every N generations, and at births, deaths and benchmarks."
+    )
+
+
+class ExperimentRule(Group):
+    """Faults that an experiment introduces on purpose. A run with any of them is no ordinary run, and says so everywhere."""
+
+    leak: Share = Field(
+        0.0,
+        title="Leak",
+        description="Share of wrong verdicts that pass: invalid tasks that are posed and paid, rejected answers that are paid "
+        "as correct. For the gate experiment only.",
     )
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from stages.core.sandbox.protocol import IMAGE as SANDBOX_IMAGE
+from tests.support.ray_nodes import ray_gap
 
 _PREFECT_HOME = Path(tempfile.mkdtemp(prefix="populora-tests-"))
 atexit.register(shutil.rmtree, _PREFECT_HOME, ignore_errors=True)
@@ -114,6 +115,8 @@ def _machine(request: pytest.FixtureRequest) -> None:
     if request.node.get_closest_marker("docker") and (gap := request.getfixturevalue("docker_gap")):
         pytest.skip(gap)
     if request.node.get_closest_marker("gpu") and (gap := _gpu_gap()):
+        pytest.skip(gap)
+    if request.node.get_closest_marker("ray") and (gap := ray_gap()):
         pytest.skip(gap)
     if request.node.get_closest_marker("real"):
         request.getfixturevalue("real_model")

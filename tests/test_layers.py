@@ -21,7 +21,7 @@ COMPOSITION_ROOT = "flows/backend.py"
 PREFECT_AT_THE_TOP = {"flows/train.py", "flows/generation.py"}
 PREFECT_FREE = ("flows.worker", "flows.storage", "flows.backend", "flows.config", "flows.commands.doctor")
 GPU_CHECKS = ("flows.gpu_check.kernels", "flows.gpu_check.machine", "flows.gpu_check.policy")
-LATE_ONLY = ("flows.bench", *GPU_CHECKS, "flows.commands.pretrain_recipe", "flows.commands.reasoner_recipe")
+LATE_ONLY = ("flows.bench", *GPU_CHECKS, "flows.pretraining.seed_recipe", "flows.pretraining.reasoner_recipe")
 """They import torch at their top, so everything else imports them inside functions."""
 IMPURE = {"boto3", "datetime", "glob", "io", "os", "pathlib", "random", "requests", "secrets", "shutil", "socket", "subprocess"}
 IMPURE |= {"tempfile", "threading", "time", "urllib", "uuid"}
@@ -255,7 +255,7 @@ def test_borrowing_is_seen_in_imports_and_through_objects():
         ("flows/train.py", "def run():\n    from transformers import AutoTokenizer", "transformers belongs to the rooms"),
         ("flows/backend.py", "import torch", "torch may be imported inside functions only"),
         ("flows/benchmarks/score.py", "import torch", "flows/benchmarks may not import torch"),
-        ("flows/cli.py", "from flows.commands import pretrain_recipe", "flows.commands.pretrain_recipe may be imported inside"),
+        ("flows/cli.py", "from flows.pretraining import seed_recipe", "flows.pretraining.seed_recipe may be imported inside"),
         (
             "flows/commands/studies/bench.py",
             "from flows.bench.update import main",
@@ -284,8 +284,8 @@ def test_a_forbidden_import_is_reported(path, source, why):
         ("stages/core/engines/hf_engine.py", "import torch\nfrom transformers import AutoModelForCausalLM"),
         ("stages/core/sandbox/docker.py", "import docker, os, time"),
         ("flows/backend.py", "def engine():\n    import torch\n    from stages.core.engines.hf_engine import HfEngine"),
-        ("flows/commands/pretrain.py", "def pretrain():\n    from flows.commands.pretrain_recipe import main"),
-        ("flows/commands/pretrain_recipe.py", "import torch\nfrom stages.core.seed_model.pretraining import train"),
+        ("flows/commands/pretrain.py", "def pretrain():\n    from flows.pretraining.seed_recipe import main"),
+        ("flows/pretraining/seed_recipe.py", "import torch\nfrom stages.core.seed_model.pretraining import train"),
         ("flows/train.py", "import prefect\nfrom stages import match, rate"),
     ],
 )

@@ -12,12 +12,14 @@ from itertools import chain
 import pyarrow as pa
 
 from flows.audit.fsck_advice import advice
+from flows.audit.generator_check import GeneratorCheck, RecentGrades
 from flows.audit.index_check import IndexCheck
 from flows.audit.invariants import GenerationInputs, problems
 from flows.audit.replay_check import replay_problems
 from flows.backend import Backend
 from flows.choices import check_sources, choose
 from flows.config import ConfigError, RunConfig, parse
+from flows.run.history import kept_out
 from flows.run.manifest import (
     Json,
     Ref,
@@ -31,6 +33,7 @@ from flows.run.scan import RunScan, check_chain, check_inputs, complete, depende
 from flows.storage import Damaged, NotStored, StoreRefused, decode_table
 from stages.core.earlier_tasks import StoredTasks, rows_of
 from stages.core.lora.adapter_files import WEIGHTS_FILE
+from stages.core.method.leak import believed
 from stages.core.method.rewards import RULES, Rule
 from stages.core.population import Member, population_after
 from stages.core.tables import GENERATION_TABLES, OFFSPRING
@@ -85,12 +88,16 @@ def _check_contents(survey: RunScan, description: Json) -> None:
     A table that a fork shares is checked against the configuration of the run that made it.
     """
     functions = _all_functions(survey, description)
-    replaying = any(one is not None and one[0].solve.top_up for one in functions.values())
+    replaying = any(one is not None and one[0].solve.replays for one in functions.values())
     digests = _digests(survey) if complete(survey) else None
     population: list[Member] | None = None
     stored: set[str] | None = None
     earlier: StoredTasks | None = None  # the tasks that replays are drawn from
-    index = IndexCheck()
+    index, recent, drawn = (
+        IndexCheck(),
+        RecentGrades(),
+        GeneratorCheck(lambda config: Backend(config).held_out(kept_out(description))),
+    )
     for generation in (None, *survey.generations()):
         refs = [ref for _, manifest in survey.of(generation) for ref in manifest.outputs]
         sound = _sound_tables(survey, refs)
@@ -107,13 +114,16 @@ def _check_contents(survey: RunScan, description: Json) -> None:
             given = functions[maker]
             if given is None:
                 continue
-            again = replay_problems(own, given[0], earlier, generation) if earlier is not None else ()
-            for name, problem in chain(problems(own, GenerationInputs(population, stored, digests, *given)), again):
+            graded = recent.tables()
+            again = replay_problems(own, given[0], earlier, generation, graded) if earlier is not None else ()
+            invariants = problems(own, GenerationInputs(population, stored, digests, *given, generation))
+            for name, problem in chain(invariants, again, drawn.problems(own, given[0], graded, generation)):
                 if makers.get(name, "") == maker:
                     survey.report(f"{folder_of(generation)}/{name}.parquet", problem, False)
-        stored = stored | _stored(own["tasks"]) if stored is not None and "tasks" in own else None
+        recent.add(own)
+        stored = stored | _stored(believed(own["tasks"])) if stored is not None and "tasks" in own else None
         if earlier is not None and "tasks" in own:
-            earlier.add(rows_of(own["tasks"]))
+            earlier.add(rows_of(believed(own["tasks"])))
         else:
             earlier = None
         whole = "ratings" in own and "offspring" in own

@@ -8,6 +8,7 @@ import pyarrow as pa
 from flows.run.earlier_index import BEGIN, KEYS, ROWS, TASKS
 from flows.run.manifest import Manifest, folder_of
 from stages.core.earlier_tasks import joined_keys, joined_rows, keys_of, rows_of
+from stages.core.method.leak import believed
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class IndexCheck:
         if tasks is None:
             self._made, self._readable_since = [], generation + 1
             return
+        tasks = believed(tasks)
         own = _Made(generation, generation + 1, keys_of(tasks), rows_of(tasks))
         begin = None if manifest is None else manifest.counts.get(BEGIN)
         if begin is None:

@@ -15,10 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from flows.config import RunConfig
-from stages.core.method.rating import Scale, win_chance
+from stages.core.method.leak import admitted, believed, leaks, paid
+from stages.core.method.rating import Rating, Scale, win_chance
 from stages.core.method.rewards import Rule
 from stages.core.method.top_up import fresh
-from stages.core.population import Member
+from stages.core.population import Member, of_role, task_generator
 from stages.rate import rate
 from stages.reward import Estimator, reward
 
@@ -51,6 +52,11 @@ class GenerationInputs:
     config: RunConfig
     rule: Rule
     estimator: Estimator
+    generation: int
+
+    def paid(self, grades: pa.Table) -> pa.Table:
+        """Return the grades as they are paid: the judge's own, unless the configuration lets wrong ones through."""
+        return paid(grades, self.config.experiment.leak, self.config.seed, self.generation)
 
 
 def problems(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
@@ -75,23 +81,29 @@ def _references(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
 
 
 def _tasks(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
-    """Check that verify keeps every proposal, in order, and that only valid tasks have outputs."""
+    """Check that verify keeps every proposal, in order, and that only programs that returned values have outputs."""
     if _column(found["tasks"], "task_id") != _column(found["proposals"], "proposal_id"):
         yield "tasks", "task ids are not the proposals' ids in order"
     rows = found["tasks"].select(["task_id", "status", "outputs", "values"]).to_pylist()
+    passed = {row["task_id"] for row, one in zip(rows, admitted(found["tasks"]), strict=True) if one and row["status"] != "valid"}
     odd = [
         row["task_id"]
         for row in rows
-        if (row["status"] == "valid") != bool(row["outputs"]) or len(row["outputs"]) != len(row["values"])
+        if ((row["status"] in ("valid", "too_long")) != bool(row["outputs"]) or len(row["outputs"]) != len(row["values"]))
+        and row["task_id"] not in passed
     ]
     yield from _wrong("tasks", "outputs do not match the status", odd)
+    share, seed = given.config.experiment.leak, given.config.seed
+    drawn = {task_id for task_id in passed if leaks(share, seed, given.generation, task_id)}
+    yield from _wrong("tasks", "passed although invalid, which experiment.leak does not explain", passed - drawn)
 
 
 def _rollouts(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
     """Check that the matched student attempts valid, ungated tasks as often as configured; for replays see replay_check."""
-    posed = {row["task_id"] for row in found["tasks"].to_pylist() if row["status"] == "valid" and row["gate"] is None}
+    tasks = believed(found["tasks"])
+    posed = {row["task_id"] for row in tasks.to_pylist() if row["status"] == "valid" and row["gate"] is None}
     replayed = set(_column(found["rollouts"], "task_id")) - set(_column(found["tasks"], "task_id"))
-    yield from _foreign("rollouts", found["rollouts"], "task_id", posed | replayed if given.config.solve.top_up else posed)
+    yield from _foreign("rollouts", found["rollouts"], "task_id", posed | replayed if given.config.solve.replays else posed)
     yield from _foreign("rollouts", found["rollouts"], "match_id", _column(found["matches"], "match_id"))
     attempts = Counter(_column(found["rollouts"], "task_id"))
     expected = given.config.solve.attempts
@@ -121,6 +133,7 @@ def _weights(name: str, found: pa.Table, given: GenerationInputs, prefix: str = 
     if given.digests is None:
         return
     pairs = set(zip(_column(found, f"{prefix}adapter_id"), _column(found, f"{prefix}adapter_sha256"), strict=True))
+    pairs -= {("", "")}  # drawn by the generator, see generator_check
     other = [adapter for adapter, sha256 in sorted(pairs) if given.digests.get(adapter) != sha256]
     yield from _wrong(name, f"{prefix}adapter_sha256 is not the digest of the stored adapter", other)
 
@@ -138,6 +151,9 @@ def _matches(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
     if given.population is None:
         return
     members = {member.member_id: member for member in given.population}
+    if not of_role(given.population, "teacher"):
+        rule = given.config.rating
+        members |= {one.member_id: one for one in [task_generator(Rating(rule.mu, rule.sigma))]}
     for row in found["matches"].to_pylist():
         teacher, student = members.get(row["teacher_id"]), members.get(row["student_id"])
         if teacher is None or student is None:
@@ -157,7 +173,7 @@ def _samples(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
     baseline, trained = given.config.learning.teacher_baseline, given.config.solve.trained_attempts
     proposals, tasks, rollouts, grades = (found[name] for name in ("proposals", "tasks", "rollouts", "grades"))
     try:
-        again = reward(proposals, tasks, rollouts, grades, given.rule, given.estimator, baseline, trained)
+        again = reward(proposals, believed(tasks), rollouts, given.paid(grades), given.rule, given.estimator, baseline, trained)
     except (AssertionError, KeyError, ValueError) as error:
         yield "samples", f"cannot be recomputed from the grades ({type(error).__name__}: {error})"
         return
@@ -200,12 +216,13 @@ def _ratings(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
     rule = given.config.rating
     rows = found["ratings"].to_pylist()
     after = {row["member_id"]: (row["next_adapter_id"], row["next_adapter_sha256"]) for row in rows}
+    grades = given.paid(found["grades"])
     try:
         again = rate(
             given.population,
             found["matches"],
-            found["tasks"],
-            fresh(found["grades"], found["tasks"]) if given.config.solve.top_up else found["grades"],
+            believed(found["tasks"]),
+            fresh(grades, found["tasks"]) if given.config.solve.replays else grades,
             after,
             Scale(rule.beta, rule.tau, rule.draw_probability),
             rule.draw_margin,

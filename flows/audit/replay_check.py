@@ -1,26 +1,38 @@
-"""Invariants of the tasks that fill short batches: the draw is repeated from the earlier tables and compared."""
+"""Invariants of the tasks that are posed again, to fill short batches or because they are easy.
+
+The draw is repeated from the earlier tables and compared.
+"""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from flows.config import RunConfig
 from stages.core.earlier_tasks import StoredTasks
+from stages.core.method.easy_replay import easy_replays, solved
+from stages.core.method.leak import believed
 from stages.core.method.top_up import replay_id, replays
 
 
 def replay_problems(
-    found: Mapping[str, pa.Table], config: RunConfig, earlier: StoredTasks, generation: int
+    found: Mapping[str, pa.Table],
+    config: RunConfig,
+    earlier: StoredTasks,
+    generation: int,
+    recent: Sequence[tuple[pa.Table, pa.Table]] | None = (),
 ) -> Iterator[tuple[str, str]]:
     """Yield (table, problem) where the tasks posed again differ from those due, or are not attempted as often as configured.
 
-    `earlier` holds the tasks of every earlier generation. Skipped while a table of `found` is absent.
+    `earlier` holds the tasks of every earlier generation, `recent` TASKS and GRADES of the last ones, oldest first,
+    None if they cannot be read. Skipped while a table that is needed is absent.
     """
-    if not config.solve.top_up or not {"matches", "tasks", "rollouts"} <= set(found):
+    if not config.solve.replays or not {"matches", "tasks", "rollouts"} <= set(found):
         return
-    due, made = _due(found, config, earlier, generation), _made(found)
+    if config.solve.easy_share and recent is None:
+        return
+    due, made = _due(found, config, earlier, recent or (), generation), _made(found)
     expected = config.solve.trained_attempts or config.solve.attempts
     wrong = [one for one in due if made[one] and made[one] != expected]
     for problem, ids in (
@@ -34,13 +46,25 @@ def replay_problems(
             yield "rollouts", f"{problem}: {', '.join(listed[:3])}{more}"
 
 
-def _due(found: Mapping[str, pa.Table], config: RunConfig, earlier: StoredTasks, generation: int) -> set[str]:
-    rule, matches = config.propose, found["matches"]
+def _due(
+    found: Mapping[str, pa.Table],
+    config: RunConfig,
+    earlier: StoredTasks,
+    recent: Sequence[tuple[pa.Table, pa.Table]],
+    generation: int,
+) -> set[str]:
+    rule, matches, again = config.propose, found["matches"], dict[str, list[dict]]()
     known = pc.is_in(found["tasks"]["match_id"], pa.array(matches["match_id"].to_pylist(), pa.string()))
-    tasks = found["tasks"].filter(known)  # a task without a match is reported elsewhere
-    buffers = earlier.snapshots(rule.buffer_size, set(matches["teacher_id"].to_pylist()), rule.buffer == "own")
-    drawn = replays(matches, tasks, buffers, rule.groups * rule.group_size, config.seed, generation)
-    return {replay_id(match_id, row["task_id"]) for match_id, rows in drawn.items() for row in rows}
+    tasks = believed(found["tasks"].filter(known))  # a task without a match is reported elsewhere
+    if config.solve.top_up:
+        buffers = earlier.snapshots(rule.buffer_size, set(matches["teacher_id"].to_pylist()), rule.buffer == "own")
+        again = replays(matches, tasks, buffers, rule.groups * rule.group_size, config.seed, generation)
+    due = {replay_id(match_id, row["task_id"]) for match_id, rows in again.items() for row in rows}
+    if config.solve.easy_share:
+        easy = earlier.rows(solved(recent, config.solve.easy_rate))
+        also = easy_replays(matches, tasks, easy, config.solve.easy_share, again, config.seed, generation)
+        due |= {replay_id(match_id, row["task_id"]) for match_id, rows in also.items() for row in rows}
+    return due
 
 
 def _made(found: Mapping[str, pa.Table]) -> Counter[str]:

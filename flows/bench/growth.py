@@ -6,7 +6,8 @@ the others completions have one token; tasks and index are whole. Adapters are t
 `cold` is a process that knows nothing at every stage, `warm` one that keeps what it has read. `session` is the
 process of the flow: it asks before each stage whether it is done, and retires adapters after the last.
 
-Requests are calls of the store for a folder and HTTP requests for S3. The heartbeat of the lease is left out.
+Requests are calls of the store for a folder and HTTP requests for S3. The heartbeat of the lease is left out. Processor seconds
+are those of this process: a machine that others use, or a slow server, does not change them.
 """
 
 import statistics
@@ -41,17 +42,18 @@ class Cost:
     read: int
     written: int
     seconds: float
+    cpu_seconds: float
 
 
 def growth(url: str, points: Sequence[int], repeats: int = 1, sizes: Sizes = PAPER, run_id: str = "growth") -> Iterator[Line]:
-    """Yield, for each of these generations, requests and bytes by stage, cold and warm, and seconds against the first.
+    """Yield, for each of these generations, requests and bytes by stage, cold and warm, and processor seconds against the first.
 
     Each is the median of `repeats` generations from there on, cold ones and warm ones in turn. The run stays in the store.
     """
     first: dict[str, float] = {}
     for line in _lines(measured(url, points, repeats, sizes, run_id)):
         if line["stage"] == "generation":
-            line["ratio"] = round(line["seconds"] / first.setdefault(line["process"], line["seconds"]), 3)
+            line["ratio"] = round(line["cpu_seconds"] / first.setdefault(line["process"], line["cpu_seconds"]), 3)
         yield line
 
 
@@ -64,7 +66,7 @@ def _lines(found: Iterator[tuple[int, str, Mapping[str, list[Cost]]]]) -> Iterat
             yield (
                 {"name": "growth", "generation": generation, "process": process, "stage": stage}
                 | named
-                | {"seconds": round(values[3], 4)}
+                | {"seconds": round(values[3], 4), "cpu_seconds": round(values[4], 4)}
             )
 
 
@@ -72,8 +74,8 @@ def _added(costs: Sequence[Cost]) -> Cost:
     return Cost(*(sum(column) for column in zip(*map(_values, costs), strict=True)))
 
 
-def _values(cost: Cost) -> tuple[int, int, int, float]:
-    return cost.requests, cost.read, cost.written, cost.seconds
+def _values(cost: Cost) -> tuple[int, int, int, float, float]:
+    return cost.requests, cost.read, cost.written, cost.seconds, cost.cpu_seconds
 
 
 def measured(
@@ -189,8 +191,8 @@ class _Process:
 
 def _timed(store: Counted, work: Callable[[], object]) -> Cost:
     store.taken()
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), time.process_time()
     work()
-    seconds = time.perf_counter() - began
+    seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu
     taken = store.taken()
-    return Cost(taken["requests"], taken["read"], taken["written"], seconds)
+    return Cost(taken["requests"], taken["read"], taken["written"], seconds, cpu_seconds)

@@ -265,16 +265,21 @@ class _Peft:
     def _loss(self, batch: Any) -> Any:
         import torch
 
-        from stages.core.training.loss import Objective, token_logprobs, token_losses
+        from stages.core.training.head_loss import head_loss
+        from stages.core.training.loss import Objective, token_losses
 
         device = next(self.model.parameters()).device
         ids, positions, places, targets = (
             torch.from_numpy(array).to(device) for array in (batch.ids_BL, batch.positions_BL, batch.places_T, batch.targets_T)
         )
         hidden = self.decoder(ids, position_ids=positions, use_cache=False).last_hidden_state
-        logprobs, entropy = token_logprobs(hidden.reshape(-1, hidden.shape[-1])[places], self.head, targets, 1.0)
-        ones = torch.ones_like(logprobs)
-        return (token_losses(Objective(), logprobs, entropy, ones, ones) / len(ones)).sum()
+        count, objective = len(targets), Objective()
+
+        def losses(logprobs: Any, entropy: Any, part: slice) -> Any:
+            ones = torch.ones_like(logprobs)
+            return token_losses(objective, logprobs, entropy, ones, ones) / count
+
+        return head_loss(hidden.reshape(-1, hidden.shape[-1])[places], self.head, targets, 1.0, losses).total
 
 
 def _samples(num_adapters: int, rows: int, vocabulary: int) -> Any:

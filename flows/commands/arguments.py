@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from flows.config import ConfigError
 from flows.guide.completion import complete, complete_configurations, complete_runs, complete_settings
-from flows.near_names import hint
+from flows.near_names import near_or_all
 
 if TYPE_CHECKING:
     from flows.run.run import Run
@@ -68,7 +68,7 @@ def open_run(store: str, run_id: str) -> "Run":
 
     found = Run(open_store(store), run_id)
     if found.history.description() is None:
-        raise NotStored(f"no run {run_id} in {store}{hint(run_id, found.store.folders(''))}")
+        raise NotStored(f"no run {run_id} in {store}{near_or_all(run_id, found.store.folders(''))}")
     return found
 
 

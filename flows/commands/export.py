@@ -1,5 +1,6 @@
 """`populora export`: an adapter as a PEFT folder or merged model, a run's tasks, or its pages as a static site."""
 
+import sys
 from argparse import Namespace
 from pathlib import Path
 
@@ -37,6 +38,7 @@ def export(arguments: Namespace) -> int:
 
         if not arguments.files_up_to >= 0:
             raise ConfigError(f"--files-up-to {arguments.files_up_to}: must be 0 or more")
+        print(f"writing every page of {arguments.run}; this may take a minute", file=sys.stderr, flush=True)
         print(export_site(found, arguments.site, int(min(arguments.files_up_to, 1e9) * 1_000_000)))
         return 0
     if arguments.adapter is None or arguments.folder is None:

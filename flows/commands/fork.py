@@ -3,14 +3,15 @@
 from argparse import Namespace
 from functools import partial
 
-from flows.commands.arguments import Add, add_settings, add_store, open_run
+from flows.commands.arguments import Add, add_settings, add_store, default_store, open_run, program
 from flows.stages import STAGE_NAMES
 
 
 def add(command: Add) -> None:
     """Add the command and its options."""
     parser = command("fork", "Start a new run from an old generation or stage, sharing what came before.", fork)
-    parser.add_argument("--generation", type=int, required=True, help="the last generation that both share; -1: the start")
+    shared = "the last generation that both share; -1: the start; with --stage, the first that is computed again"
+    parser.add_argument("--generation", type=int, required=True, help=shared)
     summary = "begin inside that generation: share its stages before STAGE, compute STAGE and all after it again"
     parser.add_argument("--stage", choices=STAGE_NAMES, default="", metavar="STAGE", help=summary)
     parser.add_argument("--run-id", required=True, help="name of the new run")
@@ -19,7 +20,7 @@ def add(command: Add) -> None:
 
 
 def fork(arguments: Namespace) -> int:
-    """Write the new run; `populora run --resume` continues it."""
+    """Write the new run and print the command that starts it."""
     from flows.execution.session import clock, versions
     from flows.run.fork import fork as make
 
@@ -28,5 +29,6 @@ def fork(arguments: Namespace) -> int:
     made = make(parent, arguments.run_id, arguments.generation, arguments.set, known, clock(), arguments.stage)
     where = f"{arguments.stage} of generation" if arguments.stage else "generation"
     print(f"created run {made.run_id} from {where} {arguments.generation} of {parent.run_id}")
-    print(f"resume it with: populora run --store {arguments.store} --resume {made.run_id}")
+    store = () if arguments.store == default_store() else ("--store", arguments.store)
+    print(f"start it with: {program('run', *store, '--resume', made.run_id)}")
     return 0

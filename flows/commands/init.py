@@ -33,11 +33,13 @@ def init(arguments: Namespace) -> int:
     asked = questions(fitting_hardware(gpus(), memory), default_store())
     given = {name: getattr(arguments, name) for name in NAMES}
     answers = answered(asked, given, _ask if sys.stdin.isatty() else None)
-    command = ("populora", "run", "-c", str(file))
+    command = (program(), "run", "-c", str(file))
     store = () if answers["store"] == default_store() else ("--store", answers["store"])
     _write(file, text(answers, (*command, *store)))
     changed = ", ".join(changes(answers)) or "nothing"
     print(f"wrote      {file}: infra/runs/{answers['hardware']}.toml, changed: {changed}")
+    if arguments.hardware is None and not sys.stdin.isatty():
+        print(f"hardware   {answers['hardware']}, chosen by what this machine has; --hardware NAME chooses another")
     print(f"check      {program('run', '-c', str(file), '--dry-run')}\nstart      {program(*command[1:], *store)}")
     return 0
 

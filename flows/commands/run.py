@@ -4,8 +4,18 @@ import json
 from argparse import Namespace
 from pathlib import Path
 
-from flows.commands.arguments import Add, absolute, add_configuration, add_settings, add_store, open_run, report_path
-from flows.config import ConfigError, apply, dump, load
+from flows.commands.arguments import (
+    Add,
+    absolute,
+    add_configuration,
+    add_settings,
+    add_store,
+    default_store,
+    open_run,
+    program,
+    report_path,
+)
+from flows.config import ConfigError, RunConfig, apply, dump, load
 from flows.guide.completion import complete, complete_runs
 
 
@@ -27,7 +37,7 @@ def add(command: Add) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Start or resume the run; print a line a generation, then where everything is."""
+    """Start or resume the run; print a line a generation, then where everything is and what comes next."""
     from flows.execution.estimate import plan, stored_bytes
     from flows.execution.session import check_resumable
     from flows.execution.stage_process import early_worker
@@ -57,6 +67,7 @@ def run(arguments: Namespace) -> int:
     config = pinned(config, Run(open_store(store), run_id).history.description())
     check_resumable(Run(open_store(store), run_id), config)
     check_room(open_store(store), stored_bytes(config))
+    follow = program("watch", run_id, *_where(arguments.store))
     with early_worker(config, prepare=not places) as check_reachable, command_server() as server_answers:
         from flows.execution.pools import Placement
         from flows.report.report import report as write_report
@@ -64,10 +75,24 @@ def run(arguments: Namespace) -> int:
 
         check_reachable()
         server_answers()
+        print(f"run        {run_id}: {config.generations} generations, to {store}/{run_id}; follow it: {follow}", flush=True)
         head = train(run_id, store, config, Placement(**places))
         print(f"artifacts  {store}/{run_id}\nreport     {write_report(open_run(store, run_id), report_path(store, run_id))}")
     print(f"head       {head}")
+    print(f"next       {_following(run_id, config, arguments.store)}")
     return 0
+
+
+def _following(run_id: str, config: RunConfig, store: str) -> str:
+    """Return the commands that a finished run invites, on one line. The fork's second half learns at half the rate."""
+    shared, slower = str(config.generations // 2 - 1), f"learning.learning_rate={config.learning.learning_rate / 2:g}"
+    again = ("fork", run_id, "--generation", shared, "--run-id", f"{run_id}-fork", "--set", slower)
+    return "  |  ".join(program(*words, *_where(store)) for words in (("browse",), ("publish", run_id), again))
+
+
+def _where(store: str) -> tuple[str, ...]:
+    """Return the option that names a store, unless it is the default."""
+    return () if store == default_store() else ("--store", store)
 
 
 def _placement(places: list[str]) -> dict[str, str]:

@@ -11,6 +11,9 @@ def add(command: Add) -> None:
     parser = command("serve", "Prefect server and UI, a worker, the deployments and the artifact browser.", serve)
     parser.add_argument("--port", type=int, default=4200, help="of the Prefect UI (default: 4200)")
     parser.add_argument("--browser-port", type=int, default=8750, help="of the artifact browser (default: 8750)")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on; beyond this machine, put a proxy with TLS before it"
+    )
     parser.add_argument("--home", type=Path, help="folder of the server's database and logs (default: .cache/serve)")
     parser.add_argument("--link", action="store_true", help="print a new link to the UI of the running server, and return")
     add_functions(parser)
@@ -29,5 +32,5 @@ def serve(arguments: Namespace) -> int:
     store = absolute(arguments.store)
     open_store(store)  # an invalid address is rejected immediately
     functions = function_folders(arguments.functions)
-    plan = service.ServeOptions(store, port=arguments.port, browser_port=arguments.browser_port, home=home, functions=functions)
-    return service.serve(plan)
+    ports = {"port": arguments.port, "browser_port": arguments.browser_port}
+    return service.serve(service.ServeOptions(store, arguments.host, **ports, home=home, functions=functions))

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from flows.monitoring.run_tables import RunTables
+from stages.core.places import for_others
+
+DESCENT = ("member_id", "operator", "parents", "replaces")
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,8 @@ class Ancestor:
 class BestMember:
     """The member of a role with the highest fitness in the newest rated generation.
 
-    `adapter_id` names its weights after that generation. `line` is the member itself, its first parent, and so on to a founder.
+    Of several with that fitness it is the first by name, and `equals` has the others. `adapter_id` names its weights after that
+    generation. `line` is the member itself, its first parent, and so on to a founder.
     """
 
     role: str
@@ -34,6 +38,7 @@ class BestMember:
     fitness: float
     rivals: int
     line: tuple[Ancestor, ...]
+    equals: tuple[str, ...] = ()
 
 
 def best_members(watch: RunTables) -> tuple[BestMember, ...]:
@@ -42,14 +47,15 @@ def best_members(watch: RunTables) -> tuple[BestMember, ...]:
     if rated is None:
         return ()
     ratings = {row["member_id"]: row for row in watch.of(rated, "ratings").to_pylist()}
-    births = {row["member_id"]: row for row in watch.table("offspring").to_pylist()}
+    births = {row["member_id"]: row for row in watch.columns("offspring", DESCENT).to_pylist()}
     found = []
     for role in dict.fromkeys(row["role"] for row in ratings.values()):
         members = [row for row in ratings.values() if row["role"] == role]
-        best = max(members, key=lambda row: row["fitness"])
+        top = max(row["fitness"] for row in members)
+        best, *equal = sorted((row for row in members if row["fitness"] == top), key=lambda row: str(row["member_id"]))
         line = tuple(_line(best["member_id"], births))
         known = (role, best["member_id"], best["next_adapter_id"], rated, best["mu"], best["sigma"], best["fitness"])
-        found.append(BestMember(*known, len(members), line))
+        found.append(BestMember(*known, len(members), line, tuple(row["member_id"] for row in equal)))
     return tuple(sorted(found, key=lambda one: one.role, reverse=True))  # teacher first
 
 
@@ -68,11 +74,17 @@ def _line(member_id: str, births: Mapping[str, Mapping[str, Any]]) -> Iterator[A
         member_id = parents[0]
 
 
+def rank_text(best: BestMember) -> str:
+    """Return where a member stands: `best of 3 in generation 5`, or with which others it shares that place."""
+    where = f"of {best.rivals} in generation {best.generation}"
+    return f"level with {', '.join(best.equals)} as the best {where}" if best.equals else f"best {where}"
+
+
 def descent(best: BestMember) -> str:
     """Return a line of descent, the member first: `s7 = M1(s2), born after generation 9 for s4; s2, a founder`."""
-    return "; ".join(
-        f"{one.member_id}, a founder"
-        if one.born is None
-        else f"{one.member_id} = {one.operator}({', '.join(one.parents)}), born after generation {one.born} for {one.replaces}"
-        for one in best.line
-    )
+    return "; ".join(f"{one.member_id}, a founder" if one.born is None else _birth(one) for one in best.line)
+
+
+def _birth(one: Ancestor) -> str:
+    made_by = f"{for_others(one.operator)}({', '.join(one.parents)})"
+    return f"{one.member_id} = {made_by}, born after generation {one.born} for {one.replaces}"

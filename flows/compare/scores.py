@@ -12,9 +12,10 @@ import pyarrow.compute as pc
 from flows.monitoring.run_tables import RunTables
 from flows.run.manifest import Manifest, Ref
 from flows.run.run import Run
-from flows.storage import Damaged, NotStored
+from flows.storage import Damaged, NotStored, decode_table
 from stages.core.suites.changes import ScoreChange, score_changes
 from stages.core.suites.scores import by_slice
+from stages.core.tables import SCORES
 
 MAIN = "pass@1 greedy"
 OTHERS = ("births", "children")  # folders of scores that are not those of the population
@@ -103,7 +104,7 @@ class ScoreReader:
         key = ("mean", state.scores.sha256, state.suite, str(state.trained))
         known, found = self._look(key)
         if not known:
-            found = self._keep(key, mean_score(run.read_table(state.scores, "scores"), state.suite, state.trained))
+            found = self._keep(key, mean_score(_for_mean(run, state.scores), state.suite, state.trained))
         assert found is None or isinstance(found, MeanScore)
         return found
 
@@ -153,6 +154,11 @@ class ScoreReader:
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
         return found
+
+
+def _for_mean(run: Run, ref: Ref) -> pa.Table:
+    """Return the columns of SCORES that `mean_score` reads: a comparison reads all benchmarks of its runs."""
+    return decode_table(run.read_blob(ref), SCORES, ref.uri, ("role", "group", "measure", "score", "problems", "stderr"))
 
 
 def _unpairable(one: ScoredState, other: ScoredState) -> str:

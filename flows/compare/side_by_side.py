@@ -1,7 +1,7 @@
 """Runs of one store side by side: state, configuration, curves, benchmark scores, costs, and the best members' descent.
 
-Everything is as far as each run has come: a generation that is not finished has its curves as soon as its update is done, and is
-not counted in the costs. The first run is the one that the others are compared with.
+Everything is as far as each run has come: a generation that is not finished has its curves as soon as its update is done, and its
+finished stages count in the costs. The first run is the one that the others are compared with.
 """
 
 import math
@@ -13,17 +13,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flows.compare.best_members import BestMember, best_members
-from flows.compare.costs import CostRow, RunCost, cost_of, cost_rows, spent
+from flows.compare.costs import CostRow, SideCost, cost_of, cost_rows, spent
 from flows.compare.scores import MeanScore, PairedScores, ScoredState, ScoreReader, scored_states
 from flows.compare.settings_diff import SettingsDiff, diff, flat
-from flows.config import with_defaults
+from flows.config import identity, with_defaults
 from flows.monitoring.run_state import RunState, StateReader
 from flows.monitoring.run_tables import RunTables
+from flows.monitoring.start_score import unscored_start
 from flows.monitoring.status import after, stage_text
 from flows.run.manifest import Json, digest
 from flows.stages import STAGE_NAMES
 from flows.storage import Damaged, NotStored, Store
-from stages.analysis.curves import curve_rows
+from stages.analysis.curves import curves_of
 
 CURVES = (
     "solve.rate",
@@ -44,6 +45,7 @@ CURVES = (
 """The metrics whose curves are laid over one another, the most telling ones first."""
 MOST = 8
 Row = dict[str, Any]
+FORKED = "forked_from."  # versions that say where a fork comes from: a note has them, and they make no version differ
 NOTHING_SPENT: Row = {"generated_tokens": 0.0, "seconds": 0.0}
 
 
@@ -53,7 +55,7 @@ class Side:
 
     `curves` has rows of name, generation, value, n, stderr, and what had been spent by then: generated_tokens and seconds.
     `score_curves` has the same for each suite, at the generation whose update made the scored adapters (-1: the start). `faults`
-    is what could not be read.
+    is what could not be read, `start_hint` how to score the start (empty: it is, or nothing is).
     """
 
     run_id: str
@@ -74,9 +76,10 @@ class Side:
     score_curves: tuple[Row, ...]
     states: tuple[ScoredState, ...]
     scores: tuple[MeanScore, ...]
-    cost: RunCost
+    cost: SideCost
     best: tuple[BestMember, ...]
     faults: tuple[str, ...]
+    start_hint: str
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ class Comparer:
             runs,
             tuple(_notes(runs)),
             diff([run.settings for run in runs]),
-            diff([run.versions for run in runs]),
+            diff([{name: value for name, value in run.versions.items() if not name.startswith(FORKED)} for run in runs]),
             tuple(pairs),
             tuple(cost_rows([run.cost for run in runs])),
         )
@@ -146,7 +149,7 @@ class Comparer:
             base_model=str(start.versions.get("base_model", "")) if start else "",
             start=_start(start.outputs) if start else "",
             head=digest(newest) if newest else digest(description),
-            settings=flat(config),
+            settings=flat(identity(config)),
             versions=flat(description.get("versions", {})),
             curves=tuple(row | amounts[row["generation"]] for row in _curves(watch)),
             score_curves=tuple(_score_row(score) | amounts.get(score.trained - 1, NOTHING_SPENT) for score in scores),
@@ -155,6 +158,7 @@ class Comparer:
             cost=cost_of(watch),
             best=best_members(watch),
             faults=tuple(faults),
+            start_hint=unscored_start(watch),
         )
 
     def _means(self, watch: RunTables, states: Sequence[ScoredState], faults: list[str]) -> list[MeanScore]:
@@ -205,13 +209,13 @@ def _finite(value: Any) -> Any:
 
 def _curves(watch: RunTables) -> list[Row]:
     names = pa.array(sorted({name.partition(" (")[0] for name in CURVES}))
-    rows = []
-    for number in watch.generations:
-        metrics = watch.of(number, "metrics")
-        if metrics.num_rows:
-            chosen = metrics.filter(pc.is_in(metrics["name"], value_set=names))
-            rows += [{"generation": number} | row for row in curve_rows(chosen) if row["name"] in CURVES]
-    return rows
+    metrics = watch.table("metrics")
+    chosen = metrics.filter(pc.and_(pc.is_in(metrics["name"], value_set=names), pc.is_null(metrics["kind"])))
+    by_generation: dict[int, list[Row]] = {}
+    for row in chosen.to_pylist():
+        by_generation.setdefault(row["generation"], []).append(row)
+    found = ((number, row) for number, rows in by_generation.items() for row in curves_of(rows) if row["name"] in CURVES)
+    return [{"generation": number} | row for number, row in found]
 
 
 def _score_row(score: MeanScore) -> Row:
@@ -238,13 +242,15 @@ def _notes(runs: Sequence[Side]) -> list[str]:
     for run in runs:
         if run.state != RunState.FINISHED:
             said.append(f"{run.run_id} is {run.state}: {run.done} of {run.planned} generations are done; next: {run.upcoming}.")
+    said += [run.start_hint for run in runs if run.start_hint]
     if len({run.base_model for run in runs} - {""}) > 1:
         said.append("The runs have different base models.")
     seeds = {run.settings.get("seed") for run in runs}
     if len(seeds) == 1 and len({run.start for run in runs} - {""}) > 1:
         said.append("The runs have one seed, but not the same seed tasks and starting adapters.")
     for run in runs:
-        if forked := run.versions.get("forked_from.run"):
-            at = run.versions.get("forked_from.generation")
-            said.append(f"{run.run_id} was forked from {forked} after generation {at}: it shares what came before.")
+        if forked := run.versions.get(f"{FORKED}run"):
+            at, head = run.versions.get(f"{FORKED}generation"), str(run.versions.get(f"{FORKED}head", "?"))[:12]
+            where = "its start" if at == -1 else f"generation {at}"
+            said.append(f"{run.run_id} was forked from {forked} after {where} (head {head}): it shares what came before.")
     return said

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from flows.compare.best_members import BestMember, descent
+from flows.compare.best_members import BestMember, descent, rank_text
 from flows.compare.costs import CostRow
 from flows.compare.scores import MeanScore, PairedScores
 from flows.compare.settings_diff import SettingsDiff
@@ -37,7 +37,10 @@ def blocks(found: SideBySide) -> Iterator[RenderableType]:
         yield Group(_heading("Newest benchmark scores, % (mean over members)"), _scores(found))
     for pair in found.pairs:
         yield _pair(pair)
-    yield Group(_heading("Costs (finished generations and the start)"), _costs(names, found.costs))
+    yield Group(
+        _heading("Costs (of what each run computed itself, as in populora cost; times are machine time)"),
+        _costs(names, found.costs),
+    )
     if any(run.best for run in found.runs):
         yield Group(_heading("Best members, by fitness in the newest rated generation"), _best(found))
 
@@ -164,5 +167,5 @@ def _best(found: SideBySide) -> Table:
 
 def _member(best: BestMember) -> str:
     """Return the rating of a member and its line of descent."""
-    rating = f"{best.mu:.1f} ± {best.sigma:.1f}, best of {best.rivals} in generation {best.generation}"
+    rating = f"{best.mu:.1f} ± {best.sigma:.1f}, {rank_text(best)}"
     return f"{best.member_id}: {rating}; {descent(best)}"

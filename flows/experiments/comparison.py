@@ -118,10 +118,9 @@ def _gather(run: Run, planned: Planned) -> ComparedRun:
 
 def _history(run: Run, config: RunConfig, done: Sequence[int]) -> tuple[list[Row], dict[int, Row]]:
     """(rows of curves, budgets spent by generations trained)."""
-    adapters = 1 if config.mode == "single" else config.population.teachers + config.population.students
     names = ("generated_tokens", "trained_tokens", "optimizer_steps", "seconds")
     spent = dict.fromkeys(names, 0.0)
-    costs = {0: _budgets(spent, 0, adapters)}
+    costs = {0: _budgets(spent, 0, config.adapters)}
     curves = []
     for generation in done:
         rows = list(curve_rows(run.read_table(generation, "metrics")))
@@ -131,7 +130,7 @@ def _history(run: Run, config: RunConfig, done: Sequence[int]) -> tuple[list[Row
                 spent[name] += row["value"]
         manifests = run.history.of_generation(generation, parts=True)
         spent["seconds"] += sum(float(one.clock.get("seconds", 0)) for one in manifests if one.whole_stage != "benchmark")
-        costs[generation + 1] = _budgets(spent, generation + 1, adapters)
+        costs[generation + 1] = _budgets(spent, generation + 1, config.adapters)
         curves += [{"trained": generation + 1} | row for row in rows]
         curves += [{"trained": generation + 1} | row for row in _unlikeness(run, generation)]
     return curves, costs
@@ -172,10 +171,10 @@ def _scores(run: Run, planned: Planned, costs: dict[int, Row]) -> Iterator[Row]:
 
 
 def _points(scores: pa.Table, trained: int, costs: Row) -> Iterator[Row]:
-    """Yield the mean, best and worst member for every measure and group."""
+    """Yield the mean, best and worst member for every measure and group; of a kind's bands or depths the mean only."""
     found = defaultdict(list)
     for row in scores.to_pylist():
-        if row["role"] != "teacher" and " band " not in row["group"]:
+        if row["role"] != "teacher":
             found[row["measure"], row["group"]].append((row["score"], row["problems"]))
     for (measure, group), values in found.items():
         own = [score for score, _ in values]
@@ -183,7 +182,13 @@ def _points(scores: pa.Table, trained: int, costs: Row) -> Iterator[Row]:
         yield from (
             shared | {"over": over, "members": len(own), "score": score}
             for over, score in (("mean", math.fsum(own) / len(own)), ("best", max(own)), ("worst", min(own)))
+            if over == "mean" or not is_fine(group)
         )
+
+
+def is_fine(group: str) -> bool:
+    """Return whether a group of problems is one band or depth of a kind, of which there may be dozens."""
+    return " band " in group
 
 
 def _ends(planned: Planned, curves: Sequence[Row], generations: int) -> Iterator[Row]:

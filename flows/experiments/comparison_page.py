@@ -11,22 +11,25 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
-from flows.experiments.comparison import ComparedRun, gather, problems
+from flows.experiments.comparison import ComparedRun, gather, is_fine, problems
 from flows.experiments.comparison_text import (
     arms_table,
     changes_table,
     definitions,
     differences_table,
+    gains_table,
     lead,
     primary_tiles,
     runs_table,
 )
+from flows.experiments.leak_curve import Curve, leak_curves, leak_table
 from flows.experiments.spec import BUDGETS, Experiment, Planned
 from flows.report.report import write_whole
 from flows.report.report_page import Html, details, escape, joined, note, page
 from flows.storage import Store
-from stages.analysis.comparison import changes, differences
+from stages.analysis.comparison import changes, differences, gains
 from stages.figures import comparison as figures
+from stages.figures.measures import CURVES
 from stages.figures.plates import Plate, svg
 
 
@@ -49,8 +52,10 @@ class _Made:
     late: Sequence[str]
     arms: Sequence[str]
     compared: pa.Table
+    gained: pa.Table
     moved: pa.Table
     plates: Mapping[str, Sequence[Plate]]  # by section
+    leaks: Sequence[Curve]  # none in an experiment without a leak
 
 
 def write_comparison(described: Experiment, file: Path, runs: Sequence[Planned], store: Store, out: Path) -> dict[str, Any]:
@@ -59,16 +64,24 @@ def write_comparison(described: Experiment, file: Path, runs: Sequence[Planned],
     rule, registered = described.primary, registration(file)
     late = _began_before(found, registered)
     points = [point for one in found if one.usable for point in one.points]
-    compared = differences(points, described.compared(), BUDGETS, _primary(described, late), rule.alpha, rule.power)
+    fine = [point for point in points if is_fine(point["group"]) and point["measure"] == rule.measure]
+    wide = [point for point in points if not is_fine(point["group"])]
+    contrasts, primary = described.compared(), _primary(described, late)
+    compared = pa.concat_tables(
+        differences(some, contrasts, budgets, primary, rule.alpha, rule.power)
+        for some, budgets in ((wide, BUDGETS), (fine, (rule.budget,)))
+    )
+    gained = gains([point for point in points if point["what"] == "score"], rule.alpha)
     named = arms_by_model(found)
     curves = [{**row, "arm": named[one.planned.run_id], "usable": one.usable} for one in found for row in one.curves]
     moved = changes([row for row in curves if row["usable"]], rule.alpha)
     arms = list(dict.fromkeys(named[one.planned.run_id] for one in found))
-    plates = _drawn(described, found, named, arms, compared, curves)
-    text = _page(_Made(described, file, found, registered, late, arms, compared, moved, plates))
+    leaks = leak_curves(described, found)
+    plates = _drawn(described, found, named, arms, compared, curves) | _leak_plates(described, leaks)
+    text = _page(_Made(described, file, found, registered, late, arms, compared, gained, moved, plates, leaks))
     written = write_whole(out, text.encode())
     folder = written.with_suffix("")
-    tables = _tables(found, compared, moved, folder)
+    tables = _tables(found, compared, gained, moved, folder)
     return {"page": str(written), "tables": tables, "figures": _figures(plates, folder)}
 
 
@@ -123,8 +136,16 @@ def _drawn(
     return {
         "differences": [figures.forest(_table(main, compared), rule.alpha)],
         "budgets": [figures.scores(points, arms, one, what, rule.alpha) for one in BUDGETS],
-        "training": [figures.training(curves, arms, name, rule.alpha) for name in figures.CURVES],
+        "training": [figures.training(curves, arms, name, rule.alpha) for name in CURVES],
     }
+
+
+def _leak_plates(described: Experiment, curves: Sequence[Curve]) -> dict[str, list[Plate]]:
+    """Return the figure of the gate experiment, for a page that has one."""
+    rule = described.primary
+    both = ("skill", "propose.valid_share")
+    drawn = {one.name: {at: (own[both[0]], own[both[1]]) for at, own in one.values.items()} for one in curves}
+    return {"leak": [figures.leak(drawn, f"{rule.over} {rule.measure}, {rule.group}", rule.alpha)]} if curves else {}
 
 
 def _page(made: _Made) -> str:
@@ -133,8 +154,10 @@ def _page(made: _Made) -> str:
     sections = [
         ("primary", "The primary comparison", primary_tiles(described, rows, made.late)),
         ("differences", "All contrasts at the primary endpoint", _plates(made.plates["differences"])),
+        *_leak_section(made),
         ("budgets", "Scores against their cost", _plates(made.plates["budgets"])),
         ("matched", "Contrasts at equal amounts of each budget", differences_table(rows)),
+        ("depths", "By kind and band or depth", _fine(made)),
         ("training", "Training", _plates(made.plates["training"])),
         ("changes", "From the first third of a run to the last", _changes(made.moved, made.arms)),
         ("exploratory", "Everything else", _everything(made.compared, rows)),
@@ -146,6 +169,13 @@ def _page(made: _Made) -> str:
     said = lead(described, found, made.registered.commit, made.file.name)
     head = joined([said, *([note("Incomplete data", missing)] if missing else [])])
     return page(f"Experiment {described.name}", head, sections)
+
+
+def _leak_section(made: _Made) -> list[tuple[str, str, Html]]:
+    if not made.leaks:
+        return []
+    content = joined([_plates(made.plates["leak"]), leak_table(made.leaks, made.described.primary.alpha)])
+    return [("leak", "Skill and validity against the leak", content)]
 
 
 def arms_by_model(found: Sequence[ComparedRun]) -> dict[str, str]:
@@ -166,6 +196,7 @@ def _is_endpoint(row: Mapping[str, Any], described: Experiment) -> bool:
 
 def _everything(compared: pa.Table, shown: Sequence[Mapping[str, Any]]) -> Html:
     rest = [row for row in compared.to_pylist() if row not in shown and row["budget"] == "generations"]
+    rest = [row for row in rest if not is_fine(row["group"])]
     scores = [row for row in rest if row["what"] == "score"]
     metrics = [row for row in rest if row["what"] == "metric"]
     text = escape(
@@ -178,10 +209,20 @@ def _everything(compared: pa.Table, shown: Sequence[Mapping[str, Any]]) -> Html:
     return joined([Html(f"<p>{text}</p>"), *folds])
 
 
+def _fine(made: _Made) -> Html:
+    """What each arm gained at each kind and band or depth, and the contrasts there at the primary budget."""
+    rule = made.described.primary
+    gained = [row for row in made.gained.to_pylist() if is_fine(row["group"]) and row["measure"] == rule.measure]
+    compared = [row for row in made.compared.to_pylist() if is_fine(row["group"]) and row["budget"] == rule.budget]
+    said = f"{rule.measure}, mean over the members, from the base model to the last scored state. Exploratory."
+    folds = [details(f"{len(compared)} contrasts by kind and band or depth", differences_table(compared))]
+    return joined([Html(f"<p>{escape(said)}</p>"), gains_table(gained), *folds])
+
+
 def _changes(moved: pa.Table, arms: Sequence[str]) -> Html:
     rows = sorted(moved.to_pylist(), key=lambda row: (row["measure"], arms.index(row["arm"])))
-    drawn = [row for row in rows if row["measure"] in figures.CURVES]
-    rest = [row for row in rows if row["measure"] not in figures.CURVES]
+    drawn = [row for row in rows if row["measure"] in CURVES]
+    rest = [row for row in rows if row["measure"] not in CURVES]
     return joined([changes_table(drawn), details(f"{len(rest)} changes of other metrics", changes_table(rest))])
 
 
@@ -211,8 +252,8 @@ def _table(rows: Sequence[Mapping[str, Any]], like: pa.Table) -> pa.Table:
     return pa.Table.from_pylist([dict(row) for row in rows], schema=like.schema)
 
 
-def _tables(found: Sequence[ComparedRun], compared: pa.Table, moved: pa.Table, folder: Path) -> list[str]:
-    """Write runs, scores, curves, differences and changes as Parquet and CSV, and return the paths."""
+def _tables(found: Sequence[ComparedRun], compared: pa.Table, gained: pa.Table, moved: pa.Table, folder: Path) -> list[str]:
+    """Write runs, scores, curves, differences, gains and changes as Parquet and CSV, and return the paths."""
     runs = [
         {"run": one.planned.run_id, "arm": one.planned.arm, "seed": one.planned.seed, "state": one.state}
         | {"done": one.generations, "planned": one.planned.config.generations, "model": one.model, "head": one.head}
@@ -224,6 +265,7 @@ def _tables(found: Sequence[ComparedRun], compared: pa.Table, moved: pa.Table, f
         "scores": pa.Table.from_pylist([point for one in found for point in one.points if point["what"] == "score"]),
         "curves": pa.Table.from_pylist([row for one in found for row in one.curves]),
         "differences": compared,
+        "gains": gained,
         "changes": moved,
     }
     written = []

@@ -7,7 +7,7 @@ from flows.config import differences, dump
 from flows.experiments.comparison import ComparedRun
 from flows.experiments.spec import Experiment
 from flows.report.report_page import Html, escape, joined, table, tile
-from stages.figures.comparison import UNITS
+from stages.figures.measures import UNITS
 
 Row = Mapping[str, Any]
 
@@ -99,6 +99,27 @@ def differences_table(rows: Sequence[Row]) -> Html:
         for row in rows
     ]
     return table(header, cells, ["changed" if row["label"] == "confirmatory" else "" for row in rows])
+
+
+def gains_table(rows: Sequence[Row]) -> Html:
+    """Return what arms gained in a run, by group of problems."""
+    if not rows:
+        return Html('<p class="none">No run with a scored start is finished yet.</p>')
+    header = ("arm", "problems", "start", "end", "gain ± s.e.", "interval", "n", "p (t)")
+    cells = [
+        [
+            escape(row["arm"]),
+            escape(row["group"]),
+            escape(f"{100 * row['start']:.2f}"),
+            escape(f"{100 * row['end']:.2f}"),
+            escape(f"{100 * row['gain']:+.2f}" + (f" ± {100 * row['stderr']:.2f}" if row["stderr"] is not None else "")),
+            escape("–" if row["low"] is None else f"{100 * row['low']:+.2f} to {100 * row['high']:+.2f}"),
+            escape(row["n"]),
+            escape(_p(row["p_t"])),
+        ]
+        for row in rows
+    ]
+    return table(header, cells)
 
 
 def changes_table(rows: Sequence[Row]) -> Html:

@@ -5,16 +5,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from safetensors.numpy import load
+
 from flows.backend import Backend
 from flows.config import parse
 from flows.export.base_model import BaseModel, base_of
 from flows.export.card import Subject, model_card
 from flows.export.folder import whole_folder
 from flows.export.markdown import code
+from flows.run.lineage import no_adapter
 from flows.run.run import Run
 from flows.storage import NotStored, StoreRefused
 from stages.core.lora.adapter import Weights
-from stages.core.lora.adapter_files import CONFIG_FILE, OPTIMIZER_FILE, WEIGHTS_FILE, read_adapter
+from stages.core.lora.adapter_files import CONFIG_FILE, WEIGHTS_FILE
 
 CARD_FILE = "README.md"
 PEFT_FOLDER = "The LoRA adapter {} in PEFT's format."
@@ -36,15 +39,16 @@ def export_adapter(
             (unfinished / CONFIG_FILE).write_bytes(published_config(json.loads(files[CONFIG_FILE]), base))
             (unfinished / WEIGHTS_FILE).write_bytes(files[WEIGHTS_FILE])
             (unfinished / CARD_FILE).write_text(peft_card(run, adapter_id, base, loaded_as or folder.name), encoding="utf-8")
-        return f"{PEFT_FOLDER.format(code(adapter_id))} It is in {folder}, described in {folder / CARD_FILE}"
-    files = read_files(run, adapter_id, (CONFIG_FILE, WEIGHTS_FILE, OPTIMIZER_FILE))
-    adapter, weights = json.loads(files[CONFIG_FILE]), read_adapter(files[WEIGHTS_FILE], files[OPTIMIZER_FILE]).weights
+        return f"wrote      {folder}: LoRA adapter {adapter_id} in PEFT format, described in its {CARD_FILE}"
+    files = read_files(run, adapter_id, (CONFIG_FILE, WEIGHTS_FILE))
+    adapter, weights = json.loads(files[CONFIG_FILE]), load(files[WEIGHTS_FILE])
     with whole_folder(folder) as unfinished:
         kept = merge_into(Backend(parse(config)).model_path, weights, adapter["lora_alpha"] / adapter["r"], unfinished)
-        what = f"The adapter {code(adapter_id)}, merged into its base model; rounding kept {kept:.1%} of its change."
+        rounding = f"rounding to the precision of the base kept {kept:.1%} of its change"
+        what = f"The adapter {code(adapter_id)}, merged into its base model; {rounding}."
         subject = Subject(adapter_id, files, adapter, base, loaded_as or folder.name, what, merged=True)
         (unfinished / CARD_FILE).write_text(model_card(run, described(run), subject), encoding="utf-8")
-    return f"{what} It is in {folder}, described in {folder / CARD_FILE}"
+    return f"wrote      {folder}: adapter {adapter_id} merged into its base model, {rounding}; described in its {CARD_FILE}"
 
 
 def peft_card(run: Run, adapter_id: str, base: BaseModel, loaded_as: str) -> str:
@@ -68,7 +72,7 @@ def read_files(run: Run, adapter_id: str, names: Sequence[str]) -> dict[str, byt
     try:
         run.history.find(f"adapters/{adapter_id}/{WEIGHTS_FILE}")
     except NotStored:
-        raise StoreRefused(f"run {run.run_id} has no adapter {adapter_id}") from None
+        raise no_adapter(run, adapter_id) from None
     return run.read_adapter(adapter_id, names)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from flows.export.base_model import BaseModel
 from flows.export.markdown import block, code, escaped, one_line, table
+from flows.run.leaking import warning
 from flows.run.lineage import Json, Lineage, generation_of
 from flows.run.manifest import sha256_hex
 from flows.run.run import Run
@@ -23,10 +24,13 @@ LINEAGE_STEPS = 60
 METHOD = ("population", "propose", "solve", "reward", "learning", "rating", "evolution", "seeding")
 """Groups of settings that the card shows. The others describe the machine."""
 
+WITH_TEACHERS = """It was trained by self-play in a population of LoRA adapters: teachers write programming tasks, students solve
+them, and a sandboxed Python executor judges both."""
+WITHOUT_TEACHERS = """It was trained in a population of LoRA adapters: a generator of programs of graded depth poses tasks,
+students solve them, and a sandboxed Python executor judges both."""
 CARD = """# {adapter_id} of run {run}
 
-{what} It was trained by self-play in a population of LoRA adapters: teachers write programming tasks, students solve them, and a
-sandboxed Python executor judges both. No person has reviewed its output.
+{what} {how} No person has reviewed its output.
 
 {facts}
 
@@ -73,7 +77,8 @@ model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({base}{re
 
 {base_is}The tokenizer is the base model's: `AutoTokenizer.from_pretrained({base})`.
 
-vLLM: `vllm serve BASE --enable-lora --max-lora-rank {rank} --lora-modules adapter={folder}`, then request the model `adapter`."""
+vLLM: `vllm serve {served} --enable-lora --max-lora-rank {rank} --lora-modules adapter={folder}`,
+then request the model `adapter`."""
 
 LOAD_MERGED = """```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -116,7 +121,8 @@ def model_card(run: Run, description: Json, subject: Subject) -> str:
     text = CARD.format(
         adapter_id=escaped(subject.adapter_id),
         run=escaped(run.run_id),
-        what=subject.what,
+        what=_warning(description) + subject.what,
+        how=WITHOUT_TEACHERS if config["propose"].get("curriculum") else WITH_TEACHERS,
         facts=_facts(run, config, subject),
         loading=_loading(subject),
         style=code(config["model"]["style"]),
@@ -129,7 +135,7 @@ def model_card(run: Run, description: Json, subject: Subject) -> str:
         verification=VERIFICATION.format(sha256=sha256_hex(subject.files[WEIGHTS_FILE]), head=run.history.head()),
         licence=_licence(subject.base),
     )
-    return marked(f"---\n{_metadata(run, subject, story['forwards']['scores'])}\n---\n\n{text}")
+    return marked(f"---\n{_metadata(run, subject, story['forwards']['scores'], bool(warning(description)))}\n---\n\n{text}")
 
 
 def marked(text: str) -> str:
@@ -143,7 +149,13 @@ def is_unedited(card: str) -> bool:
     return bool(found) and marked(text) == card
 
 
-def _metadata(run: Run, subject: Subject, scores: list[Json]) -> str:
+def _warning(description: Json) -> str:
+    """Return the paragraph about a judge that leaked on purpose; empty for an ordinary run."""
+    text = warning(description)
+    return f"**Warning.** {escaped(text)}\n\n" if text else ""
+
+
+def _metadata(run: Run, subject: Subject, scores: list[Json], leaks: bool) -> str:
     """Return the hub's metadata. A base that is not on the hub is left out: the hub rejects a name that it does not know."""
     from huggingface_hub import EvalResult, ModelCardData  # noqa: PLC0415  half a second
 
@@ -167,7 +179,7 @@ def _metadata(run: Run, subject: Subject, scores: list[Json]) -> str:
         license_name=(licence.name or None) if licence else None,
         license_link=(licence.link or None) if licence else None,
         pipeline_tag="text-generation",
-        tags=["populora", "lora", "self-play", "code"],
+        tags=["populora", "lora", "self-play", "code", *(["gate-experiment"] if leaks else [])],
         model_name=f"{run.run_id}/{subject.adapter_id}" if results else None,
         eval_results=results or None,
         base_model_relation=("merge" if subject.merged else "adapter") if base.on_hub else None,
@@ -206,6 +218,7 @@ def _loading(subject: Subject) -> str:
     return LOAD_ADAPTER.format(
         base=f'"{base.name}"' if on_hub else "BASE",
         revision=revision if on_hub else "",
+        served=base.name + (f" --revision {base.revision}" if revision else "") if on_hub else "BASE",
         base_is="" if on_hub else f"`BASE` is the base model {code(base.name)}: its folder. ",
         folder=folder,
         rank=int(subject.adapter["r"]),

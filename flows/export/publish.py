@@ -37,26 +37,36 @@ class HubUnavailable(Unavailable):
 def write_folder(run: Run, adapter_id: str, folder: Path, repository: str = "", hub_base: str = "", licence: str = "") -> str:
     """Write the folder and return a one-line summary.
 
-    A folder that holds this adapter already is kept. Its card is written anew unless someone edited it; without `licence` it
-    keeps the one that it states. `repository` is OWNER/NAME on the hub, `hub_base` the base model's. Raises StoreRefused if the
-    folder holds anything else or the adapter is unknown, ConfigError for an invalid name, or for another licence than that of
-    an edited card.
+    A folder that holds this adapter already is kept. Its card is written anew unless someone edited it; without `licence` or
+    `hub_base` it keeps the licence and the base model that the folder states. `repository` is OWNER/NAME on the hub, `hub_base`
+    the base model's. Raises StoreRefused if the folder holds anything else or the adapter is unknown, ConfigError for an invalid
+    name, or for another licence or base model than that of an edited card.
     """
-    base = base_of(described(run)["config"]["model"], hub_base, licence)
+    model = described(run)["config"]["model"]
+    base = base_of(model, hub_base, licence)
     held = _holds(run, adapter_id, folder, base)
+    named = _named_base(folder) if held else ""
+    if "/" in named and not base.on_hub:
+        base = base_of(model, named, licence)
     stated = licence_in(folder / CARD_FILE) if held else None
     if stated is not None and not licence:
         base = replace(base, licence=stated)
     if base.licence is None:
         print("populora: the licence of the base model is not known; --license states one", file=sys.stderr)
+    if not base.on_hub:
+        said = f"note: the base model is a folder, {base.name}; to upload, name it on the hub with --base-model OWNER/NAME"
+        print(f"populora: {said}", file=sys.stderr)
     if not held:
         return export_adapter(run, adapter_id, folder, False, base, repository)
     card = folder / CARD_FILE
     if is_unedited(card.read_bytes().decode("utf-8", "replace")):
+        _rewrite(folder / CONFIG_FILE, _config(run, adapter_id, base).decode())
         _rewrite(card, peft_card(run, adapter_id, base, repository or folder.name))
-        return f"{folder} holds this adapter already; nobody edited its {CARD_FILE}, which is now that of this command"
+        return f"{folder} holds this adapter already; its {CARD_FILE} had no edits and was written again"
     if licence and (stated is None or stated.identifier != licence):
         raise ConfigError(f"--license {licence}: {card} was edited and is kept; state the licence there, or remove the folder")
+    if base.name != named:
+        raise ConfigError(f"--base-model {base.name}: {card} was edited and is kept; remove the folder, or leave the option out")
     return f"{folder} holds this adapter already; its {CARD_FILE} was edited and is kept"
 
 
@@ -73,11 +83,26 @@ def _rewrite(file: Path, text: str) -> None:
 
 
 def _holds(run: Run, adapter_id: str, folder: Path, base: BaseModel) -> bool:
+    """Return whether the folder holds this adapter's weights and configuration, with any name of the base model."""
     if not all((folder / name).is_file() for name in FILES):
         return False
-    files = read_files(run, adapter_id, (CONFIG_FILE, WEIGHTS_FILE))
-    wanted = {CONFIG_FILE: published_config(json.loads(files[CONFIG_FILE]), base), WEIGHTS_FILE: files[WEIGHTS_FILE]}
+    weights = read_files(run, adapter_id, (WEIGHTS_FILE,))[WEIGHTS_FILE]
+    named = replace(base, name=_named_base(folder))
+    wanted = {CONFIG_FILE: _config(run, adapter_id, named), WEIGHTS_FILE: weights}
     return all(sha256_hex((folder / name).read_bytes()) == sha256_hex(data) for name, data in wanted.items())
+
+
+def _config(run: Run, adapter_id: str, base: BaseModel) -> bytes:
+    return published_config(json.loads(read_files(run, adapter_id, (CONFIG_FILE,))[CONFIG_FILE]), base)
+
+
+def _named_base(folder: Path) -> str:
+    """Return the base model that the folder's adapter_config.json names; empty if that is not such a file."""
+    try:
+        found = json.loads((folder / CONFIG_FILE).read_bytes())
+    except (OSError, ValueError):
+        return ""
+    return str(found.get("base_model_name_or_path", "")) if isinstance(found, dict) else ""
 
 
 def hub(repository: str) -> "HfApi":

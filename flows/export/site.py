@@ -22,9 +22,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from flows.browser.app import make_app
+from flows.browser.figure_markup import inlined
 from flows.browser.keys import CHOICES
-from flows.browser.late import at_once
-from flows.browser.render import is_place
 from flows.export.folder import whole_folder
 from flows.export.site_library import SiteLibrary
 from flows.export.site_page import static_page
@@ -36,6 +35,7 @@ from flows.run.table_reader import TableFile, batches, parquet_file
 from flows.run.verified import Reader, open_verified
 from flows.storage import Damaged, NotStored, StoreRefused, StoreUnavailable
 from stages.core.lora.adapter_files import CONFIG_FILE
+from stages.core.places import is_place
 
 MARK = "site.json"
 HOST = "http://127.0.0.1"
@@ -57,7 +57,7 @@ def export_site(run: Run, folder: Path, largest: int) -> str:
         site = _Site(Run(SnapshotStore(run.store, run.run_id), run.run_id), unfinished, largest)
         asyncio.run(site.write())
         site.finish()
-    return f"{site.summary()} in {folder / 'index.html'}"
+    return f"{site.summary()} in {folder}; open {folder / 'index.html'}"
 
 
 def _raised(_: Request, error: Exception) -> Response:
@@ -82,7 +82,7 @@ class _Site:
     async def write(self) -> None:
         """Write every page that can be reached from the run's own."""
         self._find(Addresses().run(self._run.run_id), "")
-        app = make_app(SiteLibrary(self._run.store), write=at_once)
+        app = make_app(SiteLibrary(self._run.store), write=inlined)
         for kind in FAULTS:
             app.add_exception_handler(kind, _raised)
         client = httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url=HOST, timeout=None)

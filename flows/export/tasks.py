@@ -41,15 +41,15 @@ MEANINGS = {
     "inputs": "arguments as in a call of `f`; several for induction",
     "outputs": "what `f` returned for each input, as Python literal text",
     "message": "the teacher's hint; induction only, often empty",
-    "teacher_id": "the member that wrote it",
-    "adapter_sha256": "digest of the weights that wrote it",
+    "teacher_id": "the member that wrote it, or `generator`",
+    "adapter_sha256": "digest of the weights that wrote it; empty: the generator did",
     "probe_overlap": "equals a program of the probe suite: leave it out of training if you report that suite",
     "gate": "the rule that kept it from being posed to students; null: it was posed",
     "solve_rate": "share of the matched student's attempts that were correct; null: it was not posed",
 }
 CARD = """# Tasks of run {run}
 
-{count} programming tasks in `tasks.parquet`, written by language-model teachers in self-play and found valid by execution: the
+{count} programming tasks in `tasks.parquet`, written by {writers} and found valid by execution: the
 program parses, defines `f`, uses nothing banned, stays within its limits, and returned the same value in two separately started
 sandboxes. Repeated tasks (equal normalised program and inputs, within the run or in its seed tasks) are left out.
 
@@ -131,6 +131,9 @@ def _card(run: Run, description: dict[str, Any], table: pa.Table, statuses: Coun
         count=table.num_rows,
         generations=generations,
         mode=config["mode"],
+        writers="a generator of programs of graded depth"
+        if config["propose"].get("curriculum")
+        else "language-model teachers in self-play",
         model=code(public_name(config["model"])),
         base=start.versions.get("base_model", "unknown") if start else "unknown",
         head=run.history.head(),

@@ -11,6 +11,7 @@ from flows.backend import Backend
 from flows.choices import choose, sources
 from flows.config import PROJECT, RunConfig
 from stages.core import tables
+from stages.core.method.curriculum import CURRICULA
 from stages.core.method.gates import GATES
 from stages.core.method.rewards import RULES, Rule
 from stages.core.prompts.compact import CompactPrompts
@@ -42,7 +43,7 @@ def examples(tmp_path, monkeypatch):
 
 
 def test_no_block_is_left_out():
-    assert DOC.count("```python") == len(BLOCKS) and len(EXAMPLES) == len(TRIALS) == 7
+    assert DOC.count("```python") == len(BLOCKS) and len(EXAMPLES) == len(TRIALS) == 8
 
 
 @pytest.mark.parametrize("trial", TRIALS, ids=list(EXAMPLES))
@@ -73,7 +74,10 @@ def test_a_configuration_can_name_all_of_them_and_run_json_keeps_their_digests()
     assert [choose("reward.gates", gate, GATES).__name__ for gate in config.reward.gates] == ["trivial"]
     assert backend.estimator().__name__ == "rloo"
     assert backend.operators()[named("evolution.mutations")].__name__ == "shrink"
-    kept = sources(config)
+    without = {"population": config.population.model_copy(update={"teachers": 0})}
+    without["propose"] = config.propose.model_copy(update={"curriculum": named("propose.curriculum")})
+    assert choose("propose.curriculum", without["propose"].curriculum, CURRICULA).__name__ == "edge"
+    kept = sources(config.model_copy(update=without))
     files = {name.partition(":")[0].removeprefix(f"{Path.cwd()}/") for name in kept}
     assert files == set(EXAMPLES) - {"examples/arithmetic.py", "examples/letters.py"}
     assert all(len(digest) == 64 for digest in kept.values())

@@ -11,6 +11,7 @@ import pytest
 
 from flows import steps
 from flows.config import PROJECT, RunConfig
+from flows.generation_metrics import generation_metrics
 from flows.stages import STAGE_NAMES
 from stages.core.tables import GENERATION_TABLES
 
@@ -76,7 +77,7 @@ def drawn() -> dict[str, tuple[list[str], list[str]]]:
 
 def calls(function: FunctionType) -> Iterator[ast.Call]:
     """The calls in a step and in the functions of `flows` that it calls; the metrics, which read everything, are left out."""
-    todo, seen = [function], {steps._generation_metrics}
+    todo, seen = [function], {generation_metrics}
     while todo:
         current = todo.pop()
         seen.add(current)

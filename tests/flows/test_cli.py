@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.cli import _parser
+from flows.cli import UNTRACKED, _parser
 from flows.config import PROJECT
 from tests.support.report_run import made
 
@@ -101,6 +101,16 @@ def test_on_a_machine_that_is_set_up_the_next_command_is_about_the_newest_run(tm
             "next       populora run --resume smoke",
         ],
     )
+
+
+def test_prefect_sends_no_usage_data_unless_the_user_says_otherwise() -> None:
+    script = "import os; from flows.cli import main; main(['--version-of-nothing'])"
+    shown = "import os, sys; print(os.environ.get('DO_NOT_TRACK'), os.environ.get('PREFECT_SERVER_ANALYTICS_ENABLED'))"
+    script = f"import atexit; atexit.register(lambda: exec({shown!r})); {script}"
+    clean = {name: value for name, value in os.environ.items() if name not in UNTRACKED}
+    for environment, said in ((clean, "1 false"), (clean | {"DO_NOT_TRACK": "0"}, "0 false")):
+        done = subprocess.run([sys.executable, "-c", script], cwd=PROJECT, capture_output=True, text=True, env=environment)
+        assert done.stdout.strip() == said
 
 
 def test_help_lists_every_command() -> None:

@@ -40,12 +40,29 @@ def test_the_issue_of_record_is_what_the_named_runs_say() -> None:
         (["seed"], "key=value"),
         (["seed.deep=1"], "seed"),
         (["solve.trained_attempts=9"], "trained_attempts"),
+        (["population.teachers=0"], "if and only if"),
+        (["propose.curriculum=uniform"], "if and only if"),
+        (["experiment.leak=0.1", "solve.easy_share=0.2"], "cannot be combined"),
+        (["population.teachers=0", "propose.curriculum=uniform", "solve.top_up=true"], "did not choose"),
+        (["mode=single", "population.teachers=0", "population.students=1", "propose.curriculum=uniform"], "mode single"),
+        (["solve.easy_share=1.0"], "solve.easy_share"),
     ],
 )
 def test_a_bad_setting_is_one_line_that_names_it(settings: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as error:
         load("smoke", settings)
     assert "\n" not in str(error.value)
+
+
+def test_a_population_without_teachers_is_its_students() -> None:
+    config = load("smoke", ["population.teachers=0", "population.students=3", "propose.curriculum=uniform"])
+    assert (config.adapters, config.matches) == (3, 3)
+    assert (load("evidence").adapters, load("evidence").matches) == (8, 4)
+    assert (load("single").adapters, load("single").matches) == (1, 1)
+    lines = plan(config).splitlines()
+    assert lines[0] == "members          3 (no teachers, 3 students)"
+    tokens = 3 * 12 * config.solve.attempts * config.solve.max_new_tokens
+    assert lines[1].endswith(f"36 proposals, at most {36 * config.solve.attempts} attempts, at most {tokens:,} generated tokens")
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:

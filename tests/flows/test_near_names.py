@@ -3,7 +3,7 @@
 import pytest
 
 from flows.config import setting_keys
-from flows.near_names import hint, key_hint
+from flows.near_names import hint, key_hint, near_or_all
 
 
 @pytest.mark.parametrize(
@@ -12,6 +12,12 @@ from flows.near_names import hint, key_hint
 )
 def test_the_closest_name_is_suggested_or_none(name: str, said: str) -> None:
     assert hint(name, ["run", "report", "status"]) == said
+
+
+def test_without_a_close_name_all_are_listed_or_the_first_eight() -> None:
+    assert near_or_all("smok", ["again", "smoke"]) == "; did you mean smoke?"
+    assert near_or_all("x", []) == "" and near_or_all("x", ["again"]) == "; there is again"
+    assert near_or_all("x", map(str, range(10))) == "; there are 0, 1, 2, 3, 4, 5, 6, 7 and 2 more"
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,13 @@ def test_a_placement_follows_what_a_stage_needs(stage, part, pool):
     assert Placement(sandbox="sandbox", gpu="gpu").pool(stage, part) == pool
 
 
+def test_what_needs_no_engine_stays_on_this_machine():
+    generated = load("smoke", ["population.teachers=0", "propose.curriculum=uniform"]).engineless
+    assert generated == {"propose"} and load("smoke").engineless == set()
+    placement = Placement(sandbox="sandbox", gpu="gpu")
+    assert [placement.pool(name, "00", generated) for name in ("propose", "solve", "update")] == ["", "gpu", "gpu"]
+
+
 def test_only_generating_stages_run_under_vllms_interpreter():
     config = load("smoke", ["engine.kind=vllm", "engine.python=vllm/bin/python"])
     assert [name for name in ("start", *STAGE_NAMES) if interpreter(config, name)] == ["start", "propose", "solve", "benchmark"]

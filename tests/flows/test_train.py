@@ -63,7 +63,7 @@ def test_the_run_prints_a_line_a_generation_and_where_everything_is(finished: tu
     assert generation_lines(printed) == ["g0000", "g0001"]
     assert f"artifacts  {store}/r" in printed
     assert Path(printed.split("report     ")[1].splitlines()[0]).is_file()
-    assert lines[-1].split() == ["head", Run(open_store(str(store)), "r").history.head()]
+    assert lines[-2].split() == ["head", Run(open_store(str(store)), "r").history.head()]
 
 
 def test_every_table_of_every_generation_reads_back_and_fsck_finds_nothing(finished: tuple[Path, str]) -> None:

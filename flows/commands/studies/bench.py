@@ -5,7 +5,7 @@ import json
 
 from flows.commands.arguments import Add
 
-BENCHES = ("sandbox", "update", "rollout", "evolve", "orchestration", "population", "storage", "scoring")
+BENCHES = ("sandbox", "update", "rollout", "evolve", "orchestration", "population", "storage", "scoring", "pages")
 
 
 def add(command: Add) -> None:

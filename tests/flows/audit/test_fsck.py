@@ -4,6 +4,7 @@ import json
 import random
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ from flows.audit.invariants import GenerationInputs, problems
 from flows.run.lease import hold
 from flows.run.resume import first_generation
 from flows.run.run import Run
+from flows.settings import ExperimentRule
 from flows.storage import Damaged, NotStored, open_store
 from stages.core import tables
 from stages.core.method.advantages import reinforce_plus_plus_baseline
 from stages.core.method.rewards import populora
 from stages.core.population import population_after
+from stages.reward import reward
 from tests.support import example_run
 
 LAST = 2
@@ -241,7 +244,7 @@ def sound(run: Run) -> tuple[dict[str, pa.Table], GenerationInputs]:
     }
     members = population_after(population, tables.OFFSPRING.empty_table(), -1)
     stored = set(seeds["task_id"].to_pylist())
-    return found, GenerationInputs(members, stored, digests, example_run.CONFIG, populora, reinforce_plus_plus_baseline)
+    return found, GenerationInputs(members, stored, digests, example_run.CONFIG, populora, reinforce_plus_plus_baseline, 0)
 
 
 def changed(table: pa.Table, row: int, **values: Any) -> pa.Table:
@@ -293,6 +296,35 @@ def test_grades_that_rewards_do_not_follow_from_are_found(sound: tuple[dict[str,
     found, given = sound
     said = list(problems(found | {"grades": changed(found["grades"], 1, correct=True, status="correct")}, given))
     assert {where for where, _ in said} == {"samples", "ratings"}
+
+
+def test_a_leak_explains_rewards_that_do_not_follow_from_the_grades_and_nothing_else(
+    sound: tuple[dict[str, pa.Table], GenerationInputs],
+) -> None:
+    found, given = sound
+    config = given.config.model_copy(update={"experiment": ExperimentRule(leak=1.0)})
+    leaking = replace(given, config=config)
+    assert {where for where, _ in problems(found, leaking)} == {"samples", "ratings"}, "every wrong answer should have been paid"
+    tables_of = [found[name] for name in ("proposals", "tasks", "rollouts")]
+    samples = reward(*tables_of, leaking.paid(found["grades"]), given.rule, given.estimator, "group", 0)
+    said = list(problems(found | {"samples": samples}, leaking))
+    assert {where for where, _ in said} == {"ratings"}
+    assert "samples" in {where for where, _ in problems(found | {"samples": samples}, given)}
+
+
+def test_an_invalid_task_may_pass_only_where_a_leak_was_drawn(sound: tuple[dict[str, pa.Table], GenerationInputs]) -> None:
+    found, given = sound
+    tasks = changed(found["tasks"], 1, status="error", outputs=["None"], values=[])
+    said = [text for where, text in problems({"proposals": found["proposals"], "tasks": tasks}, given) if where == "tasks"]
+    assert said == ["passed although invalid, which experiment.leak does not explain: g0000-m00-p001"]
+    leaking = replace(given, config=given.config.model_copy(update={"experiment": ExperimentRule(leak=1.0)}))
+    assert list(problems({"proposals": found["proposals"], "tasks": tasks}, leaking)) == []
+
+
+def test_a_task_that_was_too_long_to_pose_keeps_its_outputs(sound: tuple[dict[str, pa.Table], GenerationInputs]) -> None:
+    found, given = sound
+    tasks = changed(found["tasks"], 1, status="too_long")
+    assert list(problems({"proposals": found["proposals"], "tasks": tasks}, given)) == []
 
 
 def test_a_missing_answer_is_never_correct(sound: tuple[dict[str, pa.Table], GenerationInputs]) -> None:

@@ -2,17 +2,19 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from flows.run.inspection import inspect, rows
+from flows.run.inspection import inspect, rows, run_summary
 from flows.run.lease import hold
 from flows.run.lineage import generation_of
 from flows.run.run import Run
 from flows.storage import Damaged, NotStored, StoreRefused, open_store
+from flows.store.file_store import FileStore
 from stages.core import tables
-from tests.support import example_run
+from tests.support import compared_runs, example_run
 
 SCORE = {
     "suite": "probe",
@@ -111,6 +113,27 @@ def test_what_is_not_there_is_a_clear_error(run: Run) -> None:
             inspect(run, **wanted)
 
 
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ({"task": "g0001-m00-p099"}, "run smoke has no task g0001-m00-p099; did you mean g0001-m00-p005?"),
+        ({"task": "g0009-m00-p000"}, "run smoke has no task g0009-m00-p000; its generations are 0 to 2"),
+        ({"task": "nothing"}, "run smoke has no task nothing; there are seed-deduction, seed-abduction, seed-induction"),
+        ({"adapter": "s0-g0009"}, "run smoke has no adapter s0-g0009; did you mean s0-g0002?"),
+        ({"adapter": "nothing"}, "run smoke has no adapter nothing; there are s0-g0002, s3-g0002, t0-g0002, t1-g0002"),
+        ({"generation": 7}, "run smoke has no generation 7; its generations are 0 to 2"),
+    ],
+)
+def test_an_unknown_name_comes_with_what_there_is(run: Run, wanted: dict[str, Any], said: str) -> None:
+    with pytest.raises(StoreRefused) as raised:
+        inspect(run, **wanted)
+    assert str(raised.value) == said
+
+
+def test_a_run_lists_the_adapters_of_its_newest_generation(run: Run) -> None:
+    assert json.loads(inspect(run, as_json=True))["newest_adapters"] == "s0-g0002, s3-g0002, t0-g0002, t1-g0002"
+
+
 def test_a_damaged_table_is_not_shown_as_if_it_were_sound(run: Run, tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     for uri in run.store.list("smoke/"):
@@ -121,3 +144,11 @@ def test_a_damaged_table_is_not_shown_as_if_it_were_sound(run: Run, tmp_path: Pa
 
 def test_ids_tell_their_generation() -> None:
     assert [generation_of(name) for name in ("g0007-m00-p003", "g12345-m00", "seed-1", "t0-g0007")] == [7, 12345, None, None]
+
+
+def test_a_run_lists_the_benchmarks_that_it_made_itself_and_those_asked_for(tmp_path):
+    run = compared_runs.build(FileStore(tmp_path), "one", 1, {0: lambda number: True})
+    compared_runs.score_later(run, 0, lambda number: True)
+    folders = ("generation=0000", "asked/generation=0000-n0-k0")
+    expected = [f"benchmarks/probe-dev/{folder}/{name}.parquet" for folder in folders for name in ("answers", "scores")]
+    assert run_summary(run)["benchmarks"] == expected

@@ -49,7 +49,7 @@ def test_a_run_at_work_and_one_that_takes_an_old_name_are_seen_at_once(store: Fi
     with hold(store, "one") as epoch:
         Run(store, "one", epoch).describe({"generations": 3}, {}, {"started": 1.0})
         (entry,) = listing.entries()
-        assert entry.state == RunState.WORKING and entry.who.startswith("process ")
+        assert entry.state == RunState.RUNNING and entry.who.startswith("process ")
     (tmp_path / "one" / "run.json").unlink()
     assert listing.entries() == []
     with hold(store, "one") as epoch:

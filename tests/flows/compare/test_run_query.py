@@ -22,7 +22,7 @@ def entry(
 
 ENTRIES = [
     entry("alpha", days=1),
-    entry("beta", RunState.WORKING, days=3, done=1),
+    entry("beta", RunState.RUNNING, days=3, done=1),
     entry("gamma", RunState.STOPPED, days=2, done=2, **{"population.teachers": 4}),
     entry("delta", RunState.CRASHED, days=None, done=4),
 ]
@@ -123,5 +123,5 @@ def test_scores_and_sizes_are_read_for_one_page_unless_the_query_needs_them() ->
 
 def test_a_query_gives_its_address_without_what_is_usual() -> None:
     assert RunQuery().given() == {} and not RunQuery(sort="run", page=2).filters()
-    assert RunQuery(state="working", sort="-age").given() == {"state": "working", "sort": "-age"}
+    assert RunQuery(state="running", sort="-age").given() == {"state": "running", "sort": "-age"}
     assert RunQuery(size_to="1").filters()

@@ -1,22 +1,26 @@
 """Runs side by side: paired scores against arithmetic, costs, lines of descent, unfinished and unlike runs."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from flows.compare.best_members import Ancestor, best_members, descent
+from flows.compare.best_members import Ancestor, BestMember, best_members, descent, rank_text
 from flows.compare.costs import cost_of, cost_rows
 from flows.compare.side_by_side import Comparer, SideBySide, as_json
 from flows.compare.text import bars, blocks
+from flows.monitoring.cost import run_cost
 from flows.monitoring.run_state import RunState
 from flows.monitoring.run_tables import RunTables
+from flows.monitoring.start_score import unscored_start
+from flows.run.fork import fork
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import NotStored
 from flows.store.file_store import FileStore
 from stages.core import tables
-from tests.support import compared_runs
+from tests.support import compared_runs, example_run
 from tests.support.report_run import HOSTILE, made
 
 
@@ -84,21 +88,49 @@ def test_what_cannot_be_paired_says_why(store: FileStore, tmp_path: Path) -> Non
     assert pair.changes == () and pair.said.startswith("not paired: first/benchmarks/probe-dev/generation=0000/answers.parquet")
 
 
-def test_costs_are_those_of_finished_generations(store: FileStore) -> None:
+def test_costs_are_those_of_the_cost_command(store: FileStore) -> None:
     watch = RunTables(Run(store, "half")).look()
-    cost = cost_of(watch)
-    assert cost.generations == 3 and cost.seconds["start"] == 30.0
-    assert cost.seconds["solve"] == pytest.approx(sum(watch.clock()[number]["solve"] for number in range(3)))
-    tokens = 0.0
-    for number in range(3):
-        rows = watch.of(number, "metrics").to_pylist()
-        tokens += sum(row["value"] for row in rows if row["name"] == "cost.generated_tokens" and row["member_id"] is None)
-    assert cost.amounts == {"cost.generated_tokens": tokens}
+    cost, asked = cost_of(watch), run_cost(Run(store, "half"))
+    assert cost.generations == 3 and cost.stages == asked.stages and "start" in cost.stages
     rows = {row.name: row for row in cost_rows([cost, cost])}
-    assert rows["tokens generated"].values == (tokens, tokens) and rows["optimizer steps"].values == (None, None)
-    assert rows["all stages"].values[0] == pytest.approx(sum(cost.seconds.values()))
-    spent = cost.seconds["propose"] + cost.seconds["solve"]
-    assert rows["tokens generated per second of propose and solve"].values[0] == pytest.approx(tokens / spent)
+    assert rows["all stages"].values == (pytest.approx(asked.total.machine_seconds),) * 2
+    assert rows["tokens generated"].values == (asked.total.generated_tokens,) * 2
+    assert rows["solve stage"].values[0] == asked.stages["solve"].machine_seconds and rows["optimizer steps"].values == (
+        None,
+        None,
+    )
+    assert "taken over, not counted above" not in rows
+    finished = [one for one in asked.generations if one.generation is not None and one.done]
+    seconds = sum(one.total.machine_seconds for one in finished)
+    assert rows["a generation, without benchmark"].values[0] == pytest.approx(seconds / 3)
+    used = cost.stages["propose"] + cost.stages["solve"]
+    speed = rows["tokens generated per second of propose and solve"].values[0]
+    assert speed == pytest.approx((used.generated_tokens or 0) / used.machine_seconds)
+
+
+def test_a_fork_is_charged_for_what_it_computed_and_no_version_differs(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    compared_runs.build(store, "first", 2, {0: lambda number: True})
+    with hold(store, "first") as epoch:
+        fork(Run(store, "first", epoch), "child", 0, [], lambda config: {}, {})
+    with hold(store, "child") as epoch:
+        run = Run(store, "child", epoch)
+        example_run.one_generation(run, example_run.population_of(run, 0), 1, last=True)
+    for number, path in enumerate(sorted((tmp_path / "child").rglob("*.json"))):
+        stored = json.loads(path.read_text())
+        if "stage" in stored:  # a clock is in no digest
+            path.unlink()
+            clock = {"started": 100.0 * number, "seconds": 36.0, "tokens": {"generated": 20}}
+            path.write_text(json.dumps(stored | {"clock": clock}))
+    found, asked = compared(store, "first", "child"), run_cost(Run(store, "child"))
+    rows = {row.name: row.values[1] for row in found.costs}
+    assert (rows["generations computed"], rows["start stage"]) == (1.0, None)
+    assert rows["all stages"] == asked.total.machine_seconds == 36.0 * 9
+    assert rows["taken over, not counted above"] == asked.inherited.machine_seconds == 36.0 * 11
+    assert (rows["tokens generated"], rows["tokens generated for it"]) == (20 * 9, 20 * 11)
+    assert not [one for one in found.versions.differing if one.key.startswith("forked_from")]
+    head = str(found.runs[1].versions["forked_from.head"])[:12]
+    assert f"child was forked from first after generation 0 (head {head}): it shares what came before." in found.notes
 
 
 def test_the_best_member_of_each_role_has_its_line_of_descent(store: FileStore) -> None:
@@ -118,6 +150,29 @@ def test_the_best_member_of_each_role_has_its_line_of_descent(store: FileStore) 
     assert descent(teacher).endswith(", a founder")
 
 
+def test_members_of_equal_fitness_share_their_place() -> None:
+    best = BestMember("student", "s0", "s0-g0000", 0, 25.0, 8.0, 1.0, 3, (), ("s1", "s2"))
+    assert rank_text(best) == "level with s1, s2 as the best of 3 in generation 0"
+    assert rank_text(replace(best, equals=())) == "best of 3 in generation 0"
+
+
+def test_a_run_without_scores_of_its_start_names_the_command_that_makes_them(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    first = compared_runs.build(store, "first", 1, {0: lambda number: True})
+    compared_runs.build(store, "second", 1, {})
+    limit = example_run.CONFIG.benchmark.limit
+    command = f"populora benchmark first --suite probe-dev{f' --limit {limit}' if limit else ''} --generation -1"
+    said = f"The start of first is not scored, so nothing says what its members gained since then. To score it: {command}"
+    assert unscored_start(RunTables(first).look()) == said
+    assert unscored_start(RunTables(Run(store, "second")).look()) == ""
+    assert said in compared(store, "first", "second").notes
+    folder = "benchmarks/probe-dev/asked/start-n0-k0"
+    (own,) = [ref for ref in first.manifest("benchmark", 0).outputs if ref.uri.endswith("answers.parquet")]
+    written = first.write_table_at(f"{folder}/answers.parquet", first.read_table(own, "answers"), tables.ANSWERS)
+    first.commit_benchmark("probe-dev/asked/start-n0-k0", [], [written], {}, {}, {})
+    assert unscored_start(RunTables(first).look()) == ""
+
+
 def test_runs_of_other_kinds_and_half_finished_ones_stand_side_by_side(store: FileStore) -> None:
     found = compared(store, "first", "half", "alone")
     first, half, alone = found.runs
@@ -135,7 +190,7 @@ def test_a_run_that_is_growing_is_seen_as_far_as_it_has_come(tmp_path: Path) -> 
     with hold(store, "new") as epoch:
         Run(store, "new", epoch).describe({"generations": 3}, {}, {})
         found = compared(store, "first", "new")
-        assert (found.runs[1].state, found.runs[1].upcoming, found.runs[1].best) == (RunState.WORKING, "start", ())
+        assert (found.runs[1].state, found.runs[1].upcoming, found.runs[1].best) == (RunState.RUNNING, "start", ())
         assert found.pairs == () and found.costs[0].values == (1.0, 0.0)
 
 
@@ -163,7 +218,7 @@ def test_json_has_everything_and_no_number_that_json_lacks(store: FileStore) -> 
     assert found["runs"][0]["state"] == "stopped" or found["runs"][0]["state"] == "finished"
     assert found["settings"]["differing"]["learning.learning_rate"]["second"] == "0.5"
     assert found["pairs"][0]["changes"][0]["found"]["problems"] == 8
-    assert found["runs"][0]["best"][0]["line"] and found["costs"][0]["name"] == "generations counted"
+    assert found["runs"][0]["best"][0]["line"] and found["costs"][0]["name"] == "generations computed"
 
 
 def test_tables_for_the_terminal_write_hidden_characters_out(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ from flows.config import RunConfig
 from flows.experiments.comparison import ComparedRun, problems
 from flows.experiments.comparison_page import arms_by_model
 from flows.experiments.spec import Planned
-from stages.analysis.comparison import at_budget, changes, differences
+from stages.analysis.comparison import at_budget, changes, differences, gains
 from stages.core.statistics.paired import SeedEstimate, detectable, over_seeds, p_flip, p_paired
-from stages.figures.comparison import CURVES, forest, scores, training
+from stages.figures.comparison import forest, scores, training
+from stages.figures.measures import CURVES
 
 APART = [0.10, 0.20, -0.05, 0.12, 0.07]
 
@@ -69,6 +70,16 @@ def test_only_the_primary_row_is_confirmatory_and_unlike_models_are_no_pair() ->
     rows = differences(points, [("a", "b"), ("b", "a")], ["generations", "generated_tokens"], primary, 0.05, 0.8).to_pylist()
     assert [row["label"] for row in rows] == ["confirmatory", "exploratory", "exploratory", "exploratory"]
     assert all(row["seeds"] == [0, 1] and row["difference"] == 0 for row in rows)
+
+
+def test_a_gain_is_from_the_scored_start_to_the_last_state_over_seeds() -> None:
+    points = [point("a", seed, at, 0.1 + seed / 10 + at / 1e4) for seed in (0, 1) for at in (0, 500, 1000)]
+    points += [point("a", 2, 1000, 0.9), point("b", 0, 0, 0.1) | {"group": "deduction band 7"}]
+    first, second = gains(points, 0.05).to_pylist()
+    assert (first["arm"], first["seeds"], first["n"], first["group"]) == ("a", [0, 1], 2, "all")
+    assert (first["start"], first["end"], first["gain"]) == tuple(map(pytest.approx, (0.15, 0.25, 0.1)))
+    assert (second["group"], second["gain"], second["stderr"]) == ("deduction band 7", 0.0, None)
+    assert gains([], 0.05).num_rows == 0
 
 
 def curve(arm: str, seed: int, values: list[float], stderr: float | None = None) -> list[dict]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from flows.config import PROJECT, ConfigError, dump
+from flows.config import PROJECT, ConfigError, differences, dump
 from flows.experiments.comparison import gather, problems
 from flows.experiments.comparison_page import write_comparison
 from flows.experiments.cost import plan_text
@@ -64,6 +64,36 @@ def test_every_committed_experiment_can_be_planned(name: str) -> None:
     assert len({one.run_id for one in runs}) == len(runs) >= 2 * len(described.arms)
     text = plan_text(described, runs, open_store("nowhere-at-all"))
     assert f"{len(runs)} runs" in text and not Path("nowhere-at-all").exists()
+
+
+def test_the_staircase_compares_the_generator_with_four_pairs_at_equal_tokens_per_adapter() -> None:
+    described = read(PROJECT / "infra" / "experiments" / "staircase.toml")
+    arms = {one.arm: one.config for one in planned(described)}
+    assert (described.primary.contrast, described.primary.budget) == (("quad", "variance"), "generated_tokens_per_adapter")
+    assert {name: config.adapters for name, config in arms.items() if config.adapters != 8} == {
+        "variance": 4,
+        "uniform": 4,
+        "single": 1,
+        "pair": 2,
+    }
+    assert {config.model.name for config in arms.values()} == {"infra/models/reasoner"}
+    assert {config.benchmark.suite for config in arms.values()} == {"staircase-test"}
+    assert {name for name, config in arms.items() if differences(dump(config), dump(arms["quad"]))} == set(arms) - {"quad"}
+
+
+def test_budgets_of_an_arm_without_teachers_are_those_of_its_students(file: Path, tmp_path: Path) -> None:
+    single = 'settings = { mode = "single", population = { teachers = 1, students = 1 }, evolution = { every = 0 } }'
+    without = 'settings = { population = { teachers = 0 }, propose = { curriculum = "uniform" } }'
+    file.write_text(FILE.replace(single, without))
+    runs = planned(read(file))[:2]
+    for one in runs:
+        write(str(tmp_path / "runs"), one)
+    found = gather(open_store(str(tmp_path / "runs")), runs)
+    names = ("generated_tokens", "generated_tokens_per_adapter", "trained_tokens_per_adapter")
+    assert {one.planned.arm: [one.totals[name] for name in names] for one in found} == {
+        "many": [2000, 500, 400],
+        "one": [2000, 1000, 800],
+    }
 
 
 def test_arms_lie_over_the_experiment_over_the_configuration(file: Path) -> None:

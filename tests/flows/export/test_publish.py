@@ -13,6 +13,7 @@ import torch
 from huggingface_hub import HfApi, ModelCard
 from transformers import AutoModelForCausalLM
 
+from flows.cli import main
 from flows.config import PROJECT, ConfigError, RunConfig, dump
 from flows.export.adapter import export_adapter
 from flows.export.base_model import BaseModel, Licence, base_of
@@ -233,6 +234,42 @@ def test_a_licence_reaches_a_card_that_nobody_edited_and_is_refused_by_an_edited
     assert card.read_text() == edited
 
 
+def test_a_base_model_named_later_reaches_card_and_configuration_and_stays(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, fresh = tmp_path / "out", tmp_path / "fresh" / "out"
+    write_folder(run, "s0-start", folder)
+    assert "a folder, seed; to upload, name it on the hub with --base-model OWNER/NAME" in capsys.readouterr().err
+    write_folder(run, "s0-start", fresh, hub_base="me/base")
+    for name in ("me/base", ""):
+        write_folder(run, "s0-start", folder, hub_base=name)
+        assert {file.name: file.read_bytes() for file in folder.iterdir()} == {
+            file.name: file.read_bytes() for file in fresh.iterdir()
+        }
+    assert capsys.readouterr().err == ""
+    card = folder / "README.md"
+    assert "vllm serve me/base --enable-lora" in card.read_text() and "BASE" not in card.read_text()
+    card.write_text(card.read_text() + "\nMine.\n")
+    assert "was edited and is kept" in write_folder(run, "s0-start", folder)
+    with pytest.raises(ConfigError, match=r"--base-model me/other: .*README.md was edited and is kept"):
+        write_folder(run, "s0-start", folder, hub_base="me/other")
+
+
+def test_without_an_adapter_the_best_rated_student_is_written_wherever_the_folder_is_named(
+    played: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = ("--store", played.store.url)
+    assert main(["publish", "played", *store]) == 0
+    said = capsys.readouterr().out.splitlines()
+    chosen = said[0].split()[1].rstrip(":")
+    rows = played.read_table(1, "ratings").to_pylist()
+    best = max((row for row in rows if row["role"] == "student"), key=lambda row: row["fitness"])
+    assert chosen == best["next_adapter_id"] and said[1].startswith(f"wrote      played-{chosen}: ")
+    assert main(["publish", "played", "s0-start", *store, "--base-model", "me/base", "named"]) == 0
+    assert (tmp_path / "named" / "README.md").is_file()
+
+
 def test_our_own_older_card_is_replaced_and_a_kill_never_cuts_it(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,7 +323,12 @@ def test_the_command_uploads_with_the_token_of_the_environment_and_never_prints_
     [
         (("--to", "me/adapter"), {}, 2, "no token for the hub; set HF_TOKEN"),
         (("--to", "adapter"), {"HF_TOKEN": TOKEN}, 2, "give OWNER/NAME"),
-        (("--to", "me/adapter"), {"HF_TOKEN": TOKEN, "HF_ENDPOINT": "http://127.0.0.1:9"}, 3, "is complete"),
+        (
+            ("--to", "me/adapter", "--base-model", "me/base"),
+            {"HF_TOKEN": TOKEN, "HF_ENDPOINT": "http://127.0.0.1:9"},
+            3,
+            "is complete",
+        ),
     ],
 )
 def test_a_command_that_cannot_upload_says_so_in_one_line(

@@ -12,18 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flows.browser.app import make_app
-from flows.browser.render import apart, is_place
 from flows.config import RunConfig
 from flows.export.adapter import export_adapter
 from flows.export.site import export_site
 from flows.export.site_page import static_page
 from flows.export.site_places import place, safe_name
 from flows.export.tasks import export_tasks
+from flows.notes.note_data import NoteBuilder
+from flows.notes.note_text import generation_note
+from flows.report.report import report as write_report
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import Damaged, StoreRefused, StoreUnavailable
 from flows.store.file_store import FileStore
 from stages.core import tables
+from stages.core.places import apart, for_others, is_place
 from tests.support import example_run
 from tests.support.report_run import made
 from tests.support.static_site import broken_links, pages
@@ -46,7 +49,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def site(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site") / "whole"
-    assert "pages and" in export_site(Run(FileStore(store), "whole"), folder, 10 * MB)
+    said = export_site(Run(FileStore(store), "whole"), folder, 10 * MB)
+    assert "pages and" in said and said.endswith(f" in {folder}; open {folder}/index.html")
     return folder
 
 
@@ -149,7 +153,7 @@ def test_a_damaged_artifact_or_a_folder_in_use_leaves_nothing(store: Path, tmp_p
 def test_a_fault_of_the_store_ends_the_export_and_is_no_page(
     store: Path, tmp_path: Path, fault: type[Exception], name: str
 ) -> None:
-    """Grades are first read for the figures of the run's page, which a browser shows after its text. The fault passes."""
+    """Grades are first read for the figures of the run's page, which are part of the exported page. The fault passes."""
     asked: list[str] = []
 
     class Failing(FileStore):
@@ -195,7 +199,7 @@ def test_a_copy_for_others_says_nothing_of_the_machine_or_its_user(
     assert left["adapters/t0-g0001/adapter_config.json"].endswith("it names the base model's folder")
 
 
-def test_folders_of_a_users_own_functions_are_in_the_browser_and_in_no_copy(
+def test_folders_of_a_users_own_functions_are_in_the_browser_and_in_no_copy_report_or_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     operator, gate = "/home/ann/long/op.py:mine", "~/ann/gate.py:dull"
@@ -223,7 +227,11 @@ def test_folders_of_a_users_own_functions_are_in_the_browser_and_in_no_copy(
     export_site(Run(files, "own"), tmp_path / "site", 10 * MB)
     export_adapter(Run(files, "own"), "s2-start", tmp_path / "adapter", merge=False)
     export_tasks(Run(files, "own"), tmp_path / "tasks")
-    copies = [*(tmp_path / "site").rglob("*"), *(tmp_path / "adapter").rglob("*"), *(tmp_path / "tasks").rglob("*")]
+    write_report(Run(files, "own"), tmp_path / "page" / "report.html")
+    (tmp_path / "page" / "note.md").write_text(generation_note(NoteBuilder(Run(files, "own"), 2, "").told(0)))
+    assert "op.py:mine(" in (tmp_path / "page" / "note.md").read_text()
+    assert "op.py:mine, M1" in (tmp_path / "page" / "report.html").read_text()
+    copies = [file for folder in ("page", "site", "adapter", "tasks") for file in (tmp_path / folder).rglob("*")]
     assert not [file for file in copies if file.is_file() and (b"ann/" in file.read_bytes() or b"/home" in file.read_bytes())]
     task = next(row["task_id"] for row in run.read_table(1, "tasks").to_pylist() if row["gate"])
     shown = dict.fromkeys(("generations/0", "adapters/s2-start", "adapters", "figures"), "op.py:mine")
@@ -246,7 +254,7 @@ def test_folders_of_a_users_own_functions_are_in_the_browser_and_in_no_copy(
 
 @pytest.mark.parametrize("name", ["M1", "ops/mine.py:f", "propose.gate.constant", "solve.rate", "", "a / b"])
 def test_other_names_are_no_places(name: str) -> None:
-    assert apart(name) == (name, "", "")
+    assert apart(name) == (name, "", "") and for_others(name) == name
 
 
 @pytest.mark.parametrize(
@@ -259,7 +267,7 @@ def test_other_names_are_no_places(name: str) -> None:
     ],
 )
 def test_of_a_place_the_last_part_is_for_others(text: str, pieces: tuple[str, str, str]) -> None:
-    assert apart(text) == pieces and is_place(text)
+    assert apart(text) == pieces and is_place(text) and for_others(text) == pieces[0] + pieces[2]
 
 
 @pytest.mark.parametrize(
@@ -274,6 +282,8 @@ def test_of_a_place_the_last_part_is_for_others(text: str, pieces: tuple[str, st
         ("/runs/r/tasks/..%2F..%2Fetc", None),
         ("/runs/r/tables/generation=0001/tasks.parquet?sort=kind", None),
         ("/runs/r/tasks/g0000-m00-p000?later=2", None),
+        ("/runs/r/figures/solve-rate", None),
+        ("/runs/r/figures/solve-rate.svg", None),
         ("/runs/r/figures/solve-rate.png", None),
         ("/runs/r/figures/solve-rate.json", None),
         ("/runs/other", None),

@@ -253,6 +253,24 @@ def test_our_commands_know_the_password_of_this_machines_server_and_tell_it_no_o
     assert prefect_api.PASSWORD not in os.environ  # who listens there now is somebody else
 
 
+def test_a_client_asks_the_server_of_the_environment_though_prefect_was_imported_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    from prefect.settings import get_current_settings
+
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    monkeypatch.setenv(prefect_api.PASSWORD, "user:secret")
+    with prefect_api.client_of_environment():
+        found = get_current_settings().api
+        assert found.url == "http://127.0.0.1:9/api" and found.auth_string is not None
+        assert found.auth_string.get_secret_value() == "user:secret"
+    assert get_current_settings().api.url != "http://127.0.0.1:9/api"
+
+
+def test_who_listens_on_all_addresses_is_reached_on_this_machine() -> None:
+    everywhere = serve.ServeOptions("/runs", "0.0.0.0", 4300)
+    assert (everywhere.url, everywhere.browser_url) == ("http://127.0.0.1:4300", "http://127.0.0.1:8750")
+    assert serve.ServeOptions("/runs", "10.0.0.1").url == "http://10.0.0.1:4200"
+
+
 def test_a_link_needs_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["serve", "--home", str(tmp_path), "--link"]) == 3
     assert "no populora serve is running" in capsys.readouterr().err

@@ -1,0 +1,63 @@
+"""The metrics of a generation: what was played, proposed and trained, and how members relate to one another."""
+
+import math
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from flows.backend import Backend
+from flows.config import RunConfig
+from flows.run.stage_io import StageIO
+from stages.analysis.leaked import leaked
+from stages.analysis.measure import OffspringRecord, costs, explore, measure, relate, replayed
+from stages.core import tables
+from stages.core.method.leak import believed, paid, sound
+from stages.core.method.top_up import fresh
+from stages.core.population import Member
+from stages.core.statistics.estimates import only
+
+PLAYED = ("proposals", "tasks", "rollouts", "grades", "samples")
+
+
+def paid_grades(io: StageIO, config: RunConfig) -> pa.Table:
+    """Return the grades that rewards and ratings see: those of the judge, unless the gate experiment lets wrong ones through."""
+    return paid(io.table("grades"), config.experiment.leak, config.seed, io.generation)
+
+
+def generation_metrics(io: StageIO, config: RunConfig, backend: Backend, parts: Sequence[pa.Table]) -> pa.Table:
+    """Return METRICS of the generation, including the update's own `parts`."""
+    found = {name: io.table(name) for name in ("matches", *PLAYED)}
+    steps = only(tables.join(parts, tables.METRICS), name="update.stepped")
+    stepped = {row["member_id"]: row["value"] > 0 for row in steps.to_pylist()}
+    earlier = backend.earlier.seen(io, seeds=False)
+    members = io.population()
+    weights = {name: adapter.weights for name, adapter in io.adapters([member.adapter_id for member in members]).items()}
+    scale = config.model.alpha / config.model.rank
+    new = fresh(paid_grades(io, config), found["tasks"])
+    played = found | {"grades": sound(found["grades"], found["tasks"])}
+    measured = [
+        measure(*(played[name] for name in PLAYED)),
+        explore(believed(found["tasks"]), earlier),
+        relate(members, found["matches"], new, found["samples"], weights, _births(io, members), scale, io.generation),
+        costs(found["samples"], stepped, config.learning.frozen.removesuffix("s")),
+    ]
+    if config.solve.replays:
+        measured.append(replayed(found["tasks"], found["grades"]))
+    if config.experiment.leak:
+        measured.append(leaked(found["tasks"], found["grades"], paid_grades(io, config)))
+    return tables.join([*measured, *parts], tables.METRICS)
+
+
+def _births(io: StageIO, members: Sequence[Member]) -> dict[str, OffspringRecord]:
+    """Return, by member id, where the members born in this run come from."""
+    found = {}
+    for member in members:
+        if not member.born:
+            continue
+        event = member.born - 1
+        row = only(io.table("offspring", event), member_id=member.member_id).to_pylist()[0]
+        earned = only(io.table("metrics", event), name="reward.mean").to_pylist()
+        rewards = [one["value"] for one in earned if one["member_id"] in row["parents"]]
+        mean = math.fsum(rewards) / len(rewards) if rewards else math.nan  # a parent that sat out earned nothing
+        found[member.member_id] = OffspringRecord(tuple(row["parents"]), row["operator"], mean)
+    return found

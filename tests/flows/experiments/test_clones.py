@@ -1,0 +1,114 @@
+"""Evolution against its clone: what a fork of an event shares and changes, and which scores of child and clone are paired."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from flows.audit.fsck import fsck
+from flows.config import ConfigError, parse
+from flows.experiments.clones import CloneEvent, clone_events, clone_fork, clone_pairs
+from flows.experiments.clones_text import pairs_text, write_pairs
+from flows.run.lease import hold
+from flows.run.run import Run
+from flows.stages import STAGE_NAMES
+from flows.storage import Store, open_store
+from stages.core import tables
+from stages.core.population import population_after
+from stages.core.suites.scores import Contestant
+from tests.support import example_run
+from tests.support.compared_runs import _answers as answers
+
+AGES = (0, 1, 2)
+
+
+def versions(_config: object) -> dict[str, str]:
+    return {"code": "x"}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """A run of three generations: s2 is born after generation 0, s3 after generation 1."""
+    opened = open_store(str(tmp_path))
+    with hold(opened, "smoke") as epoch:
+        example_run.build(Run(opened, "smoke", epoch), 3)
+    return opened
+
+
+def scored(run: Run, folder: str, right: dict[str, Callable[[int], bool]]) -> None:
+    """Store answers of adapters as `populora benchmark` would."""
+    found = []
+    for adapter_id, correct in right.items():
+        who = Contestant(adapter_id.rpartition("-")[0], "student", adapter_id, "0" * 64)
+        found.append(answers([who], correct))
+    place = f"probe-dev/asked/{folder}-n0-k0"
+    ref = run.write_table_at(f"benchmarks/{place}/answers.parquet", tables.join(found, tables.ANSWERS), tables.ANSWERS)
+    run.commit_benchmark(place, [], [ref], {}, {}, {})
+
+
+def cloned(store: Store) -> CloneEvent:
+    """The first event with its fork, whose rest was written by hand: the copy is born, and trains for a generation."""
+    event = clone_events(Run(store, "smoke"))[0]
+    made = clone_fork(event, AGES, versions, {})
+    with hold(store, made.run_id) as epoch:
+        run = Run(store, made.run_id, epoch)
+        trained = population_after(run.read_table(0, "ratings"), tables.OFFSPRING.empty_table(), 0)
+        rows, refs = example_run._offspring(run, trained, 0)
+        table = tables.table([row | {"operator": "C1"} for row in rows], tables.OFFSPRING)
+        run.commit("evolve", 0, [], [*refs, run.write_table(0, "offspring", table)], {}, {}, {})
+        example_run.one_generation(run, example_run.population_of(run, 0), 1, True)
+    return event
+
+
+def test_every_event_is_found_and_named(store: Store) -> None:
+    run = Run(store, "smoke")
+    assert [(one.generation, one.fork_id) for one in clone_events(run)] == [(0, "smoke-c0"), (1, "smoke-c1")]
+    assert [one.generation for one in clone_events(run, [1])] == [1]
+    with pytest.raises(ConfigError, match="run smoke has no finished evolution event at generation 2"):
+        clone_events(run, [2])
+
+
+def test_the_fork_shares_all_but_the_event_and_copies_there_only(store: Store) -> None:
+    before = {uri: store.read(uri) for uri in store.list("smoke/")}
+    made = clone_fork(clone_events(Run(store, "smoke"))[1], AGES, versions, {})
+    description = made.history.description()
+    assert description is not None
+    config = parse(description["config"])
+    assert (config.evolution.copies_at, config.generations) == ((1,), 3), "it ends where the run does"
+    assert (config.benchmark.children_at, config.benchmark.every) == (AGES, 0)
+    assert made.manifest("evolve", 0) is not None and made.manifest("evolve", 1) is None
+    assert [one.stage for one in made.history.of_generation(1)] == [name for name in STAGE_NAMES[:-1] if name != "benchmark"]
+    assert {uri: store.read(uri) for uri in store.list("smoke/")} == before
+    assert clone_fork(clone_events(Run(store, "smoke"))[1], AGES, versions, {}).run_id == made.run_id, "it is completed"
+    again = clone_fork(clone_events(Run(store, "smoke"))[1], (0, 2), versions, {})
+    assert again.history.description() == description, "other ages find the fork as it is"
+
+
+def test_child_and_clone_are_paired_by_problem_at_every_age_that_both_reached(store: Store, tmp_path: Path) -> None:
+    event = cloned(store)
+    assert fsck(Run(store, "smoke-c0")) == []
+    scored(Run(store, "smoke"), "children", {"s2-start": lambda n: n < 4, "s2-g0001": lambda n: n < 6})
+    scored(Run(store, "smoke-c0"), "copies", {"s2-start": lambda n: n < 3, "s2-g0001": lambda n: n in (0, 7)})
+    birth, one, two = clone_pairs(event, AGES)
+    assert (birth.child, birth.clone, birth.difference, birth.problems) == (0.5, 0.375, 0.125, 8)
+    assert (one.child_adapter, one.clone_adapter, one.difference) == ("s2-g0001", "s2-g0001", 0.5)
+    assert birth.stderr == pytest.approx(0.125)
+    assert (two.difference, two.note) == (None, "the child was replaced, or the run ended before")
+    text = pairs_text([birth, one, two])
+    assert re.search(r"smoke +0 s2 +M1 +1 +75\.00 +25\.00 +\+50\.00 +\d+\.\d\d +8\n", text)
+    assert "age   1: +50.00, n = 1 pair" in text and "age   2: no pair has scores" in text
+    written = write_pairs([birth, one, two], tmp_path / "out")
+    assert [Path(path).name for path in written] == ["pairs.parquet", "pairs.csv", "clones.svg"]
+    assert pq.read_table(written[0])["difference"].to_pylist() == [0.125, 0.5, None]
+
+
+def test_weights_that_were_retired_leave_a_pair_without_scores(store: Store) -> None:
+    event = cloned(store)
+    scored(Run(store, "smoke"), "children", {"s2-start": lambda n: n < 4})
+    scored(Run(store, "smoke-c0"), "copies", {"s2-start": lambda n: n < 4})
+    for run in ("smoke", "smoke-c0"):
+        store.delete(f"{run}/adapters/s2-g0001/adapter_model.safetensors")
+    birth, one = clone_pairs(event, (0, 1))
+    assert (birth.difference, one.note) == (0.0, "the weights s2-g0001 of the child were retired")
