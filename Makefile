@@ -5,7 +5,7 @@
 .PHONY: help setup run test test-all check docs gpu-check bench vllm up down stack logs link images
 VENV := .venv/bin
 SETUP := bash infra/setup/setup.sh
-BENCHMARKS := sandbox update rollout evolve population orchestration storage scoring
+BENCHMARKS := sandbox update rollout evolve population orchestration storage scoring pages
 NAME ?= $(BENCHMARKS)
 ARGS ?=
 # The environment is installed uncompiled: if Python may not write bytecode, every stage compiles torch again.
@@ -63,9 +63,6 @@ logs: ## show the logs of the stack's services; ARGS="--follow worker"
 link: ## print a one-time link to the stack's UI that needs no password
 	@bash infra/setup/compose.sh link
 
-images: ## build every image under containers/
-	@$(SETUP) image
-	@set -e; for file in containers/*/Dockerfile; do \
-		name=$$(basename $$(dirname $$file)); \
-		[ $$name = sandbox ] || docker build -f $$file -t populora-$$name:local .; \
-	done
+images: ## build every image under containers/; ARGS="try worker" builds only these
+	@$(SETUP)
+	@bash infra/setup/images.sh $(ARGS)

@@ -10,8 +10,6 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/lib.sh"
 # shellcheck source=infra/setup/docker.sh
 . "$here/docker.sh"
-# shellcheck source=infra/setup/image.sh
-. "$here/image.sh"
 
 SETTINGS=${POPULORA_COMPOSE_SETTINGS:-$ROOT/.cache/compose/env}
 PROJECT=${COMPOSE_PROJECT_NAME:-populora}
@@ -71,25 +69,12 @@ check_daemon() {
         fail 2 "with $socket, anyone with the UI's password is root on this machine: set DOCKER_SOCKET to a rootless daemon's, $way"
 }
 
-# ensure_image NAME FILES NETWORK: built when its sources or base changed.
-ensure_image() {
-    local name=$1 files=$2 network=$3 context=$4 want found
-    # shellcheck disable=SC2086
-    want=$(printf '%s %s\n' "$(image_id "$BASE")" "$(cd "$ROOT" && digest $(find $files -type f ! -name '*.pyc' | LC_ALL=C sort))" | sha256)
-    found=$(docker image inspect --format '{{index .Config.Labels "populora.content"}}' "populora-$name:local" 2>/dev/null) || true
-    [ "$found" != "$want" ] || return 0
-    say "Building the image populora-$name:local"
-    logged "image-$name" docker build --network "$network" --build-arg "BASE=$BASE" --label "populora.content=$want" \
-        -f "$ROOT/containers/$name/Dockerfile" -t "populora-$name:local" "$ROOT/$context" || fail 1 "could not build populora-$name:local"
-}
-
 ensure_images() {
-    ensure_base
-    ensure_sandbox_image
-    bash "$here/wheels.sh" "$BASE"
-    ensure_image worker "containers/worker containers/sandbox flows stages infra/runs infra/models infra/benchmarks pyproject.toml constraints.txt" none .
-    [ -n "${POSTGRES_IMAGE:-}" ] || ensure_image postgres containers/postgres host containers/postgres
-    [ -n "${S3_IMAGE:-}${S3_ENDPOINT:-}" ] || ensure_image s3 containers/s3 host containers/s3
+    local names="sandbox worker"
+    [ -n "${POSTGRES_IMAGE:-}" ] || names="$names postgres"
+    [ -n "${S3_IMAGE:-}${S3_ENDPOINT:-}" ] || names="$names s3"
+    # shellcheck disable=SC2086  # a list of names without spaces
+    bash "$here/images.sh" $names
 }
 
 # Sandboxes are started by workers, not by compose: those of a worker that had to be killed are removed by its process namespace.

@@ -8,7 +8,11 @@ SANDBOX_IMAGE="${POPULORA_SANDBOX_IMAGE:-populora-sandbox:local}"
 BASE_IMAGE="populora-base:local"
 mkdir -p "$CACHE"
 
-say() { printf '== %s\n' "$*"; }
+SAID=
+say() {
+    SAID=yes
+    printf '== %s\n' "$*"
+}
 
 # fail CODE LINE...: 1 the work failed, 2 invalid usage, 3 something is missing on this machine that we may not install.
 fail() {

@@ -37,3 +37,4 @@ for part in "${@:-all}"; do
     *) fail 2 "unknown part $part: use venv, docker or image" ;;
     esac
 done
+[ -z "$SAID" ] || say "Setup is done"

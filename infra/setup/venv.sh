@@ -108,7 +108,7 @@ ensure_venv() {
         logged venv "$python" -m venv --clear "$VENV" || fail 1 "could not create the virtual environment"
     fi
     install_torch "$build" || fail 1 "could not install torch"
-    say "Installing the Python packages into .venv (a minute or two)"
+    say "Installing the Python packages into .venv (minutes; log: .cache/setup/pip.log)"
     install_packages || fail 1 "could not install the Python packages" \
         "if a hash does not match and you trust the index: remove the platform's file from $LOCKS"
     stamp_set venv "$want"
