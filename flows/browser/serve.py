@@ -5,15 +5,16 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
-from importlib import import_module
 
 from flows.browser.app import make_app
+from flows.browser.library import Library
 from flows.browser.limits import Server, config
+from flows.browser.preload import preload
 from flows.config import ConfigError
 from flows.servers.gate import LOOPBACK, names_of
 
 LOAD_SECONDS = 5.0
-"""After which the plotting library is loaded: the first pages need none, and share their core with nothing."""
+"""After which the plotting library and the newest run are loaded: the first pages share their core with nothing."""
 
 
 def serve(store_url: str, host: str = LOOPBACK[0], port: int = 8750, names: Sequence[str] = ()) -> int:
@@ -23,22 +24,18 @@ def serve(store_url: str, host: str = LOOPBACK[0], port: int = 8750, names: Sequ
     """
     listening = listen(host, port)
     local = host in LOOPBACK
-    app = make_app(store_url, names_of(host, names))
+    library = Library(store_url)
+    app = make_app(library, names_of(host, names))
     name = f"[{host}]" if ":" in host else host
     print(f"browser    http://{name}:{listening.getsockname()[1]}/  (Ctrl-C to stop)", flush=True)
     if not local:
         print("populora: anyone who reaches this address can read all runs of the store", file=sys.stderr)
     gc.freeze()  # what is loaded now stays: a page's collections need not look at it
-    loading = threading.Timer(LOAD_SECONDS, _load_figures)
+    loading = threading.Timer(LOAD_SECONDS, preload, [library])
     loading.daemon = True
     loading.start()
     Server(config(app)).run(sockets=[listening])
     return 0
-
-
-def _load_figures() -> None:
-    """Import what draws the page of all figures (matplotlib, SciPy), so that it does not wait for it."""
-    import_module("flows.report.report_figures")
 
 
 def listen(host: str, port: int) -> socket.socket:

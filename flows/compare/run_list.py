@@ -20,8 +20,8 @@ from flows.run.run import Run
 from flows.stages import STAGE_NAMES
 from flows.storage import Damaged, NotStored, Store, StoreRefused
 from flows.store.file_store import RUN_ID
+from flows.store.many_reads import READERS, read_each
 
-READERS = 8  # threads: a bucket answers each read after milliseconds
 TRIES = 3  # benchmarks that are looked for, newest first
 BYTES_SECONDS = 60.0  # how long a count of stored bytes is used again: it needs a listing of the whole run
 GENERATION = "generation="
@@ -78,8 +78,7 @@ class RunList:
     def entries(self) -> list[RunEntry]:
         """Return every run of the store, by name."""
         names = [name for name in self._store.folders("") if RUN_ID.fullmatch(name)]
-        with ThreadPoolExecutor(READERS) as pool:
-            found = [entry for entry in pool.map(self._entry, names) if entry is not None]
+        found = [entry for entry in read_each(self._entry, names) if entry is not None]
         with self._lock:
             for gone in self._described.keys() - {entry.run_id for entry in found}:
                 del self._described[gone]
@@ -87,8 +86,7 @@ class RunList:
 
     def scores(self, entries: Sequence[RunEntry]) -> dict[str, MeanScore]:
         """Return the newest score of each run on its own suite, by run id; runs without one are absent."""
-        with ThreadPoolExecutor(READERS) as pool:
-            found = dict(zip((entry.run_id for entry in entries), pool.map(self._score, entries), strict=True))
+        found = dict(zip((entry.run_id for entry in entries), read_each(self._score, entries), strict=True))
         return {run_id: score for run_id, score in found.items() if score is not None}
 
     def sizes(self, entries: Sequence[RunEntry], patience: float | None = None) -> dict[str, int]:

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
@@ -11,6 +10,7 @@ from flows.run.manifest import Manifest, manifest_uri
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
 from flows.storage import Damaged, NotStored, decode_table
+from flows.store.many_reads import read_each
 from stages.analysis.summary import Values, lookup
 from stages.core import tables
 
@@ -18,7 +18,7 @@ SMALL = ("metrics", "ratings", "offspring")
 """Tables of a few rows per member."""
 STANDING = ("member_id", "role", "match_id", "expected", "mu", "sigma", "fitness")
 """Columns of the ratings that pages read of every generation. To decode a column takes as long in a small table as its rows."""
-FEW, READERS = 4, 8  # generations, and threads: a bucket answers each read after milliseconds
+FEW = 4  # generations that are looked for by their own listings
 
 
 class RunTables:
@@ -136,7 +136,7 @@ class RunTables:
             return None
 
     def _read(self, generations: Sequence[int]) -> None:
-        """Read generations: one or a few by their own listings, many by one listing of the run, several at a time."""
+        """Read generations: one or a few by their own listings, many by one listing of the run."""
         if len(generations) <= FEW:
             for generation in generations:
                 self._keep(generation, self.run.history.of_generation(generation, parts=True))
@@ -147,8 +147,7 @@ class RunTables:
             folder, _, name = uri.removeprefix(prefix).partition("/")
             if name.endswith(".json") and (number := int(folder.removeprefix("generation="))) in uris:
                 uris[number].append(f"{folder}/{name}")
-        with ThreadPoolExecutor(READERS) as pool:
-            list(pool.map(lambda generation: self._keep(generation, self._manifests(generation, uris[generation])), generations))
+        read_each(lambda generation: self._keep(generation, self._manifests(generation, uris[generation])), generations)
 
     def _manifests(self, generation: int, uris: Sequence[str]) -> list[Manifest]:
         """Return these manifests of a generation: its stages in order, then parts."""

@@ -1,0 +1,19 @@
+"""What a new browser reads before it is asked: what draws figures, and the newest runs, which are most likely opened first."""
+
+from contextlib import suppress
+from importlib import import_module
+
+from flows.browser.library import Library
+from flows.compare.run_list import RunList
+from flows.storage import Damaged, NotStored, StoreRefused, StoreUnavailable
+
+RUNS = 4  # each takes three reads of a kilobyte or so per generation, and its manifests
+
+
+def preload(library: Library) -> None:
+    """Load what the first pages would wait for. What cannot be read is left to the page that asks for it, which says why."""
+    import_module("flows.report.report_figures")  # matplotlib and SciPy
+    with suppress(StoreUnavailable, StoreRefused, NotStored, Damaged):
+        readable = [entry for entry in RunList(library.store).entries() if not entry.fault]
+        for entry in sorted(readable, key=lambda one: one.began or 0.0)[-RUNS:][::-1]:
+            library.watch(library.run(entry.run_id)).alarms()
