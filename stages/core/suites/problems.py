@@ -105,13 +105,17 @@ def checked(problems: Sequence[Problem]) -> list[Problem]:
 
 
 def chosen(problems: Sequence[Problem], limit: int, since: str = "", until: str = "") -> list[Problem]:
-    """Problems released in the window (ISO dates, both ends in; empty: open), then `limit` of them (0: all), evenly spread."""
+    """Problems released in the window (ISO dates, both ends in; empty: open), then `limit` of them (0: all), evenly spread.
+
+    Each form and group gets its share: in a suite whose forms take turns, every second problem would be of one form only.
+    """
     inside = [one for one in problems if (not since or one.released >= since) and (not until or one.released <= until)]
     if (since or until) and not inside:
         raise BadSuite(f"no problem was released from {since or 'the beginning'} until {until or 'today'}")
     if not limit or limit >= len(inside):
         return inside
-    return [inside[number * len(inside) // limit] for number in range(limit)]
+    by_group = sorted(range(len(inside)), key=lambda place: (inside[place].form, inside[place].group))
+    return [inside[place] for place in sorted(by_group[number * len(inside) // limit] for number in range(limit))]
 
 
 def field(row: dict[str, Any], *names: str) -> Any:

@@ -6,6 +6,7 @@ import json
 import pickle
 import tracemalloc
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -159,10 +160,18 @@ def test_packed_tests_unpack_to_so_much_and_no_more() -> None:
 
 def test_chosen_problems_are_spread_and_dated() -> None:
     problems = load("livecodebench", SAMPLES)
-    assert [one.problem_id for one in chosen(problems, 2)] == ["sample_a", "sample_c"]
+    assert [one.problem_id for one in chosen(problems, 2)] == ["sample_a", "sample_d"]
     assert [one.problem_id for one in chosen(problems, 0, "2024-02-01", "2024-12-31")] == ["sample_b", "sample_c"]
     with pytest.raises(BadSuite, match="no problem was released from 2026-01-01"):
         chosen(problems, 0, "2026-01-01")
+
+
+def test_a_limit_takes_its_share_of_each_form_and_keeps_the_order() -> None:
+    turns = [replace(one, problem_id=f"{number}/{one.form}") for number in range(8) for one in (INPUT, OUTPUT)]
+    assert [one.problem_id for one in chosen(turns, 4)] == ["0/abduction", "0/deduction", "4/abduction", "4/deduction"]
+    assert chosen(turns, 5) == [turns[place] for place in (0, 3, 6, 9, 12)]
+    subjects = [replace(STDIN, problem_id=str(number), group="hard" if number % 4 == 0 else "easy") for number in range(12)]
+    assert [one.group for one in chosen(subjects, 4)].count("hard") == 1
 
 
 def test_the_digest_is_that_of_the_problems_not_of_the_file(tmp_path: Path) -> None:
