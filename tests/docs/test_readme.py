@@ -58,10 +58,16 @@ def test_what_the_documented_commands_write_here_is_ignored_by_git() -> None:
     if not (PROJECT / ".git").exists():
         pytest.skip("not a git checkout")
     names = ["my-run.toml", "gpu-check.json", "smoke-report.html", "big-report.html", "figures/rating.svg", "merged/config.json"]
-    names += [f"{folder}/README.md" for folder in ("smoke-site", "smoke-tasks", "smoke-s0-g0004", "first-s12-start", "one-a0-g0001")]
+    names += [
+        f"{folder}/README.md" for folder in ("smoke-site", "smoke-tasks", "smoke-s0-g0004", "first-s12-start", "one-a0-g0001")
+    ]
     kept = ["README.md", "flows/figures/rating.svg", "infra/runs/my-run.toml", "docs/evidence/smoke-site/index.html"]
     listed = subprocess.run(
-        ["git", "check-ignore", "--no-index", "--stdin"], cwd=PROJECT, input="\n".join(names + kept), capture_output=True, text=True
+        ["git", "check-ignore", "--no-index", "--stdin"],
+        cwd=PROJECT,
+        input="\n".join(names + kept),
+        capture_output=True,
+        text=True,
     )
     assert listed.stdout.split() == names
 
