@@ -220,7 +220,7 @@ def test_sigterm_ends_a_run_within_its_grace_and_lets_go_of_the_lease(tmp_path: 
         time.sleep(0.2)
     process.terminate()
     assert process.wait(30) == 143
-    assert chaos.output.read_text().splitlines()[-1] == "populora: stopped by SIGTERM; the same command resumes from here"
+    assert "populora: stopped by SIGTERM; the same command resumes from here" in chaos.output.read_text().splitlines()
     assert not store.exists("r/.lease")
     assert Run(store, "r").manifest("evolve", 0) is None
     assert not [pid for pid in _processes() if f"{tmp_path}/spot".encode() in _command(pid)]
