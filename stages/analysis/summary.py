@@ -4,8 +4,8 @@
     students +0.13  rating teachers 25.1 students 24.9  best t1 28.0 s2 27.7  replaced t0 by t3 (mutation M2 of t1)
     propose 2.1 s solve 4.0 s update 5.2 s  total 13 s
 
-(on one line; docs/operations.md explains it). Ratings are the mean mu of a role; the best members are chosen by fitness and shown with
-their mu. Unknown values are left out.
+(on one line; docs/operations.md explains it). Ratings are the mean mu of a role; the best members are chosen by fitness and shown
+with their mu. Unknown values are left out.
 """
 
 import math

@@ -128,11 +128,14 @@ def test_a_stopped_run_says_how_it_is_resumed(number: signal.Signals, code: int,
     command = [sys.executable, "-m", "flows.cli", "run", "-c", "chaos", "--store", str(tmp_path), "--set", "sandbox.kind=local"]
     quiet = {name: value for name, value in os.environ.items() if name != "PREFECT_LOGGING_LEVEL"}  # as a user has it
     process = subprocess.Popen(command, cwd=PROJECT, env=quiet, stderr=subprocess.PIPE, text=True, preexec_fn=listen)
-    while not (tmp_path / "chaos" / "start" / "start.json").exists():  # inside Prefect's flow, which handles SIGTERM itself
-        assert process.poll() is None
-        time.sleep(0.1)
-    process.send_signal(number)
-    _, said = process.communicate(timeout=60)
+    try:
+        while not (tmp_path / "chaos" / "run.json").exists():  # inside Prefect's flow, which handles SIGTERM itself
+            assert process.poll() is None
+            time.sleep(0.1)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == code
     assert said.splitlines()[-1] == f"populora: {how}; the same command resumes from here"
 
