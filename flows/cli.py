@@ -1,4 +1,7 @@
-"""The command `populora`. Exit codes: 0 success, 1 failure, 2 invalid usage or input, 3 unreachable service."""
+"""The command `populora`.
+
+Exit codes: 0 success, 1 failure, 2 invalid usage or input, 3 unreachable service, 130 stopped by Ctrl-C, 143 stopped by SIGTERM.
+"""
 
 import argparse
 import atexit
@@ -44,13 +47,15 @@ from flows.near_names import hint
 from flows.store.file_store import Damaged, NotStored, StoreRefused
 from stages.core.unavailable import Unavailable
 
-USAGE, UNREACHABLE = 2, 3
+USAGE, UNREACHABLE, INTERRUPTED = 2, 3, 130
 COMMANDS = (
     *(init, explain, run, serve, worker, notify, fork, gc, benchmark, try_prompts),
     *(status, watch, inspect, compare, cost, report, track, browse, fsck),
     *(judge, attack, export, publish, pretrain, bench, simulate, experiment, clones, doctor, gpu_check),
 )
 """The commands in the order of `populora --help`."""
+RESUMING = ("run", "experiment")
+"""Commands that resume what an earlier call has left."""
 
 UNTRACKED = {"DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
 """Settings that keep Prefect from sending usage data. It reads the first one when it is imported."""
@@ -112,7 +117,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return 0  # the reader has seen enough
     except KeyboardInterrupt:
-        return _fail("interrupted; the same command resumes from here", 130)
+        return _stopped("interrupted", parsed.command, INTERRUPTED)
+    except orphan_guard.Terminated:
+        return _stopped("stopped by SIGTERM", parsed.command, orphan_guard.TERMINATED)
     except Exception as error:
         code = getattr(error, "exit_code", None)
         if code is None:
@@ -123,6 +130,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _fail(error: object, code: int) -> int:
     print(f"populora: {str(error).splitlines()[0] if str(error) else type(error).__name__}", file=sys.stderr)
     return code
+
+
+def _stopped(how: str, command: str | None, code: int) -> int:
+    return _fail(f"{how}; the same command resumes from here" if command in RESUMING else how, code)
 
 
 def _parser() -> argparse.ArgumentParser:

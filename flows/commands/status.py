@@ -1,4 +1,4 @@
-"""`populora status`: where a run stands. `populora` alone: where one stands with this machine and its newest run."""
+"""`populora status`: where a run stands. `populora` alone: this machine, and where the run with the latest activity stands."""
 
 from argparse import Namespace
 from functools import partial

@@ -241,7 +241,8 @@ def _notes(runs: Sequence[Side]) -> list[str]:
     said = [f"{run.run_id}: {fault}" for run in runs for fault in run.faults]
     for run in runs:
         if run.state != RunState.FINISHED:
-            said.append(f"{run.run_id} is {run.state}: {run.done} of {run.planned} generations are done; next: {run.upcoming}.")
+            state = f"{'has' if run.state == RunState.SILENT else 'is'} {run.state}"
+            said.append(f"{run.run_id} {state}: {run.done} of {run.planned} generations are done; next: {run.upcoming}.")
     said += [run.start_hint for run in runs if run.start_hint]
     if len({run.base_model for run in runs} - {""}) > 1:
         said.append("The runs have different base models.")

@@ -15,7 +15,8 @@ from pathlib import Path
 from types import FrameType
 
 PERIOD_SECONDS = 0.5
-
+TERMINATED = 128 + signal.SIGTERM
+"""Exit code of a process that SIGTERM stopped, as a shell reports it."""
 
 _guarded: set[int] = set()
 
@@ -30,11 +31,21 @@ def start() -> None:
     subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True)
 
 
+class Terminated(SystemExit):
+    """SIGTERM was received. It ends a process that does not catch it with TERMINATED."""
+
+    def __init__(self) -> None:
+        super().__init__(TERMINATED)
+
+
 def exit_on_sigterm() -> None:
-    """Turn SIGTERM into SystemExit(143), so that a preempted machine releases its leases and sandboxes first."""
+    """Turn SIGTERM into Terminated, so that a preempted machine releases its leases and sandboxes first.
+
+    Inside a flow, Prefect handles SIGTERM: it reports the run as crashed and then calls this handler.
+    """
 
     def leave(_number: int, _frame: FrameType | None) -> None:
-        sys.exit(143)
+        raise Terminated
 
     signal.signal(signal.SIGTERM, leave)
 

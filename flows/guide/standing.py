@@ -1,13 +1,14 @@
-"""Where one stands with a store: its newest run, the run's state, and the next sensible command."""
+"""Where one stands with a store: the run with the latest activity, its state, and the next sensible command."""
 
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 
-from flows.monitoring.run_state import RunState, StateReader
-from flows.monitoring.status import done, following, holder, upcoming
-from flows.run.history import History
+from flows.monitoring.run_state import SILENT_TEXT, RunState, StateReader
+from flows.monitoring.status import active, done, following, holder, upcoming
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
 from flows.storage import Damaged, NotStored, Store, StoreRefused, StoreUnavailable, open_store
@@ -15,6 +16,7 @@ from flows.store.file_store import RUN_ID
 
 FIRST, CHECK = ("run",), ("doctor", "--store")
 PATIENCE_SECONDS = 5.0
+READERS = 8  # threads: a bucket answers each read after milliseconds
 
 
 @dataclass(frozen=True)
@@ -27,12 +29,19 @@ class Standing:
 
 @dataclass(frozen=True)
 class _Found:
-    """A run of the store: when it began, and whether a process works on it."""
+    """A run of the store: when it was last active (0.0: not recorded), and whether a process works on it."""
 
     run: Run
     planned: int
-    began: float
+    active: float
     at_work: bool
+
+
+@dataclass(frozen=True)
+class _Unreadable:
+    """A run whose run.json or newest manifest cannot be read."""
+
+    run_id: str
 
 
 def standing(store_url: str, report_of: Callable[[str], Path], seconds: float = PATIENCE_SECONDS) -> Standing:
@@ -56,28 +65,37 @@ def _standing(store_url: str, report_of: Callable[[str], Path]) -> Standing:
         line = f"store      {store_url}: {many}" + (f", and unreadable ones: {', '.join(unreadable)}" if unreadable else "")
         if not found:
             return Standing((line,), FIRST)
-        newest = max(found, key=lambda one: (one.at_work, one.began, one.run.run_id))
-        state, command = _state(newest, states, report_of(newest.run.run_id))
-        return Standing((line, f"newest     {newest.run.run_id}: {state}"), command)
+        latest = max(found, key=lambda one: (one.at_work, one.active, one.run.run_id))
+        state, command = _state(latest, states, report_of(latest.run.run_id))
+        since = "" if latest.at_work or not latest.active else f"; last active {_date(latest.active)}"
+        return Standing((line, f"latest     {latest.run.run_id}: {state}{since}"), command)
     except (StoreRefused, StoreUnavailable, NotStored, Damaged) as error:
         return Standing((f"store      {store_url}: {str(error).splitlines()[0]}",), (*CHECK, store_url))
 
 
 def _runs(store: Store, states: StateReader) -> tuple[list[_Found], list[str]]:
-    """Return the runs of the store, and the names of those whose run.json cannot be read."""
-    found, unreadable = [], []
-    for name in store.folders(""):
-        if not RUN_ID.fullmatch(name):
-            continue
-        try:
-            description = History(store, name).description()
-            if description is not None:
-                planned, began = int(description["config"]["generations"]), float(description["clock"].get("started", 0.0))
-                at_work = states.standing(name, complete=False).state is RunState.RUNNING
-                found.append(_Found(Run(store, name), planned, began, at_work))
-        except (Damaged, StoreRefused, KeyError, ValueError):
-            unreadable.append(name)
-    return found, unreadable
+    """Return the runs of the store, and the names of those that cannot be read."""
+    names = [name for name in store.folders("") if RUN_ID.fullmatch(name)]
+    with ThreadPoolExecutor(READERS) as pool:
+        runs = list(pool.map(lambda name: _run(Run(store, name), states), names))
+    return [run for run in runs if isinstance(run, _Found)], [run.run_id for run in runs if isinstance(run, _Unreadable)]
+
+
+def _run(run: Run, states: StateReader) -> _Found | _Unreadable | None:
+    """Return a run as found; None for a folder without run.json."""
+    try:
+        description = run.history.description()
+        if description is None:
+            return None
+        planned = int(description["config"]["generations"])
+        at_work = states.standing(run.run_id, complete=False).state is RunState.RUNNING
+        return _Found(run, planned, active(run, description), at_work)
+    except (Damaged, StoreRefused, KeyError, ValueError):
+        return _Unreadable(run.run_id)
+
+
+def _date(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
 def _state(found: _Found, states: StateReader, report: Path) -> tuple[str, tuple[str, ...]]:
@@ -87,6 +105,8 @@ def _state(found: _Found, states: StateReader, report: Path) -> tuple[str, tuple
     known = states.standing(run.run_id, complete=not stage)
     if known.state is RunState.RUNNING:
         return f"running, {known.who}; {so_far}; next: {following(run, planned)}", ("status", run.run_id)
+    if known.state is RunState.SILENT:
+        return f"{SILENT_TEXT}; {holder(run)}; {so_far}; next: {following(run, planned)}", ("watch", run.run_id)
     if known.state is RunState.FINISHED:
         after = ("browse",) if report.is_file() else ("report", run.run_id)
         return f"done, {planned} generations" + (f"; its report is {report}" if report.is_file() else ""), after

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from flows.monitoring.amounts import amounts
+from flows.monitoring.run_state import SILENT_SECONDS
 from flows.monitoring.run_tables import RunTables
 from flows.monitoring.time_left import RECENT, TimeLeft, elapsed, time_left, usual_seconds
 from flows.monitoring.working import Step, planned_by, steps_of
-from flows.run.lease import DOING, current, holding
+from flows.run.lease import DOING, current, holding, silence
 from flows.run.manifest import Json, Manifest, Ref, folder_of
 from flows.run.run import Run
 from flows.run.table_reader import WIDE, parquet_file
@@ -23,7 +24,6 @@ from flows.run.verified import Reader, open_verified
 from flows.stages import STAGE_NAMES
 from flows.storage import Damaged, NotStored
 
-SILENT_SECONDS = 30.0  # a heartbeat comes every two seconds
 NEWEST = 8  # tasks and attempts shown
 TASK_COLUMNS = ("task_id", "teacher_id", "kind", "status", "program")
 GRADE_COLUMNS = ("rollout_id", "student_id", "kind", "status")
@@ -199,7 +199,8 @@ class Follower:
         now, seen = self._clock(), (lease.get("token"), lease.get("beat"))
         if seen != self._seen:
             self._seen, self._changed = seen, now
-        return "silent" if now - self._changed > SILENT_SECONDS else "running"
+        silent = silence(lease)
+        return "silent" if (now - self._changed if silent is None else silent) > SILENT_SECONDS else "running"
 
     def _computed(self, before: "_Derived | None") -> "_Derived":
         tables, newest = self._tables.look(), self._generation

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from flows.monitoring.live import LiveState, Tail
 from flows.monitoring.meter import duration
+from flows.monitoring.run_state import SILENT_TEXT
 from flows.monitoring.working import Step
 from stages.core.highlight import visible
 
@@ -24,7 +25,7 @@ def headline(state: LiveState) -> str:
     if state.condition == "crashed":
         return f"crashed: its process was killed; Retry in Prefect or populora run --resume continues at {place}; {done}"
     if state.condition == "silent":
-        return f"no heartbeat: its process may have died or lost the store; at {place}; {done}"
+        return f"{SILENT_TEXT}; at {place}; {done}"
     return f"running {place}; {done}"
 
 

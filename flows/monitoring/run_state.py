@@ -1,7 +1,8 @@
-"""Whether a run is running, finished, stopped or crashed: from its lease, and from what it has committed.
+"""Whether a run is running, without heartbeat, finished, stopped or crashed: from its lease, and from what it has committed.
 
-A lease whose process has ended on this host was left by a crash (a clean stop removes it). A lease of another host is watched by
-this process's own clock: it counts as left once its heartbeat has not changed for STALE_SECONDS.
+A lease whose process has ended on this host was left by a crash (a clean stop removes it). A process of this host that has not
+ended but writes no heartbeat may be suspended. A lease of another host is watched by this process's own clock: it has no
+heartbeat after SILENT_SECONDS without a change, and counts as left after STALE_SECONDS.
 """
 
 import threading
@@ -10,18 +11,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from flows.run.lease import STALE_SECONDS, holding
+from flows.run.lease import STALE_SECONDS, Holding, holding
 from flows.storage import Store
+
+SILENT_SECONDS = 30.0  # a heartbeat comes every two seconds
 
 
 class RunState(StrEnum):
     """What a run is doing."""
 
     RUNNING = "running"
+    SILENT = "no heartbeat"
     FINISHED = "finished"
     STOPPED = "stopped"
     CRASHED = "crashed"
     UNREADABLE = "unreadable"  # its run.json is damaged, or of a newer version
+
+
+SILENT_TEXT = f"{RunState.SILENT}: its process may be suspended or dead, or may have lost the store"
 
 
 @dataclass(frozen=True)
@@ -43,17 +50,22 @@ class StateReader:
     def standing(self, run_id: str, complete: bool) -> Standing:
         """Return the state of a run; `complete`: whether it has committed its last planned stage."""
         found = holding(self._store, run_id)
-        if found is not None and not found.ended and not self._stale(run_id, found.beat):
-            return Standing(RunState.RUNNING, found.who)
+        if found is not None and not found.ended:
+            silent = self._silent(run_id, found)
+            if found.silent is not None or silent <= self._stale_seconds:
+                return Standing(RunState.SILENT if silent > SILENT_SECONDS else RunState.RUNNING, found.who)
         if complete:
             return Standing(RunState.FINISHED, "")
         return Standing(RunState.STOPPED, "") if found is None else Standing(RunState.CRASHED, found.who)
 
-    def _stale(self, run_id: str, beat: str) -> bool:
+    def _silent(self, run_id: str, found: Holding) -> float:
+        """Return the seconds since the last heartbeat: as written on this machine, else since this reader saw it change."""
+        if found.silent is not None:
+            return found.silent
         now = self._clock()
         with self._lock:
             seen, since = self._beats.get(run_id, ("", now))
-            if seen != beat:
+            if seen != found.beat:
                 since = now
-            self._beats[run_id] = (beat, since)
-        return now - since > self._stale_seconds
+            self._beats[run_id] = (found.beat, since)
+        return now - since

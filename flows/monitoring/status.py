@@ -1,14 +1,19 @@
 """State of a run, as text for `populora status`."""
 
+from collections import Counter
+
+from flows.monitoring.alarms import Alarm
 from flows.monitoring.cost import generation_costs, own_stages
 from flows.monitoring.cost_text import cost_line
 from flows.monitoring.live import Follower
 from flows.monitoring.live_text import headline, step_text
+from flows.monitoring.meter import duration
+from flows.monitoring.run_state import SILENT_SECONDS
 from flows.monitoring.run_tables import RunTables, clock, health
 from flows.monitoring.spending import total
 from flows.run.leaking import warning
 from flows.run.lease import holding
-from flows.run.manifest import Manifest
+from flows.run.manifest import Json, Manifest
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
 from flows.storage import Damaged, NotStored
@@ -16,12 +21,12 @@ from stages.analysis.summary import generation_line
 
 
 def status(run: Run) -> str:
-    """Return what is done, what is next, who holds the lease, the head, bytes stored, the newest numbers and their alarms."""
+    """Return what is done, what is next, who holds the lease, the head, bytes stored, the newest numbers, and alarms."""
     description = run.history.description()
     if description is None:
         raise NotStored(f"no run {run.run_id} in {run.store.url}")
     planned = int(description["config"].get("generations", 0))
-    numbers, alarms = _numbers(run)
+    (numbers, newest), alarms = _numbers(run), health(run)
     lines = [
         f"run        {run.run_id} in {run.store.url}",
         *(f"WARNING    {text}" for text in [warning(description)] if text),
@@ -33,7 +38,8 @@ def status(run: Run) -> str:
         f"stored     {stored(run)}",
         f"cost       {cost_line(total(own_stages(generation_costs(RunTables(run).look())).values()))}",
         f"numbers    {numbers}",
-        *(f"alarm      {alarm}" for alarm in alarms),
+        *(f"alarm      {alarm}" for alarm in alarms if alarm.generation == newest),
+        *(f"alarms     {text}" for text in [_earlier(run, alarms, newest)] if text),
     ]
     return "\n".join(lines)
 
@@ -41,6 +47,8 @@ def status(run: Run) -> str:
 def _now(run: Run) -> str:
     """Return what a process computes at the moment, as the live page says it; empty if none works on the run."""
     state = Follower(run, RunTables(run)).look()
+    if state.condition == "silent":
+        return headline(state)
     return "; ".join([headline(state), *map(step_text, state.steps)]) if state.condition == "running" else ""
 
 
@@ -50,6 +58,14 @@ def _newest(run: Run) -> tuple[int | None, list[Manifest]]:
         if done := run.history.of_generation(generation):
             return generation, done
     return None, run.history.of_generation(None)
+
+
+def active(run: Run, description: Json) -> float:
+    """Return when the run began or its newest stage ended, by the clock of its machine; 0.0 if neither is recorded."""
+    clocks = [description.get("clock", {}), *(one.clock for one in _newest(run)[1])]
+    return max(
+        (float(clock["started"]) + float(clock.get("seconds", 0.0)) for clock in clocks if "started" in clock), default=0.0
+    )
 
 
 def done(run: Run, planned: int) -> str:
@@ -98,6 +114,8 @@ def holder(run: Run) -> str:
         return "not held"
     if found.ended:
         return f"left by {found.who}, which was killed"
+    if found.silent is not None and found.silent > SILENT_SECONDS:
+        return f"held by {found.who}, last heartbeat {duration(found.silent)} ago"
     return f"held by {found.who}, beat {found.beat.rpartition(' ')[2]}"
 
 
@@ -128,8 +146,16 @@ def size_text(size: float) -> str:
     return f"{size:.1f} TB"
 
 
-def _numbers(run: Run) -> tuple[str, list[str]]:
-    """Return the line of the newest rated generation, and its alarms."""
+def _earlier(run: Run, alarms: list[Alarm], newest: int | None) -> str:
+    """Return how many alarms of each kind were raised before the newest rated generation, and where to read them."""
+    kinds = Counter(alarm.name for alarm in alarms if newest is not None and alarm.generation < newest)
+    counted = ", ".join(f"{name} {count}" for name, count in kinds.most_common())
+    where = f"populora report {run.run_id} and the run's page in populora browse list them"
+    return f"{kinds.total()} in earlier generations ({counted}): {where}" if kinds else ""
+
+
+def _numbers(run: Run) -> tuple[str, int | None]:
+    """Return the line of the newest rated generation, and its number."""
     for generation in reversed(run.history.generations()):
         if run.manifest("rate", generation) is None:
             continue
@@ -138,8 +164,7 @@ def _numbers(run: Run) -> tuple[str, list[str]]:
             seconds = clock(run).get(generation, {})
             evolved = run.manifest("evolve", generation) is not None
             offspring = run.read_table(generation, "offspring") if evolved else None
-            line = generation_line(metrics, ratings, offspring, seconds, generation)
-            return line, [str(alarm) for alarm in health(run) if alarm.generation == generation]
+            return generation_line(metrics, ratings, offspring, seconds, generation), generation
         except (NotStored, Damaged) as error:
-            return str(error), []
-    return "none yet", []
+            return str(error), generation
+    return "none yet", None

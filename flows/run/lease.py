@@ -34,6 +34,8 @@ PATIENCE_SECONDS = 10.0
 Json = dict[str, Any]
 DOING = "doing"
 """What the holder computes, in its lease: see flows.monitoring.working."""
+BEATEN = "beaten"
+"""When the heartbeat was written, by the monotonic clock that the processes of one boot share."""
 
 
 class LeaseHeld(Exception):
@@ -68,11 +70,15 @@ def check_epoch(store: Store, run_id: str, epoch: int) -> None:
 
 @dataclass(frozen=True)
 class Holding:
-    """A lease as found: its process as text, whether that has certainly ended, and a mark that changes with each heartbeat."""
+    """A lease as found: its process as text, whether that has certainly ended, and a mark that changes with each heartbeat.
+
+    `silent` is how many seconds ago the last heartbeat was written; None if that was not on this machine since it booted.
+    """
 
     who: str
     ended: bool
     beat: str
+    silent: float | None
 
 
 def holding(store: Store, run_id: str) -> Holding | None:
@@ -80,7 +86,17 @@ def holding(store: Store, run_id: str) -> Holding | None:
     holder = _read(store, _lease_uri(run_id))
     if holder is None:
         return None
-    return Holding(_who(holder), _dead_here(holder, _identity()), f"{holder.get('token')} {holder.get('beat')}")
+    mark = f"{holder.get('token')} {holder.get('beat')}"
+    return Holding(_who(holder), _dead_here(holder, _identity()), mark, silence(holder))
+
+
+def silence(holder: Json) -> float | None:
+    """Return how many seconds ago a lease's heartbeat was written; None if that was not on this machine since it booted."""
+    here, beaten = _identity(), holder.get(BEATEN)
+    if any(holder.get(key) != here[key] for key in ("host", "boot", "clock")) or not isinstance(beaten, float):
+        return None
+    seconds = time.monotonic() - beaten
+    return seconds if seconds >= 0 else None  # else, on a system that names no boots, this one is later than the lease
 
 
 def current(store: Store, run_id: str) -> Json | None:
@@ -145,7 +161,7 @@ def _acquire(store: Store, run_id: str, identity: Json, beat_seconds: float, sta
             still = _read(store, _lease_uri(run_id))
             unchanged = (still or {}).get("token") == (holder or {}).get("token")
             if unchanged and store.create(_epoch_uri(run_id, epoch), _bytes(identity | {"epoch": epoch})):
-                store.replace(_lease_uri(run_id), _bytes(identity | {"beat": 0}))
+                store.replace(_lease_uri(run_id), _bytes(identity | {"beat": 0, BEATEN: time.monotonic()}))
                 return epoch
 
 
@@ -179,7 +195,8 @@ def _renew(store: Store, run_id: str, identity: Json, doing: Callable[[], Json],
             return "its lease was removed"
         if holder.get("token", identity["token"]) != identity["token"]:  # a garbled one is overwritten
             return f"its lease was taken over by {_who(holder)}"
-        store.replace(_lease_uri(run_id), _bytes(identity | {"beat": beat} | ({DOING: computed} if computed else {})))
+        now = {"beat": beat, BEATEN: time.monotonic()}
+        store.replace(_lease_uri(run_id), _bytes(identity | now | ({DOING: computed} if computed else {})))
     return ""
 
 

@@ -53,12 +53,30 @@ with_timeout() {
     if have timeout; then timeout "$seconds" "$@"; else "$@"; fi
 }
 
-# logged NAME COMMAND...: output goes to a log; only a failure shows its end. Descriptor 9 is the set-up's lock: a daemon that
-# a package starts must not hold it for good.
+# progress LOG: every PROGRESS_SECONDS, how long a command has been running, and the newest line of its log. In the background, where
+# Ctrl-C does not reach it: it also ends with the script.
+PROGRESS_SECONDS=20
+progress() {
+    local began=$SECONDS next=$PROGRESS_SECONDS
+    while sleep 1 >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do
+        [ $((SECONDS - began)) -ge "$next" ] || continue
+        next=$((SECONDS - began + PROGRESS_SECONDS))
+        printf '   %s s: %s\n' "$((SECONDS - began))" "$(tail -n 1 "$1" | cut -c 1-100)"
+    done
+}
+
+# logged NAME COMMAND...: output goes to a log; only its progress and the end of a failure are shown. Descriptor 9 is the set-up's
+# lock: a daemon that a package starts must not hold it for good.
 logged() {
-    local log="$CACHE/$1.log"
+    local log="$CACHE/$1.log" code=0 watcher
     shift
-    if ! "$@" >"$log" 2>&1 </dev/null 9>&-; then
+    : >"$log"
+    progress "$log" 9>&- &
+    watcher=$!
+    "$@" >"$log" 2>&1 </dev/null 9>&- || code=$?
+    kill "$watcher" 2>/dev/null || true
+    wait "$watcher" 2>/dev/null || true
+    if [ "$code" -ne 0 ]; then
         tail -n 30 "$log" >&2
         printf 'setup: command failed: %s\nsetup: full log: %s\n' "$*" "$log" >&2
         return 1

@@ -1,10 +1,11 @@
 """Summary: one line per generation, for people at a terminal.
 
     g0003  valid 71 %  solved 42 % (deduction 51, abduction 44, induction 30)  reward teachers +0.21
-    students +0.13  rating teachers 25.1 students 24.9  best t1 28.0 s2 27.7  propose 2.1 s solve 4.0 s update 5.2 s  total 13 s
+    students +0.13  rating teachers 25.1 students 24.9  best t1 28.0 s2 27.7  replaced t0 by t3 (mutation M2 of t1)
+    propose 2.1 s solve 4.0 s update 5.2 s  total 13 s
 
-(on one line). Ratings are the mean mu of a role; the best members are chosen by fitness and shown with their mu. Unknown values
-are left out.
+(on one line; docs/operations.md explains it). Ratings are the mean mu of a role; the best members are chosen by fitness and shown
+with their mu. Unknown values are left out.
 """
 
 import math
@@ -90,11 +91,13 @@ def _ratings(ratings: pa.Table) -> list[str]:
 
 
 def _births(offspring: pa.Table | None) -> str:
-    born = [
-        f"{row['member_id']} = {for_others(row['operator'])}({'+'.join(row['parents'])}) for {row['replaces']}"
+    """Format who was replaced, by whom, and how the new member was made."""
+    made = [
+        f"{row['replaces']} by {row['member_id']} "
+        f"({row['operator_kind']} {for_others(row['operator'])} of {' and '.join(row['parents'])})"
         for row in (offspring.to_pylist() if offspring is not None else [])
     ]
-    return f"born {', '.join(born)}" if born else ""
+    return f"replaced {', '.join(made)}" if made else ""
 
 
 def _seconds(seconds: Mapping[str, float]) -> list[str]:

@@ -4,6 +4,8 @@ import re
 import shlex
 import subprocess
 
+import pytest
+
 from flows.cli import _parser
 from flows.commands.studies.bench import BENCHES
 from flows.config import PROJECT, RUNS
@@ -50,6 +52,24 @@ def test_make_bench_runs_every_measurement() -> None:
     done = subprocess.run(["make", "--dry-run", "bench"], cwd=PROJECT, capture_output=True, text=True, check=True)
     loop = re.search(r"for name in ([a-z ]+);", done.stdout)
     assert loop is not None and sorted(loop[1].split()) == sorted(BENCHES)
+
+
+def test_what_the_documented_commands_write_here_is_ignored_by_git() -> None:
+    if not (PROJECT / ".git").exists():
+        pytest.skip("not a git checkout")
+    names = ["my-run.toml", "gpu-check.json", "smoke-report.html", "big-report.html", "figures/rating.svg", "merged/config.json"]
+    names += [
+        f"{folder}/README.md" for folder in ("smoke-site", "smoke-tasks", "smoke-s0-g0004", "first-s12-start", "one-a0-g0001")
+    ]
+    kept = ["README.md", "flows/figures/rating.svg", "infra/runs/my-run.toml", "docs/evidence/smoke-site/index.html"]
+    listed = subprocess.run(
+        ["git", "check-ignore", "--no-index", "--stdin"],
+        cwd=PROJECT,
+        input="\n".join(names + kept),
+        capture_output=True,
+        text=True,
+    )
+    assert listed.stdout.split() == names
 
 
 def test_the_make_targets_exist() -> None:

@@ -2,8 +2,10 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,11 @@ def populora(*arguments: str, **environment: str) -> subprocess.CompletedProcess
     return subprocess.run(
         [sys.executable, "-m", "flows.cli", *arguments], cwd=PROJECT, capture_output=True, text=True, env=os.environ | environment
     )
+
+
+def listen() -> None:
+    """Take SIGINT as a process of a terminal does: whoever runs the tests in the background has it ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +104,7 @@ def test_on_a_machine_that_is_set_up_the_next_command_is_about_the_newest_run(tm
     assert (done.returncode, done.stdout.splitlines()[2:]) == (
         0,
         [
-            "newest     smoke: stopped inside generation 1; 1 of 2 generations; last finished: solve of generation 1",
+            "latest     smoke: stopped inside generation 1; 1 of 2 generations; last finished: solve of generation 1",
             "next       populora run --resume smoke",
         ],
     )
@@ -111,6 +118,36 @@ def test_prefect_sends_no_usage_data_unless_the_user_says_otherwise() -> None:
     for environment, said in ((clean, "1 false"), (clean | {"DO_NOT_TRACK": "0"}, "0 false")):
         done = subprocess.run([sys.executable, "-c", script], cwd=PROJECT, capture_output=True, text=True, env=environment)
         assert done.stdout.strip() == said
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    ("number", "code", "how"), [(signal.SIGTERM, 143, "stopped by SIGTERM"), (signal.SIGINT, 130, "interrupted")]
+)
+def test_a_stopped_run_says_how_it_is_resumed(number: signal.Signals, code: int, how: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "flows.cli", "run", "-c", "chaos", "--store", str(tmp_path), "--set", "sandbox.kind=local"]
+    quiet = {name: value for name, value in os.environ.items() if name != "PREFECT_LOGGING_LEVEL"}  # as a user has it
+    process = subprocess.Popen(command, cwd=PROJECT, env=quiet, stderr=subprocess.PIPE, text=True, preexec_fn=listen)
+    try:
+        while not (tmp_path / "chaos" / "run.json").exists():  # inside Prefect's flow, which handles SIGTERM itself
+            assert process.poll() is None
+            time.sleep(0.1)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == code
+    assert said.splitlines()[-1] == f"populora: {how}; the same command resumes from here"
+
+
+def test_a_command_that_resumes_nothing_does_not_say_so(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "flows.cli", "watch", "one", "--store", str(tmp_path)]
+    with made(tmp_path, "one", 2, until="solve"):
+        process = subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert process.stdout is not None and process.stdout.readline().startswith("one: running grade of generation 1")
+        process.terminate()
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (143, "populora: stopped by SIGTERM\n")
 
 
 def test_help_lists_every_command() -> None:

@@ -65,7 +65,7 @@ class Chaos:
         (folder / "hook" / "sitecustomize.py").write_text(HOOK)
         self.log = folder / "log"
         self.log.touch()
-        self._output = folder / "output"
+        self.output = folder / "output"
         self._environment = os.environ | {"PYTHONPATH": str(folder / "hook"), "CHAOS_LOG": str(self.log)}
         self._store_of = store_of
         self._rng = random.Random(seed)
@@ -80,9 +80,9 @@ class Chaos:
     def start(self, name: str, *options: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "flows.cli", "run", "-c", "chaos", "--run-id", "r", "--store", self._store_of(name)]
         command += options
-        with self._output.open("ab") as output:
+        with self.output.open("ab") as output:
             return subprocess.Popen(
-                command, cwd=self._output.parent, env=self._environment, stdout=output, stderr=output, start_new_session=True
+                command, cwd=self.output.parent, env=self._environment, stdout=output, stderr=output, start_new_session=True
             )
 
     def until_done(self, name: str, kills: int, seconds: float) -> Store:
@@ -93,14 +93,14 @@ class Chaos:
             try:
                 code = process.wait(LIMIT if enough else self._rng.uniform(0.0, seconds / 2))
             except subprocess.TimeoutExpired:
-                assert not enough, f"a run hangs: {self._output.read_text()[-3000:]}"
+                assert not enough, f"a run hangs: {self.output.read_text()[-3000:]}"
                 self._strike(process)
                 continue
             if code == 0:
                 return open_store(self._store_of(name))
-            assert code in (-signal.SIGKILL, 1, 3), f"exit code {code}: {self._output.read_text()[-3000:]}"
+            assert code in (-signal.SIGKILL, 1, 3), f"exit code {code}: {self.output.read_text()[-3000:]}"
             process = self.start(name)
-        raise AssertionError(f"never done: {self._output.read_text()[-3000:]}")
+        raise AssertionError(f"never done: {self.output.read_text()[-3000:]}")
 
     def _strike(self, process: subprocess.Popen[bytes]) -> None:
         """Kills the one that was killed least of those that live: a container lives for a part of the run only."""
@@ -220,6 +220,7 @@ def test_sigterm_ends_a_run_within_its_grace_and_lets_go_of_the_lease(tmp_path: 
         time.sleep(0.2)
     process.terminate()
     assert process.wait(30) == 143
+    assert "populora: stopped by SIGTERM; the same command resumes from here" in chaos.output.read_text().splitlines()
     assert not store.exists("r/.lease")
     assert Run(store, "r").manifest("evolve", 0) is None
     assert not [pid for pid in _processes() if f"{tmp_path}/spot".encode() in _command(pid)]

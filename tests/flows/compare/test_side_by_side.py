@@ -1,6 +1,7 @@
 """Runs side by side: paired scores against arithmetic, costs, lines of descent, unfinished and unlike runs."""
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from flows.monitoring.run_state import RunState
 from flows.monitoring.run_tables import RunTables
 from flows.monitoring.start_score import unscored_start
 from flows.run.fork import fork
-from flows.run.lease import hold
+from flows.run.lease import BEATEN, hold
 from flows.run.run import Run
 from flows.storage import NotStored
 from flows.store.file_store import FileStore
@@ -171,6 +172,17 @@ def test_a_run_without_scores_of_its_start_names_the_command_that_makes_them(tmp
     written = first.write_table_at(f"{folder}/answers.parquet", first.read_table(own, "answers"), tables.ANSWERS)
     first.commit_benchmark("probe-dev/asked/start-n0-k0", [], [written], {}, {}, {})
     assert unscored_start(RunTables(first).look()) == ""
+
+
+def test_a_run_without_heartbeat_is_noted(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    with made(tmp_path, "one", 2, until="solve"):
+        lease = json.loads(store.read("one/.lease"))
+    store.replace("one/.lease", json.dumps(lease | {BEATEN: time.monotonic() - 300.0}).encode())
+    with made(tmp_path, "two", 1):
+        pass
+    noted = "one has no heartbeat: 1 of 2 generations are done; next: grade of generation 1."
+    assert noted in compared(store, "one", "two").notes
 
 
 def test_runs_of_other_kinds_and_half_finished_ones_stand_side_by_side(store: FileStore) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import socket
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,15 +14,24 @@ from flows.monitoring.live import Follower
 from flows.monitoring.run_state import RunState
 from flows.monitoring.run_tables import RunTables
 from flows.monitoring.status import status
-from flows.run.lease import hold
+from flows.run.lease import BEATEN, hold
 from flows.run.run import Run
 from flows.store.file_store import FileStore
-from tests.support.example_run import build
 from tests.support.report_run import made
 
 
 def at(store: Path) -> Standing:
     return standing(str(store), lambda run_id: store / f"{run_id}.html")
+
+
+@pytest.fixture
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Local times are those of UTC."""
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "UTC")
+        time.tzset()
+        yield
+    time.tzset()
 
 
 def test_without_a_run_the_first_one_is_next_and_nothing_is_written(tmp_path: Path) -> None:
@@ -31,37 +42,41 @@ def test_without_a_run_the_first_one_is_next_and_nothing_is_written(tmp_path: Pa
 def test_a_run_at_work_is_to_be_watched_and_a_stopped_one_resumed(tmp_path: Path) -> None:
     with made(tmp_path, "one", 2, until="solve"):
         _, newest = at(tmp_path).lines
-        assert newest.startswith("newest     one: running, process ")
+        assert newest.startswith("latest     one: running, process ")
         assert newest.endswith("; 1 of 2 generations; last finished: solve of generation 1; next: grade of generation 1")
         assert at(tmp_path).following == ("status", "one")
     state = "stopped inside generation 1; 1 of 2 generations; last finished: solve of generation 1"
-    assert at(tmp_path) == Standing((f"store      {tmp_path}: 1 run", f"newest     one: {state}"), ("run", "--resume", "one"))
+    assert at(tmp_path) == Standing((f"store      {tmp_path}: 1 run", f"latest     one: {state}"), ("run", "--resume", "one"))
 
 
 def test_a_finished_run_is_to_be_reported_and_with_its_report_to_be_browsed(tmp_path: Path) -> None:
     with made(tmp_path, "one", 2):
         pass
-    lines = (f"store      {tmp_path}: 1 run", "newest     one: done, 2 generations")
+    lines = (f"store      {tmp_path}: 1 run", "latest     one: done, 2 generations")
     assert at(tmp_path) == Standing(lines, ("report", "one"))
     (tmp_path / "one.html").write_text("a report")
     assert at(tmp_path) == Standing((lines[0], f"{lines[1]}; its report is {tmp_path / 'one.html'}"), ("browse",))
 
 
-def test_the_newest_run_is_the_one_that_began_last_but_one_at_work_comes_first(tmp_path: Path) -> None:
-    with made(tmp_path, "older", 1):
-        with hold(FileStore(tmp_path), "newer") as epoch:
-            build(Run(FileStore(tmp_path), "newer", epoch), 1)
-        assert at(tmp_path).lines[1].startswith("newest     older: running, ")
-    assert at(tmp_path).lines == (
-        f"store      {tmp_path}: 2 runs",
-        "newest     newer: stopped before generation 1; 1 of 3 generations; last finished: evolve of generation 0",
-    )
+def test_the_run_with_the_latest_activity_is_shown_but_one_at_work_comes_first(tmp_path: Path, utc: None) -> None:
+    for name, began in (("older", 3600.0), ("newer", 7200.0)):
+        with hold(FileStore(tmp_path), name) as epoch:
+            Run(FileStore(tmp_path), name, epoch).describe({"generations": 3}, {}, {"started": began})
+    shown = "newer: stopped in its start; nothing yet; last active 1970-01-01 02:00"
+    assert at(tmp_path).lines == (f"store      {tmp_path}: 2 runs", f"latest     {shown}")
+    with hold(FileStore(tmp_path), "older") as epoch:
+        older = Run(FileStore(tmp_path), "older", epoch)
+        older.commit("match", 0, [], [], clock={"started": 7000.0, "seconds": 500.0})
+    shown = "older: stopped inside generation 0; 0 of 3 generations; last finished: match of generation 0"
+    assert at(tmp_path).lines[1] == f"latest     {shown}; last active 1970-01-01 02:05"
+    with hold(FileStore(tmp_path), "newer"):
+        assert at(tmp_path).lines[1].startswith("latest     newer: running, ")
 
 
-def test_a_run_that_has_only_begun_stopped_in_its_start(tmp_path: Path) -> None:
+def test_a_run_that_has_only_begun_stopped_in_its_start(tmp_path: Path, utc: None) -> None:
     with hold(FileStore(tmp_path), "one") as epoch:
         Run(FileStore(tmp_path), "one", epoch).describe({"generations": 3}, {}, {"started": 1.0})
-    assert at(tmp_path).lines[1] == "newest     one: stopped in its start; nothing yet"
+    assert at(tmp_path).lines[1] == "latest     one: stopped in its start; nothing yet; last active 1970-01-01 00:00"
 
 
 def test_a_killed_run_has_crashed_wherever_one_asks(tmp_path: Path) -> None:
@@ -71,10 +86,26 @@ def test_a_killed_run_has_crashed_wherever_one_asks(tmp_path: Path) -> None:
     store.replace("one/.lease", json.dumps(lease | {"pid": 2**22 + 1}).encode())  # no process of Linux has a greater id
     left = f"left by process {2**22 + 1} on host {lease['host']}, which was killed"
     state = f"crashed inside generation 1, {left}; 1 of 2 generations; last finished: solve of generation 1"
-    assert at(tmp_path) == Standing((f"store      {tmp_path}: 1 run", f"newest     one: {state}"), ("run", "--resume", "one"))
+    assert at(tmp_path) == Standing((f"store      {tmp_path}: 1 run", f"latest     one: {state}"), ("run", "--resume", "one"))
     assert f"lease      {left}\n" in status(Run(store, "one"))
     assert [run.state for run in RunList(store).entries()] == [RunState.CRASHED]
     assert Follower(Run(store, "one"), RunTables(Run(store, "one"))).look().condition == "crashed"
+
+
+def test_a_suspended_process_has_no_heartbeat_wherever_one_asks(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    with made(tmp_path, "one", 2, until="solve"):
+        lease = json.loads(store.read("one/.lease"))
+    store.replace("one/.lease", json.dumps(lease | {BEATEN: time.monotonic() - 300.0, "beat": 7}).encode())
+    words = "no heartbeat: its process may be suspended or dead, or may have lost the store"
+    held = f"held by process {lease['pid']} on host {lease['host']}, last heartbeat 5 min ago"
+    so_far = "1 of 2 generations; last finished: solve of generation 1; next: grade of generation 1"
+    assert at(tmp_path).lines[1] == f"latest     one: {words}; {held}; {so_far}"
+    assert at(tmp_path).following == ("watch", "one")
+    found = status(Run(store, "one")).splitlines()
+    assert f"now        {words}; at grade of generation 1; 1 of 2 generations done" in found and f"lease      {held}" in found
+    assert Follower(Run(store, "one"), RunTables(Run(store, "one"))).look().condition == "silent"
+    assert [str(run.state) for run in RunList(store).entries()] == ["no heartbeat"]
 
 
 def test_a_run_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ import sys
 import pytest
 
 from flows.config import PROJECT
-from flows.monitoring.live import NEWEST, SILENT_SECONDS, Follower
+from flows.monitoring.live import NEWEST, Follower
 from flows.monitoring.live_text import headline
 from flows.monitoring.meter import Reading
+from flows.monitoring.run_state import SILENT_SECONDS
 from flows.monitoring.run_tables import RunTables
 from flows.monitoring.status import status
 from flows.monitoring.working import Working

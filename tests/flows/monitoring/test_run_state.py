@@ -1,10 +1,11 @@
 """States of runs: at work, ended, killed, and left by a process of another host."""
 
 import json
+import time
 from pathlib import Path
 
-from flows.monitoring.run_state import RunState, Standing, StateReader
-from flows.run.lease import hold
+from flows.monitoring.run_state import SILENT_SECONDS, RunState, Standing, StateReader
+from flows.run.lease import BEATEN, hold
 from flows.store.file_store import FileStore
 
 
@@ -47,3 +48,19 @@ def test_another_hosts_lease_works_until_its_heartbeat_stands_still(tmp_path: Pa
     assert reader.standing("one", False) == Standing(RunState.CRASHED, "process 7 on host elsewhere")
     beat(3)
     assert reader.standing("one", False).state == RunState.RUNNING
+    patient = StateReader(store, lambda: now[0], stale_seconds=180.0)
+    assert patient.standing("one", False).state == RunState.RUNNING
+    now[0] += SILENT_SECONDS + 1
+    assert patient.standing("one", False) == Standing(RunState.SILENT, "process 7 on host elsewhere")
+
+
+def test_a_process_of_this_machine_that_writes_no_heartbeat_is_silent_at_the_first_look(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    with hold(store, "one"):
+        lease = json.loads(store.read("one/.lease"))
+        for seconds, state in ((20.0, RunState.RUNNING), (40.0, RunState.SILENT), (4000.0, RunState.SILENT)):
+            values = lease | {BEATEN: time.monotonic() - seconds, "beat": 9}
+            store.replace("one/.lease", json.dumps(values).encode())
+            assert StateReader(store).standing("one", False).state == state
+        store.replace("one/.lease", json.dumps(lease | {BEATEN: time.monotonic() - 4000.0, "boot": "another"}).encode())
+        assert StateReader(store).standing("one", False).state == RunState.RUNNING, "clocks of two boots are not compared"

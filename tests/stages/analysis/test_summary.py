@@ -57,7 +57,7 @@ def test_births_are_named_and_long_stages_are_in_minutes():
         [child("t3", ["t1"], "t0", "M2", "mutation"), child("t4", ["t1", "t2"], "t5", "X1", "crossover")], tables.OFFSPRING
     )
     line = generation_line(tables.METRICS.empty_table(), tables.RATINGS.empty_table(), born, {"solve": 600.0})
-    assert line == "born t3 = M2(t1) for t0, t4 = X1(t1+t2) for t5  solve 10.0 min  total 10.0 min"
+    assert line == "replaced t0 by t3 (mutation M2 of t1), t5 by t4 (crossover X1 of t1 and t2)  solve 10.0 min  total 10.0 min"
 
 
 def test_what_is_not_known_is_left_out():

@@ -1,0 +1,16 @@
+"""The text of `populora status`."""
+
+from pathlib import Path
+
+from flows.monitoring.status import status
+from tests.support.report_run import made
+
+
+def test_alarms_of_earlier_generations_are_counted_by_kind_and_the_newest_are_shown(tmp_path: Path) -> None:
+    with made(tmp_path, "one", 9) as run:
+        found = status(run).splitlines()
+    where = "populora report one and the run's page in populora browse list them"
+    assert found[-1] == f"alarms     1 in earlier generations (slow 1): {where}"
+    with made(tmp_path, "two", 8) as run:
+        found = status(run).splitlines()
+    assert found[-1].startswith("alarm      g0007 slow: ") and not any(line.startswith("alarms ") for line in found)
