@@ -7,6 +7,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from flows.browser.commands import PLAIN, Commands
 from flows.run import form_links
 from flows.run.addresses import Addresses
 from stages.core.highlight import python_html, visible
@@ -16,7 +17,7 @@ SHOWN_TEXT = 65_536  # characters of a value on its own page; the download has t
 SHOWN_CELL = 120
 
 
-def environment() -> Environment:
+def environment(commands: Commands = PLAIN) -> Environment:
     """Return the templates with their filters. Text that is not markup is escaped, and its hidden characters are made visible."""
     made = Environment(
         loader=PackageLoader("flows.browser"),
@@ -36,6 +37,7 @@ def environment() -> Environment:
         "json": readable,
         "digest": digest,
         "apart": apart,
+        "commands": commands.named,
     }
     made.tests["place"] = is_place
     made.globals["at"] = Addresses()

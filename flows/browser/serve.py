@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from flows.browser.app import make_app
+from flows.browser.commands import PLAIN, Commands
 from flows.browser.limits import Server, config
 from flows.config import ConfigError
 from flows.servers.gate import LOOPBACK, names_of
@@ -16,14 +17,20 @@ LOAD_SECONDS = 5.0
 """After which the plotting library is loaded: the first pages need none, and share their core with nothing."""
 
 
-def serve(store_url: str, host: str = LOOPBACK[0], port: int = 8750, names: Sequence[str] = ()) -> int:
+def serve(
+    store_url: str,
+    host: str = LOOPBACK[0],
+    port: int = 8750,
+    names: Sequence[str] = (),
+    commands: Commands = PLAIN,
+) -> int:
     """Serve the store's pages until stopped, and return the exit code. Raises ConfigError if it cannot listen.
 
-    It answers under this machine's own names, `host`, and `names`.
+    It answers under this machine's own names, `host`, and `names`. `commands` writes the commands on pages.
     """
     listening = listen(host, port)
     local = host in LOOPBACK
-    app = make_app(store_url, names_of(host, names))
+    app = make_app(store_url, names_of(host, names), commands=commands)
     name = f"[{host}]" if ":" in host else host
     print(f"browser    http://{name}:{listening.getsockname()[1]}/  (Ctrl-C to stop)", flush=True)
     if not local:
