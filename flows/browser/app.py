@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 
 from flows.browser.assets import POLICY, SCRIPTED_POLICY, style_sheet
 from flows.browser.commands import PLAIN, Commands
+from flows.browser.elsewhere import Elsewhere, elsewhere
 from flows.browser.errors import KINDS, Fault, explain
 from flows.browser.figure_markup import Draws, Writer, linked
 from flows.browser.library import Library
@@ -52,9 +53,10 @@ def make_app(
 
     add_routes(app, library, show, style_sheet(), commands)
 
-    def fault(_: Request, error: Exception) -> Response:
+    def fault(request: Request, error: Exception) -> Response:
         found: Fault = explain(error)
-        return show("error.html", found.status, fault=found)
+        other = elsewhere(library, request.path_params) if found.status == 404 else Elsewhere()
+        return show("error.html", found.status, fault=found, elsewhere=other)
 
     for kind in (*KINDS, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, fault)
