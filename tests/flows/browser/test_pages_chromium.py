@@ -136,7 +136,8 @@ def test_on_a_phone_a_figure_keeps_its_letters_and_two_runs_fit(page: chromium.P
     look(page, *LOOKS["narrow"])
     page.open(address + PAGES["adapters"])
     texts = "[...document.querySelectorAll('.frame text')]"
-    size = "parseFloat(getComputedStyle(one).fontSize) * one.getScreenCTM().a"
+    scale = "Math.hypot(one.getScreenCTM().a, one.getScreenCTM().b)"  # of labels that stand upright, too
+    size = f"parseFloat(getComputedStyle(one).fontSize) * {scale}"
     assert page.value(f"Math.min(...{texts}.map(one => {size}))") >= 8
     frame = "document.querySelector('.frame')"
     assert page.value(f"{frame}.scrollWidth > {frame}.clientWidth"), "the rest is reached by scrolling inside the frame"
