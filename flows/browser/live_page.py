@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any
 
-from flows.browser.commands import Commands
+from flows.browser.commands import PLAIN, Commands
 from flows.browser.keys import link
 from flows.browser.library import Library
 from flows.monitoring.live import Follower, LiveState, Tail
@@ -56,7 +56,7 @@ class _Kept:
             return self._state
 
 
-def live_page(state: LiveState, commands: Commands) -> Json:
+def live_page(state: LiveState, commands: Commands = PLAIN) -> Json:
     """Return what the page shows: plain text and numbers only. The page's script writes it as text, the template escapes it."""
     left = state.left
     return {
