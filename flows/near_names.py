@@ -12,6 +12,11 @@ def hint(name: str, known: Iterable[str]) -> str:
     return _question(get_close_matches(name, list(known), 1))
 
 
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """Return up to three known names close to `name`, the closest first."""
+    return get_close_matches(name, list(known), SHOWN)
+
+
 def near_or_all(name: str, known: Iterable[str]) -> str:
     """Return `hint`; if no known name is close, `; there is A`, or `; there are A, B and 3 more`. Empty if none is known."""
     names = list(known)

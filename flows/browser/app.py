@@ -10,6 +10,8 @@ from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 
 from flows.browser.assets import POLICY, SCRIPTED_POLICY, style_sheet
+from flows.browser.commands import PLAIN, Commands
+from flows.browser.elsewhere import Elsewhere, elsewhere
 from flows.browser.errors import KINDS, Fault, explain
 from flows.browser.figure_markup import Draws, Writer, linked
 from flows.browser.library import Library
@@ -29,15 +31,17 @@ HEADERS = {
 }
 
 
-def make_app(store: str | Library, names: Iterable[str] = LOOPBACK, write: Writer = linked) -> FastAPI:
+def make_app(
+    store: str | Library, names: Iterable[str] = LOOPBACK, write: Writer = linked, commands: Commands = PLAIN
+) -> FastAPI:
     """Create the browser of the store at this address, or of a library, which answers under `names`.
 
-    `write` renders the page of all figures.
+    `write` renders the page of all figures. `commands` writes the commands on pages.
     Raises StoreRefused for a wrong address, ConfigError for a price in the environment that no page could use.
     """
     of_machine()
     app = FastAPI(title="populora artifacts", docs_url=None, redoc_url=None, openapi_url=None)
-    library, pages = Library(store) if isinstance(store, str) else store, environment()
+    library, pages = Library(store) if isinstance(store, str) else store, environment(commands)
 
     def show(
         template: str, status: int = 200, scripts: tuple[str, ...] = (), draws: Draws | None = None, **values: Any
@@ -47,11 +51,12 @@ def make_app(store: str | Library, names: Iterable[str] = LOOPBACK, write: Write
         text = pages.get_template(template).render(values) if draws is None else write(pages, template, values, draws)
         return HTMLResponse(text, status, HEADERS | policy)
 
-    add_routes(app, library, show, style_sheet())
+    add_routes(app, library, show, style_sheet(), commands)
 
-    def fault(_: Request, error: Exception) -> Response:
+    def fault(request: Request, error: Exception) -> Response:
         found: Fault = explain(error)
-        return show("error.html", found.status, fault=found)
+        other = elsewhere(library, request.path_params) if found.status == 404 else Elsewhere()
+        return show("error.html", found.status, fault=found, elsewhere=other)
 
     for kind in (*KINDS, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, fault)

@@ -40,7 +40,9 @@ def explain(error: Exception) -> Fault:
     if isinstance(error, StoreUnavailable):
         return Fault(503, "The store does not answer", said, "Try again. The address of the store is at the bottom of the page.")
     if isinstance(error, HTTPException):
-        return Fault(error.status_code, "Not found" if error.status_code == 404 else "Refused", str(error.detail))
+        if error.status_code == 404:
+            return Fault(404, "Not found", "The browser has no page at this address.")
+        return Fault(error.status_code, "Refused", str(error.detail))
     if isinstance(error, BadRequest):
         return Fault(400, "Invalid request", said)
     if isinstance(error, RequestValidationError):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from flows.run.manifest import Json
 from stages.core.highlight import visible
+from stages.core.number_text import minus
 from stages.figures.panels import VARIABLES, Line, Numbered, Panel
 
 ROWS = 100  # of a table on a page, the newest; the JSON has them all
@@ -92,4 +93,4 @@ def _cell(line: Line, place: int) -> str:
 def _number(value: float | str) -> str:
     if isinstance(value, str):
         return value
-    return f"{value:,.0f}" if value == round(value) else f"{value:.4g}"
+    return minus(f"{value:,.0f}" if value == round(value) else f"{value:.4g}")

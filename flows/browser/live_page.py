@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any
 
+from flows.browser.commands import PLAIN, Commands
 from flows.browser.keys import link
 from flows.browser.library import Library
 from flows.monitoring.live import Follower, LiveState, Tail
@@ -55,14 +56,14 @@ class _Kept:
             return self._state
 
 
-def live_page(state: LiveState) -> Json:
+def live_page(state: LiveState, commands: Commands = PLAIN) -> Json:
     """Return what the page shows: plain text and numbers only. The page's script writes it as text, the template escapes it."""
     left = state.left
     return {
         "run": state.run_id,
         "condition": state.condition,
         "fields": {
-            "headline": headline(state),
+            "headline": commands.named(headline(state)),
             "place": place_of(state) if state.stage else "–",
             "speed": speed_text(state),
             "stage_left": about(left.stage),

@@ -1,22 +1,26 @@
 """Rendering of pages as HTML: Jinja with escaping always on, text made harmless before it is shown, coloured programs."""
 
 import json
+import re
 from datetime import UTC, datetime
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
+from flows.browser.commands import PLAIN, Commands
 from flows.run import form_links
 from flows.run.addresses import Addresses
+from stages.core import number_text
 from stages.core.highlight import python_html, visible
 from stages.core.places import apart, is_place
 
 SHOWN_TEXT = 65_536  # characters of a value on its own page; the download has the rest
 SHOWN_CELL = 120
+PREVIEW_LINES = 3  # of a text in a table
 
 
-def environment() -> Environment:
+def environment(commands: Commands = PLAIN) -> Environment:
     """Return the templates with their filters. Text that is not markup is escaped, and its hidden characters are made visible."""
     made = Environment(
         loader=PackageLoader("flows.browser"),
@@ -28,14 +32,19 @@ def environment() -> Environment:
     )
     made.filters |= {
         "number": number,
+        "fixed": number_text.fixed,
+        "signed": signed,
         "percent": percent,
         "seconds": seconds,
         "when": when,
         "code": code,
         "cut": cut,
+        "preview": preview,
+        "breakable": breakable,
         "json": readable,
         "digest": digest,
         "apart": apart,
+        "commands": commands.named,
     }
     made.tests["place"] = is_place
     made.globals["at"] = Addresses()
@@ -48,8 +57,13 @@ def number(value: float | None, digits: int = 4) -> str:
     if value is None:
         return "–"
     if isinstance(value, int):
-        return f"{value:,}"
-    return f"{value:.{digits}g}" if value == value else "–"
+        return number_text.minus(f"{value:,}")
+    return number_text.minus(f"{value:.{digits}g}") if value == value else "–"
+
+
+def signed(value: float | None, digits: int = 3) -> str:
+    """Format a number with its sign; a dash if there is none."""
+    return "–" if value is None else number_text.signed(value, digits)
 
 
 def percent(value: float | None) -> str:
@@ -81,6 +95,20 @@ def code(text: str) -> Markup:
 def cut(value: object, limit: int = SHOWN_CELL) -> str:
     """Return the beginning of a long text, with a note of how much is missing."""
     return visible(str(value), limit)
+
+
+def breakable(key: str) -> Markup:
+    """Return a dotted key that a narrow column may break between its words."""
+    return Markup(re.sub(r"([._])(?=\w)", r"\1<wbr>", str(escape(visible(key)))))
+
+
+def preview(text: str) -> str:
+    """Return the first lines of a text with several, each cut, with a note of how many lines are missing."""
+    whole = text.rstrip("\n")
+    lines = whole.split("\n", PREVIEW_LINES)[:PREVIEW_LINES]
+    shown = [line if len(line) <= SHOWN_CELL else f"{line[:SHOWN_CELL]}…" for line in lines]
+    more = whole.count("\n") + 1 - len(lines)
+    return "\n".join([*shown, f"… {more:,} more line{'s' if more > 1 else ''}"] if more else shown)
 
 
 def readable(value: Any) -> str:

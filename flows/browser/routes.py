@@ -8,6 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 from flows.browser.adapter_page import adapter_page, adapters_page
 from flows.browser.assets import FIGURE_SCRIPTS, LIVE_SCRIPTS, PICTURE_POLICY, script
+from flows.browser.commands import Commands
 from flows.browser.compare_page import ComparePages
 from flows.browser.errors import BadRequest
 from flows.browser.figure_markup import Draws
@@ -42,13 +43,13 @@ class RenderTemplate(Protocol):
         ...
 
 
-def add_routes(app: FastAPI, library: Library, show: RenderTemplate, style: str) -> None:
+def add_routes(app: FastAPI, library: Library, show: RenderTemplate, style: str, commands: Commands) -> None:
     """Add all pages to the application."""
     drawings = FigureCache(library.watch)
     _add_plain(app, library, style)
     _add_runs(app, library, show)
     _add_run(app, library, show, drawings)
-    _add_live(app, library, show)
+    _add_live(app, library, show, commands)
     _add_tables(app, library, show)
     _add_lineage(app, library, show)
 
@@ -141,17 +142,17 @@ def _add_run(app: FastAPI, library: Library, show: RenderTemplate, drawings: Fig
         return show("manifest.html", **manifest_page(library, run_id, uri))
 
 
-def _add_live(app: FastAPI, library: Library, show: RenderTemplate) -> None:
+def _add_live(app: FastAPI, library: Library, show: RenderTemplate, commands: Commands) -> None:
     followers, streams = Followers(library), Streams()
 
     @app.get("/runs/{run_id}/live")
     def live(run_id: str) -> Response:
-        return show("live.html", scripts=LIVE_SCRIPTS, **live_page(followers.state(run_id)))
+        return show("live.html", scripts=LIVE_SCRIPTS, **live_page(followers.state(run_id), commands))
 
     @app.get("/runs/{run_id}/live/events")
     def events(run_id: str) -> Response:
         followers.state(run_id)  # a run that does not exist is a page that says so, not a stream
-        return streams.stream(lambda: live_page(followers.state(run_id)))
+        return streams.stream(lambda: live_page(followers.state(run_id), commands))
 
 
 def _add_tables(app: FastAPI, library: Library, show: RenderTemplate) -> None:

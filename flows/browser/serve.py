@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 
 from flows.browser.app import make_app
+from flows.browser.commands import PLAIN, Commands
 from flows.browser.library import Library
 from flows.browser.limits import Server, config
 from flows.browser.preload import preload
@@ -17,15 +18,21 @@ LOAD_SECONDS = 5.0
 """After which the plotting library and the newest run are loaded: the first pages share their core with nothing."""
 
 
-def serve(store_url: str, host: str = LOOPBACK[0], port: int = 8750, names: Sequence[str] = ()) -> int:
+def serve(
+    store_url: str,
+    host: str = LOOPBACK[0],
+    port: int = 8750,
+    names: Sequence[str] = (),
+    commands: Commands = PLAIN,
+) -> int:
     """Serve the store's pages until stopped, and return the exit code. Raises ConfigError if it cannot listen.
 
-    It answers under this machine's own names, `host`, and `names`.
+    It answers under this machine's own names, `host`, and `names`. `commands` writes the commands on pages.
     """
     listening = listen(host, port)
     local = host in LOOPBACK
     library = Library(store_url)
-    app = make_app(library, names_of(host, names))
+    app = make_app(library, names_of(host, names), commands=commands)
     name = f"[{host}]" if ":" in host else host
     print(f"browser    http://{name}:{listening.getsockname()[1]}/  (Ctrl-C to stop)", flush=True)
     if not local:

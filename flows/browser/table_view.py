@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from flows.browser.errors import BadRequest
 from flows.run.table_reader import TableFile, batch_rows, holds
 from flows.storage import NotStored
+from stages.core.number_text import MINUS
 
 ROWS = 50
 SORTED_BYTES = 32 << 20  # bytes of the column by which rows are sorted
@@ -135,13 +136,18 @@ def _read(asked: TableQuery, kind: pa.DataType) -> Any:
         if pa.types.is_boolean(kind):
             return {"true": True, "false": False}[asked.value.lower()]
         if pa.types.is_integer(kind):
-            return pa.scalar(int(asked.value), kind).as_py()
+            return pa.scalar(int(_typed(asked.value)), kind).as_py()
         if pa.types.is_floating(kind):
-            return float(asked.value)
+            return float(_typed(asked.value))
         asked.value.encode()
     except (KeyError, ValueError, OverflowError, pa.ArrowException):
         raise BadRequest(f"Column {asked.column} contains {kind} values; {asked.value[:60]!r} is invalid.") from None
     return asked.value
+
+
+def _typed(number: str) -> str:
+    """Return a number that was copied from a page as it would be typed."""
+    return number.replace(MINUS, "-").replace(",", "")
 
 
 def _sortable(schema: pa.Schema) -> list[str]:

@@ -1,9 +1,6 @@
 """What several commands share: the store option and the run or folder that it names, settings, and how both are completed."""
 
 import os
-import shlex
-import shutil
-import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from functools import partial
@@ -72,10 +69,9 @@ def open_run(store: str, run_id: str) -> "Run":
     return found
 
 
-def program(*arguments: str) -> str:
-    """Return a command to suggest, with this program as the user called it, such as `.venv/bin/populora`."""
-    called = sys.argv[0] if Path(sys.argv[0]).name == "populora" else "populora"
-    return shlex.join(["populora" if shutil.which("populora") == called else called, *arguments])
+def store_option(store: str) -> tuple[str, ...]:
+    """Return the option that names a store in a command to suggest; nothing for the default store."""
+    return () if absolute(store) == absolute(default_store()) else ("--store", store)
 
 
 def absolute(store: str) -> str:

@@ -2,7 +2,8 @@
 
 from argparse import Namespace
 
-from flows.commands.arguments import Add, add_store
+from flows.commands.arguments import Add, add_store, store_option
+from flows.program import program
 
 
 def add(command: Add) -> None:
@@ -19,6 +20,8 @@ def add(command: Add) -> None:
 
 def browse(arguments: Namespace) -> int:
     """Serve until stopped."""
+    from flows.browser.commands import Commands
     from flows.browser.serve import serve
 
-    return serve(arguments.store, arguments.host, arguments.port, arguments.allow_host)
+    commands = Commands(program(), store_option(arguments.store))
+    return serve(arguments.store, arguments.host, arguments.port, arguments.allow_host, commands)

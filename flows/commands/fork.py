@@ -3,7 +3,8 @@
 from argparse import Namespace
 from functools import partial
 
-from flows.commands.arguments import Add, add_settings, add_store, default_store, open_run, program
+from flows.commands.arguments import Add, add_settings, add_store, open_run, store_option
+from flows.program import program
 from flows.stages import STAGE_NAMES
 
 
@@ -29,6 +30,5 @@ def fork(arguments: Namespace) -> int:
     made = make(parent, arguments.run_id, arguments.generation, arguments.set, known, clock(), arguments.stage)
     where = f"{arguments.stage} of generation" if arguments.stage else "generation"
     print(f"created run {made.run_id} from {where} {arguments.generation} of {parent.run_id}")
-    store = () if arguments.store == default_store() else ("--store", arguments.store)
-    print(f"start it with: {program('run', *store, '--resume', made.run_id)}")
+    print(f"start it with: {program('run', *store_option(arguments.store), '--resume', made.run_id)}")
     return 0

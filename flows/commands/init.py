@@ -5,8 +5,9 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from flows.commands.arguments import Add, default_store, program
+from flows.commands.arguments import Add, default_store, store_option
 from flows.config import ConfigError
+from flows.program import program
 
 NAMES = ("model", "hardware", "population", "budget", "store")
 
@@ -34,7 +35,7 @@ def init(arguments: Namespace) -> int:
     given = {name: getattr(arguments, name) for name in NAMES}
     answers = answered(asked, given, _ask if sys.stdin.isatty() else None)
     command = (program(), "run", "-c", str(file))
-    store = () if answers["store"] == default_store() else ("--store", answers["store"])
+    store = store_option(answers["store"])
     _write(file, text(answers, (*command, *store)))
     changed = ", ".join(changes(answers)) or "nothing"
     print(f"wrote      {file}: infra/runs/{answers['hardware']}.toml, changed: {changed}")

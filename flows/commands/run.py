@@ -10,13 +10,13 @@ from flows.commands.arguments import (
     add_configuration,
     add_settings,
     add_store,
-    default_store,
     open_run,
-    program,
     report_path,
+    store_option,
 )
 from flows.config import ConfigError, RunConfig, apply, dump, load
 from flows.guide.completion import complete, complete_runs
+from flows.program import program
 
 
 def add(command: Add) -> None:
@@ -67,7 +67,7 @@ def run(arguments: Namespace) -> int:
     config = pinned(config, Run(open_store(store), run_id).history.description())
     check_resumable(Run(open_store(store), run_id), config)
     check_room(open_store(store), stored_bytes(config))
-    follow = program("watch", run_id, *_where(arguments.store))
+    follow = program("watch", run_id, *store_option(arguments.store))
     with early_worker(config, prepare=not places) as check_reachable, command_server() as server_answers:
         from flows.execution.pools import Placement
         from flows.report.report import report as write_report
@@ -87,12 +87,7 @@ def _following(run_id: str, config: RunConfig, store: str) -> str:
     """Return the commands that a finished run invites, on one line. The fork's second half learns at half the rate."""
     shared, slower = str(config.generations // 2 - 1), f"learning.learning_rate={config.learning.learning_rate / 2:g}"
     again = ("fork", run_id, "--generation", shared, "--run-id", f"{run_id}-fork", "--set", slower)
-    return "  |  ".join(program(*words, *_where(store)) for words in (("browse",), ("publish", run_id), again))
-
-
-def _where(store: str) -> tuple[str, ...]:
-    """Return the option that names a store, unless it is the default."""
-    return () if store == default_store() else ("--store", store)
+    return "  |  ".join(program(*words, *store_option(store)) for words in (("browse",), ("publish", run_id), again))
 
 
 def _placement(places: list[str]) -> dict[str, str]:

@@ -3,7 +3,8 @@
 from argparse import Namespace
 from functools import partial
 
-from flows.commands.arguments import Add, add_store, default_store, open_run, program, report_path
+from flows.commands.arguments import Add, add_store, default_store, open_run, report_path
+from flows.program import program
 
 
 def add(command: Add) -> None:

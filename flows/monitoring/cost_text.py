@@ -6,6 +6,7 @@ from flows.monitoring.cost import PointCost, RunCost
 from flows.monitoring.meter import duration
 from flows.monitoring.spending import Spent
 from stages.core.highlight import visible
+from stages.core.number_text import signed
 
 HEADER = ("machine time", "prompt tokens", "generated", "trained", "energy", "money")
 SOURCES = {"cards": "the cards", "processor": "the processor (everything on its machine)", "estimate": "an estimate"}
@@ -58,7 +59,8 @@ def point_text(point: PointCost) -> str:
     """Return a sentence about the cost of a point on one benchmark."""
     since = "the start" if point.first < 0 else f"generation {point.first}"
     error = "" if point.stderr is None else f" ± {point.stderr:.2f}"
-    gain = f"{point.suite}: {point.gain:+.2f}{error} points from {since} to generation {point.last} ({point.problems:,} problems)"
+    points = f"{signed(point.gain, 2)}{error} points"
+    gain = f"{point.suite}: {points} from {since} to generation {point.last} ({point.problems:,} problems)"
     if not point.sure:
         return f"{gain}; no cost of a point: the gain is within its error (95 %)"
     return f"{gain}; a point cost {', '.join(_each(point))}"

@@ -23,7 +23,8 @@ def headline(state: LiveState) -> str:
     if state.condition == "stopped":
         return f"stopped: no process works on the run; next: {place}; {done}"
     if state.condition == "crashed":
-        return f"crashed: its process was killed; Retry in Prefect or populora run --resume continues at {place}; {done}"
+        again = f"Retry in Prefect or populora run --resume {state.run_id}"
+        return f"crashed: its process was killed; {again} continues at {place}; {done}"
     if state.condition == "silent":
         return f"{SILENT_TEXT}; at {place}; {done}"
     return f"running {place}; {done}"

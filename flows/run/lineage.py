@@ -267,5 +267,5 @@ def replays_tasks(run: Run) -> bool:
 
 def generation_of(row_id: str) -> int | None:
     """Return the generation that an id (`g0007-m00-p003`) belongs to; None for seeds."""
-    found = re.match(r"g(\d{4,})-", row_id)
+    found = re.match(r"g(\d{4,9})-", row_id)  # what is longer is no id, and Python reads no number of any length
     return int(found.group(1)) if found else None

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from stages.core.highlight import visible
+from stages.core.number_text import minus
 from stages.figures.family import QUESTION, Family
 from stages.figures.panels import GRID, INK, MANY, MUTED, ROLE, SMALL, TEXT, TITLE, VARIABLES, WIDTH, Line, Outline, Panel, ends
 
@@ -224,7 +225,7 @@ def _ticks(low: float, high: float, most: int) -> list[float]:
 
 def _number(value: float) -> str:
     text = f"{value:,.0f}" if value == round(value) else f"{value:.6g}"
-    return text.replace("-", "−")
+    return minus(text)
 
 
 def _lines(path: str, colour: str, width: float) -> str:

@@ -3,7 +3,7 @@
 import pytest
 
 from flows.config import setting_keys
-from flows.near_names import hint, key_hint, near_or_all
+from flows.near_names import hint, key_hint, near_or_all, nearest
 
 
 @pytest.mark.parametrize(
@@ -12,6 +12,11 @@ from flows.near_names import hint, key_hint, near_or_all
 )
 def test_the_closest_name_is_suggested_or_none(name: str, said: str) -> None:
     assert hint(name, ["run", "report", "status"]) == said
+
+
+def test_the_three_nearest_names_come_closest_first() -> None:
+    assert nearest("t0-g01", ["t0-g02", "t0-g11", "t0-g01", "s5", "t1-g01"])[0] == "t0-g01"
+    assert len(nearest("t0-g01", [f"t0-g0{number}" for number in range(9)])) == 3 and nearest("x", ["report"]) == []
 
 
 def test_without_a_close_name_all_are_listed_or_the_first_eight() -> None:

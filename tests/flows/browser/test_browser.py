@@ -172,6 +172,39 @@ def test_hostile_text_is_shown_and_obeyed_by_nobody(pages):
     assert said
 
 
+def test_a_table_shows_the_first_lines_of_a_program_as_text():
+    from flows.browser.render import environment
+
+    show = environment().from_string("{{ text|preview }}").render
+    assert show(text="def f(x):\n    return x\n") == "def f(x):\n    return x"
+    assert show(text="a\n  b\nc\nd\n\ne") == "a\n  b\nc\n… 3 more lines"
+    assert show(text=f"<i>\u202e\n{'x' * 200}\n1\n2") == f"&lt;i&gt;\\u202e\n{'x' * 120}…\n1\n… 1 more line"
+
+
+def test_programs_keep_their_lines_in_tables(pages):
+    program = Run(store_of(pages), "whole").read_table(1, "tasks").to_pylist()[0]["program"]
+    first, second = program.split("\n")[:2]
+    shown_lines = html.unescape(pages.get("/runs/whole/tables/generation=0001/tasks.parquet").text)
+    assert f'<code class="lines">{first}\n{second}' in shown_lines
+
+
+def test_a_key_breaks_between_its_words_and_stays_text():
+    from flows.browser.render import environment
+
+    shown_key = environment().from_string("{{ key|breakable }}").render(key="learning.learning_rate<b>.\x1b")
+    assert shown_key == "learning.<wbr>learning_<wbr>rate&lt;b&gt;.\\x1b"
+
+
+def test_an_adapters_line_has_arrows_and_says_what_is_not_there_yet(pages):
+    text = " ".join(shown(pages, "/runs/whole/adapters/t0-g0000").split())
+    assert "Came from t0-g0000 ← t0-start start Became t0-g0000 → t0-g0001 → t0-g0002" in text
+    assert "Became Nothing yet." in " ".join(shown(pages, "/runs/whole/adapters/t0-g0002").split())
+
+
+def test_an_empty_completion_says_so(pages):
+    assert "The completion is empty." in shown(pages, "/runs/hostile/tasks/g0001-m00-p000")
+
+
 def test_long_values_and_odd_characters_are_cut_and_written_out():
     from flows.browser.render import environment
 
@@ -183,11 +216,21 @@ def test_long_values_and_odd_characters_are_cut_and_written_out():
     assert "<script" not in show and ">more</span>" in show.split("|")[2]
 
 
+def test_negative_numbers_have_a_minus_sign(pages):
+    stored = Run(store_of(pages), "whole").read_table(2, "ratings").to_pylist()
+    worst = min(stored, key=lambda row: row["mu"] - row["mu_before"])
+    change = f"−{worst['mu_before'] - worst['mu']:.2f}"
+    names = ("generations/2", f"adapters/{worst['adapter_id']}", "adapters")
+    text = "".join(shown(pages, f"/runs/whole/{name}") for name in names)
+    assert text.count(change) >= 2
+    assert not re.search(r"(?<![\w.=-])-\d", text), "a hyphen before a number"
+
+
 @pytest.mark.parametrize(
     ("address", "status", "said"),
     [
         ("/runs/none", 404, "There is no run none"),
-        ("/runs/..%2Fetc", 404, "Not Found"),
+        ("/runs/..%2Fetc", 404, "has no page at this address"),
         ("/runs/UPPER", 404, "run id"),
         ("/runs/whole/generations/7", 404, "has finished no stage of generation=0007"),
         ("/runs/whole/generations/x", 404, "has no generation x"),
@@ -212,10 +255,10 @@ def test_long_values_and_odd_characters_are_cut_and_written_out():
         ("/runs/whole/figures/none.json", 404, "has no figure none"),
         ("/runs/none/live", 404, "There is no run none"),
         ("/runs/none/live/events", 404, "There is no run none"),
-        ("/runs/..%2Fetc/live/events", 404, "Not Found"),
+        ("/runs/..%2Fetc/live/events", 404, "has no page at this address"),
         ("/static/vendor/none.js", 404, "There is no script"),
         ("/static/%2e%2e/templates/base.html.js", 404, "There is no script"),
-        ("/nowhere", 404, "Not Found"),
+        ("/nowhere", 404, "has no page at this address"),
         ("/runs/broken/tables/generation=0001/tasks.parquet", 502, "its digest is not"),
         ("/runs/broken/tasks/g0001-m00-p000", 502, "its digest is not"),
         ("/runs/broken/tables/generation=0001/matches.parquet", 404, "no such artifact"),
@@ -225,6 +268,31 @@ def test_long_values_and_odd_characters_are_cut_and_written_out():
 def test_what_is_not_there_is_a_clear_page(pages, address, status, said):
     text = shown(pages, address, status)
     assert said in text and "Traceback" not in text
+
+
+@pytest.mark.parametrize(
+    ("address", "near"),
+    [
+        ("/nowhere", []),
+        ("/runs/hole", ["/runs/whole"]),
+        ("/runs/Whole", ["/runs/whole"]),
+        ("/runs/whole/adapters/t0-g000", ["/runs/whole/adapters/t0-g0000", "/runs/whole/adapters", "/runs/whole"]),
+        ("/runs/whole/tasks/g0000-m0-p000", ["/runs/whole/tasks/g0000-m00-p000", "/runs/whole/generations/0", "/runs/whole"]),
+        ("/runs/whole/tasks/seed-deductio", ["/runs/whole/tasks/seed-deduction"]),
+        ("/runs/whole/generations/7", ["/runs/whole/generations/2", "/runs/whole"]),
+        ("/runs/whole/tables/generation=0000/nonsense.parquet", ["/runs/whole/generations/0"]),
+        (f"/runs/whole/tasks/g{'9' * 5000}-m00", ["/runs/whole/generations/2"]),
+    ],
+)
+def test_a_missing_page_leads_to_the_nearest_ones_and_to_the_list_of_runs(pages, address, near):
+    found = links(pages.get(address).text)
+    assert found >= {"/", *near} and all(pages.get(link).status_code == 200 for link in found)
+
+
+def test_a_missing_page_shows_a_hostile_name_as_text(pages):
+    addresses = (f"/runs/whole/tasks/{SCRIPT.replace('/', '%2F')}", "/runs/whole/adapters/%3Cimg%20src=x%3E")
+    text = "".join(pages.get(address).text for address in addresses)
+    assert inert(text) and "<img" not in text and "&lt;img" in text
 
 
 def test_a_damaged_run_still_has_its_other_pages(pages):

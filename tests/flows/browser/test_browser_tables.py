@@ -48,6 +48,7 @@ def test_pages_filters_and_sorts_agree_with_the_table():
     assert found.found == len(wanted) and names(found) == [row["name"] for row in wanted[:50]]
     assert view(file, TableQuery("ids", "i1")).found == sum(row["ids"] == ["i1"] for row in rows)
     assert view(file, TableQuery("score", "–")).found == 1000
+    assert view(file, TableQuery("score", "1,203")).found == 1 and view(file, TableQuery("score", "−7")).found == 0
     assert view(file, TableQuery("name", "none")).rows == []
     assert names(view(file, TableQuery(sort="group")))[0] == "n0000"
     assert row(file, 4999) == rows[4999]

@@ -116,7 +116,8 @@ def test_ticks_survive_filters_and_lead_to_the_comparison(pages: TestClient) -> 
 def test_two_runs_side_by_side(pages: TestClient) -> None:
     text = shown(pages, f"/compare?{CHOSEN}")
     assert "second against first, the reference" in text
-    assert "One setting differs, " in text and "learning.learning_rate" in text
+    assert "One setting differs, " in text
+    assert "learning.<wbr>learning_<wbr>rate" in pages.get(f"/compare?{CHOSEN}").text
     assert "Code, packages and base model are the same." in text
     assert "probe-dev : second after 3 generations − first after 3 generations" in text.replace("probe-dev:", "probe-dev :")
     assert "all pass@1 greedy 50.0 % 37.5 % −12.5 ± 12.5 0 1 7 8" in text

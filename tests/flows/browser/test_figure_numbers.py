@@ -92,6 +92,12 @@ def test_what_is_unknown_is_null_and_a_dash():
     assert line["y"] == [None, 2.0] and line["error"] == [None, None] and line["n"] == []
 
 
+def test_negative_numbers_have_a_minus_sign_in_tables_and_a_hyphen_in_json():
+    found = plate([0, 1], [-1.5, -2000.0], [0.5, math.nan])
+    assert tables(found)[0]["rows"] == [["1", "−2,000"], ["0", "−1.5 ± 0.5"]]
+    assert numbers(found)["panels"][0]["lines"][0]["y"] == [-1.5, -2000.0]
+
+
 def test_a_curve_keeps_its_own_numbers():
     import pyarrow as pa
 

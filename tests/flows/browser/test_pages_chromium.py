@@ -132,6 +132,20 @@ def test_a_page_is_quiet_asks_nobody_else_and_fits(page: chromium.Page, address:
         assert [one for one in found if not (name == "error" and "404" in str(one))] == [], (name, kind)
 
 
+def test_on_a_phone_a_figure_keeps_its_letters_and_two_runs_fit(page: chromium.Page, address: str) -> None:
+    look(page, *LOOKS["narrow"])
+    page.open(address + PAGES["adapters"])
+    texts = "[...document.querySelectorAll('.frame text')]"
+    scale = "Math.hypot(one.getScreenCTM().a, one.getScreenCTM().b)"  # of labels that stand upright, too
+    size = f"parseFloat(getComputedStyle(one).fontSize) * {scale}"
+    assert page.value(f"Math.min(...{texts}.map(one => {size}))") >= 8
+    frame = "document.querySelector('.frame')"
+    assert page.value(f"{frame}.scrollWidth > {frame}.clientWidth"), "the rest is reached by scrolling inside the frame"
+    page.open(address + PAGES["compare"])
+    table = "document.querySelector('table.sides').parentElement"
+    assert page.value(f"{table}.scrollWidth <= {table}.clientWidth")
+
+
 def test_the_live_page_follows_the_run(page: chromium.Page, address: str, root: Path) -> None:
     look(page, *LOOKS["wide"])
     page.open(f"{address}/runs/going/live")

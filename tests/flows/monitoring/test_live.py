@@ -130,7 +130,8 @@ def test_a_killed_process_is_said_everywhere(tmp_path):
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=PROJECT, check=False)
     state = follower(tmp_path, "killed").look()
     assert (state.condition, state.stage, state.steps, state.left.run) == ("crashed", "grade", (), None)
-    assert headline(state).startswith("crashed: its process was killed; Retry in Prefect or populora run --resume continues at")
+    again = "Retry in Prefect or populora run --resume killed continues at"
+    assert headline(state).startswith(f"crashed: its process was killed; {again}")
     assert re.search(
         r"^lease +left by process \d+ on host .+, which was killed$", status(Run(FileStore(tmp_path), "killed")), re.M
     )

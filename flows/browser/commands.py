@@ -1,0 +1,25 @@
+"""Commands on pages. The project's sentences say `populora`; a served page has commands that can be copied as they are."""
+
+import re
+import shlex
+from dataclasses import dataclass
+
+from flows.program import NAME
+
+_COMMAND = re.compile(rf"(?<![\w/.-]){NAME} ([a-z][a-z-]*)")
+
+
+@dataclass(frozen=True)
+class Commands:
+    """How this machine calls the program, and the option that names the store, if commands need it."""
+
+    program: str = NAME
+    store: tuple[str, ...] = ()
+
+    def named(self, text: str) -> str:
+        """Return a sentence of the project with its commands as this machine calls them. Not for anybody else's text."""
+        return _COMMAND.sub(lambda found: shlex.join([self.program, found[1], *self.store]), text)
+
+
+PLAIN = Commands()
+"""The commands of pages that leave this machine."""
