@@ -54,7 +54,7 @@ COMMANDS = (
     *(judge, attack, export, publish, pretrain, bench, simulate, experiment, clones, doctor, gpu_check),
 )
 """The commands in the order of `populora --help`."""
-RESUMING = ("run", "experiment")
+RESUMING = ("run", "experiment", "benchmark")
 """Commands that resume what an earlier call has left."""
 
 UNTRACKED = {"DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}

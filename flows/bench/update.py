@@ -3,7 +3,8 @@
 Both sides run forward, loss and backward over the same micro-batches and take the gradient norms; only the way to the adapters
 differs. Each side begins every other turn, and medians are compared; the memory of each is measured in a process that holds
 nothing of the other. Weights are random except with `--model` and for the shape `seed` when the shipped model is there: speed
-does not depend on them. Where the base computes in bfloat16, the same update in float32 is a second rival.
+does not depend on them. Where the base computes in bfloat16, the same update in float32 is a second rival. `update.share_of_peak`
+is the share of the rate of one large product in the same type, measured right after.
 """
 
 import argparse
@@ -146,12 +147,12 @@ def _paired(arguments: argparse.Namespace, num_adapters: int, tokens: int, layou
         kind: alone(side_memory, kind, arguments, num_adapters, rows) for kind in ("ours", "rival")
     }  # before it is held here
     ours, rival = _Grouped(arguments, num_adapters, rows), _Peft(arguments, num_adapters, rows)
-    seconds, rival_seconds = timed(arguments.repeats, ours.run, rival.run)
+    our_seconds, rival_seconds = timed(arguments.repeats, ours.run, rival.run)
     done = float(num_adapters * rows * ROW)
     name = Path(arguments.model).name if arguments.model else arguments.shape
     where = {"shape": name, "layout": layout, "adapters": num_adapters, "tokens_per_adapter": rows * ROW}
-    yield figure("update.tokens_per_s", done / seconds, "tokens/s", where) | against(
-        "peft_set_adapter", done / rival_seconds, rival_seconds / seconds
+    yield figure("update.tokens_per_s", done / our_seconds, "tokens/s", where) | against(
+        "peft_set_adapter", done / rival_seconds, rival_seconds / our_seconds
     )
     yield figure("memory.update", memory["ours"] / 2**20, "MiB", where) | against(
         "peft_set_adapter", memory["rival"] / 2**20, memory["rival"] / max(1.0, memory["ours"])
@@ -163,10 +164,18 @@ def _paired(arguments: argparse.Namespace, num_adapters: int, tokens: int, layou
         yield figure("update.tokens_per_s", done / seconds, "tokens/s", where) | against(
             "float32", done / rival_seconds, rival_seconds / seconds
         )
-    peak = _peak_flops()
-    if peak:
-        flops = done * 4 * sum(p.numel() for p in ours.model.parameters())  # forward 2, backward to activations 2 per weight
-        yield figure("update.model_flop_utilisation", flops / seconds / peak, "1", where)
+    yield from _shares_of_peak(ours.model, done / our_seconds, where)
+
+
+def _shares_of_peak(model: Any, tokens_per_s: float, where: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the share of the rate of one large product, measured now, and on known GPUs of the published rate."""
+    from flows.gpu_check.machine import product_rate
+
+    flops = 4 * tokens_per_s * sum(p.numel() for p in model.parameters())  # forward 2, backward to activations 2 per weight
+    rate = product_rate(str(model.device), str(model.dtype).removeprefix("torch."))
+    yield figure("update.share_of_peak", flops / rate, "1", where) | {"peak_tflops": round(rate / 1e12, 3)}
+    if published := _published_flops():
+        yield figure("update.model_flop_utilisation", flops / published, "1", where)
 
 
 def side_memory(kind: str, arguments: argparse.Namespace, num_adapters: int, rows: int) -> float:
@@ -195,7 +204,7 @@ def resident() -> float:
     return float(line.split()[1]) * 1024
 
 
-def _peak_flops() -> float | None:
+def _published_flops() -> float | None:
     import torch
 
     if not torch.cuda.is_available():

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
@@ -13,10 +12,10 @@ from flows.run.run import Run
 from flows.stages import STAGE_NAMES
 from flows.storage import Damaged, NotStored, Store, StoreRefused, StoreUnavailable, open_store
 from flows.store.file_store import RUN_ID
+from flows.store.many_reads import read_each
 
 FIRST, CHECK = ("run",), ("doctor", "--store")
 PATIENCE_SECONDS = 5.0
-READERS = 8  # threads: a bucket answers each read after milliseconds
 
 
 @dataclass(frozen=True)
@@ -76,8 +75,7 @@ def _standing(store_url: str, report_of: Callable[[str], Path]) -> Standing:
 def _runs(store: Store, states: StateReader) -> tuple[list[_Found], list[str]]:
     """Return the runs of the store, and the names of those that cannot be read."""
     names = [name for name in store.folders("") if RUN_ID.fullmatch(name)]
-    with ThreadPoolExecutor(READERS) as pool:
-        runs = list(pool.map(lambda name: _run(Run(store, name), states), names))
+    runs = read_each(lambda name: _run(Run(store, name), states), names)
     return [run for run in runs if isinstance(run, _Found)], [run.run_id for run in runs if isinstance(run, _Unreadable)]
 
 

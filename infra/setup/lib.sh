@@ -53,7 +53,8 @@ with_timeout() {
     if have timeout; then timeout "$seconds" "$@"; else "$@"; fi
 }
 
-# progress LOG: every PROGRESS_SECONDS, how long a command has been running, and the newest line of its log. In the background, where
+# progress LOG: every PROGRESS_SECONDS, how long a command has been running, and the newest line of its log that is no
+# warning (pip repeats one for each folder of packages that it does not find). In the background, where
 # Ctrl-C does not reach it: it also ends with the script.
 PROGRESS_SECONDS=20
 progress() {
@@ -61,7 +62,7 @@ progress() {
     while sleep 1 >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do
         [ $((SECONDS - began)) -ge "$next" ] || continue
         next=$((SECONDS - began + PROGRESS_SECONDS))
-        printf '   %s s: %s\n' "$((SECONDS - began))" "$(tail -n 1 "$1" | cut -c 1-100)"
+        printf '   %s s: %s\n' "$((SECONDS - began))" "$({ grep -v '^WARNING' "$1" || true; } | tail -n 1 | cut -c 1-100)"
     done
 }
 

@@ -53,7 +53,8 @@ def test_lines_are_json_with_names_values_and_rivals(module, options: list[str],
     if module is update_bench and fast_bfloat16():
         rivals = rivals | {"float32"}  # the default, bfloat16, is compared with it where the hardware has it
     assert {line["against"] for line in paired} == rivals and all(line["ratio"] > 0 for line in paired)
-    assert all(line["name"].startswith("memory.") for line in lines if "against" not in line)
+    alone = {line["name"] for line in lines if "against" not in line}
+    assert alone == {"update.share_of_peak"} if module is update_bench else all(name.startswith("memory.") for name in alone)
 
 
 @pytest.mark.timeout(300)
@@ -79,7 +80,9 @@ def test_an_update_of_a_checkpoint_is_measured() -> None:
     options = ["--model", str(SEED_MODEL), "--device", "cpu", "--rank", "2", "--adapters", "2", "--tokens", "", "--total", "128"]
     lines = list(update_bench.main([*options, "--repeats", "1", "--threads", "1"]))
     rivals = {"peft_set_adapter", "float32"} if fast_bfloat16() else {"peft_set_adapter"}
-    assert {line["against"] for line in lines} == rivals and {line["shape"] for line in lines} == {"seed"}
+    *paired, share = lines
+    assert {line["against"] for line in paired} == rivals and {line["shape"] for line in lines} == {"seed"}
+    assert share["name"] == "update.share_of_peak" and 0 < share["value"] < 1 < 1000 * share["peak_tflops"]
 
 
 @pytest.mark.slow
