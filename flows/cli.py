@@ -55,7 +55,7 @@ COMMANDS = (
 )
 """The commands in the order of `populora --help`."""
 RESUMING = ("run", "experiment", "benchmark")
-"""Commands that resume what an earlier call has left."""
+"""Commands that resume what an earlier call has left; so does `pretrain` with the recipe `reasoner`."""
 
 UNTRACKED = {"DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
 """Settings that keep Prefect from sending usage data. It reads the first one when it is imported."""
@@ -117,9 +117,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return 0  # the reader has seen enough
     except KeyboardInterrupt:
-        return _stopped("interrupted", parsed.command, INTERRUPTED)
+        return _stopped("interrupted", parsed, INTERRUPTED)
     except orphan_guard.Terminated:
-        return _stopped("stopped by SIGTERM", parsed.command, orphan_guard.TERMINATED)
+        return _stopped("stopped by SIGTERM", parsed, orphan_guard.TERMINATED)
     except Exception as error:
         code = getattr(error, "exit_code", None)
         if code is None:
@@ -132,8 +132,10 @@ def _fail(error: object, code: int) -> int:
     return code
 
 
-def _stopped(how: str, command: str | None, code: int) -> int:
-    return _fail(f"{how}; the same command resumes from here" if command in RESUMING else how, code)
+def _stopped(how: str, parsed: argparse.Namespace, code: int) -> int:
+    resumes = parsed.command in RESUMING or getattr(parsed, "recipe", "") == "reasoner"
+    elsewhere = any(getattr(parsed, option, False) for option in ("dry_run", "detach", "only_compare"))
+    return _fail(f"{how}; the same command resumes from here" if resumes and not elsewhere else how, code)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -13,10 +13,11 @@ CALLED = "POPULORA_PROGRAM"
 
 def program(*arguments: str) -> str:
     """Return a command to suggest, with this program as the user called it, such as `.venv/bin/populora`."""
-    return shlex.join([_called(), *arguments])
+    return shlex.join([called(), *arguments])
 
 
-def _called() -> str:
+def called() -> str:
+    """Return the program as the user called it, not quoted."""
     if handed := os.environ.get(CALLED):
         return handed
     own = sys.argv[0]

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from flows.program import NAME
 
-_COMMAND = re.compile(rf"(?<![\w/.-]){NAME} ([a-z][a-z-]*)")
+SAID = ("run", "benchmark", "report", "browse", "fsck", "gc", "fork", "compare", "inspect", "export", "doctor", "serve", "watch")
+"""Commands that sentences of the project name. Any other word behind `populora` follows a run of that name."""
+_COMMAND = re.compile(rf"(?<![\w/.-]){NAME} ({'|'.join(SAID)})\b")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
@@ -12,6 +13,7 @@ from flows.run.lineage import generation_of
 from flows.run.manifest import folder_of
 from flows.run.run import Run
 from flows.storage import Damaged, NotStored, StoreRefused, StoreUnavailable
+from flows.store.file_store import RUN_ID
 from stages.core.method.top_up import task_of
 
 LONGEST = 80  # characters of a name: comparing names takes the product of their lengths
@@ -42,23 +44,23 @@ def elsewhere(library: Library, address: Mapping[str, str]) -> Elsewhere:
     parts = {name: str(value)[:LONGEST] for name, value in address.items()}
     if "run_id" not in parts:
         return Elsewhere()
-    try:
-        run = _run(library, parts["run_id"])
-        near = _inside(library, run, parts) if run else _runs(library, parts["run_id"])
-        return Elsewhere(run.run_id if run else "", tuple(near))
-    except FAULTS:
-        return Elsewhere()
+    run = _run(library, parts["run_id"])
+    near: list[Link] = []
+    with suppress(*FAULTS):  # what was found before a fault is shown
+        near.extend(_inside(library, run, parts) if run else _runs(library, parts["run_id"]))
+    return Elsewhere(run.run_id if run else "", tuple(near))
 
 
 def _run(library: Library, run_id: str) -> Run | None:
     try:
         return library.run(run_id)
-    except (NotStored, StoreRefused):
+    except FAULTS:
         return None
 
 
 def _runs(library: Library, run_id: str) -> Iterator[Link]:
-    return (Link(f"run {name}", _AT.run(name)) for name in _nearest(run_id, library.run_ids()))
+    named = (name for name in library.store.folders("") if RUN_ID.fullmatch(name))
+    return (Link(f"run {name}", _AT.run(name)) for name in _nearest(run_id, named) if library.has_run(name))
 
 
 def _inside(library: Library, run: Run, parts: Mapping[str, str]) -> Iterator[Link]:

@@ -33,7 +33,11 @@ class Library:
     def run_ids(self) -> list[str]:
         """Return the runs of the store, by name."""
         names = (name for name in self.store.folders("") if RUN_ID.fullmatch(name))
-        return [name for name in names if self.store.exists(f"{name}/run.json")]
+        return [name for name in names if self.has_run(name)]
+
+    def has_run(self, name: str) -> bool:
+        """Return whether this folder of the store is a run."""
+        return self.store.exists(f"{name}/run.json")
 
     def run(self, run_id: str) -> Run:
         """Open the run for reading. Raises NotStored if the store has none of that id."""

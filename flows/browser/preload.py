@@ -10,10 +10,15 @@ from flows.storage import Damaged, NotStored, StoreRefused, StoreUnavailable
 RUNS = 4  # each takes three reads of a kilobyte or so per generation, and its manifests
 
 
-def preload(library: Library) -> None:
+FAULTS = (StoreUnavailable, StoreRefused, NotStored, Damaged)
+
+
+def preload(library: Library, runs: int = RUNS) -> None:
     """Load what the first pages would wait for. What cannot be read is left to the page that asks for it, which says why."""
     import_module("flows.report.report_figures")  # matplotlib and SciPy
-    with suppress(StoreUnavailable, StoreRefused, NotStored, Damaged):
+    readable = []
+    with suppress(*FAULTS):
         readable = [entry for entry in RunList(library.store).entries() if not entry.fault]
-        for entry in sorted(readable, key=lambda one: one.began or 0.0)[-RUNS:][::-1]:
+    for entry in sorted(readable, key=lambda one: one.began or 0.0, reverse=True)[:runs]:
+        with suppress(*FAULTS):
             library.watch(library.run(entry.run_id)).alarms()

@@ -104,7 +104,7 @@ def breakable(key: str) -> Markup:
 
 def preview(text: str) -> str:
     """Return the first lines of a text with several, each cut, with a note of how many lines are missing."""
-    whole = text.rstrip("\n")
+    whole = text.rstrip("\n") or text
     lines = whole.split("\n", PREVIEW_LINES)[:PREVIEW_LINES]
     shown = [line if len(line) <= SHOWN_CELL else f"{line[:SHOWN_CELL]}…" for line in lines]
     more = whole.count("\n") + 1 - len(lines)

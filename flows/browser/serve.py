@@ -15,7 +15,7 @@ from flows.config import ConfigError
 from flows.servers.gate import LOOPBACK, names_of
 
 LOAD_SECONDS = 5.0
-"""After which the plotting library and the newest run are loaded: the first pages share their core with nothing."""
+"""After which the plotting library and the newest runs are loaded: pages that are asked for at once do not share their core."""
 
 
 def serve(

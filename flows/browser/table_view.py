@@ -1,5 +1,6 @@
 """One page of a table: filtered, sorted, fifty rows at a time. Only the filter and sort columns are read completely."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ ROWS = 50
 SORTED_BYTES = 32 << 20  # bytes of the column by which rows are sorted
 TOKENS = ("prompt_ids", "completion_ids", "logprobs")
 NULL = "–"
+_THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d+)?")
 
 
 @dataclass(frozen=True)
@@ -146,8 +148,9 @@ def _read(asked: TableQuery, kind: pa.DataType) -> Any:
 
 
 def _typed(number: str) -> str:
-    """Return a number that was copied from a page as it would be typed."""
-    return number.replace(MINUS, "-").replace(",", "")
+    """Return a number that was copied from a page as it would be typed. A decimal comma stays, which no number has."""
+    plain = number.strip().replace(MINUS, "-")
+    return plain.replace(",", "") if _THOUSANDS.fullmatch(plain) else plain
 
 
 def _sortable(schema: pa.Schema) -> list[str]:

@@ -3,7 +3,7 @@
 from argparse import Namespace
 
 from flows.commands.arguments import Add, add_store, store_option
-from flows.program import program
+from flows.program import called
 
 
 def add(command: Add) -> None:
@@ -23,5 +23,5 @@ def browse(arguments: Namespace) -> int:
     from flows.browser.commands import Commands
     from flows.browser.serve import serve
 
-    commands = Commands(program(), store_option(arguments.store))
+    commands = Commands(called(), store_option(arguments.store))
     return serve(arguments.store, arguments.host, arguments.port, arguments.allow_host, commands)

@@ -1,8 +1,9 @@
 """Whether a run is running, without heartbeat, finished, stopped or crashed: from its lease, and from what it has committed.
 
 A lease whose process has ended on this host was left by a crash (a clean stop removes it). A process of this host that has not
-ended but writes no heartbeat may be suspended. A lease of another host is watched by this process's own clock: it has no
-heartbeat after SILENT_SECONDS without a change, and counts as left after STALE_SECONDS.
+ended but writes no heartbeat may be suspended. A process that cannot be seen from here, of another host or container, has no
+heartbeat after SILENT_SECONDS and counts as crashed after STALE_SECONDS: by the time in its lease, if this machine's clock wrote
+it, else by how long this process has seen no change.
 """
 
 import threading
@@ -28,7 +29,10 @@ class RunState(StrEnum):
     UNREADABLE = "unreadable"  # its run.json is damaged, or of a newer version
 
 
-SILENT_TEXT = f"{RunState.SILENT}: its process may be suspended or dead, or may have lost the store"
+SILENT_TEXT = (
+    f"{RunState.SILENT} for more than {SILENT_SECONDS:.0f} s: "
+    "its process may be suspended (kill -CONT PID resumes it) or dead, or may have lost the store"
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ class StateReader:
         found = holding(self._store, run_id)
         if found is not None and not found.ended:
             silent = self._silent(run_id, found)
-            if found.silent is not None or silent <= self._stale_seconds:
+            if found.alive or silent <= self._stale_seconds:
                 return Standing(RunState.SILENT if silent > SILENT_SECONDS else RunState.RUNNING, found.who)
         if complete:
             return Standing(RunState.FINISHED, "")

@@ -39,7 +39,7 @@ def status(run: Run) -> str:
         f"cost       {cost_line(total(own_stages(generation_costs(RunTables(run).look())).values()))}",
         f"numbers    {numbers}",
         *(f"alarm      {alarm}" for alarm in alarms if alarm.generation == newest),
-        *(f"alarms     {text}" for text in [_earlier(run, alarms, newest)] if text),
+        *(f"alarms     {text}" for text in [_earlier(alarms, newest)] if text),
     ]
     return "\n".join(lines)
 
@@ -146,12 +146,11 @@ def size_text(size: float) -> str:
     return f"{size:.1f} TB"
 
 
-def _earlier(run: Run, alarms: list[Alarm], newest: int | None) -> str:
+def _earlier(alarms: list[Alarm], newest: int | None) -> str:
     """Return how many alarms of each kind were raised before the newest rated generation, and where to read them."""
     kinds = Counter(alarm.name for alarm in alarms if newest is not None and alarm.generation < newest)
     counted = ", ".join(f"{name} {count}" for name, count in kinds.most_common())
-    where = f"populora report {run.run_id} and the run's page in populora browse list them"
-    return f"{kinds.total()} in earlier generations ({counted}): {where}" if kinds else ""
+    return f"{kinds.total()} in earlier generations ({counted}): the report and the run's page list them" if kinds else ""
 
 
 def _numbers(run: Run) -> tuple[str, int | None]:

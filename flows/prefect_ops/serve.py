@@ -24,7 +24,7 @@ from flows import allowed
 from flows.config import PROJECT, ConfigError
 from flows.execution import orphan_guard
 from flows.prefect_ops import prefect_api, supervised
-from flows.program import CALLED, program
+from flows.program import CALLED, called
 from flows.run import form_links
 from flows.servers import gate, login_link
 
@@ -99,7 +99,7 @@ def environment(plan: ServeOptions) -> dict[str, str]:
         "PREFECT_API_URL": f"{plan.url}/api",
         "PREFECT_UI_URL": plan.url,
         form_links.URL: os.environ.get(form_links.URL, plan.url),
-        CALLED: program(),
+        CALLED: called(),
         "POPULORA_BROWSER_URL": os.environ.get("POPULORA_BROWSER_URL", plan.browser_url),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "PYTHONUNBUFFERED": "1",

@@ -23,6 +23,7 @@ from transformers import LlamaForCausalLM
 from flows.config import ConfigError
 from flows.pretraining.seed_recipe import TOKENS_PER_MINUTE, Log, halves, make_suite, save, scored_proposals, stored_problems
 from stages.core.engines.hf_engine import HFEngine, load_model, load_tokenizer
+from stages.core.engines.precision import pretraining_dtype
 from stages.core.prompts.styles import Kind, Triplet
 from stages.core.prompts.trace import TracePrompts
 from stages.core.sandbox.local import LocalSandbox
@@ -227,8 +228,16 @@ def pretrain(
         taken = train(out, minutes, seed, threads, benchmarks, log)
         parameters = sum(parameter.numel() for parameter in pretraining.read_model(str(out)).parameters())
         command = f"populora pretrain --recipe reasoner --minutes {minutes:g} --seed {seed} --threads {threads}"
+        dtype = str(pretraining_dtype()).removeprefix("torch.")
         facts = TrainingFacts(
-            command, threads, parameters, len(held_out_keys(benchmarks).syntax), taken.steps, taken.documents, taken.skipped
+            command,
+            threads,
+            parameters,
+            len(held_out_keys(benchmarks).syntax),
+            taken.steps,
+            taken.documents,
+            taken.skipped,
+            dtype,
         )
         solving, proposals = score(out, judge, benchmarks, seed, per_depth, log)
         (out / "README.md").write_text(reasoner_card(facts, solving, proposals), encoding="utf-8")

@@ -19,6 +19,7 @@ import torch
 from transformers import GenerationConfig, LlamaForCausalLM
 
 from stages.core.engines.hf_engine import HFEngine, load_model, load_tokenizer
+from stages.core.engines.precision import pretraining_dtype
 from stages.core.judging.judge import TaskItem, judge_tasks
 from stages.core.prompts.compact import CompactPrompts
 from stages.core.prompts.styles import Kind, PromptStyle, Triplet
@@ -242,6 +243,7 @@ def pretrain(
             sum(parameter.numel() for parameter in pretraining.read_model(str(out)).parameters()),
             len(probe.probe_keys(*halves(probe_folder, "probe").values()).syntax),
             taken,
+            str(pretraining_dtype()).removeprefix("torch."),
         )
         solving, proposals = score(out, judge, probe_folder, seed, per_band, log)
         (out / "README.md").write_text(model_card(training, solving, proposals), encoding="utf-8")

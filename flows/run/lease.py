@@ -70,13 +70,15 @@ def check_epoch(store: Store, run_id: str, epoch: int) -> None:
 
 @dataclass(frozen=True)
 class Holding:
-    """A lease as found: its process as text, whether that has certainly ended, and a mark that changes with each heartbeat.
+    """A lease as found: its process as text, and a mark that changes with each heartbeat.
 
-    `silent` is how many seconds ago the last heartbeat was written; None if that was not on this machine since it booted.
+    `ended` and `alive`: whether the process certainly has ended, or certainly has not; neither for one that cannot be seen from
+    here. `silent` is how many seconds ago the last heartbeat was written; None if that was not on this machine since it booted.
     """
 
     who: str
     ended: bool
+    alive: bool
     beat: str
     silent: float | None
 
@@ -86,8 +88,8 @@ def holding(store: Store, run_id: str) -> Holding | None:
     holder = _read(store, _lease_uri(run_id))
     if holder is None:
         return None
-    mark = f"{holder.get('token')} {holder.get('beat')}"
-    return Holding(_who(holder), _dead_here(holder, _identity()), mark, silence(holder))
+    mark, ended = f"{holder.get('token')} {holder.get('beat')}", _ended(holder, _identity())
+    return Holding(_who(holder), ended is True, ended is False, mark, silence(holder))
 
 
 def silence(holder: Json) -> float | None:
@@ -209,14 +211,19 @@ def _release(store: Store, run_id: str, identity: Json) -> None:
 
 
 def _dead_here(holder: Json, identity: Json) -> bool:
-    """Return whether the holder ran among this host's processes since its last boot and has certainly ended.
+    """Return whether the holder has certainly ended. Anything less certain is left to the heartbeat."""
+    return _ended(holder, identity) is True
 
-    Anything less certain (another boot id may be another machine of the same name) is left to the heartbeat.
+
+def _ended(holder: Json, identity: Json) -> bool | None:
+    """Return whether the holder has ended; None unless it ran among the processes that this one sees, since their last boot.
+
+    Another boot id may be another machine of the same name, another namespace another container.
     """
     if any(holder.get(key) != identity[key] for key in ("host", "boot", "namespace")):
-        return False
+        return None
     if holder.get("clock", identity["clock"]) != identity["clock"]:
-        return False
+        return None
     return _started(int(holder.get("pid", 0))) != holder.get("started")
 
 

@@ -62,7 +62,7 @@ progress() {
     while sleep 1 >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do
         [ $((SECONDS - began)) -ge "$next" ] || continue
         next=$((SECONDS - began + PROGRESS_SECONDS))
-        printf '   %s s: %s\n' "$((SECONDS - began))" "$({ grep -v '^WARNING' "$1" || true; } | tail -n 1 | cut -c 1-100)"
+        printf '   %s s: %s\n' "$((SECONDS - began))" "$({ grep -av '^WARNING' "$1" || true; } | tail -n 1 | cut -c 1-100)"
     done
 }
 

@@ -136,8 +136,9 @@ def test_a_stopped_run_says_how_it_is_resumed(number: signal.Signals, code: int,
         _, said = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode == code
-    assert said.splitlines()[-1] == f"populora: {how}; the same command resumes from here"
+        process.wait()
+    assert process.returncode == code, said
+    assert f"populora: {how}; the same command resumes from here" in said.splitlines(), said
 
 
 def test_a_command_that_resumes_nothing_does_not_say_so(tmp_path: Path) -> None:

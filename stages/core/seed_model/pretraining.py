@@ -13,7 +13,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from stages.core.engines.precision import fast_bfloat16
+from stages.core.engines.precision import pretraining_dtype
 from stages.core.seed_model import seed_tokenizer
 from stages.core.seed_model.muon import Muon
 from stages.core.seed_model.pretraining_data import ANSWERS, BROAD, LISTINGS, PROPOSALS, ROW, Mix, Rows
@@ -118,7 +118,8 @@ def loss_of_rows(model: LlamaForCausalLM, rows: Rows) -> tuple[torch.Tensor, tor
     ids = torch.from_numpy(rows.ids.astype(np.int64))
     segments = torch.from_numpy(rows.segments.astype(np.int64))
     positions = torch.from_numpy(rows.positions.astype(np.int64))
-    with torch.autocast("cpu", torch.bfloat16, enabled=fast_bfloat16()):
+    dtype = pretraining_dtype()
+    with torch.autocast("cpu", dtype, enabled=dtype is not torch.float32):
         seen = model.model(input_ids=ids, attention_mask=row_mask(segments), position_ids=positions, use_cache=False)
         hidden = seen.last_hidden_state
         logits = model.lm_head(hidden[:, :-1])

@@ -22,6 +22,7 @@ class TrainingFacts:
     steps: int
     documents: int
     skipped: int
+    dtype: str = "bfloat16"
 
 
 def _form(scores: Scores, kind: Kind, shallow: bool) -> str:
@@ -76,8 +77,8 @@ before, over ints, strings and lists of ints. No human-written text or code, and
 
 {facts.steps:,} steps of {recipe.rows_per_step} rows of {ROW} tokens ({tokens:,} tokens, padding included) on {facts.documents:,}
 documents, each seen once, on {facts.threads} thread(s). {rates}; the
-last fifth of the tokens falls to zero. Documents of a row do not see each other; bfloat16 autocast where the CPU multiplies
-it in hardware.
+last fifth of the tokens falls to zero. Documents of a row do not see each other. Products
+are computed in {facts.dtype}, weights and optimizer in float32.
 
 Documents: {forms}; prompt weight {MIX.prompt:g}.
 Share of the programs by depth: {depths}; none deeper.

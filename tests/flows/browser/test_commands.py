@@ -6,7 +6,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from flows.browser.app import make_app
-from flows.browser.commands import PLAIN, Commands
+from flows.browser.commands import PLAIN, SAID, Commands
+from flows.cli import COMMANDS
+from flows.program import CALLED, called, program
 
 HERE = Commands("bin/populora", ("--store", "my runs"))
 
@@ -16,12 +18,23 @@ HERE = Commands("bin/populora", ("--store", "my runs"))
     [
         ("To score it: populora benchmark a --suite dev", "To score it: bin/populora benchmark --store 'my runs' a --suite dev"),
         ("`populora fsck RUN`, populora run", "`bin/populora fsck --store 'my runs' RUN`, bin/populora run --store 'my runs'"),
+        ("run --resume populora continues at solve; populora has", "run --resume populora continues at solve; populora has"),
         ("in bin/populora run, PopuLoRA and my-populora run", "in bin/populora run, PopuLoRA and my-populora run"),
     ],
 )  # fmt: skip
 def test_a_sentence_gets_the_commands_of_this_machine(said: str, named: str) -> None:
     assert HERE.named(said) == named
     assert PLAIN.named(said) == said
+
+
+def test_a_program_in_a_folder_with_a_space_is_quoted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CALLED, "/my tools/populora")
+    assert program("run", "x") == "'/my tools/populora' run x"
+    assert Commands(called()).named("populora run x") == "'/my tools/populora' run x"
+
+
+def test_the_commands_that_sentences_name_exist() -> None:
+    assert set(SAID) <= {one.__name__.rpartition(".")[2].replace("_", "-") for one in COMMANDS}
 
 
 def test_pages_print_them_and_other_pages_are_plain(tmp_path: Path) -> None:

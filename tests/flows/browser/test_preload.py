@@ -4,9 +4,6 @@ import json
 from pathlib import Path
 from typing import cast
 
-import pytest
-
-from flows.browser import preload as preloading
 from flows.browser.library import Library
 from flows.browser.preload import preload
 from flows.browser.run_pages import run_page
@@ -26,13 +23,12 @@ def built(root: Path, name: str, started: float) -> None:
     (root / name / "run.json").write_text(json.dumps(described | {"clock": {"started": started}}))
 
 
-def test_the_newest_runs_are_read_before_their_pages_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_runs_are_read_before_their_pages_are_asked_for(tmp_path: Path) -> None:
     for name, started in (("old", 1.0), ("newest", 3.0), ("newer", 2.0)):
         built(tmp_path, name, started)
-    monkeypatch.setattr(preloading, "RUNS", 2)
     store = CountingStore(open_store(str(tmp_path)))
     library = Library(cast(Store, store))
-    preload(library)
+    preload(library, runs=2)
     asked = {}
     for name in ("newest", "newer", "old"):
         store.requests.clear()
@@ -43,10 +39,15 @@ def test_the_newest_runs_are_read_before_their_pages_are_asked_for(tmp_path: Pat
 
 def test_what_cannot_be_read_stops_no_browser(tmp_path: Path) -> None:
     built(tmp_path, "whole", 1.0)
-    built(tmp_path, "broken", 2.0)
-    (tmp_path / "broken" / "run.json").write_text("{")
+    for name, started in (("garbled", 2.0), ("broken", 3.0)):
+        built(tmp_path, name, started)
+    (tmp_path / "garbled" / "run.json").write_text("{")
+    (tmp_path / "broken" / "generation=0001" / "update.json").write_text("{")
     (tmp_path / "whole" / "generation=0001" / "metrics.parquet").write_bytes(b"damaged")
-    library = Library(str(tmp_path))
+    store = CountingStore(open_store(str(tmp_path)))
+    library = Library(cast(Store, store))
     preload(library)
+    store.requests.clear()
     assert "generation=0001/metrics.parquet" in " ".join(run_page(library, "whole")["faults"])
+    assert store.requests["read"] < 10, "read although a newer run cannot be"
     preload(Library(str(tmp_path / "nothing")))

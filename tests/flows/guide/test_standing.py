@@ -97,7 +97,10 @@ def test_a_suspended_process_has_no_heartbeat_wherever_one_asks(tmp_path: Path) 
     with made(tmp_path, "one", 2, until="solve"):
         lease = json.loads(store.read("one/.lease"))
     store.replace("one/.lease", json.dumps(lease | {BEATEN: time.monotonic() - 300.0, "beat": 7}).encode())
-    words = "no heartbeat: its process may be suspended or dead, or may have lost the store"
+    words = (
+        "no heartbeat for more than 30 s: its process may be suspended (kill -CONT PID resumes it) or dead, "
+        "or may have lost the store"
+    )
     held = f"held by process {lease['pid']} on host {lease['host']}, last heartbeat 5 min ago"
     so_far = "1 of 2 generations; last finished: solve of generation 1; next: grade of generation 1"
     assert at(tmp_path).lines[1] == f"latest     one: {words}; {held}; {so_far}"

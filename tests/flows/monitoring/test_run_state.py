@@ -62,5 +62,9 @@ def test_a_process_of_this_machine_that_writes_no_heartbeat_is_silent_at_the_fir
             values = lease | {BEATEN: time.monotonic() - seconds, "beat": 9}
             store.replace("one/.lease", json.dumps(values).encode())
             assert StateReader(store).standing("one", False).state == state
+        for seconds, state in ((20.0, RunState.RUNNING), (40.0, RunState.SILENT), (4000.0, RunState.CRASHED)):
+            other = lease | {BEATEN: time.monotonic() - seconds, "namespace": "pid:[1]"}
+            store.replace("one/.lease", json.dumps(other).encode())
+            assert StateReader(store).standing("one", False).state == state, "a container's process cannot be seen from here"
         store.replace("one/.lease", json.dumps(lease | {BEATEN: time.monotonic() - 4000.0, "boot": "another"}).encode())
         assert StateReader(store).standing("one", False).state == RunState.RUNNING, "clocks of two boots are not compared"

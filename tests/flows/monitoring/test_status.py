@@ -9,8 +9,7 @@ from tests.support.report_run import made
 def test_alarms_of_earlier_generations_are_counted_by_kind_and_the_newest_are_shown(tmp_path: Path) -> None:
     with made(tmp_path, "one", 9) as run:
         found = status(run).splitlines()
-    where = "populora report one and the run's page in populora browse list them"
-    assert found[-1] == f"alarms     1 in earlier generations (slow 1): {where}"
+    assert found[-1] == "alarms     1 in earlier generations (slow 1): the report and the run's page list them"
     with made(tmp_path, "two", 8) as run:
         found = status(run).splitlines()
     assert found[-1].startswith("alarm      g0007 slow: ") and not any(line.startswith("alarms ") for line in found)
