@@ -91,7 +91,7 @@ def _ratings(ratings: pa.Table) -> list[str]:
 
 
 def _births(offspring: pa.Table | None) -> str:
-    """Format who was replaced, by whom, and how the new member was made."""
+    """Say which member a new one replaced, and which operator made it from which parents."""
     made = [
         f"{row['replaces']} by {row['member_id']} "
         f"({row['operator_kind']} {for_others(row['operator'])} of {' and '.join(row['parents'])})"
