@@ -9,13 +9,13 @@ from flows.storage import Damaged, NotStored, StoreRefused, StoreUnavailable
 
 RUNS = 4  # each takes three reads of a kilobyte or so per generation, and its manifests
 
-
 FAULTS = (StoreUnavailable, StoreRefused, NotStored, Damaged)
 
 
 def preload(library: Library, runs: int = RUNS) -> None:
     """Load what the first pages would wait for. What cannot be read is left to the page that asks for it, which says why."""
-    import_module("flows.report.report_figures")  # matplotlib and SciPy
+    for slow in ("flows.report.report_figures", "matplotlib.backends.backend_svg"):  # matplotlib and SciPy
+        import_module(slow)
     readable = []
     with suppress(*FAULTS):
         readable = [entry for entry in RunList(library.store).entries() if not entry.fault]

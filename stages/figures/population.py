@@ -1,5 +1,6 @@
 """Figures of the population: ratings, matches, descent, and the performance of offspring."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from matplotlib.colors import Normalize
 
-from stages.core.statistics.estimates import Estimate, estimate, only, series
+from stages.core.statistics.estimates import Estimate, cluster_means, estimate, only, series
 from stages.figures import outlines
 from stages.figures.family import QUESTION, Birth, family_of
 from stages.figures.panels import GRID, INK, MUTED, ROLE, SMALL, Panel, ends
@@ -166,10 +167,11 @@ def recovery(samples: pa.Table, offspring: pa.Table) -> Plate:
     if not births:
         return plate
     figure, (ax,) = canvas(plate.question, height=3.0)
-    children = pa.Table.from_pylist([row for birth in births for row in _against_peers(samples, birth)], _AGES)
     for role in ("teacher", "student"):
+        born = [birth for birth in births if birth["role"] == role]
+        children = pa.Table.from_pylist(list(_against_peers(samples, born)) if born else [], _AGES)
         for kind, dashes in (("mutation", "-"), ("crossover", "--")):
-            chosen = only(children, role=role, operator_kind=kind)
+            chosen = only(children, operator_kind=kind)
             for member in pc.unique(chosen["member_id"]).to_pylist():
                 rows = only(chosen, member_id=member)
                 ax.plot(rows["generation"], rows["above"], color=ROLE[role], linewidth=0.6, alpha=0.45, linestyle=dashes)
@@ -196,12 +198,22 @@ _AGES = pa.schema(
 )
 
 
-def _against_peers(samples: pa.Table, birth: dict[str, Any]) -> list[dict[str, Any]]:
-    peers = only(samples, role=birth["role"])
-    own = series(only(peers, member_id=birth["member_id"]), "reward", "group_id")
-    rest = series(peers.filter(pc.not_equal(peers["member_id"], birth["member_id"])), "reward", ["member_id", "group_id"])
-    shared, at, against = np.intersect1d(own.generations, rest.generations, return_indices=True)
-    above = own.mean[at] - rest.mean[against]
-    child = {name: birth[name] for name in ("member_id", "role", "operator_kind")}
-    ages = (shared - birth["generation"]).tolist()
-    return [child | {"generation": age, "above": value} for age, value in zip(ages, above.tolist(), strict=True)]
+def _against_peers(samples: pa.Table, births: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Rows of _AGES for these births of one role."""
+    means = cluster_means(only(samples, role=births[0]["role"]), "reward", ["generation", "member_id", "group_id"])
+    generations, places = np.unique(means["generation"].to_numpy(), return_inverse=True)
+    members, rewards = np.array(means["member_id"].to_pylist(), dtype=object), means["mean"].to_numpy()
+
+    def totals(chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        at, length = places[chosen], len(generations)
+        return np.bincount(at, weights=rewards[chosen], minlength=length), np.bincount(at, minlength=length)
+
+    for birth in births:
+        own = members == birth["member_id"]
+        (sums, counts), (other_sums, other_counts) = totals(own), totals(~own)
+        shared = np.flatnonzero((counts > 0) & (other_counts > 0))
+        above = sums[shared] / counts[shared] - other_sums[shared] / other_counts[shared]
+        ages = generations[shared] - birth["generation"]
+        child = {name: birth[name] for name in ("member_id", "role", "operator_kind")}
+        for age, value in zip(ages.tolist(), above.tolist(), strict=True):
+            yield child | {"generation": age, "above": value}

@@ -49,7 +49,7 @@ def only(table: pa.Table, **values: str | int | bool) -> pa.Table:
 def series(table: pa.Table, value: str, cluster: str | Sequence[str]) -> Series:
     """The mean of column `value` in each generation; NaN and null values are left out."""
     keys = ["generation", *([cluster] if isinstance(cluster, str) else cluster)]
-    means = _cluster_means(table, value, keys)
+    means = cluster_means(table, value, keys)
     generations, places = np.unique(means["generation"].to_numpy(), return_inverse=True)
     values = means["mean"].to_numpy()
     counts = np.bincount(places, minlength=len(generations))
@@ -62,14 +62,15 @@ def series(table: pa.Table, value: str, cluster: str | Sequence[str]) -> Series:
 
 def estimate(table: pa.Table, value: str, cluster: str | Sequence[str]) -> Estimate:
     """The mean of column `value` over all rows."""
-    values = _cluster_means(table, value, [cluster] if isinstance(cluster, str) else list(cluster))["mean"].to_numpy()
+    values = cluster_means(table, value, [cluster] if isinstance(cluster, str) else list(cluster))["mean"].to_numpy()
     if not len(values):
         return Estimate(float("nan"), float("nan"), 0)
     stderr = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
     return Estimate(float(values.mean()), stderr, len(values))
 
 
-def _cluster_means(table: pa.Table, value: str, keys: list[str]) -> pa.Table:
+def cluster_means(table: pa.Table, value: str, keys: list[str]) -> pa.Table:
+    """The mean of column `value` for each combination of the keys, as column `mean`; NaN and null values are left out."""
     values = table[value].cast(pa.float64())
     data = table.select(keys).append_column("__value", values)
     data = data.filter(pc.is_finite(values))
