@@ -206,7 +206,7 @@ def test_runs_at_work_are_compared_as_far_as_they_are(tmp_path: Path) -> None:
         population = compared_runs.example_run.start(run)
         compared_runs.example_run.one_generation(run, population, 0, last=False)
         text = shown(pages, "/compare?run=whole&run=growing")
-        assert "2 of 2 runs. To compare, tick two of them." in shown(pages, "/")
+        assert "2 of 2 runs. To compare, tick 2 of them." in shown(pages, "/")
         assert "growing is running: 1 of 3 generations are done; next: match of generation 1." in text
 
 
