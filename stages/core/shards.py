@@ -1,4 +1,4 @@
-"""Shares of a stage's completions: contiguous in the stage's own order, so that the shares' tables joined are the whole table."""
+"""Shares of a stage's completions or rows: contiguous in the stage's own order, so that the shares' tables joined are the whole table."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
