@@ -58,8 +58,8 @@ def step(
 ) -> tuple[Adapter | None, pa.Table]:
     """Return one adapter after the step on the sum of its gradients (None if it took none), and METRICS of the step.
 
-    `member` is its (member id, role); `samples` and `tokens` may hold rows of other adapters. An adapter whose centred rewards are
-    all equal has no gradients: the result is what `update` returns for it.
+    `member` is its (member id, role); `samples` and `tokens` may hold rows of other adapters. An adapter whose centred rewards
+    are all equal has no gradients: the result is what `update` returns for it.
     """
     counts = count(samples, adapter_id)
     own = tokens.filter(pc.equal(tokens["adapter_id"], adapter_id))

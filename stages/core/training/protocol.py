@@ -47,8 +47,6 @@ class Trainer(Protocol):
 class Stepper(Protocol):
     """Takes the step of an adapter whose gradient was computed in parts. Needs no model."""
 
-    def step(
-        self, adapter: Adapter, gradients: Iterable[Gradient], tokens: pa.Table, counts: Mapping[str, float]
-    ) -> Update:
-        """Step on the sum of the gradients, added in their order. `tokens` are the adapter's TOKENS, `counts` those of its samples."""
+    def step(self, adapter: Adapter, gradients: Iterable[Gradient], tokens: pa.Table, counts: Mapping[str, float]) -> Update:
+        """Step on the sum of the gradients, added in their order. `tokens` are its TOKENS, `counts` those of its samples."""
         ...

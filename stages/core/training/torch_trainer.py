@@ -96,8 +96,8 @@ class TorchTrainer:
     ) -> tuple[dict[str, Gradient], pa.Table]:
         """Return the gradient of each adapter's loss on these rows of SAMPLES, and TOKENS of the same rows. Take no step.
 
-        `tokens` counts the response tokens of all of an adapter's samples, here or elsewhere: the denominator of its loss, so that
-        the gradients of disjoint rows add up to that of all rows. Raise ValueError for rows of other or stale weights.
+        `tokens` counts the response tokens of all of an adapter's samples, here or elsewhere: the denominator of its loss, so
+        that the gradients of disjoint rows add up to that of all rows. Raise ValueError for rows of other or stale weights.
         """
         check_samples(adapters, samples)
         names = tuple(adapters)

@@ -3,8 +3,9 @@
 import pytest
 
 from flows.config import load
+from flows.execution.card_rates import CARDS, TWO_CORES
 from flows.execution.decoder_shape import KNOWN
-from flows.execution.stage_plan import CARDS, TWO_CORES, StageTime, generation_seconds, spread, stage_times, workload
+from flows.execution.stage_plan import StageTime, generation_seconds, spread, stage_times, workload
 
 SHAPE = KNOWN["Qwen2.5-Coder-7B"]
 LARGE = CARDS[-1]
