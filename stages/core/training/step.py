@@ -39,7 +39,7 @@ class SumStepper:
                 budgets.append(gradient.micro_batch_tokens)
         gradient_P = torch.from_numpy(total_P)
         values = {name: tokens[name].to_numpy().astype(np.float64) for name in ("loss", "entropy", "drift")}
-        norm = float(gradient_P.norm())
+        norm = float(torch.linalg.vector_norm(gradient_P, dtype=torch.float64).float())  # in fp32, as a pass of all rows has it
         return finished(adapter, names, gradient_P, norm, values, counts, min(budgets), self._settings)
 
 
