@@ -18,8 +18,8 @@ class Stage:
         generates: Whether it uses the engine (propose: where teachers write the tasks). It then runs under `engine.python`
             with vLLM, and in the GPU pool of a placement.
         judges: Whether it uses the sandbox. It then needs Docker, and runs in the sandbox pool unless it also generates.
-        trains: Whether its parts train: they take optimizer steps, or compute gradients of a share of the rows, in the GPU pool of a
-            placement. Joining them needs no GPU.
+        trains: Whether its parts take optimizer steps, or compute the gradients of some rows, in the GPU pool of a placement.
+            Joining them needs no GPU.
         shards: What its parts divide; None for a stage that always runs whole.
         optional: Whether only some generations have it.
     """

@@ -18,7 +18,7 @@ from flows.choices import choose
 from flows.config import ConfigError, RunConfig
 from flows.earlier_tasks import buffers_of, posed_again, recent, stored_among
 from flows.execution.decoder_shape import DecoderShape, shape_of
-from flows.execution.update_cut import cut_of
+from flows.execution.update_cut import shares_of
 from flows.generation_metrics import generation_metrics, paid_grades
 from flows.run.earlier_index import write_segment
 from flows.run.history import kept_out
@@ -375,9 +375,8 @@ def _cut(samples: pa.Table, population: list[Member], config: RunConfig) -> pa.T
     tokens: dict[str, float] = {}
     for row in by_adapters.to_pylist():
         tokens[row["part"]] = tokens.get(row["part"], 0.0) + row["tokens"]
-    if cut_of(config, _shape(config), list(tokens.values()), by_adapters.num_rows) == "adapters":
-        return by_adapters
-    by_rows = updating.shares(samples, population, config.engine.shards)
+    count = shares_of(config, _shape(config), list(tokens.values()), by_adapters.num_rows)
+    by_rows = updating.shares(samples, population, count)
     return by_rows if by_rows.num_rows else by_adapters
 
 

@@ -91,7 +91,7 @@ def groups(samples: pa.Table, population: Sequence[Member], size: int) -> pa.Tab
 
 
 def shares(samples: pa.Table, population: Sequence[Member], most: int) -> pa.Table:
-    """Return GROUPS of an update that is cut by rows into at most `most` shares, named as shards: empty without rows to train.
+    """Return GROUPS of an update that is cut by rows into at most `most` shares: empty if that is 0 or nothing trains.
 
     The rows of one prompt of an adapter stay together, so that the prompt is computed once. Shares are contiguous in the order
     adapter, then row, and balanced by tokens: few adapters are in two shares. A share without rows has no part.

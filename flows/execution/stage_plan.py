@@ -14,7 +14,7 @@ from flows.config import RunConfig
 from flows.execution.card_rates import Card
 from flows.execution.decoder_shape import DecoderShape
 from flows.execution.memory_plan import cache_bytes
-from flows.execution.update_cut import adapters_time, cut_of, rows_time
+from flows.execution.update_cut import adapters_time, rows_time, shares_of
 
 ROWS = 256  # rows that vLLM decodes at once: max_rows of stages.core.engines.vllm_engine
 PROMPTS = {"compact": (100, 60), "trace": (110, 60), "document": (700, 200), "chat": (600, 350), "azr": (1200, 700)}
@@ -139,14 +139,12 @@ def _update(config: RunConfig, shape: DecoderShape, card: Card, cards: int, posi
     members = config.adapters
     parts = ceil(members / (config.learning.adapters_per_group or members))
     groups = [positions / parts] * parts
-    if cut_of(config, shape, groups, members) == "rows":
-        time, unused = rows_time(config, shape, card, min(cards, config.engine.shards), positions, members), "shards"
-        parts = config.engine.shards
+    if shares := shares_of(config, shape, groups, members):
+        time, idle = rows_time(config, shape, card, shares, positions, members), "store"  # one more share has more gradients
     else:
-        time, unused = adapters_time(config, shape, card, cards, groups, members), "adapter groups"
-    if time.stored > time.computed:
-        return StageTime("update", STAGE_SECONDS + time.total, "store")
-    return StageTime("update", STAGE_SECONDS + time.total, unused if cards > parts else "arithmetic")
+        time, idle = adapters_time(config, shape, card, cards, groups, members), "adapter groups"
+    limit = "store" if time.stored > time.computed else idle if cards > (shares or parts) else "arithmetic"
+    return StageTime("update", STAGE_SECONDS + time.total, limit)
 
 
 def spread(config: RunConfig, cards: int) -> RunConfig:

@@ -8,13 +8,11 @@ of the plan (card_rates.py), not of the machine, so that a run decides alike whe
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Literal
 
 from flows.config import RunConfig
 from flows.execution.card_rates import BYTES_PER_WEIGHT, CARDS, HOST_CARDS, TWO_CORES, Card
 from flows.execution.decoder_shape import DecoderShape, adapter_parameters
 
-Cut = Literal["adapters", "rows"]
 GRADIENT_BYTES = 4  # of a parameter's gradient, in fp32; as many as its weight
 
 
@@ -31,20 +29,21 @@ class UpdateTime:
         return self.computed + self.stored
 
 
-def cut_of(config: RunConfig, shape: DecoderShape | None, groups: Sequence[float], adapters: int) -> Cut:
-    """Return how to cut an update with these adapter groups, given by their tokens, for `engine.shards` cards.
+def shares_of(config: RunConfig, shape: DecoderShape | None, groups: Sequence[float], adapters: int) -> int:
+    """Return into how many shares of the rows to cut an update with these adapter groups, given by their tokens; 0: by adapters.
 
-    Without a choice of the configuration: by rows where that takes fewer seconds. One shard, or a model of unknown dimensions, is
-    cut by adapters.
+    Where the configuration leaves the choice: by rows if that takes fewer seconds on `engine.shards` cards, in the number of
+    shares that takes the fewest. One shard, or a model of unknown dimensions, is cut by adapters.
     """
-    if config.learning.divide != "auto":
-        return config.learning.divide
-    shards = config.engine.shards
+    chosen, shards = config.learning.divide, config.engine.shards
+    if chosen != "auto":
+        return shards if chosen == "rows" else 0
     if shape is None or shards < 2:
-        return "adapters"
+        return 0
     card = TWO_CORES[config.model.dtype] if config.model.device == "cpu" else CARDS[-1]
-    whole = adapters_time(config, shape, card, shards, groups, adapters)
-    return "rows" if rows_time(config, shape, card, shards, sum(groups), adapters).total < whole.total else "adapters"
+    seconds = {0: adapters_time(config, shape, card, shards, groups, adapters).total}
+    seconds |= {parts: rows_time(config, shape, card, parts, sum(groups), adapters).total for parts in range(2, shards + 1)}
+    return min(seconds, key=seconds.__getitem__)
 
 
 def adapters_time(
@@ -59,19 +58,16 @@ def adapters_time(
     return UpdateTime(max(busy) * _token_seconds(config, shape, card), stored / (card.link * _machines(used)))
 
 
-def rows_time(config: RunConfig, shape: DecoderShape, card: Card, cards: int, tokens: float, adapters: int) -> UpdateTime:
+def rows_time(config: RunConfig, shape: DecoderShape, card: Card, parts: int, tokens: float, adapters: int) -> UpdateTime:
     """Return the seconds by rows: an equal share a card, and what the parts and the process that joins them read and write.
 
     Each part reads weights and writes gradients, over the links of all machines. The join reads the gradients, and reads and
     writes adapters and moments, over one. Shares are contiguous: each but the first adds at most one (part, adapter) pair.
     """
-    parts = config.engine.shards
-    pairs = min(adapters * parts, adapters + parts - 1)
-    one = float(_parameters(config, shape))
-    spread = 2 * GRADIENT_BYTES * pairs * one / (card.link * _machines(min(cards, parts)))
+    pairs, one = min(adapters * parts, adapters + parts - 1), float(_parameters(config, shape))
+    spread = 2 * GRADIENT_BYTES * pairs * one / (card.link * _machines(parts))
     joined = (GRADIENT_BYTES * pairs + 2 * BYTES_PER_WEIGHT * adapters) * one / card.link
-    rounds = ceil(parts / min(cards, parts)) / parts
-    return UpdateTime(tokens * rounds * _token_seconds(config, shape, card), spread + joined)
+    return UpdateTime(tokens / parts * _token_seconds(config, shape, card), spread + joined)
 
 
 def _token_seconds(config: RunConfig, shape: DecoderShape, card: Card) -> float:
