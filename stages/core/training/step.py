@@ -39,7 +39,8 @@ class SumStepper:
                 budgets.append(gradient.micro_batch_tokens)
         gradient_P = torch.from_numpy(total_P)
         values = {name: tokens[name].to_numpy().astype(np.float64) for name in ("loss", "entropy", "drift")}
-        norm = float(torch.linalg.vector_norm(gradient_P, dtype=torch.float64).float())  # in fp32, as a pass of all rows has it
+        # added in fp64, since fp32 loses digits over millions of squares; beyond fp32's range it counts as not finite
+        norm = float(torch.linalg.vector_norm(gradient_P, dtype=torch.float64).float())
         return finished(adapter, names, gradient_P, norm, values, counts, min(budgets), self._settings)
 
 
