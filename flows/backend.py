@@ -38,7 +38,7 @@ from stages.core.prompts.styles import PromptStyle, Proposed
 from stages.core.sandbox.protocol import Sandbox
 from stages.core.seed_model.probe import probe_keys as own_keys
 from stages.core.seed_model.programs import ProgramKeys
-from stages.core.training.protocol import Drift, Trainer
+from stages.core.training.protocol import Drift, Stepper, Trainer
 from stages.match import MATCHMAKERS
 from stages.reward import ESTIMATORS, Estimator
 
@@ -218,8 +218,27 @@ class Backend:
 
     @cached_property
     def _trainer(self) -> Any:
+        from stages.core.training.torch_trainer import TorchTrainer
+
+        return TorchTrainer(self._lora, self.tokenizer.pad_token_id or 0, self._training, progress=self.progress)
+
+    def stepper(self) -> Stepper:
+        """Return what steps on summed gradients, on the CPU: it needs neither the base model nor a GPU."""
+        stepper: Stepper = self._stepper
+        return stepper
+
+    @cached_property
+    def _stepper(self) -> Any:
+        from stages.core.training.cpu import use_cpu
+        from stages.core.training.step import SumStepper
+
+        use_cpu(self.config.threads)
+        return SumStepper(self._training)
+
+    @cached_property
+    def _training(self) -> Any:
         from stages.core.training.loss import Objective
-        from stages.core.training.torch_trainer import Settings, TorchTrainer
+        from stages.core.training.settings import Settings
 
         rule = self.config.learning
         objective = Objective(
@@ -229,7 +248,7 @@ class Backend:
             importance_cap=rule.importance_cap,
             temperature=self.config.engine.temperature,
         )
-        settings = Settings(
+        return Settings(
             objective=objective,
             learning_rate=rule.learning_rate,
             warmup=rule.warmup,
@@ -239,7 +258,6 @@ class Backend:
             micro_batch_tokens=rule.micro_batch_tokens,
             gradient_checkpointing=rule.gradient_checkpointing,
         )
-        return TorchTrainer(self._lora, self.tokenizer.pad_token_id or 0, settings, progress=self.progress)
 
     def initial_adapter(self) -> Adapter:
         """Return a fresh adapter for this model: A from the run's seed, B zero. Every member starts with it."""

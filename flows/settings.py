@@ -198,6 +198,13 @@ class Learning(Group):
     adapters_per_group: Count = Field(
         0, title="Adapters per pass", description="Number of adapters trained in one pass. 0 trains all of them together."
     )
+    divide: Literal["auto", "adapters", "rows"] = Field(
+        "auto",
+        title="What parts of an update divide",
+        description="adapters: a part trains a group of adapters. rows: engine.shards parts compute the gradients of a share of "
+        "the samples each, so that one adapter uses several cards. auto: what the plan expects to be faster; adapters if "
+        "engine.shards is 1.",
+    )
 
 
 class RatingRule(Group):
@@ -274,7 +281,8 @@ class EngineRule(Group):
     shards: Positive = Field(
         1,
         title="Shards",
-        description="Propose and solve divide their completions into this many parts, benchmark its members. 1: no parts.",
+        description="Propose and solve divide their completions into this many parts, benchmark its members, "
+        "update its samples where learning.divide says so. 1: no parts.",
     )
     batch_tokens: Positive = Field(
         131072, title="Decoding batch", description="Number of KV-cache positions in one decoding batch."

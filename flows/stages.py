@@ -6,7 +6,7 @@ A new stage is a row here, a step in `flows/steps.py`, and a file in `stages/`.
 from dataclasses import dataclass
 from typing import Literal
 
-Shards = Literal["completions", "contestants", "adapter groups"]
+Shards = Literal["completions", "contestants", "adapter groups or rows"]
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,8 @@ class Stage:
         generates: Whether it uses the engine (propose: where teachers write the tasks). It then runs under `engine.python`
             with vLLM, and in the GPU pool of a placement.
         judges: Whether it uses the sandbox. It then needs Docker, and runs in the sandbox pool unless it also generates.
-        trains: Whether its parts take optimizer steps, in the GPU pool of a placement. Joining them needs no GPU.
+        trains: Whether its parts take optimizer steps, or compute the gradients of some rows, in the GPU pool of a placement.
+            Joining them needs no GPU.
         shards: What its parts divide; None for a stage that always runs whole.
         optional: Whether only some generations have it.
     """
@@ -45,7 +46,7 @@ STAGES = (
     Stage("solve", generates=True, shards="completions"),
     Stage("grade", judges=True),
     Stage("reward"),
-    Stage("update", trains=True, shards="adapter groups"),
+    Stage("update", trains=True, shards="adapter groups or rows"),
     Stage("rate"),
     Stage("benchmark", generates=True, judges=True, shards="contestants", optional=True),
     Stage("evolve"),

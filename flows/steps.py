@@ -17,6 +17,8 @@ from flows.benchmarks.score import probe_plan, score_members
 from flows.choices import choose
 from flows.config import ConfigError, RunConfig
 from flows.earlier_tasks import buffers_of, posed_again, recent, stored_among
+from flows.execution.decoder_shape import DecoderShape, shape_of
+from flows.execution.update_cut import shares_of
 from flows.generation_metrics import generation_metrics, paid_grades
 from flows.run.earlier_index import write_segment
 from flows.run.history import kept_out
@@ -223,11 +225,11 @@ def reward(io: StageIO, config: RunConfig, backend: Backend) -> None:
         config.solve.trained_attempts,
     )
     io.write_table("samples", samples)
-    io.write_table("groups", updating.groups(_trained(samples, config), io.population(), config.learning.adapters_per_group))
+    io.write_table("groups", _cut(_trained(samples, config), io.population(), config))
 
 
 def update_parts(io: StageIO, config: RunConfig) -> list[tuple[str, list[str]]]:
-    """Return the parts of this generation's update, `00`, `01`, ..., each with the ids of its adapters."""
+    """Return the parts of this generation's update, each with the ids of its adapters: `00`, ... or, by rows, `00of02`, ..."""
     parts: dict[str, list[str]] = {}
     for row in _groups(io, config).to_pylist():
         parts.setdefault(row["part"], []).append(row["adapter_id"])
@@ -247,10 +249,38 @@ def update_part(io: StageIO, config: RunConfig, backend: Backend) -> None:
     io.write_part(metrics, tables.METRICS)
 
 
+def gradient_part(io: StageIO, config: RunConfig, backend: Backend) -> None:
+    """Compute the gradients of one share of the rows."""
+    assert io.part is not None
+    adapters = io.adapters(only(_groups(io, config), part=io.part)["adapter_id"].to_pylist())
+    samples = _trained(io.table("samples"), config)
+    found, tokens = updating.gradients(adapters, samples, Shard.named(io.part), backend.trainer())
+    for adapter_id, gradient in found.items():
+        io.write_gradient(adapter_id, gradient)
+    io.write_part(tokens, tables.TOKENS)
+
+
 def update(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Join the groups and measure the generation so far."""
     parts = io.parts([name for name, _ in update_parts(io, config)], tables.METRICS)
     io.write_table("metrics", generation_metrics(io, config, backend, parts))
+
+
+def summed_update(io: StageIO, config: RunConfig, backend: Backend) -> None:
+    """Take the steps from the sums of the shares' gradients, one adapter after another, and measure the generation so far."""
+    parts, samples = update_parts(io, config), _trained(io.table("samples"), config)
+    tokens = tables.join(io.parts([name for name, _ in parts], tables.TOKENS), tables.TOKENS)
+    trained, metrics = set(samples["adapter_id"].to_pylist()), []
+    for member in [one for one in io.population() if one.adapter_id in trained]:
+        [(name, adapter)] = io.adapters([member.adapter_id], moments=True).items()
+        gradients = io.gradients(name, [part for part, adapters in parts if name in adapters])
+        role = (member.member_id, member.role)
+        stepped, measured = updating.step(adapter, name, role, samples, gradients, tokens, backend.stepper())
+        check_drift(measured, backend.drift_bounds().mean)
+        if stepped is not None:
+            io.write_adapter(f"{member.member_id}-g{io.generation:04d}", stepped)
+        metrics.append(measured)
+    io.write_table("metrics", generation_metrics(io, config, backend, metrics))
 
 
 def rate(io: StageIO, config: RunConfig, backend: Backend) -> None:
@@ -337,6 +367,25 @@ def _proposal_plan(config: RunConfig) -> ProposalPlan:
 
 def _digests(population: list[Member]) -> dict[str, str]:
     return {member.adapter_id: member.adapter_sha256 for member in population}
+
+
+def _cut(samples: pa.Table, population: list[Member], config: RunConfig) -> pa.Table:
+    """Return GROUPS: the parts of the update. By rows only where some adapter's rewards vary."""
+    by_adapters = updating.groups(samples, population, config.learning.adapters_per_group)
+    tokens: dict[str, float] = {}
+    for row in by_adapters.to_pylist():
+        tokens[row["part"]] = tokens.get(row["part"], 0.0) + row["tokens"]
+    count = shares_of(config, _shape(config), list(tokens.values()), by_adapters.num_rows)
+    by_rows = updating.shares(samples, population, count)
+    return by_rows if by_rows.num_rows else by_adapters
+
+
+def _shape(config: RunConfig) -> DecoderShape | None:
+    """Return the model's dimensions; None for an unknown model, or one that says them in another way."""
+    try:
+        return shape_of(config.model.name)
+    except ConfigError:
+        return None
 
 
 def _groups(io: StageIO, config: RunConfig) -> pa.Table:

@@ -1,14 +1,21 @@
-"""Update: take one policy-gradient step for each adapter of a group on its own samples."""
+"""Update: take one policy-gradient step for each adapter on its own samples.
 
-from collections.abc import Mapping, Sequence
+An update can be cut in two ways. By adapters: a part is a group of adapters, and takes their steps. By rows: a part is a share of
+the rows of all adapters, and computes the gradients of these rows; the steps follow from the sums of the gradients.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from stages.core import tables
-from stages.core.lora.adapter import Adapter
+from stages.core.lora.adapter import Adapter, Gradient
 from stages.core.population import Member
-from stages.core.training.protocol import Trainer
+from stages.core.shards import Shard
+from stages.core.training.packing import count, response_tokens
+from stages.core.training.protocol import Stepper, Trainer, Update
 
 
 def update(
@@ -26,12 +33,38 @@ def update(
         member_id, role = members[adapter_id]
         if result.stepped:
             stepped[member_id] = result.adapter
-        measured = result.metrics | {"stepped": float(result.stepped)}
-        rows += [
-            {"name": f"update.{name}", "value": float(value), "member_id": member_id, "role": role, "kind": None}
-            for name, value in sorted(measured.items())
-        ]
+        rows += _metrics(result, member_id, role)
     return stepped, tables.table(rows, tables.METRICS)
+
+
+def gradients(
+    adapters: Mapping[str, Adapter], samples: pa.Table, shard: Shard, trainer: Trainer
+) -> tuple[dict[str, Gradient], pa.Table]:
+    """Return the gradients of one share of the rows, by adapter id, and TOKENS of these rows.
+
+    `adapters` are those with rows in the share, `samples` those of all shares: an adapter's loss is divided by all of its tokens.
+    """
+    return trainer.gradients(adapters, share_of(samples, shard), response_tokens(samples))
+
+
+def step(
+    adapter: Adapter,
+    adapter_id: str,
+    member: tuple[str, str],
+    samples: pa.Table,
+    parts: Iterable[Gradient],
+    tokens: pa.Table,
+    stepper: Stepper,
+) -> tuple[Adapter | None, pa.Table]:
+    """Return one adapter after the step on the sum of its gradients (None if it took none), and METRICS of the step.
+
+    `member` is its (member id, role); `samples` and `tokens` may hold rows of other adapters. An adapter whose centred rewards
+    are all equal has no gradients: the result is what `update` returns for it.
+    """
+    counts = count(samples, adapter_id)
+    own = tokens.filter(pc.equal(tokens["adapter_id"], adapter_id))
+    result = stepper.step(adapter, parts, own, counts) if counts["varied"] else Update(adapter, False, counts)
+    return result.adapter if result.stepped else None, tables.table(_metrics(result, *member), tables.METRICS)
 
 
 def groups(samples: pa.Table, population: Sequence[Member], size: int) -> pa.Table:
@@ -55,6 +88,76 @@ def groups(samples: pa.Table, population: Sequence[Member], size: int) -> pa.Tab
         if member.adapter_id in group
     ]
     return tables.table(rows, tables.GROUPS)
+
+
+def shares(samples: pa.Table, population: Sequence[Member], most: int) -> pa.Table:
+    """Return GROUPS of an update that is cut by rows into at most `most` shares: empty if that is 0 or nothing trains.
+
+    The rows of one prompt of an adapter stay together, so that the prompt is computed once. Shares are contiguous in the order
+    adapter, then row, and balanced by tokens: few adapters are in two shares. A share without rows has no part.
+    """
+    units = _units(samples)
+    roles = {member.adapter_id: member for member in population}
+    rows = []
+    for number in range(min(most, len(units))):
+        shard = Shard(number, min(most, len(units)))
+        tokens: dict[str, int] = {}
+        for unit in _share(units, shard):
+            tokens[unit.adapter_id] = tokens.get(unit.adapter_id, 0) + unit.tokens
+        rows += [
+            {
+                "part": shard.name,
+                "adapter_id": adapter_id,
+                "member_id": roles[adapter_id].member_id,
+                "role": roles[adapter_id].role,
+                "tokens": own,
+            }
+            for adapter_id, own in tokens.items()
+        ]
+    return tables.table(rows, tables.GROUPS)
+
+
+def share_of(samples: pa.Table, shard: Shard) -> pa.Table:
+    """Return the rows of one share, in the table's order."""
+    return samples.take(pa.array(sorted(row for unit in _share(_units(samples), shard) for row in unit.rows), pa.int64()))
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """The rows that share a prompt of one adapter, by number, and their tokens: the prompt once, and all completions."""
+
+    adapter_id: str
+    rows: tuple[int, ...]
+    tokens: int
+
+
+def _units(samples: pa.Table) -> list[_Unit]:
+    """Return the units of the adapters whose centred rewards vary: adapters, then prompts, in the order of their first rows."""
+    names, lengths = samples["adapter_id"].to_pylist(), pc.list_value_length(samples["completion_ids"]).to_pylist()
+    centred: dict[str, set[float]] = {}
+    for name, value in zip(names, samples["centred"].to_pylist(), strict=True):
+        centred.setdefault(name, set()).add(value)
+    found: dict[str, dict[tuple[int, ...], list[int]]] = {name: {} for name, values in centred.items() if len(values) > 1}
+    for row, (name, prompt) in enumerate(zip(names, samples["prompt_ids"].to_pylist(), strict=True)):
+        if name in found:
+            found[name].setdefault(tuple(prompt), []).append(row)
+    return [
+        _Unit(name, tuple(rows), len(prompt) + sum(lengths[row] for row in rows))
+        for name, prompts in found.items()
+        for prompt, rows in prompts.items()
+    ]
+
+
+def _share(units: Sequence[_Unit], shard: Shard) -> list[_Unit]:
+    return shard.of(units, [unit.tokens for unit in units])
+
+
+def _metrics(result: Update, member_id: str, role: str) -> list[dict[str, object]]:
+    measured = result.metrics | {"stepped": float(result.stepped)}
+    return [
+        {"name": f"update.{name}", "value": float(value), "member_id": member_id, "role": role, "kind": None}
+        for name, value in sorted(measured.items())
+    ]
 
 
 def _tokens(samples: pa.Table) -> dict[str, int]:

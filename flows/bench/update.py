@@ -219,7 +219,8 @@ class _Grouped:
     def __init__(self, arguments: argparse.Namespace, num_adapters: int, rows: int, dtype: str = "bfloat16") -> None:
         from stages.core.lora.adapter_files import initial_adapter
         from stages.core.training.grouped_lora import attach
-        from stages.core.training.torch_trainer import Settings, TorchTrainer
+        from stages.core.training.settings import Settings
+        from stages.core.training.torch_trainer import TorchTrainer
 
         self.model, self.budget = model_of(arguments, dtype), arguments.micro_batch_tokens
         self.lora = attach(self.model, TARGETS, arguments.rank, arguments.rank, num_adapters)
@@ -306,4 +307,5 @@ def _samples(num_adapters: int, rows: int, vocabulary: int) -> Any:
         completions=[ids[prompt:] for ids in draw],
         engine_logprobs=[np.zeros(ROW + 1 - prompt)] * count,
         advantages_S=rng.normal(size=count),
+        tokens_N=np.full(num_adapters, float(rows * (ROW + 1 - prompt))),
     )

@@ -12,6 +12,7 @@ their tensors. A line is about one card that engine and trainer share; shards on
 """
 
 from dataclasses import dataclass
+from math import ceil
 
 from flows.config import RunConfig
 from flows.execution.decoder_shape import DecoderShape, adapter_parameters
@@ -212,8 +213,15 @@ def _births(config: RunConfig, members: int) -> int:
 
 
 def _trained(config: RunConfig, members: int) -> int:
-    """Return how many adapters one pass trains."""
-    return min(members, config.learning.adapters_per_group or members)
+    """Return how many adapters one pass trains: the larger number of the two cuts, where the run decides in each generation.
+
+    Of an update cut by rows, a share has the rows of at most so many adapters: shares are contiguous, with equal tokens.
+    """
+    rule, shards = config.learning, config.engine.shards
+    grouped, shared = min(members, rule.adapters_per_group or members), min(members, ceil(members / shards) + 1)
+    if rule.divide == "rows":
+        return shared
+    return grouped if rule.divide == "adapters" or shards == 1 else max(grouped, shared)
 
 
 def _width(config: RunConfig) -> int:

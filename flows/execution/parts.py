@@ -7,7 +7,16 @@ from flows.config import RunConfig
 from flows.run.sharding import split_answers
 from flows.run.stage_io import StageIO
 from flows.stages import stage_of
-from flows.steps import STEPS, Step, count_refused_answers, count_refused_proposals, update_part, update_parts
+from flows.steps import (
+    STEPS,
+    Step,
+    count_refused_answers,
+    count_refused_proposals,
+    gradient_part,
+    summed_update,
+    update_part,
+    update_parts,
+)
 from stages.core import tables
 from stages.core.prompts.styles import Kind
 from stages.core.shards import Shard
@@ -21,7 +30,10 @@ def part_names(io: StageIO, config: RunConfig) -> list[str]:
 def named_parts(io: StageIO, config: RunConfig) -> list[tuple[str, str]]:
     """Return the parts, each with a text for people: the members that it trains, or which share of the stage it is."""
     if stage_of(io.stage).trains:
-        return [(name, _words([adapter.rpartition("-")[0] for adapter in group])) for name, group in update_parts(io, config)]
+        parts = update_parts(io, config)
+        if any(Shard.names(name) for name, _ in parts):
+            return [(name, f"{place} of {len(parts)}") for place, (name, _) in enumerate(parts, 1)]
+        return [(name, _words([adapter.rpartition("-")[0] for adapter in group])) for name, group in parts]
     count = min(config.engine.shards, _most(io, config))
     if count < 2:
         return []
@@ -32,10 +44,16 @@ def named_parts(io: StageIO, config: RunConfig) -> list[tuple[str, str]]:
 
 def step_of(io: StageIO, config: RunConfig) -> Step:
     """Return the function that runs what `io` is for."""
-    trains = stage_of(io.stage).trains
+    if stage_of(io.stage).trains:
+        return _training_step(io, config)
+    return join if io.part is None and part_names(io, config) else STEPS[io.stage]
+
+
+def _training_step(io: StageIO, config: RunConfig) -> Step:
+    """Return the function for an update's part or join: the names of the parts say whether it is cut by rows."""
     if io.part is not None:
-        return update_part if trains else STEPS[io.stage]
-    return join if not trains and part_names(io, config) else STEPS[io.stage]
+        return gradient_part if Shard.names(io.part) else update_part
+    return summed_update if any(map(Shard.names, part_names(io, config))) else STEPS[io.stage]
 
 
 def join(io: StageIO, config: RunConfig, backend: Backend) -> None:

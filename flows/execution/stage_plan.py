@@ -2,8 +2,8 @@
 
 A roofline for each stage on a number of equal cards. A decoding step takes the longer of computing and of moving weights and
 cache; an update takes its arithmetic; programs take turns in the sandbox; stored bytes take the link to the store. Each term is
-governed by constants of this file; none was measured on a GPU. `limit` names what holds a stage back: where it is not the
-cards' own speed, more cards do not help.
+governed by constants of this file and card_rates.py; none was measured on a GPU. `limit` names what holds a stage back: where it
+is not the cards' own speed, more cards do not help.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from math import ceil
 
 from flows.config import RunConfig
-from flows.execution.decoder_shape import DecoderShape, adapter_parameters
+from flows.execution.card_rates import Card
+from flows.execution.decoder_shape import DecoderShape
 from flows.execution.memory_plan import cache_bytes
+from flows.execution.update_cut import adapters_time, rows_time, shares_of
 
 ROWS = 256  # rows that vLLM decodes at once: max_rows of stages.core.engines.vllm_engine
 PROMPTS = {"compact": (100, 60), "trace": (110, 60), "document": (700, 200), "chat": (600, 350), "azr": (1200, 700)}
@@ -20,40 +22,6 @@ PROMPTS = {"compact": (100, 60), "trace": (110, 60), "document": (700, 200), "ch
 SLOW_RUNS = 0.001  # share of program runs that end at their limit of processor time
 RUN_SECONDS = 0.001  # of any other program run, in one container
 STAGE_SECONDS = 0.3  # of a stage beside its work: scheduling, manifest, tables
-BYTES_PER_WEIGHT = 12  # stored for each trained parameter: fp32 weights and two moments
-HOST_CARDS = 8  # cards of one machine, which share its link to the store
-
-
-@dataclass(frozen=True)
-class Card:
-    """One device: sustained matrix rate in FLOP/s, memory bandwidth and link to the store in bytes/s, seconds of a decoding step
-    beyond both."""
-
-    name: str
-    memory: float
-    flops: float
-    bandwidth: float
-    step: float
-    link: float = 1e9
-    swap: float = 7.0  # seconds in which vLLM falls asleep and wakes, once a generation
-
-    def __str__(self) -> str:
-        return (
-            f"{self.name}: {self.flops / 1e12:g} TFLOP/s, {self.bandwidth / 1e9:,.0f} GB/s of memory, "
-            f"{1000 * self.step:g} ms more a decoding step, {self.link / 1e9:g} GB/s to the store"
-        )
-
-
-CARDS = (
-    Card("24 GB", 24e9, 60e12, 0.8e12, 0.010),
-    Card("80 GB", 80e9, 350e12, 2.5e12, 0.008),
-)
-"""A consumer's card and a data centre's: a third of an H100's dense bfloat16 rate and three quarters of its bandwidth."""
-TWO_CORES = {
-    "float32": Card("two CPU cores", 0, 100e9, 20e9, 0.004, 0.5e9, 0.0),
-    "bfloat16": Card("two CPU cores", 0, 400e9, 20e9, 0.004, 0.5e9, 0.0),
-}
-"""Two cores with AVX-512, by the type in which they compute."""
 
 
 @dataclass(frozen=True)
@@ -167,18 +135,16 @@ def _judged(stage: str, config: RunConfig, runs: int) -> StageTime:
 
 
 def _update(config: RunConfig, shape: DecoderShape, card: Card, cards: int, positions: float) -> StageTime:
-    """Forward and backward through a frozen base take four FLOP a parameter and position, and two more where it is recomputed."""
+    """Adapters and groups of equal tokens, in the cut that the run would choose for them."""
     members = config.adapters
     parts = ceil(members / (config.learning.adapters_per_group or members))
-    used = min(cards, parts)
-    computed = (6 if config.learning.gradient_checkpointing else 4) * shape.parameters * positions / card.flops
-    stored = BYTES_PER_WEIGHT * members * adapter_parameters(shape, config.model.targets, config.model.rank)
-    kept = 2 * stored / (card.link * ceil(used / HOST_CARDS))  # read before, written after
-    rounds = ceil(parts / used) / parts
-    seconds = STAGE_SECONDS + computed * rounds + kept
-    if kept > computed * rounds:
-        return StageTime("update", seconds, "store")
-    return StageTime("update", seconds, "adapter groups" if cards > parts else "arithmetic")
+    groups = [positions / parts] * parts
+    if shares := shares_of(config, shape, groups, members):
+        time, idle = rows_time(config, shape, card, shares, positions, members), "store"  # one more share has more gradients
+    else:
+        time, idle = adapters_time(config, shape, card, cards, groups, members), "adapter groups"
+    limit = "store" if time.stored > time.computed else idle if cards > (shares or parts) else "arithmetic"
+    return StageTime("update", STAGE_SECONDS + time.total, limit)
 
 
 def spread(config: RunConfig, cards: int) -> RunConfig:

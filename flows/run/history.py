@@ -205,6 +205,9 @@ class History:
                 yield from self.of_generation(generation, parts=True)
             elif made == "start":
                 yield from self.of_generation(None)
+        if top == "gradients":
+            yield from self.of_generation(int(uri.split("/")[1].removeprefix("g")), parts=True)
+            return
         if top != "start":
             for generation in reversed(self.generations()):
                 yield from self.of_generation(generation, parts=True)

@@ -125,7 +125,12 @@ def hold(
     heart = Heartbeat(run_id, partial(_renew, store, run_id, identity, doing), beat_seconds, GIVE_UP * stale_seconds)
     heart.start()
     try:
-        for folder in ("start/", "generation=", "adapters/"):  # not benchmarks: they may be written without the lease
+        for folder in (
+            "start/",
+            "generation=",
+            "adapters/",
+            "gradients/",
+        ):  # not benchmarks: they may be written without the lease
             store.sweep(f"{run_id}/{folder}")
         yield epoch
     except BaseException as error:

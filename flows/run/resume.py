@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from flows.config import ConfigError
 from flows.run.manifest import Json, Manifest, digest, manifest_uri, place_of, skipped
-from flows.run.run import Run, sha256_hex
+from flows.run.run import LARGE, Run, sha256_hex
 from flows.stages import STAGE_NAMES
 from flows.storage import Damaged, NotStored, StoreRefused
 
@@ -27,7 +27,7 @@ def first_generation(run: Run) -> int:
     """
     damaged = _still_damaged(run)
     for uri in damaged:
-        if _is_manifest(uri) or uri.startswith("adapters/"):
+        if _is_manifest(uri) or uri.startswith(LARGE):
             run.remove(uri)
     present = {uri.removeprefix(f"{run.run_id}/") for uri in run.store.list(f"{run.run_id}/")} | set(run.history.retired())
     description = run.history.description()

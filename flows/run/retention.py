@@ -1,8 +1,9 @@
 """Retention: which adapter files a run keeps, and the tombstones of those that it removes.
 
 8 members at 7B shapes write about 10 GB per generation. A run keeps the optimizer states of the newest generations and of every
-20th, the weights of every 5th, of births, deaths and benchmarks, and whatever a fork uses; tables are always kept. A tombstone
-(`gc/0001.json`) is written before anything is removed, so that fsck, lineage and resume report *retired*, never *missing*.
+20th, the weights of every 5th, of births, deaths and benchmarks, and whatever a fork uses; tables are always kept. The gradients
+that the parts of an update cut by rows hand to its join go as soon as the generation is complete. A tombstone (`gc/0001.json`) is
+written before anything is removed, so that fsck, lineage and resume report *retired*, never *missing*.
 
 A fork may begin at any moment, without this run's lease. It pins what it uses, and only then checks that it exists and has no
 tombstone. Retention writes the tombstone, and only then looks for pins, before each removal. So one always sees the other.
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flows.run.manifest import SCHEMA, Manifest, Ref, readable_json
-from flows.run.run import Run
+from flows.run.run import GRADIENTS, LARGE, Run
 from flows.run.scan import RunScan
 from flows.storage import NotStored, Store, StoreRefused
 from stages.core.lora.adapter_files import CONFIG_FILE, OPTIMIZER_FILE
@@ -44,7 +45,8 @@ class Retirement:
 
 @dataclass(frozen=True)
 class GenerationAdapters:
-    """What retention needs to know of a complete generation: its adapter files, replaced members and benchmarked adapters."""
+    """What retention needs to know of a complete generation: its adapter files and gradients, replaced members and benchmarked
+    adapters. A file comes with the manifest of the stage that wrote it, a gradient with that of the stage that read it."""
 
     files: tuple[tuple[Manifest, Ref], ...]
     deaths: frozenset[str]
@@ -151,6 +153,8 @@ def check_room(store: Store, needed: int) -> None:
 
 def _reason(manifest: Manifest, ref: Ref, needed: set[str], telling: set[str], policy: RetentionPolicy) -> str:
     """Return why a file may be removed; empty if it stays."""
+    if ref.uri.startswith(GRADIENTS):
+        return "gradients of a complete update"
     adapter_id, name = ref.uri.split("/")[1:3]
     if manifest.generation is None or manifest.stage == "evolve" or name == CONFIG_FILE or adapter_id in needed:
         return ""
@@ -170,15 +174,17 @@ def _kept_for_good(generation: int, name: str, policy: RetentionPolicy) -> bool:
 
 
 def _undecided_since(uri: str, policy: RetentionPolicy) -> int | None:
-    """Return the generation that made a stored adapter file (`adapters/t0-g0007/…`), None if it stays whatever happens.
+    """Return the generation that made a stored adapter file (`adapters/t0-g0007/…`) or gradient (`gradients/g0007/…`).
 
-    A name that does not tell counts as made in generation 0, so that everything is looked at. A stray file in `adapters/` itself
-    belongs to no adapter.
+    None if it stays whatever happens. A name that does not tell counts as made in generation 0, so that everything is looked at.
+    A stray file in `adapters/` itself belongs to no adapter.
     """
     if uri.count("/") < 2:
         return None
     adapter_id, name = uri.split("/")[1:3]
     made = adapter_id.rpartition("-")[2]
+    if uri.startswith(GRADIENTS):
+        return int(made[1:]) if made[1:].isdecimal() else 0
     if made == "start" or name == CONFIG_FILE:
         return None
     generation = int(made[1:]) if made[:1] == "g" and made[1:].isdecimal() else 0
@@ -186,15 +192,17 @@ def _undecided_since(uri: str, policy: RetentionPolicy) -> int | None:
 
 
 def _present(run: Run) -> dict[str, int]:
-    """Return the run's own adapter files with their bytes, in a single listing."""
+    """Return the run's own adapter files and gradients with their bytes, in a listing each."""
     prefix = run.history.place("")
-    return {place.removeprefix(prefix): size for place, size in run.store.sizes(run.history.place("adapters/")).items()}
+    listed = [run.store.sizes(run.history.place(folder)) for folder in LARGE]
+    return {place.removeprefix(prefix): size for sizes in listed for place, size in sizes.items()}
 
 
 def _adapters_of(run: Run, generation: int) -> GenerationAdapters:
     """Read a complete generation. Files that a fork borrows are not its own."""
     manifests = run.history.of_generation(generation)
     named = [(manifest, ref) for manifest in manifests for ref in manifest.outputs if ref.uri.startswith("adapters/")]
+    named += [(manifest, ref) for manifest in manifests for ref in manifest.inputs if ref.uri.startswith(GRADIENTS)]
     files = tuple((manifest, ref) for manifest, ref in named if not ref.origin)
     return GenerationAdapters(files, frozenset(_deaths(run, generation)), frozenset(_scored(manifests)))
 
@@ -219,10 +227,10 @@ def _scored(manifests: Iterable[Manifest]) -> set[str]:
 
 
 def _remove_unpinned(run: Run, uris: list[str], clock: Mapping[str, Any]) -> list[str]:
-    """Remove adapter files that have a tombstone. Keep and return those that a fork has pinned meanwhile."""
+    """Remove files that have a tombstone. Keep and return those of adapters that a fork has pinned meanwhile."""
     kept = []
     for uri in uris:
-        if uri.split("/")[1] in pinned(run):
+        if not uri.startswith(GRADIENTS) and uri.split("/")[1] in pinned(run):
             kept.append(uri)
         else:
             run.remove(uri)

@@ -23,6 +23,10 @@ __all__ = ["Json", "Manifest", "Overtaken", "Ref", "Retired", "Run", "canonical_
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "optimizer.safetensors")
 SCHEMAS = GENERATION_TABLES | {"groups": GROUPS, "population": RATINGS, "seeds": SEEDS, "scores": SCORES, "answers": ANSWERS}
 SCHEMAS |= {"earlier_keys": EARLIER_KEYS, "earlier_rows": EARLIER_ROWS}
+GRADIENTS = "gradients/"
+"""Folder of what the parts of an update that is cut by rows hand to its join: `gradients/g0007/00of02/t0-g0006.safetensors`."""
+LARGE = ("adapters/", GRADIENTS)
+"""Folders of what is verified by whoever reads it, and not before."""
 ATTEMPTS = 5
 
 
@@ -201,11 +205,11 @@ class Run:
     def finished(self, stage: str, generation: int | None = None, part: str | None = None) -> Manifest | None:
         """Return the manifest of a step that need not run again, or None.
 
-        Its tables are hashed again. Its adapters are only looked up: what reads one verifies it, and nobody downloads gigabytes
-        to learn that nothing is left to do.
+        Its tables are hashed again. Its adapters and gradients are only looked up: what reads one verifies it, and nobody
+        downloads gigabytes to learn that nothing is left to do.
         """
         manifest = self.manifest(stage, generation, part)
-        if manifest is None or not all(self._intact(ref, not ref.uri.startswith("adapters/")) for ref in manifest.outputs):
+        if manifest is None or not all(self._intact(ref, not ref.uri.startswith(LARGE)) for ref in manifest.outputs):
             return None
         return manifest
 

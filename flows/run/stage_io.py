@@ -1,16 +1,23 @@
 """What one stage reads and writes: every read becomes an input of its manifest, every write an output."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 from safetensors.numpy import load
 
-from flows.run.run import Manifest, Ref, Run
+from flows.run.run import GRADIENTS, Manifest, Ref, Run
 from stages.core import tables
-from stages.core.lora.adapter import Adapter
-from stages.core.lora.adapter_files import OPTIMIZER_FILE, WEIGHTS_FILE, adapter_bytes, read_adapter
+from stages.core.lora.adapter import Adapter, Gradient
+from stages.core.lora.adapter_files import (
+    OPTIMIZER_FILE,
+    WEIGHTS_FILE,
+    adapter_bytes,
+    gradient_bytes,
+    read_adapter,
+    read_gradient,
+)
 from stages.core.population import Member, population_after
 
 
@@ -74,7 +81,7 @@ class StageIO:
         return made
 
     def parts(self, names: Iterable[str], schema: pa.Schema) -> list[pa.Table]:
-        """Return the tables that this stage's parts wrote, in order; their outputs become this stage's."""
+        """Return the tables that this stage's parts wrote, in order; the adapters that they wrote become this stage's."""
         found = []
         for name in names:
             manifest = self.run.manifest(self.stage, self._place, name)
@@ -84,9 +91,18 @@ class StageIO:
                 if ref.uri.endswith(".parquet"):
                     self._inputs[ref.uri] = _plain(ref)
                     found.append(self.run.read_table(ref, self.stage, schema))
-                else:
+                elif not ref.uri.startswith(GRADIENTS):
                     self._outputs[ref.uri] = _plain(ref)
         return found
+
+    def gradients(self, adapter_id: str, names: Iterable[str]) -> Iterator[Gradient]:
+        """Yield the gradients of an adapter that these parts of the stage wrote, in order; each is read when it is asked for."""
+        for name in names:
+            manifest = self.run.manifest(self.stage, self._place, name)
+            assert manifest is not None, f"part {name} of {self.stage} is not done"
+            ref = _plain(manifest.output(f"{adapter_id}.safetensors"))
+            self._inputs[ref.uri] = ref
+            yield read_gradient(self.run.read_blob(ref))
 
     # writing -------------------------------------------------------------------------------------------------------------
 
@@ -116,6 +132,11 @@ class StageIO:
         for ref in refs:
             self._output(ref)
         return next(ref.sha256 for ref in refs if ref.uri.endswith(WEIGHTS_FILE))
+
+    def write_gradient(self, adapter_id: str, gradient: Gradient) -> None:
+        """Store the gradient of an adapter that this part computed. Retention removes it once the generation is complete."""
+        place = f"{GRADIENTS}g{self.generation:04d}/{self.part}/{adapter_id}.safetensors"
+        self._output(self.run.write_blob(place, gradient_bytes(gradient)))
 
     def count(self, **numbers: int) -> None:
         """Record numbers for the manifest, equal in equal runs."""

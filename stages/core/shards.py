@@ -1,4 +1,7 @@
-"""Shares of a stage's completions: contiguous in the stage's own order, so that the shares' tables joined are the whole table."""
+"""Shares of a stage's completions, or of an update's rows.
+
+They are contiguous in the stage's own order, so that the shares' tables joined are the whole table.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +28,11 @@ class Shard:
         if not of or not 0 <= found.number < found.count:
             raise ValueError(f"{name!r} is not the name of a shard")
         return found
+
+    @staticmethod
+    def names(name: str) -> bool:
+        """Return whether a part of that name is a shard, rather than one of the numbered parts `00`, `01`, ..."""
+        return "of" in name
 
     @property
     def name(self) -> str:

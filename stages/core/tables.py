@@ -248,15 +248,27 @@ ANSWERS = _schema(
     {"answer": _STR},
 )
 
-# One row per adapter that trains in the generation: the group whose pass it takes part in.
+# One row per part of the update and adapter that trains in it. Cut by adapters, an adapter is in one part, with all its samples;
+# cut by rows, in every part that has some of its samples.
 GROUPS = _schema(
     "groups",
     {
-        "part": _STR,  # of the update: 00, 01, ...
+        "part": _STR,  # of the update: 00, 01, ... by adapters; 00of02, 01of02, ... by rows
         "adapter_id": _STR,
         "member_id": _STR,
         "role": _STR,
-        "tokens": _INT,  # of its samples, prompts included
+        "tokens": _INT,  # of its samples in this part, prompts included; by rows, a shared prompt counts once
+    },
+)
+
+# What a part of an update that is cut by rows measures: one row per response token of its rows, adapter by adapter.
+TOKENS = _schema(
+    "tokens",
+    {
+        "adapter_id": _STR,
+        "loss": pa.float32(),  # its share of the adapter's loss
+        "entropy": pa.float32(),  # in nats
+        "drift": pa.float32(),  # log-probability of the trainer minus that of the engine
     },
 )
 

@@ -5,9 +5,10 @@ import re
 import pytest
 
 from flows.config import PROJECT, load
+from flows.execution.card_rates import CARDS, TWO_CORES
 from flows.execution.decoder_shape import KNOWN
 from flows.execution.estimate import MEAN, plan
-from flows.execution.stage_plan import CARDS, TWO_CORES, generation_seconds, spread, stage_times
+from flows.execution.stage_plan import generation_seconds, spread, stage_times
 
 PAGE = (PROJECT / "docs" / "scaling.md").read_text(encoding="utf-8")
 

@@ -1,11 +1,12 @@
-"""Groups of the update: who trains in which pass."""
+"""Parts of the update: who trains in which pass, and which rows are in which share."""
 
 import pytest
 
 from stages.core import tables
 from stages.core.method.rating import Rating
 from stages.core.population import Member
-from stages.update import groups
+from stages.core.shards import Shard
+from stages.update import groups, share_of, shares
 
 NAMES = ("t0", "t1", "s0", "s1")
 ROLES = {"t": "teacher", "s": "student"}
@@ -57,3 +58,61 @@ def test_groups_are_balanced_by_tokens_and_listed_in_the_order_of_the_population
 def test_an_adapter_without_samples_is_in_no_group():
     assert groups(samples(t0=5, s1=4), POPULATION, 0)["member_id"].to_pylist() == ["t0", "s1"]
     assert groups(samples(), POPULATION, 2).num_rows == 0
+
+
+def attempts(**prompts: list[tuple[int, int]]):
+    """Samples by adapter: for each (prompt, completion tokens) one, with rewards that vary unless all prompts are 0."""
+    rows = []
+    for name, wanted in prompts.items():
+        [row] = samples(**{name: 2}).to_pylist()
+        for number, (prompt, length) in enumerate(wanted):
+            ids = {"prompt_ids": [prompt] * 3, "completion_ids": [2] * length, "logprobs": [0.0] * length}
+            rows.append(row | ids | {"sample_id": f"{name}-{number}", "centred": float(number if prompt else 0)})
+    return tables.table(rows, tables.SAMPLES)
+
+
+MANY = attempts(
+    t0=[(1, 10), (2, 10), (1, 10), (2, 10)],  # 23 and 23 tokens: each prompt is computed once
+    t1=[(0, 50), (0, 50)],  # nothing to learn
+    s0=[(3, 20), (3, 20), (4, 1)],  # 43 and 4
+    s1=[(3, 7), (5, 7)],  # 10 and 10
+)
+
+
+ALONE = [[("t0", 23)], [("t0", 23)], [("s0", 43)], [("s0", 4)], [("s1", 20)]]
+
+
+def parts_of(found):
+    listed: dict[str, list[tuple[str, int]]] = {}
+    for row in found.to_pylist():
+        listed.setdefault(row["part"], []).append((row["member_id"], row["tokens"]))
+    return listed
+
+
+@pytest.mark.parametrize(
+    ("most", "expected"),
+    [
+        (1, {"00of01": [("t0", 46), ("s0", 47), ("s1", 20)]}),
+        (2, {"00of02": [("t0", 46)], "01of02": [("s0", 47), ("s1", 20)]}),
+        (3, {"00of03": [("t0", 46)], "01of03": [("s0", 43)], "02of03": [("s0", 4), ("s1", 20)]}),
+        (99, dict(zip(("00of06", "01of06", "03of06", "04of06", "05of06"), ALONE, strict=True))),
+    ],
+)
+def test_shares_are_balanced_by_tokens_and_keep_the_rows_of_a_prompt_together(most, expected):
+    """Units of 23, 23, 43, 4, 10 and 10 tokens; of six shares one is empty and has no part."""
+    assert parts_of(shares(MANY, POPULATION, most)) == expected
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 6])
+def test_each_row_of_an_adapter_that_learns_is_in_one_share_in_the_order_of_the_table(count):
+    found = [share_of(MANY, Shard(number, count)).to_pylist() for number in range(count)]
+    rows = [row for row in MANY.to_pylist() if row["member_id"] != "t1"]
+    assert sorted((row for share in found for row in share), key=rows.index) == rows
+    assert all(sorted(share, key=rows.index) == share for share in found)
+    prompts = [{(row["adapter_id"], tuple(row["prompt_ids"])) for row in share} for share in found]
+    assert sum(map(len, prompts)) == len(set().union(*prompts)), "a prompt is in two shares"
+
+
+def test_without_rewards_that_vary_there_are_no_shares():
+    assert shares(attempts(t0=[(0, 3), (0, 3)]), POPULATION, 2).num_rows == 0
+    assert shares(samples(), POPULATION, 2).num_rows == 0

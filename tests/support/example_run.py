@@ -1,6 +1,7 @@
 """A small run written through the real storage and the real pure stages; only completions, verdicts and weights are made up."""
 
 import json
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -50,11 +51,11 @@ def build(run: Run, generations: int = 2, config: RunConfig = CONFIG, unindexed:
     return run
 
 
-def start(run: Run) -> list[Member]:
-    """Starting adapters, population and seeds."""
+def start(run: Run, weights: Adapter | None = None) -> list[Member]:
+    """Starting adapters, all equal, population and seeds."""
     digests, refs = {}, []
     for member_id in ("t0", "t1", "s0", "s1"):
-        written, digests[f"{member_id}-start"] = write_adapter(run, f"{member_id}-start", adapter(0, 0))
+        written, digests[f"{member_id}-start"] = write_adapter(run, f"{member_id}-start", weights or adapter(0, 0))
         refs += written
     members = initial_members(2, 2, "population", digests, Rating())
     rows = [rating_row(member) for member in members]
@@ -66,22 +67,8 @@ def start(run: Run) -> list[Member]:
 
 def one_generation(run: Run, population: list[Member], generation: int, last: bool, indexed: bool = True) -> list[Member]:
     """All stages of a generation; returns the population of the next one."""
-    state: dict[str, pa.Table] = {}
-    digests = {member.adapter_id: member.adapter_sha256 for member in population}
-
-    def commit(stage: str, name: str, table: pa.Table, inputs: tuple[str, ...], extra: tuple[Ref, ...] = ()) -> Manifest:
-        state[name] = table
-        ref = run.write_table(generation, name, table)
-        read = [run.history.find(f"generation={generation:04d}/{other}.parquet") for other in inputs]
-        read += [run.history.find(f"adapters/{m.adapter_id}/adapter_model.safetensors") for m in population]
-        return run.commit(stage, generation, read, [*extra, ref], {name: table.num_rows}, {}, CLOCK)
-
-    commit("match", "matches", match(population, np.random.default_rng([5, generation]), generation, 25 / 6), ())
-    commit("propose", "proposals", _proposals(state["matches"], digests), ("matches",))
-    state["tasks"] = _tasks(state["proposals"])
-    verify(run, generation, state["tasks"], indexed)
-    commit("solve", "rollouts", _rollouts(state["matches"], state["tasks"], digests), ("matches", "tasks"))
-    commit("grade", "grades", _grades(state["rollouts"]), ("tasks", "rollouts"))
+    state = play(run, population, generation, indexed)
+    commit = partial(_commit, run, population, generation, state)
     inputs = [state[name] for name in ("proposals", "tasks", "rollouts", "grades")]
     commit("reward", "samples", reward(*inputs, populora, reinforce_plus_plus_baseline, "group", 0), ("grades",))
     made, refs = _updated(run, population, generation)
@@ -93,6 +80,39 @@ def one_generation(run: Run, population: list[Member], generation: int, last: bo
     row, refs = ([], []) if last else _offspring(run, trained, generation)
     commit("evolve", "offspring", tables.table(row, tables.OFFSPRING), ("ratings",), tuple(refs))
     return population_after(rated, state["offspring"], generation)
+
+
+def play(run: Run, population: list[Member], generation: int, indexed: bool = True, prompts: int = 1) -> dict[str, pa.Table]:
+    """The stages of a generation before its rewards; returns their tables. Each member answers so many different prompts."""
+    state: dict[str, pa.Table] = {}
+    digests = {member.adapter_id: member.adapter_sha256 for member in population}
+    commit = partial(_commit, run, population, generation, state)
+    commit("match", "matches", match(population, np.random.default_rng([5, generation]), generation, 25 / 6), ())
+    commit("propose", "proposals", _proposals(state["matches"], digests, prompts), ("matches",))
+    state["tasks"] = _tasks(state["proposals"])
+    verify(run, generation, state["tasks"], indexed)
+    commit("solve", "rollouts", _rollouts(state["matches"], state["tasks"], digests, prompts), ("matches", "tasks"))
+    commit("grade", "grades", _grades(state["rollouts"]), ("tasks", "rollouts"))
+    return state
+
+
+def _commit(
+    run: Run,
+    population: list[Member],
+    generation: int,
+    state: dict[str, pa.Table],
+    stage: str,
+    name: str,
+    table: pa.Table,
+    inputs: tuple[str, ...],
+    extra: tuple[Ref, ...] = (),
+) -> Manifest:
+    """Write a stage's table and its manifest, and note the table in `state`."""
+    state[name] = table
+    ref = run.write_table(generation, name, table)
+    read = [run.history.find(f"generation={generation:04d}/{other}.parquet") for other in inputs]
+    read += [run.history.find(f"adapters/{m.adapter_id}/adapter_model.safetensors") for m in population]
+    return run.commit(stage, generation, read, [*extra, ref], {name: table.num_rows}, {}, CLOCK)
 
 
 def verify(run: Run, generation: int, tasks: pa.Table, indexed: bool = True) -> Manifest:
@@ -154,13 +174,13 @@ def rating_row(member: Member) -> dict[str, Any]:
     )
 
 
-def _completion(adapter_id: str, sha256: str, number: int) -> dict[str, Any]:
+def _completion(adapter_id: str, sha256: str, number: int, prompts: int) -> dict[str, Any]:
     ids = list(range(1, 3 + number % 4))
     return {
         "adapter_id": adapter_id,
         "adapter_sha256": sha256,
         "seed": number,
-        "prompt_ids": [7, 8],
+        "prompt_ids": [7, 8 + number // 2 % prompts],
         "completion_ids": ids,
         "logprobs": [-0.5] * len(ids),
         "text": f"text {number}",
@@ -168,7 +188,7 @@ def _completion(adapter_id: str, sha256: str, number: int) -> dict[str, Any]:
     }
 
 
-def _proposals(matches: pa.Table, digests: dict[str, str]) -> pa.Table:
+def _proposals(matches: pa.Table, digests: dict[str, str], prompts: int) -> pa.Table:
     rows = []
     for row in matches.to_pylist():
         for number in range(6):
@@ -186,7 +206,7 @@ def _proposals(matches: pa.Table, digests: dict[str, str]) -> pa.Table:
                 "status": "parsed" if number != 5 else "unparsed",
                 "detail": "",
             }
-            rows.append(own | _completion(row["teacher_adapter_id"], digests[row["teacher_adapter_id"]], number))
+            rows.append(own | _completion(row["teacher_adapter_id"], digests[row["teacher_adapter_id"]], number, prompts))
     return tables.table(rows, tables.PROPOSALS)
 
 
@@ -212,7 +232,7 @@ def _tasks(proposals: pa.Table) -> pa.Table:
     return tables.table(rows, tables.TASKS)
 
 
-def _rollouts(matches: pa.Table, tasks: pa.Table, digests: dict[str, str]) -> pa.Table:
+def _rollouts(matches: pa.Table, tasks: pa.Table, digests: dict[str, str], prompts: int) -> pa.Table:
     match_of = {row["match_id"]: row for row in matches.to_pylist()}
     rows = []
     for task in tasks.to_pylist():
@@ -228,7 +248,7 @@ def _rollouts(matches: pa.Table, tasks: pa.Table, digests: dict[str, str]) -> pa
                 "answer": "2",
             }
             number = len(rows)
-            rows.append(own | _completion(played["student_adapter_id"], digests[played["student_adapter_id"]], number))
+            rows.append(own | _completion(played["student_adapter_id"], digests[played["student_adapter_id"]], number, prompts))
     return tables.table(rows, tables.ROLLOUTS)
 
 

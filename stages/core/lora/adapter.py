@@ -18,3 +18,11 @@ class Adapter:
     weights: Weights
     moments: Weights
     step: int
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """One part's share of an adapter's gradient: PEFT parameter name -> float32 array, and the tokens of its micro-batches."""
+
+    values: Weights
+    micro_batch_tokens: int

@@ -13,12 +13,13 @@ from zlib import crc32
 import numpy as np
 from safetensors.numpy import load, save
 
-from stages.core.lora.adapter import Adapter, Weights
+from stages.core.lora.adapter import Adapter, Gradient, Weights
 
 WEIGHTS_FILE = "adapter_model.safetensors"
 CONFIG_FILE = "adapter_config.json"
 OPTIMIZER_FILE = "optimizer.safetensors"
 
+_BUDGET = "micro_batch_tokens"
 _METADATA = {"format": "pt"}  # a single key: safetensors writes several keys in no fixed order
 
 
@@ -105,6 +106,20 @@ def read_adapter(weights: bytes, optimizer: bytes) -> Adapter:
     if moments and set(moments) != expected:
         raise ValueError(f"optimizer state belongs to other weights: {sorted(set(moments) ^ expected)[:4]}")
     return Adapter(weights=arrays, moments=moments, step=step)
+
+
+def gradient_bytes(gradient: Gradient) -> bytes:
+    """Return a gradient as safetensors: its arrays under the names of the weights, and the tokens of its micro-batches."""
+    arrays = {name: np.ascontiguousarray(gradient.values[name]) for name in sorted(gradient.values)}
+    data: bytes = save(arrays | {_BUDGET: np.array([gradient.micro_batch_tokens], np.int64)}, _METADATA)
+    return data
+
+
+def read_gradient(data: bytes) -> Gradient:
+    """Return the gradient of its `gradient_bytes`."""
+    arrays = load(data)
+    budget = int(arrays.pop(_BUDGET)[0])
+    return Gradient(arrays, budget)
 
 
 def rank_of(weights: Weights) -> int:

@@ -24,7 +24,11 @@ PADDING = -1  # segment number of padding; 0 is the prompt, 1, 2, ... are the co
 
 @dataclass(frozen=True)
 class Samples:
-    """Columns of SAMPLES as arrays, only rows of the adapters in `names`; `slots_S` are their places in the stack."""
+    """Columns of SAMPLES as arrays, only rows of the adapters in `names`; `slots_S` are their places in the stack.
+
+    `tokens_N` are the response tokens of each adapter, the denominator of its loss. They count all its samples: in a part of an
+    update that is cut by rows, more than are here.
+    """
 
     names: tuple[str, ...]
     slots_S: np.ndarray
@@ -32,12 +36,7 @@ class Samples:
     completions: list[list[int]]
     engine_logprobs: list[np.ndarray]
     advantages_S: np.ndarray
-
-    @property
-    def tokens_N(self) -> np.ndarray:
-        """Return the response tokens of each adapter: the denominator of its loss."""
-        lengths_S = [len(completion) for completion in self.completions]
-        return np.bincount(self.slots_S, weights=lengths_S, minlength=len(self.names))
+    tokens_N: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -100,8 +99,17 @@ def count(samples: pa.Table, adapter_id: str) -> dict[str, float]:
     }
 
 
-def columns(names: Sequence[str], samples: pa.Table) -> Samples:
-    """Return the rows of these adapters, in the table's order."""
+def response_tokens(samples: pa.Table) -> dict[str, int]:
+    """Return the response tokens of each adapter's samples."""
+    tokens: dict[str, int] = {}
+    lengths = pc.list_value_length(samples["completion_ids"])
+    for adapter_id, length in zip(samples["adapter_id"].to_pylist(), lengths.to_pylist(), strict=True):
+        tokens[adapter_id] = tokens.get(adapter_id, 0) + length
+    return tokens
+
+
+def columns(names: Sequence[str], samples: pa.Table, tokens: Mapping[str, int]) -> Samples:
+    """Return the rows of these adapters, in the table's order; `tokens` are the response tokens of all samples of each."""
     own = samples.filter(pc.is_in(samples["adapter_id"], pa.array(names, pa.string())))
     slots = {name: slot for slot, name in enumerate(names)}
     return Samples(
@@ -111,6 +119,7 @@ def columns(names: Sequence[str], samples: pa.Table) -> Samples:
         completions=own["completion_ids"].to_pylist(),
         engine_logprobs=[np.array(values, np.float64) for values in own["logprobs"].to_pylist()],
         advantages_S=own["advantage"].to_numpy(),
+        tokens_N=np.array([tokens.get(name, 0) for name in names], np.float64),
     )
 
 

@@ -1,12 +1,12 @@
-"""The trainer: take one optimizer step for each adapter of a group."""
+"""The trainer: take one optimizer step for each adapter of a group, or compute the gradients of a share of the rows."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
 
-from stages.core.lora.adapter import Adapter
+from stages.core.lora.adapter import Adapter, Gradient
 
 
 @dataclass(frozen=True)
@@ -35,4 +35,18 @@ class Trainer(Protocol):
 
     def update(self, adapters: Mapping[str, Adapter], samples: pa.Table) -> dict[str, Update]:
         """Take one step for each adapter in `adapters` on its own rows of SAMPLES (column `adapter_id`), all in one pass."""
+        ...
+
+    def gradients(
+        self, adapters: Mapping[str, Adapter], samples: pa.Table, tokens: Mapping[str, int]
+    ) -> tuple[dict[str, Gradient], pa.Table]:
+        """Return each adapter's gradient on these rows, divided by its response tokens in `tokens`, and TOKENS of the rows."""
+        ...
+
+
+class Stepper(Protocol):
+    """Takes the step of an adapter whose gradient was computed in parts. Needs no model."""
+
+    def step(self, adapter: Adapter, gradients: Iterable[Gradient], tokens: pa.Table, counts: Mapping[str, float]) -> Update:
+        """Step on the sum of the gradients, added in their order. `tokens` are its TOKENS, `counts` those of its samples."""
         ...

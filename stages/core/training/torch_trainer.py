@@ -1,15 +1,14 @@
 """The trainer: take one AdamW step for each adapter of a group, all adapters in one forward and backward pass.
 
-The samples of all adapters are packed into micro-batches by token budget, and gradients accumulate. Then each adapter's gradient
-is clipped by its own norm, and AdamW (Loshchilov & Hutter 2019, as torch.optim.AdamW) updates the adapter with its own step
-count, so that its update is the same as if it trained alone. An adapter whose centred rewards are all equal, or whose gradient is
-not finite, takes no step: weights, moments and step count are unchanged. Master weights and moments are fp32.
+The samples of all adapters are packed into micro-batches by token budget, and gradients accumulate. Then each adapter takes its
+own step (stages.core.training.step), so that its update is the same as if it trained alone. An adapter whose centred rewards are
+all equal takes none. A part of an update that is cut by rows ends with the gradients of its rows; whoever joins the parts steps.
 
 Axes: N adapters · P parameters of one adapter · S samples · T response tokens.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,11 +16,12 @@ import pyarrow as pa
 import torch
 from torch import nn
 
-from stages.core.lora.adapter import Adapter, Weights
+from stages.core import tables
+from stages.core.lora.adapter import Adapter, Gradient
 from stages.core.progress import Progress, silent
 from stages.core.training.grouped_lora import GroupedLoRA, unflatten
 from stages.core.training.head_loss import head_loss, token_logprobs
-from stages.core.training.loss import Objective, importance_weights, token_losses
+from stages.core.training.loss import importance_weights, token_losses
 from stages.core.training.packing import (
     MicroBatch,
     Row,
@@ -33,27 +33,11 @@ from stages.core.training.packing import (
     lay_out,
     micro_batches,
     pack_rows,
+    response_tokens,
 )
 from stages.core.training.protocol import Drift, Update
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Settings of an update. `micro_batch_tokens` are padded positions of one pass; `row_tokens` limits rows that share a prompt.
-
-    Over an adapter's first `warmup` steps the learning rate rises linearly: fresh moments make a new adapter's first steps large.
-    """
-
-    objective: Objective = field(default_factory=Objective)
-    learning_rate: float = 1e-5
-    warmup: int = 0
-    betas: tuple[float, float] = (0.9, 0.999)
-    epsilon: float = 1e-8
-    weight_decay: float = 0.0
-    max_grad_norm: float = 1.0
-    micro_batch_tokens: int = 16384
-    row_tokens: int = 1024
-    gradient_checkpointing: bool = False
+from stages.core.training.settings import Settings
+from stages.core.training.step import finished
 
 
 @dataclass
@@ -73,6 +57,12 @@ class TokenValues:
         """Return the values of one adapter's tokens."""
         chosen = np.concatenate(self.slots) == slot
         return {name: np.concatenate(parts)[chosen] for name, parts in self.values.items()}
+
+    def table(self, slot: int, adapter_id: str) -> pa.Table:
+        """Return one adapter's tokens as TOKENS."""
+        values = {name: pa.array(array_T, pa.float32()) for name, array_T in self.of(slot).items()}
+        count = len(next(iter(values.values())))
+        return tables.conform(pa.table({"adapter_id": [adapter_id] * count} | values), tables.TOKENS)
 
 
 class TorchTrainer:
@@ -97,13 +87,32 @@ class TorchTrainer:
             if adapter_id not in names
         }
         if names:
-            updates |= self._run([adapters[name] for name in names], columns(names, samples), counts)
+            rows = columns(names, samples, response_tokens(samples))
+            updates |= self._run([adapters[name] for name in names], rows, counts)
         return {adapter_id: updates[adapter_id] for adapter_id in adapters}
+
+    def gradients(
+        self, adapters: Mapping[str, Adapter], samples: pa.Table, tokens: Mapping[str, int]
+    ) -> tuple[dict[str, Gradient], pa.Table]:
+        """Return the gradient of each adapter's loss on these rows of SAMPLES, and TOKENS of the same rows. Take no step.
+
+        `tokens` counts the response tokens of all of an adapter's samples, here or elsewhere: the denominator of its loss, so
+        that the gradients of disjoint rows add up to that of all rows. Raise ValueError for rows of other or stale weights.
+        """
+        check_samples(adapters, samples)
+        names = tuple(adapters)
+        self._lora.load([adapter.weights for adapter in adapters.values()])
+        values, budget = self._accumulate_or_halve(columns(names, samples, tokens))
+        gradients_NP = self._lora.gradients_NP.float().cpu().numpy()
+        found = {name: Gradient(unflatten(self._lora, gradients_NP[slot]), budget) for slot, name in enumerate(names)}
+        self._lora.clear_gradients()
+        self._give_back()
+        return found, tables.join([values.table(slot, name) for slot, name in enumerate(names)], tables.TOKENS)
 
     def drift(self, adapters: Mapping[str, Adapter], samples: pa.Table) -> dict[str, Drift]:
         """Return |log-probability here minus the engine's| over each adapter's samples, without taking a step."""
         check_samples(adapters, samples)
-        rows = columns(tuple(adapters), samples)
+        rows = columns(tuple(adapters), samples, response_tokens(samples))
         self._lora.load([adapter.weights for adapter in adapters.values()])
         with torch.no_grad():
             tokens = self.accumulate(rows, self._settings.micro_batch_tokens)
@@ -116,13 +125,10 @@ class TorchTrainer:
         tokens, budget = self._accumulate_or_halve(samples)
         gradients_NP = self._lora.gradients_NP
         norms_N = gradients_NP.norm(dim=1).double().cpu().numpy()
-        updates = {}
+        names, updates = self._lora.names(), {}
         for slot, (name, adapter) in enumerate(zip(samples.names, adapters, strict=True)):
-            finite = bool(np.isfinite(norms_N[slot]))
-            stepped = self._step(adapter, gradients_NP[slot], float(norms_N[slot])) if finite else adapter
-            metrics = counts[name] | _measures(tokens.of(slot), self._settings.objective)
-            metrics |= {"grad_norm": float(norms_N[slot]), "nonfinite": float(not finite), "micro_batch_tokens": float(budget)}
-            updates[name] = Update(stepped, finite, metrics)
+            norm, own = float(norms_N[slot]), tokens.of(slot)
+            updates[name] = finished(adapter, names, gradients_NP[slot], norm, own, counts[name], budget, self._settings)
         self._lora.clear_gradients()
         del gradients_NP
         self._give_back()
@@ -220,33 +226,6 @@ class TorchTrainer:
         mask = torch.zeros(seen.shape, dtype=self._dtype, device=self._device)
         return mask.masked_fill_(~seen, torch.finfo(self._dtype).min)[:, None]
 
-    def _step(self, adapter: Adapter, gradient_P: torch.Tensor, norm: float) -> Adapter:
-        """Apply AdamW to one adapter, fp32 on the device: m and v decay, both bias-corrected by the adapter's own step count."""
-        settings, step = self._settings, adapter.step + 1
-        learning_rate = settings.learning_rate * min(1.0, step / max(1, settings.warmup))
-        beta1, beta2 = settings.betas
-        weights_P, mean_P, square_P = (
-            self._flat(arrays, prefix)
-            for arrays, prefix in ((adapter.weights, ""), (adapter.moments, "exp_avg."), (adapter.moments, "exp_avg_sq."))
-        )
-        gradient_P = gradient_P.float() * min(1.0, settings.max_grad_norm / (norm + 1e-6))
-        mean_P = beta1 * mean_P + (1 - beta1) * gradient_P
-        square_P = beta2 * square_P + (1 - beta2) * gradient_P.square()
-        denominator_P = (square_P / (1 - beta2**step)).sqrt() + settings.epsilon
-        weights_P = weights_P * (1 - learning_rate * settings.weight_decay)
-        weights_P = weights_P - learning_rate / (1 - beta1**step) * mean_P / denominator_P
-        moments = self._named(mean_P, "exp_avg.") | self._named(square_P, "exp_avg_sq.")
-        return replace(adapter, weights=self._named(weights_P, ""), moments=moments, step=step)
-
-    def _flat(self, arrays: Weights, prefix: str) -> torch.Tensor:
-        """Return named arrays as one row, with zeros for missing arrays."""
-        if not arrays:
-            return torch.zeros(self._lora.parameters_NP.shape[1], device=self._device)
-        return self._tensor(np.concatenate([arrays[prefix + name].reshape(-1) for name in self._lora.names()]))
-
-    def _named(self, flat_P: torch.Tensor, prefix: str) -> Weights:
-        return {prefix + name: array for name, array in unflatten(self._lora, flat_P.cpu().numpy()).items()}
-
     def _tensor(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
 
@@ -261,21 +240,3 @@ def _check_model(lora: GroupedLoRA, model: Any) -> None:
         direct = model.get_output_embeddings()(model.base_model(ids, use_cache=False).last_hidden_state)
     if not torch.allclose(out.logits.float(), direct.float(), rtol=1e-3, atol=1e-3):
         raise ValueError(f"{type(model).__name__} changes its logits after the output head")
-
-
-def _measures(tokens: Mapping[str, np.ndarray], objective: Objective) -> dict[str, float]:
-    """Return metrics of one adapter from its tokens. Drift: log-probability of the trainer minus that of the engine, in nats."""
-    drift_T, ratio_T = np.abs(tokens["drift"]), np.exp(tokens["drift"])
-    low, middle, high = np.quantile(ratio_T, [0.01, 0.5, 0.99])
-    return {
-        "loss": float(tokens["loss"].sum()),
-        "entropy": float(tokens["entropy"].mean()),
-        "drift_mean": float(drift_T.mean()),
-        "drift_max": float(drift_T.max()),
-        "ratio_p01": float(low),
-        "ratio_p50": float(middle),
-        "ratio_p99": float(high),
-        "truncated_share": float((ratio_T > objective.importance_cap).mean()) if objective.importance_cap else 0.0,
-        "masked_share": 0.0,  # no sample is masked; stored so that the metrics of all versions have the same rows
-        "clip_share": 0.0,  # one step per update: the ratio to the old policy is 1
-    }

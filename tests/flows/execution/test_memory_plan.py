@@ -22,7 +22,8 @@ from stages.core.training.grouped_lora import attach
 from stages.core.training.head_loss import CHUNK_ELEMENTS
 from stages.core.training.loss import Objective
 from stages.core.training.packing import Samples, lay_out, micro_batches, pack_rows
-from stages.core.training.torch_trainer import Settings, TokenValues, TorchTrainer
+from stages.core.training.settings import Settings
+from stages.core.training.torch_trainer import TokenValues, TorchTrainer
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
@@ -68,7 +69,13 @@ def counted(shape: DecoderShape, rank: int, adapters: int, budget: int, lengths:
     prompts = [[1 + row] * prompt for row in range(rows) for _ in range(attempts)]
     completions, samples = [[5] * completion for _ in slots], len(slots)
     columns = Samples(
-        tuple(f"a{n}" for n in range(adapters)), slots, prompts, completions, [np.zeros(completion)] * samples, np.ones(samples)
+        tuple(f"a{n}" for n in range(adapters)),
+        slots,
+        prompts,
+        completions,
+        [np.zeros(completion)] * samples,
+        np.ones(samples),
+        np.bincount(slots, minlength=adapters) * float(completion),
     )
     batch = lay_out(
         micro_batches(pack_rows(list(slots), prompts, completions, 1 << 20), budget)[0], prompts, completions, adapters, 0

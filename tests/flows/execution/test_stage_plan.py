@@ -3,8 +3,9 @@
 import pytest
 
 from flows.config import load
+from flows.execution.card_rates import CARDS, TWO_CORES
 from flows.execution.decoder_shape import KNOWN
-from flows.execution.stage_plan import CARDS, TWO_CORES, StageTime, generation_seconds, spread, stage_times, workload
+from flows.execution.stage_plan import StageTime, generation_seconds, spread, stage_times, workload
 
 SHAPE = KNOWN["Qwen2.5-Coder-7B"]
 LARGE = CARDS[-1]
@@ -44,9 +45,15 @@ def test_a_rollout_on_many_cards_waits_for_its_longest_completion() -> None:
     assert times(512)["solve"].seconds > longest * (weights + LARGE.step)
 
 
-def test_an_update_has_no_more_parts_than_adapters() -> None:
-    eight, many = times(8)["update"], times(64)["update"]
+def test_an_update_by_adapters_has_no_more_parts_than_adapters() -> None:
+    eight, many = (times(cards, learning__divide="adapters")["update"] for cards in (8, 64))
     assert many.limit in ("adapter groups", "store") and many.seconds == pytest.approx(eight.seconds)
+
+
+def test_an_update_by_rows_goes_on_to_more_cards_until_its_gradients_hold_it_back() -> None:
+    eight, many, more = (times(cards)["update"] for cards in (8, 64, 512))
+    assert many.seconds < 0.6 * eight.seconds and many.limit == "store"
+    assert more.seconds == pytest.approx(many.seconds, rel=0.1)
 
 
 def test_recomputation_costs_half_of_an_update_again() -> None:

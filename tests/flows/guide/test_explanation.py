@@ -17,8 +17,8 @@ def test_a_setting_is_explained_from_its_definition_the_configurations_and_the_p
         "elsewhere   0.001 in azr, chaos, evidence, one-one, single, smoke; 0.0001 in laptop\n"
         "why         The seed model has 3.5 million parameters. laptop has 60 steps of 192 attempts where the paper has 200 of\n"
         "            6,144. (docs/method.md)\n"
-        "rule        The AdamW step of one adapter, gradient clipping, warm-up:\n"
-        "            stages/core/training/torch_trainer.py:TorchTrainer._step (docs/map.md, Reward and update)\n"
+        "rule        The AdamW step of one adapter, gradient clipping, warm-up: stages/core/training/step.py:adamw\n"
+        "            (docs/map.md, Reward and update)\n"
         "group       [learning] The policy gradient: one optimizer step per adapter and generation."
     )
 

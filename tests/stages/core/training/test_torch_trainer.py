@@ -18,7 +18,8 @@ from stages.core.lora.adapter_files import weights_sha256
 from stages.core.training.grouped_lora import GroupedLoRA, attach
 from stages.core.training.loss import Objective
 from stages.core.training.packing import MicroBatch
-from stages.core.training.torch_trainer import Settings, TorchTrainer
+from stages.core.training.settings import Settings
+from stages.core.training.torch_trainer import TorchTrainer
 from tests.stages.core.engines.test_hf_engine import Letters
 from tests.stages.core.training.test_grouped_lora import TARGETS, random_weights, tiny
 

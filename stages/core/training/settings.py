@@ -1,0 +1,24 @@
+"""What an update is computed with: the loss, the optimizer, and the size of a pass."""
+
+from dataclasses import dataclass, field
+
+from stages.core.training.loss import Objective
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of an update. `micro_batch_tokens` are padded positions of one pass; `row_tokens` limits rows that share a prompt.
+
+    Over an adapter's first `warmup` steps the learning rate rises linearly: fresh moments make a new adapter's first steps large.
+    """
+
+    objective: Objective = field(default_factory=Objective)
+    learning_rate: float = 1e-5
+    warmup: int = 0
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+    micro_batch_tokens: int = 16384
+    row_tokens: int = 1024
+    gradient_checkpointing: bool = False
