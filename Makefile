@@ -8,6 +8,8 @@ SETUP := bash infra/setup/setup.sh
 BENCHMARKS := sandbox update rollout evolve population orchestration storage scoring pages
 NAME ?= $(BENCHMARKS)
 ARGS ?=
+# Two at a time: much of a test is waiting. A file's tests share a process, for what they set up once.
+WORKERS ?= 2
 # The environment is installed uncompiled: if Python may not write bytecode, every stage compiles torch again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -21,7 +23,7 @@ run: setup ## the default run, stored in runs/smoke
 	@$(VENV)/populora run $(ARGS)
 
 test: setup ## run the default tests
-	@$(VENV)/python -m pytest -m "not slow and not gpu and not rgw and not vllm" $(ARGS)
+	@$(VENV)/python -m pytest -m "not slow and not gpu and not rgw and not vllm" -n $(WORKERS) --dist loadfile $(ARGS)
 
 test-all: setup ## run every test that this machine supports
 	@$(VENV)/python -m pytest $(ARGS)
