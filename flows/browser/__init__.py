@@ -1,5 +1,5 @@
-"""Read-only pages of every run in a store.
+"""The artifact browser: a server for the pages of every run in a store, with their addresses, templates, scripts and limits.
 
-May import: flows.servers, flows.config, flows.near_names, flows.program, flows.stages, flows.storage, flows.store, flows.run,
-flows.monitoring, flows.report, flows.compare, stages.analysis, stages.figures, stages.core.
+May import: flows.pages, flows.servers, flows.config, flows.storage, flows.run, flows.monitoring, flows.report, flows.compare,
+stages.core.
 """

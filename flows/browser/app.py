@@ -10,14 +10,15 @@ from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 
 from flows.browser.assets import POLICY, SCRIPTED_POLICY, style_sheet
-from flows.browser.commands import PLAIN, Commands
-from flows.browser.elsewhere import Elsewhere, elsewhere
 from flows.browser.errors import KINDS, Fault, explain
-from flows.browser.figure_markup import Draws, Writer, linked
-from flows.browser.library import Library
+from flows.browser.figure_markup import Writer, linked
 from flows.browser.render import environment
 from flows.browser.routes import add_routes
 from flows.monitoring.prices import of_machine
+from flows.pages.commands import PLAIN, Commands
+from flows.pages.elsewhere import Elsewhere, elsewhere
+from flows.pages.figure_pages import Draws
+from flows.pages.library import Library
 from flows.servers.gate import LOOPBACK, Gate
 
 HEADERS = {

@@ -5,13 +5,9 @@ from dataclasses import dataclass
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
+from flows.pages.bad_request import BadRequest
 from flows.run.run import Retired
 from flows.storage import Damaged, NotStored, StoreRefused, StoreUnavailable
-
-
-class BadRequest(ValueError):
-    """The address requests something that does not exist, such as an unknown column."""
-
 
 KINDS: tuple[type[Exception], ...] = (Retired, NotStored, StoreRefused, Damaged, StoreUnavailable, BadRequest)
 

@@ -6,12 +6,8 @@ from typing import Any
 from jinja2 import Environment
 from markupsafe import Markup
 
-from flows.run.manifest import Json
+from flows.pages.figure_pages import Draws
 
-Draw = Callable[[], Json]
-"""Draws one figure, as `plates.html` shows it."""
-Draws = Mapping[str, Draw]
-"""What draws each figure of a page, by name."""
 Writer = Callable[[Environment, str, Mapping[str, Any], Draws], str]
 """Renders a page with figures: `linked` for a browser, `inlined` for a static export."""
 

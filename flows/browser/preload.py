@@ -3,8 +3,8 @@
 from contextlib import suppress
 from importlib import import_module
 
-from flows.browser.library import Library
 from flows.compare.run_list import RunList
+from flows.pages.library import Library
 from flows.storage import Damaged, NotStored, StoreRefused, StoreUnavailable
 
 RUNS = 4  # each takes three reads of a kilobyte or so per generation, and its manifests

@@ -6,22 +6,22 @@ from fastapi import FastAPI, Query, Request, Response
 from fastapi.responses import RedirectResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from flows.browser.adapter_page import adapter_page, adapters_page
 from flows.browser.assets import FIGURE_SCRIPTS, LIVE_SCRIPTS, PICTURE_POLICY, script
-from flows.browser.commands import Commands
-from flows.browser.compare_page import ComparePages
-from flows.browser.errors import BadRequest
-from flows.browser.figure_markup import Draws
-from flows.browser.figure_pages import FigureCache
-from flows.browser.library import Library
-from flows.browser.live_page import Followers, live_page
+from flows.browser.limits import ANSWER_SECONDS
 from flows.browser.live_stream import Streams
-from flows.browser.run_pages import artifact_ref, complete_page, generation_page, manifest_page, row_page, run_page, table_page
-from flows.browser.runs_page import RunsPage
-from flows.browser.table_view import TableQuery
-from flows.browser.task_page import task_page
 from flows.compare.run_query import RunQuery
 from flows.monitoring.telemetry import StoreMetrics
+from flows.pages.adapter_page import adapter_page, adapters_page
+from flows.pages.bad_request import BadRequest
+from flows.pages.commands import Commands
+from flows.pages.compare_page import ComparePages
+from flows.pages.figure_pages import Draws, FigureCache
+from flows.pages.library import Library
+from flows.pages.live_page import Followers, live_page
+from flows.pages.run_pages import artifact_ref, complete_page, generation_page, manifest_page, row_page, run_page, table_page
+from flows.pages.runs_page import RunsPage
+from flows.pages.table_view import TableQuery
+from flows.pages.task_page import task_page
 from flows.run.addresses import Addresses
 from flows.run.lineage import Json
 from flows.run.verified import PIECE
@@ -45,7 +45,7 @@ class RenderTemplate(Protocol):
 
 def add_routes(app: FastAPI, library: Library, show: RenderTemplate, style: str, commands: Commands) -> None:
     """Add all pages to the application."""
-    drawings = FigureCache(library.watch)
+    drawings = FigureCache(library.watch, ANSWER_SECONDS)
     _add_plain(app, library, style)
     _add_runs(app, library, show)
     _add_run(app, library, show, drawings)

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Sequence
 
 from flows.browser.app import make_app
-from flows.browser.commands import PLAIN, Commands
-from flows.browser.library import Library
 from flows.browser.limits import Server, config
 from flows.browser.preload import preload
 from flows.config import ConfigError
+from flows.pages.commands import PLAIN, Commands
+from flows.pages.library import Library
 from flows.servers.gate import LOOPBACK, names_of
 
 LOAD_SECONDS = 5.0

@@ -20,8 +20,8 @@ def add(command: Add) -> None:
 
 def browse(arguments: Namespace) -> int:
     """Serve until stopped."""
-    from flows.browser.commands import Commands
     from flows.browser.serve import serve
+    from flows.pages.commands import Commands
 
     commands = Commands(called(), store_option(arguments.store))
     return serve(arguments.store, arguments.host, arguments.port, arguments.allow_host, commands)

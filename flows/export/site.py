@@ -23,12 +23,12 @@ from starlette.responses import Response
 
 from flows.browser.app import make_app
 from flows.browser.figure_markup import inlined
-from flows.browser.keys import CHOICES
 from flows.export.folder import whole_folder
 from flows.export.site_library import SiteLibrary
 from flows.export.site_page import static_page
 from flows.export.site_places import Place, place
 from flows.export.snapshot import SnapshotStore
+from flows.pages.keys import CHOICES
 from flows.run.addresses import Addresses
 from flows.run.run import Run
 from flows.run.table_reader import TableFile, batches, parquet_file

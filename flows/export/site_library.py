@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from flows.browser.library import Library
-from flows.browser.pedigree import Pedigree
+from flows.pages.library import Library
+from flows.pages.pedigree import Pedigree
 from flows.run.manifest import Ref
 from flows.run.run import Run
 from flows.run.table_reader import TableFile, batch_rows

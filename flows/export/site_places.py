@@ -8,7 +8,7 @@ import string
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from flows.browser.table_view import ROWS
+from flows.pages.table_view import ROWS
 from flows.run.addresses import Addresses
 
 _PLAIN = frozenset(string.ascii_lowercase + string.digits + "-_.=")

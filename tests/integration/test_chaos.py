@@ -22,38 +22,22 @@ from flows.audit.fsck import fsck
 from flows.run.run import Run, canonical_json
 from flows.storage import Store, open_store
 from stages.core.sandbox.docker import LABEL
-from tests.support import s3_servers
+from tests.support import kill_hooks, s3_servers
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1200)]
 LIMIT = 600.0
 # Loaded by every Python of a run: notes each stage that is executed, and whether it was done already.
 HOOK = """
-import importlib.abc, importlib.util, os, sys
+def watch(module):
+    perform = module.perform
 
-class Watch(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name != "flows.execution.run_stage":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        load = spec.loader.exec_module
+    def watched(run, spec, *more):
+        done = run.done(spec.stage, spec.generation, spec.part)
+        with open(os.environ["CHAOS_LOG"], "a") as log:
+            log.write(f"{run.store.url} {spec.stage} {spec.generation} {spec.part} {'TWICE' if done else 'once'}\\n")
+        return perform(run, spec, *more)
 
-        def loaded(module):
-            load(module)
-            perform = module.perform
-
-            def watched(run, spec, *more):
-                done = run.done(spec.stage, spec.generation, spec.part)
-                with open(os.environ["CHAOS_LOG"], "a") as log:
-                    log.write(f"{run.store.url} {spec.stage} {spec.generation} {spec.part} {'TWICE' if done else 'once'}\\n")
-                return perform(run, spec, *more)
-
-            module.perform = watched
-
-        spec.loader.exec_module = loaded
-        return spec
-
-sys.meta_path.insert(0, Watch())
+    module.perform = watched
 """
 
 
@@ -61,8 +45,7 @@ class Chaos:
     """Starts runs, kills what runs, and counts."""
 
     def __init__(self, folder: Path, store_of: Callable[[str], str], seed: int) -> None:
-        (folder / "hook").mkdir()
-        (folder / "hook" / "sitecustomize.py").write_text(HOOK)
+        kill_hooks.install(folder / "hook", HOOK)
         self.log = folder / "log"
         self.log.touch()
         self.output = folder / "output"

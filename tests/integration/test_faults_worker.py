@@ -14,19 +14,17 @@ from flows.run.run import Run
 from flows.stages import STAGE_NAMES
 from flows.storage import Store, open_store
 from tests.flows.run.test_manifest import tree
+from tests.support import kill_hooks
 
 PHASES = ("began", "read", "half-written", "written", "committed")
-# Loaded by the worker's Python: it kills itself once at a phase of a stage, and a file remembers that it has.
+# A worker kills itself once at each phase of the stages in KILL_STAGES.
 HOOK = """
-import importlib.abc, importlib.util, os, signal, sys
-from pathlib import Path
+def doomed(stage, phase):
+    return stage in os.environ["KILL_STAGES"].split(",") and first(f"{stage}-{phase}")
 
-def die(stage, phase):
-    seen = Path(os.environ["KILLED"]) / f"{stage}-{phase}"
-    wanted = os.environ["KILL_STAGES"].split(",")
-    if stage in wanted and not seen.exists():
-        seen.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
+def die_in(stage, phase):
+    if doomed(stage, phase):
+        die()
 
 def watch(module):
     perform = module.perform
@@ -34,42 +32,30 @@ def watch(module):
     def watched(run, spec, *more):
         store, stage = run.store, spec.stage
         read, create = store.read, store.create
-        die(stage, "began")
+        die_in(stage, "began")
 
         def reading(uri):
             data = read(uri)
-            die(stage, "read")
+            die_in(stage, "read")
             return data
 
         def creating(uri, data):
             if uri.endswith(".json") and "/adapters/" not in uri:
-                die(stage, "written")
+                die_in(stage, "written")
                 return create(uri, data)
-            temporary = store.root / uri.rpartition("/")[0] / ".tmp-half"
-            if not (Path(os.environ["KILLED"]) / f"{stage}-half-written").exists():
+            if doomed(stage, "half-written"):
+                temporary = store.root / uri.rpartition("/")[0] / ".tmp-half"
                 temporary.parent.mkdir(parents=True, exist_ok=True)
                 temporary.write_bytes(data[: len(data) // 2])
-            die(stage, "half-written")
+                die()
             return create(uri, data)
 
         store.read, store.create = reading, creating
         done = perform(run, spec, *more)
-        die(stage, "committed")
+        die_in(stage, "committed")
         return done
 
     module.perform = watched
-
-class Watch(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name != "flows.execution.run_stage":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        load = spec.loader.exec_module
-        spec.loader.exec_module = lambda module: (load(module), watch(module))
-        return spec
-
-sys.meta_path.insert(0, Watch())
 """
 
 
@@ -110,17 +96,14 @@ def until_done(session: Session, stage: str, generation: int | None, part: str |
 def test_a_worker_killed_in_every_phase_of_a_stage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: tuple[str, ...]
 ) -> None:
-    for folder in ("hook", "killed", "whole-killed"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "hook" / "sitecustomize.py").write_text(HOOK)
+    kill_hooks.install(tmp_path / "hook", HOOK)
     whole, store = open_store(str(tmp_path / "whole")), open_store(str(tmp_path / "store"))
     stages = STAGE_NAMES if len(killed) > 1 else killed
     assert build(whole, stages) == 0
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "hook"))
-    monkeypatch.setenv("KILLED", str(tmp_path / "killed"))
     monkeypatch.setenv("KILL_STAGES", ",".join(killed))
     lost = build(store, stages)
-    phases = {path.name for path in (tmp_path / "killed").iterdir()}
+    phases = set(kill_hooks.marks(tmp_path / "hook"))
     print(f"{lost} workers were killed, in {len(phases)} phases")
     assert lost == len(phases) and phases >= {f"{stage}-{phase}" for stage in killed for phase in PHASES if stage != "start"}
     assert tree(store) == tree(whole) and fsck(Run(store, "smoke")) == []

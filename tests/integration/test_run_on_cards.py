@@ -14,15 +14,13 @@ from flows.config import PROJECT
 from flows.execution.cards import Card, claim
 from flows.run.run import Run
 from flows.storage import Store, open_store
+from tests.support import kill_hooks
 from tests.support.cards import Machine
 from tests.support.stack import NO_GIT, tree
 
 SETTINGS = ["generations=3", "sandbox.kind=local", "engine.shards=2", "learning.adapters_per_group=1"]
 # Loaded by a stage's worker: the first update on card 1 finds that the machine has lost it.
 HOOK = """
-import importlib.abc, importlib.util, os, signal, sys
-from pathlib import Path
-
 def watch(module):
     perform = module.perform
 
@@ -30,27 +28,15 @@ def watch(module):
         cards = Path(os.environ["CARDS"])
         if spec.stage == "update" and os.environ.get("CUDA_VISIBLE_DEVICES") == "1":
             cards.write_text(cards.read_text().splitlines()[0] + "\\n")
-            os.kill(os.getpid(), signal.SIGKILL)
+            die()
         return perform(run, spec, *more)
 
     module.perform = watched
-
-class Watch(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name != "flows.execution.run_stage":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        load = spec.loader.exec_module
-        spec.loader.exec_module = lambda module: (load(module), watch(module))
-        return spec
-
-sys.meta_path.insert(0, Watch())
 """
 
 
 def run(folder: Path, cards: int, memory_mb: int = 81559, device: str = "auto") -> "subprocess.CompletedProcess[str]":
-    """`populora run` on a machine with so many cards, to `folder`/store. A `sitecustomize.py` in `folder` is loaded first."""
+    """`populora run` on a machine with so many cards, to `folder`/store. A hook in `folder` is loaded first."""
     folder.mkdir(exist_ok=True)
     made = Machine(folder, cards, memory_mb)
     if not cards:
@@ -112,7 +98,7 @@ def test_parts_run_on_both_cards_in_one_process_each_and_the_bytes_are_those_of_
 def test_a_run_that_loses_a_card_in_the_middle_of_a_stage_ends_on_the_other_with_the_same_bytes(
     plain: Store, tmp_path: Path
 ) -> None:
-    (tmp_path / "sitecustomize.py").write_text(HOOK)
+    kill_hooks.install(tmp_path, HOOK)
     store = finished(tmp_path, 2)
     assert (tmp_path / "cards").read_text().count("\n") == 1
     after = {uri: clock for uri, clock in clocks(store).items() if "generation=0001" in uri or "generation=0002" in uri}

@@ -8,10 +8,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from flows.browser.app import make_app
-from flows.browser.pedigree import Pedigree
 from flows.browser.serve import listen
 from flows.config import ConfigError
 from flows.monitoring.run_tables import RunTables
+from flows.pages.pedigree import Pedigree
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import StoreRefused, open_store

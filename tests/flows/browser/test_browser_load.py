@@ -17,8 +17,8 @@ from fastapi.testclient import TestClient
 
 from flows.browser import limits
 from flows.browser.app import make_app
-from flows.browser.library import Library
 from flows.config import PROJECT
+from flows.pages.library import Library
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.run.verified import PIECE, Reader, open_verified

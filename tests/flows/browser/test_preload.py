@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import cast
 
-from flows.browser.library import Library
 from flows.browser.preload import preload
-from flows.browser.run_pages import run_page
+from flows.pages.library import Library
+from flows.pages.run_pages import run_page
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import Store, open_store

@@ -24,6 +24,7 @@ from flows.run.run import Run
 from flows.stages import stage_of
 from flows.storage import open_store
 from tests.integration.test_run_on_cards import clocks
+from tests.support import kill_hooks
 from tests.support.cards import Machine, machine, step
 from tests.support.ray_nodes import ADDRESS, on_two_nodes
 from tests.support.stack import NO_GIT, tree
@@ -34,9 +35,6 @@ EIGHT += ["engine.shards=4", "benchmark.members=all", "solve.attempts=2"]
 # Loaded by every Python of the cluster. In a store whose name ends in `killed`, a stage's process kills itself in the first solve
 # on card 1, and the actor that keeps it in the first update of generation 1 on card 0: after the work, before the manifest.
 HOOK = """
-import importlib.abc, importlib.util, os, signal, sys, time
-from pathlib import Path
-
 def watch(module):
     step_of = module.step_of
 
@@ -45,32 +43,18 @@ def watch(module):
 
         def then_killed(*arguments):
             step(*arguments)
-            told = Path(os.environ["KILLED"]) / "-".join(map(str, where))
-            if not io.run.store.url.endswith("killed") or io.part is None or told.exists():
+            if not io.run.store.url.endswith("killed") or io.part is None:
                 return
-            if where == ("solve", 0, "1"):
-                told.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-            if where == ("update", 1, "0"):
-                told.write_bytes(Path(f"/proc/{os.getppid()}/cmdline").read_bytes())
+            if where == ("solve", 0, "1") and first("solve"):
+                die()
+            if where == ("update", 1, "0") and first("update"):
+                (MARKS / "update").write_bytes(Path(f"/proc/{os.getppid()}/cmdline").read_bytes())
                 os.kill(os.getppid(), signal.SIGKILL)
                 time.sleep(60)
 
         return then_killed
 
     module.step_of = watched
-
-class Watch(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name != "flows.execution.run_stage":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        load = spec.loader.exec_module
-        spec.loader.exec_module = lambda module: (load(module), watch(module))
-        return spec
-
-sys.meta_path.insert(0, Watch())
 """
 
 
@@ -137,7 +121,7 @@ def variables(folder: Path) -> dict[str, str]:
     """What the nodes and the command have in their environment; modules in `folder` come first."""
     folder.mkdir(exist_ok=True)
     paths = {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": f"{folder}{os.pathsep}{PROJECT}"}
-    return paths | {"PREFECT_HOME": str(folder / "prefect"), "KILLED": str(folder)}
+    return paths | {"PREFECT_HOME": str(folder / "prefect")}
 
 
 @pytest.mark.ray
@@ -164,7 +148,7 @@ def test_on_gpus_of_a_cluster_a_process_starts_once_a_card_and_run_and_a_killed_
     shared = tmp_path / "shared"
     environment = variables(shared)
     Machine(shared, 2)
-    (shared / "sitecustomize.py").write_text(HOOK)
+    kill_hooks.install(shared, HOOK)
     stores = [tmp_path / "quiet", tmp_path / "killed"]
     runs = [command(store, GPUS, "--place", f"ray={ADDRESS}") for store in stores]
     for done in on_two_nodes(1, runs, environment):
@@ -174,7 +158,8 @@ def test_on_gpus_of_a_cluster_a_process_starts_once_a_card_and_run_and_a_killed_
     quiet, killed = (open_store(str(store)) for store in stores)
     assert tree(quiet) == one_machine and fsck(Run(quiet, "r")) == []
     assert {card: len(pids) for card, pids in started(quiet).items()} == {"0": 1, "1": 1}
-    assert (shared / "solve-0-1").exists() and b"NodeCards" in (shared / "update-1-0").read_bytes()
+    died = kill_hooks.marks(shared)
+    assert set(died) == {"solve", "update"} and b"NodeCards" in died["update"]
     assert tree(killed) == one_machine and fsck(Run(killed, "r")) == []
     assert {card: len(pids) for card, pids in started(killed).items()} == {"0": 2, "1": 2}
 

@@ -233,9 +233,10 @@ NOT_SEEING = MappingProxyType(
     {
         "flows.audit.fsck_advice": "names of artifacts",
         "flows.benchmarks.targets": "names of models",
-        "flows.browser": "names of runs and rows, which are ours",
+        "flows.browser": "formats of numbers and texts, which are ours",
         "flows.commands.doctor": "what commands of this machine say",
         "flows.guide": "what a person types, and our own pages",
+        "flows.pages": "names of runs and rows, which are ours",
         "flows.store.file_store": "names of artifacts",
         "flows.run.lineage": "ids of rows",
         "flows.run.form_links": "ids in links of 4,000 characters at most",

@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from flows.browser.errors import BadRequest
-from flows.browser.table_view import TableQuery, row, view
+from flows.pages.bad_request import BadRequest
+from flows.pages.table_view import TableQuery, row, view
 from flows.run.table_reader import batches, parquet_file
 from flows.storage import NotStored, encode_table
 

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flows.browser.errors import BadRequest
-from flows.browser.library import Library
-from flows.browser.outlined import drawn
 from flows.compare.best_members import descent, rank_text
 from flows.compare.scores import PairedScores
 from flows.compare.side_by_side import CURVES, MOST, Comparer, Side, SideBySide
+from flows.pages.bad_request import BadRequest
+from flows.pages.library import Library
+from flows.pages.outlined import drawn
 from flows.run.manifest import Json
 from stages.core.highlight import visible
 from stages.figures.panels import VARIABLES

@@ -3,10 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from flows.browser.keys import cells
-from flows.browser.library import Library
-from flows.browser.outlined import run_figures
-from flows.browser.table_view import TableQuery, row, view
 from flows.compare.settings_diff import flat
 from flows.config import identity, with_defaults
 from flows.monitoring.alarms import Alarm, summary
@@ -17,6 +13,10 @@ from flows.monitoring.run_tables import RunTables, seconds_of
 from flows.monitoring.spending import Spent, total
 from flows.monitoring.start_score import unscored_start
 from flows.monitoring.status import done, following, holder
+from flows.pages.keys import cells
+from flows.pages.library import Library
+from flows.pages.outlined import run_figures
+from flows.pages.table_view import TableQuery, row, view
 from flows.run.leaking import warning
 from flows.run.manifest import Json, Manifest, Ref, digest, folder_of
 from flows.run.run import Run

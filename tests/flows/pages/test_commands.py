@@ -6,8 +6,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from flows.browser.app import make_app
-from flows.browser.commands import PLAIN, SAID, Commands
 from flows.cli import COMMANDS
+from flows.pages.commands import PLAIN, SAID, Commands
 from flows.program import CALLED, called, program
 
 HERE = Commands("bin/populora", ("--store", "my runs"))

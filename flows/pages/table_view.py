@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flows.browser.errors import BadRequest
+from flows.pages.bad_request import BadRequest
 from flows.run.table_reader import TableFile, batch_rows, holds
 from flows.storage import NotStored
 from stages.core.number_text import MINUS

@@ -6,8 +6,8 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import BinaryIO
 
-from flows.browser.pedigree import Pedigree
 from flows.monitoring.run_tables import RunTables
+from flows.pages.pedigree import Pedigree
 from flows.run.manifest import Ref
 from flows.run.run import Run
 from flows.run.table_reader import TableFile, batches, parquet_file

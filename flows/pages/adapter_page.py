@@ -6,10 +6,10 @@ import pyarrow.compute as pc
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
-from flows.browser.library import Library
-from flows.browser.outlined import member_figure, ratings_figure
-from flows.browser.pedigree import Node, Pedigree
 from flows.monitoring.run_tables import RunTables
+from flows.pages.library import Library
+from flows.pages.outlined import member_figure, ratings_figure
+from flows.pages.pedigree import Node, Pedigree
 from flows.run.manifest import Json, Ref, folder_of
 from flows.run.run import ADAPTER_FILES, Retired, Run
 from flows.storage import Damaged, NotStored, StoreRefused

@@ -1,8 +1,7 @@
-"""The live page and its stream: text stays text, events follow the run, and a stream ends with its run, reader or server."""
+"""The stream of a run's live page: events follow the run, no text ends one, and a stream ends with its run, reader or server."""
 
 import asyncio
 import json
-import re
 import socket
 import threading
 import time
@@ -14,33 +13,26 @@ from fastapi.testclient import TestClient
 
 from flows.browser import limits
 from flows.browser.app import make_app
-from flows.browser.library import Library
 from flows.browser.limits import STOPPING
-from flows.browser.live_page import Followers, live_page
 from flows.browser.live_stream import BEAT, FULL, Streams
 from flows.browser.serve import listen
-from flows.monitoring.status import status
-from flows.monitoring.working import Working
 from flows.run.lease import DOING, hold
 from flows.run.run import Run
 from flows.storage import StoreUnavailable
 from flows.store.file_store import FileStore
 from tests.support import example_run
-from tests.support.report_run import made
 
 SCRIPT = "<script>alert(1)</script>"
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """A run with hostile texts that is at work by its lease, and a finished one."""
+    """A run that is at work by its lease, and a finished one."""
     root = tmp_path_factory.mktemp("store")
-    with made(root, "hostile", 2, until="grade"):
-        pass
-    steps = [{"stage": SCRIPT, "generation": 1, "part": None, "seconds": 3.0}]
-    steps.append({"stage": "reward", "generation": 1, "part": "\x1b[2J\u202e" + SCRIPT, "seconds": 4.0})
-    values = {"host": "elsewhere", "pid": 1, "beat": 5, "token": "t", DOING: {"planned": 9, "steps": steps}}
-    (root / "hostile" / ".lease").write_text(json.dumps(values))
+    with hold(FileStore(root), "going") as epoch:
+        example_run.build(Run(FileStore(root), "going", epoch), 1)
+    values = {"host": "elsewhere", "pid": 1, "beat": 5, "token": "t", DOING: {"planned": 9, "steps": []}}
+    (root / "going" / ".lease").write_text(json.dumps(values))
     with hold(FileStore(root), "whole") as epoch:
         example_run.build(Run(FileStore(root), "whole", epoch), 3)
     return root
@@ -60,41 +52,6 @@ def events(text):
         if "event" in fields:
             found.append((fields["event"], json.loads(fields["data"])))
     return found
-
-
-def test_the_page_shows_the_state_without_a_script(pages):
-    answer = pages.get("/runs/hostile/live")
-    assert '<noscript><meta http-equiv="refresh" content="10"></noscript>' in answer.text
-    assert "running reward of generation 1; 1 of 9 generations done" in answer.text
-    assert 'data-live="/runs/hostile/live/events"' in answer.text
-    assert len(re.findall(r'<a href="/runs/hostile/tasks/g0001-', answer.text)) >= 16
-
-
-def test_while_the_start_runs_page_and_status_say_so(tmp_path):
-    store = FileStore(tmp_path)
-    working = Working()
-    working.planned = 3
-    with hold(store, "new", doing=working.record) as epoch, working.step("start", None, None):
-        run = Run(store, "new", epoch)
-        run.describe({"generations": 3}, {}, {})
-        lease = json.loads((tmp_path / "new" / ".lease").read_text())
-        (tmp_path / "new" / ".lease").write_text(json.dumps(lease | {DOING: working.record()}))
-        fields = live_page(Followers(Library(str(tmp_path))).state("new"))["fields"]
-        assert (fields["headline"], fields["done_title"]) == ("running start; 0 of 3 generations done", "none yet of the start")
-        assert "now        running start; 0 of 3 generations done; start: 0 s so far" in status(run).splitlines()
-
-
-def test_hostile_text_is_text_on_the_page_and_in_the_feed(pages, store):
-    page = pages.get("/runs/hostile/live").text
-    values = live_page(Followers(Library(str(store))).state("hostile"))
-    shown = json.dumps(values)
-    assert "<script>alert" in shown and "\\\\u202e" in shown and "\\u202e" not in shown.replace("\\\\u202e", "")
-    assert "\\u001b" not in shown and "\\\\x1b" in shown
-    body = page.partition("<body>")[2]
-    assert "<script" not in body and "<img" not in body and "\u202e" not in body and "\x1b" not in body
-    assert "&lt;script&gt;" in body
-    links = [cell["href"] for rows in values["rows"].values() for row in rows for cell in row if cell["href"]]
-    assert links and all(link.startswith("/runs/hostile/") and "<" not in link for link in links)
 
 
 def test_the_stream_of_a_finished_run_tells_it_and_ends(pages):
@@ -177,11 +134,6 @@ def test_there_are_so_many_streams_and_no_more():
     assert run_stream(streams, [{"condition": "running"}]).decode() == FULL
 
 
-def test_many_streams_read_a_run_once(store):
-    followers = Followers(Library(str(store)))
-    assert followers.state("hostile") is followers.state("hostile")
-
-
 class Serving:
     """The browser as `populora browse` serves it, in a thread."""
 
@@ -227,18 +179,18 @@ class Serving:
 
 def test_a_server_with_streams_answers_and_stops_cleanly(store, caplog):
     with Serving(store) as serving:
-        open_ones = [serving.open("/runs/hostile/live/events") for _ in range(16)]
+        open_ones = [serving.open("/runs/going/live/events") for _ in range(16)]
         assert all(b"200 OK" in found for _, found in open_ones)
-        full, found = serving.open("/runs/hostile/live/events")
-        assert b"503" in found and serving.status("/runs/hostile") == 200
+        full, found = serving.open("/runs/going/live/events")
+        assert b"503" in found and serving.status("/runs/going") == 200
         full.close()
         open_ones.pop()[0].close()  # its reader leaves: its place is free again
-        while b"503" in (again := serving.open("/runs/hostile/live/events"))[1]:
+        while b"503" in (again := serving.open("/runs/going/live/events"))[1]:
             again[0].close()
         assert b"200 OK" in again[1]
         foreign = {"Origin": "http://attacker.example"}
-        assert serving.status("/runs/hostile/live/events", **foreign) == 403
-        assert serving.status("/runs/hostile/live/events", Host="attacker.example") == 421
+        assert serving.status("/runs/going/live/events", **foreign) == 403
+        assert serving.status("/runs/going/live/events", Host="attacker.example") == 421
         serving.stop()
         rest = b""
         while piece := again[0].recv(65_536):

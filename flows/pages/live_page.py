@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any
 
-from flows.browser.commands import PLAIN, Commands
-from flows.browser.keys import link
-from flows.browser.library import Library
 from flows.monitoring.live import Follower, LiveState, Tail
 from flows.monitoring.live_text import about, counts_text, headline, place_of, program_text, speed_text, statuses_text, step_text
 from flows.monitoring.meter import duration
 from flows.monitoring.run_tables import RunTables
+from flows.pages.commands import PLAIN, Commands
+from flows.pages.keys import link
+from flows.pages.library import Library
 from flows.run.addresses import Addresses
 from flows.run.manifest import Json
 from stages.core.highlight import visible

@@ -3,13 +3,13 @@
 import time
 from collections.abc import Sequence
 
-from flows.browser.errors import BadRequest
-from flows.browser.library import Library
 from flows.compare.run_list import RunEntry, RunList
 from flows.compare.run_query import DAY, BadQuery, RunQuery, select
 from flows.compare.side_by_side import MOST
 from flows.monitoring.run_state import RunState
 from flows.monitoring.status import size_text
+from flows.pages.bad_request import BadRequest
+from flows.pages.library import Library
 from flows.run.manifest import Json
 from flows.store.file_store import RUN_ID
 

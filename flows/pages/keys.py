@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from flows.browser.table_view import TOKENS
+from flows.pages.table_view import TOKENS
 from flows.run.addresses import Addresses
 from flows.run.lineage import generation_of
 from stages.core.places import is_place

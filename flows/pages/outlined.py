@@ -5,8 +5,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from flows.browser.figure_numbers import numbers, tables, zooms
 from flows.monitoring.run_tables import RunTables
+from flows.pages.figure_numbers import numbers, tables, zooms
 from flows.run.manifest import Json
 from stages.core.highlight import visible
 from stages.figures import outlines

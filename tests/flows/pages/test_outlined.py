@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flows.browser.outlined import run_figures
 from flows.monitoring.run_tables import RunTables
+from flows.pages.outlined import run_figures
 from flows.report.report_data import gather
 from flows.report.report_figures import EVERY
 from tests.support.report_run import made

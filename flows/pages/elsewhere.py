@@ -6,8 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
-from flows.browser.library import Library
 from flows.near_names import nearest
+from flows.pages.library import Library
 from flows.run.addresses import Addresses
 from flows.run.lineage import generation_of
 from flows.run.manifest import folder_of

@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from flows.browser.app import make_app
-from flows.browser.figure_numbers import ROWS, numbers, tables, zooms
+from flows.pages.figure_numbers import ROWS, numbers, tables, zooms
 from flows.report.report_data import gather
 from flows.report.report_figures import EVERY
 from flows.run.run import Run

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from flows.browser.errors import BadRequest
-from flows.browser.library import Library
-from flows.browser.pedigree import Node, Pedigree
-from flows.browser.prompt_text import prompt_text
+from flows.pages.bad_request import BadRequest
+from flows.pages.library import Library
+from flows.pages.pedigree import Node, Pedigree
+from flows.pages.prompt_text import prompt_text
 from flows.run.lineage import generation_of, replays_tasks
 from flows.run.manifest import Json, folder_of
 from flows.run.run import Run

@@ -3,15 +3,13 @@
 import io
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
-from flows.browser.figure_markup import Draws
-from flows.browser.limits import ANSWER_SECONDS
-from flows.browser.outlined import shown
 from flows.monitoring.run_tables import RunTables
 from flows.monitoring.start_score import unscored_start
+from flows.pages.outlined import shown
 from flows.report.figure_tables import Kept, table_refs
 from flows.report.report_data import RunData, gather
 from flows.report.report_page import THEME, escape
@@ -22,16 +20,22 @@ from stages.core.highlight import visible
 from stages.core.tables import GENERATION_TABLES
 from stages.figures.panels import Numbered
 
+Draws = Mapping[str, Callable[[], Json]]
+"""What draws each figure of a page, by name."""
+
 RUNS = 4  # runs whose tables are kept
 LARGEST = 200_000  # rows of one table, up to which a page draws figures: they need the table in memory
 FIGURES = 200
 
 
 class FigureCache:
-    """Draws each figure once per state of a run. `watch_of` returns a run's small tables so far."""
+    """Draws each figure once per state of a run.
 
-    def __init__(self, watch_of: Callable[[Run], RunTables]) -> None:
-        self._watch_of = watch_of
+    `watch_of` returns a run's small tables so far. `patience` is the seconds that a request waits for another one's figure.
+    """
+
+    def __init__(self, watch_of: Callable[[Run], RunTables], patience: float) -> None:
+        self._watch_of, self._patience = watch_of, patience
         self._parts: OrderedDict[str, Kept] = OrderedDict()
         self._gathered: OrderedDict[str, tuple[str, RunData]] = OrderedDict()
         self._drawn: OrderedDict[tuple[str, str], Json] = OrderedDict()
@@ -80,7 +84,7 @@ class FigureCache:
         from flows.report.report_figures import EVERY  # noqa: PLC0415 (matplotlib)
 
         gathered, out = self._named(run, name), io.BytesIO()
-        with _held(self._drawing):
+        with _held(self._drawing, self._patience):
             plate = EVERY[name](gathered)
             if plate.figure is None:
                 raise NotStored(f"Run {run.run_id} has no figure {name} yet. {plate.caption}")
@@ -111,7 +115,7 @@ class FigureCache:
         key = (gathered.head, name)
         if (found := self._drawn.get(key)) is not None:
             return found
-        with _held(self._drawing):
+        with _held(self._drawing, self._patience):
             if key not in self._drawn:
                 plate = EVERY[name](gathered)
                 drawn = for_page(plate, picture(plate))
@@ -122,7 +126,7 @@ class FigureCache:
 
     def _gather(self, run: Run) -> RunData:
         head = run.history.head()
-        with _held(self._gathering):
+        with _held(self._gathering, self._patience):
             found = self._gathered.get(run.run_id)
             if found is None or found[0] != head:
                 found = head, gather(run, self._watch_of(run), self._parts.setdefault(run.run_id, {}))
@@ -134,9 +138,9 @@ class FigureCache:
 
 
 @contextmanager
-def _held(lock: threading.Lock) -> Iterator[None]:
+def _held(lock: threading.Lock, patience: float) -> Iterator[None]:
     """Hold a lock. Raises StoreUnavailable if another request has held it for as long as a reader waits."""
-    if not lock.acquire(timeout=ANSWER_SECONDS):
+    if not lock.acquire(timeout=patience):
         raise StoreUnavailable("Other figures are still being drawn. Load the page again.")
     try:
         yield

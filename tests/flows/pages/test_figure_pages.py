@@ -9,11 +9,11 @@ from xml.etree import ElementTree
 import pytest
 from fastapi.testclient import TestClient
 
-from flows.browser import figure_pages
 from flows.browser.app import make_app
 from flows.browser.assets import PICTURE_POLICY
-from flows.browser.figure_pages import FigureCache, for_page, standalone
 from flows.monitoring.run_tables import RunTables
+from flows.pages import figure_pages
+from flows.pages.figure_pages import FigureCache, for_page, standalone
 from flows.report.report_data import RunData
 from flows.report.report_figures import EVERY
 from flows.report.report_page import THEME
@@ -34,7 +34,7 @@ def test_an_index_of_many_tasks_hides_no_figure_but_a_large_table_does(tmp_path:
         for earlier in (False, True)
     )
     assert index > drawn, "the index holds the tasks of four generations"
-    figures = FigureCache(lambda one: RunTables(one).look())
+    figures = FigureCache(lambda one: RunTables(one).look(), 60.0)
     monkeypatch.setattr(figure_pages, "LARGEST", drawn)
     assert figures.too_large(run) == ""
     monkeypatch.setattr(figure_pages, "LARGEST", drawn - 1)
@@ -71,7 +71,7 @@ def test_requests_at_the_same_time_draw_a_figure_once(tmp_path: Path, monkeypatc
     store, drawn = open_store(str(tmp_path)), []
     with hold(store, "smoke") as epoch:
         run = example_run.build(Run(store, "smoke", epoch), 2)
-    figures = FigureCache(lambda one: RunTables(one).look())
+    figures = FigureCache(lambda one: RunTables(one).look(), 60.0)
     draw = EVERY["ratings"]
 
     def counted(data: RunData) -> Plate:
