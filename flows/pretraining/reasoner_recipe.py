@@ -21,12 +21,11 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 
 from flows.config import ConfigError
-from flows.pretraining.seed_recipe import TOKENS_PER_MINUTE, Log, halves, make_suite, save, scored_proposals, stored_problems
-from stages.core.engines.hf_engine import HFEngine, load_model, load_tokenizer
+from flows.pretraining.scoring import Log, engine_of, judge_of, parameters_of, scored_proposals
+from flows.pretraining.seed_recipe import TOKENS_PER_MINUTE, halves, make_suite, save, stored_problems
 from stages.core.engines.precision import pretraining_dtype
 from stages.core.prompts.styles import Kind, Triplet
 from stages.core.prompts.trace import TracePrompts
-from stages.core.sandbox.local import LocalSandbox
 from stages.core.sandbox.protocol import Sandbox
 from stages.core.seed_model import pretraining, probe, staircase
 from stages.core.seed_model.pretraining import Optimisers, Recipe
@@ -37,7 +36,6 @@ from stages.core.seed_model.reasoning_data import MIX, VOCABULARY, ReasoningSour
 from stages.core.seed_model.seed_card import solving_table
 from stages.core.seed_model.seed_scores import ProposalScores, Scores, SolvedTask, score_solving
 from stages.core.training.cpu import use_cpu
-from stages.core.training.grouped_lora import attach
 
 CHUNK_STEPS = 32
 SAVE_SECONDS = 240.0
@@ -195,8 +193,7 @@ def score(
     folder: Path, sandbox: Sandbox, benchmarks: Path, seed: int, per_depth: int, log: Log
 ) -> tuple[Scores, dict[str, ProposalScores]]:
     """Score a checkpoint: greedy answers to the staircase's `dev` half, and sampled proposals. Logs the tables."""
-    engine = HFEngine(attach(load_model(str(folder), "cpu"), ("q_proj",), 1, 1.0, 1), load_tokenizer(str(folder)), {})
-    style = TracePrompts()
+    engine, style = engine_of(folder), TracePrompts()
     solving = score_solving(engine, sandbox, style, sample_of(halves(benchmarks, "staircase")["dev"], per_depth), ANSWER_TOKENS)
     log(solving_table(solving, "depth"))
     source = ReasoningSource((seed, 5), held_out_keys(benchmarks), MIX)
@@ -222,25 +219,18 @@ def pretrain(
 
     The sandbox runs what the model writes during scoring; it defaults to the local sandbox.
     """
-    judge = sandbox or LocalSandbox()
-    try:
+    with judge_of(sandbox) as judge:
         make_suite(benchmarks, "staircase", staircase.staircase_tables, judge)
         taken = train(out, minutes, seed, threads, benchmarks, log)
-        parameters = sum(parameter.numel() for parameter in pretraining.read_model(str(out)).parameters())
-        command = f"populora pretrain --recipe reasoner --minutes {minutes:g} --seed {seed} --threads {threads}"
-        dtype = str(pretraining_dtype()).removeprefix("torch.")
-        facts = TrainingFacts(
-            command,
-            threads,
-            parameters,
-            len(held_out_keys(benchmarks).syntax),
-            taken.steps,
-            taken.documents,
-            taken.skipped,
-            dtype,
-        )
         solving, proposals = score(out, judge, benchmarks, seed, per_depth, log)
-        (out / "README.md").write_text(reasoner_card(facts, solving, proposals), encoding="utf-8")
-    finally:
-        if sandbox is None:
-            judge.close()
+    facts = TrainingFacts(
+        f"populora pretrain --recipe reasoner --minutes {minutes:g} --seed {seed} --threads {threads}",
+        threads,
+        parameters_of(out),
+        len(held_out_keys(benchmarks).syntax),
+        taken.steps,
+        taken.documents,
+        taken.skipped,
+        str(pretraining_dtype()).removeprefix("torch."),
+    )
+    (out / "README.md").write_text(reasoner_card(facts, solving, proposals), encoding="utf-8")

@@ -18,37 +18,25 @@ import pyarrow.parquet as pq
 import torch
 from transformers import GenerationConfig, LlamaForCausalLM
 
-from stages.core.engines.hf_engine import HFEngine, load_model, load_tokenizer
+from flows.pretraining.scoring import Log, engine_of, judge_of, parameters_of, scored_proposals
 from stages.core.engines.precision import pretraining_dtype
 from stages.core.judging.judge import TaskItem, judge_tasks
 from stages.core.prompts.compact import CompactPrompts
-from stages.core.prompts.styles import Kind, PromptStyle, Triplet
-from stages.core.sandbox.local import LocalSandbox
+from stages.core.prompts.styles import Kind, Triplet
 from stages.core.sandbox.protocol import Sandbox
 from stages.core.seed_model import pretraining, probe, seed_tokenizer
 from stages.core.seed_model.pretraining_data import BROAD, ROW, DocumentSource, Rows, make_rows
 from stages.core.seed_model.programs import ProgramKeys
-from stages.core.seed_model.seed_card import Phase, Training, model_card, proposal_table, solving_table
-from stages.core.seed_model.seed_scores import (
-    ProposalScores,
-    Scores,
-    SolvedTask,
-    fresh_problems,
-    proposal_prompts,
-    score_proposals,
-    score_solving,
-)
+from stages.core.seed_model.seed_card import Phase, Training, model_card, solving_table
+from stages.core.seed_model.seed_scores import ProposalScores, Scores, SolvedTask, fresh_problems, score_solving
 from stages.core.seed_model.seed_tokenizer import Vocabulary
 from stages.core.training.cpu import use_cpu
-from stages.core.training.grouped_lora import attach
 
 TOKENS_PER_MINUTE = 550_000
 SUITE_SEED = 0
 PROBE_FOLDER = Path(__file__).parents[2] / "infra" / "benchmarks"
 CHUNK_ROWS = 256
 FIRST_SAVE_SECONDS, SAVE_SECONDS = 420.0, 240.0
-
-Log = Callable[[str], None]
 
 
 def make_suite(folder: Path, name: str, tables: Callable[[int], dict[str, pa.Table]], sandbox: Sandbox) -> None:
@@ -180,8 +168,7 @@ def score(
     folder: Path, sandbox: Sandbox, probe_folder: Path, seed: int, per_band: int, log: Log
 ) -> tuple[dict[str, Scores], dict[str, ProposalScores]]:
     """Score a checkpoint: its solving of fresh problems and the probe's `dev` half, and its proposals. Logs the tables."""
-    engine = HFEngine(attach(load_model(str(folder), "cpu"), ("q_proj",), 1, 1.0, 1), load_tokenizer(str(folder)), {})
-    style = CompactPrompts()
+    engine, style = engine_of(folder), CompactPrompts()
     sets = {
         "Fresh problems of the training distribution's generator": fresh_problems(np.random.default_rng([seed, 7]), per_band),
         "Suite `probe`, half `dev` (programs and behaviours kept out of training)": stored_problems(
@@ -201,24 +188,6 @@ def score(
     return solving, scored_proposals(engine, sandbox, style, drawn, 2 * per_band, log)
 
 
-def scored_proposals(
-    engine: HFEngine, sandbox: Sandbox, style: PromptStyle, drawn: Callable[[], Triplet], count: int, log: Log
-) -> dict[str, ProposalScores]:
-    """Score `count` proposals with and without references from `drawn`, and as many inputs. Logs the table."""
-    plans = {
-        "deduction, 6 references": (Kind.DEDUCTION, 6),
-        "abduction, 6 references": (Kind.ABDUCTION, 6),
-        "deduction, no references": (Kind.DEDUCTION, 0),
-        "inputs for induction": (Kind.INDUCTION, 0),
-    }
-    found = {
-        name: score_proposals(engine, sandbox, style, kind, proposal_prompts(style, drawn, kind, count, references))
-        for name, (kind, references) in plans.items()
-    }
-    log(proposal_table(found))
-    return found
-
-
 def pretrain(
     out: Path,
     minutes: float,
@@ -233,20 +202,16 @@ def pretrain(
 
     The sandbox runs what the model writes during scoring; it defaults to the local sandbox.
     """
-    judge = sandbox or LocalSandbox()
-    try:
+    with judge_of(sandbox) as judge:
         make_suite(probe_folder, "probe", probe.probe_tables, judge)
         taken = train(out, minutes, seed, threads, probe_folder, log)
-        training = Training(
-            f"populora pretrain --minutes {minutes:g} --seed {seed} --threads {threads}",
-            threads,
-            sum(parameter.numel() for parameter in pretraining.read_model(str(out)).parameters()),
-            len(probe.probe_keys(*halves(probe_folder, "probe").values()).syntax),
-            taken,
-            str(pretraining_dtype()).removeprefix("torch."),
-        )
         solving, proposals = score(out, judge, probe_folder, seed, per_band, log)
-        (out / "README.md").write_text(model_card(training, solving, proposals), encoding="utf-8")
-    finally:
-        if sandbox is None:
-            judge.close()
+    training = Training(
+        f"populora pretrain --minutes {minutes:g} --seed {seed} --threads {threads}",
+        threads,
+        parameters_of(out),
+        len(probe.probe_keys(*halves(probe_folder, "probe").values()).syntax),
+        taken,
+        str(pretraining_dtype()).removeprefix("torch."),
+    )
+    (out / "README.md").write_text(model_card(training, solving, proposals), encoding="utf-8")
