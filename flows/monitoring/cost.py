@@ -92,11 +92,15 @@ class PointCost:
 
 @dataclass(frozen=True)
 class RunCost:
-    """The cost of a run so far. `generations` begins with the start, once that is done."""
+    """The cost of a run so far. `generations` begins with the start, once that is done.
+
+    `unpaired` names the benchmarks that were scored twice, but on other problems: a gain, and so its cost, is not known.
+    """
 
     run_id: str
     generations: tuple[GenerationCost, ...]
     points: tuple[PointCost, ...]
+    unpaired: tuple[str, ...] = ()
 
     @property
     def stages(self) -> dict[str, Spent]:
@@ -145,7 +149,7 @@ def run_cost(run: Run, prices: Cost | None = None) -> RunCost:
 def cost_so_far(watch: RunTables, prices: Cost | None = None) -> RunCost:
     """Return the same from tables that have been read. What cannot be read of a benchmark gives no point."""
     found = generation_costs(watch, prices)
-    return RunCost(watch.run.run_id, found, point_costs(watch, found))
+    return RunCost(watch.run.run_id, found, *point_costs(watch, found))
 
 
 def generation_costs(watch: RunTables, prices: Cost | None = None) -> tuple[GenerationCost, ...]:
@@ -199,20 +203,25 @@ def tokens(values: Values, steps: Sequence[Manifest]) -> dict[str, Spent]:
 # a point gained on a benchmark -------------------------------------------------------------------------------------------------
 
 
-def point_costs(watch: RunTables, generations: Sequence[GenerationCost]) -> tuple[PointCost, ...]:
-    """Return the cost of a point from the first to the last scored generation, for each benchmark that was scored twice."""
-    found = []
+def point_costs(watch: RunTables, generations: Sequence[GenerationCost]) -> tuple[tuple[PointCost, ...], tuple[str, ...]]:
+    """Return the cost of a point from the first to the last scored generation, for each benchmark that was scored twice.
+
+    Second, the benchmarks whose two scores cannot be paired problem by problem.
+    """
+    found, unpaired = [], []
     for (suite, _), states in sorted(scored_generations(watch).items()):
         first, last = min(states), max(states)
         between = [one for one in generations if one.generation is not None and first < one.generation <= last]
         if first == last or len(between) != last - first or not all("rate" in one.stages for one in between):
             continue
         change = _change(watch.run, states[last], states[first])
-        if change is not None:
+        if change is None:
+            unpaired.append(suite)
+        else:
             used = total(cost for one in between for stage, cost in one.stages.items() if stage != "benchmark")
             error = None if change.stderr is None else 100 * change.stderr
             found.append(PointCost(suite, first, last, 100 * change.difference, error, change.problems, used))
-    return tuple(found)
+    return tuple(found), tuple(unpaired)
 
 
 def scored_generations(watch: RunTables) -> dict[tuple[str, str], dict[int, Ref]]:
@@ -239,7 +248,7 @@ def scored_generations(watch: RunTables) -> dict[tuple[str, str], dict[int, Ref]
 
 
 def _change(run: Run, after: Ref, before: Ref) -> Comparison | None:
-    """Return the paired change of the greedy score over all problems; None if it cannot be computed."""
+    """Return the paired change of the greedy score over all problems; None if the problems differ or cannot be read."""
     try:
         now, was = (table.filter(table["greedy"]) for table in (run.read_table(ref, "answers") for ref in (after, before)))
         problems = set(now["problem_id"].to_pylist())

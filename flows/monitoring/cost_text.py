@@ -100,6 +100,10 @@ def remarks(cost: RunCost) -> list[str]:
         said.append("No money: set cost.machine_hour or POPULORA_COST_MACHINE_HOUR.")
     if cost.inherited.machine_seconds:
         said.append(f"Taken over from {', '.join(cost.parents)} and not counted again: {cost_line(cost.inherited)}.")
+    said += [
+        f"{suite}: no cost of a point: its first and last scores are not of the same readable problems."
+        for suite in cost.unpaired
+    ]
     return [*said, NOT_COUNTED]
 
 

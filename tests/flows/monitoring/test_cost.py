@@ -251,7 +251,9 @@ def test_a_gain_within_its_error_has_no_price(store: FileStore) -> None:
     assert not worse.sure
     score(run, "generation=0001-x", 21, problems=7)
     score(run, "start-x", 20)
-    assert len(run_cost(run).points) == 1, "other problems are not compared"
+    cost = run_cost(run)
+    assert len(cost.points) == 1 and cost.unpaired == ("probe-dev",), "other problems are not compared"
+    assert "probe-dev: no cost of a point: its first and last scores are not of the same readable problems." in remarks(cost)
 
 
 # --- where it is shown ----------------------------------------------------------------------------------------------------------
