@@ -60,6 +60,7 @@ def _values(found: "RunCost") -> dict[str, Any]:
         "stages": {name: _spent(used) for name, used in found.stages.items()},
         "generations": generations,
         "points": [_point(point) for point in found.points],
+        "unpaired": list(found.unpaired),
     }
 
 
