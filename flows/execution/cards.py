@@ -90,6 +90,8 @@ class Claim:
 
     def release(self) -> None:
         """Give the card back."""
+        # Closing would not do: a child that another thread is just starting holds a copy of the descriptor, and so the lock.
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         os.close(self._descriptor)
 
 

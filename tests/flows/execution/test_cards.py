@@ -91,6 +91,19 @@ def test_a_card_belongs_to_one_process_until_it_ends(eight: Machine) -> None:
     ours.release()
 
 
+def test_a_released_card_is_free_whatever_child_still_has_the_descriptor(eight: Machine) -> None:
+    """As a child has between fork and exec; the descriptor is kept open in this one for longer."""
+    card = cards.cards()[0]
+    ours = cards.claim(card)
+    assert ours is not None
+    with subprocess.Popen(["sleep", "600"], close_fds=False, pass_fds=[ours._descriptor]) as child:
+        ours.release()
+        again = cards.claim(card)
+        assert again is not None, "the child has the lock"
+        again.release()
+        child.kill()
+
+
 def test_a_second_run_is_told_before_it_begins_who_has_the_cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine(tmp_path, monkeypatch, 1)
     (held,) = [cards.claim(card) for card in cards.cards()]

@@ -213,8 +213,8 @@ def test_folders_of_a_users_own_functions_are_in_the_browser_and_in_no_copy_repo
         rows = judged(proposals).to_pylist()
         return tables.table([row | {"gate": None if number % 6 else gate} for number, row in enumerate(rows)], tables.TASKS)
 
-    def rollouts(matches: Any, tasks: Any, digests: Any) -> Any:
-        return solved(matches, tasks.filter(tasks["gate"].is_null()), digests)
+    def rollouts(matches: Any, tasks: Any, *more: Any) -> Any:
+        return solved(matches, tasks.filter(tasks["gate"].is_null()), *more)
 
     monkeypatch.setattr(example_run, "_offspring", offspring)
     monkeypatch.setattr(example_run, "_tasks", tasks)

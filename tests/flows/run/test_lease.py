@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +232,15 @@ def test_no_error_ends_the_heartbeat(store: Store, fault: Exception, capsys: pyt
     assert "run smoke: the heartbeat succeeds again\n" in capsys.readouterr().err
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, also where the tests were started in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("hangs", [False, True])
 def test_a_holder_that_cannot_renew_its_lease_stops_while_it_is_still_its_own(store: Store, hangs: bool) -> None:
     """Whatever the main thread waits for; and it leaves the lease as it is, because the store would not answer that either."""
