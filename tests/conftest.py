@@ -18,10 +18,6 @@ import pytest
 from stages.core.sandbox.protocol import IMAGE as SANDBOX_IMAGE
 from tests.support.ray_nodes import ray_gap
 
-# Locks of cards lie in the folder for temporary files: one test process must not meet the locks of another.
-if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="pt-")
-    atexit.register(shutil.rmtree, tempfile.tempdir, ignore_errors=True)
 _PREFECT_HOME = Path(tempfile.mkdtemp(prefix="populora-tests-"))
 atexit.register(shutil.rmtree, _PREFECT_HOME, ignore_errors=True)
 os.environ.update(

@@ -96,7 +96,7 @@ def test_a_released_card_is_free_whatever_child_still_has_the_descriptor(eight: 
     card = cards.cards()[0]
     ours = cards.claim(card)
     assert ours is not None
-    with subprocess.Popen(["sleep", "600"], close_fds=False, pass_fds=[ours._descriptor]) as child:
+    with subprocess.Popen(["sleep", "600"], pass_fds=[ours._descriptor]) as child:
         ours.release()
         again = cards.claim(card)
         assert again is not None, "the child has the lock"
