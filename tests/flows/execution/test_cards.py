@@ -96,12 +96,13 @@ def test_a_released_card_is_free_whatever_child_still_has_the_descriptor(eight: 
     card = cards.cards()[0]
     ours = cards.claim(card)
     assert ours is not None
-    with subprocess.Popen(["sleep", "600"], pass_fds=[ours._descriptor]) as child:
-        ours.release()
-        again = cards.claim(card)
-        assert again is not None, "the child has the lock"
-        again.release()
-        child.kill()
+    child = subprocess.Popen(["sleep", "600"], pass_fds=[ours._descriptor])
+    ours.release()
+    again = cards.claim(card)
+    child.kill()
+    child.wait()
+    assert again is not None, "the child had the lock"
+    again.release()
 
 
 def test_a_second_run_is_told_before_it_begins_who_has_the_cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
