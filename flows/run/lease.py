@@ -125,12 +125,8 @@ def hold(
     heart = Heartbeat(run_id, partial(_renew, store, run_id, identity, doing), beat_seconds, GIVE_UP * stale_seconds)
     heart.start()
     try:
-        for folder in (
-            "start/",
-            "generation=",
-            "adapters/",
-            "gradients/",
-        ):  # not benchmarks: they may be written without the lease
+        # not benchmarks: they may be written without the lease
+        for folder in ("start/", "generation=", "adapters/", "gradients/"):
             store.sweep(f"{run_id}/{folder}")
         yield epoch
     except BaseException as error:
