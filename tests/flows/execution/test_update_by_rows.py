@@ -153,7 +153,7 @@ def test_the_join_loads_no_base_model(whole: Store, tmp_path: Path, backend: Bac
 
 
 def die_at(store_url: str, epoch: int, ending: str) -> None:
-    """A process that goes on with the run and kills itself with SIGKILL as it has written what ends so."""
+    """Resume the run in this process, which sends itself SIGKILL once it has written a file whose name has this ending."""
     write = Run.write_blob
 
     def killing(self: Run, uri: str, *rest: Any) -> Any:
