@@ -1,8 +1,8 @@
 """The composition root: build the engine, sandbox and trainer of a configuration.
 
 The only place with imports inside functions: torch, transformers, vLLM and docker load when a stage needs them. The flow process,
-a laptop without torch and the storage tests never load them. Longer than other files because every part of a configuration is built
-here, so that no other file needs such imports.
+a laptop without torch and the storage tests never load them. Longer than other files because every part of a configuration is
+built here, so that no other file needs such imports.
 """
 
 import hashlib
