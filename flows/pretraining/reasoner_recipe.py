@@ -22,22 +22,24 @@ from transformers import LlamaForCausalLM
 
 from flows.config import ConfigError
 from flows.pretraining.scoring import Log, engine_of, judge_of, parameters_of, scored_proposals
-from flows.pretraining.seed_recipe import TOKENS_PER_MINUTE, halves, make_suite, save, stored_problems
+from flows.pretraining.seed_recipe import halves, make_suite, save, stored_problems
 from stages.core.engines.precision import pretraining_dtype
 from stages.core.prompts.styles import Kind, Triplet
 from stages.core.prompts.trace import TracePrompts
 from stages.core.sandbox.protocol import Sandbox
 from stages.core.seed_model import pretraining, probe, staircase
-from stages.core.seed_model.pretraining import Optimisers, Recipe
-from stages.core.seed_model.pretraining_data import Rows
+from stages.core.seed_model.pretraining import REASONER, Optimisers, Recipe
+from stages.core.seed_model.pretraining_data import ROW, Rows
 from stages.core.seed_model.programs import ProgramKeys
 from stages.core.seed_model.reasoner_card import TrainingFacts, reasoner_card
-from stages.core.seed_model.reasoning_data import MIX, VOCABULARY, ReasoningSource, make_reasoning_rows
+from stages.core.seed_model.reasoning_data import LESSONS, MIX, VOCABULARY, ReasoningSource, lesson_at, make_reasoning_rows
 from stages.core.seed_model.seed_card import solving_table
 from stages.core.seed_model.seed_scores import ProposalScores, Scores, SolvedTask, score_solving
 from stages.core.training.cpu import use_cpu
 
 CHUNK_STEPS = 32
+TOKENS_PER_MINUTE = 200_000
+"""Roughly what two cores without bfloat16 units take in float32."""
 SAVE_SECONDS = 240.0
 ANSWER_TOKENS = dict.fromkeys(Kind, 224)
 """Room for the trace of ten steps."""
@@ -98,15 +100,19 @@ class TrainingState:
 def recipe_digest(model: LlamaForCausalLM, stable: Recipe) -> str:
     """Return a digest of what a kept state depends on besides the seed: data, vocabulary, sizes and rates, not the steps."""
     sizes = {name: list(parameter.shape) for name, parameter in model.named_parameters()}
-    values = [asdict(MIX), VOCABULARY.tokens, sizes, asdict(replace(stable, steps=0)), CHUNK_STEPS]
+    values = [[asdict(lesson) for lesson in LESSONS], VOCABULARY.tokens, sizes, asdict(replace(stable, steps=0)), CHUNK_STEPS]
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
 def _batches(seed: int, phase: int, recipe: Recipe, held_out: ProgramKeys, taken: Taken, first_step: int) -> Iterator[Rows]:
-    """Yield fresh batches without end, from a step that begins a chunk on; rows are made one chunk at a time and shuffled."""
+    """Yield fresh batches without end, from a step that begins a chunk on; rows are made one chunk at a time and shuffled.
+
+    The first phase follows the lessons; the second, whatever the first had reached, takes the last one.
+    """
     chunk, rows_of_chunk = first_step // CHUNK_STEPS, CHUNK_STEPS * recipe.rows_per_step
     while True:
-        rows = make_reasoning_rows((seed, 1 + 2 * phase, chunk), rows_of_chunk, held_out, MIX)
+        mix = MIX if phase else lesson_at(chunk * rows_of_chunk * ROW)
+        rows = make_reasoning_rows((seed, 1 + 2 * phase, chunk), rows_of_chunk, held_out, mix)
         taken.documents += rows.documents
         taken.skipped += rows.skipped
         order = np.random.default_rng([seed, 2 + 2 * phase, chunk]).permutation(rows_of_chunk)
@@ -147,7 +153,7 @@ def train(out: Path, minutes: float, seed: int, threads: int, benchmarks: Path, 
     held_out = held_out_keys(benchmarks)
     log(f"kept out: {len(held_out.syntax)} programs and {len(held_out.behaviour)} behaviours")
     stable, falling = pretraining.reasoner_phases(round(minutes * TOKENS_PER_MINUTE))
-    model = pretraining.new_model(seed, VOCABULARY)
+    model = pretraining.new_model(seed, REASONER)
     optimisers, state = Optimisers(model), TrainingState(out, seed, recipe_digest(model, stable))
     taken = state.read(model, optimisers)
     first = taken.steps

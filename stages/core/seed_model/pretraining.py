@@ -6,7 +6,7 @@ that equal seeds, threads and CPU types give equal weights.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -60,22 +60,41 @@ def phases(tokens: int) -> tuple[Recipe, ...]:
 
 
 def reasoner_phases(tokens: int) -> tuple[Recipe, Recipe]:
-    """The recipe of the model that reasons: 4/5 of the tokens at full rates, so that it can be extended, 1/5 falling to zero."""
-    part = tokens / 5 / ROW / 8
-    stable = Recipe(steps=max(1, round(4 * part)), rows_per_step=8, final=STABLE)
-    return stable, Recipe(steps=max(1, round(part)), rows_per_step=8, warmup=1)
+    """The recipe of the model that reasons: 4/5 of the tokens at full rates, so that it can be extended, 1/5 falling to zero.
+
+    Half the seed model's rate for matrices: with 2,048 tokens a step, a higher one drowns what there is to learn in noise.
+    """
+    part = tokens / 5 / ROW / 4
+    stable = Recipe(steps=max(1, round(4 * part)), rows_per_step=4, muon_lr=0.01, final=STABLE)
+    return stable, replace(stable, steps=max(1, round(part)), warmup=1, final=FALLING)
 
 
-def seed_config(vocabulary: Vocabulary = seed_tokenizer.COMPACT) -> LlamaConfig:
-    """The architecture: width 256, 4 layers, tied embeddings, about 3.5 million parameters."""
-    ids = vocabulary.ids
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a seed model. A layer's feed-forward part is three times as wide as the model."""
+
+    vocabulary: Vocabulary
+    width: int
+    layers: int
+    heads: int
+
+
+SEED = Shape(seed_tokenizer.COMPACT, width=256, layers=4, heads=4)
+"""The model that answers directly: about 3.5 million parameters."""
+REASONER = Shape(seed_tokenizer.TRACE, width=128, layers=5, heads=4)
+"""The model that shows its steps: about 1.1 million parameters. Small, so that two cores show it enough tokens."""
+
+
+def seed_config(shape: Shape = SEED) -> LlamaConfig:
+    """The architecture: a Llama with tied embeddings and as many key heads as query heads."""
+    ids = shape.vocabulary.ids
     return LlamaConfig(
-        vocab_size=-(-len(vocabulary.tokens) // 8) * 8,
-        hidden_size=256,
-        intermediate_size=768,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=4,
+        vocab_size=-(-len(shape.vocabulary.tokens) // 8) * 8,
+        hidden_size=shape.width,
+        intermediate_size=3 * shape.width,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.heads,
         max_position_embeddings=WINDOW,
         tie_word_embeddings=True,
         bos_token_id=None,
@@ -85,11 +104,11 @@ def seed_config(vocabulary: Vocabulary = seed_tokenizer.COMPACT) -> LlamaConfig:
     )
 
 
-def new_model(seed: int, vocabulary: Vocabulary = seed_tokenizer.COMPACT) -> LlamaForCausalLM:
+def new_model(seed: int, shape: Shape = SEED) -> LlamaForCausalLM:
     """A model with fresh weights; the global generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = LlamaForCausalLM(seed_config(vocabulary))
+        model = LlamaForCausalLM(seed_config(shape))
     model.config._attn_implementation = "sdpa"
     return model
 

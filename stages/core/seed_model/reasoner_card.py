@@ -1,12 +1,13 @@
 """The card of the model that shows its steps: what it is, how it was trained, how it scores."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stages.core.prompts.styles import Kind
-from stages.core.seed_model.pretraining import reasoner_phases
+from stages.core.seed_model.pretraining import REASONER, reasoner_phases
 from stages.core.seed_model.pretraining_data import FORMS, ROW
-from stages.core.seed_model.reasoning_data import GAPPED, MIX, SPAN
+from stages.core.seed_model.reasoning_data import LESSONS, MIX, SPAN
 from stages.core.seed_model.seed_card import proposal_table, solving_table
 from stages.core.seed_model.seed_scores import ProposalScores, Scores
 
@@ -38,6 +39,16 @@ def form_table(scores: Scores) -> str:
     return "\n".join([*lines, *(f"| {kind} | {_form(scores, kind, True)} | {_form(scores, kind, False)} |" for kind in Kind)])
 
 
+def lessons_table() -> str:
+    """The lessons: until when, and the depths of their programs in percent."""
+    depths = range(1, len(MIX.depths) + 1)
+    lines = [f"| lesson, until | {' | '.join(f'depth {depth}, %' for depth in depths)} |", "|---" * (1 + len(depths)) + "|"]
+    for lesson in LESSONS:
+        until = f"{lesson.until / 1e6:g} M tokens" if math.isfinite(lesson.until) else "the end"
+        lines.append(f"| {until} | {' | '.join(f'{share / 10:g}' for share in lesson.mix.depths)} |")
+    return "\n".join(lines)
+
+
 def reasoner_card(facts: TrainingFacts, solving: Scores, proposals: Mapping[str, ProposalScores]) -> str:
     """README.md of the model's folder."""
     recipe = reasoner_phases(1)[0]
@@ -45,9 +56,9 @@ def reasoner_card(facts: TrainingFacts, solving: Scores, proposals: Mapping[str,
     forms = ", ".join(
         f"{form} {share} % (weight {weight:g})" for form, share, weight in zip(FORMS, MIX.forms, MIX.answers, strict=True)
     )
-    depths = ", ".join(f"{depth}: {share / 10:g} %" for depth, share in enumerate(MIX.depths, 1))
     rates = f"Muon at {recipe.muon_lr:g} for matrices, AdamW at {recipe.adam_lr:g} for embeddings and norms"
-    gapped = f"In {100 * GAPPED:.0f} % of the documents the lines stand at random distances (up to {SPAN} positions in all)"
+    shape = f"width {REASONER.width}, {REASONER.layers} layers, {REASONER.heads} heads"
+    gapped = f"In {100 * MIX.gapped:.0f} % of the documents the lines stand at random distances (up to {SPAN} positions in all)"
     return f"""---
 license: mit
 library_name: transformers
@@ -57,7 +68,7 @@ pipeline_tag: text-generation
 
 A causal language model of {facts.parameters / 1e6:.2f} million parameters that works through small Python functions step by
 step: it predicts outputs with a trace, finds inputs by running the program backwards, and finds functions from examples.
-Architecture: Llama (width 256, 4 layers, 4 heads, tied embeddings, rotary positions, window 1,024), bfloat16. Licence: MIT.
+Architecture: Llama ({shape}, tied embeddings, rotary positions, window 1,024), bfloat16. Licence: MIT.
 
 It stops and keeps the form before any reinforcement learning, so that form is not what a run learns. Programs deeper than those
 of its pretraining are what a run can learn.
@@ -80,8 +91,9 @@ documents, each seen once, on {facts.threads} thread(s). {rates}; the
 last fifth of the tokens falls to zero. Documents of a row do not see each other. Products
 are computed in {facts.dtype}, weights and optimizer in float32.
 
-Documents: {forms}; prompt weight {MIX.prompt:g}.
-Share of the programs by depth: {depths}; none deeper.
+{lessons_table()}
+
+Forms of the last lesson: {forms}; prompt weight {MIX.prompt:g}. No program is deeper.
 
 Positions: rotary. {gapped},
 so that a name and its value are found at any distance, and a longer program brings no distance that was not seen.

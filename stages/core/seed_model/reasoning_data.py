@@ -2,13 +2,19 @@
 
 **Depth.** Chains of 1 to 4 steps, one in a hundred of 5 or 6, none deeper: what is deeper is left to reinforcement learning.
 
-**Positions.** The model has rotary positions, which see distances only. Within a line they are consecutive; between lines most
-documents have random gaps, so that every distance up to `SPAN` between a name and its value is seen in training and a longer
-program or trace brings no new one. At inference there are no gaps, as in the rest of the documents.
+**Lessons.** First programs of one step, most of them to be run: which operation does what is learnt without looking for the line
+and the value that it works on. Then more steps, then all forms. From everything at once, a model of this size learns the form of
+an answer and nothing of what stands in it for many millions of tokens.
+
+**Positions.** The model has rotary positions, which see distances only. Within a line they are consecutive; in the last lesson
+many documents have random gaps between lines, so that training has seen every distance up to `SPAN` between a name and its value
+and a longer program or trace brings no new one. At inference there are no gaps, as in the rest of the documents. With gaps from
+the start, the model did not learn to find values at all.
 """
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,8 +39,6 @@ from stages.core.seed_model.programs import ProgramKeys
 
 SPAN = 512
 """Largest position in training: what the window of a deep task and its trace needs."""
-GAPPED = 0.6
-"""Share of the documents with gaps between lines."""
 LIKE_SHOWN = 0.7
 """Share of the proposals as deep as the last reference, so that a teacher's references steer its depth."""
 
@@ -47,7 +51,7 @@ _BREAKS = frozenset(VOCABULARY.ids[token] for token in VOCABULARY.tokens if "\n"
 class ReasoningMix:
     """Which documents are drawn and the weights of their tokens: one number per form, depth (from 1 on) or count of references.
 
-    `depths` are in parts of a thousand.
+    `depths` are in parts of a thousand; `gapped` is the share of the documents with gaps between lines.
     """
 
     forms: tuple[int, ...]
@@ -55,9 +59,40 @@ class ReasoningMix:
     prompt: float
     depths: tuple[int, ...]
     references: tuple[int, ...]
+    gapped: float
 
 
-MIX = ReasoningMix((42, 24, 18, 11, 5), (1.0, 1.0, 1.0, 0.3, 0.1), 0.02, (260, 250, 245, 235, 5, 5), (36, 24, 12, 8, 6, 5, 9))
+MIX = ReasoningMix(
+    forms=(42, 24, 18, 11, 5),
+    answers=(1.0, 1.0, 1.0, 0.3, 0.1),
+    prompt=0.05,
+    depths=(260, 250, 245, 235, 5, 5),
+    references=(36, 24, 12, 8, 6, 5, 9),
+    gapped=0.4,
+)
+"""The documents of the last lesson, and those that a finished model is asked for."""
+_RUNNING = replace(MIX, forms=(80, 10, 4, 4, 2), prompt=0.1, gapped=0.0)
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What is drawn until the training has seen `until` tokens, padding included."""
+
+    until: float
+    mix: ReasoningMix
+
+
+LESSONS = (
+    Lesson(0.5e6, replace(_RUNNING, depths=(1000, 0, 0, 0, 0, 0))),
+    Lesson(1.0e6, replace(_RUNNING, depths=(500, 250, 150, 100, 0, 0))),
+    Lesson(4.0e6, replace(_RUNNING, forms=(58, 20, 12, 7, 3), depths=(300, 260, 230, 210, 0, 0))),
+    Lesson(math.inf, MIX),
+)
+
+
+def lesson_at(tokens: float) -> ReasoningMix:
+    """The mix after that many tokens of training."""
+    return next(lesson.mix for lesson in LESSONS if tokens < lesson.until)
 
 
 class ReasoningSource:
@@ -110,7 +145,7 @@ class ReasoningSource:
 
     def _positions(self, ids: list[int]) -> list[int]:
         """Consecutive within a line; in gapped documents, a random part of the span is spread at random over the line ends."""
-        if self.draw.unit() >= GAPPED:
+        if self.draw.unit() >= self._mix.gapped:
             return list(range(len(ids)))
         breaks = [index for index, token in enumerate(ids) if token in _BREAKS]
         room = self.draw.below(SPAN - len(ids) + 1)

@@ -15,10 +15,10 @@ from flows.pretraining.reasoner_recipe import TrainingState, train
 from flows.run.model_folder import read_folder
 from stages.core.prompts.styles import Kind
 from stages.core.seed_model import pretraining
-from stages.core.seed_model.pretraining import Optimisers, Recipe
+from stages.core.seed_model.pretraining import REASONER, Optimisers, Recipe
 from stages.core.seed_model.programs import ProgramKeys
 from stages.core.seed_model.reasoner_card import TrainingFacts, reasoner_card
-from stages.core.seed_model.reasoning_data import MIX, VOCABULARY
+from stages.core.seed_model.reasoning_data import LESSONS
 from stages.core.seed_model.seed_scores import Scores
 
 BENCHMARKS = Path(__file__).parents[3] / "infra" / "benchmarks"
@@ -70,7 +70,7 @@ def test_a_state_of_another_seed_or_recipe_is_refused(
     assert cli.main([*command, "--seed", "2"]) == 2
     said = f"populora: {tmp_path / 'model.training'} belongs to a training with another"
     assert capsys.readouterr().err.splitlines()[-1].startswith(f"{said} seed; choose another --out")
-    monkeypatch.setattr(reasoner_recipe, "MIX", replace(MIX, prompt=0.5))
+    monkeypatch.setattr(reasoner_recipe, "LESSONS", (replace(LESSONS[0], until=1.0), *LESSONS[1:]))
     assert cli.main([*command, "--seed", "1"]) == 2
     assert capsys.readouterr().err.splitlines()[-1].startswith(f"{said} recipe; choose another --out")
     after = state(tmp_path / "model")
@@ -78,7 +78,7 @@ def test_a_state_of_another_seed_or_recipe_is_refused(
 
 
 def test_nothing_kept_is_a_fresh_start(tmp_path: Path) -> None:
-    model = pretraining.new_model(1, VOCABULARY)
+    model = pretraining.new_model(1, REASONER)
     assert TrainingState(tmp_path / "none", 1, "").read(model, Optimisers(model)).steps == 0
 
 
@@ -95,4 +95,4 @@ def test_the_card_tells_form_from_skill() -> None:
     scores = Scores(*(dict.fromkeys(slots, count) for count in (10, 9, 5)))  # type: ignore[arg-type]
     card = reasoner_card(TrainingFacts("populora pretrain", 2, 3_000_000, 4000, 10, 20, 1), scores, {})
     assert "| deduction | 50 | 50 | 50.0 ±" in card and "| deduction | 90.0 | 90.0 |" in card
-    assert "5: 0.5 %" in card
+    assert "| 0.5 M tokens | 100 | 0 | 0 | 0 | 0 | 0 |" in card and "| the end | 26 | 25 | 24.5 | 23.5 | 0.5 | 0.5 |" in card

@@ -17,7 +17,16 @@ from stages.core.seed_model.chains import MOST_STEPS, Chain, draw_chain
 from stages.core.seed_model.pretraining_data import FORMS, ROW
 from stages.core.seed_model.program_grammar import ScalarDraws
 from stages.core.seed_model.programs import ProgramKeys, compile_own, program_key, run_own
-from stages.core.seed_model.reasoning_data import MIX, SPAN, VOCABULARY, ReasoningSource, answer, make_reasoning_rows
+from stages.core.seed_model.reasoning_data import (
+    LESSONS,
+    MIX,
+    SPAN,
+    VOCABULARY,
+    ReasoningSource,
+    answer,
+    lesson_at,
+    make_reasoning_rows,
+)
 from stages.core.seed_model.steps import is_small
 from tests.sandbox.test_keys import program_keys
 
@@ -96,6 +105,16 @@ def test_documents_are_shallow_with_one_in_a_hundred_a_little_deeper() -> None:
     assert min(depths[depth] for depth in range(1, 5)) > 500
 
 
+def test_the_first_lesson_is_one_step_and_no_lesson_before_the_last_has_gaps() -> None:
+    for lesson in LESSONS:
+        assert sum(lesson.mix.depths) == 1000 and sum(lesson.mix.forms) == 100
+        assert (lesson.mix.gapped > 0) == (lesson is LESSONS[-1])
+    assert [lesson_at(tokens) for tokens in (0, LESSONS[0].until, 1e12)] == [LESSONS[0].mix, LESSONS[1].mix, MIX]
+    source = ReasoningSource((1,), NOTHING, LESSONS[0].mix)
+    assert {source.chain(1).depth for _ in range(50)} == {1}
+    assert all(document.positions == list(range(len(document.ids))) for document in (source.document() for _ in range(20)))
+
+
 def test_positions_are_consecutive_within_a_line_and_span_at_most_the_window() -> None:
     source = ReasoningSource((2,), NOTHING, MIX)
     gapped = 0
@@ -106,7 +125,7 @@ def test_positions_are_consecutive_within_a_line_and_span_at_most_the_window() -
         gapped += bool((steps > 1).any())
         broken = [VOCABULARY.tokens[document.ids[place]] for place in np.flatnonzero(steps > 1)]
         assert (steps >= 1).all() and all("\n" in token or token.startswith("⟨") for token in broken)
-    assert 35 < gapped < 85
+    assert 20 < gapped < 60
 
 
 def test_rows_repeat_and_keep_away_from_the_staircase() -> None:
