@@ -7,21 +7,17 @@ built here, so that no other file needs such imports.
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from flows.benchmarks.program_keys import probe_keys
+from flows.benchmarks.own_suites import OwnSuites
 from flows.benchmarks.suite_data import check_suites
 from flows.choices import choose
 from flows.config import PROJECT, ConfigError, RunConfig
-from flows.near_names import hint
 from flows.run import hub_models
 from flows.run.earlier_reader import EarlierReader
 from flows.run.model_folder import ModelFolder, check_weights, read_folder
@@ -37,20 +33,14 @@ from stages.core.method.rewards import RULES
 from stages.core.progress import Progress, silent
 from stages.core.prompts.styles import PromptStyle, Proposed
 from stages.core.sandbox.protocol import Sandbox
-from stages.core.seed_model.probe import probe_keys as own_keys
-from stages.core.seed_model.programs import ProgramKeys
 from stages.core.training.protocol import Drift, Stepper, Trainer
 from stages.match import MATCHMAKERS
 from stages.reward import ESTIMATORS, Estimator
 
-SUITES = PROJECT / "infra" / "benchmarks"
-STAIRCASE = ("staircase-dev", "staircase-test")
 SEED_ROWS = PROJECT / "stages" / "core" / "method" / "seed_rows.jsonl"
 MAX_BATCH = 256
 HOME_PYTHON = "POPULORA_PYTHON"
 """Tells a worker which interpreter has the project's own packages, including math-verify."""
-PROBE = ("probe-dev", "probe-test", *STAIRCASE)
-"""The project's own suites: asked with the prompts of the run. Runs that begin now keep their programs out of the seeds."""
 
 
 class Backend:
@@ -58,10 +48,8 @@ class Backend:
 
     def __init__(self, config: RunConfig, progress: Progress = silent) -> None:
         self.config, self.progress = config, progress
-        self.earlier, self.tokens = EarlierReader(), TokenCount()
+        self.earlier, self.tokens, self.suites = EarlierReader(), TokenCount(), OwnSuites()
         self._agreed: set[str] = set()
-        self._keys_of: dict[tuple[str, ...], frozenset[str]] = {}
-        self._held_out: dict[tuple[str, ...], ProgramKeys] = {}
 
     def check(self) -> None:
         """Check the model's folder, every named choice, the suite and the sandbox, so that a run fails early rather than late."""
@@ -75,7 +63,7 @@ class Backend:
             choose("propose.curriculum", self.config.propose.curriculum, CURRICULA)
         for gate in self.config.reward.gates:
             choose("reward.gates", gate, GATES)
-        self._suite_file(self.config.benchmark.suite)
+        self.suites.file(self.config.benchmark.suite)
         check_suites(self.config.benchmark.suites)
         self.sandbox()
 
@@ -396,33 +384,3 @@ class Backend:
             known = operators()
         copies = (evolution.COPY,) if rule.copies_at else ()
         return {name: choose("evolution", name, known) for name in (*rule.mutations, *rule.crossovers, *copies)}
-
-    # suites --------------------------------------------------------------------------------------------------------------
-
-    def problems(self, suite: str) -> pa.Table:
-        """Return the problems of a suite. Raises ConfigError if the suite does not exist."""
-        return pq.read_table(self._suite_file(suite))
-
-    def suite_digest(self, suite: str) -> str:
-        """Return the sha256 of the suite's file."""
-        return hashlib.sha256(self._suite_file(suite).read_bytes()).hexdigest()
-
-    def probe_keys(self, suites: Sequence[str] = PROBE) -> frozenset[str]:
-        """Return the program keys of suites, as the sandbox computes them. A run's buffers may not contain those it keeps out."""
-        if (chosen := tuple(suites)) not in self._keys_of:
-            programs = {program for suite in chosen for program in self.problems(suite)["program"].to_pylist()}
-            self._keys_of[chosen] = probe_keys(sorted(programs))
-        return self._keys_of[chosen]
-
-    def held_out(self, suites: Sequence[str]) -> ProgramKeys:
-        """Return what the generator of a run may not write: the programs of suites, by syntax and by behaviour."""
-        if (chosen := tuple(suites)) not in self._held_out:
-            self._held_out[chosen] = own_keys(*(self.problems(suite) for suite in chosen))
-        return self._held_out[chosen]
-
-    def _suite_file(self, suite: str) -> Path:
-        path = SUITES / f"{suite}.parquet"
-        if not path.is_file():
-            known = sorted(file.stem for file in SUITES.glob("*.parquet"))
-            raise ConfigError(f"benchmark.suite: {suite!r} is not one of {', '.join(known)}{hint(suite, known)}")
-        return path

@@ -63,7 +63,7 @@ def start(io: StageIO, config: RunConfig, backend: Backend) -> None:
     rating = Rating(config.rating.mu, config.rating.sigma)
     members = initial_members(sizes.teachers, sizes.students, config.mode, digests, rating)
     io.write_table("population", seeding.starting_ratings(members, config.evolution.kappa))
-    seeds, counts = _seeds(config, backend, backend.probe_keys(kept_out(described)))
+    seeds, counts = _seeds(config, backend, backend.suites.probe_keys(kept_out(described)))
     io.write_table("seeds", seeds)
     io.count(seeds=seeds.num_rows, **counts)
     io.version(base_model=backend.model_digest(), engine=backend.engine_version(), sandbox=backend.walls())
@@ -138,7 +138,7 @@ def _generate(io: StageIO, config: RunConfig, backend: Backend) -> None:
         choose("propose.curriculum", config.propose.curriculum, CURRICULA),
         config.proposals_per_teacher,
         config.propose.num_inputs,
-        backend.held_out(kept_out(io.run.history.description())),
+        backend.suites.held_out(kept_out(io.run.history.description())),
         config.seed,
         io.generation,
         Shard.named(io.part),
@@ -154,7 +154,7 @@ def verify(io: StageIO, config: RunConfig, backend: Backend) -> None:
         backend.sandbox(),
         backend.style(),
         earlier.keys,
-        backend.probe_keys(kept_out(io.run.history.description())),
+        backend.suites.probe_keys(kept_out(io.run.history.description())),
         config.reward.gates,
         backend.fits(config.solve.max_new_tokens),
         backend.progress,
@@ -309,7 +309,7 @@ def benchmark(io: StageIO, config: RunConfig, backend: Backend) -> None:
     chosen = shared(everybody, config.engine.shards, io.part)
     adapters = io.adapters(one.adapter_id for panel in chosen for one in panel.contestants if one.adapter_id)
     engine, sandbox = backend.engine(adapters), backend.sandbox()
-    problems = chosen_problems(backend.problems(rule.suite), rule.limit)
+    problems = chosen_problems(backend.suites.problems(rule.suite), rule.limit)
     plan = probe_plan(rule.suite, config, backend, rule.attempts)
     answers = [answer_probe(panel.contestants, problems, engine, sandbox, plan, backend.progress) for panel in chosen]
     if io.part is None:
@@ -318,7 +318,7 @@ def benchmark(io: StageIO, config: RunConfig, backend: Backend) -> None:
         io.write_part(tables.join(answers, tables.ANSWERS), tables.ANSWERS)
     if io.part is None:
         score_members(io, config, backend, members_at(io, config))
-    io.version(engine=backend.engine_version(), sandbox=backend.walls(), suite=backend.suite_digest(rule.suite))
+    io.version(engine=backend.engine_version(), sandbox=backend.walls(), suite=backend.suites.digest(rule.suite))
 
 
 def evolve(io: StageIO, config: RunConfig, backend: Backend) -> None:

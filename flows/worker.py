@@ -119,7 +119,7 @@ def _begin(order: dict[str, Any], answers: TextIO, backends: _Backends) -> None:
     answer(answers, values)
     if code == 0 and order["prepare"] and config.engine.kind != "vllm":  # vLLM has its own interpreter and worker
         with suppress(Exception):  # the step that needs it will report it
-            backends.of(config).probe_keys()
+            backends.of(config).suites.probe_keys()
             backends.of(config).engine({})
 
 

@@ -96,7 +96,7 @@ def _check_contents(survey: RunScan, description: Json) -> None:
     index, recent, drawn = (
         IndexCheck(),
         RecentGrades(),
-        GeneratorCheck(lambda config: Backend(config).held_out(kept_out(description))),
+        GeneratorCheck(lambda config: Backend(config).suites.held_out(kept_out(description))),
     )
     for generation in (None, *survey.generations()):
         refs = [ref for _, manifest in survey.of(generation) for ref in manifest.outputs]

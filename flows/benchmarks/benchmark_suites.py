@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from flows.backend import PROBE, STAIRCASE, Backend
+from flows.backend import Backend
 from flows.benchmarks import targets
 from flows.benchmarks.contamination import contamination
+from flows.benchmarks.own_suites import PROBE, STAIRCASE
 from flows.benchmarks.score import (
     changes_text,
     contestants_of,
@@ -33,7 +34,7 @@ from flows.benchmarks.suite_score import (
     words_of,
 )
 from flows.benchmarks.targets import BenchmarkTarget
-from flows.config import ConfigError, RunConfig
+from flows.config import ConfigError
 from flows.monitoring.meter import Meter
 from flows.monitoring.progress import Display
 from flows.run.run import Run
@@ -109,7 +110,7 @@ def _probe_of_run(asked: list[Namespace], run: Run, suite: str) -> None:
     contestants = [contestants_of(run, each.adapter, each.generation, each.members) for each in asked]
     if asked[0].dry_run:
         members, first = sum(map(len, contestants)), asked[0]
-        count = len(problems_of(suite, RunConfig(), None, first.limit))
+        count = len(problems_of(suite, None, first.limit))
         print(f"{suite}: {count} problems, {members} adapters, {(1 + first.attempts) * members * count} answers")
         return
     tables = []
@@ -139,7 +140,7 @@ def _target(arguments: Namespace, store: Store, run: Run | None, suite: str) -> 
     elif arguments.model:
         target = targets.of_model(store, arguments.model, [Path(name) for name in arguments.adapter], _settings(arguments))
     else:
-        listed = problems_of(suite, RunConfig(), data, arguments.limit, arguments.since, arguments.until)
+        listed = problems_of(suite, data, arguments.limit, arguments.since, arguments.until)
         target = targets.of_completions(store, Path(arguments.completions), list(listed))
     return target, request_for(
         suite,

@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 
 from flows.benchmarks.program_keys import program_keys
 from flows.benchmarks.suite_score import problems_of
-from flows.config import parse
 from flows.run.run import Manifest, Run
 from stages.core import tables
 from stages.core.suites.contamination import MATCHES, SPAN, matches
@@ -56,9 +55,7 @@ def _score(row: Mapping[str, Any] | None) -> str:
 
 def contamination(run: Run, suite: str, data: Path | None) -> Contamination:
     """Compare and stores; an equal comparison is not stored twice. Raises ConfigError for an unknown suite."""
-    description = run.history.description()
-    assert description is not None
-    problems = problems_of(suite, parse(description["config"]), data, 0)
+    problems = problems_of(suite, data, 0)
     tasks = list(_tasks(run))
     found = matches(problems, _keys(problems), tasks)
     scored = [one for one in run.history.benchmarks() if _answers_of(one, suite)]

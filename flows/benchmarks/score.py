@@ -8,8 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from flows.backend import PROBE, Backend
+from flows.backend import Backend
 from flows.benchmarks import targets
+from flows.benchmarks.own_suites import PROBE
 from flows.benchmarks.suite_data import suite_of, suites_folder
 from flows.benchmarks.suite_score import BenchmarkRequest, folder_of, problems_of, score_suite, style_of
 from flows.config import ConfigError, RunConfig, parse
@@ -65,10 +66,10 @@ def _score(
     io = StageIO(run, "benchmark", None, None, config.model.name, config.model.alpha)
     try:
         engine = backend.engine(io.adapters([one.adapter_id for one in contestants if one.adapter_id]))
-        problems = chosen_problems(backend.problems(suite), limit)
+        problems = chosen_problems(backend.suites.problems(suite), limit)
         plan = probe_plan(suite, config, backend, attempts)
         answers = answer_probe(contestants, problems, engine, backend.sandbox(), plan)
-        versions: dict[str, Any] = {"engine": backend.engine_version(), "suite": backend.suite_digest(suite)}
+        versions: dict[str, Any] = {"engine": backend.engine_version(), "suite": backend.suites.digest(suite)}
         versions["sandbox"] = backend.walls()
     finally:
         backend.close()
@@ -200,7 +201,7 @@ def request_for(
     longest = config.benchmark.max_new_tokens if suite in PROBE else suite_of(suite).max_new_tokens
     return BenchmarkRequest(
         suite=suite,
-        problems=problems_of(suite, config, data, limit, *window),
+        problems=problems_of(suite, data, limit, *window),
         style=hub_models.style_of(config) if suite in PROBE else style or config.benchmark.style or style_of(Backend(config)),
         attempts=attempts,
         max_new_tokens=max_new_tokens or longest,

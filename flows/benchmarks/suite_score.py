@@ -17,10 +17,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from flows.backend import HOME_PYTHON, PROBE, Backend
+from flows.backend import HOME_PYTHON, Backend
 from flows.benchmarks import suite_data
+from flows.benchmarks.own_suites import PROBE, OwnSuites
 from flows.benchmarks.targets import BenchmarkTarget
-from flows.config import ConfigError, RunConfig
+from flows.config import ConfigError
 from flows.run import hub_models
 from flows.run.manifest import Ref
 from flows.run.run import Manifest, Run
@@ -67,12 +68,10 @@ class BenchmarkRequest:
         return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
-def problems_of(
-    suite: str, config: RunConfig, data: Path | None, limit: int, since: str = "", until: str = ""
-) -> tuple[Problem, ...]:
+def problems_of(suite: str, data: Path | None, limit: int, since: str = "", until: str = "") -> tuple[Problem, ...]:
     """The problems of a public suite or of the project's probe. Raises ConfigError."""
     if suite in PROBE:
-        return stage.probe_problems(stage.chosen_problems(Backend(config).problems(suite), limit))
+        return stage.probe_problems(stage.chosen_problems(OwnSuites().problems(suite), limit))
     return tuple(chosen(suite_data.load(suite, data), limit, since, until))
 
 
@@ -201,7 +200,7 @@ class _Work:
         """The band or depth of each problem of the project's own suites; public suites have none."""
         if self.request.suite not in PROBE:
             return {}
-        found = self.backend.problems(self.request.suite)
+        found = self.backend.suites.problems(self.request.suite)
         return dict(zip(found["problem_id"].to_pylist(), found["band"].to_pylist(), strict=True))
 
     def complete(self, problems: Sequence[Problem]) -> list[stage.StoredCompletion]:

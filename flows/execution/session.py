@@ -13,7 +13,8 @@ from dataclasses import asdict, replace
 from importlib.metadata import version
 from typing import Any, Protocol
 
-from flows.backend import PROBE, Backend
+from flows.backend import Backend
+from flows.benchmarks.own_suites import PROBE
 from flows.choices import check_sources, sources
 from flows.config import PROJECT, ConfigError, RunConfig, differences, dump, identity, priced, with_defaults
 from flows.execution import orphan_guard

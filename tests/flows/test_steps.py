@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from flows import steps
-from flows.backend import PROBE, Backend
+from flows.backend import Backend
+from flows.benchmarks.own_suites import PROBE
 from flows.config import dump, load
 from flows.run.lease import hold
 from flows.run.run import Run
@@ -39,7 +40,7 @@ def test_only_a_run_that_records_the_staircase_keeps_its_programs_out(
     backend = Backend(config)
     with hold(store, "other") as epoch:
         [row] = example_run.build(Run(store, "other", epoch), 1).read_table(0, "proposals").slice(0, 1).to_pylist()
-    row |= {name: backend.problems("staircase-dev")[name][0].as_py() for name in ("kind", "program", "inputs")}
+    row |= {name: backend.suites.problems("staircase-dev")[name][0].as_py() for name in ("kind", "program", "inputs")}
     with hold(store, "r") as epoch:
         run = Run(store, "r", epoch)
         run.describe(dump(config), recorded, {})

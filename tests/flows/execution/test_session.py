@@ -10,7 +10,7 @@ import prefect
 import pytest
 
 from flows import train
-from flows.backend import PROBE
+from flows.benchmarks.own_suites import PROBE
 from flows.config import ConfigError, dump, load
 from flows.execution import session
 from flows.execution.run_stage import Spec

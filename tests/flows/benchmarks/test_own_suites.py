@@ -1,0 +1,29 @@
+"""The project's own suites as stored: their problems, their keys, and names that are none of theirs."""
+
+import hashlib
+
+import pytest
+
+from flows.benchmarks.own_suites import PROBE, SUITES, OwnSuites
+from flows.config import ConfigError
+
+
+def test_every_suite_is_stored_with_its_digest() -> None:
+    suites = OwnSuites()
+    assert [suites.problems(suite).num_rows > 0 for suite in PROBE] == [True] * 4
+    file = SUITES / "probe-dev.parquet"
+    assert suites.file("probe-dev") == file and suites.digest("probe-dev") == hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def test_keys_are_those_of_the_chosen_suites_and_computed_once() -> None:
+    suites = OwnSuites()
+    assert suites.probe_keys(()) == frozenset() and suites.held_out(()).syntax == frozenset()
+    both, one = suites.held_out(("staircase-dev", "staircase-test")), suites.held_out(("staircase-dev",))
+    assert one.syntax < both.syntax and one.behaviour < both.behaviour
+    assert suites.held_out(["staircase-dev"]) is one
+
+
+def test_an_unknown_suite_is_one_line_with_the_nearest_name() -> None:
+    with pytest.raises(ConfigError, match=r"^benchmark\.suite: 'probe-dve' is not one of .*staircase-test.*probe-dev") as raised:
+        OwnSuites().problems("probe-dve")
+    assert "\n" not in str(raised.value)
