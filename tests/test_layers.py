@@ -286,7 +286,7 @@ def test_a_forbidden_import_is_reported(path, source, why):
         ("stages/core/sandbox/docker.py", "import docker, os, time"),
         ("flows/backend.py", "def engine():\n    import torch\n    from stages.core.engines.hf_engine import HfEngine"),
         ("flows/commands/pretrain.py", "def pretrain():\n    from flows.pretraining.seed_recipe import main"),
-        ("flows/pretraining/seed_recipe.py", "import torch\nfrom stages.core.seed_model.pretraining import train"),
+        ("flows/pretraining/checkpoint.py", "import torch\nfrom stages.core.seed_model.pretraining import train"),
         ("flows/train.py", "import prefect\nfrom stages import match, rate"),
     ],
 )

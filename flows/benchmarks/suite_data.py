@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from flows.benchmarks import own_suites
 from flows.config import PROJECT, ConfigError
 from flows.near_names import hint
 from flows.run.hub_models import http_faults
@@ -26,7 +27,7 @@ from stages.core.suites.harness import ReturnedValue
 from stages.core.suites.problems import BadSuite, Problem
 
 CACHE = PROJECT / ".cache" / "suites"
-SAMPLES = PROJECT / "infra" / "benchmarks" / "samples"
+SAMPLES = own_suites.SUITES / "samples"
 
 
 def suite_names() -> list[str]:

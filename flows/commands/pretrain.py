@@ -5,7 +5,6 @@ from functools import partial
 from pathlib import Path
 
 from flows.commands.arguments import Add
-from flows.config import PROJECT
 
 
 def add(command: Add) -> None:
@@ -21,13 +20,15 @@ def add(command: Add) -> None:
 
 def pretrain(arguments: Namespace) -> int:
     """Train, save the checkpoint and its card, and print the progress."""
-    suites, log = PROJECT / "infra" / "benchmarks", partial(print, flush=True)
+    from flows.benchmarks.own_suites import SUITES
+
+    log = partial(print, flush=True)
     if arguments.recipe == "reasoner":
         from flows.pretraining.reasoner_recipe import pretrain as pretrain_reasoner
 
-        pretrain_reasoner(arguments.out, arguments.minutes, arguments.seed, arguments.threads, suites, log)
+        pretrain_reasoner(arguments.out, arguments.minutes, arguments.seed, arguments.threads, SUITES, log)
     else:
         from flows.pretraining.seed_recipe import pretrain as pretrain_seed
 
-        pretrain_seed(arguments.out, arguments.minutes, arguments.seed, arguments.threads, suites, log)
+        pretrain_seed(arguments.out, arguments.minutes, arguments.seed, arguments.threads, SUITES, log)
     return 0

@@ -21,8 +21,9 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 
 from flows.config import ConfigError
+from flows.pretraining.checkpoint import save
 from flows.pretraining.scoring import Log, engine_of, judge_of, parameters_of, scored_proposals
-from flows.pretraining.seed_recipe import halves, make_suite, save, stored_problems
+from flows.pretraining.suites import halves, make_suite, stored_problems
 from stages.core.engines.precision import pretraining_dtype
 from stages.core.prompts.styles import Kind, Triplet
 from stages.core.prompts.trace import TracePrompts

@@ -4,63 +4,31 @@ The length is a number of tokens, so that a recipe repeats exactly; `minutes` is
 `TOKENS_PER_MINUTE` was measured.
 """
 
-import copy
-import json
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-import torch
-from transformers import GenerationConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
+from flows.pretraining.checkpoint import save
 from flows.pretraining.scoring import Log, engine_of, judge_of, parameters_of, scored_proposals
+from flows.pretraining.suites import halves, make_suite, stored_problems
 from stages.core.engines.precision import pretraining_dtype
-from stages.core.judging.judge import TaskItem, judge_tasks
 from stages.core.prompts.compact import CompactPrompts
-from stages.core.prompts.styles import Kind, Triplet
+from stages.core.prompts.styles import Triplet
 from stages.core.sandbox.protocol import Sandbox
-from stages.core.seed_model import pretraining, probe, seed_tokenizer
+from stages.core.seed_model import pretraining, probe
 from stages.core.seed_model.pretraining_data import BROAD, ROW, DocumentSource, Rows, make_rows
 from stages.core.seed_model.programs import ProgramKeys
 from stages.core.seed_model.seed_card import Phase, Training, model_card, solving_table
-from stages.core.seed_model.seed_scores import ProposalScores, Scores, SolvedTask, fresh_problems, score_solving
-from stages.core.seed_model.seed_tokenizer import Vocabulary
+from stages.core.seed_model.seed_scores import ProposalScores, Scores, fresh_problems, score_solving
 from stages.core.training.cpu import use_cpu
 
 TOKENS_PER_MINUTE = 550_000
-SUITE_SEED = 0
-PROBE_FOLDER = Path(__file__).parents[2] / "infra" / "benchmarks"
 CHUNK_ROWS = 256
 FIRST_SAVE_SECONDS, SAVE_SECONDS = 420.0, 240.0
-
-
-def make_suite(folder: Path, name: str, tables: Callable[[int], dict[str, pa.Table]], sandbox: Sandbox) -> None:
-    """Write a suite's halves if they are missing. The sandbox runs every problem again and provides the program keys.
-
-    Raises ValueError for a problem on which sandbox and generator disagree.
-    """
-    paths = {half: folder / f"{name}-{half}.parquet" for half in probe.HALVES}
-    if all(path.exists() for path in paths.values()):
-        return
-    for half, table in tables(SUITE_SEED).items():
-        problems = table.to_pylist()
-        tasks = [TaskItem(row["program"], tuple(row["inputs"])) for row in problems]
-        verdicts = list(judge_tasks(sandbox, tasks))
-        for row, verdict in zip(problems, verdicts, strict=True):
-            if verdict.outputs != tuple(row["outputs"]):
-                raise ValueError(f"{row['problem_id']}: the sandbox returned {verdict}, not {row['outputs']}")
-        keys = [verdict.program_key for verdict in verdicts]
-        pq.write_table(probe.with_program_keys(table, keys), paths[half], compression="zstd")
-
-
-def halves(folder: Path, name: str) -> dict[str, pa.Table]:
-    """Return both halves of a suite as stored."""
-    return {half: pq.read_table(folder / f"{name}-{half}.parquet") for half in probe.HALVES}
 
 
 @dataclass
@@ -82,28 +50,6 @@ def _batches(seed: int, phase: int, recipe: pretraining.Recipe, held_out: Progra
         for chosen in order:
             yield rows.take(chosen)
         chunk += 1
-
-
-def save(model: LlamaForCausalLM, out: Path, vocabulary: Vocabulary = seed_tokenizer.COMPACT) -> None:
-    """Save the checkpoint in bfloat16 with its tokenizer; each file is replaced atomically."""
-    part = out / ".part"
-    part.mkdir(parents=True, exist_ok=True)
-    half = copy.deepcopy(model).to(torch.bfloat16)
-    ids = vocabulary.ids
-    half.generation_config = GenerationConfig(
-        eos_token_id=ids[seed_tokenizer.EOS], pad_token_id=ids[seed_tokenizer.PAD], do_sample=True
-    )
-    half.save_pretrained(part)
-    documents = {
-        "tokenizer.json": vocabulary.tokenizer_json(),
-        "tokenizer_config.json": vocabulary.tokenizer_config(pretraining.WINDOW),
-    }
-    for name, document in documents.items():
-        (part / name).write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    for path in sorted(part.iterdir()):
-        path.chmod(0o644)
-        os.replace(path, out / path.name)
-    part.rmdir()
 
 
 class _Progress:
@@ -156,14 +102,6 @@ def train(
     return tuple(taken)
 
 
-def stored_problems(table: pa.Table) -> list[SolvedTask]:
-    """Return the problems of a suite's half."""
-    return [
-        SolvedTask(Kind(row["kind"]), row["band"], row["program"], tuple(row["inputs"]), tuple(row["outputs"]))
-        for row in table.to_pylist()
-    ]
-
-
 def score(
     folder: Path, sandbox: Sandbox, probe_folder: Path, seed: int, per_band: int, log: Log
 ) -> tuple[dict[str, Scores], dict[str, ProposalScores]]:
@@ -193,7 +131,7 @@ def pretrain(
     minutes: float,
     seed: int,
     threads: int,
-    probe_folder: Path = PROBE_FOLDER,
+    probe_folder: Path,
     log: Log = print,
     sandbox: Sandbox | None = None,
     per_band: int = 200,

@@ -9,7 +9,8 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from flows.pretraining.seed_recipe import save, stored_problems
+from flows.pretraining.checkpoint import save
+from flows.pretraining.suites import stored_problems
 from stages.core.engines.hf_engine import HFEngine, load_model, load_tokenizer
 from stages.core.engines.protocol import Request
 from stages.core.prompts.compact import INPUT, OUTPUT, PROGRAM, CompactPrompts
