@@ -24,7 +24,8 @@ def orthogonalised(stack: torch.Tensor) -> torch.Tensor:
     for _ in range(_STEPS):
         gram = x @ x.transpose(1, 2)
         x = a * x + (b * gram + c * (gram @ gram)) @ x
-    return x.transpose(1, 2) if tall else x
+    result: torch.Tensor = x.transpose(1, 2) if tall else x
+    return result
 
 
 class Muon:
