@@ -28,11 +28,11 @@ Judge = Callable[[Sandbox, Iterable[Any]], Iterator[Any]]
 
 @contextmanager
 def judged_early(io: StageIO, backend: Backend, judge: Judge) -> Iterator[Early | None]:
-    """Yield what takes the completions of a rollout as they end; None where they are judged afterwards only.
+    """Yield what takes the completions of a rollout as they end; None where nothing is judged early.
 
     At the end, leave what was found for the stage that judges them.
     """
-    if not backend.judges_early:
+    if io.verdicts is None or not backend.judges_early:
         yield None
         return
     judging = _Judging(backend, judge)

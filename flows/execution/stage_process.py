@@ -18,7 +18,6 @@ from flows.execution.cards import Card, CardUnavailable, Claim
 from flows.execution.preflight import cards_for
 from flows.execution.run_stage import WHERE, Spec
 from flows.monitoring.meter import Reading
-from flows.run import early_verdicts
 from flows.run.lease import LeaseLost
 from flows.run.run import Overtaken
 from flows.stages import stage_of
@@ -259,6 +258,6 @@ def _check(worker: ChildProcess) -> None:
 def _launch(python: str, threads: int, card: Card | None, *more: str) -> ChildProcess:
     quiet = {"VLLM_LOGGING_LEVEL": "ERROR"}  # otherwise 200 lines at every start; the user's setting wins
     environment = quiet | dict(os.environ) | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
-    environment |= cards.pinned(card) | {early_verdicts.FOLDER: str(early_verdicts.folder())}
+    environment |= cards.pinned(card)
     environment.setdefault(HOME_PYTHON, sys.executable)
     return ChildProcess([python, "-m", "flows.worker", "--warm", *more], environment, PROJECT, group=True)
