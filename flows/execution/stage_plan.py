@@ -77,13 +77,13 @@ def stage_times(config: RunConfig, shape: DecoderShape, card: Card, cards: int, 
     if work.groups:
         propose = decoder.time("propose", work.proposals, work.groups, work.proposed, longest, work.asked)
     solve = decoder.time("solve", work.attempts, work.proposals, work.answered, config.solve.max_new_tokens, work.posed)
-    beside = _Beside(config, card, cards)
+    sandbox = _Sandbox(config, card, cards)
     return [
         StageTime("match", STAGE_SECONDS, "scheduling"),
         propose,
-        beside.judged("verify", ceil(work.proposals * 2 * (2 + config.propose.num_inputs) / 3), propose if work.groups else None),
+        sandbox.time("verify", ceil(work.proposals * 2 * (2 + config.propose.num_inputs) / 3), propose if work.groups else None),
         solve,
-        beside.judged("grade", ceil(work.attempts * (1 + config.propose.num_inputs) / 3), solve),
+        sandbox.time("grade", ceil(work.attempts * (1 + config.propose.num_inputs) / 3), solve),
         StageTime("reward", STAGE_SECONDS, "scheduling"),
         _update(config, shape, card, cards, work.trained),
         StageTime("rate", STAGE_SECONDS, "scheduling"),
@@ -131,26 +131,23 @@ class _Decoder:
         return self.shape.parameters * self.width + rows * context * cache_bytes(self.shape, self.width)
 
 
-class _Beside:
-    """The sandbox, which also judges while completions are written where `sandbox.early` says so."""
+class _Sandbox:
+    """The stages that judge. Where `sandbox.early` says so, programs also run while completions are written."""
 
     def __init__(self, config: RunConfig, card: Card, cards: int) -> None:
-        self.rule, rule = config.sandbox, config.sandbox.early
-        # verdicts stay on the machine of the card; the stage is on one of them
-        self.machines = ceil(cards / HOST_CARDS)
-        self.early = rule == "on" or (rule == "auto" and card.memory > 0)
+        self.rule, setting = config.sandbox, config.sandbox.early
+        one_machine = cards <= HOST_CARDS  # several machines judge nothing early
+        self.early = one_machine and (setting == "on" or (setting == "auto" and card.memory > 0))
 
-    def judged(self, stage: str, runs: int, rollout: StageTime | None) -> StageTime:
-        """Return the seconds of a stage that decoding does not hide; runs at their limit are made again in the stage.
+    def time(self, stage: str, runs: int, rollout: StageTime | None) -> StageTime:
+        """Return a stage's seconds: its runs, less those made while the rollout writes; runs at their limit are made again.
 
         Proposals run twice on each input, answers once: one input in two kinds of three and `num_inputs` in the third.
         """
-        slow = runs * SLOW_RUNS * self.rule.cpu_seconds / self.rule.containers
-        seconds = slow + runs * (1 - SLOW_RUNS) * RUN_SECONDS / self.rule.containers
+        quick = runs * (1 - SLOW_RUNS) * RUN_SECONDS / self.rule.containers
+        seconds = quick + runs * SLOW_RUNS * self.rule.cpu_seconds / self.rule.containers
         if self.early and rollout is not None:
-            here = seconds / self.machines
-            left = slow / self.machines + max(0.0, here - rollout.seconds)
-            seconds -= here - min(here, left)
+            seconds -= quick * min(1.0, rollout.seconds / seconds)
         return StageTime(stage, STAGE_SECONDS + seconds, "sandbox")
 
 

@@ -11,6 +11,11 @@ from safetensors.numpy import load_file
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def listener(heard: list[Any]) -> Any:
+    """A callback that notes each completion with its place."""
+    return lambda *one: heard.append(one)
+
+
 def plain(completion: Any) -> list[Any]:
     """A completion as JSON values."""
     return [completion.token_ids, np.float64(completion.logprobs).tolist(), completion.truncated]
@@ -33,8 +38,7 @@ def main() -> None:
         rows = zip(turn["requests"], stops, strict=True)
         asked = [Request(tuple(ids), name, seed, length, tuple(stop)) for (ids, name, seed, length), stop in rows]
         heard: list[Any] = []
-        ended = (lambda *one: heard.append(one)) if turn.get("early") else None
-        completions = engine.generate(asked, turn["temperature"], ended)
+        completions = engine.generate(asked, turn["temperature"], listener(heard) if turn.get("early") else None)
         answers.append([plain(c) for c in completions])
         reported.append([[place, plain(c)] for place, c in heard])
     text = engine.decode(engine.encode("def f(x):\n    return x"))
