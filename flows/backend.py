@@ -346,6 +346,14 @@ class Backend:
 
         return DockerSandbox(rule.image, rule.containers, limits, rule.runtime or None, window, rule.recycle_after)
 
+    @property
+    def judges_early(self) -> bool:
+        """Whether completions are judged while others are written (flows.early_judging)."""
+        from stages.core.engines.precision import on_gpu
+
+        rule = self.config.sandbox.early
+        return on_gpu(self.config.model.device) if rule == "auto" else rule == "on"
+
     def sandbox(self) -> Sandbox:
         """Return the configuration's sandbox with a warm pool."""
         return self._sandbox

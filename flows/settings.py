@@ -266,6 +266,11 @@ class SandboxRule(Group):
     recycle_after: Positive = Field(
         2000, title="Programs per container", description="A container is replaced after this many programs."
     )
+    early: Literal["auto", "on", "off"] = Field(
+        "auto",
+        title="Early judging",
+        description="on: run programs while completions are written; the tables are the same. auto: on if the engine has a GPU.",
+    )
 
 
 class EngineRule(Group):

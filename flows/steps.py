@@ -17,7 +17,8 @@ from flows.benchmarks.score import probe_plan, score_members
 from flows.choices import choose
 from flows.config import ConfigError, RunConfig
 from flows.earlier_tasks import buffers_of, posed_again, recent, stored_among
-from flows.execution.decoder_shape import DecoderShape, shape_of
+from flows.early_judging import early_verdicts_of, judged_early
+from flows.execution.decoder_shape import known_shape
 from flows.execution.update_cut import shares_of
 from flows.generation_metrics import generation_metrics, paid_grades
 from flows.run.earlier_index import write_segment
@@ -38,6 +39,7 @@ from stages import verify as verification
 from stages.benchmark import answer_probe, chosen_problems
 from stages.core import tables
 from stages.core.engines.agreement import check_drift
+from stages.core.judging.judge import judge_answers, judge_tasks
 from stages.core.lora.adapter_files import weights_sha256
 from stages.core.method.curriculum import CURRICULA
 from stages.core.method.leak import admitted, believed, leaks
@@ -114,17 +116,19 @@ def propose(io: StageIO, config: RunConfig, backend: Backend) -> None:
     adapters = io.adapters(writing["teacher_adapter_id"].to_pylist())
     backend.check_agreement("propose", adapters)
     engine = backend.engine(adapters)
-    proposals = proposing.propose(
-        matches,
-        _digests(population),
-        buffers_of(io, config, backend, teachers),
-        engine,
-        backend.style(),
-        plan,
-        config.seed,
-        io.generation,
-        shard,
-    )
+    with judged_early(io, backend, judge_tasks) as early:
+        proposals = proposing.propose(
+            matches,
+            _digests(population),
+            buffers_of(io, config, backend, teachers),
+            engine,
+            backend.style(),
+            plan,
+            config.seed,
+            io.generation,
+            shard,
+            early,
+        )
     io.write_own("proposals", proposals)
     count_refused_proposals(io, proposals)
     io.version(engine=backend.engine_version())
@@ -159,6 +163,7 @@ def verify(io: StageIO, config: RunConfig, backend: Backend) -> None:
         backend.fits(config.solve.max_new_tokens),
         backend.progress,
         partial(leaks, config.experiment.leak, config.seed, io.generation) if config.experiment.leak else None,
+        early_verdicts_of(io, backend),
     )
     io.write_table("tasks", tasks)
     write_segment(io, believed(tasks))
@@ -175,18 +180,20 @@ def solve(io: StageIO, config: RunConfig, backend: Backend) -> None:
     writing = solving.posed(matches, tasks, plan, again, shard)
     adapters = io.adapters(match["student_adapter_id"] for match, *_ in writing)
     backend.check_agreement("solve", adapters)
-    rollouts = solving.solve(
-        matches,
-        _digests(io.population()),
-        tasks,
-        backend.engine(adapters),
-        backend.style(),
-        plan,
-        config.seed,
-        io.generation,
-        again,
-        shard,
-    )
+    with judged_early(io, backend, judge_answers) as early:
+        rollouts = solving.solve(
+            matches,
+            _digests(io.population()),
+            tasks,
+            backend.engine(adapters),
+            backend.style(),
+            plan,
+            config.seed,
+            io.generation,
+            again,
+            shard,
+            early,
+        )
     backend.rest()
     io.write_own("rollouts", rollouts)
     count_refused_answers(io, backend, rollouts)
@@ -207,7 +214,7 @@ def grade(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Decide in the sandbox and on the host which answers are correct."""
     tasks, rollouts = io.table("tasks"), io.table("rollouts")
     replayed = stored_among(io, backend, rollouts, tasks) if config.solve.replays else []
-    grades = grading.grade(tasks, rollouts, backend.sandbox(), replayed, backend.progress)
+    grades = grading.grade(tasks, rollouts, backend.sandbox(), replayed, backend.progress, early_verdicts_of(io, backend))
     io.write_table("grades", grades)
     io.version(sandbox=backend.walls())
 
@@ -375,17 +382,9 @@ def _cut(samples: pa.Table, population: list[Member], config: RunConfig) -> pa.T
     tokens: dict[str, float] = {}
     for row in by_adapters.to_pylist():
         tokens[row["part"]] = tokens.get(row["part"], 0.0) + row["tokens"]
-    count = shares_of(config, _shape(config), list(tokens.values()), by_adapters.num_rows)
+    count = shares_of(config, known_shape(config.model.name), list(tokens.values()), by_adapters.num_rows)
     by_rows = updating.shares(samples, population, count)
     return by_rows if by_rows.num_rows else by_adapters
-
-
-def _shape(config: RunConfig) -> DecoderShape | None:
-    """Return the model's dimensions; None for an unknown model, or one that says them in another way."""
-    try:
-        return shape_of(config.model.name)
-    except ConfigError:
-        return None
 
 
 def _groups(io: StageIO, config: RunConfig) -> pa.Table:

@@ -6,10 +6,10 @@ from typing import Any
 import pyarrow as pa
 
 from stages.core import tables
-from stages.core.judging.judge import AnswerItem, Judgement, judge_answers
+from stages.core.judging.job_stream import NOTHING, Known
+from stages.core.judging.judge import Judgement, answer_item, judge_answers
 from stages.core.method.leak import NO_VALUE
 from stages.core.progress import Progress, counted, silent
-from stages.core.prompts.styles import Kind
 from stages.core.row_errors import rows_named
 from stages.core.sandbox.protocol import Sandbox
 
@@ -20,18 +20,20 @@ def grade(
     sandbox: Sandbox,
     replayed: Iterable[Mapping[str, Any]] = (),
     progress: Progress = silent,
+    early: Known = NOTHING,
 ) -> pa.Table:
     """Return GRADES: one row per rollout, in order. `replayed` are the stored tasks (rows of SEEDS) among those attempted.
 
     A missing answer is `format`. Deduction compares values on the host; abduction runs the task's program on the answer, and
     any input that gives the output counts; induction runs the answer on every pair, shown and hidden (Absolute Zero Reasoner
     judges only the hidden ones). A task without values passed a leaking gate (`method.leak`): no answer to it is correct.
+    `early` are verdicts on runs that were made while answers were written; the table does not depend on them.
     """
     task_of = {row["task_id"]: row for row in [*replayed, *tasks.to_pylist()]}
     listed = rollouts.select(["rollout_id", "task_id", "match_id", "student_id", "kind", "answer"]).to_pylist()
     founded = [row for row in listed if task_of[row["task_id"]]["values"]]
-    items = (_item(task_of[row["task_id"]], row["answer"]) for row in founded)
-    judged = counted(judge_answers(sandbox, items), "answers", len(founded), progress)
+    items = (answer_item(task_of[row["task_id"]], row["answer"]) for row in founded)
+    judged = counted(judge_answers(sandbox, items, early), "answers", len(founded), progress)
     with rows_named("rollouts", [row["rollout_id"] for row in founded]):
         judgements = {row["rollout_id"]: judgement for row, judgement in zip(founded, judged, strict=True)}
     rows = []
@@ -46,13 +48,3 @@ def _without_value(answer: str | None) -> Judgement:
     if answer is None:
         return Judgement("format", False, "no answer")
     return Judgement(NO_VALUE, False, "the task is invalid: it has no value to compare with")
-
-
-def _item(task: Mapping[str, Any], answer: str | None) -> AnswerItem:
-    return AnswerItem(
-        kind=Kind(task["kind"]),
-        program=task["program"],
-        inputs=tuple(task["inputs"]),
-        values=tuple(task["values"]),
-        answer=answer,
-    )

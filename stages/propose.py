@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from stages.core import tables
-from stages.core.engines.protocol import Engine, Request
+from stages.core.engines.protocol import Completion, Engine, Request
+from stages.core.judging.early import Early, handing
+from stages.core.judging.judge import TaskItem
 from stages.core.method.proposing import Prompt, ProposalPlan, draw_prompt, read_proposal
 from stages.core.prompts.styles import REASONS, Kind, PromptStyle
 from stages.core.randomness import completion_seed, generator
@@ -29,11 +31,12 @@ def propose(
     seed: int,
     generation: int,
     shard: Shard = WHOLE,
+    early: Early | None = None,
 ) -> pa.Table:
     """Return PROPOSALS: `3 * groups * group_size` rows per match, or a shard of them, all teachers in one batch.
 
     `digests` maps an adapter id to the sha256 of its weights; `buffers` maps a teacher to its snapshot by kind. A shard needs
-    those of its own matches only, see `own_matches`.
+    those of its own matches only, see `own_matches`. `early` takes each proposal when it ends.
     """
     work: list[tuple[dict, int, Prompt, Request]] = []
     own = _own_prompts(matches, plan, shard)
@@ -52,7 +55,14 @@ def propose(
             stops = style.propose_stops(prompt.kind)
             asked = Request(prompt.ids, match["teacher_adapter_id"], draw, plan.max_new_tokens, stops)
             work.append((match, number, prompt, asked))
-    completions = engine.generate([request for *_, request in work], plan.temperature)
+
+    def read_task(place: int, completion: Completion) -> TaskItem | None:
+        text = engine.decode(completion.token_ids)
+        read, status, _ = read_proposal(style, work[place][2], text, completion.truncated, plan.num_inputs)
+        return TaskItem(read.program, tuple(read.inputs)) if status == "parsed" else None
+
+    ended = None if early is None else handing(early, read_task)
+    completions = engine.generate([request for *_, request in work], plan.temperature, ended)
     rows = []
     for (match, number, prompt, request), completion in zip(work, completions, strict=True):
         text = engine.decode(completion.token_ids)

@@ -12,7 +12,9 @@ from types import MappingProxyType
 import pyarrow as pa
 
 from stages.core import tables
-from stages.core.engines.protocol import Engine, Request
+from stages.core.engines.protocol import Completion, Engine, Request
+from stages.core.judging.early import Early, handing
+from stages.core.judging.judge import AnswerItem, answer_item
 from stages.core.method.top_up import replay_id
 from stages.core.prompts.styles import REASONS, Kind, PromptStyle, Unparsed, solver_prompt
 from stages.core.randomness import completion_seed
@@ -41,10 +43,12 @@ def solve(
     generation: int,
     replays: Mapping[str, Sequence[dict]] = MappingProxyType({}),
     shard: Shard = WHOLE,
+    early: Early | None = None,
 ) -> pa.Table:
     """Return ROLLOUTS: `attempts` rows per valid task that no gate stopped, or a shard of them, all students in one batch.
 
-    `replays` maps a match to the stored tasks that it poses again; their rollouts come last.
+    `replays` maps a match to the stored tasks that it poses again; their rollouts come last. `early` takes each answer when
+    it ends.
     """
     work: list[tuple[dict, dict, str, int, Request]] = []
     for match, task, name, attempts in posed(matches, tasks, plan, replays, shard):
@@ -54,7 +58,14 @@ def solve(
             draw = completion_seed(seed, generation, "solve", match["student_id"], name, attempt)
             asked = Request(ids, match["student_adapter_id"], draw, plan.max_new_tokens, stops)
             work.append((match, task, name, attempt, asked))
-    completions = engine.generate([request for *_, request in work], plan.temperature)
+
+    def read_early(place: int, completion: Completion) -> AnswerItem | None:
+        task = work[place][1]
+        answer = read_answer(style, Kind(task["kind"]), engine.decode(completion.token_ids), completion.truncated)
+        return answer_item(task, answer) if task["values"] else None
+
+    ended = None if early is None else handing(early, read_early)
+    completions = engine.generate([request for *_, request in work], plan.temperature, ended)
     rows = []
     for (match, task, name, attempt, request), completion in zip(work, completions, strict=True):
         text = engine.decode(completion.token_ids)

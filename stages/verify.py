@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import pyarrow as pa
 
 from stages.core import tables
+from stages.core.judging.job_stream import NOTHING, Known
 from stages.core.judging.judge import TaskItem, TaskVerdict, judge_tasks
 from stages.core.judging.shapes import shapes, value_types
 from stages.core.method.buffer import task_digest
@@ -31,18 +32,20 @@ def verify(
     fits: Callable[[str], bool],
     progress: Progress = silent,
     leaks: Callable[[str], bool] | None = None,
+    early: Known = NOTHING,
 ) -> pa.Table:
     """Return TASKS: one row per proposal, in order.
 
     `known` are the digests of earlier tasks (`method.buffer.task_digest`), `gates` the names of the active gates. `fits` returns
     whether a student's prompt leaves room for an answer; otherwise the status is `too_long`, which counts as invalid. `leaks`
     returns whether a task id passes if it is invalid (`method.leak`): such a row keeps its status and gets claimed outputs.
+    `early` are verdicts on runs that were made while proposals were written; the table does not depend on them.
     """
     listed = proposals.to_pylist()
     readable = [row for row in listed if row["status"] == "parsed"]
     items = [TaskItem(row["program"], tuple(row["inputs"])) for row in readable]
     ids = [row["proposal_id"] for row in readable]
-    judged = counted(judge_tasks(sandbox, items), "proposals", len(items), progress)
+    judged = counted(judge_tasks(sandbox, items, early), "proposals", len(items), progress)
     with rows_named("proposals", ids):
         verdicts = dict(zip(ids, judged, strict=True))
     seen: set[str] = set()

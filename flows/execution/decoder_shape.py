@@ -76,6 +76,14 @@ def shape_of(name: str) -> DecoderShape | None:
     return next((shape for key, shape in KNOWN.items() if name.split("/")[-1].startswith(key)), None)
 
 
+def known_shape(name: str) -> DecoderShape | None:
+    """Return the shape; None also for a model that says its dimensions in another way."""
+    try:
+        return shape_of(name)
+    except ConfigError:
+        return None
+
+
 def adapter_parameters(shape: DecoderShape, targets: Iterable[str], rank: int) -> int:
     """Return the parameters of one adapter; targets that a decoder block does not have count nothing."""
     linears = shape.linears()

@@ -141,9 +141,8 @@ def run_elsewhere(spec: Spec, pool: str, leaving: threading.Event) -> Reference:
     with get_client(sync_client=True) as client:
         _need_worker(client, pool)
         name = f"stage/{pool}"
-        began: Any = run_deployment(
-            name, parameters=asdict(spec) | {"version": own_version()}, timeout=0, tags=[f"run:{spec.run_id}"]
-        )
+        asked = {key: value for key, value in asdict(spec).items() if key != "verdicts"} | {"version": own_version()}
+        began: Any = run_deployment(name, parameters=asked, timeout=0, tags=[f"run:{spec.run_id}"])
         try:
             state = _end_of(client, began.id, pool, leaving)
         except BaseException:  # also on a cancel: no one would wait for it

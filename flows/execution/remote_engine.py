@@ -16,7 +16,7 @@ from flows.backend import Backend
 from flows.config import RunConfig, dump, parse
 from flows.execution.stage_process import Workers
 from flows.monitoring.meter import Reading
-from stages.core.engines.protocol import Completion, Request
+from stages.core.engines.protocol import Completion, Ended, Request
 from stages.core.lora.adapter import Adapter, Weights
 from stages.core.progress import Progress, silent
 
@@ -56,12 +56,19 @@ class EngineElsewhere:
         kept = [token for token in token_ids if token not in self._ends]
         return str(self._tokenizer.decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
-    def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
-        """Return completions in the order of the requests. Raises `EngineUnavailable`, also if the worker has exited."""
+    def generate(self, requests: Sequence[Request], temperature: float, ended: Ended | None = None) -> list[Completion]:
+        """Return completions in the order of the requests. Raises `EngineUnavailable`, also if the worker has exited.
+
+        The worker answers when all have ended: `ended` is called for each of them then.
+        """
         if not requests:
             return []
         found = self._order([asdict(request) for request in requests], temperature)["completions"]
-        return [Completion(tuple(tokens), tuple(logprobs), truncated) for tokens, logprobs, truncated in found]
+        completions = [Completion(tuple(tokens), tuple(logprobs), truncated) for tokens, logprobs, truncated in found]
+        if ended is not None:
+            for place, completion in enumerate(completions):
+                ended(place, completion)
+        return completions
 
     def sleep(self) -> None:
         """Let the worker's engine free the GPU; it wakes at the next order."""

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from flows.backend import Backend
@@ -44,6 +45,7 @@ class Spec:
     epoch: int | None
     generations: int  # may have been raised since run.json was written
     cost: dict[str, Any] = field(default_factory=dict, compare=False)  # the run's prices (flows.settings.Cost), for the clock
+    verdicts: str = field(default="", compare=False)  # folder for early verdicts; empty: rollouts and judges share no machine
 
 
 Reference = dict[str, Any]
@@ -63,7 +65,8 @@ def execute(spec: Spec, backend_of: Callable[[Mapping[str, Any]], Backend]) -> R
 
 def perform(run: Run, spec: Spec, config: RunConfig, backend: Backend) -> Manifest:
     """Run the step and commit it."""
-    io = StageIO(run, spec.stage, spec.generation, spec.part, config.model.name, config.model.alpha)
+    verdicts = Path(spec.verdicts) if spec.verdicts else None
+    io = StageIO(run, spec.stage, spec.generation, spec.part, config.model.name, config.model.alpha, verdicts)
     rule, tokens = of_machine(Cost.model_validate(spec.cost)), replace(backend.tokens)
     began, cpu = time.monotonic(), time.process_time()
     started = time.time()

@@ -5,6 +5,7 @@ import platform
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -87,9 +88,10 @@ class Session:
         elsewhere: RemoteStages | None = None,
         on_node: OnNode | None = None,
         working: Working | None = None,
+        verdicts: str = "",
     ) -> None:
         self.config, self.run, self.elsewhere = config, run, elsewhere
-        self._on_node = on_node
+        self._on_node, self._verdicts = on_node, verdicts
         self._workers, self._display, self._working = workers, display, working or Working()
         self._working.planned = config.generations
         self._began = time.monotonic()
@@ -126,8 +128,9 @@ class Session:
 
     def spec(self, stage: str, generation: int | None, part: str | None = None) -> Spec:
         """Return the spec that tells another process which step to run."""
-        cost = self.config.cost.model_dump()
-        return Spec(self.run.store.url, self.run.run_id, stage, generation, part, self.run.epoch, self.config.generations, cost)
+        config, cost = self.config, self.config.cost.model_dump()
+        run = (self.run.store.url, self.run.run_id)
+        return Spec(*run, stage, generation, part, self.run.epoch, config.generations, cost, self._verdicts)
 
     def done(self, stage: str, generation: int | None, part: str | None = None) -> Reference | None:
         """Return the reference of a step whose manifest and files exist."""
@@ -216,7 +219,13 @@ def open_session(
     gpu_elsewhere = on_node is not None or (elsewhere is not None and elsewhere.takes("solve"))
     slots = Slots([] if gpu_elsewhere else cards_for(config), Tenant(config.threads))
     working = Working()
-    with lease.hold(store, run_id, doing=working.record) as epoch, Display(say) as display, slots as workers:
+    judged_here = on_node is None and not (elsewhere is not None and (elsewhere.takes("solve") or elsewhere.takes("verify")))
+    with (
+        lease.hold(store, run_id, doing=working.record) as epoch,
+        Display(say) as display,
+        slots as workers,
+        _verdicts_folder(judged_here and config.sandbox.early != "off") as verdicts,
+    ):
         run = Run(store, run_id, epoch)
         known = run.history.description()
         config = priced(hub_models.pinned(config, known), known)
@@ -224,8 +233,18 @@ def open_session(
         run.describe(dump(config), versions(config, known), clock())
         if spare := spare_shards(config):
             display.print(spare)
-        with as_current(Session(config, run, workers, display, elsewhere, on_node, working)) as current:
+        with as_current(Session(config, run, workers, display, elsewhere, on_node, working, verdicts)) as current:
             yield current
+
+
+@contextmanager
+def _verdicts_folder(wanted: bool) -> Iterator[str]:
+    """Yield the folder in which stages on this machine hand on early verdicts; empty if there is none."""
+    if not wanted:
+        yield ""
+        return
+    with tempfile.TemporaryDirectory(prefix="populora-early-", ignore_cleanup_errors=True) as folder:
+        yield folder
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from flows.config import RunConfig
-from flows.execution.card_rates import Card
+from flows.execution.card_rates import HOST_CARDS, Card
 from flows.execution.decoder_shape import DecoderShape
 from flows.execution.memory_plan import cache_bytes
 from flows.execution.update_cut import adapters_time, rows_time, shares_of
@@ -73,14 +73,17 @@ def stage_times(config: RunConfig, shape: DecoderShape, card: Card, cards: int, 
     """Return the seconds of each stage on that many equal cards, with completions of that share of their limits on average."""
     work = workload(config, share)
     decoder, longest = _Decoder(config, shape, card, cards), config.propose.max_new_tokens
+    propose = StageTime("propose", STAGE_SECONDS, "scheduling")
+    if work.groups:
+        propose = decoder.time("propose", work.proposals, work.groups, work.proposed, longest, work.asked)
+    solve = decoder.time("solve", work.attempts, work.proposals, work.answered, config.solve.max_new_tokens, work.posed)
+    sandbox = _Sandbox(config, card, cards)
     return [
         StageTime("match", STAGE_SECONDS, "scheduling"),
-        decoder.time("propose", work.proposals, work.groups, work.proposed, longest, work.asked)
-        if work.groups
-        else StageTime("propose", STAGE_SECONDS, "scheduling"),
-        _judged("verify", config, ceil(work.proposals * 2 * (2 + config.propose.num_inputs) / 3)),
-        decoder.time("solve", work.attempts, work.proposals, work.answered, config.solve.max_new_tokens, work.posed),
-        _judged("grade", config, ceil(work.attempts * (1 + config.propose.num_inputs) / 3)),
+        propose,
+        sandbox.time("verify", ceil(work.proposals * 2 * (2 + config.propose.num_inputs) / 3), propose if work.groups else None),
+        solve,
+        sandbox.time("grade", ceil(work.attempts * (1 + config.propose.num_inputs) / 3), solve),
         StageTime("reward", STAGE_SECONDS, "scheduling"),
         _update(config, shape, card, cards, work.trained),
         StageTime("rate", STAGE_SECONDS, "scheduling"),
@@ -128,10 +131,24 @@ class _Decoder:
         return self.shape.parameters * self.width + rows * context * cache_bytes(self.shape, self.width)
 
 
-def _judged(stage: str, config: RunConfig, runs: int) -> StageTime:
-    """Proposals run twice on each input, answers once: one input in two kinds of three and `num_inputs` in the third."""
-    each = (1 - SLOW_RUNS) * RUN_SECONDS + SLOW_RUNS * config.sandbox.cpu_seconds
-    return StageTime(stage, STAGE_SECONDS + runs * each / config.sandbox.containers, "sandbox")
+class _Sandbox:
+    """The stages that judge. Where `sandbox.early` says so, programs also run while completions are written."""
+
+    def __init__(self, config: RunConfig, card: Card, cards: int) -> None:
+        self.rule, setting = config.sandbox, config.sandbox.early
+        one_machine = cards <= HOST_CARDS  # several machines judge nothing early
+        self.early = one_machine and (setting == "on" or (setting == "auto" and card.memory > 0))
+
+    def time(self, stage: str, runs: int, rollout: StageTime | None) -> StageTime:
+        """Return a stage's seconds: its runs, less those made while the rollout writes; runs at their limit are made again.
+
+        Proposals run twice on each input, answers once: one input in two kinds of three and `num_inputs` in the third.
+        """
+        quick = runs * (1 - SLOW_RUNS) * RUN_SECONDS / self.rule.containers
+        seconds = quick + runs * SLOW_RUNS * self.rule.cpu_seconds / self.rule.containers
+        if self.early and rollout is not None:
+            seconds -= quick * min(1.0, rollout.seconds / seconds)
+        return StageTime(stage, STAGE_SECONDS + seconds, "sandbox")
 
 
 def _update(config: RunConfig, shape: DecoderShape, card: Card, cards: int, positions: float) -> StageTime:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -22,10 +23,22 @@ from stages.core.population import Member, population_after
 
 
 class StageIO:
-    """The storage of one stage (or one of its parts) of one generation; `generation` is -1 for `start`."""
+    """The storage of one stage (or one of its parts) of one generation; `generation` is -1 for `start`.
 
-    def __init__(self, run: Run, stage: str, generation: int | None, part: str | None, base_model: str, alpha: float) -> None:
-        self.run, self.stage, self.part = run, stage, part
+    `verdicts` is a folder of this machine for early verdicts (flows.run.early_verdicts), if there is one.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        stage: str,
+        generation: int | None,
+        part: str | None,
+        base_model: str,
+        alpha: float,
+        verdicts: Path | None = None,
+    ) -> None:
+        self.run, self.stage, self.part, self.verdicts = run, stage, part, verdicts
         self.generation = -1 if generation is None else generation
         self._place = generation
         self._base_model, self._alpha = base_model, alpha

@@ -7,7 +7,7 @@ import pytest
 
 from flows.backend import Backend
 from flows.config import apply
-from stages.core.engines.protocol import Completion, Request
+from stages.core.engines.protocol import Completion, Ended, Request
 from stages.core.judging.judge import TaskItem, judge_tasks
 from stages.core.method.proposing import ProposalPlan
 from stages.core.prompts.document import DocumentPrompts
@@ -31,10 +31,10 @@ class CountingEngine(ScriptedEngine):
         self.batches: list[int] = []
         self.stops: set[tuple[str, ...]] = set()
 
-    def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
+    def generate(self, requests: Sequence[Request], temperature: float, ended: Ended | None = None) -> list[Completion]:
         self.batches.append(len(requests))
         self.stops |= {request.stops for request in requests}
-        return super().generate(requests, temperature)
+        return super().generate(requests, temperature, ended)
 
 
 def seeded(engine: ScriptedEngine, wanted: SeedPlan, num_inputs: int = 2) -> tuple[list[dict], dict[str, int]]:

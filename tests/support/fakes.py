@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from stages.core.engines.protocol import Completion, Request
+from stages.core.engines.protocol import Completion, Ended, Request
 from stages.core.prompts.styles import Kind, Proposed, Triplet, Unparsed
 from stages.core.sandbox.protocol import IDLE, TICK, Job, Status, Verdict
 
@@ -21,12 +21,14 @@ class ScriptedEngine:
     def decode(self, token_ids: Sequence[int]) -> str:
         return "".join(chr(token) for token in token_ids)
 
-    def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
-        found = []
-        for _ in requests:
+    def generate(self, requests: Sequence[Request], temperature: float, ended: Ended | None = None) -> list[Completion]:
+        found: list[Completion] = []
+        for place, _ in enumerate(requests):
             text = self.texts[self.asked % len(self.texts)]
             self.asked += 1
             found.append(Completion(tuple(self.encode(text)), tuple(-0.5 for _ in text), truncated=False))
+            if ended is not None:
+                ended(place, found[-1])
         return found
 
 

@@ -3,11 +3,22 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import load_file
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def listener(heard: list[Any]) -> Any:
+    """A callback that notes each completion with its place."""
+    return lambda *one: heard.append(one)
+
+
+def plain(completion: Any) -> list[Any]:
+    """A completion as JSON values."""
+    return [completion.token_ids, np.float64(completion.logprobs).tolist(), completion.truncated]
 
 
 def main() -> None:
@@ -20,18 +31,20 @@ def main() -> None:
     window = spec["window"]  # batch_tokens as small as it may be: prompts come in several batches
     limits = EngineLimits(spec["rank"], spec["alpha"], 4, window, batch_tokens=window, dtype="float32", compile=False)
     engine = VLLMEngine(spec["model"], limits, {})
-    answers = []
+    answers, reported = [], []
     for turn in spec["turns"]:
         engine.set_adapters({name: adapters[file] for name, file in turn["adapters"].items()})
         stops = turn.get("stops", [[]] * len(turn["requests"]))
         rows = zip(turn["requests"], stops, strict=True)
         asked = [Request(tuple(ids), name, seed, length, tuple(stop)) for (ids, name, seed, length), stop in rows]
-        completions = engine.generate(asked, turn["temperature"])
-        answers.append([[c.token_ids, np.float64(c.logprobs).tolist(), c.truncated] for c in completions])
+        heard: list[Any] = []
+        completions = engine.generate(asked, turn["temperature"], listener(heard) if turn.get("early") else None)
+        answers.append([plain(c) for c in completions])
+        reported.append([[place, plain(c)] for place, c in heard])
     text = engine.decode(engine.encode("def f(x):\n    return x"))
     published = len(list(engine._folder.iterdir()))
     engine.close()
-    Path(sys.argv[2]).write_text(json.dumps({"answers": answers, "text": text, "published": published}))
+    Path(sys.argv[2]).write_text(json.dumps({"answers": answers, "reported": reported, "text": text, "published": published}))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stages.core.engines.protocol import Completion, Engine, Request
+from stages.core.engines.protocol import Completion, Ended, Engine, Request
 
 
 @dataclass
@@ -21,9 +21,9 @@ class CountedEngine:
     def __init__(self, engine: Engine, count: TokenCount) -> None:
         self._inner, self._count = engine, count
 
-    def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
+    def generate(self, requests: Sequence[Request], temperature: float, ended: Ended | None = None) -> list[Completion]:
         """Return the other engine's completions."""
-        found = self._inner.generate(requests, temperature)
+        found = self._inner.generate(requests, temperature, ended)
         self._count.prompt += sum(len(request.prompt_ids) for request in requests)
         self._count.generated += sum(len(completion.token_ids) for completion in found)
         return found

@@ -74,7 +74,10 @@ class _Rows:
 
 
 class Decoder:
-    """Writes the drafts of one call. `ends` says whether the draft's last token ended it."""
+    """Writes the drafts of one call. `ends` says whether the draft's last token ended it.
+
+    `finished` is called with the place of each draft once nothing more is written to it.
+    """
 
     def __init__(
         self,
@@ -84,11 +87,12 @@ class Decoder:
         ends: Callable[[Draft], bool],
         pass_bytes: int,
         progress: Progress,
+        finished: Callable[[int], None],
     ) -> None:
         model: Any = lora.model
         self._lora, self._model, self._device = lora, model, next(model.parameters()).device
         self._drafts, self._temperature, self._ends = drafts, temperature, ends
-        self._pass_bytes, self._progress = pass_bytes, progress
+        self._pass_bytes, self._progress, self._finished = pass_bytes, progress, finished
         self._prefixes: dict[tuple[int, tuple[int, ...]], tuple[RowCache, int]] = {}
         self._done, self._tokens = 0.0, 0
         group_queries(model)
@@ -225,18 +229,21 @@ class Decoder:
 
     def _sample(self, logits_BV: torch.Tensor, places_B: np.ndarray) -> np.ndarray:
         """Sample one token per row and write it to the unfinished drafts."""
-        drafts = [self._drafts[place] for place in places_B]
+        places = places_B.tolist()
+        drafts = [self._drafts[place] for place in places]
         uniforms_B = torch.tensor([draft.uniform for draft in drafts], dtype=torch.float64, device=self._device)
         size = max(1, self._pass_bytes // (logits_BV.shape[1] * sampling.BYTES))
         pairs = zip(logits_BV.split(size), uniforms_B.split(size), strict=True)
         pieces = [sampling.draw(logits, uniforms, self._temperature) for logits, uniforms in pairs]
         tokens_B, logprobs_B = (torch.cat(parts).tolist() for parts in zip(*pieces, strict=True))
-        for draft, token, logprob in zip(drafts, tokens_B, logprobs_B, strict=True):
+        for place, draft, token, logprob in zip(places, drafts, tokens_B, logprobs_B, strict=True):
             if not draft.finished:
                 draft.token_ids.append(token)
                 draft.logprobs.append(logprob)
                 draft.ended = self._ends(draft)
                 self._count(draft)
+                if draft.finished:
+                    self._finished(place)
         self._progress("completions", self._done, len(self._drafts), self._tokens)
         return np.array(tokens_B, np.int64)
 

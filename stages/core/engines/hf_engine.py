@@ -20,7 +20,7 @@ from transformers.utils import logging
 from stages.core.engines.decoding import PASS_BYTES, REFILL_AT, Decoder, Draft, Group
 from stages.core.engines.precision import compute_dtype
 from stages.core.engines.prefixes import shared_prefixes
-from stages.core.engines.protocol import Completion, EngineUnavailable, Request
+from stages.core.engines.protocol import Completion, Ended, EngineUnavailable, Request
 from stages.core.engines.text_ends import text_ends
 from stages.core.lora.adapter import Weights
 from stages.core.lora.adapter_files import parameter_shapes
@@ -91,7 +91,7 @@ class HFEngine:
         kept = [token for token in token_ids if token not in self._ends]
         return str(self._tokenizer.decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
-    def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
+    def generate(self, requests: Sequence[Request], temperature: float, ended: Ended | None = None) -> list[Completion]:
         """Return completions in the order of the requests; a completion also ends at the end of the window.
 
         At temperature 0 the likeliest token is taken and log-probabilities are those at temperature 1. Raise ValueError for
@@ -100,6 +100,11 @@ class HFEngine:
         if not requests:
             return []
         drafts = [self._draft(request) for request in requests]
+
+        def finished(place: int) -> None:
+            if ended is not None:
+                ended(place, _completion(drafts[place]))
+
         stack = [*self._adapters.values()]
         if any(request.adapter_id is None for request in requests):
             stack.append(self._base)  # the last row is the base model alone
@@ -107,14 +112,14 @@ class HFEngine:
             self._lora.load(stack)
             self._lora.pack()
             with torch.inference_mode():
-                decoder = Decoder(self._lora, drafts, temperature, self._ended, self._pass_bytes, self._progress)
+                decoder = Decoder(self._lora, drafts, temperature, self._ended, self._pass_bytes, self._progress, finished)
                 for pool, rows in self._pools(self._groups(requests, drafts)):
                     decoder.complete(pool, rows)
         except RuntimeError as error:
             if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in str(error):  # CPU wording
                 raise
             raise EngineUnavailable(f"out of memory; lower engine.batch_tokens ({self._batch_tokens})") from error
-        return [Completion(tuple(draft.token_ids), tuple(draft.logprobs), not draft.ended) for draft in drafts]
+        return [_completion(draft) for draft in drafts]
 
     def _draft(self, request: Request) -> Draft:
         room = self.window - len(request.prompt_ids)
@@ -179,3 +184,7 @@ class HFEngine:
         tail = draft.token_ids[-max(len(stop.encode()) for stop in draft.stops) - 1 :]
         text = self.decode(tail)
         return any(stop in text for stop in draft.stops)
+
+
+def _completion(draft: Draft) -> Completion:
+    return Completion(tuple(draft.token_ids), tuple(draft.logprobs), not draft.ended)

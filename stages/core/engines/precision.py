@@ -3,14 +3,17 @@
 import torch
 
 
+def on_gpu(device: str) -> bool:
+    """Return whether a model on `device` uses a GPU. `auto` is the GPU if there is one."""
+    return torch.cuda.is_available() if device == "auto" else not device.startswith("cpu")
+
+
 def compute_dtype(device: str, dtype: str) -> str:
     """Return the type in which a model configured as `dtype` computes on `device`: on a CPU without bfloat16 units, float32.
 
     Without them, products in bfloat16 are several times slower than in float32. `auto` is the GPU if there is one.
     """
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device.startswith("cpu") and dtype == "bfloat16" and not fast_bfloat16():
+    if dtype == "bfloat16" and not on_gpu(device) and not fast_bfloat16():
         return "float32"
     return dtype
 

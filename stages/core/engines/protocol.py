@@ -1,6 +1,6 @@
 """The engine turns prompts into completions, for any mix of adapters in one batch."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,6 +35,13 @@ class Completion:
     truncated: bool
 
 
+Ended = Callable[[int, Completion], None]
+"""Called with the place of a request and its completion, as the completion ends, on the thread of the engine.
+
+Decoding waits for it, so it returns at once.
+"""
+
+
 class Engine(Protocol):
     """Generates completions. Its creator has loaded the adapters that it may use."""
 
@@ -51,8 +58,11 @@ class Engine(Protocol):
         """Maximum number of tokens of a prompt and its completion together."""
         ...
 
-    def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
-        """Return completions in the order of the requests; temperature 0 is greedy. Raise `EngineUnavailable`."""
+    def generate(self, requests: Sequence[Request], temperature: float, ended: Ended | None = None) -> list[Completion]:
+        """Return completions in the order of the requests; temperature 0 is greedy. Raise `EngineUnavailable`.
+
+        `ended` receives each completion once, in the order in which they end. It changes no completion.
+        """
         ...
 
 

@@ -26,9 +26,10 @@ from vllm.lora.request import LoRARequest  # type: ignore[import-not-found,unuse
 from vllm.platforms import current_platform  # type: ignore[import-not-found,unused-ignore]
 from vllm.v1.engine.exceptions import EngineDeadError  # type: ignore[import-not-found,unused-ignore]
 
-from stages.core.engines.protocol import Completion, EngineUnavailable, Request
+from stages.core.engines.protocol import Completion, Ended, EngineUnavailable, Request
 from stages.core.engines.text_ends import text_ends
 from stages.core.engines.vllm_cores import core_settings
+from stages.core.engines.vllm_steps import stepped
 from stages.core.lora.adapter import Weights
 from stages.core.lora.adapter_files import CONFIG_FILE, WEIGHTS_FILE, config_bytes, weights_bytes, weights_sha256
 from stages.core.progress import Progress, silent
@@ -125,7 +126,7 @@ class VLLMEngine:
         kept = [token for token in token_ids if token not in self.ends]
         return str(self._tokenizer.decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
-    def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
+    def generate(self, requests: Sequence[Request], temperature: float, ended: Ended | None = None) -> list[Completion]:
         """Return completions in the order of the requests. At temperature 0 log-probabilities are vLLM's own, not for training.
 
         Raise ValueError for an unknown adapter or an empty or too long prompt, `EngineUnavailable` if vLLM has died.
@@ -136,10 +137,12 @@ class VLLMEngine:
         samplings = [self._sampling(request, temperature) for request in requests]
         adapters = [None if request.adapter_id is None else self._served[request.adapter_id] for request in requests]
         try:
+            if ended is not None:
+                return stepped(self._llm, prompts, samplings, adapters, _completion, ended, self._progress)
             outputs = self._llm.generate(prompts, samplings, lora_request=adapters, use_tqdm=partial(_Bar, self._progress))
         except EngineDeadError as error:
             raise EngineUnavailable(f"vLLM has died: {error}") from error
-        return [self._completion(output.outputs[0]) for output in outputs]
+        return [_completion(output) for output in outputs]
 
     def _sampling(self, request: Request, temperature: float) -> Any:
         room = self.window - len(request.prompt_ids)
@@ -164,11 +167,6 @@ class VLLMEngine:
             detokenize=bool(request.stops),  # vLLM searches the text for stop sequences
         )
 
-    def _completion(self, output: Any) -> Completion:
-        token_ids = tuple(int(token) for token in output.token_ids)
-        logprobs = tuple(float(at[token].logprob) for token, at in zip(token_ids, output.logprobs, strict=True))
-        return Completion(token_ids, logprobs, output.finish_reason == "length")
-
     def sleep(self, level: int = 1) -> None:
         """Free the GPU for the update: level 1 moves the weights to the host, 2 drops them. On a CPU this does nothing."""
         if _on_cuda():
@@ -182,6 +180,14 @@ class VLLMEngine:
     def close(self) -> None:
         """Remove the published adapters."""
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _completion(output: Any) -> Completion:
+    """Return the completion in vLLM's output of a request."""
+    [found] = output.outputs
+    token_ids = tuple(int(token) for token in found.token_ids)
+    logprobs = tuple(float(at[token].logprob) for token, at in zip(token_ids, found.logprobs, strict=True))
+    return Completion(token_ids, logprobs, found.finish_reason == "length")
 
 
 def _on_cuda() -> bool:

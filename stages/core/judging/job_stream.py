@@ -5,10 +5,11 @@ runs within one call are made once. Memory is constant: results are yielded in t
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from stages.core.row_errors import ItemFailed
@@ -18,6 +19,9 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 Plan = Callable[[Item, list[Verdict]], Job | None]
 """The item's next run, given the verdicts so far; None if nothing more must run."""
+Known = Mapping[Job, Verdict]
+"""Verdicts that are known before a call; see stages.core.judging.early."""
+NOTHING: Known = MappingProxyType({})
 
 _REMEMBERED = 20_000  # verdicts kept for equal runs
 _AHEAD = 20_000  # items taken before the oldest of them is done
@@ -36,14 +40,19 @@ class _Open(Generic[Item]):
 
 
 def judged(
-    sandbox: Sandbox, items: Iterable[Item | None], plan: Plan[Item], finish: Callable[[Item, list[Verdict]], Result]
+    sandbox: Sandbox,
+    items: Iterable[Item | None],
+    plan: Plan[Item],
+    finish: Callable[[Item, list[Verdict]], Result],
+    known: Known = NOTHING,
 ) -> Iterator[Result]:
     """Yield `finish(item, verdicts)` of each item, in order. None in items: nothing to read at the moment.
 
+    The sandbox makes the runs whose verdicts are not known.
     Raise SandboxUnavailable, or ItemFailed if our own code fails at an item.
     """
     source = _Source(items)
-    stream = _JobStream(source, plan)
+    stream = _JobStream(source, plan, known)
     for verdict in _named(sandbox.run(stream.jobs()), source, stream):
         if verdict is not TICK:
             stream.learn(verdict)
@@ -55,8 +64,8 @@ def judged(
 class _JobStream(Generic[Item]):
     """The items in flight. Jobs go out in the order of `sent`, and verdicts come back in that order."""
 
-    def __init__(self, source: "_Source[Item]", plan: Plan[Item]) -> None:
-        self._source, self._plan = source, plan
+    def __init__(self, source: "_Source[Item]", plan: Plan[Item], known: Known) -> None:
+        self._source, self._plan, self._before = source, plan, known
         self.open: deque[_Open[Item]] = deque()
         self.taken = 0
         self._known: dict[Job, Verdict] = {}
@@ -122,9 +131,10 @@ class _JobStream(Generic[Item]):
             if job is None:
                 item.decided = True
                 return
-            if job not in self._known:
+            verdict = self._known.get(job) or self._before.get(job)
+            if verdict is None:
                 break
-            item.verdicts.append(self._known[job])
+            item.verdicts.append(verdict)
         if job not in self._asking:
             self._asking[job] = []
             self._ready.append(job)

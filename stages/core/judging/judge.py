@@ -5,10 +5,11 @@ values never enter the sandbox. A task or an answer runs on one input after anot
 its runs have used their processor time: an endless loop costs one time limit, not one for each input.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from stages.core.judging.job_stream import judged
+from stages.core.judging.job_stream import NOTHING, Known, judged
 from stages.core.sandbox.protocol import Job, Sandbox, Status, Verdict
 from stages.core.values.canonical import (
     LiteralError,
@@ -64,17 +65,22 @@ class Judgement:
     detail: str
 
 
-def judge_tasks(sandbox: Sandbox, items: Iterable[TaskItem | None]) -> Iterator[TaskVerdict]:
+def judge_tasks(sandbox: Sandbox, items: Iterable[TaskItem | None], known: Known = NOTHING) -> Iterator[TaskVerdict]:
     """Yield one verdict per task, in order. Valid: all inputs valid, its own gold answers graded correct. None in items: idle.
 
-    Raise SandboxUnavailable, or ItemFailed if our own code fails at an item.
+    Runs whose verdicts are known are not made again. Raise SandboxUnavailable, or ItemFailed if our own code fails at an item.
     """
-    return judged(sandbox, items, _next_task_job, _task_verdict)
+    return judged(sandbox, items, _next_task_job, _task_verdict, known)
 
 
-def judge_answers(sandbox: Sandbox, items: Iterable[AnswerItem | None]) -> Iterator[Judgement]:
+def judge_answers(sandbox: Sandbox, items: Iterable[AnswerItem | None], known: Known = NOTHING) -> Iterator[Judgement]:
     """Yield one judgement per answer, in order. None in items: nothing to read at the moment. Raise as `judge_tasks` does."""
-    return judged(sandbox, items, _next_answer_job, _judgement)
+    return judged(sandbox, items, _next_answer_job, _judgement, known)
+
+
+def answer_item(task: Mapping[str, Any], answer: str | None) -> AnswerItem:
+    """Return an answer to a task that has values, a row of TASKS or SEEDS."""
+    return AnswerItem(task["kind"], task["program"], tuple(task["inputs"]), tuple(task["values"]), answer)
 
 
 def input_text(text: str) -> str:

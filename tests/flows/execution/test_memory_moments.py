@@ -34,7 +34,7 @@ from flows.stages import STAGE_NAMES
 from flows.storage import open_store
 from stages.core.engines.agreement import TOKENS
 from stages.core.engines.hf_engine import HFEngine
-from stages.core.engines.protocol import Completion, Request
+from stages.core.engines.protocol import Completion, Ended, Request
 from stages.core.lora.adapter import Adapter, Weights
 from stages.core.training.protocol import Drift, Update
 
@@ -90,9 +90,9 @@ class CountedVLLM:
     def decode(self, token_ids: Sequence[int]) -> str:
         return self._answers.decode(token_ids)
 
-    def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
+    def generate(self, requests: Sequence[Request], temperature: float, ended: Ended | None = None) -> list[Completion]:
         assert "vLLM" in self._card.held
-        return self._answers.generate(requests, temperature)
+        return self._answers.generate(requests, temperature, ended)
 
     def sleep(self) -> None:
         if "vLLM" in self._card.held:

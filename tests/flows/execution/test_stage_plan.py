@@ -5,7 +5,16 @@ import pytest
 from flows.config import load
 from flows.execution.card_rates import CARDS, TWO_CORES
 from flows.execution.decoder_shape import KNOWN
-from flows.execution.stage_plan import StageTime, generation_seconds, spread, stage_times, workload
+from flows.execution.stage_plan import (
+    RUN_SECONDS,
+    SLOW_RUNS,
+    STAGE_SECONDS,
+    StageTime,
+    generation_seconds,
+    spread,
+    stage_times,
+    workload,
+)
 
 SHAPE = KNOWN["Qwen2.5-Coder-7B"]
 LARGE = CARDS[-1]
@@ -63,8 +72,38 @@ def test_recomputation_costs_half_of_an_update_again() -> None:
 
 
 def test_programs_wait_for_containers_not_for_cards() -> None:
-    assert times(1)["grade"].seconds == times(64)["grade"].seconds
+    assert times(1, sandbox__early="off")["grade"].seconds == times(64)["grade"].seconds
     assert times(1, sandbox__containers=64)["grade"].seconds < 0.2 * times(1)["grade"].seconds
+
+
+@pytest.mark.parametrize("stage", ["verify", "grade"])
+def test_what_decoding_hides_is_not_counted_and_slow_runs_are_counted_twice(stage: str) -> None:
+    after, beside = times(1, sandbox__early="off")[stage].seconds, times(1)[stage].seconds
+    slow = (after - STAGE_SECONDS) * SLOW_RUNS * 2.0 / (SLOW_RUNS * 2.0 + (1 - SLOW_RUNS) * RUN_SECONDS)
+    assert beside == pytest.approx(STAGE_SECONDS + slow) and times(1, sandbox__early="on")[stage].seconds == beside
+    assert times(8)[stage].seconds == beside and times(64)[stage].seconds == after, "several machines judge nothing early"
+
+
+def test_a_rollout_shorter_than_its_programs_hides_a_part_of_them() -> None:
+    short = {"solve__max_new_tokens": 64, "sandbox__containers": 1}
+    off, early = (times(1, sandbox__early=setting, **short) for setting in ("off", "on"))
+    runs = off["grade"].seconds - STAGE_SECONDS
+    quick = runs * (1 - SLOW_RUNS) * RUN_SECONDS / (SLOW_RUNS * 2.0 + (1 - SLOW_RUNS) * RUN_SECONDS)
+    assert off["solve"].seconds < runs
+    assert off["grade"].seconds - early["grade"].seconds == pytest.approx(quick * off["solve"].seconds / runs)
+
+
+def test_a_cpu_judges_after_it_has_written() -> None:
+    config, small, cores = load("laptop", []), KNOWN["Qwen2.5-Coder-0.5B"], TWO_CORES["bfloat16"]
+    off, on = (load("laptop", [f"sandbox.early={early}"]) for early in ("off", "on"))
+    assert stage_times(config, small, cores, 1) == stage_times(off, small, cores, 1) != stage_times(on, small, cores, 1)
+
+
+def test_nothing_hides_the_judging_of_what_a_generator_wrote() -> None:
+    config = load("smoke", ["population.teachers=0", "propose.curriculum=uniform", "sandbox.early=on"])
+    off = config.model_copy(update={"sandbox": config.sandbox.model_copy(update={"early": "off"})})
+    found, wanted = (stage_times(one, SHAPE, LARGE, 1) for one in (config, off))
+    assert found[2] == wanted[2] and found[4].seconds < wanted[4].seconds
 
 
 def test_a_measured_generation_of_the_small_model_on_two_cores() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stages.core import tables
 from stages.core.earlier_tasks import SeenTasks, StoredTasks
-from stages.core.engines.protocol import Completion, Request
+from stages.core.engines.protocol import Completion, Ended, Request
 from stages.core.method.proposing import ProposalPlan
 from stages.core.shards import WHOLE, Shard
 from stages.propose import own_matches, propose
@@ -26,7 +26,7 @@ SOLVE = SolvePlan(3, 8, 1.0)
 class SeededEngine(ScriptedEngine):
     """A completion depends on its own request alone, as a draw does."""
 
-    def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
+    def generate(self, requests: Sequence[Request], temperature: float, ended: Ended | None = None) -> list[Completion]:
         texts = [f"p{request.seed % 7}|{request.seed % 5}" for request in requests]
         return [Completion(tuple(self.encode(text)), (-0.5,) * len(text), False) for text in texts]
 

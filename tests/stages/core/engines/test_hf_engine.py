@@ -232,3 +232,19 @@ def test_a_stop_sequence_ends_a_completion_and_is_no_cut(engine: HFEngine) -> No
         assert before_stop(written, ("never", stop)) == text[: text.index(stop)]
         ended += 1
     assert ended >= 10
+
+
+def test_each_completion_is_reported_once_when_it_ends(lora: GroupedLoRA, engine: HFEngine) -> None:
+    asked = requests(24, max_new_tokens=6)
+    heard: list[tuple[int, Completion]] = []
+    found = engine.generate(asked, 1.0, lambda *ended: heard.append(ended))
+    assert found == engine.generate(asked, 1.0), "a callback changes nothing"
+    assert sorted(place for place, _ in heard) == list(range(24))
+    assert all(completion == found[place] for place, completion in heard)
+    places = [place for place, _ in heard]
+    assert places != sorted(places), "in the order in which they end"
+    one_batch = HFEngine(lora, Letters(), engine._adapters, batch_tokens=10_000)
+    order: list[tuple[int, Completion]] = []
+    one_batch.generate(asked, 1.0, lambda *ended: order.append(ended))
+    lengths = [len(completion.token_ids) for _, completion in order]
+    assert lengths == sorted(lengths), "rows of one batch step together"

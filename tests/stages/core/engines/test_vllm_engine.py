@@ -53,7 +53,10 @@ def requests(seed: int = 0) -> list[Request]:
 
 @pytest.fixture(scope="module")
 def answered(weights: dict, tmp_path_factory: pytest.TempPathFactory) -> dict:
-    """Greedy with adapters a and b; then sampled; then with t0's weights replaced by c under the same id."""
+    """Greedy with adapters a and b; then sampled; then with t0's weights replaced by c under the same id.
+
+    Then the first turn with stop sequences, and the first turn again while every completion is reported as it ends.
+    """
     folder = tmp_path_factory.mktemp("vllm")
     for name, arrays in weights.items():
         save_file(arrays, folder / f"{name}.safetensors")
@@ -67,7 +70,7 @@ def answered(weights: dict, tmp_path_factory: pytest.TempPathFactory) -> dict:
         "adapters": {name: str(folder / f"{name}.safetensors") for name in weights},
         "turns": [{"adapters": adapters, "requests": asked, "temperature": t} for adapters, t in turns],
     }
-    spec["turns"].append(spec["turns"][0] | {"stops": [list(STOPS)] * len(asked)})
+    spec["turns"] += [spec["turns"][0] | more for more in ({"stops": [list(STOPS)] * len(asked)}, {"early": True})]
     (folder / "spec.json").write_text(json.dumps(spec))
     quiet = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "WARNING", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
     # Intel's OpenMP spins between regions by default, which starves everything else on a small machine
@@ -136,3 +139,11 @@ def test_stop_sequences_end_a_completion(answered: dict) -> None:
             stopped += 1
         assert len(logprobs) == len(token_ids)
     assert stopped >= 4
+
+
+def test_each_completion_is_reported_when_it_ends_and_none_changes(answered: dict) -> None:
+    found, heard = answered["answers"][4], answered["reported"][4]
+    assert sorted(place for place, _ in heard) == list(range(len(requests())))
+    assert all(completion == found[place] for place, completion in heard)
+    assert np.mean([one[0] == other[0] for one, other in zip(found, answered["answers"][0], strict=True)]) >= 0.9
+    assert answered["reported"][:4] == [[]] * 4
