@@ -245,7 +245,9 @@ class Backend:
             weight_decay=rule.weight_decay,
             max_grad_norm=rule.max_grad_norm,
             micro_batch_tokens=rule.micro_batch_tokens,
-            gradient_checkpointing=rule.gradient_checkpointing,
+            row_tokens=rule.row_tokens,
+            gradient_checkpointing=rule.gradient_checkpointing is True,  # auto, if no run has settled it: no step is taken
+            skip_zero_groups=rule.skip_zero_groups,
         )
 
     def initial_adapter(self) -> Adapter:

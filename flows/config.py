@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 from flows import allowed
 from flows.near_names import hint, key_hint
 from flows.settings import (
+    USUAL_ROW_TOKENS,
     BenchmarkRule,
     Cost,
     EngineRule,
@@ -61,6 +62,20 @@ BETWEEN_FIELDS: list[Any] = [
         "then": {
             "properties": {"propose": {"properties": {"curriculum": {"minLength": 1}}, "required": ["curriculum"]}},
             "required": ["propose"],
+        },
+    },
+    {
+        "if": {
+            "properties": {"learning": {"properties": {"skip_zero_groups": {"const": True}}, "required": ["skip_zero_groups"]}},
+            "required": ["learning"],
+        },
+        "then": {
+            "properties": {
+                "learning": {
+                    "properties": {"entropy_bonus": {"const": 0}, "kl": {"const": 0}},
+                    "required": ["entropy_bonus"],
+                }
+            }
         },
     },
 ]
@@ -114,6 +129,17 @@ class RunConfig(Group):
             )
         if self.solve.trained_attempts > self.solve.attempts:
             raise ValueError("solve.trained_attempts is more than solve.attempts")
+        rule = self.learning
+        if rule.skip_zero_groups and (rule.entropy_bonus or rule.kl):
+            raise ValueError(
+                "learning.skip_zero_groups leaves out groups without an advantage, which learning.entropy_bonus or learning.kl "
+                "would train; set both to 0"
+            )
+        if rule.row_tokens > max(rule.micro_batch_tokens, USUAL_ROW_TOKENS):
+            raise ValueError(
+                f"learning.row_tokens ({rule.row_tokens}) is more than learning.micro_batch_tokens ({rule.micro_batch_tokens}): "
+                "a row is computed in one pass"
+            )
         if self.engine.kind == "vllm" and not self.engine.python:
             raise ValueError("engine.kind vllm needs engine.python, the interpreter that `make vllm` made")
         allowed.check_interpreter(self.engine.python)

@@ -1,12 +1,13 @@
 """The groups of a run's configuration: every setting with its title, description, default, choices and limits.
 
 The same text is the reference for the TOML files in infra/runs/ and the form in the Prefect UI. Defaults are the paper's
-(arXiv 2605.16727) or, where it is silent, the decisions of docs/method.md. Imports no Prefect.
+(arXiv 2605.16727) or, where it is silent, the decisions of docs/method.md. Imports no Prefect. Longer than other files, so that
+one file has every setting.
 """
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
 from stages.core.sandbox.protocol import IMAGE
 
@@ -16,6 +17,23 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Amount = Annotated[float, Field(ge=0)]
 Above0 = Annotated[float, Field(gt=0)]
 Below1 = Annotated[float, Field(ge=0.0, lt=1.0)]
+USUAL_ROW_TOKENS = 1024
+
+
+def _auto_or_bool(value: object, read: ValidatorFunctionWrapHandler) -> object:
+    """Say all that the field takes, where pydantic would name one type of the union."""
+    try:
+        return read(value)
+    except ValidationError:
+        raise ValueError(f"{value!r} is not true, false or auto") from None
+
+
+Recomputation = Annotated[
+    Annotated[Literal["auto"], Field(title="by the plan", json_schema_extra={"enum": ["auto"]})]
+    | Annotated[bool, Field(title="as chosen")],
+    WrapValidator(_auto_or_bool),
+]
+"""Texts come first, and each type has a title: the form of Prefect's UI offers the types by it, and opens with the value's."""
 
 
 class Group(BaseModel):
@@ -190,10 +208,23 @@ class Learning(Group):
         description="Upper limit of the importance weights between engine and trainer. 0 disables the correction.",
     )
     micro_batch_tokens: Positive = Field(16384, title="Micro-batch size", description="Tokens per backward pass.")
-    gradient_checkpointing: bool = Field(
-        False,
+    row_tokens: Positive = Field(
+        USUAL_ROW_TOKENS,
+        title="Row size",
+        description="Tokens of a row: a prompt, computed once, and as many of its completions as fit. A completion that does not "
+        "fit behind its prompt gets a row of its own, whatever its length. At most micro_batch_tokens, or the default.",
+    )
+    gradient_checkpointing: Recomputation = Field(
+        "auto",
         title="Gradient checkpointing",
-        description="Recompute activations in the backward pass: less memory, more computation.",
+        description="Recompute activations in the backward pass: less memory, more computation. auto: only where they do not fit "
+        "into the card by the plan; never on a CPU. run.json records what auto meant.",
+    )
+    skip_zero_groups: bool = Field(
+        False,
+        title="Skip groups without an advantage",
+        description="Leave groups whose advantages are all 0 out of the update's passes. Their gradient is exactly 0, so steps "
+        "stay the same, but drift and entropy are not measured there. Requires entropy_bonus and kl to be 0.",
     )
     adapters_per_group: Count = Field(
         0, title="Adapters per pass", description="Number of adapters trained in one pass. 0 trains all of them together."

@@ -260,8 +260,8 @@ def gradient_part(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Compute the gradients of one share of the rows."""
     assert io.part is not None
     adapters = io.adapters(only(_groups(io, config), part=io.part)["adapter_id"].to_pylist())
-    samples = _trained(io.table("samples"), config)
-    found, tokens = updating.gradients(adapters, samples, Shard.named(io.part), backend.trainer())
+    samples, skips = _trained(io.table("samples"), config), config.learning.skip_zero_groups
+    found, tokens = updating.gradients(adapters, samples, Shard.named(io.part), backend.trainer(), skips)
     for adapter_id, gradient in found.items():
         io.write_gradient(adapter_id, gradient)
     io.write_part(tokens, tables.TOKENS)
@@ -275,14 +275,14 @@ def update(io: StageIO, config: RunConfig, backend: Backend) -> None:
 
 def summed_update(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Take the steps from the sums of the shares' gradients, one adapter after another, and measure the generation so far."""
-    parts, samples = update_parts(io, config), _trained(io.table("samples"), config)
+    parts, samples, skips = update_parts(io, config), _trained(io.table("samples"), config), config.learning.skip_zero_groups
     tokens = tables.join(io.parts([name for name, _ in parts], tables.TOKENS), tables.TOKENS)
     trained, metrics = set(samples["adapter_id"].to_pylist()), []
     for member in [one for one in io.population() if one.adapter_id in trained]:
         [(name, adapter)] = io.adapters([member.adapter_id], moments=True).items()
         gradients = io.gradients(name, [part for part, adapters in parts if name in adapters])
         role = (member.member_id, member.role)
-        stepped, measured = updating.step(adapter, name, role, samples, gradients, tokens, backend.stepper())
+        stepped, measured = updating.step(adapter, name, role, samples, gradients, tokens, backend.stepper(), skips)
         check_drift(measured, backend.drift_bounds().mean)
         if stepped is not None:
             io.write_adapter(f"{member.member_id}-g{io.generation:04d}", stepped)
@@ -383,7 +383,7 @@ def _cut(samples: pa.Table, population: list[Member], config: RunConfig) -> pa.T
     for row in by_adapters.to_pylist():
         tokens[row["part"]] = tokens.get(row["part"], 0.0) + row["tokens"]
     count = shares_of(config, known_shape(config.model.name), list(tokens.values()), by_adapters.num_rows)
-    by_rows = updating.shares(samples, population, count)
+    by_rows = updating.shares(updating.learning_rows(samples, config.learning.skip_zero_groups), population, count)
     return by_rows if by_rows.num_rows else by_adapters
 
 

@@ -14,7 +14,7 @@ from stages.core import tables
 from stages.core.lora.adapter import Adapter, Gradient
 from stages.core.population import Member
 from stages.core.shards import Shard
-from stages.core.training.packing import count, response_tokens
+from stages.core.training.packing import count, count_skipped, response_tokens, with_advantage
 from stages.core.training.protocol import Stepper, Trainer, Update
 
 
@@ -38,13 +38,19 @@ def update(
 
 
 def gradients(
-    adapters: Mapping[str, Adapter], samples: pa.Table, shard: Shard, trainer: Trainer
+    adapters: Mapping[str, Adapter], samples: pa.Table, shard: Shard, trainer: Trainer, skips: bool = False
 ) -> tuple[dict[str, Gradient], pa.Table]:
     """Return the gradients of one share of the rows, by adapter id, and TOKENS of these rows.
 
     `adapters` are those with rows in the share, `samples` those of all shares: an adapter's loss is divided by all of its tokens.
+    `skips`: the shares are of `learning_rows` alone.
     """
-    return trainer.gradients(adapters, share_of(samples, shard), response_tokens(samples))
+    return trainer.gradients(adapters, share_of(learning_rows(samples, skips), shard), response_tokens(samples))
+
+
+def learning_rows(samples: pa.Table, skips: bool) -> pa.Table:
+    """Return the samples that an update computes: all, or with `skips` those of groups with an advantage."""
+    return with_advantage(samples) if skips else samples
 
 
 def step(
@@ -55,13 +61,15 @@ def step(
     parts: Iterable[Gradient],
     tokens: pa.Table,
     stepper: Stepper,
+    skips: bool = False,
 ) -> tuple[Adapter | None, pa.Table]:
     """Return one adapter after the step on the sum of its gradients (None if it took none), and METRICS of the step.
 
     `member` is its (member id, role); `samples` and `tokens` may hold rows of other adapters. An adapter whose centred rewards
-    are all equal has no gradients: the result is what `update` returns for it.
+    are all equal has no gradients: the result is what `update` returns for it. With `skips`, groups without an advantage were
+    left out.
     """
-    counts = count(samples, adapter_id)
+    counts = count(samples, adapter_id) | (count_skipped(samples, adapter_id) if skips else {})
     own = tokens.filter(pc.equal(tokens["adapter_id"], adapter_id))
     result = stepper.step(adapter, parts, own, counts) if counts["varied"] else Update(adapter, False, counts)
     return result.adapter if result.stepped else None, tables.table(_metrics(result, *member), tables.METRICS)

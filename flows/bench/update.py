@@ -4,7 +4,8 @@ Both sides run forward, loss and backward over the same micro-batches and take t
 differs. Each side begins every other turn, and medians are compared; the memory of each is measured in a process that holds
 nothing of the other. Weights are random except with `--model` and for the shape `seed` when the shipped model is there: speed
 does not depend on them. Where the base computes in bfloat16, the same update in float32 is a second rival. `update.share_of_peak`
-is the share of the rate of one large product in the same type, measured right after.
+is the share of the rate of one large product in the same type, measured right after. The last line is arithmetic: what computing
+a prompt once per row saves of the published setting's update.
 """
 
 import argparse
@@ -40,6 +41,25 @@ def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
         yield from _paired(arguments, num_adapters, arguments.total // num_adapters, "equal_total")
     for tokens in arguments.tokens:
         yield from _paired(arguments, arguments.against, tokens, "equal_each")
+    yield prompts_shared()
+
+
+def prompts_shared() -> dict[str, Any]:
+    """Return the FLOP of an update of `paper`, as the plan counts them, against those with a prompt for each completion."""
+    from flows.config import load
+    from flows.execution.card_rates import CARDS
+    from flows.execution.decoder_shape import KNOWN
+    from flows.execution.estimate import MEAN
+    from flows.execution.memory_plan import settled_for
+    from flows.execution.stage_plan import update_rows, workload
+    from flows.execution.update_flops import update_flops
+
+    shape, found = KNOWN["Qwen2.5-Coder-7B"], []
+    for settings in ([], ["learning.row_tokens=1"]):
+        config = settled_for(load("paper", settings), shape, CARDS[-1].memory)
+        found.append(update_flops(config, shape, update_rows(config, workload(config, MEAN))).total / 1e15)
+    where = {"shape": "qwen2.5-7b", "layout": "paper", "row_tokens": load("paper").learning.row_tokens}
+    return figure("update.flops", found[0], "PFLOP", where) | against("prompt_per_completion", found[1], found[1] / found[0])
 
 
 def parser(name: str, tokens: str) -> argparse.ArgumentParser:
@@ -164,14 +184,27 @@ def _paired(arguments: argparse.Namespace, num_adapters: int, tokens: int, layou
         yield figure("update.tokens_per_s", done / seconds, "tokens/s", where) | against(
             "float32", done / rival_seconds, rival_seconds / seconds
         )
-    yield from _shares_of_peak(ours.model, done / our_seconds, where)
+    yield from _shares_of_peak(ours.model, _flops(ours.model, arguments.rank, num_adapters * rows) / our_seconds, where)
 
 
-def _shares_of_peak(model: Any, tokens_per_s: float, where: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _flops(model: Any, rank: int, rows: int) -> float:
+    """Return the FLOP of an update of that many rows of `_samples`, as the plan counts them."""
+    from flows.config import RunConfig
+    from flows.execution.decoder_shape import DecoderShape
+    from flows.execution.update_flops import Rows, update_flops
+    from flows.settings import Model
+
+    has = model.config
+    sizes = (has.hidden_size, has.num_hidden_layers, has.intermediate_size, has.num_attention_heads, has.num_key_value_heads)
+    shape = DecoderShape(*sizes, has.vocab_size, has.tie_word_embeddings)
+    own = Rows(rows, ROW // 3, 1, ROW + 1 - ROW // 3)
+    return update_flops(RunConfig(model=Model(rank=rank, targets=TARGETS)), shape, [own]).total
+
+
+def _shares_of_peak(model: Any, flops: float, where: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the share of the rate of one large product, measured now, and on known GPUs of the published rate."""
     from flows.gpu_check.machine import product_rate
 
-    flops = 4 * tokens_per_s * sum(p.numel() for p in model.parameters())  # forward 2, backward to activations 2 per weight
     rate = product_rate(str(model.device), str(model.dtype).removeprefix("torch."))
     yield figure("update.share_of_peak", flops / rate, "1", where) | {"peak_tflops": round(rate / 1e12, 3)}
     if published := _published_flops():

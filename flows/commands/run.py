@@ -39,6 +39,7 @@ def add(command: Add) -> None:
 def run(arguments: Namespace) -> int:
     """Start or resume the run; print a line a generation, then where everything is and what comes next."""
     from flows.execution.estimate import plan, stored_bytes
+    from flows.execution.recomputation import settled
     from flows.execution.session import check_resumable
     from flows.execution.stage_process import early_worker
     from flows.prefect_ops.command_server import command_server
@@ -64,7 +65,8 @@ def run(arguments: Namespace) -> int:
 
         print(submit(config, run_id, store, places))
         return 0
-    config = pinned(config, Run(open_store(store), run_id).history.description())
+    known = Run(open_store(store), run_id).history.description()
+    config = settled(pinned(config, known), known, elsewhere=bool(places.keys() & {"gpu", "ray"}))
     check_resumable(Run(open_store(store), run_id), config)
     check_room(open_store(store), stored_bytes(config))
     follow = program("watch", run_id, *store_option(arguments.store))

@@ -11,11 +11,13 @@ hold. What a process needs besides tensors is assumed, not measured on a GPU. On
 their tensors. A line is about one card that engine and trainer share; shards on other cards need no more.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
 from flows.config import RunConfig
 from flows.execution.decoder_shape import DecoderShape, adapter_parameters
+from flows.execution.prompt_tokens import prompt_tokens
 
 GIB = 1024**3
 CARDS = {"24 GB": 24e9, "80 GB": 80e9}
@@ -54,27 +56,32 @@ def memory_lines(config: RunConfig, shape: DecoderShape, members: int) -> list[s
     if config.model.device == "cpu":
         if config.engine.kind == "vllm":
             return ["memory           no estimate for vLLM on a CPU"]
-        moments = shared_process(config, shape, members)
+        moments = shared_process(settled_for(config, shape, 0), shape, members)
         return [*(f"memory           {moment}" for moment in moments), *_bases(moments)]
+    settled = {name: settled_for(config, shape, size) for name, size in CARDS.items()}
     if config.engine.kind == "transformers":
-        moments = shared_process(config, shape, members)
-        fitting = [name for name, size in CARDS.items() if _largest(moments) + CONTEXT <= (1 - SPARE) * size]
-        return [*(f"memory           {moment}" for moment in moments), _fits(fitting), *_bases(moments)]
+        found = {name: shared_process(own, shape, members) for name, own in settled.items()}
+        fitting = [name for name, moments in found.items() if _largest(moments) + CONTEXT <= (1 - SPARE) * CARDS[name]]
+        if len(set(settled.values())) == 1:
+            found = {"": next(iter(found.values()))}
+        lines = [f"memory {name:9} {moment}" for name, moments in found.items() for moment in moments]
+        return [*lines, _fits(fitting), *_recomputation(config, settled), *_bases(next(iter(found.values())))]
     lines, fitting, moments = list[str](), list[str](), list[Moment]()
     for name, size in CARDS.items():
-        moments = beside_vllm(config, shape, members, size)
-        lacking = engine_needs(config, shape, members) - config.engine.memory_share * size
+        moments = beside_vllm(settled[name], shape, members, size)
+        missing = engine_needs(config, shape, members) - config.engine.memory_share * size
         lines += [f"memory {name:9} {moment}" for moment in moments]
-        if lacking > 0:
+        if missing > 0:
             share = f"vLLM's share of {config.engine.memory_share:g}"
-            lines.append(f"                 {share} is {lacking / GIB:.1f} GiB too small")
+            lines.append(f"                 {share} is {missing / GIB:.1f} GiB too small")
         elif _largest(moments) <= (1 - SPARE) * size:
             fitting.append(name)
-    return [*lines, _fits(fitting), *_bases(moments)]
+    return [*lines, _fits(fitting), *_recomputation(config, settled), *_bases(moments)]
 
 
 def lacking(config: RunConfig, shape: DecoderShape, members: int, memory: float) -> str:
     """Return the moment that does not fit into a card of that many bytes, even if all of it is free; empty if all do."""
+    config = settled_for(config, shape, memory)
     if config.engine.kind == "transformers":
         moments, context = shared_process(config, shape, members), CONTEXT
     else:
@@ -85,6 +92,28 @@ def lacking(config: RunConfig, shape: DecoderShape, members: int, memory: float)
     largest = max(moments, key=lambda moment: moment.total)
     needed = largest.total + context
     return f"the plan's {largest.name} needs {needed / GIB:.1f} GiB" if needed > memory else ""
+
+
+def settled_for(config: RunConfig, shape: DecoderShape, memory: float) -> RunConfig:
+    """Return the configuration with `learning.gradient_checkpointing` true or false; `auto` is settled for one device.
+
+    On a card of `memory` bytes, `auto` recomputes where an update that keeps all activations does not fit: keeping them is
+    always faster. On a CPU (0) it keeps them.
+    """
+    if config.learning.gradient_checkpointing != "auto":
+        return config
+    kept = with_recomputation(config, False)
+    if config.model.device == "cpu" or not memory:
+        return kept
+    alone = config.engine.kind == "transformers"
+    moments = shared_process(kept, shape, config.adapters) if alone else beside_vllm(kept, shape, config.adapters, memory)
+    [update] = [moment.total for moment in moments if moment.name == "update"]
+    return kept if update + (CONTEXT if alone else 0) <= (1 - SPARE) * memory else with_recomputation(config, True)
+
+
+def with_recomputation(config: RunConfig, on: bool) -> RunConfig:
+    """Return the configuration with recomputation of activations on or off."""
+    return config.model_copy(update={"learning": config.learning.model_copy(update={"gradient_checkpointing": on})})
 
 
 def shared_process(config: RunConfig, shape: DecoderShape, members: int) -> list[Moment]:
@@ -113,7 +142,7 @@ def shared_process(config: RunConfig, shape: DecoderShape, members: int) -> list
         Moment(
             "update",
             base | trained | _update(config, shape, members, 0 if on_cpu else REDUCED),
-            "a micro-batch as wide as its limit, or the longest completion",
+            "a micro-batch as wide as its limit, or the longest prompt and completion",
         ),
         Moment("evolve", base | stack | bred, "operators compute on the host; the stack of the last update stays"),
     ]
@@ -148,7 +177,7 @@ def beside_vllm(config: RunConfig, shape: DecoderShape, members: int, card: floa
         Moment(
             "update",
             asleep | trainer | {"adapters": one * trained} | _update(config, shape, members, REDUCED),
-            "a micro-batch as wide as its limit, or the longest completion; the cache goes back to the card after it",
+            "a micro-batch as wide as its limit, or the longest prompt and completion; the cache goes back to the card after it",
         ),
         Moment(
             "evolve",
@@ -173,13 +202,21 @@ def cache_bytes(shape: DecoderShape, width: int) -> float:
 
 
 def update_peaks(
-    shape: DecoderShape, parameters: int, adapters: int, positions: int, width: int, checkpointing: bool, reduced: int
+    shape: DecoderShape,
+    parameters: int,
+    adapters: int,
+    positions: int,
+    width: int,
+    checkpointing: bool,
+    reduced: int,
+    row_tokens: int = 0,
 ) -> dict[str, dict[str, float]]:
     """Return what an update of that many adapters holds besides base and adapters, at each point that may be its largest.
 
     `positions` are those of a micro-batch. A layer keeps four tensors of the feed-forward width, six of the hidden width and two
     more in fp32, and its keys and values; with checkpointing it keeps its input alone, and the backward pass computes it again.
-    A chunk of logits has `reduced` bytes a logit beside itself: REDUCED on a GPU, none on a CPU, a few rows at a time.
+    A chunk of logits has `reduced` bytes a logit beside itself: REDUCED on a GPU, none on a CPU, a few rows at a time. Rows
+    that share a prompt, of up to `row_tokens` positions, have a mask from each position to each.
     """
     key_value = shape.head * shape.key_value_heads
     layer = positions * (width * (4 * shape.feed_forward + 6 * shape.hidden + 4 * key_value) + 8.0 * shape.hidden)
@@ -190,20 +227,22 @@ def update_peaks(
         rounded = adapters * parameters * width if width < 4 else 0  # factors in the activations' type
         kept = shape.layers * layer + rounded
     head = float((width + reduced) * min(CHUNK, positions * shape.vocabulary))
+    mask = float(width * positions * min(row_tokens, positions))
     return {
-        "loss": {"activations": kept, "output head": head},
-        "backward begins": {"activations": kept, "recomputed layer": again},
-        "backward ends": {"gradients": gradients, "recomputed layer": again},
+        "loss": {"activations": kept, "output head": head, "mask": mask},
+        "backward begins": {"activations": kept, "recomputed layer": again, "mask": mask},
+        "backward ends": {"gradients": gradients, "recomputed layer": again, "mask": mask},
         "step": {"gradients": 2 * gradients, "optimizer step": 28.0 * parameters},
     }
 
 
 def _update(config: RunConfig, shape: DecoderShape, members: int, reduced: int) -> dict[str, float]:
     rule, parameters = config.learning, adapter_parameters(shape, config.model.targets, config.model.rank)
-    positions = max(rule.micro_batch_tokens, config.propose.max_new_tokens, config.solve.max_new_tokens)
-    peaks = update_peaks(
-        shape, parameters, _trained(config, members), positions, _width(config), rule.gradient_checkpointing, reduced
-    )
+    limits = (config.propose.max_new_tokens, config.solve.max_new_tokens)
+    longest = max(prompt + limit for prompt, limit in zip(prompt_tokens(config), limits, strict=True))
+    positions = max(rule.micro_batch_tokens, rule.row_tokens, longest)
+    recomputes, trained = rule.gradient_checkpointing is True, _trained(config, members)
+    peaks = update_peaks(shape, parameters, trained, positions, _width(config), recomputes, reduced, rule.row_tokens)
     return max(peaks.values(), key=lambda parts: sum(parts.values()))
 
 
@@ -234,6 +273,14 @@ def _largest(moments: list[Moment]) -> float:
 
 def _bases(moments: list[Moment]) -> list[str]:
     return [f"assumed          {moment.name}: {moment.basis}" for moment in moments]
+
+
+def _recomputation(config: RunConfig, settled: Mapping[str, RunConfig]) -> list[str]:
+    """Return the line that says what `auto` means for each card; none without `auto`."""
+    if config.learning.gradient_checkpointing != "auto":
+        return []
+    found = (f"{'yes' if own.learning.gradient_checkpointing else 'no'} on {name}" for name, own in settled.items())
+    return [f"recomputation    {', '.join(found)}: learning.gradient_checkpointing is auto"]
 
 
 def _fits(cards: list[str]) -> str:

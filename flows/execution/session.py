@@ -23,6 +23,7 @@ from flows.execution.estimate import spare_shards
 from flows.execution.parts import named_parts
 from flows.execution.preflight import cards_for
 from flows.execution.ray_cluster import OnNode
+from flows.execution.recomputation import settled
 from flows.execution.residents import own_version
 from flows.execution.run_stage import Reference, Spec, reference
 from flows.execution.slots import Slots, Tenant
@@ -228,7 +229,7 @@ def open_session(
     ):
         run = Run(store, run_id, epoch)
         known = run.history.description()
-        config = priced(hub_models.pinned(config, known), known)
+        config = settled(priced(hub_models.pinned(config, known), known), known, gpu_elsewhere)
         check_resumable(run, config)  # under the lease: before that, another process may still create or change the run
         run.describe(dump(config), versions(config, known), clock())
         if spare := spare_shards(config):
@@ -271,7 +272,7 @@ def check_resumable(run: Run, config: RunConfig) -> None:
     description = run.history.description()
     if description is None:
         return
-    config = hub_models.pinned(config, description)
+    config = settled(hub_models.pinned(config, description), description)
     old, new = identity(with_defaults(description["config"])), identity(dump(config))
     differing = [key for key in differences(old, new) if key != "generations"]
     if differing:

@@ -13,12 +13,12 @@ from math import ceil
 from flows.config import RunConfig
 from flows.execution.card_rates import HOST_CARDS, Card
 from flows.execution.decoder_shape import DecoderShape
-from flows.execution.memory_plan import cache_bytes
-from flows.execution.update_cut import adapters_time, rows_time, shares_of
+from flows.execution.memory_plan import cache_bytes, settled_for
+from flows.execution.prompt_tokens import prompt_tokens
+from flows.execution.update_cut import adapters_time, rows_time, shares_of_flops
+from flows.execution.update_flops import Rows, packed, update_flops
 
 ROWS = 256  # rows that vLLM decodes at once: max_rows of stages.core.engines.vllm_engine
-PROMPTS = {"compact": (100, 60), "trace": (110, 60), "document": (700, 200), "chat": (600, 350), "azr": (1200, 700)}
-"""Tokens of a teacher's and of a student's prompt, by style."""
 SLOW_RUNS = 0.001  # share of program runs that end at their limit of processor time
 RUN_SECONDS = 0.001  # of any other program run, in one container
 STAGE_SECONDS = 0.3  # of a stage beside its work: scheduling, manifest, tables
@@ -50,11 +50,6 @@ class Workload:
         """Generated tokens."""
         return self.proposals * self.proposed + self.attempts * self.answered
 
-    @property
-    def trained(self) -> float:
-        """Positions of an update: completions, and each shared prompt once."""
-        return self.generated + self.groups * self.asked + self.proposals * self.posed
-
 
 def workload(config: RunConfig, share: float) -> Workload:
     """Return a generation's work if completions take that share of their limits on average and every proposal is valid."""
@@ -65,13 +60,22 @@ def workload(config: RunConfig, share: float) -> Workload:
         ceil(proposals / config.propose.group_size) if config.population.teachers else 0,
         share * config.propose.max_new_tokens if config.population.teachers else 0.0,
         share * config.solve.max_new_tokens,
-        *PROMPTS.get(config.model.style, PROMPTS["document"]),
+        *prompt_tokens(config),
     )
+
+
+def update_rows(config: RunConfig, work: Workload) -> list[Rows]:
+    """Return the rows of an update: the proposals of a group behind their prompt, and the attempts that train behind theirs."""
+    rule, limit = config.learning, config.learning.row_tokens
+    attempts = config.solve.trained_attempts or config.solve.attempts
+    written = packed(work.groups, work.asked, config.propose.group_size, work.proposed, limit)
+    solved = packed(work.proposals, work.posed, attempts, work.answered, limit)
+    return (written if rule.frozen != "teachers" else []) + (solved if rule.frozen != "students" else [])
 
 
 def stage_times(config: RunConfig, shape: DecoderShape, card: Card, cards: int, share: float = 1.0) -> list[StageTime]:
     """Return the seconds of each stage on that many equal cards, with completions of that share of their limits on average."""
-    work = workload(config, share)
+    work, config = workload(config, share), settled_for(config, shape, card.memory)
     decoder, longest = _Decoder(config, shape, card, cards), config.propose.max_new_tokens
     propose = StageTime("propose", STAGE_SECONDS, "scheduling")
     if work.groups:
@@ -85,7 +89,7 @@ def stage_times(config: RunConfig, shape: DecoderShape, card: Card, cards: int, 
         solve,
         sandbox.time("grade", ceil(work.attempts * (1 + config.propose.num_inputs) / 3), solve),
         StageTime("reward", STAGE_SECONDS, "scheduling"),
-        _update(config, shape, card, cards, work.trained),
+        _update(config, shape, card, cards, update_flops(config, shape, update_rows(config, work)).total),
         StageTime("rate", STAGE_SECONDS, "scheduling"),
     ]
 
@@ -151,13 +155,13 @@ class _Sandbox:
         return StageTime(stage, STAGE_SECONDS + seconds, "sandbox")
 
 
-def _update(config: RunConfig, shape: DecoderShape, card: Card, cards: int, positions: float) -> StageTime:
-    """Adapters and groups of equal tokens, in the cut that the run would choose for them."""
+def _update(config: RunConfig, shape: DecoderShape, card: Card, cards: int, flops: float) -> StageTime:
+    """Adapters and groups of equal work, in the cut that the run would choose for them."""
     members = config.adapters
     parts = ceil(members / (config.learning.adapters_per_group or members))
-    groups = [positions / parts] * parts
-    if shares := shares_of(config, shape, groups, members):
-        time, idle = rows_time(config, shape, card, shares, positions, members), "store"  # one more share has more gradients
+    groups = [flops / parts] * parts
+    if shares := shares_of_flops(config, shape, groups, members):
+        time, idle = rows_time(config, shape, card, shares, flops, members), "store"  # one more share has more gradients
     else:
         time, idle = adapters_time(config, shape, card, cards, groups, members), "adapter groups"
     limit = "store" if time.stored > time.computed else idle if cards > (shares or parts) else "arithmetic"

@@ -12,6 +12,7 @@ from math import ceil
 from flows.config import RunConfig
 from flows.execution.card_rates import BYTES_PER_WEIGHT, CARDS, HOST_CARDS, TWO_CORES, Card
 from flows.execution.decoder_shape import DecoderShape, adapter_parameters
+from flows.execution.update_flops import token_flops
 
 GRADIENT_BYTES = 4  # of a parameter's gradient, in fp32; as many as its weight
 
@@ -35,6 +36,12 @@ def shares_of(config: RunConfig, shape: DecoderShape | None, groups: Sequence[fl
     Where the configuration leaves the choice: by rows if that takes fewer seconds on `engine.shards` cards, in the number of
     shares that takes the fewest. One shard, or a model of unknown dimensions, is cut by adapters.
     """
+    each = token_flops(config, shape) if shape else 1.0
+    return shares_of_flops(config, shape, [each * tokens for tokens in groups], adapters)
+
+
+def shares_of_flops(config: RunConfig, shape: DecoderShape | None, groups: Sequence[float], adapters: int) -> int:
+    """Return what `shares_of` returns, for groups that are given by their FLOP."""
     chosen, shards = config.learning.divide, config.engine.shards
     if chosen != "auto":
         return shards if chosen == "rows" else 0
@@ -49,17 +56,20 @@ def shares_of(config: RunConfig, shape: DecoderShape | None, groups: Sequence[fl
 def adapters_time(
     config: RunConfig, shape: DecoderShape, card: Card, cards: int, groups: Sequence[float], adapters: int
 ) -> UpdateTime:
-    """Return the seconds by adapters: those of the busiest card, and of adapters and moments read before and written after."""
+    """Return the seconds by adapters of groups given by their FLOP: the busiest card's, and those to read and write adapters.
+
+    Adapters and moments are read before and written after.
+    """
     used = min(cards, len(groups))
     busy = [0.0] * max(1, used)
-    for tokens in groups:
-        busy[busy.index(min(busy))] += tokens
+    for flops in groups:
+        busy[busy.index(min(busy))] += flops
     stored = 2 * BYTES_PER_WEIGHT * adapters * _parameters(config, shape)
-    return UpdateTime(max(busy) * _token_seconds(config, shape, card), stored / (card.link * _machines(used)))
+    return UpdateTime(max(busy) / card.flops, stored / (card.link * _machines(used)))
 
 
-def rows_time(config: RunConfig, shape: DecoderShape, card: Card, parts: int, tokens: float, adapters: int) -> UpdateTime:
-    """Return the seconds by rows: an equal share a card, and what the parts and the process that joins them read and write.
+def rows_time(config: RunConfig, shape: DecoderShape, card: Card, parts: int, flops: float, adapters: int) -> UpdateTime:
+    """Return the seconds by rows of so many FLOP: an equal share a card, and what the parts and the join read and write.
 
     Each part reads weights and writes gradients, over the links of all machines. The join reads the gradients, and reads and
     writes adapters and moments, over one. Shares are contiguous: each but the first adds at most one (part, adapter) pair.
@@ -67,12 +77,7 @@ def rows_time(config: RunConfig, shape: DecoderShape, card: Card, parts: int, to
     pairs, one = min(adapters * parts, adapters + parts - 1), float(_parameters(config, shape))
     spread = 2 * GRADIENT_BYTES * pairs * one / (card.link * _machines(parts))
     joined = (GRADIENT_BYTES * pairs + 2 * BYTES_PER_WEIGHT * adapters) * one / card.link
-    return UpdateTime(tokens / parts * _token_seconds(config, shape, card), spread + joined)
-
-
-def _token_seconds(config: RunConfig, shape: DecoderShape, card: Card) -> float:
-    """Forward and backward through a frozen base take four FLOP a parameter and position, and two more where it is recomputed."""
-    return (6 if config.learning.gradient_checkpointing else 4) * shape.parameters / card.flops
+    return UpdateTime(flops / parts / card.flops, spread + joined)
 
 
 def _parameters(config: RunConfig, shape: DecoderShape) -> int:

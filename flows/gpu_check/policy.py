@@ -16,7 +16,8 @@ import torch
 
 from flows.backend import Backend
 from flows.execution.decoder_shape import DecoderShape, shape_of
-from flows.execution.memory_plan import Moment, beside_vllm, shared_process
+from flows.execution.memory_plan import Moment, beside_vllm, shared_process, with_recomputation
+from flows.execution.update_flops import packed, update_flops
 from flows.gpu_check.finding import CheckFinding
 from flows.gpu_check.machine import GIB, MemoryMeter, product_rate, synchronize
 from stages.core import tables
@@ -116,13 +117,19 @@ class PolicyCheck:
         figures = {"seconds": seconds, "tokens": tokens, "tokens_per_s": tokens / seconds}
         detail = f"{tokens / seconds:,.0f} tokens/s"
         if shape is not None:
-            # forward 2 and backward to activations 2 a weight and token; recomputation is not useful work
             rate = product_rate(self.device, self.backend.dtype)
-            figures |= {"product_rate": rate, "share_of_peak": 4 * shape.parameters * tokens / seconds / rate}
+            figures |= {"product_rate": rate, "share_of_peak": self._useful(shape, samples) / seconds / rate}
             detail += f", {100 * figures['share_of_peak']:.0f} % of the rate of one large product ({rate / 1e12:.2f} TFLOPS)"
         stepped = all(update.stepped and np.isfinite(update.metrics["grad_norm"]) for update in updates.values())
         found = [CheckFinding("update", stepped, detail + ("" if stepped else "; an adapter took no step"), figures)]
         return {name: update.adapter for name, update in updates.items()}, [*found, self._against_plan("update")]
+
+    def _useful(self, shape: DecoderShape, samples: pa.Table) -> float:
+        """Return the FLOP of an update of these samples; recomputation is not useful work."""
+        config, lengths = self.backend.config, [len(ids) for ids in samples["completion_ids"].to_pylist()]
+        groups = len(set(samples["group_id"].to_pylist()))
+        rows = packed(groups, PROMPT, ATTEMPTS, sum(lengths) / len(lengths), config.learning.row_tokens)
+        return update_flops(with_recomputation(config, False), shape, rows).total
 
     def _against_plan(self, moment: str) -> CheckFinding:
         """Compare the last watched peak with the plan. On a CPU it is stated alone: the plan counts tensors, not processes."""

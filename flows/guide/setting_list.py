@@ -1,7 +1,7 @@
 """Every setting of a run as data: title, meaning, type, limits and default, read from the schema of RunConfig."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -60,11 +60,19 @@ def _group(schema: Mapping[str, Any], about: Mapping[str, Any]) -> Mapping[str, 
 
 
 def _setting(key: str, about: Mapping[str, Any]) -> Setting:
-    choices = tuple(about.get("enum", (False, True) if about.get("type") == "boolean" else ()))
+    choices = tuple(choice for one in about.get("anyOf", [about]) for choice in _choices(one))
     return Setting(key, about["title"], about.get("description", ""), _kind(about), about["default"], choices)
 
 
+def _choices(about: Mapping[str, Any]) -> Sequence[Any]:
+    return about.get("enum", (False, True) if about.get("type") == "boolean" else ())
+
+
 def _kind(about: Mapping[str, Any]) -> str:
+    if "anyOf" in about:
+        return " or ".join(_kind(one) for one in about["anyOf"])
+    if "const" in about:
+        return as_toml(about["const"])
     if "enum" in about:
         return f"one of {', '.join(as_toml(value) for value in about['enum'])}"
     if "prefixItems" in about:

@@ -116,6 +116,8 @@ def _changed(config: RunConfig, settings: Iterable[str], at: Point) -> RunConfig
     values = dump(config)
     for setting in settings:
         apply_setting(values, setting)
+    if values["learning"]["gradient_checkpointing"] == "auto":  # the fork goes on with what that meant for its parent
+        values["learning"]["gradient_checkpointing"] = config.learning.gradient_checkpointing
     changed = parse(values)
     for key in differences(dump(config), dump(changed)):
         if key.startswith(FIXED):

@@ -76,11 +76,12 @@ def _on_the_model(config: RunConfig, tokens: int) -> Iterator["CheckFinding"]:
 
 def _engine_and_trainer(config: RunConfig, device: str, tokens: int) -> Iterator["CheckFinding"]:
     from flows.backend import Backend
+    from flows.execution.recomputation import settled
     from flows.gpu_check import kernels, policy
     from flows.gpu_check.finding import guarded
     from flows.gpu_check.machine import MemoryMeter
 
-    with closing(Backend(apply(dump(config), [f"solve.max_new_tokens={tokens}"]))) as backend:
+    with closing(Backend(settled(apply(dump(config), [f"solve.max_new_tokens={tokens}"])))) as backend:
         shape = shape_of(backend.model_path)
         if shape is not None:
             widths = config.model.rank, shape.hidden, shape.feed_forward

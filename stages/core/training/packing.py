@@ -83,6 +83,26 @@ def check_samples(adapters: Mapping[str, Adapter], samples: pa.Table) -> None:
         raise ValueError("samples with more or fewer logprobs than completion_ids")
 
 
+def with_advantage(samples: pa.Table) -> pa.Table:
+    """Return the rows of groups in which some advantage is not 0, in the table's order.
+
+    The others add exactly 0 to a gradient without entropy bonus and KL penalty. A group belongs to one adapter.
+    """
+    keys = list(zip(samples["adapter_id"].to_pylist(), samples["group_id"].to_pylist(), strict=True))
+    advantages = samples["advantage"].to_pylist()
+    learning = {key for key, advantage in zip(keys, advantages, strict=True) if advantage != 0}
+    return samples.filter(pa.array([key in learning for key in keys], pa.bool_()))
+
+
+def count_skipped(samples: pa.Table, adapter_id: str) -> dict[str, float]:
+    """Count what `with_advantage` leaves out of an adapter's samples: groups and response tokens."""
+    own = samples.filter(pc.equal(samples["adapter_id"], adapter_id))
+    kept = with_advantage(own)
+    groups = [len(set(rows["group_id"].to_pylist())) for rows in (own, kept)]
+    tokens = [response_tokens(rows).get(adapter_id, 0) for rows in (own, kept)]
+    return {"skipped_groups": float(groups[0] - groups[1]), "skipped_tokens": float(tokens[0] - tokens[1])}
+
+
 def count(samples: pa.Table, adapter_id: str) -> dict[str, float]:
     """Count what is known before any pass: samples, tokens, groups without variance, and whether centred rewards vary."""
     own = samples.filter(pc.equal(samples["adapter_id"], adapter_id))

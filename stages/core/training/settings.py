@@ -10,6 +10,8 @@ class Settings:
     """Settings of an update. `micro_batch_tokens` are padded positions of one pass; `row_tokens` limits rows that share a prompt.
 
     Over an adapter's first `warmup` steps the learning rate rises linearly: fresh moments make a new adapter's first steps large.
+    `skip_zero_groups` leaves groups without an advantage out of the passes; it raises ValueError where the objective would train
+    them all the same.
     """
 
     objective: Objective = field(default_factory=Objective)
@@ -22,3 +24,8 @@ class Settings:
     micro_batch_tokens: int = 16384
     row_tokens: int = 1024
     gradient_checkpointing: bool = False
+    skip_zero_groups: bool = False
+
+    def __post_init__(self) -> None:
+        if self.skip_zero_groups and (self.objective.entropy_bonus or self.objective.kl):
+            raise ValueError(f"groups without an advantage cannot be skipped under {self.objective}")

@@ -41,7 +41,8 @@ class SumStepper:
         values = {name: tokens[name].to_numpy().astype(np.float64) for name in ("loss", "entropy", "drift")}
         # added in fp64, since fp32 loses digits over millions of squares; beyond fp32's range it counts as not finite
         norm = float(torch.linalg.vector_norm(gradient_P, dtype=torch.float64).float())
-        return finished(adapter, names, gradient_P, norm, values, counts, min(budgets), self._settings)
+        budget = min(budgets, default=self._settings.micro_batch_tokens)  # no part, if all its groups were skipped
+        return finished(adapter, names, gradient_P, norm, values, counts, budget, self._settings)
 
 
 def finished(
@@ -86,7 +87,12 @@ def adamw(adapter: Adapter, names: Sequence[str], gradient_P: torch.Tensor, norm
 
 
 def measures(tokens: Mapping[str, np.ndarray], objective: Objective) -> dict[str, float]:
-    """Return metrics of one adapter from its tokens. Drift: log-probability of the trainer minus that of the engine, in nats."""
+    """Return metrics of one adapter from its tokens. Drift: log-probability of the trainer minus that of the engine, in nats.
+
+    Without tokens, because all its groups were skipped, there is nothing to measure.
+    """
+    if not len(tokens["loss"]):
+        return {"loss": 0.0}
     drift_T, ratio_T = np.abs(tokens["drift"]), np.exp(tokens["drift"])
     low, middle, high = np.quantile(ratio_T, [0.01, 0.5, 0.99])
     return {

@@ -3,6 +3,7 @@
 The samples of all adapters are packed into micro-batches by token budget, and gradients accumulate. Then each adapter takes its
 own step (stages.core.training.step), so that its update is the same as if it trained alone. An adapter whose centred rewards are
 all equal takes none. A part of an update that is cut by rows ends with the gradients of its rows; whoever joins the parts steps.
+Groups without an advantage are measured without a backward pass, or with `skip_zero_groups` left out; denominators count them.
 
 Axes: N adapters · P parameters of one adapter · S samples · T response tokens.
 """
@@ -29,15 +30,19 @@ from stages.core.training.packing import (
     check_samples,
     columns,
     count,
+    count_skipped,
     engine_logprobs,
     lay_out,
     micro_batches,
     pack_rows,
     response_tokens,
+    with_advantage,
 )
 from stages.core.training.protocol import Drift, Update
 from stages.core.training.settings import Settings
 from stages.core.training.step import finished
+
+MEASURED = ("loss", "entropy", "drift")  # at every response token
 
 
 @dataclass
@@ -55,6 +60,8 @@ class TokenValues:
 
     def of(self, slot: int) -> dict[str, np.ndarray]:
         """Return the values of one adapter's tokens."""
+        if not self.slots:  # every group was skipped
+            return {name: np.zeros(0) for name in MEASURED}
         chosen = np.concatenate(self.slots) == slot
         return {name: np.concatenate(parts)[chosen] for name, parts in self.values.items()}
 
@@ -79,7 +86,11 @@ class TorchTrainer:
     def update(self, adapters: Mapping[str, Adapter], samples: pa.Table) -> dict[str, Update]:
         """Take one step for each adapter on its own rows of SAMPLES. Raise ValueError for rows of other or stale weights."""
         check_samples(adapters, samples)
-        counts = {adapter_id: count(samples, adapter_id) for adapter_id in adapters}
+        skips = self._settings.skip_zero_groups
+        counts = {
+            adapter_id: count(samples, adapter_id) | (count_skipped(samples, adapter_id) if skips else {})
+            for adapter_id in adapters
+        }
         names = tuple(adapter_id for adapter_id in adapters if counts[adapter_id]["varied"])
         updates = {
             adapter_id: Update(adapter, False, counts[adapter_id])
@@ -87,7 +98,7 @@ class TorchTrainer:
             if adapter_id not in names
         }
         if names:
-            rows = columns(names, samples, response_tokens(samples))
+            rows = columns(names, self._kept(samples), response_tokens(samples))
             updates |= self._run([adapters[name] for name in names], rows, counts)
         return {adapter_id: updates[adapter_id] for adapter_id in adapters}
 
@@ -102,7 +113,7 @@ class TorchTrainer:
         check_samples(adapters, samples)
         names = tuple(adapters)
         self._lora.load([adapter.weights for adapter in adapters.values()])
-        values, budget = self._accumulate_or_halve(columns(names, samples, tokens))
+        values, budget = self._accumulate_or_halve(columns(names, self._kept(samples), tokens))
         gradients_NP = self._lora.gradients_NP.float().cpu().numpy()
         found = {name: Gradient(unflatten(self._lora, gradients_NP[slot]), budget) for slot, name in enumerate(names)}
         self._lora.clear_gradients()
@@ -119,6 +130,10 @@ class TorchTrainer:
         self._give_back()
         apart = {name: np.abs(tokens.of(slot)["drift"]) for slot, name in enumerate(adapters)}
         return {name: Drift(float(own.mean()), float(own.max())) for name, own in apart.items() if len(own)}
+
+    def _kept(self, samples: pa.Table) -> pa.Table:
+        """Return the samples that the passes compute."""
+        return with_advantage(samples) if self._settings.skip_zero_groups else samples
 
     def _run(self, adapters: list[Adapter], samples: Samples, counts: Mapping[str, dict[str, float]]) -> dict[str, Update]:
         self._lora.load([adapter.weights for adapter in adapters])

@@ -13,6 +13,7 @@ from flows.execution.stage_plan import (
     generation_seconds,
     spread,
     stage_times,
+    update_rows,
     workload,
 )
 
@@ -29,14 +30,28 @@ def test_the_work_of_a_paper_generation() -> None:
     work = workload(load("paper", []), 0.125)
     assert (work.proposals, work.attempts, work.groups) == (768, 6144, 192)
     assert work.generated == pytest.approx((768 + 6144) * 1012)
-    assert work.trained - work.generated == 192 * work.asked + 768 * work.posed
+    rows = update_rows(load("paper", ["learning.row_tokens=4096"]), work)
+    assert [(one.count, one.prompt, one.completions) for one in rows] == [(384, 1200, 2), (1536, 700, 3), (768, 700, 2)]
+    assert sum(one.predicted for one in rows) == pytest.approx(work.generated)
+    alone = update_rows(load("paper", ["learning.row_tokens=1024"]), work)
+    assert [(one.count, one.completions) for one in alone] == [(768, 1), (6144, 1)], "no two completions of the mean length fit"
+
+
+def test_only_what_trains_has_rows() -> None:
+    def found(*settings: str) -> list[tuple[float, int]]:
+        config = load("paper", ["learning.row_tokens=16384", *settings])
+        return [(one.count, one.completions) for one in update_rows(config, workload(config, 0.125))]
+
+    assert found() == [(192, 4), (768, 8)]
+    assert found("solve.trained_attempts=1") == [(192, 4), (768, 1)]
+    assert found("learning.frozen=teachers") == [(768, 8)] and found("learning.frozen=students") == [(192, 4)]
 
 
 def test_a_generator_costs_no_decoding_and_no_training() -> None:
     usual, without = load("smoke"), load("smoke", ["population.teachers=0", "propose.curriculum=uniform"])
     ours, theirs = workload(without, 0.5), workload(usual, 0.5)
     assert ours.generated == ours.attempts * ours.answered < theirs.generated
-    assert ours.trained < theirs.trained
+    assert len(update_rows(without, ours)) < len(update_rows(usual, theirs))
     [propose] = [one for one in stage_times(without, SHAPE, LARGE, 1) if one.stage == "propose"]
     assert propose.limit == "scheduling"
 
@@ -66,9 +81,15 @@ def test_an_update_by_rows_goes_on_to_more_cards_until_its_gradients_hold_it_bac
 
 
 def test_recomputation_costs_half_of_an_update_again() -> None:
-    kept = times(1, learning__gradient_checkpointing="false")["update"].seconds
-    again = times(1)["update"].seconds
-    assert 1.3 < again / kept < 1.5
+    kept, again, chosen = (
+        times(1, learning__gradient_checkpointing=choice)["update"].seconds for choice in ("false", "true", "auto")
+    )
+    assert 1.3 < again / kept < 1.5 and chosen == again
+
+
+def test_a_prompt_computed_once_shortens_an_update() -> None:
+    seconds = [times(1, learning__row_tokens=tokens)["update"].seconds for tokens in (1024, 4096)]
+    assert seconds[1] < 0.85 * seconds[0]
 
 
 def test_programs_wait_for_containers_not_for_cards() -> None:
