@@ -134,8 +134,8 @@ class Backend:
     def _vllm_engine(self) -> Any:
         from stages.core.engines.vllm_engine import EngineLimits, VLLMEngine
 
-        rule, model, members = self.config.engine, self.config.model, self.config.population
-        limits = EngineLimits(model.rank, model.alpha, members.teachers + members.students, self.window, dtype=self.dtype)
+        rule, model = self.config.engine, self.config.model
+        limits = EngineLimits(model.rank, model.alpha, self.config.served, self.window, dtype=self.dtype)
         limits = replace(limits, batch_tokens=max(8192, self.window), memory_share=rule.memory_share, compile=rule.compile)
         return VLLMEngine(self.model_path, limits, {}, self.progress)
 

@@ -24,6 +24,7 @@ from flows.run.earlier_index import write_segment
 from flows.run.history import kept_out
 from flows.run.hub_models import check_files
 from flows.run.stage_io import StageIO
+from flows.strategy import engine_of, updater_of
 from stages import evolve as evolution
 from stages import generate as generating
 from stages import grade as grading
@@ -113,7 +114,7 @@ def propose(io: StageIO, config: RunConfig, backend: Backend) -> None:
     teachers = sorted(set(writing["teacher_id"].to_pylist()))
     adapters = io.adapters(writing["teacher_adapter_id"].to_pylist())
     backend.check_agreement("propose", adapters)
-    engine = backend.engine(adapters)
+    engine = engine_of(io, config, backend, adapters, "teacher")
     proposals = proposing.propose(
         matches,
         _digests(population),
@@ -179,7 +180,7 @@ def solve(io: StageIO, config: RunConfig, backend: Backend) -> None:
         matches,
         _digests(io.population()),
         tasks,
-        backend.engine(adapters),
+        engine_of(io, config, backend, adapters, "student"),
         backend.style(),
         plan,
         config.seed,
@@ -242,7 +243,7 @@ def update_part(io: StageIO, config: RunConfig, backend: Backend) -> None:
     group = only(_groups(io, config), part=io.part).to_pylist()
     members = {row["adapter_id"]: (row["member_id"], row["role"]) for row in group}
     adapters = io.adapters(members, moments=True)
-    stepped, metrics = updating.update(adapters, members, _trained(io.table("samples"), config), backend.trainer())
+    stepped, metrics = updating.update(adapters, members, _trained(io.table("samples"), config), updater_of(io, config, backend))
     check_drift(metrics, backend.drift_bounds().mean)
     for member_id, adapter in stepped.items():
         io.write_adapter(f"{member_id}-g{io.generation:04d}", adapter)
@@ -344,17 +345,7 @@ def evolve(io: StageIO, config: RunConfig, backend: Backend) -> None:
 
 
 STEPS: dict[str, Step] = {
-    "start": start,
-    "match": match,
-    "propose": propose,
-    "verify": verify,
-    "solve": solve,
-    "grade": grade,
-    "reward": reward,
-    "update": update,
-    "rate": rate,
-    "benchmark": benchmark,
-    "evolve": evolve,
+    step.__name__: step for step in (start, match, propose, verify, solve, grade, reward, update, rate, benchmark, evolve)
 }
 
 
@@ -375,7 +366,8 @@ def _cut(samples: pa.Table, population: list[Member], config: RunConfig) -> pa.T
     tokens: dict[str, float] = {}
     for row in by_adapters.to_pylist():
         tokens[row["part"]] = tokens.get(row["part"], 0.0) + row["tokens"]
-    count = shares_of(config, _shape(config), list(tokens.values()), by_adapters.num_rows)
+    copied = bool(config.strategy.population)  # no gradients: only whole adapters have a step
+    count = 0 if copied else shares_of(config, _shape(config), list(tokens.values()), by_adapters.num_rows)
     by_rows = updating.shares(samples, population, count)
     return by_rows if by_rows.num_rows else by_adapters
 
