@@ -21,6 +21,7 @@ from flows.config import PROJECT, ConfigError, RunConfig
 from flows.run import hub_models
 from flows.run.earlier_reader import EarlierReader
 from flows.run.model_folder import ModelFolder, check_weights, read_folder
+from flows.trace_reward import check_trace_reward
 from stages import evolve as evolution
 from stages.core.engines.agreement import BOUNDS, Scorer, check_agreement
 from stages.core.engines.counted import CountedEngine, TokenCount
@@ -57,7 +58,8 @@ class Backend:
         self.style()
         self.estimator()
         self.operators()
-        choose("reward.rule", self.config.reward.rule, RULES)
+        rule = choose("reward.rule", self.config.reward.rule, RULES)
+        check_trace_reward(self.config, hub_models.style_of(self.config), rule)
         choose("population.matchmaker", self.config.population.matchmaker, MATCHMAKERS)
         if self.config.propose.curriculum:
             choose("propose.curriculum", self.config.propose.curriculum, CURRICULA)

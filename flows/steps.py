@@ -25,6 +25,7 @@ from flows.run.history import kept_out
 from flows.run.hub_models import check_files
 from flows.run.stage_io import StageIO
 from flows.strategy import engine_of, updater_of
+from flows.trace_reward import trace_bonuses
 from stages import evolve as evolution
 from stages import generate as generating
 from stages import grade as grading
@@ -50,6 +51,7 @@ from stages.core.population import Member, initial_members, member_ids, start_ad
 from stages.core.randomness import generator
 from stages.core.shards import Shard
 from stages.core.statistics.estimates import only
+from stages.trace import record_traces
 
 Step = Callable[[StageIO, RunConfig, Backend], None]
 
@@ -210,20 +212,24 @@ def grade(io: StageIO, config: RunConfig, backend: Backend) -> None:
     replayed = stored_among(io, backend, rollouts, tasks) if config.solve.replays else []
     grades = grading.grade(tasks, rollouts, backend.sandbox(), replayed, backend.progress)
     io.write_table("grades", grades)
+    if config.reward.trace_weight:
+        io.write_table("traces", record_traces(tasks, replayed, grades, backend.sandbox()))
     io.version(sandbox=backend.walls())
 
 
 def reward(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Turn proposals and attempts into samples."""
+    rollouts, grades = io.table("rollouts"), paid_grades(io, config)
     samples = rewards.reward(
         io.table("proposals"),
         believed(io.table("tasks")),
-        io.table("rollouts"),
-        paid_grades(io, config),
+        rollouts,
+        grades,
         choose("reward.rule", config.reward.rule, RULES),
         backend.estimator(),
         config.learning.teacher_baseline,
         config.solve.trained_attempts,
+        trace_bonuses(io, config, rollouts, grades),
     )
     io.write_table("samples", samples)
     io.write_table("groups", _cut(_trained(samples, config), io.population(), config))
