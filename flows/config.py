@@ -133,7 +133,7 @@ class RunConfig(Group):
         if copies % 2:
             raise ValueError(f"strategy.population must be even, not {copies}: copies come in pairs with opposite noise")
         dealt = {"student": ("solve.attempts", self.solve.attempts), "teacher": ("propose.group_size", self.propose.group_size)}
-        for role in sorted(self.copied_roles, reverse=True):
+        for role in sorted(self.copied_roles):
             key, count = dealt[role]
             if count % copies:
                 raise ValueError(f"{key} is {count}, which strategy.population = {copies} does not divide: copies share a prompt")
