@@ -21,6 +21,7 @@ from flows.config import PROJECT, ConfigError, RunConfig
 from flows.run import hub_models
 from flows.run.earlier_reader import EarlierReader
 from flows.run.model_folder import ModelFolder, check_weights, read_folder
+from flows.trace_reward import check_trace_reward
 from stages import evolve as evolution
 from stages.core.engines.agreement import BOUNDS, Scorer, check_agreement
 from stages.core.engines.counted import CountedEngine, TokenCount
@@ -57,7 +58,8 @@ class Backend:
         self.style()
         self.estimator()
         self.operators()
-        choose("reward.rule", self.config.reward.rule, RULES)
+        rule = choose("reward.rule", self.config.reward.rule, RULES)
+        check_trace_reward(self.config, hub_models.style_of(self.config), rule)
         choose("population.matchmaker", self.config.population.matchmaker, MATCHMAKERS)
         if self.config.propose.curriculum:
             choose("propose.curriculum", self.config.propose.curriculum, CURRICULA)
@@ -134,8 +136,8 @@ class Backend:
     def _vllm_engine(self) -> Any:
         from stages.core.engines.vllm_engine import EngineLimits, VLLMEngine
 
-        rule, model, members = self.config.engine, self.config.model, self.config.population
-        limits = EngineLimits(model.rank, model.alpha, members.teachers + members.students, self.window, dtype=self.dtype)
+        rule, model = self.config.engine, self.config.model
+        limits = EngineLimits(model.rank, model.alpha, self.config.served, self.window, dtype=self.dtype)
         limits = replace(limits, batch_tokens=max(8192, self.window), memory_share=rule.memory_share, compile=rule.compile)
         return VLLMEngine(self.model_path, limits, {}, self.progress)
 

@@ -32,6 +32,7 @@ from flows.settings import (
     SandboxRule,
     Seeding,
     Solve,
+    StrategyRule,
 )
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -106,6 +107,7 @@ class RunConfig(Group):
     solve: Solve = Solve()
     reward: Reward = Reward()
     learning: Learning = Learning()
+    strategy: StrategyRule = StrategyRule()
     rating: RatingRule = RatingRule()
     evolution: Evolution = Evolution()
     engine: EngineRule = EngineRule()
@@ -142,9 +144,45 @@ class RunConfig(Group):
             )
         if self.engine.kind == "vllm" and not self.engine.python:
             raise ValueError("engine.kind vllm needs engine.python, the interpreter that `make vllm` made")
+        if self.reward.trace_weight and self.model.style not in ("auto", "trace"):
+            raise ValueError(f"reward.trace_weight needs model.style trace, whose answers have a trace, not {self.model.style}")
+        self._check_copies()
         allowed.check_interpreter(self.engine.python)
         allowed.check_sandbox(self.sandbox.kind)
         return self
+
+    def _check_copies(self) -> None:
+        """Raise ValueError unless all copies of an adapter get the same prompts equally often."""
+        copies = self.strategy.population
+        if not copies:
+            return
+        if copies % 2:
+            raise ValueError(f"strategy.population must be even, not {copies}: copies come in pairs with opposite noise")
+        dealt = {"student": ("solve.attempts", self.solve.attempts), "teacher": ("propose.group_size", self.propose.group_size)}
+        for role in sorted(self.copied_roles):
+            key, count = dealt[role]
+            if count % copies:
+                raise ValueError(f"{key} is {count}, which strategy.population = {copies} does not divide: copies share a prompt")
+        if self.solve.trained_attempts:
+            raise ValueError("solve.trained_attempts must be 0 with strategy.population: every attempt says what its copy earns")
+        if self.learning.divide == "rows":
+            raise ValueError("learning.divide cannot be rows with strategy.population: there are no gradients to sum")
+        if self.learning.skip_zero_groups:
+            raise ValueError(
+                "learning.skip_zero_groups leaves out gradients, and strategy.population computes none; set one of them"
+            )
+
+    @property
+    def copied_roles(self) -> frozenset[str]:
+        """Roles whose completions perturbed copies write: those that an evolution strategy trains."""
+        roles = ("teacher", "student") if self.population.teachers else ("student",)
+        trained = (role for role in roles if self.learning.frozen != f"{role}s")
+        return frozenset(trained if self.strategy.population else ())
+
+    @property
+    def served(self) -> int:
+        """Adapters that an engine may have to serve at once: one per role and member, or the copies of each."""
+        return max(1, self.strategy.population) * (self.population.teachers + self.population.students)
 
     @property
     def adapters(self) -> int:

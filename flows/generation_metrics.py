@@ -10,6 +10,7 @@ from flows.config import RunConfig
 from flows.run.stage_io import StageIO
 from stages.analysis.leaked import leaked
 from stages.analysis.measure import OffspringRecord, costs, explore, measure, relate, replayed
+from stages.analysis.traced import traced
 from stages.core import tables
 from stages.core.method.leak import believed, paid, sound
 from stages.core.method.top_up import fresh
@@ -45,6 +46,8 @@ def generation_metrics(io: StageIO, config: RunConfig, backend: Backend, parts: 
         measured.append(replayed(found["tasks"], found["grades"]))
     if config.experiment.leak:
         measured.append(leaked(found["tasks"], found["grades"], paid_grades(io, config)))
+    if config.reward.trace_weight:
+        measured.append(traced(found["rollouts"], played["grades"], io.table("traces")))
     return tables.join([*measured, *parts], tables.METRICS)
 
 

@@ -164,6 +164,12 @@ class Reward(Group):
         title="Gates",
         description="Enabled task gates: constant, identity, ignores_input, verbatim_output, quoted_input, telling_message.",
     )
+    trace_weight: Below1 = Field(
+        0.0,
+        title="Weight of the trace",
+        description="Added to the reward of a wrong deduction, times the share of the program's steps that the answer's trace "
+        "gets right from the first one on. Requires model.style = trace.",
+    )
 
 
 class Learning(Group):
@@ -235,6 +241,21 @@ class Learning(Group):
         description="adapters: a part trains a group of adapters. rows: engine.shards parts compute the gradients of a share of "
         "the samples each, so that one adapter uses several cards. auto: what the plan expects to be faster; adapters if "
         "engine.shards is 1.",
+    )
+
+
+class StrategyRule(Group):
+    """An evolution strategy in the policy gradient's place. Of learning.*, only frozen and adapters_per_group then apply."""
+
+    population: Count = Field(
+        0,
+        title="Copies",
+        description="Perturbed copies per adapter: an even number that divides solve.attempts and, where teachers are trained, "
+        "propose.group_size. 0: off.",
+    )
+    sigma: Above0 = Field(0.01, title="Sigma", description="Standard deviation of the noise on every entry of both LoRA factors.")
+    learning_rate: Amount = Field(
+        5e-5, title="Learning rate", description="A step is learning_rate / (copies x sigma) x the sum of fitness x unit noise."
     )
 
 

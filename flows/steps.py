@@ -25,6 +25,8 @@ from flows.run.earlier_index import write_segment
 from flows.run.history import kept_out
 from flows.run.hub_models import check_files
 from flows.run.stage_io import StageIO
+from flows.strategy import engine_of, updater_of
+from flows.trace_reward import trace_bonuses
 from stages import evolve as evolution
 from stages import generate as generating
 from stages import grade as grading
@@ -51,6 +53,7 @@ from stages.core.population import Member, initial_members, member_ids, start_ad
 from stages.core.randomness import generator
 from stages.core.shards import Shard
 from stages.core.statistics.estimates import only
+from stages.trace import record_traces
 
 Step = Callable[[StageIO, RunConfig, Backend], None]
 
@@ -115,7 +118,7 @@ def propose(io: StageIO, config: RunConfig, backend: Backend) -> None:
     teachers = sorted(set(writing["teacher_id"].to_pylist()))
     adapters = io.adapters(writing["teacher_adapter_id"].to_pylist())
     backend.check_agreement("propose", adapters)
-    engine = backend.engine(adapters)
+    engine = engine_of(io, config, backend, adapters, "teacher")
     with judged_early(io, backend, judge_tasks) as early:
         proposals = proposing.propose(
             matches,
@@ -185,7 +188,7 @@ def solve(io: StageIO, config: RunConfig, backend: Backend) -> None:
             matches,
             _digests(io.population()),
             tasks,
-            backend.engine(adapters),
+            engine_of(io, config, backend, adapters, "student"),
             backend.style(),
             plan,
             config.seed,
@@ -216,20 +219,24 @@ def grade(io: StageIO, config: RunConfig, backend: Backend) -> None:
     replayed = stored_among(io, backend, rollouts, tasks) if config.solve.replays else []
     grades = grading.grade(tasks, rollouts, backend.sandbox(), replayed, backend.progress, early_verdicts_of(io, backend))
     io.write_table("grades", grades)
+    if config.reward.trace_weight:
+        io.write_table("traces", record_traces(tasks, replayed, grades, backend.sandbox()))
     io.version(sandbox=backend.walls())
 
 
 def reward(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Turn proposals and attempts into samples."""
+    rollouts, grades = io.table("rollouts"), paid_grades(io, config)
     samples = rewards.reward(
         io.table("proposals"),
         believed(io.table("tasks")),
-        io.table("rollouts"),
-        paid_grades(io, config),
+        rollouts,
+        grades,
         choose("reward.rule", config.reward.rule, RULES),
         backend.estimator(),
         config.learning.teacher_baseline,
         config.solve.trained_attempts,
+        trace_bonuses(io, config, rollouts, grades),
     )
     io.write_table("samples", samples)
     io.write_table("groups", _cut(_trained(samples, config), io.population(), config))
@@ -249,7 +256,7 @@ def update_part(io: StageIO, config: RunConfig, backend: Backend) -> None:
     group = only(_groups(io, config), part=io.part).to_pylist()
     members = {row["adapter_id"]: (row["member_id"], row["role"]) for row in group}
     adapters = io.adapters(members, moments=True)
-    stepped, metrics = updating.update(adapters, members, _trained(io.table("samples"), config), backend.trainer())
+    stepped, metrics = updating.update(adapters, members, _trained(io.table("samples"), config), updater_of(io, config, backend))
     check_drift(metrics, backend.drift_bounds().mean)
     for member_id, adapter in stepped.items():
         io.write_adapter(f"{member_id}-g{io.generation:04d}", adapter)
@@ -351,17 +358,7 @@ def evolve(io: StageIO, config: RunConfig, backend: Backend) -> None:
 
 
 STEPS: dict[str, Step] = {
-    "start": start,
-    "match": match,
-    "propose": propose,
-    "verify": verify,
-    "solve": solve,
-    "grade": grade,
-    "reward": reward,
-    "update": update,
-    "rate": rate,
-    "benchmark": benchmark,
-    "evolve": evolve,
+    step.__name__: step for step in (start, match, propose, verify, solve, grade, reward, update, rate, benchmark, evolve)
 }
 
 
@@ -382,7 +379,8 @@ def _cut(samples: pa.Table, population: list[Member], config: RunConfig) -> pa.T
     tokens: dict[str, float] = {}
     for row in by_adapters.to_pylist():
         tokens[row["part"]] = tokens.get(row["part"], 0.0) + row["tokens"]
-    count = shares_of(config, known_shape(config.model.name), list(tokens.values()), by_adapters.num_rows)
+    copied = bool(config.strategy.population)  # no gradients: only whole adapters have a step
+    count = 0 if copied else shares_of(config, known_shape(config.model.name), list(tokens.values()), by_adapters.num_rows)
     by_rows = updating.shares(updating.learning_rows(samples, config.learning.skip_zero_groups), population, count)
     return by_rows if by_rows.num_rows else by_adapters
 

@@ -7,7 +7,8 @@ role leaks its scale into them.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -46,14 +47,16 @@ def reward(
     estimator: Estimator,
     teacher_baseline: str,
     trained_attempts: int,
+    bonuses: Mapping[str, float] = MappingProxyType({}),
 ) -> pa.Table:
     """Return SAMPLES: all proposals that an adapter wrote, then the first `trained_attempts` attempts of each task (0: all).
 
     `centred` is the reward minus its group's baseline; `advantage` is what the estimator computes from it. A group holds the
-    proposals of one prompt (or, by `teacher_baseline`, of one kind, or each alone), or the attempts at one task.
+    proposals of one prompt (or, by `teacher_baseline`, of one kind, or each alone), or the attempts at one task. `bonuses` maps
+    rollouts to what is added to the rule's reward.
     """
     rows = _teacher_rows(proposals, tasks, grades, rule, teacher_baseline)
-    rows += _student_rows(rollouts, grades, rule, trained_attempts)
+    rows += _student_rows(rollouts, grades, rule, trained_attempts, bonuses)
     by_policy = defaultdict(list)
     for row in rows:
         by_policy[row["adapter_id"], row["role"]].append(row)
@@ -92,14 +95,19 @@ def _teacher_rows(proposals: pa.Table, tasks: pa.Table, grades: pa.Table, rule: 
     return rows
 
 
-def _student_rows(rollouts: pa.Table, grades: pa.Table, rule: Rule, trained_attempts: int) -> list[dict]:
+def _student_rows(
+    rollouts: pa.Table, grades: pa.Table, rule: Rule, trained_attempts: int, bonuses: Mapping[str, float]
+) -> list[dict]:
     rows = []
     for rollout, grade in zip(rollouts.to_pylist(), grades.to_pylist(), strict=True):
         assert rollout["rollout_id"] == grade["rollout_id"], (rollout["rollout_id"], grade["rollout_id"])
         if trained_attempts and rollout["attempt"] >= trained_attempts:
             continue
         event = Event(role="student", kind=Kind(rollout["kind"]), status=grade["status"], solve_rate=None)
-        rows.append(_row(rollout, rollout["rollout_id"], rollout["student_id"], "student", rollout["task_id"], rule(event)))
+        rollout_id, value = rollout["rollout_id"], rule(event)
+        if rollout_id in bonuses:
+            value += bonuses[rollout_id]
+        rows.append(_row(rollout, rollout_id, rollout["student_id"], "student", rollout["task_id"], value))
     return rows
 
 

@@ -15,11 +15,11 @@ from stages.core.lora.adapter import Adapter, Gradient
 from stages.core.population import Member
 from stages.core.shards import Shard
 from stages.core.training.packing import count, count_skipped, response_tokens, with_advantage
-from stages.core.training.protocol import Stepper, Trainer, Update
+from stages.core.training.protocol import Stepper, Trainer, Update, Updater
 
 
 def update(
-    adapters: Mapping[str, Adapter], members: Mapping[str, tuple[str, str]], samples: pa.Table, trainer: Trainer
+    adapters: Mapping[str, Adapter], members: Mapping[str, tuple[str, str]], samples: pa.Table, trainer: Updater
 ) -> tuple[dict[str, Adapter], pa.Table]:
     """Return the adapters that took a step, by member id, and METRICS of the step.
 

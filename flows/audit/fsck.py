@@ -40,6 +40,7 @@ from stages.core.tables import GENERATION_TABLES, OFFSPRING
 from stages.reward import Estimator
 
 THREADS = 4
+CHECKED = {*GENERATION_TABLES, "traces"}
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,7 @@ def _table_name(uri: str, generation: int | None) -> str:
     """Return the table's name if it is in the generation's own folder, else empty."""
     folder, _, file = uri.rpartition("/")
     name = file.removesuffix(".parquet")
-    return name if folder == folder_of(generation) and (generation is None or name in GENERATION_TABLES) else ""
+    return name if folder == folder_of(generation) and (generation is None or name in CHECKED) else ""
 
 
 def _stored(tasks: pa.Table) -> set[str]:

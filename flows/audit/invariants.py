@@ -15,13 +15,16 @@ import numpy as np
 import pyarrow as pa
 
 from flows.config import RunConfig
+from stages.core.judging.traces import MOST_LINES
 from stages.core.method.leak import admitted, believed, leaks, paid
 from stages.core.method.rating import Rating, Scale, win_chance
 from stages.core.method.rewards import Rule
 from stages.core.method.top_up import fresh
+from stages.core.method.trace_reward import trace_shares
 from stages.core.population import Member, of_role, task_generator
 from stages.rate import rate
 from stages.reward import Estimator, reward
+from stages.trace import missed_deductions
 
 Tables = Mapping[str, pa.Table]
 Problem = tuple[str, str]
@@ -53,6 +56,16 @@ class GenerationInputs:
     rule: Rule
     estimator: Estimator
     generation: int
+
+    def bonuses(self, found: Tables) -> dict[str, float] | None:
+        """Return what traces add to the rewards, by rollout; None if the table of the traces cannot be read."""
+        weight = self.config.reward.trace_weight
+        if not weight:
+            return {}
+        if "traces" not in found:
+            return None
+        shares = trace_shares(found["rollouts"], self.paid(found["grades"]), found["traces"])
+        return {rollout_id: weight * share for rollout_id, share in shares.items()}
 
     def paid(self, grades: pa.Table) -> pa.Table:
         """Return the grades as they are paid: the judge's own, unless the configuration lets wrong ones through."""
@@ -128,6 +141,15 @@ def _grades(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
     yield from _wrong("grades", "correct without an answer", unread)
 
 
+def _traces(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
+    """Check that there is a trace for every deduction that some answer got wrong, of no more lines than steps."""
+    if _column(found["traces"], "task_id") != missed_deductions(found["grades"]):
+        yield "traces", "task ids are not those of the deductions with a wrong answer, in order"
+    rows = found["traces"].to_pylist()
+    odd = [row["task_id"] for row in rows if len(row["lines"]) != min(row["steps"], MOST_LINES)]
+    yield from _wrong("traces", "lines do not fit the number of steps", odd)
+
+
 def _weights(name: str, found: pa.Table, given: GenerationInputs, prefix: str = "") -> Iterator[Problem]:
     """Check that every row has the digest that the manifests record for its adapter."""
     if given.digests is None:
@@ -173,7 +195,10 @@ def _samples(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
     baseline, trained = given.config.learning.teacher_baseline, given.config.solve.trained_attempts
     proposals, tasks, rollouts, grades = (found[name] for name in ("proposals", "tasks", "rollouts", "grades"))
     try:
-        again = reward(proposals, believed(tasks), rollouts, given.paid(grades), given.rule, given.estimator, baseline, trained)
+        if (bonuses := given.bonuses(found)) is None:
+            return
+        paid = given.paid(grades)
+        again = reward(proposals, believed(tasks), rollouts, paid, given.rule, given.estimator, baseline, trained, bonuses)
     except (AssertionError, KeyError, ValueError) as error:
         yield "samples", f"cannot be recomputed from the grades ({type(error).__name__}: {error})"
         return
@@ -285,6 +310,7 @@ _CHECKS = (
     (("proposals", "tasks"), _tasks),
     (("matches", "tasks", "rollouts"), _rollouts),
     (("rollouts", "grades"), _grades),
+    (("grades", "traces"), _traces),
     ((), _all_weights),
     (("proposals", "tasks", "rollouts", "grades", "samples"), _samples),
     (("matches", "tasks", "grades", "ratings"), _ratings),

@@ -15,6 +15,7 @@ MAKERS = {
     "earlier_rows": "verify",
     "rollouts": "solve",
     "grades": "grade",
+    "traces": "grade",
     "samples": "reward",
     "groups": "reward",
     "metrics": "update",

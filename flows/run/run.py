@@ -16,12 +16,30 @@ from flows.run.history import History
 from flows.run.lease import check_epoch
 from flows.run.manifest import Json, Manifest, Ref, canonical_json, digest, folder_of, manifest_uri, sha256_hex
 from flows.storage import Damaged, NotStored, Store, StoreRefused, StoreUnavailable, check_run_id, decode_table, encode_table
-from stages.core.tables import ANSWERS, EARLIER_KEYS, EARLIER_ROWS, GENERATION_TABLES, GROUPS, RATINGS, SCORES, SEEDS, conform
+from stages.core.tables import (
+    ANSWERS,
+    EARLIER_KEYS,
+    EARLIER_ROWS,
+    GENERATION_TABLES,
+    GROUPS,
+    RATINGS,
+    SCORES,
+    SEEDS,
+    TRACES,
+    conform,
+)
 
 __all__ = ["Json", "Manifest", "Overtaken", "Ref", "Retired", "Run", "canonical_json", "digest", "sha256_hex"]
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "optimizer.safetensors")
-SCHEMAS = GENERATION_TABLES | {"groups": GROUPS, "population": RATINGS, "seeds": SEEDS, "scores": SCORES, "answers": ANSWERS}
+SCHEMAS = GENERATION_TABLES | {
+    "groups": GROUPS,
+    "traces": TRACES,
+    "population": RATINGS,
+    "seeds": SEEDS,
+    "scores": SCORES,
+    "answers": ANSWERS,
+}
 SCHEMAS |= {"earlier_keys": EARLIER_KEYS, "earlier_rows": EARLIER_ROWS}
 GRADIENTS = "gradients/"
 """Folder of what the parts of an update that is cut by rows hand to its join: `gradients/g0007/00of02/t0-g0006.safetensors`."""

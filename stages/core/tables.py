@@ -146,6 +146,16 @@ GRADES = _schema(
     },
 )
 
+# What the programs of deductions assign that some answer got wrong; only in runs that reward traces (method.trace_reward).
+TRACES = _schema(
+    "traces",
+    {
+        "task_id": _STR,
+        "steps": _INT,  # assignments of the run; 0: it cannot be recorded
+        "lines": _STRS,  # `name=value` of the first of them, in order; empty: too long to keep
+    },
+)
+
 SAMPLES = _schema(
     "samples",
     {

@@ -15,7 +15,7 @@ from flows.generation_metrics import generation_metrics
 from flows.stages import STAGE_NAMES
 from stages.core.tables import GENERATION_TABLES
 
-TABLES = {*GENERATION_TABLES, "groups"}
+TABLES = {*GENERATION_TABLES, "groups", "traces"}
 
 DOC = (PROJECT / "docs" / "map.md").read_text(encoding="utf-8")
 PICTURE = DOC.split("```")[1]

@@ -46,6 +46,14 @@ def test_the_issue_of_record_is_what_the_named_runs_say() -> None:
         (["population.teachers=0", "propose.curriculum=uniform", "solve.top_up=true"], "did not choose"),
         (["mode=single", "population.teachers=0", "population.students=1", "propose.curriculum=uniform"], "mode single"),
         (["solve.easy_share=1.0"], "solve.easy_share"),
+        (["strategy.population=3"], "strategy.population must be even, not 3"),
+        (["strategy.population=6"], "solve.attempts is 8, which strategy.population = 6 does not divide"),
+        (["strategy.population=8"], "propose.group_size is 4, which strategy.population = 8 does not divide"),
+        (["strategy.population=4", "solve.trained_attempts=4"], "solve.trained_attempts must be 0"),
+        (["strategy.population=4", "learning.divide=rows"], "learning.divide cannot be rows"),
+        (["strategy.population=4", "strategy.sigma=0"], "strategy.sigma"),
+        (["reward.trace_weight=1.0"], "reward.trace_weight"),
+        (["reward.trace_weight=0.5"], "reward.trace_weight needs model.style trace, whose answers have a trace, not compact"),
     ],
 )
 def test_a_bad_setting_is_one_line_that_names_it(settings: list[str], message: str) -> None:
@@ -63,6 +71,18 @@ def test_a_population_without_teachers_is_its_students() -> None:
     assert lines[0] == "members          3 (no teachers, 3 students)"
     tokens = 3 * 12 * config.solve.attempts * config.solve.max_new_tokens
     assert lines[1].endswith(f"36 proposals, at most {36 * config.solve.attempts} attempts, at most {tokens:,} generated tokens")
+
+
+def test_copies_write_for_the_roles_that_a_strategy_trains() -> None:
+    def roles(*settings: str) -> set[str]:
+        return set(load("smoke", settings).copied_roles)
+
+    generator = ("population.teachers=0", "propose.curriculum=uniform")
+    assert roles() == set()
+    assert roles("strategy.population=4") == {"teacher", "student"}
+    assert roles("strategy.population=8", "learning.frozen=teachers") == {"student"} == roles("strategy.population=8", *generator)
+    assert roles("strategy.population=4", "learning.frozen=students") == {"teacher"}
+    assert (load("smoke").served, load("smoke", ["strategy.population=4"]).served) == (6, 24)
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:

@@ -1,6 +1,7 @@
 """A small run written through the real storage and the real pure stages; only completions, verdicts and weights are made up."""
 
 import json
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -82,17 +83,30 @@ def one_generation(run: Run, population: list[Member], generation: int, last: bo
     return population_after(rated, state["offspring"], generation)
 
 
-def play(run: Run, population: list[Member], generation: int, indexed: bool = True, prompts: int = 1) -> dict[str, pa.Table]:
-    """The stages of a generation before its rewards; returns their tables. Each member answers so many different prompts."""
+def play(
+    run: Run,
+    population: list[Member],
+    generation: int,
+    indexed: bool = True,
+    prompts: int = 1,
+    ungraded: Callable[[str, pa.Table], pa.Table] | None = None,
+) -> dict[str, pa.Table]:
+    """The stages of a generation before its rewards; returns their tables. Each member answers so many different prompts.
+
+    `ungraded` makes the tasks and rollouts that are stored from these, by the table's name; whoever gives it grades them.
+    """
     state: dict[str, pa.Table] = {}
     digests = {member.adapter_id: member.adapter_sha256 for member in population}
     commit = partial(_commit, run, population, generation, state)
     commit("match", "matches", match(population, np.random.default_rng([5, generation]), generation, 25 / 6), ())
     commit("propose", "proposals", _proposals(state["matches"], digests, prompts), ("matches",))
-    state["tasks"] = _tasks(state["proposals"])
+    shaped = ungraded or (lambda _, table: table)
+    state["tasks"] = shaped("tasks", _tasks(state["proposals"]))
     verify(run, generation, state["tasks"], indexed)
-    commit("solve", "rollouts", _rollouts(state["matches"], state["tasks"], digests, prompts), ("matches", "tasks"))
-    commit("grade", "grades", _grades(state["rollouts"]), ("tasks", "rollouts"))
+    rollouts = shaped("rollouts", _rollouts(state["matches"], state["tasks"], digests, prompts))
+    commit("solve", "rollouts", rollouts, ("matches", "tasks"))
+    if ungraded is None:
+        commit("grade", "grades", _grades(state["rollouts"]), ("tasks", "rollouts"))
     return state
 
 

@@ -1,4 +1,4 @@
-"""LoRA adapters as values: evolution operators, their algebra, distances, and the PEFT files.
+"""LoRA adapters as values: evolution operators, an evolution strategy, their algebra, distances, and the PEFT files.
 
-May import: torch.
+May import: stages.core.randomness (strategy), torch.
 """

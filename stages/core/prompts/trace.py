@@ -56,3 +56,8 @@ class TracePrompts(CompactPrompts):
             if trace.strip():
                 stripped_part(trace, "the trace")
         return stripped_part(answer, _NAMES[kind])
+
+
+def trace_lines(completion: str) -> list[str]:
+    """The lines before the result in an answer to a deduction, whether or not they are well formed."""
+    return completion.partition(OUTPUT)[0].strip().split("\n")

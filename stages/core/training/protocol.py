@@ -30,12 +30,16 @@ class Drift:
     largest: float
 
 
-class Trainer(Protocol):
-    """Updates adapters along their policy gradients."""
+class Updater(Protocol):
+    """Takes the step of each adapter of a group."""
 
     def update(self, adapters: Mapping[str, Adapter], samples: pa.Table) -> dict[str, Update]:
-        """Take one step for each adapter in `adapters` on its own rows of SAMPLES (column `adapter_id`), all in one pass."""
+        """Take one step for each adapter in `adapters` on its own rows of SAMPLES (column `adapter_id`)."""
         ...
+
+
+class Trainer(Updater, Protocol):
+    """Updates adapters along their policy gradients, all in one pass."""
 
     def gradients(
         self, adapters: Mapping[str, Adapter], samples: pa.Table, tokens: Mapping[str, int]

@@ -9,6 +9,7 @@ from flows.config import PROJECT
 from flows.monitoring import alarms
 from stages.analysis.leaked import leaked
 from stages.analysis.measure import OffspringRecord, costs, explore, measure, relate, replayed
+from stages.analysis.traced import traced
 from stages.core import tables
 from stages.core.earlier_tasks import SeenTasks
 from stages.core.method.rating import Rating
@@ -42,6 +43,7 @@ def written(tmp_path_factory):
         costs(found["samples"], {"t0": True}, ""),
         replayed(found["tasks"], found["grades"]),
         leaked(found["tasks"], found["grades"], found["grades"]),
+        traced(found["rollouts"].slice(0, 0), found["grades"].slice(0, 0), tables.TRACES.empty_table()),
         disagreement(_answers(answers)),
     ]
     return {name for part in parts for name in part["name"].to_pylist()}

@@ -1,0 +1,113 @@
+"""A run that rewards traces, graded by a real sandbox: what is stored, what fsck checks, and what a fork may not ask for."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from flows.audit.fsck import fsck
+from flows.backend import Backend
+from flows.config import ConfigError, RunConfig, dump, load
+from flows.execution.parts import part_names
+from flows.execution.run_stage import Spec, perform
+from flows.run.history import KEPT_OUT
+from flows.run.lease import hold
+from flows.run.run import Run
+from flows.run.stage_io import StageIO
+from flows.storage import open_store
+from flows.trace_reward import check_trace_reward
+from stages.core.method.rewards import form, populora
+from stages.core.statistics.estimates import only
+from tests.support import example_run
+
+pytestmark = pytest.mark.timeout(300)
+SETTINGS = ("sandbox.kind=local", "engine.max_drift=1e9", "evolution.every=0", "model.style=trace", "reward.trace_weight=0.5")
+CHAIN = "def f(a, e):\n    c = a + 5\n    h = c * e\n    k = h % 9\n    return k"
+TEXTS = ("c=12\nh=24\nk=6⟨out⟩6", "c=12\nh=24\nk=7⟨out⟩7", "c=12\nh=24\nk=6⟨out⟩7", "c=1⟨out⟩5", "c=12")
+REWARDS = (1.0, -0.5 + 0.5 * 2 / 3, -0.5 + 0.5, -0.5, -1.0)
+
+
+def config_of(*settings: str) -> RunConfig:
+    return load("chaos", [*SETTINGS, *settings])
+
+
+def chained(name: str, table: pa.Table) -> pa.Table:
+    """The example's deductions as chains, answered by each of TEXTS in turn; other kinds without an answer."""
+    rows, count = table.to_pylist(), 0
+    for row in rows:
+        deduction = row["kind"] == "deduction" and row.get("status", "valid") == "valid"
+        if name == "tasks" and deduction:
+            row |= {"program": CHAIN, "inputs": ["7, 2"], "outputs": ["6"], "values": ["6"], "program_key": "chain"}
+        if name == "rollouts":
+            text = TEXTS[count % len(TEXTS)]
+            count += deduction
+            row |= {"text": text, "answer": text.partition("⟨out⟩")[2] or None} if deduction else {"answer": None}
+    return pa.Table.from_pylist(rows, table.schema)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Two generations; proposals and answers are made up, everything from their grades on is real."""
+    config, store = config_of(), open_store(str(tmp_path_factory.mktemp("store")))
+    backend = Backend(config)
+    with hold(store, "r") as epoch:
+        run = Run(store, "r", epoch)
+        run.describe(dump(config), {KEPT_OUT: []}, example_run.CLOCK)
+        population = example_run.start(run, backend.initial_adapter())
+        for generation in range(2):
+            example_run.play(run, population, generation, prompts=3, ungraded=chained)
+            for stage in ("grade", "reward", "update", "rate", "evolve"):
+                io = StageIO(run, stage, generation, None, config.model.name, config.model.alpha)
+                for part in (*part_names(io, config), None) if stage == "update" else (None,):
+                    perform(run, Spec(store.url, "r", stage, generation, part, epoch, 2), config, backend)
+            population = example_run.population_of(run, generation)
+    backend.close()
+    return run
+
+
+def test_a_wrong_deduction_earns_for_the_beginning_of_its_trace(finished: Run) -> None:
+    for generation in range(2):
+        traces = finished.read_table(generation, "traces").to_pylist()
+        assert traces and all((row["steps"], row["lines"]) == (3, ["c=12", "h=24", "k=6"]) for row in traces)
+        texts = {row["rollout_id"]: row["text"] for row in finished.read_table(generation, "rollouts").to_pylist()}
+        samples = only(finished.read_table(generation, "samples"), role="student", kind="deduction").to_pylist()
+        paid = {texts[row["sample_id"]]: row["reward"] for row in samples}
+        assert paid == pytest.approx(dict(zip(TEXTS, REWARDS, strict=True)))
+
+
+def test_the_share_of_right_steps_is_a_metric(finished: Run) -> None:
+    rows = only(finished.read_table(0, "metrics"), name="solve.trace_share").to_pylist()
+    everybody = next(row for row in rows if row["member_id"] is None)
+    assert 0 < everybody["value"] < 1 and everybody["n"] == finished.read_table(0, "traces").num_rows
+    assert {row["role"] for row in rows if row["member_id"]} == {"student"}
+
+
+def test_fsck_finds_nothing(finished: Run) -> None:
+    assert list(fsck(finished)) == []
+
+
+def test_a_fork_that_shares_grades_without_traces_is_told_so(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    with hold(store, "r") as epoch:
+        run = Run(store, "r", epoch)
+        run.describe(dump(config_of("reward.trace_weight=0")), {KEPT_OUT: []}, example_run.CLOCK)
+        example_run.play(run, example_run.start(run), 0)
+        spec = Spec(store.url, "r", "reward", 0, None, epoch, 2)
+        with pytest.raises(ConfigError) as error:
+            perform(run, spec, config_of(), Backend(config_of()))
+    message = "reward.trace_weight: generation 0 was graded without recording traces; fork it before grade"
+    assert str(error.value) == message
+
+
+def test_a_model_without_traces_and_a_rule_that_pays_them_too_much_are_refused() -> None:
+    check_trace_reward(config_of(), "trace", populora)
+    with pytest.raises(ConfigError) as error:
+        check_trace_reward(config_of("model.style=auto"), "compact", populora)
+    expected = "reward.trace_weight: infra/models/seed writes answers without a trace (model.style compact)"
+    assert str(error.value) == expected
+    with pytest.raises(ConfigError) as error:
+        check_trace_reward(config_of("reward.rule=form"), "trace", form)
+    assert str(error.value) == (
+        "reward.trace_weight: 0.5 with reward.rule form: must be less than what the rule pays a right answer more than a wrong "
+        "one, 0"
+    )
