@@ -141,14 +141,18 @@ def run_elsewhere(spec: Spec, pool: str, leaving: threading.Event) -> Reference:
     with get_client(sync_client=True) as client:
         _need_worker(client, pool)
         name = f"stage/{pool}"
-        asked = {key: value for key, value in asdict(spec).items() if key != "verdicts"} | {"version": own_version()}
-        began: Any = run_deployment(name, parameters=asked, timeout=0, tags=[f"run:{spec.run_id}"])
+        began: Any = run_deployment(name, parameters=parameters_of(spec), timeout=0, tags=[f"run:{spec.run_id}"])
         try:
             state = _end_of(client, began.id, pool, leaving)
         except BaseException:  # also on a cancel: no one would wait for it
             client.set_flow_run_state(began.id, Cancelling(), force=True)
             raise
     return finished(spec, pool, state)
+
+
+def parameters_of(spec: Spec) -> dict[str, Any]:
+    """Return the parameters of `stage` for a step. The folder for early verdicts is one of this machine."""
+    return {key: value for key, value in asdict(spec).items() if key != "verdicts"} | {"version": own_version()}
 
 
 def _end_of(client: Any, flow_run_id: Any, pool: str, leaving: threading.Event) -> State:

@@ -13,6 +13,7 @@ from flows.backend import Backend
 from flows.config import ConfigError, RunConfig, dump, load
 from flows.early_judging import early_verdicts_of, judged_early
 from flows.execution.parts import part_names
+from flows.execution.pools import parameters_of, stage
 from flows.execution.run_stage import Reference, Spec, perform
 from flows.execution.session import open_session
 from flows.run.history import KEPT_OUT
@@ -318,6 +319,11 @@ def test_verdicts_are_handed_on_only_where_one_machine_writes_and_judges(tmp_pat
     assert folder("sandbox.early=on", elsewhere=Elsewhere("verify")) is None
     assert folder("sandbox.early=on", elsewhere=Elsewhere("solve")) is None
     assert folder("sandbox.early=on", elsewhere=Elsewhere("update")) is not None
+
+
+def test_a_step_in_a_pool_is_told_no_folder_of_this_machine() -> None:
+    spec = Spec("file:///runs", "r", "solve", 3, None, 1, 4, verdicts="/tmp/here")
+    assert set(parameters_of(spec)) == set(stage.fn.__annotations__) - {"return"} and "verdicts" not in parameters_of(spec)
 
 
 def test_the_seed_model_reports_each_completion_when_it_ends(backend: Watching) -> None:
