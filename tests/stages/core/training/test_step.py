@@ -85,7 +85,10 @@ def test_any_number_of_shares_gives_the_step_of_one_pass_within_the_order_of_its
 def test_shares_without_the_groups_that_are_skipped_give_the_step_of_one_pass(adapters: dict[str, Adapter], count: int) -> None:
     """Also for an adapter all of whose groups are skipped: it is in no share, and steps on a gradient of zero."""
     settings = replace(BY_ROWS, objective=Objective(entropy_bonus=0.0), skip_zero_groups=True)
-    trainer, samples = TorchTrainer(lora_of(torch.float32), PAD, settings), with_zero_groups(adapters, "s0-1", "s1-0", "s1-1", "s1-2")
+    trainer, samples = (
+        TorchTrainer(lora_of(torch.float32), PAD, settings),
+        with_zero_groups(adapters, "s0-1", "s1-0", "s1-1", "s1-2"),
+    )
     whole, metrics = update(adapters, MEMBERS, samples, trainer)
     found, measured = by_rows(adapters, samples, count, trainer, settings)
     assert list(found) == list(whole) == ["m0", "m1", "m2"]
