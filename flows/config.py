@@ -204,6 +204,10 @@ class RunConfig(Group):
         """3 kinds x groups x group size: the tasks of a match."""
         return 3 * self.propose.groups * self.propose.group_size
 
+    def recomputing(self, choice: bool | Literal["auto"]) -> "RunConfig":
+        """Return this configuration with another choice of `learning.gradient_checkpointing`."""
+        return self.model_copy(update={"learning": self.learning.model_copy(update={"gradient_checkpointing": choice})})
+
 
 def configurations() -> list[str]:
     """Return the names of the shipped configurations."""

@@ -102,18 +102,13 @@ def settled_for(config: RunConfig, shape: DecoderShape, memory: float) -> RunCon
     """
     if config.learning.gradient_checkpointing != "auto":
         return config
-    kept = with_recomputation(config, False)
+    kept = config.recomputing(False)
     if config.model.device == "cpu" or not memory:
         return kept
     alone = config.engine.kind == "transformers"
     moments = shared_process(kept, shape, config.adapters) if alone else beside_vllm(kept, shape, config.adapters, memory)
     [update] = [moment.total for moment in moments if moment.name == "update"]
-    return kept if update + (CONTEXT if alone else 0) <= (1 - SPARE) * memory else with_recomputation(config, True)
-
-
-def with_recomputation(config: RunConfig, on: bool) -> RunConfig:
-    """Return the configuration with recomputation of activations on or off."""
-    return config.model_copy(update={"learning": config.learning.model_copy(update={"gradient_checkpointing": on})})
+    return kept if update + (CONTEXT if alone else 0) <= (1 - SPARE) * memory else config.recomputing(True)
 
 
 def shared_process(config: RunConfig, shape: DecoderShape, members: int) -> list[Moment]:

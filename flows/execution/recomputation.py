@@ -6,7 +6,7 @@ from typing import Any
 from flows.config import RunConfig
 from flows.execution.cards import cards
 from flows.execution.decoder_shape import shape_of
-from flows.execution.memory_plan import settled_for, with_recomputation
+from flows.execution.memory_plan import settled_for
 from flows.execution.preflight import cards_for
 
 
@@ -20,13 +20,13 @@ def settled(config: RunConfig, known: Mapping[str, Any] | None = None, elsewhere
     if config.learning.gradient_checkpointing != "auto":
         return config
     if known is not None:
-        return with_recomputation(config, known["config"].get("learning", {}).get("gradient_checkpointing", False))
+        return config.recomputing(known["config"].get("learning", {}).get("gradient_checkpointing", False))
     if config.model.device == "cpu":
-        return with_recomputation(config, False)
+        return config.recomputing(False)
     if elsewhere:
-        return with_recomputation(config, True)
+        return config.recomputing(True)
     found = cards() if ":" in config.model.device else cards_for(config)
     shape, memory = shape_of(config.model.name), min((card.memory_mb for card in found), default=0)
     if not found or (shape and memory):
-        return settled_for(config, shape, memory * 2.0**20) if shape else with_recomputation(config, False)
-    return with_recomputation(config, True)
+        return settled_for(config, shape, memory * 2.0**20) if shape else config.recomputing(False)
+    return config.recomputing(True)

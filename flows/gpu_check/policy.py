@@ -16,7 +16,7 @@ import torch
 
 from flows.backend import Backend
 from flows.execution.decoder_shape import DecoderShape, shape_of
-from flows.execution.memory_plan import Moment, beside_vllm, shared_process, with_recomputation
+from flows.execution.memory_plan import Moment, beside_vllm, shared_process
 from flows.execution.update_flops import packed, update_flops
 from flows.gpu_check.finding import CheckFinding
 from flows.gpu_check.machine import GIB, MemoryMeter, product_rate, synchronize
@@ -129,7 +129,7 @@ class PolicyCheck:
         config, lengths = self.backend.config, [len(ids) for ids in samples["completion_ids"].to_pylist()]
         groups = len(set(samples["group_id"].to_pylist()))
         rows = packed(groups, PROMPT, ATTEMPTS, sum(lengths) / len(lengths), config.learning.row_tokens)
-        return update_flops(with_recomputation(config, False), shape, rows).total
+        return update_flops(config.recomputing(False), shape, rows).total
 
     def _against_plan(self, moment: str) -> CheckFinding:
         """Compare the last watched peak with the plan. On a CPU it is stated alone: the plan counts tensors, not processes."""

@@ -116,9 +116,9 @@ def _changed(config: RunConfig, settings: Iterable[str], at: Point) -> RunConfig
     values = dump(config)
     for setting in settings:
         apply_setting(values, setting)
-    if values["learning"]["gradient_checkpointing"] == "auto":  # the fork goes on with what that meant for its parent
-        values["learning"]["gradient_checkpointing"] = config.learning.gradient_checkpointing
     changed = parse(values)
+    if changed.learning.gradient_checkpointing == "auto":  # a fork keeps what that meant for its parent
+        changed = changed.recomputing(config.learning.gradient_checkpointing)
     for key in differences(dump(config), dump(changed)):
         if key.startswith(FIXED):
             raise ConfigError(f"{key}: a fork shares artifacts that were made with the old value; start a new run instead")

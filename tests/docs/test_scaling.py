@@ -8,7 +8,8 @@ from flows.config import PROJECT, load
 from flows.execution.card_rates import CARDS, TWO_CORES
 from flows.execution.decoder_shape import KNOWN
 from flows.execution.estimate import MEAN, plan
-from flows.execution.stage_plan import generation_seconds, spread, stage_times
+from flows.execution.stage_plan import generation_seconds, spread, stage_times, update_rows, workload
+from flows.execution.update_flops import update_flops
 
 PAGE = (PROJECT / "docs" / "scaling.md").read_text(encoding="utf-8")
 
@@ -33,3 +34,24 @@ def test_the_comparison_shows_the_plan() -> None:
     planned = {time.stage: f"{time.seconds:.0f}" for time in times}
     for stage, seconds in re.findall(r"^\| (propose|solve|update) \| (\d+) \|", PAGE, flags=re.MULTILINE):
         assert planned[stage] == seconds
+
+
+def test_the_table_of_an_update_is_its_arithmetic() -> None:
+    shape = KNOWN["Qwen2.5-Coder-7B"]
+    rows = re.findall(r"^\| (\d,\d+)[^|]* \| (yes|no) \| ([\d.]+) M \|((?: \d+ \|){5}) ([\d,]+) \|$", PAGE, flags=re.MULTILINE)
+    assert [(tokens, again) for tokens, again, *_ in rows] == [
+        ("1,024", "yes"),
+        ("4,096", "yes"),
+        ("1,024", "no"),
+        ("4,096", "no"),
+    ]
+    for tokens, again, positions, parts, seconds in rows:
+        size = tokens.replace(",", "")
+        config = load("paper", [f"learning.row_tokens={size}", f"learning.gradient_checkpointing={str(again == 'yes').lower()}"])
+        packed = update_rows(config, workload(config, MEAN))
+        flops = update_flops(config, shape, packed)
+        values = (flops.blocks, flops.adapters, flops.attention, flops.head, flops.total)
+        assert positions == f"{sum(one.positions for one in packed) / 1e6:.1f}"
+        assert parts.split(" |")[:5] == [f" {value / 1e15:.0f}" for value in values]
+        [update] = [one for one in stage_times(config, shape, CARDS[-1], 1, MEAN) if one.stage == "update"]
+        assert seconds == f"{update.seconds:,.0f}"

@@ -54,12 +54,33 @@ def test_the_issue_of_record_is_what_the_named_runs_say() -> None:
         (["strategy.population=4", "strategy.sigma=0"], "strategy.sigma"),
         (["reward.trace_weight=1.0"], "reward.trace_weight"),
         (["reward.trace_weight=0.5"], "reward.trace_weight needs model.style trace, whose answers have a trace, not compact"),
+        (["learning.gradient_checkpointing=maybe"], "^learning.gradient_checkpointing: 'maybe' is not true, false or auto$"),
+        (["learning.gradient_checkpointing=2"], "^learning.gradient_checkpointing: 2 is not true, false or auto$"),
+        (["learning.row_tokens=0"], "^learning.row_tokens: .*greater than or equal to 1$"),
+        (["learning.row_tokens=20000"], r"learning.row_tokens \(20000\) is more than learning.micro_batch_tokens \(16384\)"),
+        (["learning.skip_zero_groups=true", "learning.entropy_bonus=0.001"], "learning.entropy_bonus or learning.kl would train"),
+        (["learning.skip_zero_groups=true", "learning.kl=0.1"], "learning.entropy_bonus or learning.kl would train"),
     ],
 )
 def test_a_bad_setting_is_one_line_that_names_it(settings: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as error:
         load("smoke", settings)
     assert "\n" not in str(error.value)
+
+
+def test_recomputation_is_true_false_or_left_to_the_plan() -> None:
+    found = [load("smoke", [f"learning.gradient_checkpointing={text}"]) for text in ("true", "false", "auto", "'auto'")]
+    assert [config.learning.gradient_checkpointing for config in found] == [True, False, "auto", "auto"]
+    for config in found:
+        assert RunConfig.model_validate(dump(config)) == config
+    assert load("smoke").learning.gradient_checkpointing == "auto"
+
+
+def test_small_passes_keep_the_usual_rows() -> None:
+    """A configuration of before learning.row_tokens, with passes that are smaller than a row, is still one."""
+    config = load("smoke", ["learning.micro_batch_tokens=512"])
+    assert (config.learning.row_tokens, config.learning.micro_batch_tokens) == (1024, 512)
+    assert load("smoke", ["learning.skip_zero_groups=true"]).learning.entropy_bonus == 0
 
 
 def test_a_population_without_teachers_is_its_students() -> None:

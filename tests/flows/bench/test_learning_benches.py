@@ -42,7 +42,7 @@ def _threads() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("module", "options", "rivals"),
     [
-        (update_bench, ["--total", "64", "--tokens", "64"], {"peft_set_adapter"}),
+        (update_bench, ["--total", "64", "--tokens", "64"], {"peft_set_adapter", "prompt_per_completion"}),
         (rollout_bench, ["--total", "256", "--tokens", ""], {"one_call_per_adapter", "single_adapter"}),
     ],
 )
@@ -80,8 +80,9 @@ def test_an_update_of_a_checkpoint_is_measured() -> None:
     options = ["--model", str(SEED_MODEL), "--device", "cpu", "--rank", "2", "--adapters", "2", "--tokens", "", "--total", "128"]
     lines = list(update_bench.main([*options, "--repeats", "1", "--threads", "1"]))
     rivals = {"peft_set_adapter", "float32"} if fast_bfloat16() else {"peft_set_adapter"}
-    *paired, share = lines
-    assert {line["against"] for line in paired} == rivals and {line["shape"] for line in lines} == {"seed"}
+    *paired, share, saved = lines
+    assert {line["against"] for line in paired} == rivals and {line["shape"] for line in [*paired, share]} == {"seed"}
+    assert (saved["name"], saved["shape"], saved["unit"], saved["ratio"]) == ("update.flops", "qwen2.5-7b", "PFLOP", 1.206)
     assert share["name"] == "update.share_of_peak" and 0 < share["value"] < 1 < 1000 * share["peak_tflops"]
 
 

@@ -15,7 +15,16 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 from flows.config import load
 from flows.execution.decoder_shape import KNOWN, DecoderShape, adapter_parameters
 from flows.execution.estimate import plan
-from flows.execution.memory_plan import CHUNK, PASS, REDUCED, beside_vllm, engine_needs, shared_process, update_peaks
+from flows.execution.memory_plan import (
+    CHUNK,
+    PASS,
+    REDUCED,
+    beside_vllm,
+    engine_needs,
+    settled_for,
+    shared_process,
+    update_peaks,
+)
 from stages.core.engines.decoding import PASS_BYTES
 from stages.core.training import head_loss, torch_trainer
 from stages.core.training.grouped_lora import attach
@@ -62,7 +71,7 @@ class Nothing(TokenValues):
 
 
 def counted(shape: DecoderShape, rank: int, adapters: int, budget: int, lengths: tuple[int, int], checkpointing: bool) -> Any:
-    """The peak bytes of a forward and backward pass over one full micro-batch, and its positions."""
+    """The peak bytes of a forward and backward pass over one full micro-batch, its positions, and those of a row."""
     prompt, completion = lengths
     rows, attempts = max(1, budget // (prompt + 8 * (completion - 1))), 8
     slots = np.sort(np.repeat(np.arange(rows) % adapters, attempts))
@@ -97,7 +106,7 @@ def counted(shape: DecoderShape, rank: int, adapters: int, budget: int, lengths:
         lora.checkpoint(checkpointing)
         with Living([*model.parameters(), *model.buffers(), lora.parameters_NP]) as living:
             trainer._loss(batch, columns, Nothing()).backward()
-    return living.peak, batch.ids_BL.size
+    return living.peak, batch.ids_BL.size, batch.ids_BL.shape[1]
 
 
 SIZES = [
@@ -130,8 +139,8 @@ def test_the_terms_of_the_update_are_those_of_the_trainer(
         monkeypatch.setattr(head_loss, "BLOCK_ELEMENTS", CHUNK)  # as on a GPU
     monkeypatch.setattr(torch_trainer, "_check_model", lambda *_: None)  # it compares values, and there are none
     shape = KNOWN[name]
-    peak, positions = counted(shape, rank, adapters, budget, lengths, checkpointing)
-    found = update_peaks(shape, adapter_parameters(shape, TARGETS, rank), adapters, positions, 2, checkpointing, reduced)
+    peak, positions, row = counted(shape, rank, adapters, budget, lengths, checkpointing)
+    found = update_peaks(shape, adapter_parameters(shape, TARGETS, rank), adapters, positions, 2, checkpointing, reduced, row)
     assert peak == pytest.approx(max(sum(found[point].values()) for point in found if point != "step"), rel=0.1)
 
 
@@ -140,7 +149,8 @@ def test_the_plan_s_constants_are_the_code_s() -> None:
 
 
 def test_a_card_holds_vllm_s_share_and_the_trainer_in_turn() -> None:
-    config, shape = load("paper"), KNOWN["Qwen2.5-Coder-7B"]
+    shape = KNOWN["Qwen2.5-Coder-7B"]
+    config = settled_for(load("paper"), shape, 80e9)
     moments = {moment.name: moment for moment in beside_vllm(config, shape, 8, 80e9)}
     assert list(moments) == ["start", "wake", "rollout", "sleep", "update", "evolve"]
     rollout, update = moments["rollout"], moments["update"]
@@ -157,6 +167,52 @@ def test_a_processor_holds_engine_and_trainer_at_once() -> None:
     rollout, update = moments["rollout"], moments["update"]
     assert rollout.parts["packed base"] == rollout.parts["base"] == 2 * shape.parameters
     assert update.parts["activations"] > rollout.parts["cache"]
+
+
+def test_longer_rows_have_a_larger_mask_and_a_pass_holds_the_longest_completion() -> None:
+    shape = KNOWN["Qwen2.5-Coder-7B"]
+
+    def update(*settings: str) -> dict[str, float]:
+        moments = beside_vllm(load("paper", list(settings)), shape, 8, 80e9)
+        return next(moment.parts for moment in moments if moment.name == "update")
+
+    short, long = (update("learning.gradient_checkpointing=true", f"learning.row_tokens={size}") for size in (1024, 8192))
+    assert (short["mask"], long["mask"]) == (2 * 16384 * 1024, 2 * 16384 * 8192)
+    assert {name: size for name, size in short.items() if name != "mask"} == {
+        name: size for name, size in long.items() if name != "mask"
+    }
+    small, exact = (
+        update("learning.gradient_checkpointing=false", "learning.row_tokens=1024", f"learning.micro_batch_tokens={tokens}")
+        for tokens in (2048, 1200 + 8096)
+    )
+    assert small == exact, "a teacher's prompt and its longest completion are one pass"
+
+
+def test_auto_recomputes_only_where_activations_do_not_fit() -> None:
+    def chosen(name: str, memory: float, *settings: str) -> object:
+        config = load(name, ["learning.gradient_checkpointing=auto", *settings])
+        shape = KNOWN["Qwen2.5-Coder-7B" if name.startswith("paper") else "Qwen2.5-Coder-1.5B"]
+        return settled_for(config, shape, memory).learning.gradient_checkpointing
+
+    assert [chosen("paper", size) for size in (24e9, 80e9, 141e9)] == [True, True, False]
+    assert [chosen("one-gpu", size) for size in (24e9, 80e9)] == [True, False]
+    alone = ("engine.kind=transformers", "engine.python=''")
+    assert [chosen("one-gpu", size, *alone) for size in (24e9, 40e9)] == [True, False]
+    assert chosen("one-gpu", 0, "model.device=cpu") is chosen("one-gpu", 24e9, "model.device=cpu") is False
+    for choice in (True, False):
+        config = load("one-gpu", [f"learning.gradient_checkpointing={str(choice).lower()}"])
+        assert settled_for(config, KNOWN["Qwen2.5-Coder-1.5B"], 24e9) is config
+
+
+def test_the_plan_says_what_auto_means_on_each_card() -> None:
+    line = "recomputation    yes on 24 GB, no on 80 GB: learning.gradient_checkpointing is auto"
+    own = load("one-gpu", ["engine.kind=transformers", "engine.python=''"])
+    for config in (load("one-gpu"), own):
+        lines = plan(config).splitlines()
+        assert line in lines and len([one for one in lines if " update " in one and one.startswith("memory")]) == 2
+    assert "recomputation" not in plan(load("one-gpu", ["learning.gradient_checkpointing=true"])) + plan(load("laptop"))
+    same = plan(load("one-gpu", ["engine.kind=transformers", "engine.python=''", "learning.gradient_checkpointing=true"]))
+    assert "memory           update " in same
 
 
 def test_only_cards_on_which_every_moment_fits_are_named() -> None:

@@ -36,6 +36,8 @@ def test_type_and_limits_are_words() -> None:
         ("draw", "alternate"),
     )
     assert settings()["solve.top_up"].choices == (False, True)
+    mixed = settings()["learning.gradient_checkpointing"]
+    assert (mixed.kind, mixed.choices, mixed.default) == ('"auto" or true or false', ("auto", False, True), "auto")
 
 
 def test_values_are_written_as_a_file_has_them() -> None:

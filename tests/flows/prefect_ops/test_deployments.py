@@ -54,6 +54,18 @@ def test_numbers_have_limits_and_choices_are_listed() -> None:
     assert (found["Propose.num_inputs"]["minimum"], found["Propose.num_inputs"]["maximum"]) == (2, 20)
     assert found["Model.style"]["enum"] == ["auto", "compact", "trace", "document", "chat", "azr"]
     assert found["Learning.learning_rate"]["minimum"] == 0
+    assert found["Learning.gradient_checkpointing"]["anyOf"] == [
+        {"title": "by the plan", "type": "string", "const": "auto", "enum": ["auto"]},
+        {"title": "as chosen", "type": "boolean"},
+    ]
+
+
+@pytest.mark.parametrize("choice", [True, False, "auto"])
+def test_a_field_of_two_types_takes_both(choice: object) -> None:
+    values = form()
+    assert values["config"]["learning"]["gradient_checkpointing"] == "auto"
+    values["config"]["learning"]["gradient_checkpointing"] = choice
+    assert refused(values) == []
 
 
 @pytest.mark.parametrize("preset", sorted(file.stem for file in RUNS.glob("*.toml")))
@@ -70,6 +82,9 @@ def test_a_preset_fills_its_form_with_values_that_are_taken(preset: str) -> None
         (("config", "solve", "attempts"), 1),
         (("config", "learning", "learning_rate"), -1.0),
         (("config", "learning", "learnig_rate"), 1e-4),
+        (("config", "learning", "gradient_checkpointing"), "sometimes"),
+        (("config", "learning", "gradient_checkpointing"), 1.5),
+        (("config", "learning", "row_tokens"), 0),
         (("config", "population", "teachers"), 0),
         (("config", "evolution", "gamma"), 1.5),
         (("run_id",), "Über Run"),
@@ -92,7 +107,11 @@ def test_what_holds_between_fields_is_refused_too() -> None:
     single["config"]["population"]["teachers"] = 2
     vllm = form()
     vllm["config"]["engine"]["kind"] = "vllm"
-    assert refused(single) and refused(vllm)
+    skipping = form()
+    skipping["config"]["learning"] |= {"skip_zero_groups": True, "entropy_bonus": 0.001}
+    assert refused(single) and refused(vllm) and refused(skipping)
+    skipping["config"]["learning"]["entropy_bonus"] = 0.0
+    assert refused(skipping) == []
     vllm["config"]["engine"]["python"] = ".venv-vllm/bin/python"
     assert refused(vllm) == []
 

@@ -11,11 +11,13 @@ from stages.core import tables
 from stages.core.lora.adapter import Adapter, Gradient
 from stages.core.lora.adapter_files import adapter_bytes, gradient_bytes, read_gradient
 from stages.core.shards import Shard
+from stages.core.training.loss import Objective
+from stages.core.training.settings import Settings
 from stages.core.training.step import SumStepper
 from stages.core.training.torch_trainer import TorchTrainer
-from stages.update import gradients, share_of, step, update
+from stages.update import gradients, learning_rows, share_of, step, update
 from tests.stages.core.training.test_grouped_lora import random_weights
-from tests.stages.core.training.test_torch_trainer import PAD, SETTINGS, lora_of, sample_rows
+from tests.stages.core.training.test_torch_trainer import PAD, SETTINGS, lora_of, sample_rows, with_zero_groups
 
 BY_ROWS = replace(SETTINGS, weight_decay=0.1)
 MEMBERS = {f"s{n}": (f"m{n}", "student") for n in range(3)}
@@ -33,21 +35,22 @@ def trainer() -> TorchTrainer:
 
 
 def by_rows(
-    adapters: dict[str, Adapter], samples: pa.Table, count: int, trainer: TorchTrainer
+    adapters: dict[str, Adapter], samples: pa.Table, count: int, trainer: TorchTrainer, settings: Settings = BY_ROWS
 ) -> tuple[dict[str, Adapter], dict[tuple[str, str], float]]:
     """The stepped adapters and METRICS of an update in so many shares, through the bytes that the store would hold."""
-    found, measured = dict[str, list[Gradient]](), []
+    found, measured, skips = dict[str, list[Gradient]](), [], settings.skip_zero_groups
     for shard in (Shard(number, count) for number in range(count)):
-        names = dict.fromkeys(share_of(samples, shard)["adapter_id"].to_pylist())
+        names = dict.fromkeys(share_of(learning_rows(samples, skips), shard)["adapter_id"].to_pylist())
         if not names:
             continue
-        part, tokens = gradients({name: adapters[name] for name in names}, samples, shard, trainer)
+        part, tokens = gradients({name: adapters[name] for name in names}, samples, shard, trainer, skips)
         measured.append(tokens)
         for name, gradient in part.items():
             found.setdefault(name, []).append(read_gradient(gradient_bytes(gradient)))
     everything, stepped, metrics = tables.join(measured, tables.TOKENS), dict[str, Adapter](), []
     for name, adapter in adapters.items():
-        own = step(adapter, name, MEMBERS[name], samples, iter(found.get(name, ())), everything, SumStepper(BY_ROWS))
+        parts = iter(found.get(name, ()))
+        own = step(adapter, name, MEMBERS[name], samples, parts, everything, SumStepper(settings), skips)
         metrics.append(own[1])
         if own[0] is not None:
             stepped[MEMBERS[name][0]] = own[0]
@@ -76,6 +79,26 @@ def test_any_number_of_shares_gives_the_step_of_one_pass_within_the_order_of_its
     expected = values(metrics)
     assert measured == {key: pytest.approx(value, rel=1e-5, abs=1e-6) for key, value in expected.items()}
     assert list(measured) == list(expected), "METRICS have the same rows in the same order"
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_shares_without_the_groups_that_are_skipped_give_the_step_of_one_pass(adapters: dict[str, Adapter], count: int) -> None:
+    """Also for an adapter all of whose groups are skipped: it is in no share, and steps on a gradient of zero."""
+    settings = replace(BY_ROWS, objective=Objective(entropy_bonus=0.0), skip_zero_groups=True)
+    trainer, samples = (
+        TorchTrainer(lora_of(torch.float32), PAD, settings),
+        with_zero_groups(adapters, "s0-1", "s1-0", "s1-1", "s1-2"),
+    )
+    whole, metrics = update(adapters, MEMBERS, samples, trainer)
+    found, measured = by_rows(adapters, samples, count, trainer, settings)
+    assert list(found) == list(whole) == ["m0", "m1", "m2"]
+    for name, adapter in whole.items():
+        for key, weights in adapter.weights.items():
+            np.testing.assert_allclose(found[name].weights[key], weights, atol=0.05 * BY_ROWS.learning_rate, err_msg=key)
+    expected = values(metrics)
+    assert measured == {key: pytest.approx(value, rel=1e-5, abs=1e-6) for key, value in expected.items()}
+    skipped = [expected[member, "update.skipped_groups"] for member in ("m0", "m1", "m2")]
+    assert skipped == [1.0, 3.0, 0.0] and expected["m2", "update.skipped_tokens"] == 0.0
 
 
 def test_the_same_shares_give_the_same_bytes(adapters: dict[str, Adapter]) -> None:

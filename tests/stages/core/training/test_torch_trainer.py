@@ -153,6 +153,58 @@ def test_groups_without_an_advantage_are_measured_and_cost_no_backward_pass(
         assert one == {key: pytest.approx(value, rel=1e-9) for key, value in other.items()}
 
 
+def with_zero_groups(adapters: dict[str, Adapter], *ends: str) -> pa.Table:
+    """Samples whose groups with these endings have no advantage."""
+    rows = sample_rows(adapters).to_pylist()
+    return tables.table(
+        [row | {"advantage": 0.0} if row["group_id"].endswith(ends) else row for row in rows],
+        tables.SAMPLES,
+    )
+
+
+PLAIN = replace(SETTINGS, objective=Objective(entropy_bonus=0.0, temperature=0.8))
+
+
+def test_skipped_groups_change_no_byte_of_a_step(adapters: dict[str, Adapter]) -> None:
+    samples = with_zero_groups(adapters, "-1")
+    kept, skipped = (
+        TorchTrainer(lora_of(torch.float32), PAD, replace(PLAIN, skip_zero_groups=skips)).update(adapters, samples)
+        for skips in (False, True)
+    )
+    for name in adapters:
+        for found in ("weights", "moments"):
+            one, other = getattr(kept[name].adapter, found), getattr(skipped[name].adapter, found)
+            assert {key: array.tobytes() for key, array in one.items()} == {key: array.tobytes() for key, array in other.items()}
+        own = [row for row in samples.to_pylist() if row["adapter_id"] == name]
+        silent = sum(len(row["completion_ids"]) for row in own if row["group_id"].endswith("-1"))
+        assert (skipped[name].metrics["skipped_groups"], skipped[name].metrics["skipped_tokens"]) == (1.0, float(silent))
+        assert not kept[name].metrics.keys() & {"skipped_groups", "skipped_tokens"}
+        same = ("samples", "response_tokens", "groups", "loss", "grad_norm")
+        assert [kept[name].metrics[key] for key in same] == [pytest.approx(skipped[name].metrics[key], abs=1e-15) for key in same]
+
+
+def test_an_adapter_without_any_advantage_steps_as_if_nothing_were_skipped(adapters: dict[str, Adapter]) -> None:
+    """An estimator of the user's may give none although centred rewards vary: the step is on a gradient of zero."""
+    samples = with_zero_groups(adapters, "s1-0", "s1-1", "s1-2")
+    settings = [replace(PLAIN, weight_decay=0.1, skip_zero_groups=skips) for skips in (False, True)]
+    kept, skipped = (TorchTrainer(lora_of(torch.float32), PAD, one).update(adapters, samples) for one in settings)
+    assert skipped["s1"].stepped and skipped["s1"].metrics["skipped_groups"] == 3 and "entropy" not in skipped["s1"].metrics
+    assert weights_sha256(skipped["s1"].adapter.weights) == weights_sha256(kept["s1"].adapter.weights)
+    alone = TorchTrainer(lora_of(torch.float32), PAD, settings[1])
+    only = samples.filter(pa.compute.equal(samples["adapter_id"], "s1"))
+    assert weights_sha256(alone.update({"s1": adapters["s1"]}, only)["s1"].adapter.weights) == weights_sha256(
+        kept["s1"].adapter.weights
+    )
+    gradients, tokens = alone.gradients({"s1": adapters["s1"]}, only, {"s1": 99})
+    assert tokens.num_rows == 0 and not any(array.any() for array in gradients["s1"].values.values())
+
+
+def test_groups_are_not_skipped_where_entropy_or_divergence_train_them() -> None:
+    for objective in (Objective(entropy_bonus=0.001), Objective(entropy_bonus=0.0, kl=0.1)):
+        with pytest.raises(ValueError, match="cannot be skipped under Objective"):
+            Settings(objective, skip_zero_groups=True)
+
+
 def test_fp64_gradients_of_a_group_equal_each_alone(adapters: dict[str, Adapter]) -> None:
     samples = sample_rows(adapters)
     gradients = {}
