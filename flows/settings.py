@@ -253,9 +253,9 @@ class StrategyRule(Group):
         description="Perturbed copies per adapter: an even number that divides solve.attempts and, where teachers are trained, "
         "propose.group_size. 0: off.",
     )
-    sigma: Above0 = Field(0.01, title="Sigma", description="Standard deviation of the noise on every entry of both LoRA factors.")
+    sigma: Above0 = Field(0.02, title="Sigma", description="Standard deviation of the noise on every entry of both LoRA factors.")
     learning_rate: Amount = Field(
-        5e-5, title="Learning rate", description="A step is learning_rate / (copies x sigma) x the sum of fitness x unit noise."
+        2e-4, title="Learning rate", description="A step is learning_rate / (copies x sigma) x the sum of fitness x unit noise."
     )
 
 

@@ -1,11 +1,13 @@
 """A run that rewards traces, graded by a real sandbox: what is stored, what fsck checks, and what a fork may not ask for."""
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from flows.audit.fsck import fsck
+from flows.audit.invariants import GenerationInputs, problems
 from flows.backend import Backend
 from flows.config import ConfigError, RunConfig, dump, load
 from flows.execution.parts import part_names
@@ -18,6 +20,7 @@ from flows.storage import open_store
 from flows.trace_reward import check_trace_reward
 from stages.core.method.rewards import form, populora
 from stages.core.statistics.estimates import only
+from stages.core.tables import GENERATION_TABLES
 from tests.support import example_run
 
 pytestmark = pytest.mark.timeout(300)
@@ -84,6 +87,24 @@ def test_the_share_of_right_steps_is_a_metric(finished: Run) -> None:
 
 def test_fsck_finds_nothing(finished: Run) -> None:
     assert list(fsck(finished)) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "where", "problem"),
+    [
+        ({"lines": ["c=12", "h=25", "k=6"]}, "samples", "reward differs from the recomputed values: g0000-m00-p000-r01"),
+        ({"steps": 4}, "traces", "lines do not fit the number of steps: g0000-m00-p000"),
+        ({"task_id": "g0000-m00-p005"}, "traces", "task ids are not those of the deductions with a wrong answer, in order"),
+    ],
+)
+def test_fsck_would_find_another_trace(finished: Run, values: dict[str, Any], where: str, problem: str) -> None:
+    found = {name: finished.read_table(0, name) for name in (*GENERATION_TABLES, "traces")}
+    given = GenerationInputs(None, None, None, config_of(), populora, Backend(config_of()).estimator(), 0)
+    assert list(problems(found, given)) == []
+    rows = found["traces"].to_pylist()
+    rows[0] |= values
+    said = list(problems(found | {"traces": pa.Table.from_pylist(rows, found["traces"].schema)}, given))
+    assert any(name == where and text.startswith(problem) for name, text in said), said
 
 
 def test_a_fork_that_shares_grades_without_traces_is_told_so(tmp_path: Path) -> None:

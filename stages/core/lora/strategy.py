@@ -5,8 +5,8 @@
 
 (Salimans et al. 2017, arXiv 1703.03864.) f_i is the mean reward of what copy i wrote, standardised over the copies as in Qiu et
 al. 2025 (arXiv 2509.24372), who train language models so. Deviations from the latter: copies come in antithetic pairs, as in the
-former, and the noise lies on both LoRA factors instead of all weights. The default step is the latter's, half of sigma per unit
-of fitness.
+former; the noise lies on both LoRA factors instead of all weights; and answers are sampled, not greedy. The default step is the
+latter's, half of sigma per unit of fitness.
 
 sigma is absolute, as in both sources and as AdamW's step on the same factors: every entry gets noise of one size. A size relative
 to a matrix cannot start, because B is zero in every new adapter, and noise on A alone changes nothing while B is zero.
