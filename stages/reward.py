@@ -24,6 +24,7 @@ from stages.core.method.advantages import (
 from stages.core.method.rewards import Event, Rule
 from stages.core.prompts.styles import Kind
 
+_SAMPLED = ("completion_ids", "logprobs")
 Estimator = Callable[[np.ndarray, Sequence[str], Sequence[str], Sequence[str], np.ndarray], Advantages]
 """(rewards_S, group ids, kinds, roles, response lengths_S) of one adapter in one role -> advantages."""
 
@@ -103,9 +104,11 @@ def _student_rows(rollouts: pa.Table, grades: pa.Table, rule: Rule, trained_atte
 
 
 def _row(completion: dict, sample_id: str, member_id: str, role: str, group_id: str, value: float) -> dict:
-    copied = ("kind", "adapter_id", "adapter_sha256", "prompt_ids", "completion_ids", "logprobs")
+    copied = ("kind", "adapter_id", "adapter_sha256", "prompt_ids")
     own = {"sample_id": sample_id, "member_id": member_id, "role": role, "group_id": group_id, "reward": value}
-    return own | {name: completion[name] for name in copied}
+    # What a model writes behind its answer cannot change the reward: its gradient would be noise, and habits grow from it.
+    trained = slice(completion.get("answer_tokens"))
+    return own | {name: completion[name] for name in copied} | {name: completion[name][trained] for name in _SAMPLED}
 
 
 def _add_advantages(rows: list[dict], estimator: Estimator) -> None:

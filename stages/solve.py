@@ -3,6 +3,7 @@
 A replayed task (stages.core.method.top_up) keeps its id; its rollouts belong to this generation's match.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -88,6 +89,7 @@ def solve(
                 "text": text,
                 "truncated": completion.truncated,
                 "answer": answer,
+                "answer_tokens": answer_tokens(engine, style, Kind(task["kind"]), completion.token_ids, text),
             }
         )
     return tables.table(rows, tables.ROLLOUTS)
@@ -123,6 +125,17 @@ def refusals(style: PromptStyle, rollouts: pa.Table) -> dict[str, int]:
         except Unparsed as refused:
             found[refused.reason] += 1
     return {reason: found[reason] for reason in REASONS if reason in found}
+
+
+def answer_tokens(engine: Engine, style: PromptStyle, kind: Kind, token_ids: Sequence[int], text: str) -> int | None:
+    """Return how many tokens reach to the end of the answer, where the model wrote more behind it; None where it did not.
+
+    The last of them may hold the beginning of what follows.
+    """
+    end = style.answer_end(kind, text)
+    if end is None:
+        return None
+    return bisect_left(range(len(token_ids)), end, key=lambda count: len(engine.decode(token_ids[:count])))
 
 
 def read_answer(style: PromptStyle, kind: Kind, text: str, truncated: bool) -> str | None:

@@ -15,7 +15,6 @@ from transformers import LlamaForCausalLM
 from flows.pretraining.checkpoint import save
 from flows.pretraining.scoring import Log, engine_of, judge_of, parameters_of, scored_proposals
 from flows.pretraining.suites import halves, make_suite, stored_problems
-from stages.core.engines.precision import pretraining_dtype
 from stages.core.prompts.compact import CompactPrompts
 from stages.core.prompts.styles import Triplet
 from stages.core.sandbox.protocol import Sandbox
@@ -150,6 +149,5 @@ def pretrain(
         parameters_of(out),
         len(probe.probe_keys(*halves(probe_folder, "probe").values()).syntax),
         taken,
-        str(pretraining_dtype()).removeprefix("torch."),
     )
     (out / "README.md").write_text(model_card(training, solving, proposals), encoding="utf-8")

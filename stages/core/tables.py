@@ -126,7 +126,10 @@ ROLLOUTS = _schema(
         "attempt": _INT,
     }
     | _COMPLETION,
-    {"answer": _STR},  # null: a format error
+    {
+        "answer": _STR,  # null: a format error
+        "answer_tokens": _INT,  # those up to the end of the answer, where the model wrote more behind it: what is trained
+    },
 )
 
 GRADES = _schema(

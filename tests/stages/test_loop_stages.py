@@ -137,6 +137,17 @@ def test_only_valid_tasks_are_posed_and_each_answer_is_graded() -> None:
     assert grades["correct"].to_pylist() == [True, False, True, False, True, False]
 
 
+def test_what_stands_behind_an_answer_is_kept_but_not_trained() -> None:
+    made, tasks, rollouts, grades = played("7# why", "8", "8# ", "1", "g", "4")
+    assert rollouts["answer"].to_pylist()[:4] == ["7", "8", "8", "1"]
+    assert rollouts["answer_tokens"].to_pylist() == [1, None, 1, None, None, None]
+    samples = reward(made, tasks, rollouts, grades, populora, ESTIMATORS["dr_grpo"], "group", 0)
+    encode = ScriptedEngine("").encode
+    assert samples["completion_ids"].to_pylist()[6:10] == [encode("7"), encode("8"), encode("8"), encode("1")]
+    assert [len(each) for each in samples["logprobs"].to_pylist()[6:10]] == [1, 1, 1, 1]
+    assert rollouts["text"].to_pylist()[0] == "7# why" and len(rollouts["completion_ids"].to_pylist()[0]) == 6
+
+
 def test_rewards_are_the_papers_and_centred_ones_sum_to_zero_in_a_group() -> None:
     made, tasks, rollouts, grades = played("7", "8", "2", "1", "g", "")
     samples = reward(made, tasks, rollouts, grades, populora, ESTIMATORS["dr_grpo"], "group", 0)

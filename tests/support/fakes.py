@@ -50,6 +50,10 @@ class PlainStyle:
     def solve_stops(self, kind: Kind) -> tuple[str, ...]:
         return ("\n",)
 
+    def answer_end(self, kind: Kind, completion: str) -> int | None:
+        answer, hash_sign, _ = completion.partition("#")
+        return len(answer) if hash_sign else None
+
     def read_proposal(self, kind: Kind, completion: str, truncated: bool = False) -> Proposed:
         program, bar, given = completion.partition("|")
         if not bar:
@@ -65,7 +69,7 @@ class PlainStyle:
     def read_answer(self, kind: Kind, completion: str, truncated: bool = False) -> str:
         if not completion:
             raise Unparsed("nothing")
-        return completion
+        return completion.partition("#")[0]
 
 
 class TableSandbox:

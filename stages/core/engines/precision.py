@@ -18,11 +18,6 @@ def compute_dtype(device: str, dtype: str) -> str:
     return dtype
 
 
-def pretraining_dtype() -> torch.dtype:
-    """Return the type of products in pretraining on this CPU; weights, momenta and losses are float32."""
-    return torch.bfloat16 if fast_bfloat16() else torch.float32
-
-
 def fast_bfloat16() -> bool:
     """Return whether this CPU multiplies bfloat16 in hardware: AVX-512 BF16 or AMX."""
     # torch has no public question for these two

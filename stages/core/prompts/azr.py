@@ -116,6 +116,10 @@ class AzrPrompts:
         """Where the model starts to play the user."""
         return ("\nUser:",)
 
+    def answer_end(self, kind: Kind, completion: str) -> int | None:
+        """None: the last answer counts, so any text can matter."""
+        return None
+
     def read_proposal(self, kind: Kind, completion: str, truncated: bool = False) -> Proposed:
         """The last program that defines `f`, and the last input."""
         with cut_off(truncated):

@@ -88,6 +88,10 @@ class ChatPrompts:
         """None, as for proposals."""
         return ()
 
+    def answer_end(self, kind: Kind, completion: str) -> int | None:
+        """None: the last fence counts, so any text can matter."""
+        return None
+
     def read_proposal(self, kind: Kind, completion: str, truncated: bool = False) -> Proposed:
         """The last program that defines `f`, and the last input."""
         fences = _fences(completion, truncated)

@@ -79,6 +79,10 @@ class CompactPrompts:
         """None, as for proposals."""
         return ()
 
+    def answer_end(self, kind: Kind, completion: str) -> int | None:
+        """None: nothing may stand behind an answer."""
+        return None
+
     def read_proposal(self, kind: Kind, completion: str, truncated: bool = False) -> Proposed:
         """Program and input, with exactly one input marker between them."""
         _check_whole(truncated)

@@ -174,6 +174,20 @@ class DocumentPrompts:
         """The end of the line, or of the fence."""
         return ("\n```",) if kind is Kind.INDUCTION else ("\n",)
 
+    def answer_end(self, kind: Kind, completion: str) -> int | None:
+        """The end of the value or of the call's parenthesis, where a message, a comment or prose follows on the line."""
+        if kind is Kind.INDUCTION:
+            return None
+        line = completion.partition("\n")[0]
+        if kind is Kind.ABDUCTION:
+            found = leading_arguments(line)
+            end = None if found is None else len(found) + len(")")
+        else:
+            start = len(line) - len(line.lstrip())
+            found, ended = leading_value(line[start:])
+            end = start + len(found.rstrip()) if ended and found else None
+        return end if end and line[end:].strip() else None
+
     def read_proposal(self, kind: Kind, completion: str, truncated: bool = False) -> Proposed:
         """The program, and the arguments of the first call behind it, printed or asserted or alone."""
         with cut_off(truncated):

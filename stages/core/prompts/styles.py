@@ -119,6 +119,13 @@ class PromptStyle(Protocol):
         """Text that ends an answer of this kind as soon as the completion contains it."""
         ...
 
+    def answer_end(self, kind: Kind, completion: str) -> int | None:
+        """Number of characters up to the end of the answer where the model wrote more behind it; None where it did not.
+
+        What stands behind an answer cannot change its reward, so it is not trained.
+        """
+        ...
+
     # `truncated`: the length limit ended the completion. It is read all the same if its form is complete.
 
     def read_proposal(self, kind: Kind, completion: str, truncated: bool = False) -> Proposed:

@@ -1,5 +1,5 @@
 """The recipes of the seed models: programs, tokenizers, pretraining, and the suites `probe` and `staircase`.
 
-May import: stages.core.engines.protocol, stages.core.engines.precision, stages.core.judging, stages.core.prompts,
-stages.core.sandbox, stages.core.values, torch, transformers.
+May import: stages.core.engines.protocol, stages.core.judging, stages.core.prompts, stages.core.sandbox, stages.core.values, torch,
+transformers.
 """

@@ -2,7 +2,8 @@
 
 Loss: cross entropy, weighted per token by the phase's mix. Documents in a row do not see each other. Muon updates the matrices,
 AdamW the embeddings and norms; in each phase both warm up linearly and decay linearly to zero over a fixed number of tokens, so
-that equal seeds, threads and CPU types give equal weights.
+that equal seeds, threads and CPU types give equal weights. All of it is float32: the matrices are so small that the casts to
+bfloat16 and back cost more than its faster products save.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +14,6 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from stages.core.engines.precision import pretraining_dtype
 from stages.core.seed_model import seed_tokenizer
 from stages.core.seed_model.muon import Muon
 from stages.core.seed_model.pretraining_data import ANSWERS, BROAD, LISTINGS, PROPOSALS, ROW, Mix, Rows
@@ -137,14 +137,11 @@ def loss_of_rows(model: LlamaForCausalLM, rows: Rows) -> tuple[torch.Tensor, tor
     ids = torch.from_numpy(rows.ids.astype(np.int64))
     segments = torch.from_numpy(rows.segments.astype(np.int64))
     positions = torch.from_numpy(rows.positions.astype(np.int64))
-    dtype = pretraining_dtype()
-    with torch.autocast("cpu", dtype, enabled=dtype is not torch.float32):
-        seen = model.model(input_ids=ids, attention_mask=row_mask(segments), position_ids=positions, use_cache=False)
-        hidden = seen.last_hidden_state
-        logits = model.lm_head(hidden[:, :-1])
+    seen = model.model(input_ids=ids, attention_mask=row_mask(segments), position_ids=positions, use_cache=False)
+    logits = model.lm_head(seen.last_hidden_state[:, :-1])
     weights = torch.from_numpy(rows.weights)[:, 1:] * (segments[:, 1:] == segments[:, :-1])
     answers = weights == 1.0
-    each = cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten(), reduction="none").view_as(weights)
+    each = cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none").view_as(weights)
     return (each * weights).sum() / weights.sum(), (each.detach() * answers).sum() / answers.sum()
 
 

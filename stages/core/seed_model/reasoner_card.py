@@ -23,7 +23,6 @@ class TrainingFacts:
     steps: int
     documents: int
     skipped: int
-    dtype: str = "bfloat16"
 
 
 def _form(scores: Scores, kind: Kind, shallow: bool) -> str:
@@ -57,6 +56,7 @@ def reasoner_card(facts: TrainingFacts, solving: Scores, proposals: Mapping[str,
         f"{form} {share} % (weight {weight:g})" for form, share, weight in zip(FORMS, MIX.forms, MIX.answers, strict=True)
     )
     rates = f"Muon at {recipe.muon_lr:g} for matrices, AdamW at {recipe.adam_lr:g} for embeddings and norms"
+    induction = ", ".join(f"{share / 10:g} %" for share in MIX.induction_depths)
     shape = f"width {REASONER.width}, {REASONER.layers} layers, {REASONER.heads} heads"
     gapped = f"In {100 * MIX.gapped:.0f} % of the documents the lines stand at random distances (up to {SPAN} positions in all)"
     return f"""---
@@ -88,12 +88,12 @@ before, over ints, strings and lists of ints. No human-written text or code, and
 
 {facts.steps:,} steps of {recipe.rows_per_step} rows of {ROW} tokens ({tokens:,} tokens, padding included) on {facts.documents:,}
 documents, each seen once, on {facts.threads} thread(s). {rates}; the
-last fifth of the tokens falls to zero. Documents of a row do not see each other. Products
-are computed in {facts.dtype}, weights and optimizer in float32.
+last fifth of the tokens falls to zero. Documents of a row do not see each other. Training is in float32.
 
 {lessons_table()}
 
 Forms of the last lesson: {forms}; prompt weight {MIX.prompt:g}. No program is deeper.
+Functions to be found from examples are shallower: {induction} at depths 1 to {len(MIX.induction_depths)}.
 
 Positions: rotary. {gapped},
 so that a name and its value are found at any distance, and a longer program brings no distance that was not seen.

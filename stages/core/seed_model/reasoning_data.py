@@ -51,22 +51,25 @@ _BREAKS = frozenset(VOCABULARY.ids[token] for token in VOCABULARY.tokens if "\n"
 class ReasoningMix:
     """Which documents are drawn and the weights of their tokens: one number per form, depth (from 1 on) or count of references.
 
-    `depths` are in parts of a thousand; `gapped` is the share of the documents with gaps between lines.
+    `depths` are in parts of a thousand; `induction_depths` are those of the functions that are to be found from examples;
+    `gapped` is the share of the documents with gaps between lines.
     """
 
     forms: tuple[int, ...]
     answers: tuple[float, ...]
     prompt: float
     depths: tuple[int, ...]
+    induction_depths: tuple[int, ...]
     references: tuple[int, ...]
     gapped: float
 
 
 MIX = ReasoningMix(
-    forms=(42, 24, 18, 11, 5),
+    forms=(40, 24, 20, 11, 5),
     answers=(1.0, 1.0, 1.0, 0.3, 0.1),
     prompt=0.05,
     depths=(260, 250, 245, 235, 5, 5),
+    induction_depths=(550, 300, 100, 50),
     references=(36, 24, 12, 8, 6, 5, 9),
     gapped=0.4,
 )
@@ -120,9 +123,13 @@ class ReasoningSource:
             drawn = self.chain(PROPOSED_INPUTS)
             return self._style.propose_inputs(drawn.source, NUM_INPUTS), INPUT.join(drawn.inputs)
         kind = Kind(form)
-        drawn = self.chain(NUM_INPUTS if kind is Kind.INDUCTION else 1)
+        drawn = self._to_be_found() if kind is Kind.INDUCTION else self.chain(1)
         prompt = self._style.solve(kind, drawn.source, drawn.inputs[:SHOWN_PAIRS], drawn.outputs[:SHOWN_PAIRS], "")
         return prompt, answer(kind, drawn)
+
+    def _to_be_found(self) -> Chain:
+        """A chain for induction: of three or more steps, five pairs tell a model of this size next to nothing."""
+        return self.chain(NUM_INPUTS, 1 + self.draw.weighted(self._mix.induction_depths))
 
     def _proposal(self) -> tuple[str, str]:
         shown = [self.chain(1) for _ in range(self.draw.weighted(self._mix.references))]

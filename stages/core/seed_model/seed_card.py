@@ -42,7 +42,6 @@ class Training:
     parameters: int
     kept_out: int
     phases: tuple[Phase, ...]
-    dtype: str
 
 
 def _percent(share: float) -> str:
@@ -105,7 +104,7 @@ lists, dicts and tuples. No human-written text or code, and nothing from another
 {phase_list}
 
 In all {tokens:,} tokens and {documents:,} documents, each seen once, in {minutes:.0f} minutes on {training.threads} CPU
-thread(s), with products in {training.dtype}. Proposals show 0 to 6 references, whose outputs count as answers; induction shows 5
+thread(s), in float32. Proposals show 0 to 6 references, whose outputs count as answers; induction shows 5
 pairs of 10. Cross entropy; documents of a row do not see each other. Muon (momentum 0.95) for matrices, AdamW for embeddings
 and norms; linear warm-up and decay to zero in each phase.
 

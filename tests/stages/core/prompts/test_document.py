@@ -186,6 +186,32 @@ def test_a_refused_answer_has_its_reason(kind: Kind, text: str, reason: str) -> 
     assert refused.value.reason == reason
 
 
+@pytest.mark.parametrize(
+    ("kind", "text", "answer"),
+    [
+        (Kind.DEDUCTION, " [1, 2], 'a message'\n", " [1, 2]"),
+        (Kind.DEDUCTION, " 'a, b # c'  # yes\n", " 'a, b # c'"),
+        (Kind.DEDUCTION, " [2, 4] Certainly! The", " [2, 4]"),
+        (Kind.DEDUCTION, " True because a is", " True"),
+        (Kind.DEDUCTION, "3,", "3"),
+        (Kind.DEDUCTION, " {'a': [1, 2]}\n", None),
+        (Kind.DEDUCTION, " {'a': [1, 2]}  ", None),
+        (Kind.DEDUCTION, " # the output", None),
+        (Kind.DEDUCTION, "\n3, 4", None),
+        (Kind.ABDUCTION, "[1], k=2), 'why'\n", "[1], k=2)"),
+        (Kind.ABDUCTION, "'x)')  # Test case 1\n", "'x)')"),
+        (Kind.ABDUCTION, "[1])\n", None),
+        (Kind.ABDUCTION, "[1, 2", None),
+        (Kind.INDUCTION, BODY + "\n```", None),
+    ],
+)
+def test_an_answer_ends_where_the_model_wrote_more_behind_it(kind: Kind, text: str, answer: str | None) -> None:
+    end = STYLE.answer_end(kind, text)
+    assert (None if end is None else text[:end]) == answer
+    if answer is not None:
+        assert STYLE.read_answer(kind, answer) == STYLE.read_answer(kind, text)
+
+
 def test_cruxeval_by_completion_asks_as_a_run_asks() -> None:
     """So that the scores of a run in this style on CRUXEval measure what it trains."""
     for form, kind in ((Form.DEDUCTION, Kind.DEDUCTION), (Form.ABDUCTION, Kind.ABDUCTION)):
