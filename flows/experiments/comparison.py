@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from flows.config import RunConfig, differences, dump, identity, with_defaults
+from flows.execution.recomputation import settled
 from flows.experiments.spec import Planned
 from flows.run.manifest import Json
 from flows.run.run import Run
@@ -78,7 +79,8 @@ def _gather(run: Run, planned: Planned) -> ComparedRun:
     if description is None:
         return replace(nothing, missing=("not started.",))
     known = replace(nothing, description=description)
-    found, wanted = identity(with_defaults(description["config"])), identity(dump(planned.config))
+    # the choice that `auto` stood for is the run's own: it depends on the machine where it began
+    found, wanted = identity(with_defaults(description["config"])), identity(dump(settled(planned.config, description)))
     unlike = [key for key in differences(found, wanted) if key != "generations"]
     if unlike:
         text = f"left out: the store contains a run of this name with a different configuration ({', '.join(unlike)})."

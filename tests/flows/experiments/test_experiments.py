@@ -252,6 +252,15 @@ def test_a_run_from_before_a_setting_existed_is_compared(file: Path, tmp_path: P
     assert found.state == "finished" and problems([found]) == []
 
 
+@pytest.mark.parametrize("choice", [True, False])
+def test_a_run_is_compared_whatever_automatic_recomputation_meant_for_it(choice: bool, file: Path, tmp_path: Path) -> None:
+    store, (one, *_) = str(tmp_path / "runs"), planned(read(file))
+    assert one.config.learning.gradient_checkpointing == "auto"
+    write(store, replace(one, config=one.config.recomputing(choice)))
+    (found,) = gather(open_store(store), [one])
+    assert found.state == "finished" and problems([found]) == []
+
+
 def test_nothing_at_all_gives_a_page_that_says_so(file: Path, tmp_path: Path) -> None:
     text, folder = compared(file, str(tmp_path / "runs"))
     assert text.count("not started.") == 5 and (folder / "runs.csv").is_file()
