@@ -225,7 +225,7 @@ def open_session(
         lease.hold(store, run_id, doing=working.record) as epoch,
         Display(say) as display,
         slots as workers,
-        _verdicts_folder(judged_here and config.sandbox.early != "off") as verdicts,
+        _verdicts_folder(judged_here and _may_judge_early(config)) as verdicts,
     ):
         run = Run(store, run_id, epoch)
         known = run.history.description()
@@ -236,6 +236,12 @@ def open_session(
             display.print(spare)
         with as_current(Session(config, run, workers, display, elsewhere, on_node, working, verdicts)) as current:
             yield current
+
+
+def _may_judge_early(config: RunConfig) -> bool:
+    """Return whether a rollout may judge early; for `auto` with a device that is not known yet, its process decides."""
+    rule = config.sandbox.early
+    return config.model.device != "cpu" if rule == "auto" else rule == "on"
 
 
 @contextmanager

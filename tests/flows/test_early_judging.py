@@ -315,7 +315,8 @@ def test_verdicts_are_handed_on_only_where_one_machine_writes_and_judges(tmp_pat
 
     shared = folder("sandbox.early=on")
     assert shared is not None and not shared.exists(), "the folder ends with the session"
-    assert folder("sandbox.early=off") is None
+    assert folder("sandbox.early=off") is None and folder() is None, "chaos computes on the CPU"
+    assert folder("model.device=auto", "engine.shards=1") is not None
     assert folder("sandbox.early=on", elsewhere=Elsewhere("verify")) is None
     assert folder("sandbox.early=on", elsewhere=Elsewhere("solve")) is None
     assert folder("sandbox.early=on", elsewhere=Elsewhere("update")) is not None
