@@ -132,7 +132,7 @@ class CountedTrainer:
     def update(self, adapters: Mapping[str, Adapter], samples: pa.Table) -> dict[str, Update]:
         self._load(len(adapters))
         rule, count = self._config.learning, len(adapters)
-        peaks = update_peaks(SHAPE, self._parameters, count, rule.micro_batch_tokens, WIDTH, True, REDUCED)
+        peaks = update_peaks(SHAPE, self._parameters, count, rule.micro_batch_tokens, WIDTH, True, REDUCED, rule.row_tokens)
         for point, parts in peaks.items():  # in the order of a micro-batch; what is not named at a point has gone by then
             for purpose, size in parts.items():
                 self._card.hold(f"{point} {purpose}", size)
