@@ -11,7 +11,9 @@ from stages.core.method.trace_reward import check_weight, trace_shares
 def check_trace_reward(config: RunConfig, style: str, rule: Rule) -> None:
     """Raise ConfigError unless the model's answers have a trace, and a right answer is worth more than any trace."""
     weight = config.reward.trace_weight
-    if weight and style != "trace":
+    if not weight:
+        return
+    if style != "trace":
         raise ConfigError(f"reward.trace_weight: {config.model.name} writes answers without a trace (model.style {style})")
     try:
         check_weight(weight, rule)

@@ -38,5 +38,5 @@ def _shares(rollouts: pa.Table, grades: pa.Table, traces: pa.Table) -> Iterator[
 def check_weight(weight: float, rule: Rule) -> None:
     """Raise ValueError if a wrong deduction with a whole trace would earn as much as a right one."""
     right, wrong = (rule(Event("student", Kind.DEDUCTION, status, None)) for status in ("correct", "wrong"))
-    if weight and weight >= right - wrong:
+    if weight >= right - wrong:
         raise ValueError(f"must be less than what the rule pays a right answer more than a wrong one, {right - wrong:g}")

@@ -90,7 +90,6 @@ def test_a_weight_that_would_pay_a_wrong_answer_like_a_right_one_is_refused() ->
 
     for rule in (populora, azr):
         check_weight(0.99, rule)
-    check_weight(0.0, form)
     check_weight(0.2, narrow)
     for weight, rule, gap in ((0.25, narrow, "0.25"), (0.1, form, "0"), (0.1, lambda event: -populora(event), "-1.5")):
         with pytest.raises(ValueError, match=f"more than a wrong one, {gap}$"):
