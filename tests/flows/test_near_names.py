@@ -32,7 +32,7 @@ def test_without_a_close_name_all_are_listed_or_the_first_eight() -> None:
         ("population.teacherz", "population.teachers"),
         ("evolution.betas", "learning.betas"),
         ("teachers", "population.teachers"),
-        ("learning_rat", "learning.learning_rate"),
+        ("learning_rat", "learning.learning_rate or strategy.learning_rate"),
         ("generatoins", "generations"),
         ("lerning", "learning"),
         ("every", "evolution.every or benchmark.every"),
