@@ -15,7 +15,7 @@ from stages.core.prompts.styles import Kind
 GIB = 1024**3
 MANY = (8, 64, 512)  # cards
 MEAN = 0.125  # of its limit: a typical completion's tokens where the limit leaves room for a thought
-BFLOAT16_UNITS = {"avx512_bf16", "amx_bf16"}  # as /proc/cpuinfo names them
+AMX, AVX512, INTEL = "amx_bf16", "avx512_bf16", "GenuineIntel"  # as /proc/cpuinfo names them
 SMALL = 50e6  # parameters of a model for which nobody rents a GPU
 TABLE_BYTES = 8  # stored per generated token, in rollouts and samples together
 
@@ -84,14 +84,14 @@ def stored_bytes(config: RunConfig) -> int:
 
 
 def cpu_dtype(dtype: str, cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Return the type in which this machine's CPU computes a model of that type: float32 for bfloat16 without units for it.
+    """Return the type in which this machine's CPU computes a model of that type, as `stages.core.engines.precision` decides it.
 
-    A CPU that does not list its features, as on macOS, counts as one without.
+    A CPU that does not list its features, as on macOS, counts as one without units for bfloat16.
     """
     if dtype != "bfloat16":
         return dtype
     features = set(cpuinfo.read_text().split()) if cpuinfo.exists() else set()
-    return "bfloat16" if features & BFLOAT16_UNITS else "float32"
+    return "bfloat16" if AMX in features or (AVX512 in features and INTEL not in features) else "float32"
 
 
 def hours(config: RunConfig) -> dict[str, float]:
