@@ -18,9 +18,9 @@ from flows.choices import choose
 from flows.config import ConfigError, RunConfig
 from flows.earlier_tasks import buffers_of, posed_again, recent, stored_among
 from flows.early_judging import early_verdicts_of, judged_early
-from flows.execution.decoder_shape import known_shape
-from flows.execution.update_cut import shares_of
 from flows.generation_metrics import generation_metrics, paid_grades
+from flows.plan.decoder_shape import known_shape
+from flows.plan.update_cut import shares_of
 from flows.run.earlier_index import write_segment
 from flows.run.history import kept_out
 from flows.run.hub_models import check_files

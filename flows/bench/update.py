@@ -47,12 +47,12 @@ def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
 def prompts_shared() -> dict[str, Any]:
     """Return the FLOP of an update of `paper`, as the plan counts them, against those with a prompt for each completion."""
     from flows.config import load
-    from flows.execution.card_rates import CARDS
-    from flows.execution.decoder_shape import KNOWN
-    from flows.execution.estimate import MEAN
-    from flows.execution.memory_plan import settled_for
-    from flows.execution.stage_plan import update_rows, workload
-    from flows.execution.update_flops import update_flops
+    from flows.plan.card_rates import CARDS
+    from flows.plan.decoder_shape import KNOWN
+    from flows.plan.estimate import MEAN
+    from flows.plan.memory_plan import settled_for
+    from flows.plan.stage_plan import update_rows, workload
+    from flows.plan.update_flops import update_flops
 
     shape, found = KNOWN["Qwen2.5-Coder-7B"], []
     for settings in ([], ["learning.row_tokens=1"]):
@@ -190,8 +190,8 @@ def _paired(arguments: argparse.Namespace, num_adapters: int, tokens: int, layou
 def _flops(model: Any, rank: int, rows: int) -> float:
     """Return the FLOP of an update of that many rows of `_samples`, as the plan counts them."""
     from flows.config import RunConfig
-    from flows.execution.decoder_shape import DecoderShape
-    from flows.execution.update_flops import Rows, update_flops
+    from flows.plan.decoder_shape import DecoderShape
+    from flows.plan.update_flops import Rows, update_flops
     from flows.settings import Model
 
     has = model.config

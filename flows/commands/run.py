@@ -38,10 +38,10 @@ def add(command: Add) -> None:
 
 def run(arguments: Namespace) -> int:
     """Start or resume the run; print a line a generation, then where everything is and what comes next."""
-    from flows.execution.estimate import plan, stored_bytes
     from flows.execution.recomputation import settled
     from flows.execution.session import check_resumable
     from flows.execution.stage_process import early_worker
+    from flows.plan.estimate import plan, stored_bytes
     from flows.prefect_ops.command_server import command_server
     from flows.run.hub_models import pinned
     from flows.run.retention import check_room

@@ -4,7 +4,7 @@ from flows.backend import Backend
 from flows.config import ConfigError, RunConfig
 from flows.execution import cards
 from flows.execution.cards import Card
-from flows.execution.estimate import stored_bytes, too_small
+from flows.plan.estimate import stored_bytes, too_small
 from flows.run.retention import check_room
 from flows.storage import open_store
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from flows.config import RunConfig
 from flows.execution.cards import cards
-from flows.execution.decoder_shape import shape_of
-from flows.execution.memory_plan import settled_for
 from flows.execution.preflight import cards_for
+from flows.plan.decoder_shape import shape_of
+from flows.plan.memory_plan import settled_for
 
 
 def settled(config: RunConfig, known: Mapping[str, Any] | None = None, elsewhere: bool = False) -> RunConfig:

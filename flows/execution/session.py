@@ -19,7 +19,6 @@ from flows.benchmarks.own_suites import PROBE
 from flows.choices import check_sources, sources
 from flows.config import PROJECT, ConfigError, RunConfig, differences, dump, identity, priced, with_defaults
 from flows.execution import orphan_guard
-from flows.execution.estimate import spare_shards
 from flows.execution.parts import named_parts
 from flows.execution.preflight import cards_for
 from flows.execution.ray_cluster import OnNode
@@ -34,6 +33,7 @@ from flows.monitoring.progress import Display, to_stderr
 from flows.monitoring.run_tables import RunTables
 from flows.monitoring.working import Working
 from flows.notes import publish as notes
+from flows.plan.estimate import spare_shards
 from flows.run import hub_models, lease, retention
 from flows.run.history import KEPT_OUT
 from flows.run.leaking import recorded

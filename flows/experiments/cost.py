@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 
 from flows.config import RunConfig
-from flows.execution.estimate import hours, price_of, stored_bytes
 from flows.execution.session import check_resumable
 from flows.experiments.spec import Experiment, Planned
 from flows.monitoring.cost_text import money_text
 from flows.monitoring.prices import of_machine
 from flows.monitoring.spending import spent
+from flows.plan.estimate import hours, price_of, stored_bytes
 from flows.run.retention import check_room
 from flows.run.run import Run
 from flows.settings import Cost

@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 import torch
 
 from flows.backend import Backend
-from flows.execution.decoder_shape import DecoderShape, shape_of
-from flows.execution.memory_plan import Moment, beside_vllm, shared_process
-from flows.execution.update_flops import packed, update_flops
 from flows.gpu_check.finding import CheckFinding
 from flows.gpu_check.machine import GIB, MemoryMeter, product_rate, synchronize
+from flows.plan.decoder_shape import DecoderShape, shape_of
+from flows.plan.memory_plan import Moment, beside_vllm, shared_process
+from flows.plan.update_flops import packed, update_flops
 from stages.core import tables
 from stages.core.engines.agreement import Disagreement, compare, probe
 from stages.core.engines.protocol import Request

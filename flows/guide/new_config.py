@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from flows.config import PROJECT, RUNS, ConfigError, RunConfig, apply, dump, load
-from flows.execution.estimate import hours
 from flows.guide.setting_list import as_toml, groups, settings
 from flows.near_names import hint
+from flows.plan.estimate import hours
 from flows.storage import StoreRefused, open_store
 
 HARDWARE = {

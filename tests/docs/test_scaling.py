@@ -5,11 +5,11 @@ import re
 import pytest
 
 from flows.config import PROJECT, load
-from flows.execution.card_rates import CARDS, TWO_CORES
-from flows.execution.decoder_shape import KNOWN
-from flows.execution.estimate import MEAN, plan
-from flows.execution.stage_plan import generation_seconds, spread, stage_times, update_rows, workload
-from flows.execution.update_flops import update_flops
+from flows.plan.card_rates import CARDS, TWO_CORES
+from flows.plan.decoder_shape import KNOWN
+from flows.plan.estimate import MEAN, plan
+from flows.plan.stage_plan import generation_seconds, spread, stage_times, update_rows, workload
+from flows.plan.update_flops import update_flops
 
 PAGE = (PROJECT / "docs" / "scaling.md").read_text(encoding="utf-8")
 

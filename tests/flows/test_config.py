@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flows.config import RUNS, ConfigError, RunConfig, differences, dump, load, setting_keys
-from flows.execution.estimate import plan
+from flows.plan.estimate import plan
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in RUNS.glob("*.toml")))

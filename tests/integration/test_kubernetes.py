@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from flows.config import PROJECT, load
-from flows.execution.decoder_shape import shape_of
+from flows.plan.decoder_shape import shape_of
 
 FOLDER = PROJECT / "infra" / "kubernetes"
 TEMPLATES = {name: json.loads((FOLDER / f"{name}-job-template.json").read_text()) for name in ("worker", "gpu")}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from flows.commands.arguments import Add, add_settings
 from flows.commands.doctor import examine
 from flows.config import ConfigError, RunConfig, apply, dump, load
-from flows.execution.decoder_shape import shape_of
+from flows.plan.decoder_shape import shape_of
 
 if TYPE_CHECKING:
     from flows.gpu_check.finding import CheckFinding

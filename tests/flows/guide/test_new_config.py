@@ -11,9 +11,9 @@ import pytest
 
 from flows.cli import main
 from flows.config import PROJECT, RUNS, ConfigError, differences, dump, load
-from flows.execution.estimate import hours
 from flows.guide.new_config import HARDWARE, answered, changes, fitting_hardware, questions, text
 from flows.guide.setting_list import settings
+from flows.plan.estimate import hours
 
 OPEN = {"model": None, "hardware": None, "population": None, "budget": None, "store": None}
 CARD_24, CARD_80, CARD_16 = "NVIDIA L4, 580.1, 23034 MiB", "NVIDIA H100 80GB HBM3, 580.1, 81559 MiB", "Tesla T4, 580.1, 15360 MiB"

@@ -3,9 +3,9 @@
 import pytest
 
 from flows.config import load
-from flows.execution.card_rates import CARDS
-from flows.execution.decoder_shape import KNOWN
-from flows.execution.update_cut import adapters_time, rows_time, shares_of
+from flows.plan.card_rates import CARDS
+from flows.plan.decoder_shape import KNOWN
+from flows.plan.update_cut import adapters_time, rows_time, shares_of
 
 SHAPE = KNOWN["Qwen2.5-Coder-7B"]
 LARGE = CARDS[-1]

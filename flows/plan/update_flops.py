@@ -7,7 +7,7 @@ of rows with one completion computes half of it; a row that shares its prompt ha
 head sees only the positions that predict a response token: two FLOP a parameter forward, two backward. Recomputation runs blocks
 and attention forward once more, not the head.
 
-tests/flows/execution/test_update_flops.py counts the trainer's own passes with torch's FlopCounterMode. Padding, elementwise
+tests/flows/plan/test_update_flops.py counts the trainer's own passes with torch's FlopCounterMode. Padding, elementwise
 operations and the optimizer step are not in it, and every row counts as one that learns.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from flows.config import RunConfig
-from flows.execution.decoder_shape import DecoderShape, adapter_parameters
+from flows.plan.decoder_shape import DecoderShape, adapter_parameters
 
 USUAL_ROW = 1024  # positions of a row whose prompts and completions are not known; half of it is prompt
 ATTENTION_BACKWARD = 2.5  # five products of queries, keys and values, where the forward pass has two

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flows.config import load
-from flows.execution.estimate import cpu_dtype, hours, plan, price_of
+from flows.plan.estimate import cpu_dtype, hours, plan, price_of
 
 
 def test_bfloat16_without_its_units_is_computed_in_float32(tmp_path: Path) -> None:

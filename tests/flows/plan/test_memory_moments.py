@@ -14,8 +14,12 @@ import pytest
 from flows.backend import Backend
 from flows.config import RunConfig, dump, load
 from flows.execution.agreement import compared, probed
-from flows.execution.decoder_shape import KNOWN, adapter_parameters
-from flows.execution.memory_plan import (
+from flows.execution.run_stage import Spec, execute
+from flows.execution.session import Session, clock, versions
+from flows.execution.stage_process import REST, Workers
+from flows.monitoring.progress import Display
+from flows.plan.decoder_shape import KNOWN, adapter_parameters
+from flows.plan.memory_plan import (
     ASLEEP,
     CONTEXT,
     GRAPHS,
@@ -24,10 +28,6 @@ from flows.execution.memory_plan import (
     beside_vllm,
     update_peaks,
 )
-from flows.execution.run_stage import Spec, execute
-from flows.execution.session import Session, clock, versions
-from flows.execution.stage_process import REST, Workers
-from flows.monitoring.progress import Display
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES

@@ -3,9 +3,9 @@
 import pytest
 
 from flows.config import load
-from flows.execution.card_rates import CARDS, TWO_CORES
-from flows.execution.decoder_shape import KNOWN
-from flows.execution.stage_plan import (
+from flows.plan.card_rates import CARDS, TWO_CORES
+from flows.plan.decoder_shape import KNOWN
+from flows.plan.stage_plan import (
     RUN_SECONDS,
     SLOW_RUNS,
     STAGE_SECONDS,

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from flows.config import RunConfig
-from flows.execution.card_rates import CARDS, TWO_CORES, Card
-from flows.execution.decoder_shape import DecoderShape, adapter_parameters, shape_of
-from flows.execution.memory_plan import lacking, memory_lines
-from flows.execution.stage_plan import generation_seconds, spread, stage_times
 from flows.monitoring.cost_text import money_text
 from flows.monitoring.prices import of_machine
+from flows.plan.card_rates import CARDS, TWO_CORES, Card
+from flows.plan.decoder_shape import DecoderShape, adapter_parameters, shape_of
+from flows.plan.memory_plan import lacking, memory_lines
+from flows.plan.stage_plan import generation_seconds, spread, stage_times
 from flows.run.retention import RetentionPolicy, expected_bytes
 from stages.core.prompts.styles import Kind
 

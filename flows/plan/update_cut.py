@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from math import ceil
 
 from flows.config import RunConfig
-from flows.execution.card_rates import BYTES_PER_WEIGHT, CARDS, HOST_CARDS, TWO_CORES, Card
-from flows.execution.decoder_shape import DecoderShape, adapter_parameters
-from flows.execution.update_flops import token_flops
+from flows.plan.card_rates import BYTES_PER_WEIGHT, CARDS, HOST_CARDS, TWO_CORES, Card
+from flows.plan.decoder_shape import DecoderShape, adapter_parameters
+from flows.plan.update_flops import token_flops
 
 GRADIENT_BYTES = 4  # of a parameter's gradient, in fp32; as many as its weight
 

@@ -5,8 +5,8 @@ vLLM has a process of its own; it reserves a share of the card for the rollout a
 trainer's base and adapters stay on the card all the time, so vLLM wakes beside the adapters of the last update.
 
 The terms of the forward and backward passes were counted tensor by tensor, with torch's FakeTensorMode, on this project's own
-trainer; tests/flows/execution/test_memory_plan.py counts them again. Those of the optimizer step and of vLLM were added up from
-the code. tests/flows/execution/test_memory_moments.py runs two generations with an engine and a trainer that only count what they
+trainer; tests/flows/plan/test_memory_plan.py counts them again. Those of the optimizer step and of vLLM were added up from
+the code. tests/flows/plan/test_memory_moments.py runs two generations with an engine and a trainer that only count what they
 hold. What a process needs besides tensors is assumed, not measured on a GPU. On a CPU, processes have needed 1.3 to 1.8 times
 their tensors. A line is about one card that engine and trainer share; shards on other cards need no more.
 """
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from math import ceil
 
 from flows.config import RunConfig
-from flows.execution.decoder_shape import DecoderShape, adapter_parameters
-from flows.execution.prompt_tokens import prompt_tokens
+from flows.plan.decoder_shape import DecoderShape, adapter_parameters
+from flows.plan.prompt_tokens import prompt_tokens
 
 GIB = 1024**3
 CARDS = {"24 GB": 24e9, "80 GB": 80e9}

@@ -11,8 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 from transformers import AutoModelForCausalLM, Qwen2Config
 
 from flows.config import load
-from flows.execution.decoder_shape import KNOWN, DecoderShape
-from flows.execution.update_flops import Rows, packed, token_flops, update_flops
+from flows.plan.decoder_shape import KNOWN, DecoderShape
+from flows.plan.update_flops import Rows, packed, token_flops, update_flops
 from stages.core.training.grouped_lora import attach
 from stages.core.training.loss import Objective
 from stages.core.training.packing import Samples, pack_rows

@@ -13,9 +13,9 @@ from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, Qwen2Config
 
 from flows.config import load
-from flows.execution.decoder_shape import KNOWN, DecoderShape, adapter_parameters
-from flows.execution.estimate import plan
-from flows.execution.memory_plan import (
+from flows.plan.decoder_shape import KNOWN, DecoderShape, adapter_parameters
+from flows.plan.estimate import plan
+from flows.plan.memory_plan import (
     CHUNK,
     PASS,
     REDUCED,

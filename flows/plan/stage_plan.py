@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from math import ceil
 
 from flows.config import RunConfig
-from flows.execution.card_rates import HOST_CARDS, Card
-from flows.execution.decoder_shape import DecoderShape
-from flows.execution.memory_plan import cache_bytes, settled_for
-from flows.execution.prompt_tokens import prompt_tokens
-from flows.execution.update_cut import adapters_time, rows_time, shares_of_flops
-from flows.execution.update_flops import Rows, packed, update_flops
+from flows.plan.card_rates import HOST_CARDS, Card
+from flows.plan.decoder_shape import DecoderShape
+from flows.plan.memory_plan import cache_bytes, settled_for
+from flows.plan.prompt_tokens import prompt_tokens
+from flows.plan.update_cut import adapters_time, rows_time, shares_of_flops
+from flows.plan.update_flops import Rows, packed, update_flops
 
 ROWS = 256  # rows that vLLM decodes at once: max_rows of stages.core.engines.vllm_engine
 SLOW_RUNS = 0.001  # share of program runs that end at their limit of processor time
