@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from flows.added_rewards import check_added_rewards
 from flows.benchmarks.own_suites import OwnSuites
 from flows.benchmarks.suite_data import check_suites
 from flows.choices import choose
@@ -21,7 +22,6 @@ from flows.config import PROJECT, ConfigError, RunConfig
 from flows.run import hub_models
 from flows.run.earlier_reader import EarlierReader
 from flows.run.model_folder import ModelFolder, check_weights, read_folder
-from flows.trace_reward import check_trace_reward
 from stages import evolve as evolution
 from stages.core.engines.agreement import BOUNDS, Scorer, check_agreement
 from stages.core.engines.counted import CountedEngine, TokenCount
@@ -59,7 +59,7 @@ class Backend:
         self.estimator()
         self.operators()
         rule = choose("reward.rule", self.config.reward.rule, RULES)
-        check_trace_reward(self.config, hub_models.style_of(self.config), rule)
+        check_added_rewards(self.config, hub_models.style_of(self.config), rule)
         choose("population.matchmaker", self.config.population.matchmaker, MATCHMAKERS)
         if self.config.propose.curriculum:
             choose("propose.curriculum", self.config.propose.curriculum, CURRICULA)

@@ -11,6 +11,7 @@ from flows.run.stage_io import StageIO
 from stages.analysis.leaked import leaked
 from stages.analysis.measure import OffspringRecord, costs, explore, measure, relate, replayed
 from stages.analysis.traced import traced
+from stages.analysis.trailing import trailing
 from stages.core import tables
 from stages.core.method.leak import believed, paid, sound
 from stages.core.method.top_up import fresh
@@ -48,6 +49,8 @@ def generation_metrics(io: StageIO, config: RunConfig, backend: Backend, parts: 
         measured.append(leaked(found["tasks"], found["grades"], paid_grades(io, config)))
     if config.reward.trace_weight:
         measured.append(traced(found["rollouts"], played["grades"], io.table("traces")))
+    if config.reward.trailing_text:
+        measured.append(trailing(found["rollouts"]))
     return tables.join([*measured, *parts], tables.METRICS)
 
 

@@ -170,6 +170,12 @@ class Reward(Group):
         description="Added to the reward of a wrong deduction, times the share of the program's steps that the answer's trace "
         "gets right from the first one on. Requires model.style = trace.",
     )
+    trailing_text: Below1 = Field(
+        0.0,
+        title="Deduction for trailing text",
+        description="Subtracted from a student's reward if it wrote more behind its answer on the line. Only answers in "
+        "model.style = document can have such text.",
+    )
 
 
 class Learning(Group):

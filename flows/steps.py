@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flows.added_rewards import added_rewards
 from flows.backend import Backend
 from flows.benchmarks.schedule import members_at, panels, shared, write_panels
 from flows.benchmarks.score import probe_plan, score_members
@@ -26,7 +27,6 @@ from flows.run.history import kept_out
 from flows.run.hub_models import check_files
 from flows.run.stage_io import StageIO
 from flows.strategy import engine_of, updater_of
-from flows.trace_reward import trace_bonuses
 from stages import evolve as evolution
 from stages import generate as generating
 from stages import grade as grading
@@ -236,7 +236,7 @@ def reward(io: StageIO, config: RunConfig, backend: Backend) -> None:
         backend.estimator(),
         config.learning.teacher_baseline,
         config.solve.trained_attempts,
-        trace_bonuses(io, config, rollouts, grades),
+        added_rewards(io, config, rollouts, grades),
     )
     io.write_table("samples", samples)
     io.write_table("groups", _cut(_trained(samples, config), io.population(), config))

@@ -47,16 +47,16 @@ def reward(
     estimator: Estimator,
     teacher_baseline: str,
     trained_attempts: int,
-    bonuses: Mapping[str, float] = MappingProxyType({}),
+    added: Mapping[str, float] = MappingProxyType({}),
 ) -> pa.Table:
     """Return SAMPLES: all proposals that an adapter wrote, then the first `trained_attempts` attempts of each task (0: all).
 
     `centred` is the reward minus its group's baseline; `advantage` is what the estimator computes from it. A group holds the
-    proposals of one prompt (or, by `teacher_baseline`, of one kind, or each alone), or the attempts at one task. `bonuses` maps
+    proposals of one prompt (or, by `teacher_baseline`, of one kind, or each alone), or the attempts at one task. `added` maps
     rollouts to what is added to the rule's reward.
     """
     rows = _teacher_rows(proposals, tasks, grades, rule, teacher_baseline)
-    rows += _student_rows(rollouts, grades, rule, trained_attempts, bonuses)
+    rows += _student_rows(rollouts, grades, rule, trained_attempts, added)
     by_policy = defaultdict(list)
     for row in rows:
         by_policy[row["adapter_id"], row["role"]].append(row)
@@ -96,7 +96,7 @@ def _teacher_rows(proposals: pa.Table, tasks: pa.Table, grades: pa.Table, rule: 
 
 
 def _student_rows(
-    rollouts: pa.Table, grades: pa.Table, rule: Rule, trained_attempts: int, bonuses: Mapping[str, float]
+    rollouts: pa.Table, grades: pa.Table, rule: Rule, trained_attempts: int, added: Mapping[str, float]
 ) -> list[dict]:
     rows = []
     for rollout, grade in zip(rollouts.to_pylist(), grades.to_pylist(), strict=True):
@@ -105,8 +105,8 @@ def _student_rows(
             continue
         event = Event(role="student", kind=Kind(rollout["kind"]), status=grade["status"], solve_rate=None)
         rollout_id, value = rollout["rollout_id"], rule(event)
-        if rollout_id in bonuses:
-            value += bonuses[rollout_id]
+        if rollout_id in added:
+            value += added[rollout_id]
         rows.append(_row(rollout, rollout_id, rollout["student_id"], "student", rollout["task_id"], value))
     return rows
 

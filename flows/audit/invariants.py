@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from flows.added_rewards import weights
 from flows.config import RunConfig
 from stages.core.judging.traces import MOST_LINES
 from stages.core.method.leak import admitted, believed, leaks, paid
 from stages.core.method.rating import Rating, Scale, win_chance
 from stages.core.method.rewards import Rule
 from stages.core.method.top_up import fresh
-from stages.core.method.trace_reward import trace_shares
 from stages.core.population import Member, of_role, task_generator
 from stages.rate import rate
 from stages.reward import Estimator, reward
@@ -57,15 +57,11 @@ class GenerationInputs:
     estimator: Estimator
     generation: int
 
-    def bonuses(self, found: Tables) -> dict[str, float] | None:
-        """Return what traces add to the rewards, by rollout; None if the table of the traces cannot be read."""
-        weight = self.config.reward.trace_weight
-        if not weight:
-            return {}
-        if "traces" not in found:
+    def added(self, found: Tables) -> dict[str, float] | None:
+        """Return what is added to the rewards, by rollout; None if the table of the traces is needed and cannot be read."""
+        if self.config.reward.trace_weight and "traces" not in found:
             return None
-        shares = trace_shares(found["rollouts"], self.paid(found["grades"]), found["traces"])
-        return {rollout_id: weight * share for rollout_id, share in shares.items()}
+        return weights(self.config).of(found["rollouts"], self.paid(found["grades"]), found.get("traces"))
 
     def paid(self, grades: pa.Table) -> pa.Table:
         """Return the grades as they are paid: the judge's own, unless the configuration lets wrong ones through."""
@@ -195,10 +191,10 @@ def _samples(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
     baseline, trained = given.config.learning.teacher_baseline, given.config.solve.trained_attempts
     proposals, tasks, rollouts, grades = (found[name] for name in ("proposals", "tasks", "rollouts", "grades"))
     try:
-        if (bonuses := given.bonuses(found)) is None:
+        if (added := given.added(found)) is None:
             return
         paid = given.paid(grades)
-        again = reward(proposals, believed(tasks), rollouts, paid, given.rule, given.estimator, baseline, trained, bonuses)
+        again = reward(proposals, believed(tasks), rollouts, paid, given.rule, given.estimator, baseline, trained, added)
     except (AssertionError, KeyError, ValueError) as error:
         yield "samples", f"cannot be recomputed from the grades ({type(error).__name__}: {error})"
         return

@@ -1,24 +1,23 @@
 """The cost of an experiment before it runs (`populora experiment FILE --dry-run`). Writes nothing."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from flows.config import RunConfig
 from flows.execution.session import check_resumable
+from flows.experiments.pace import Pace, hours_left, measured
 from flows.experiments.spec import Experiment, Planned
 from flows.monitoring.cost_text import money_text
 from flows.monitoring.prices import of_machine
-from flows.monitoring.spending import spent
 from flows.plan.estimate import hours, price_of, stored_bytes
 from flows.run.retention import check_room
 from flows.run.run import Run
-from flows.settings import Cost
-from flows.storage import Damaged, NotStored, Store
+from flows.storage import Store
 
 
 def plan_text(experiment: Experiment, runs: Sequence[Planned], store: Store) -> str:
-    """Return one line per run with its hours and bytes, and their sums. Hours of an arm that has run before are as measured."""
-    states = [_done(store, planned) for planned in runs]
-    pace = {planned.arm: seconds / done for planned, (done, seconds) in zip(runs, states, strict=True) if done}
+    """Return one line per run with its hours and bytes, and their sums. Runs that have begun tell the pace of the others."""
+    states = [measured(Run(store, planned.run_id), planned.config) for planned in runs]
+    paces = {planned.arm: pace for planned, (_, pace) in zip(runs, states, strict=True) if pace is not None}
     lines = [
         experiment.question,
         f"{len(experiment.arms)} arms, {len(runs)} runs one after another; primary: {_primary(experiment)}",
@@ -27,15 +26,10 @@ def plan_text(experiment: Experiment, runs: Sequence[Planned], store: Store) -> 
     total_hours, total_bytes, unknown = 0.0, 0, []
     money: dict[str, float] = {}
     for planned, (done, _) in zip(runs, states, strict=True):
-        left = planned.config.generations - min(done, planned.config.generations)
-        if planned.arm in pace:
-            needed, source = left * pace[planned.arm] / 3600, "as measured"
-        else:
-            machine, whole = next(iter(hours(planned.config).items()), ("", 0.0))
-            needed, source = whole * left / planned.config.generations, f"arithmetic on {machine}, a lower bound"
-            if not machine:
-                unknown.append(planned.run_id)
-                source = "unknown: the model is missing on this machine"
+        needed, source = _hours(planned, done, paces)
+        if needed is None:
+            unknown.append(planned.run_id)
+            needed = 0.0
         if (price := price_of(planned.config, needed)) is not None:
             currency = of_machine(planned.config.cost).currency
             money[currency] = money.get(currency, 0.0) + price
@@ -67,12 +61,15 @@ def _primary(experiment: Experiment) -> str:
     return f"{first} minus {second}, {rule.over} {rule.measure} on {rule.group} problems at equal {rule.budget.replace('_', ' ')}"
 
 
-def _done(store: Store, planned: Planned) -> tuple[int, float]:
-    """(generations done, their machine time in seconds) of a run in the store."""
-    run = Run(store, planned.run_id)
-    try:
-        done = [number for number in run.history.generations() if run.manifest("evolve", number) is not None]
-        seconds = [spent(run.history.of_generation(number, parts=True), Cost()).machine_seconds for number in done]
-    except (NotStored, Damaged):
-        return 0, 0.0
-    return len(done), sum(seconds)
+def _hours(planned: Planned, done: int, paces: Mapping[str, Pace]) -> tuple[float | None, str]:
+    """Return the hours that a run still needs, None if they are unknown, and how they are known."""
+    config = planned.config
+    if planned.arm in paces:
+        return hours_left(config, done, [paces[planned.arm]]), "as measured"
+    if (needed := hours_left(config, done, list(paces.values()))) is not None:
+        return needed, "by the pace of another arm"
+    machine, whole = next(iter(hours(config).items()), ("", None))
+    if whole is None:
+        return None, "unknown: the model is missing on this machine"
+    left = max(config.generations - done, 0) / config.generations
+    return whole * left, f"arithmetic on {machine}, completions at full length"

@@ -6,7 +6,7 @@
 assigns. Deductions only, and only wrong values: an answer without the required format, or that is no value, earns what the rule
 says. What a student could try gains nothing: lines count in the order of the program up to the first that does not agree, so
 repeating, guessing and reordering lines end the prefix; the denominator is the true trace's, not the answer's; and `weight` is
-less than what the rule pays a right answer more than a wrong one (`check_weight`), so that a wrong answer never earns as much.
+less than what the rule pays a right answer more than a wrong one (`AddedRewards.check`): a wrong answer never earns as much.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,6 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from stages.core.judging.traces import agreeing
-from stages.core.method.rewards import Event, Rule
 from stages.core.prompts.styles import Kind
 from stages.core.prompts.trace import trace_lines
 
@@ -33,10 +32,3 @@ def _shares(rollouts: pa.Table, grades: pa.Table, traces: pa.Table) -> Iterator[
     ):
         if status == "wrong" and kind == Kind.DEDUCTION and true[task_id]["steps"]:
             yield rollout_id, agreeing(true[task_id]["lines"], trace_lines(text)) / true[task_id]["steps"]
-
-
-def check_weight(weight: float, rule: Rule) -> None:
-    """Raise ValueError if a wrong deduction with a whole trace would earn as much as a right one."""
-    right, wrong = (rule(Event("student", Kind.DEDUCTION, status, None)) for status in ("correct", "wrong"))
-    if weight >= right - wrong:
-        raise ValueError(f"must be less than what the rule pays a right answer more than a wrong one, {right - wrong:g}")

@@ -290,7 +290,9 @@ def test_the_plan_takes_the_pace_of_runs_that_are_there(file: Path, tmp_path: Pa
     write(store, runs[0], generations=1)
     lines = plan_text(read(file), runs, open_store(store)).splitlines()
     assert "1 of 2" in lines[3] and lines[3].endswith("as measured") and lines[5].endswith("as measured")
-    assert lines[4].endswith("a lower bound")
+    assert lines[4].endswith("by the pace of another arm")
+    nothing = plan_text(read(file), runs, open_store(str(tmp_path / "empty"))).splitlines()
+    assert all(line.endswith("arithmetic on two CPU cores, completions at full length") for line in nothing[3:8])
     assert not [line for line in lines if line.startswith("money")]
     priced = [replace(one, config=one.config.model_copy(update={"cost": Cost(machine_hour=10, currency="EUR")})) for one in runs]
     line = plan_text(read(file), priced, open_store(store)).splitlines()[-1]

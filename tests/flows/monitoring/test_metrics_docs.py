@@ -10,6 +10,7 @@ from flows.monitoring import alarms
 from stages.analysis.leaked import leaked
 from stages.analysis.measure import OffspringRecord, costs, explore, measure, relate, replayed
 from stages.analysis.traced import traced
+from stages.analysis.trailing import trailing
 from stages.core import tables
 from stages.core.earlier_tasks import SeenTasks
 from stages.core.method.rating import Rating
@@ -20,7 +21,7 @@ from tests.support.report_run import made
 
 DOC = (PROJECT / "docs" / "metrics.md").read_text(encoding="utf-8")
 PREFIXES = "propose|program|solve|pair|reward|update|cost|coverage|adapter|rating|calibration|child|leak"
-SETTINGS = {"solve.top_up", "solve.easy_share", "reward.trace_weight", "adapter.py"}
+SETTINGS = {"solve.top_up", "solve.easy_share", "reward.trace_weight", "reward.trailing_text", "adapter.py"}
 LISTED = set(re.findall(rf"`((?:{PREFIXES})\.[\w.*/]+|disagreement)`", DOC)) - SETTINGS
 
 
@@ -45,6 +46,7 @@ def written(tmp_path_factory):
         replayed(found["tasks"], found["grades"]),
         leaked(found["tasks"], found["grades"], found["grades"]),
         traced(found["rollouts"].slice(0, 0), found["grades"].slice(0, 0), tables.TRACES.empty_table()),
+        trailing(found["rollouts"]),
         disagreement(_answers(answers)),
     ]
     return {name for part in parts for name in part["name"].to_pylist()}

@@ -3,9 +3,10 @@
 import pytest
 
 from stages.core import tables
+from stages.core.method.added_rewards import AddedRewards
 from stages.core.method.advantages import reinforce_plus_plus_baseline
-from stages.core.method.rewards import Event, azr, form, populora
-from stages.core.method.trace_reward import check_weight, trace_shares
+from stages.core.method.rewards import populora
+from stages.core.method.trace_reward import trace_shares
 from stages.reward import reward
 from stages.trace import missed_deductions, record_traces
 from tests.support.fakes import TableSandbox
@@ -76,24 +77,12 @@ def test_the_share_is_that_of_the_true_steps_and_only_wrong_deductions_have_one(
 
 
 def test_rewards_are_the_rules_with_the_bonus_and_a_whole_trace_stays_below_a_right_answer() -> None:
-    bonuses = {name: 0.9 * share for name, share in trace_shares(rollouts(), grades(), traces()).items()}
+    added = AddedRewards(0.9, 0.0).of(rollouts(), grades(), traces())
     none = (tables.PROPOSALS.empty_table(), tables.TASKS.empty_table())
-    found = reward(*none, rollouts(), grades(), populora, reinforce_plus_plus_baseline, "group", 0, bonuses)
+    found = reward(*none, rollouts(), grades(), populora, reinforce_plus_plus_baseline, "group", 0, added)
     assert found["reward"].to_pylist() == pytest.approx([1.0, 0.1, 0.4, -0.2, -0.5, -0.5, -1.0, -0.5, -0.5])
     without = reward(*none, rollouts(), grades(), populora, reinforce_plus_plus_baseline, "group", 0)
     assert without["reward"].to_pylist() == [1.0, -0.5, -0.5, -0.5, -0.5, -0.5, -1.0, -0.5, -0.5]
-
-
-def test_a_weight_that_would_pay_a_wrong_answer_like_a_right_one_is_refused() -> None:
-    def narrow(event: Event) -> float:
-        return {"correct": 0.5, "wrong": 0.25}.get(event.status, 0.0)
-
-    for rule in (populora, azr):
-        check_weight(0.99, rule)
-    check_weight(0.2, narrow)
-    for weight, rule, gap in ((0.25, narrow, "0.25"), (0.1, form, "0"), (0.1, lambda event: -populora(event), "-1.5")):
-        with pytest.raises(ValueError, match=f"more than a wrong one, {gap}$"):
-            check_weight(weight, rule)
 
 
 def test_a_task_without_a_trace_has_a_row_with_no_steps() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from flows.added_rewards import check_added_rewards
 from flows.audit.fsck import fsck
 from flows.audit.invariants import GenerationInputs, problems
 from flows.backend import Backend
@@ -17,7 +18,6 @@ from flows.run.lease import hold
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
 from flows.storage import open_store
-from flows.trace_reward import check_trace_reward
 from stages.core.method.rewards import form, populora
 from stages.core.statistics.estimates import only
 from stages.core.tables import GENERATION_TABLES
@@ -121,14 +121,28 @@ def test_a_fork_that_shares_grades_without_traces_is_told_so(tmp_path: Path) -> 
 
 
 def test_a_model_without_traces_and_a_rule_that_pays_them_too_much_are_refused() -> None:
-    check_trace_reward(config_of(), "trace", populora)
+    check_added_rewards(config_of(), "trace", populora)
     with pytest.raises(ConfigError) as error:
-        check_trace_reward(config_of("model.style=auto"), "compact", populora)
+        check_added_rewards(config_of("model.style=auto"), "compact", populora)
     expected = "reward.trace_weight: infra/models/seed writes answers without a trace (model.style compact)"
     assert str(error.value) == expected
     with pytest.raises(ConfigError) as error:
-        check_trace_reward(config_of("reward.rule=form"), "trace", form)
+        check_added_rewards(config_of("reward.rule=form"), "trace", form)
     assert str(error.value) == (
         "reward.trace_weight: 0.5 with reward.rule form: must be less than what the rule pays a right answer more than a wrong "
         "one, 0"
     )
+
+
+def test_a_deduction_that_could_undo_a_right_answer_is_refused() -> None:
+    narrow = load("chaos", ["reward.trailing_text=0.5"])
+    check_added_rewards(narrow, "document", populora)
+    with pytest.raises(ConfigError) as error:
+        check_added_rewards(narrow, "document", form)
+    assert str(error.value) == (
+        "reward.trailing_text: 0.5 with reward.rule populora: must be less than what the rule pays a right answer more than a "
+        "wrong one, 0"
+    )
+    both = config_of("reward.trailing_text=0.9", "reward.trace_weight=0.9")
+    with pytest.raises(ConfigError, match=r"reward\.trace_weight and reward\.trailing_text: 0\.9 and 0\.9 with"):
+        check_added_rewards(both, "trace", populora)

@@ -1,0 +1,35 @@
+"""What is added to the rule's reward of a student: for the right beginning of a trace, and against text behind an answer."""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from stages.core.method.rewards import Event, Rule
+from stages.core.method.trace_reward import trace_shares
+from stages.core.method.trailing_text import written_past
+from stages.core.prompts.styles import Kind
+
+
+@dataclass(frozen=True)
+class AddedRewards:
+    """Weights: `trace` is paid for a whole right trace of a wrong deduction, `trailing_text` is deducted. 0 turns either off."""
+
+    trace: float
+    trailing_text: float
+
+    def check(self, rule: Rule) -> None:
+        """Raise ValueError if a wrong deduction could earn as much as a right one."""
+        right, wrong = (rule(Event("student", Kind.DEDUCTION, status, None)) for status in ("correct", "wrong"))
+        if self.trace + self.trailing_text >= right - wrong:
+            raise ValueError(f"must be less than what the rule pays a right answer more than a wrong one, {right - wrong:g}")
+
+    def of(self, rollouts: pa.Table, paid: pa.Table, traces: pa.Table | None) -> dict[str, float]:
+        """Return rollout id -> what is added. `paid` are GRADES as paid; `traces` are needed if traces are rewarded."""
+        added: dict[str, float] = {}
+        if self.trace:
+            assert traces is not None
+            added = {rollout_id: self.trace * share for rollout_id, share in trace_shares(rollouts, paid, traces).items()}
+        if self.trailing_text:
+            for rollout_id in written_past(rollouts):
+                added[rollout_id] = added.get(rollout_id, 0.0) - self.trailing_text
+        return added

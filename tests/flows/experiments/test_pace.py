@@ -1,0 +1,80 @@
+"""How long an experiment's runs will take, from runs that have begun."""
+
+from pathlib import Path
+
+import pytest
+
+from flows.config import RunConfig, dump, load
+from flows.experiments.pace import Pace, hours_left, measured
+from flows.run.lease import hold
+from flows.run.run import Run
+from flows.storage import open_store
+
+SCORED = {"benchmark.every": 2, "benchmark.limit": 12, "benchmark.attempts": 1}
+"""Eight generations of `chaos`: a benchmark of 12 problems, greedy and with one sample, in every second one."""
+STAGES = {"propose": 4.0, "verify": 1.0, "solve": 2.0, "grade": 1.0, "update": 3.0, "evolve": 0.5}
+
+
+def configured(**changed: object) -> RunConfig:
+    return load("chaos", [f"{key}={value}" for key, value in {"generations": 8, **SCORED, **changed}.items()])
+
+
+def begun(store: Path, config: RunConfig, generations: list[dict[str, float]], pause: float = 0.0) -> Run:
+    """A run whose stages took these seconds, one after another, with a pause before each generation."""
+    opened, now = open_store(str(store)), 100.0
+    with hold(opened, "begun") as epoch:
+        run = Run(opened, "begun", epoch)
+        run.describe(dump(config), {"code": "c0de"}, {"started": 1.0})
+        run.commit("start", None, [], [], {}, {}, {})
+        for number, stages in enumerate(generations):
+            now += pause
+            for stage, seconds in stages.items():
+                run.commit(stage, number, [], [], clock={"seconds": seconds, "started": now, "host": "a"})
+                now += seconds
+    return run
+
+
+def test_the_first_generation_does_not_count_where_there_are_later_ones(tmp_path: Path) -> None:
+    slow = {stage: 10 * seconds for stage, seconds in STAGES.items()}
+    done, pace = measured(begun(tmp_path, configured(), [slow, STAGES, STAGES]), configured())
+    assert (done, pace) == (3, Pace(configured(), STAGES, 0.0))
+    assert measured(begun(tmp_path / "one", configured(), [slow]), configured()) == (1, Pace(configured(), slow, 0.0))
+
+
+def test_the_time_between_stages_counts(tmp_path: Path) -> None:
+    _, pace = measured(begun(tmp_path, configured(), [STAGES, STAGES, STAGES], pause=1.5), configured())
+    assert pace is not None and pace.between == pytest.approx(1.5)
+
+
+def test_a_run_that_has_not_begun_has_no_pace(tmp_path: Path) -> None:
+    assert measured(Run(open_store(str(tmp_path)), "nobody"), configured()) == (0, None)
+
+
+def test_an_arm_goes_on_at_its_own_pace_and_its_benchmarks_count_as_often_as_they_come() -> None:
+    pace = Pace(configured(), STAGES | {"benchmark": 6.0}, 0.5)
+    assert hours_left(configured(), 3, [pace]) == pytest.approx((5 * (11.5 + 0.5) + 3 * 6.0) / 3600)  # generations 3, 5 and 7
+    assert hours_left(configured(), 8, [pace]) == 0.0
+
+
+def test_another_arm_takes_the_pace_in_proportion_to_its_work() -> None:
+    pace = Pace(configured(), {"solve": 2.0, "grade": 1.0, "evolve": 0.5}, 0.0)
+    twice = configured(**{"solve.attempts": 2 * configured().solve.attempts, "generations": 1, "benchmark.every": 0})
+    attempts = (
+        3 * configured().propose.groups * configured().propose.group_size * configured().matches * configured().solve.attempts
+    )
+    scoring = (2.0 + 1.0) / attempts * configured().population.students * 12 * 2
+    assert hours_left(twice, 0, [pace]) == pytest.approx((2 * 2.0 + 2 * 1.0 + 0.5 + scoring) / 3600)
+
+
+def test_a_pace_without_proposals_says_nothing_about_an_arm_with_teachers() -> None:
+    generated = configured(**{"population.teachers": 0, "propose.curriculum": '"uniform"'})
+    assert hours_left(configured(), 0, [Pace(generated, STAGES, 0.0)]) is None
+    assert hours_left(generated, 0, [Pace(generated, STAGES, 0.0), Pace(configured(), STAGES, 0.0)]) == pytest.approx(
+        8 * 11.5 / 3600 + _scores(generated) / 3600
+    )
+
+
+def _scores(config: RunConfig) -> float:
+    """Seconds of the four benchmarks where attempts took three seconds a generation."""
+    attempts = config.matches * config.proposals_per_teacher * config.solve.attempts
+    return 4 * (2.0 + 1.0) / attempts * config.population.students * 12 * 2
