@@ -27,6 +27,15 @@ def mean_row(
     return {"name": name, "value": value, "n": n, "stderr": stderr} | scope
 
 
+def student_rows(name: str, observed: Sequence[tuple[float, str, str]]) -> list[Row]:
+    """Return the mean over all students and of each, from (value, task id, student id). Answers of a task are one cluster."""
+    rows = [mean_row(name, [value for value, _, _ in observed], [task for _, task, _ in observed])]
+    for student in sorted({student for _, _, student in observed}):
+        own = [(value, task) for value, task, one in observed if one == student]
+        rows.append(mean_row(name, [value for value, _ in own], [task for _, task in own], student, "student"))
+    return rows
+
+
 def value_row(name: str, value: float, n: int | None = None, **scope: str | None) -> Row:
     """Return a row with a number that is not a mean: a count, a distance, a ratio of totals."""
     return {"name": name, "value": float(value), "n": n, "stderr": None, "member_id": None, "role": None, "kind": None} | scope
