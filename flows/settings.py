@@ -384,6 +384,11 @@ class BenchmarkRule(Group):
     """Benchmarks inside the run, on the members as trained."""
 
     every: Count = Field(0, title="Generations between benchmarks", description="0 benchmarks only the last generation.")
+    start: bool = Field(
+        False,
+        title="Score the start",
+        description="Also score what every member starts with, so that the run can say at its end what was learned.",
+    )
     suite: str = Field(
         "probe-dev",
         title="Probe",

@@ -1,4 +1,4 @@
-"""Who is scored inside a run, and when: members every N generations, offspring at birth and at chosen ages."""
+"""Who is scored inside a run, and when: the start, members every N generations, offspring at birth and at chosen ages."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -39,7 +39,12 @@ def write_panels(io: StageIO, panels: Sequence[Panel], answers: Sequence[pa.Tabl
 
 
 def benchmarks_at(config: RunConfig, generation: int) -> bool:
-    """Return whether any member is scored: all every `benchmark.every` generations and at the last, offspring at their ages."""
+    """Return whether any member is scored: all every `benchmark.every` generations and at the last, offspring at their ages.
+
+    `benchmark.start` scores the start in the first generation.
+    """
+    if config.benchmark.start and generation == 0:
+        return True
     return _regular(config, generation) or any(_born_at(config, generation, age) for age in config.benchmark.children_at)
 
 
@@ -55,9 +60,12 @@ def panels(io: StageIO, config: RunConfig) -> Iterator[Panel]:
 
     `births` contains newborns with the weights that evolution gave them, and their parents unless these were scored as trained
     a generation ago; `children` those that reach an age, as trained. Regular scores include all members, so ages need none then.
+    `start` contains one member before its first update: a new adapter changes nothing, so it stands for all.
     """
     rule, generation = config.benchmark, io.generation
     folder = f"benchmarks/{rule.suite}/generation={generation:04d}"
+    if rule.start and generation == 0:
+        yield Panel(start_folder(rule.suite), [_contestant(next(one for one in io.population() if _chosen(config, one)))])
     if _regular(config, generation):
         yield Panel(folder, [_contestant(member) for member in io.trained_population() if _chosen(config, member)])
     ages = rule.children_at
@@ -75,6 +83,11 @@ def panels(io: StageIO, config: RunConfig) -> Iterator[Panel]:
         found = [member for member in io.trained_population() if member.born in grown and _chosen(config, member)]
         if found:
             yield Panel(f"{folder}/children", [_contestant(member) for member in found])
+
+
+def start_folder(suite: str) -> str:
+    """Return the folder of the start's scores."""
+    return f"benchmarks/{suite}/start"
 
 
 def _regular(config: RunConfig, generation: int) -> bool:

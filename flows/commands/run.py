@@ -38,6 +38,7 @@ def add(command: Add) -> None:
 
 def run(arguments: Namespace) -> int:
     """Start or resume the run; print a line a generation, then where everything is and what comes next."""
+    from flows.benchmarks.learned import learned_text
     from flows.execution.recomputation import settled
     from flows.execution.session import check_resumable
     from flows.execution.stage_process import early_worker
@@ -79,6 +80,8 @@ def run(arguments: Namespace) -> int:
         server_answers()
         print(f"run        {run_id}: {config.generations} generations, to {store}/{run_id}; follow it: {follow}", flush=True)
         head = train(run_id, store, config, Placement(**places))
+        if (learned := learned_text(open_run(store, run_id), config)) is not None:
+            print(f"learned    {learned}")
         print(f"artifacts  {store}/{run_id}\nreport     {write_report(open_run(store, run_id), report_path(store, run_id))}")
     print(f"head       {head}")
     print(f"next       {_following(run_id, config, arguments.store)}")

@@ -1,0 +1,84 @@
+"""The line that says what a run has learned since its start."""
+
+from pathlib import Path
+
+import pytest
+
+from flows.benchmarks.learned import learned_text
+from flows.benchmarks.schedule import benchmarks_at, panels
+from flows.config import RunConfig, load
+from flows.run.lease import hold
+from flows.run.run import Run
+from flows.run.stage_io import StageIO
+from flows.storage import open_store
+from stages.core import tables
+from tests.support import example_run
+
+CONFIG = load("chaos", ["generations=3", "benchmark.every=0", "benchmark.start=true"])
+UNSCORED = load("chaos", ["generations=3", "benchmark.every=0"])
+
+
+def answers(members: dict[str, str]) -> list[dict[str, object]]:
+    """Greedy answers of members to four deductions; `members` maps a member to a mark for each: r is right, w is wrong."""
+    return [
+        {
+            "suite": "probe-dev",
+            "adapter_id": member,
+            "adapter_sha256": "0" * 64,
+            "member_id": member,
+            "problem_id": f"deduction-{place}",
+            "kind": "deduction",
+            "band": 1,
+            "attempt": 0,
+            "greedy": True,
+            "text": "1",
+            "answer": "1",
+            "status": "correct" if mark == "r" else "wrong",
+            "correct": mark == "r",
+        }
+        for member, marks in members.items()
+        for place, mark in enumerate(marks)
+    ]
+
+
+def scored(run: Run, generation: int, panels: dict[str, dict[str, str]]) -> None:
+    refs = []
+    for folder, of in panels.items():
+        table = tables.table(answers(of), tables.ANSWERS)
+        refs.append(run.write_table_at(f"benchmarks/probe-dev/{folder}/answers.parquet", table, tables.ANSWERS))
+    run.commit("benchmark", generation, [], refs)
+
+
+@pytest.mark.parametrize("config", [CONFIG, UNSCORED])
+def test_the_start_is_scored_in_the_first_generation_where_it_is_asked_for(config: RunConfig, tmp_path: Path) -> None:
+    assert [at for at in range(3) if benchmarks_at(config, at)] == ([0, 2] if config.benchmark.start else [2])
+    store = open_store(str(tmp_path))
+    with hold(store, "run") as epoch:
+        run = example_run.build(Run(store, "run", epoch), 1, config)
+        io = StageIO(run, "benchmark", 0, None, "m", 1.0)
+        found = [(panel.folder, [one.adapter_id for one in panel.contestants]) for panel in panels(io, config)]
+    assert found == ([("benchmarks/probe-dev/start", ["s0-start"])] if config.benchmark.start else [])
+
+
+def test_the_change_is_from_the_start_to_the_newest_benchmark_and_over_all_members(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    with hold(store, "run") as epoch:
+        run = Run(store, "run", epoch)
+        assert learned_text(run, CONFIG) is None
+        scored(run, 0, {"start": {"s0": "rwww"}})
+        assert learned_text(run, CONFIG) is None
+        scored(run, 1, {"generation=0001": {"s0": "wwww"}})
+        scored(run, 2, {"generation=0002": {"s0": "rrww", "s1": "rrrw"}, "generation=0002/children": {"s1": "rrrr"}})
+        found = learned_text(run, CONFIG)
+    # a problem's change: 0, 1, 0.5 and 0 points; their mean is 0.375, its error 0.239
+    assert found == (
+        "+37.5 ± 23.9 points on 4 held-out problems (probe-dev): 25.0 → 62.5 % after generation 2 (mean of 2 members, greedy)"
+    )
+
+
+def test_a_run_whose_start_was_not_scored_says_nothing(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    with hold(store, "run") as epoch:
+        run = Run(store, "run", epoch)
+        scored(run, 0, {"generation=0000": {"s0": "rrww"}})
+        assert learned_text(run, UNSCORED) is None
