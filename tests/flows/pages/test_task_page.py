@@ -55,5 +55,8 @@ def test_a_table_without_the_column_is_shown_as_before(pages: TestClient) -> Non
 
 def test_a_rewarded_trace_says_how_many_steps_were_right(pages: TestClient) -> None:
     first, second = attempts(pages, "traced")
-    assert first.endswith("Trace: 2 of 3 steps right, +0.333 in the reward c=12 h=24 k=7⟨out⟩7") and "reward −0.167, baseline" in first
+    assert (
+        first.endswith("Trace: 2 of 3 steps right, +0.333 in the reward c=12 h=24 k=7⟨out⟩7")
+        and "reward −0.167, baseline" in first
+    )
     assert "correct" in second and "Trace:" not in second
