@@ -23,7 +23,7 @@ CUT = 60
 
 
 def blocks(found: SideBySide, named: Callable[[str], str]) -> Iterator[RenderableType]:
-    """Yield the parts of a comparison, each with its heading. `named` writes the commands in its sentences as the user calls them."""
+    """Yield the parts of a comparison, each with its heading. `named` writes commands in sentences as the user calls them."""
     names = [run.run_id for run in found.runs]
     if found.notes:
         yield Group(_heading("Notes"), *(Text(f"  {visible(named(line), 600)}") for line in found.notes))
