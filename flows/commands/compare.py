@@ -2,9 +2,10 @@
 
 from argparse import Namespace
 
-from flows.commands.arguments import Add, add_store, open_run
+from flows.commands.arguments import Add, add_store, open_run, store_option
 from flows.config import ConfigError
 from flows.guide.completion import complete, complete_runs
+from flows.program import called
 
 UNSEEN_WIDTH = 200  # columns where the output is no terminal
 
@@ -29,6 +30,7 @@ def compare(arguments: Namespace) -> int:
     from flows.compare.side_by_side import MOST, Comparer, as_json
     from flows.compare.text import blocks
     from flows.monitoring.run_tables import RunTables
+    from flows.pages.commands import Commands
 
     names = list(dict.fromkeys(arguments.runs))
     if not 2 <= len(names) <= MOST:
@@ -39,6 +41,6 @@ def compare(arguments: Namespace) -> int:
         print(json.dumps(as_json(found), indent=1, sort_keys=True, ensure_ascii=True))
         return 0
     console = Console(highlight=False, width=None if sys.stdout.isatty() else UNSEEN_WIDTH)
-    for block in blocks(found):
+    for block in blocks(found, Commands(called(), store_option(arguments.store)).named):
         console.print(block)
     return 0

@@ -1,6 +1,6 @@
 """A comparison for the terminal, as tables. Texts from a store are shown with their hidden characters written out."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 from rich import box
@@ -22,11 +22,11 @@ POINTS = 16  # of a curve
 CUT = 60
 
 
-def blocks(found: SideBySide) -> Iterator[RenderableType]:
-    """Yield the parts of a comparison, each with its heading."""
+def blocks(found: SideBySide, named: Callable[[str], str]) -> Iterator[RenderableType]:
+    """Yield the parts of a comparison, each with its heading. `named` writes commands in sentences as the user calls them."""
     names = [run.run_id for run in found.runs]
     if found.notes:
-        yield Group(_heading("Notes"), *(Text(f"  {visible(line, 400)}") for line in found.notes))
+        yield Group(_heading("Notes"), *(Text(f"  {visible(named(line), 600)}") for line in found.notes))
     yield Group(_heading("Runs"), _runs(found))
     equal = f"Configuration: settings that differ: {len(found.settings.differing)}, equal: {found.settings.equal}"
     yield Group(_heading(equal), *_differing(names, found.settings, "setting"))
@@ -38,7 +38,7 @@ def blocks(found: SideBySide) -> Iterator[RenderableType]:
     for pair in found.pairs:
         yield _pair(pair)
     yield Group(
-        _heading("Costs (of what each run computed itself, as in populora cost; times are machine time)"),
+        _heading("Costs (of what each run computed itself, as the command cost counts them; times are machine time)"),
         _costs(names, found.costs),
     )
     if any(run.best for run in found.runs):

@@ -1,4 +1,4 @@
-"""Commands on pages. The project's sentences say `populora`; a served page has commands that can be copied as they are."""
+"""Commands on pages. The project's sentences say `populora`; a served page, like a terminal, has commands that can be copied."""
 
 import re
 import shlex

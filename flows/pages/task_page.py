@@ -9,6 +9,7 @@ from flows.pages.pedigree import Node, Pedigree
 from flows.pages.prompt_text import prompt_text
 from flows.run.lineage import generation_of, replays_tasks
 from flows.run.manifest import Json, folder_of
+from flows.run.rewarding import Rewarding, rewarding_config
 from flows.run.run import Run
 from flows.storage import NotStored
 from stages.core.method.top_up import task_of
@@ -18,7 +19,8 @@ SEARCHED = 20  # later generations that one page searches for prompts with this 
 ANCESTORS = 6  # adapters of the teacher's ancestry that the page lists
 _PROPOSAL = ("proposal_id", "group_id", "kind", "teacher_id", "status", "detail", "adapter_id", "adapter_sha256", "reference_ids")
 _SAMPLE = ("sample_id", "member_id", "group_id", "reward", "baseline", "centred", "advantage", "adapter_id")
-_ROLLOUT = ("rollout_id", "student_id", "attempt", "adapter_id", "adapter_sha256", "seed", "text", "truncated", "answer")
+_ROLLOUT = ("rollout_id", "task_id", "student_id", "kind", "attempt", "adapter_id", "adapter_sha256", "seed", "text", "truncated")
+_ANSWER = ("answer", "answer_tokens", "completion_ids")
 ASKED = {
     Kind.DEDUCTION: "Asked: what the program returns.",
     Kind.ABDUCTION: "Asked: an input that gives the output.",
@@ -102,7 +104,7 @@ class _Generation:
     """Return the tables of a generation in which a task was posed."""
 
     def __init__(self, library: Library, run: Run, generation: int) -> None:
-        self._library, self._run, self._folder = library, run, folder_of(generation)
+        self._library, self._run, self._generation, self._folder = library, run, generation, folder_of(generation)
         self._model = str((run.history.description() or {}).get("config", {}).get("model", {}).get("name", ""))
 
     def one(self, name: str, **equal: Any) -> Json | None:
@@ -116,15 +118,16 @@ class _Generation:
         return {row["sample_id"]: row for row in rows if task_of(row["sample_id"]) == task_id}
 
     def attempts(self, task_id: str, samples: dict[str, Json]) -> list[Json]:
-        """Return the rollouts with their verdicts and samples."""
+        """Return the rollouts with their verdicts and samples, what of them was trained, and what their traces added."""
         grades = {row["rollout_id"]: row for row in self._rows("grades", None, task_id=task_id)}
-        rollouts = self._rows("rollouts", (*_ROLLOUT, "completion_ids"), task_id=task_id)
-        return [
-            row
-            | {"tokens": len(row["completion_ids"])}
-            | {"grade": grades.get(row["rollout_id"]), "sample": samples.get(row["rollout_id"])}
-            for row in rollouts
-        ]
+        traces = {row["task_id"]: row for row in self._rows("traces", None, task_id=task_id)}
+        rewarding = Rewarding(rewarding_config(self._run, self._generation), self._generation, traces)
+        found = []
+        for row in self._rows("rollouts", (*_ROLLOUT, *_ANSWER), task_id=task_id):
+            grade, sample = grades.get(row["rollout_id"]), samples.get(row["rollout_id"])
+            row |= {"tokens": len(row["completion_ids"]), "grade": grade, "sample": sample}
+            found.append(row | rewarding.of(row, grade or {}, sample))
+        return found
 
     def prompt(self, ids: list[int]) -> Json:
         """Return a prompt as text, or why it is not available."""

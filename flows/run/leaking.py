@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from flows.run.manifest import Json, read_json
+from flows.run.manifest import Json
+from flows.run.rewarding import leak_and_seed, rewarding_config
 from flows.run.run import Run
-from flows.storage import Damaged, NotStored
 
 LEAK = "leak"
 """The key under `versions` in run.json; absent from every other run."""
@@ -34,14 +34,5 @@ def leak_of(description: Mapping[str, Any] | None) -> float:
 
 
 def paid_with(run: Run, generation: int) -> tuple[float, int]:
-    """Return (share of wrong verdicts that passed, seed) of the run that rewarded a generation: a fork shares its parent's."""
-    description = run.history.description() or {}
-    manifest = run.manifest("reward", generation)
-    origin = next((ref.origin for ref in manifest.outputs if ref.origin), "") if manifest else ""
-    if origin:
-        try:
-            description = read_json(run.store.read(f"{origin}/run.json"), "run.json")
-        except (NotStored, Damaged):
-            return 0.0, 0
-    config = description.get("config", {})
-    return float(config.get("experiment", {}).get("leak", 0.0)), int(config.get("seed", 0))
+    """Return (share of wrong verdicts that passed, seed) of the run that rewarded a generation."""
+    return leak_and_seed(rewarding_config(run, generation))

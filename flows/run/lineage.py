@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow.compute as pc
 
 from flows.near_names import hint, near_or_all
-from flows.run.leaking import paid_with
+from flows.run.rewarding import Rewarding, rewarding_config
 from flows.run.run import Manifest, Run
 from flows.storage import NotStored, StoreRefused
 from stages.core.lora.adapter_files import WEIGHTS_FILE
-from stages.core.method.leak import admitted, leaks
+from stages.core.method.leak import admitted
 from stages.core.method.top_up import task_of
 
 Json = dict[str, Any]
@@ -108,17 +108,21 @@ class Lineage:
 
     def _rollouts(self, generation: int, task_id: str) -> list[Json]:
         found = []
-        share, seed = paid_with(self.run, generation)
+        rewarding = self._rewarding(generation)
         for rollout in self.rows(generation, "rollouts"):
             if rollout["task_id"] == task_id:
                 grade = self.row(generation, "grades", "rollout_id", rollout["rollout_id"]) or {}
-                shown = {key: rollout[key] for key in ("rollout_id", "student_id", "answer", *_SHOWN) if key in rollout}
+                shown = {key: rollout[key] for key in ("rollout_id", "student_id", "answer", *_SHOWN, "tokens") if key in rollout}
                 judged = {key: grade.get(key) for key in ("status", "correct", "detail")}
-                wrong = grade and not grade["correct"] and grade["status"] != "format"
-                if wrong and leaks(share, seed, generation, rollout["rollout_id"]):
+                if rewarding.leaked(rollout["rollout_id"], grade):
                     judged["paid"] = "correct, by a leak (experiment.leak)"
-                found.append(shown | judged | {"sample": self._sample(generation, rollout["rollout_id"])})
+                sample = self._sample(generation, rollout["rollout_id"])
+                found.append(shown | judged | rewarding.of(rollout, grade, sample) | {"sample": sample})
         return found
+
+    def _rewarding(self, generation: int) -> Rewarding:
+        traces = {row["task_id"]: row for row in self.rows(generation, "traces")}
+        return Rewarding(rewarding_config(self.run, generation), generation, traces)
 
     def _sample(self, generation: int, sample_id: str) -> Json | None:
         sample = self.row(generation, "samples", "sample_id", sample_id)

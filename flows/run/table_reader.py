@@ -49,10 +49,12 @@ def batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows in which each column of `equal` has that value (or one of a list), with these columns (None: all).
 
-    `contains` names text columns that contain the value, or list columns that have it as an element.
+    `contains` names text columns that contain the value, or list columns that have it as an element. A table of an earlier
+    version may lack some of `columns`; its rows are without them.
     """
     contains = contains or {}
-    wanted = None if columns is None else list(dict.fromkeys([*columns, *contains, *equal]))
+    known = file.schema_arrow.names
+    wanted = None if columns is None else [name for name in dict.fromkeys([*columns, *contains, *equal]) if name in known]
     for batch in file.iter_batches(batch_rows(file.schema_arrow, wanted), columns=wanted):
         for column, value in equal.items():
             batch = batch.filter(_equal(batch.column(column), value))

@@ -123,7 +123,7 @@ def _commit(
 ) -> Manifest:
     """Write a stage's table and its manifest, and note the table in `state`."""
     state[name] = table
-    ref = run.write_table(generation, name, table)
+    ref = run.write_table(generation, name, table, schema=table.schema)  # `ungraded` may drop what older versions did not write
     read = [run.history.find(f"generation={generation:04d}/{other}.parquet") for other in inputs]
     read += [run.history.find(f"adapters/{m.adapter_id}/adapter_model.safetensors") for m in population]
     return run.commit(stage, generation, read, [*extra, ref], {name: table.num_rows}, {}, CLOCK)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stages.core.engines.protocol import Completion, Ended, Engine, Request
+from stages.core.engines.wrapping import WrappingEngine
 
 
 @dataclass
@@ -15,11 +16,12 @@ class TokenCount:
     generated: int = 0
 
 
-class CountedEngine:
+class CountedEngine(WrappingEngine):
     """Implements `Engine` by another one, and adds what it reads and writes to `count`."""
 
     def __init__(self, engine: Engine, count: TokenCount) -> None:
-        self._inner, self._count = engine, count
+        super().__init__(engine)
+        self._count = count
 
     def generate(self, requests: Sequence[Request], temperature: float, ended: Ended | None = None) -> list[Completion]:
         """Return the other engine's completions."""
@@ -27,19 +29,6 @@ class CountedEngine:
         self._count.prompt += sum(len(request.prompt_ids) for request in requests)
         self._count.generated += sum(len(completion.token_ids) for completion in found)
         return found
-
-    def encode(self, text: str) -> list[int]:
-        """Return the token ids of a prompt."""
-        return self._inner.encode(text)
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of a completion."""
-        return self._inner.decode(token_ids)
-
-    @property
-    def window(self) -> int:
-        """Maximum number of tokens of a prompt and its completion together."""
-        return self._inner.window
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)  # what a particular engine has besides, such as sleep and wake

@@ -9,13 +9,38 @@ repeating, guessing and reordering lines end the prefix; the denominator is the 
 less than what the rule pays a right answer more than a wrong one (`AddedRewards.check`): a wrong answer never earns as much.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
 from stages.core.judging.traces import agreeing
 from stages.core.prompts.styles import Kind
 from stages.core.prompts.trace import trace_lines
+
+
+@dataclass(frozen=True)
+class RightSteps:
+    """How far a written trace is right: its leading lines that agree with the true ones, and the steps that there are."""
+
+    right: int
+    steps: int
+
+    @property
+    def share(self) -> float:
+        """Share of the steps that are right."""
+        return self.right / self.steps
+
+
+def may_earn(kind: str, status: str) -> bool:
+    """Return whether an answer with this verdict may earn something for its trace."""
+    return status == "wrong" and kind == Kind.DEDUCTION
+
+
+def right_steps(true: Mapping[str, Any], text: str) -> RightSteps | None:
+    """Return how far the trace in a completion is right by its task's row of TRACES; None where that could not be recorded."""
+    return RightSteps(agreeing(true["lines"], trace_lines(text)), true["steps"]) if true["steps"] else None
 
 
 def trace_shares(rollouts: pa.Table, grades: pa.Table, traces: pa.Table) -> dict[str, float]:
@@ -30,5 +55,5 @@ def _shares(rollouts: pa.Table, grades: pa.Table, traces: pa.Table) -> Iterator[
         grades["status"].to_pylist(),
         strict=True,
     ):
-        if status == "wrong" and kind == Kind.DEDUCTION and true[task_id]["steps"]:
-            yield rollout_id, agreeing(true[task_id]["lines"], trace_lines(text)) / true[task_id]["steps"]
+        if may_earn(kind, status) and (found := right_steps(true[task_id], text)):
+            yield rollout_id, found.share

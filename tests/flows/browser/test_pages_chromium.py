@@ -22,11 +22,14 @@ from flows.run.run import Run
 from flows.store.file_store import FileStore
 from tests.support import chromium, example_run
 from tests.support.report_run import made
+from tests.support.rewarded_run import BEHIND, DOCUMENT, HALF, RIGHT, TASK, TRACED, WHOLE, build
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 if chromium.PROGRAM is None:
     pytest.skip("no chromium here; on Debian: apt-get install chromium", allow_module_level=True)
 
+LONG = "a" * 40
+"""The longest name that a run may have, without a place to break it."""
 PAGES = {
     "runs": "/",
     "run": "/runs/going",
@@ -42,6 +45,10 @@ PAGES = {
     "adapter": "/runs/whole/adapters/t0-g0001",
     "manifest": "/runs/going/manifests/generation=0001/solve.json",
     "compare": "/compare?run=going&run=whole",
+    "compare-three": f"/compare?run=going&run=whole&run={LONG}",
+    "long": f"/runs/{LONG}",
+    "behind": f"/runs/document/tasks/{TASK}",
+    "trace": f"/runs/traced/tasks/{TASK}",
     "error": "/runs/none",
 }
 LOOKS = {"wide": (1280, False, "light"), "narrow": (390, True, "light"), "dark": (1280, False, "dark")}
@@ -62,8 +69,14 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("store")
     with made(found, "going", 12, until="grade"):
         pass
-    with hold(FileStore(found), "whole") as epoch:
-        example_run.build(Run(FileStore(found), "whole", epoch), 3)
+    for name, generations in (("whole", 3), (LONG, 1)):
+        with hold(FileStore(found), name) as epoch:
+            example_run.build(Run(FileStore(found), name, epoch), generations)
+    with hold(FileStore(found), "document") as epoch:
+        behind = BEHIND | {"text": f"{BEHIND['text'][:-1]}{'x' * 400}"}
+        build(Run(FileStore(found), "document", epoch), DOCUMENT, (behind, WHOLE), ("wrong", "correct"))
+    with hold(FileStore(found), "traced") as epoch:
+        build(Run(FileStore(found), "traced", epoch), TRACED, (HALF, RIGHT), ("wrong", "correct"))
     beat(found, 4, 11)
     return found
 
@@ -125,7 +138,8 @@ def test_a_page_is_quiet_asks_nobody_else_and_fits(page: chromium.Page, address:
             page.value("(async () => { for (const f of document.querySelectorAll('.figure-link')) { f.scrollIntoView(); "
                        "await new Promise(done => setTimeout(done, 60)); } scrollTo(0, 0) })()")  # fmt: skip
             page.until("[...document.querySelectorAll('.figure-link img')].every(one => one.complete && one.naturalWidth > 0)")
-        assert page.value("document.documentElement.scrollWidth <= innerWidth"), (name, kind)
+        # not `innerWidth`: a phone's grows with what does not fit
+        assert page.value(f"document.documentElement.scrollWidth <= {width}"), (name, kind)
         if (place := pictures()) is not None:
             page.picture(place / f"{name}-{kind}.png")
         found = complaints(page, address)

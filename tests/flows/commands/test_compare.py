@@ -1,11 +1,13 @@
 """`populora compare` as a user calls it."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from flows.cli import main
+from flows.program import CALLED
 from flows.store.file_store import FileStore
 from tests.support import compared_runs
 
@@ -26,6 +28,21 @@ def test_tables_and_json(store: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["compare", "second", "first", "--store", str(store), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["pairs"][0]["changes"][0]["found"]["difference"] == -0.25
+
+
+def test_suggested_commands_name_the_program_as_it_was_called_and_the_store(
+    store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CALLED, ".venv/bin/populora")
+    assert main(["compare", "first", "second", "--store", str(store)]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"To score it: .venv/bin/populora benchmark --store {store} first --suite probe-dev --generation -1" in text
+    assert not re.search(r"(?<![/\w])populora", text)
+    monkeypatch.setenv("POPULORA_STORE", str(store))
+    assert main(["compare", "first", "second"]) == 0
+    assert "To score it: .venv/bin/populora benchmark first --suite" in " ".join(capsys.readouterr().out.split())
+    assert main(["compare", "first", "second", "--json"]) == 0
+    assert "To score it: populora benchmark first --suite" in json.loads(capsys.readouterr().out)["notes"][2]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from flows.config import RunConfig
 from flows.run.inspection import inspect, rows, run_summary
 from flows.run.lease import hold
 from flows.run.lineage import generation_of
@@ -15,6 +16,7 @@ from flows.storage import Damaged, NotStored, StoreRefused, open_store
 from flows.store.file_store import FileStore
 from stages.core import tables
 from tests.support import compared_runs, example_run
+from tests.support.rewarded_run import BEHIND, DOCUMENT, HALF, RIGHT, TASK, TRACED, WHOLE, build
 
 SCORE = {
     "suite": "probe",
@@ -94,6 +96,28 @@ def test_text_says_the_same_for_people(run: Run) -> None:
     assert f"head              {run.history.head()}" in inspect(run)
     generation = inspect(run, generation=1)
     assert "stage=solve  outputs=1  rows={rollouts.parquet=20}" in generation and "correct  7" in generation
+
+
+@pytest.mark.parametrize(
+    ("config", "written", "shown"),
+    [
+        (DOCUMENT, (BEHIND, WHOLE), "correct False detail - trained_tokens 2 behind_answer | , 'a message' sample group_id"),
+        (TRACED, (HALF, RIGHT), "trace steps_right 2 steps 3 added_to_reward 0.3333 sample group_id"),
+        (DOCUMENT, (BEHIND, {}), "tokens 10 status wrong correct False detail - sample group_id"),
+    ],
+    ids=["behind the answer", "trace", "a table without the column"],
+)
+def test_a_task_tells_what_was_trained_and_what_a_trace_added(
+    tmp_path: Path, config: RunConfig, written: tuple[dict[str, Any], dict[str, Any]], shown: str
+) -> None:
+    store = open_store(str(tmp_path))
+    with hold(store, "r") as epoch:
+        build(Run(store, "r", epoch), config, written, ("wrong", "correct"))
+    text = inspect(Run(store, "r"), task=TASK)
+    assert shown in " ".join(text.split())
+    first, second = json.loads(inspect(Run(store, "r"), task=TASK, as_json=True))["forwards"]["rollouts"]
+    assert first.get("trained_tokens", first["tokens"]) == first["sample"]["tokens"]
+    assert not second.keys() & {"trained_tokens", "behind_answer", "trace"}
 
 
 def test_rows_are_a_slice_that_parquet_can_hold(run: Run, tmp_path: Path) -> None:

@@ -244,7 +244,7 @@ def test_tables_for_the_terminal_write_hidden_characters_out(tmp_path: Path) -> 
         row = {"name": "solve.rate", "value": 0.5, "member_id": None, "role": None, "kind": None}
         run.commit("update", 0, [], [run.write_table(0, "metrics", tables.table([row], tables.METRICS))])
     console = Console(width=200, record=True, file=(tmp_path / "out").open("w", encoding="utf-8"), highlight=False)
-    for block in blocks(compared(store, "first", "hostile")):
+    for block in blocks(compared(store, "first", "hostile"), str):
         console.print(block)
     text = console.export_text()
     assert "\x1b" not in text and "\u202e" not in text and "\\x1b[31mred\\u202e" in "".join(text.split("\n"))

@@ -25,8 +25,3 @@ def test_copies_take_turns_at_the_requests_of_their_own_adapter() -> None:
     asked = ["s0", "s0", "s1", "s0", "s1", "s0"]
     found = engine.generate([Request((1,), name, 0, 9) for name in asked], 1.0, _ignore)
     assert [engine.decode(one.token_ids) for one in found] == ["s0+00", "s0+01", "s1+00", "s0+00", "s1+01", "s0+01"]
-
-
-def test_everything_else_is_the_inner_engines() -> None:
-    engine = DealtEngine(Naming(), {})
-    assert (engine.encode("ab"), engine.window) == ([97, 98], Naming.window)
