@@ -224,14 +224,10 @@ def lay_out(
             samples.append(np.full(len(completion), sample))
             start = stop
     counts_N = np.bincount([row.slot for row in rows], minlength=num_adapters)
-    return MicroBatch(
-        tuple(int(count) for count in counts_N),
-        ids_BL,
-        positions_BL,
-        segments_BL,
-        *(np.concatenate(parts) for parts in (places, targets, samples)),
-        shared=any(len(completions[sample]) > 1 for row in whole for sample in row.samples[1:]),
-    )
+    places_T, targets_T, samples_T = (np.concatenate(parts) for parts in (places, targets, samples))
+    shared = any(len(completions[sample]) > 1 for row in whole for sample in row.samples[1:])
+    counts = tuple(int(count) for count in counts_N)
+    return MicroBatch(counts, ids_BL, positions_BL, segments_BL, places_T, targets_T, samples_T, shared)
 
 
 def _padded(length: int) -> int:
