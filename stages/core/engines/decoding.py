@@ -6,7 +6,7 @@ Axes: U distinct prompts · B rows in use · S new tokens per row · K cache pos
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from stages.core.training.grouped_lora import GroupedLoRA
 
 PASS_BYTES = 2**29  # limit for the widest activations while prompts are read, and for the distributions sampled from at once
 CPU_PASS = 2e12  # floating-point operations of one pass over prompts on a CPU: a few seconds, so that progress is visible
+PART_TOKENS = 8192  # of such a pass that a CPU computes at once, where memory is the limit
 _COMPACT_BELOW = 0.8  # drop finished rows when fewer than this share are unfinished: moving the cache costs about one step
 REFILL_AT = 0.25  # let waiting groups in when this share of the rows is free: small passes over prompts use a machine badly
 
@@ -144,8 +145,8 @@ class Decoder:
         self._share(groups)
         self._progress("prompts", 0, len(groups))
         read = 0
-        for part in self._passes(groups, [len(group.prompt_ids) - group.shared for group in groups]):
-            logits_UV, prompts = self._read(part)
+        for part, length, positions in self._prompt_passes(groups):
+            logits_UV, prompts = self._read(part, length, positions)
             read += len(part)
             self._progress("prompts", read, len(groups))
             sizes = [len(group.places) for group in part]
@@ -161,29 +162,44 @@ class Decoder:
         for part in self._passes([*missing.values()], [group.shared for group in missing.values()]):
             cache = RowCache(len(part), max(group.shared for group in part))
             cache.lengths_B = np.zeros(len(part), np.int64)
-            self._append([group.prompt_ids[: group.shared] for group in part], part, cache, head=False)
+            self._append([group.prompt_ids[: group.shared] for group in part], part, cache, cache.positions, head=False)
             self._prefixes |= {group.prefix: (cache, row) for row, group in enumerate(part)}
 
-    def _read(self, groups: Sequence[Group]) -> tuple[torch.Tensor, RowCache]:
-        """Return the logits after each prompt, and the prompts' cache."""
-        prompts = RowCache(len(groups), max(len(group.prompt_ids) for group in groups))
+    def _prompt_passes(self, groups: Sequence[Group]) -> Iterator[tuple[list[Group], int, int]]:
+        """Yield groups, the new tokens to which their prompts are padded, and the positions of their cache.
+
+        A CPU reads a large pass in parts, so that it holds the activations and the cache of few prompts at once. They are
+        padded as the whole pass, so that each prompt's arithmetic stays the same.
+        """
+        for whole in self._passes(groups, [len(group.prompt_ids) - group.shared for group in groups]):
+            length = max(len(group.prompt_ids) - group.shared for group in whole)
+            positions = max(len(group.prompt_ids) for group in whole)
+            count = min(len(whole), -(-len(whole) * length // PART_TOKENS)) if self._device.type == "cpu" else 1
+            bounds = [len(whole) * part // count for part in range(count + 1)]
+            yield from ((whole[start:stop], length, positions) for start, stop in pairwise(bounds))
+
+    def _read(self, groups: Sequence[Group], length: int, positions: int) -> tuple[torch.Tensor, RowCache]:
+        """Return the logits after each prompt, and the prompts' cache. See `_prompt_passes`."""
+        prompts = RowCache(len(groups), positions)
         prompts.lengths_B = np.zeros(len(groups), np.int64)
         for shared, members in groupby(range(len(groups)), key=lambda row: bool(groups[row].shared) and groups[row].prefix):
             if shared:
                 rows, (source, row) = np.array([*members]), self._prefixes[shared]
                 prompts.fill(rows, source, np.full(len(rows), row))
-        return self._append([group.prompt_ids[group.shared :] for group in groups], groups, prompts), prompts
+        return self._append([group.prompt_ids[group.shared :] for group in groups], groups, prompts, length), prompts
 
     def _append(
-        self, parts: Sequence[tuple[int, ...]], groups: Sequence[Group], cache: RowCache, head: bool = True
+        self, parts: Sequence[tuple[int, ...]], groups: Sequence[Group], cache: RowCache, length: int, head: bool = True
     ) -> torch.Tensor:
-        """Append tokens to the cache's rows, padded on the left, and return what `_forward` returns."""
-        length = max(len(part) for part in parts)
+        """Append tokens to the cache's rows, padded on the left to `length`, and return what `_forward` returns.
+
+        Attention sees all positions of the cache.
+        """
         ids_BS, at_BS = np.zeros((len(parts), length), np.int64), np.full((len(parts), length), -1)
         for row, part in enumerate(parts):
             ids_BS[row, length - len(part) :] = part
             at_BS[row, length - len(part) :] = cache.lengths_B[row] + np.arange(len(part))
-        return self._forward(ids_BS, at_BS, np.array([group.slot for group in groups]), cache, head)
+        return self._forward(ids_BS, at_BS, np.array([group.slot for group in groups]), cache, cache.positions, head)
 
     def _passes(self, groups: Sequence[Group], lengths: Sequence[int]) -> Iterator[list[Group]]:
         """Yield groups of similar length whose pass stays within the limits, each pass in the order of the stack.
@@ -205,13 +221,20 @@ class Decoder:
             yield _by_prefix(groups[member] for member in part)
 
     def _forward(
-        self, ids_BS: np.ndarray, at_BS: np.ndarray, slots_B: np.ndarray, cache: RowCache, head: bool = True
+        self,
+        ids_BS: np.ndarray,
+        at_BS: np.ndarray,
+        slots_B: np.ndarray,
+        cache: RowCache,
+        seen: int | None = None,
+        head: bool = True,
     ) -> torch.Tensor:
         """Compute new tokens at these positions of their rows (-1: padding). Return the logits after each row's last token.
 
-        Without `head`, only the cache is filled, and hidden states are returned.
+        Attention sees `seen` positions, by default those up to the last of the new tokens. Without `head`, only the cache is
+        filled, and hidden states are returned.
         """
-        stop, positions_BS = cache.reserve(at_BS, self._device), self._tensor(np.maximum(at_BS, 0))
+        stop, positions_BS = cache.reserve(at_BS, self._device, seen), self._tensor(np.maximum(at_BS, 0))
         hidden_BSK = torch.arange(stop, device=self._device) > positions_BS[:, :, None]
         mask = torch.zeros(len(ids_BS), 1, ids_BS.shape[1], stop, dtype=self._model.dtype, device=self._device)
         mask.masked_fill_(hidden_BSK[:, None], torch.finfo(mask.dtype).min)

@@ -17,6 +17,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 GROUPED_QUERIES = "sdpa_grouped_queries"
+_COPIED_ROWS = 64  # at once: the copies of all rows would need the memory of a layer
 _CLEAR_AHEAD = 32  # positions: clearing them one by one would cost a pass over all layers in every step
 
 
@@ -33,9 +34,12 @@ class RowCache:
         self._rows_B1 = self._at_BS = torch.empty(0)
         self._stop = self._clean = 0
 
-    def reserve(self, at_BS: np.ndarray, device: torch.device) -> int:
-        """Set the positions of the next tokens of the rows in use, -1 for padding. Return how many positions attention sees."""
-        self._stop = int(at_BS.max()) + 1
+    def reserve(self, at_BS: np.ndarray, device: torch.device, stop: int | None = None) -> int:
+        """Set the positions of the next tokens of the rows in use, -1 for padding. Return how many positions attention sees.
+
+        These are `stop`, or by default those up to the last of the new tokens.
+        """
+        self._stop = int(at_BS.max()) + 1 if stop is None else stop
         self._clear(self._stop)
         at_BS = np.where(at_BS < 0, self.positions, at_BS)
         self._at_BS = torch.from_numpy(at_BS).to(device)
@@ -88,7 +92,8 @@ class RowCache:
                 self.buffers.append([self._empty(buffer) for buffer in pair])
             for own, theirs in zip(self.buffers[layer], pair, strict=True):
                 places, rows = (torch.from_numpy(indices).to(own.device) for indices in (places_R, rows_R))
-                own[:, :, :filled].index_copy_(0, places, theirs[:, :, :filled].index_select(0, rows))
+                for to, source in zip(places.split(_COPIED_ROWS), rows.split(_COPIED_ROWS), strict=True):
+                    own[:, :, :filled].index_copy_(0, to, theirs[:, :, :filled].index_select(0, source))
         self.lengths_B[places_R] = lengths_R
 
 

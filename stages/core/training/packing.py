@@ -10,6 +10,7 @@ Axes: S samples · B rows · L positions · T response tokens · N adapters.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,8 @@ from stages.core.lora.adapter_files import weights_sha256
 
 PAD_TO = 8  # multiple for row lengths; CUDA's attention kernels require masks aligned to it
 PADDING = -1  # segment number of padding; 0 is the prompt, 1, 2, ... are the completions
+PASS_POSITIONS = 4096  # of a micro-batch that a CPU computes in one pass: fewer are not worth a pass for each adapter
+ADAPTER_POSITIONS = 512  # nor are fewer than this for each of its adapters
 
 
 @dataclass(frozen=True)
@@ -59,11 +62,7 @@ class MicroBatch:
     places_T: np.ndarray
     targets_T: np.ndarray
     samples_T: np.ndarray  # the tokens of a sample are contiguous and in order
-
-    @property
-    def shared(self) -> bool:
-        """Whether any row holds several completions, which requires a custom attention mask."""
-        return bool((self.segments_BL > 1).any())
+    shared: bool  # whether any row of the micro-batch holds several completions, which requires a custom attention mask
 
 
 def check_samples(adapters: Mapping[str, Adapter], samples: pa.Table) -> None:
@@ -184,11 +183,28 @@ def micro_batches(rows: Sequence[Row], tokens: int) -> list[list[Row]]:
     return [sorted(batch, key=lambda row: row.slot) for batch in batches]
 
 
+def passes(batch: Sequence[Row]) -> list[list[Row]]:
+    """Cut a large micro-batch into the rows of each adapter, in the order of the stack; a small one stays whole.
+
+    Activations then exist for one adapter at a time. A row attends to itself only and an adapter's gradient sums its own rows, so
+    each pass computes what one pass of all rows computes, if `lay_out` pads it as the whole.
+    """
+    own = [[*rows] for _, rows in groupby(batch, key=lambda row: row.slot)]
+    positions = len(batch) * _padded(max(row.length for row in batch))
+    return own if positions > PASS_POSITIONS and positions >= ADAPTER_POSITIONS * len(own) else [[*batch]]
+
+
 def lay_out(
-    rows: Sequence[Row], prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], num_adapters: int, pad_id: int
+    rows: Sequence[Row],
+    prompts: Sequence[Sequence[int]],
+    completions: Sequence[Sequence[int]],
+    num_adapters: int,
+    pad_id: int,
+    batch: Sequence[Row] = (),
 ) -> MicroBatch:
-    """Return the arrays of rows that are in the order of the stack."""
-    length = _padded(max(row.length for row in rows))
+    """Return the arrays of rows that are in the order of the stack. One pass of a `batch` is padded as the whole batch."""
+    whole = batch or rows
+    length = _padded(max(row.length for row in whole))
     ids_BL = np.full((len(rows), length), pad_id, np.int64)
     positions_BL = np.tile(np.arange(length), (len(rows), 1))
     segments_BL = np.full((len(rows), length), PADDING, np.int64)
@@ -208,13 +224,10 @@ def lay_out(
             samples.append(np.full(len(completion), sample))
             start = stop
     counts_N = np.bincount([row.slot for row in rows], minlength=num_adapters)
-    return MicroBatch(
-        tuple(int(count) for count in counts_N),
-        ids_BL,
-        positions_BL,
-        segments_BL,
-        *(np.concatenate(parts) for parts in (places, targets, samples)),
-    )
+    places_T, targets_T, samples_T = (np.concatenate(parts) for parts in (places, targets, samples))
+    shared = any(len(completions[sample]) > 1 for row in whole for sample in row.samples[1:])
+    counts = tuple(int(count) for count in counts_N)
+    return MicroBatch(counts, ids_BL, positions_BL, segments_BL, places_T, targets_T, samples_T, shared)
 
 
 def _padded(length: int) -> int:

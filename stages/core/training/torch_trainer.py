@@ -1,6 +1,7 @@
 """The trainer: take one AdamW step for each adapter of a group, all adapters in one forward and backward pass.
 
-The samples of all adapters are packed into micro-batches by token budget, and gradients accumulate. Then each adapter takes its
+The samples of all adapters are packed into micro-batches by token budget, and gradients accumulate. A CPU computes a large
+micro-batch adapter by adapter: the same gradients, with the activations of one adapter at a time. Then each adapter takes its
 own step (stages.core.training.step), so that its update is the same as if it trained alone. An adapter whose centred rewards are
 all equal takes none. A part of an update that is cut by rows ends with the gradients of its rows; whoever joins the parts steps.
 Groups without an advantage are measured without a backward pass, or with `skip_zero_groups` left out; denominators count them.
@@ -8,7 +9,7 @@ Groups without an advantage are measured without a backward pass, or with `skip_
 Axes: N adapters · P parameters of one adapter · S samples · T response tokens.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +36,7 @@ from stages.core.training.packing import (
     lay_out,
     micro_batches,
     pack_rows,
+    passes,
     response_tokens,
     with_advantage,
 )
@@ -175,8 +177,8 @@ class TorchTrainer:
         self._progress("trained tokens", 0, total)
         try:
             for learns, own in self._by_gradient(rows, samples):
-                for batch in micro_batches(own, budget):
-                    laid_out = lay_out(batch, samples.prompts, samples.completions, len(samples.names), self._pad_id)
+                for batch, part in self._passes(own, budget):
+                    laid_out = lay_out(part, samples.prompts, samples.completions, len(samples.names), self._pad_id, batch)
                     with torch.set_grad_enabled(learns and torch.is_grad_enabled()):
                         loss = self._loss(laid_out, samples, tokens)
                     if loss.requires_grad:
@@ -186,6 +188,11 @@ class TorchTrainer:
         finally:
             self._lora.checkpoint(False)
         return tokens
+
+    def _passes(self, rows: Sequence[Row], budget: int) -> Iterator[tuple[list[Row], list[Row]]]:
+        """Yield each micro-batch with the rows of a pass: on a CPU one adapter's, on a GPU all, which are few kernels."""
+        for batch in micro_batches(rows, budget):
+            yield from ((batch, part) for part in (passes(batch) if self._device.type == "cpu" else [batch]))
 
     def _by_gradient(self, rows: Sequence[Row], samples: Samples) -> list[tuple[bool, list[Row]]]:
         """Split rows by whether the loss has a gradient there; the others are measured without a backward pass.

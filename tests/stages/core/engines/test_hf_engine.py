@@ -99,6 +99,19 @@ def test_memory_is_bounded_however_many_prompts_there_are(lora: GroupedLoRA) -> 
     assert all(contiguous)
 
 
+def test_a_large_pass_over_prompts_is_read_in_parts(lora: GroupedLoRA) -> None:
+    """One pass of 12,000 tokens is read by halves, with the same completions as prompts that are read alone."""
+    engine = HFEngine(lora, Letters(), {"s0": random_weights(lora, 0), "s1": random_weights(lora, 1)})
+    rng = np.random.default_rng(5)
+    asked = [Request(tuple(rng.integers(2, 31, 28 + n % 3).tolist()), f"s{n % 2}", n, 2) for n in range(400)]
+    found, passes = positions_computed(lora, engine, asked)
+    assert passes[:2] == [(200, 30), (200, 30)]
+    for request, completion in list(zip(asked, found, strict=True))[::80]:
+        alone = naive(engine, lora, request, 1.0)
+        assert completion.token_ids == alone.token_ids
+        np.testing.assert_allclose(completion.logprobs, alone.logprobs, atol=2e-5)
+
+
 def positions_computed(
     lora: GroupedLoRA, engine: HFEngine, asked: list[Request]
 ) -> tuple[list[Completion], list[tuple[int, ...]]]:

@@ -5,7 +5,7 @@ import pytest
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from stages.core.training.grouped_lora import attach
-from stages.core.training.packing import lay_out, micro_batches, pack_rows
+from stages.core.training.packing import MicroBatch, Row, lay_out, micro_batches, pack_rows, passes
 from stages.core.training.torch_trainer import TorchTrainer
 from tests.stages.core.training.test_grouped_lora import SIZES, TARGETS
 from tests.stages.core.training.test_torch_trainer import PAD, SETTINGS
@@ -28,6 +28,41 @@ def test_packing_keeps_every_token_and_budget() -> None:
             assert read == [prompts[sample][-1], *completions[sample][:-1]]
             positions = laid_out.positions_BL.reshape(-1)[laid_out.places_T[mine]]
             assert positions.tolist() == [len(prompts[sample]) - 1 + k for k in range(len(completions[sample]))]
+
+
+def test_a_large_micro_batch_is_cut_by_adapters_and_a_small_one_is_not() -> None:
+    def rows(*lengths: int) -> list[Row]:
+        return [Row(number // 2, (number,), length) for number, length in enumerate(lengths)]
+
+    large = rows(1025, 600, 800, 900)
+    assert passes(large) == [large[:2], large[2:]]
+    assert passes(rows(1024, 1000, 1000, 1000)) == [rows(1024, 1000, 1000, 1000)], "4,096 positions"
+    many = [Row(slot, (slot,), 500) for slot in range(10)]
+    assert passes(many) == [many], "504 positions for each adapter"
+
+
+def test_a_pass_is_laid_out_as_its_part_of_the_whole_micro_batch() -> None:
+    rng = np.random.default_rng(0)
+    prompts = [rng.integers(2, 30, length).tolist() for length in (40, 1200, 900)]
+    prompts = [prompts[0], prompts[0], prompts[1], prompts[2], prompts[2]]
+    completions = [rng.integers(2, 30, length).tolist() for length in (7, 5, 90, 80, 60)]
+    batch = sorted(pack_rows([0, 0, 1, 2, 2], prompts, completions, row_tokens=1024), key=lambda row: row.slot)
+    parts = passes(batch)
+    assert [[row.slot for row in part] for part in parts] == [[0], [1], [2, 2]]
+    assert laid_out_together(parts, prompts, completions, batch) == laid_out_together([batch], prompts, completions, batch)
+
+
+def laid_out_together(parts: list[list[Row]], prompts: list, completions: list, batch: list[Row]) -> list[object]:
+    """Everything that the passes compute, the rows of one after those of another."""
+    found: list[MicroBatch] = [lay_out(part, prompts, completions, 3, PAD, batch) for part in parts]
+    first = np.cumsum([0, *(one.ids_BL.size for one in found)])
+    columns = [(one.ids_BL, one.positions_BL, one.segments_BL, one.targets_T, one.samples_T) for one in found]
+    return [
+        np.sum([one.counts_N for one in found], axis=0).tolist(),
+        {one.shared for one in found},
+        np.concatenate([one.places_T + start for one, start in zip(found, first, strict=False)]).tolist(),
+        *(np.concatenate(column).tolist() for column in zip(*columns, strict=True)),
+    ]
 
 
 class Scaled(LlamaForCausalLM):
