@@ -21,7 +21,7 @@ from flows.choices import choose
 from flows.config import PROJECT, ConfigError, RunConfig
 from flows.run import hub_models
 from flows.run.earlier_reader import EarlierReader
-from flows.run.model_folder import ModelFolder, check_weights, read_folder
+from flows.run.model_folder import ModelFolder, check_lengths, check_weights, read_folder
 from stages import evolve as evolution
 from stages.core.engines.agreement import BOUNDS, Scorer, check_agreement
 from stages.core.engines.counted import CountedEngine, TokenCount
@@ -54,7 +54,7 @@ class Backend:
 
     def check(self) -> None:
         """Check the model's folder, every named choice, the suite and the sandbox, so that a run fails early rather than late."""
-        self.model_folder()
+        check_lengths(self.config, self.model_folder())
         self.style()
         self.estimator()
         self.operators()

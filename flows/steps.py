@@ -45,7 +45,7 @@ from stages.core.judging.judge import judge_answers, judge_tasks
 from stages.core.lora.adapter_files import weights_sha256
 from stages.core.method.curriculum import CURRICULA
 from stages.core.method.leak import admitted, believed, leaks
-from stages.core.method.proposing import ProposalPlan
+from stages.core.method.proposing import PromptTooLong, ProposalPlan
 from stages.core.method.rating import Rating, Scale
 from stages.core.method.rewards import RULES
 from stages.core.method.top_up import fresh
@@ -95,6 +95,10 @@ def _seeds(config: RunConfig, backend: Backend, held_out: frozenset[str]) -> tup
         name, style = config.model.name, config.model.style
         raise ConfigError(
             f"model.style: {name} does not follow the style {style}: {error}; see what it follows: populora try-prompts {name}"
+        ) from error
+    except PromptTooLong as error:
+        raise ConfigError(
+            f"propose.max_new_tokens: {error}, beside {config.propose.max_new_tokens} tokens of completion; set fewer"
         ) from error
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.config import ConfigError
+from flows.config import ConfigError, RunConfig
 from stages.core.prompts import compact, trace
 
 LARGE = 2_800_000_000
@@ -73,6 +73,19 @@ def check_weights(folder: Path) -> None:
             f"model.name: {folder} has no safetensors weights; convert the model with transformers' save_pretrained, or download "
             "it again with a connection"
         )
+
+
+def check_lengths(config: RunConfig, found: ModelFolder) -> None:
+    """Raise ConfigError if a completion as long as its limit leaves no room for a prompt in the window."""
+    own = int(found.config.get("max_position_embeddings") or 1 << 62)
+    window = min(config.engine.window or own, own)
+    limits = {"propose.max_new_tokens": config.propose.max_new_tokens, "solve.max_new_tokens": config.solve.max_new_tokens}
+    for setting, tokens in limits.items():
+        if tokens >= window:
+            raise ConfigError(
+                f"{setting}: {tokens} tokens leave no room for a prompt: prompt and completion share a window of {window} "
+                f"tokens; set it to {window // 4} or so"
+            )
 
 
 def _config(folder: Path, where: str) -> dict[str, Any]:

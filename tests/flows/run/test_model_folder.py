@@ -9,9 +9,10 @@ import pytest
 
 from flows.backend import Backend
 from flows.cli import main
-from flows.config import PROJECT, ConfigError, apply
+from flows.config import PROJECT, RUNS, ConfigError, apply, load
+from flows.experiments.spec import planned, read
 from flows.run.hub_models import local_folder, pinned, style_of
-from flows.run.model_folder import LARGE, read_folder
+from flows.run.model_folder import LARGE, check_lengths, read_folder
 from stages.core.seed_model import seed_tokenizer
 
 SEED = PROJECT / "infra/models/seed"
@@ -156,3 +157,23 @@ def test_chat_without_a_template_is_refused() -> None:
         ConfigError, match=r"model.style: chat: infra/models/seed: the tokenizer has no chat template; use document"
     ):
         Backend(apply({"model": {"style": "chat"}}, [])).style()
+
+
+def test_a_completion_must_leave_room_for_a_prompt(capsys: pytest.CaptureFixture[str]) -> None:
+    for setting in ("propose.max_new_tokens", "solve.max_new_tokens"):
+        assert main(["run", "-c", "smoke", "--set", f"{setting}=1024"]) == 2
+        refusal = capsys.readouterr().err.strip()
+        assert refusal.startswith(f"populora: {setting}: 1024 tokens leave no room for a prompt") and "\n" not in refusal
+    shorter = apply(json.loads(load("smoke").model_dump_json()), ["engine.window=256", "solve.max_new_tokens=256"])
+    with pytest.raises(ConfigError, match="share a window of 256 tokens; set it to 64 or so"):
+        check_lengths(shorter, read_folder(SEED))
+
+
+def test_every_shipped_run_and_experiment_leaves_room_for_a_prompt() -> None:
+    experiments = sorted((PROJECT / "infra/experiments").glob("*.toml"))
+    configs = [load(file.stem) for file in sorted(RUNS.glob("*.toml"))]
+    configs += [one.config for file in experiments for one in planned(read(file))]
+    shipped = [config for config in configs if (PROJECT / config.model.name).is_dir()]
+    assert {Path(config.model.name).name for config in shipped} == {"seed", "reasoner"}
+    for config in shipped:
+        check_lengths(config, read_folder(PROJECT / config.model.name))
