@@ -22,6 +22,7 @@ from flows.early_judging import early_verdicts_of, judged_early
 from flows.generation_metrics import generation_metrics, paid_grades
 from flows.plan.decoder_shape import known_shape
 from flows.plan.update_cut import shares_of
+from flows.program import program
 from flows.run.earlier_index import write_segment
 from flows.run.history import kept_out
 from flows.run.hub_models import check_files
@@ -94,7 +95,7 @@ def _seeds(config: RunConfig, backend: Backend, held_out: frozenset[str]) -> tup
     except seeding.UnreadableProposals as error:
         name, style = config.model.name, config.model.style
         raise ConfigError(
-            f"model.style: {name} does not follow the style {style}: {error}; see what it follows: populora try-prompts {name}"
+            f"model.style: {name} does not follow the style {style}: {error}; see what it follows: {program('try-prompts', name)}"
         ) from error
     except PromptTooLong as error:
         raise ConfigError(

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from flows.program import program
 from stages.core.sandbox.protocol import IMAGE as SANDBOX_IMAGE
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -266,12 +267,12 @@ def _store(store_url: str | None) -> Iterator[MachineCheck]:
             file.write(b"populora")
     except OSError as error:
         yield MachineCheck(
-            "store", False, f"{folder} cannot be written: {error.strerror or error}", "populora run --store /another/folder"
+            "store", False, f"{folder} cannot be written: {error.strerror or error}", program("run", "--store", "/another/folder")
         )
         return
     free = shutil.disk_usage(place).free / 1e9
     detail = f"{folder} can be written, {free:.0f} GB free"
-    yield MachineCheck("store", free >= LEAST_FREE_GB, detail, "populora run --store /a/larger/disk")
+    yield MachineCheck("store", free >= LEAST_FREE_GB, detail, program("run", "--store", "/a/larger/disk"))
 
 
 def _remote_store(url: str) -> Iterator[MachineCheck]:

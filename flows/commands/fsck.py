@@ -1,8 +1,10 @@
 """`populora fsck`: check every artifact of a run."""
 
 from argparse import Namespace
+from dataclasses import replace
 
 from flows.commands.arguments import Add, add_store, open_run
+from flows.program import called
 
 
 def add(command: Add) -> None:
@@ -13,9 +15,11 @@ def add(command: Add) -> None:
 def fsck(arguments: Namespace) -> int:
     """Print the findings; 1 when anything is damaged or missing."""
     from flows.audit.fsck import fsck as check
+    from flows.pages.commands import Commands
 
     findings = check(open_run(arguments.store, arguments.run))
+    named = Commands(called()).named  # a finding's command names the store
     for finding in findings:
-        print(finding)
+        print(replace(finding, command=named(finding.command)))
     print(f"{arguments.run}: {len(findings)} findings")
     return 1 if findings else 0

@@ -52,7 +52,7 @@ def _ask(prompt: str, said: str) -> str:
     try:
         return input(prompt)
     except EOFError:
-        raise ConfigError("init: no answer; give the answers as options, see populora init --help") from None
+        raise ConfigError(f"init: no answer; give the answers as options, see {program('init', '--help')}") from None
 
 
 def _new(file: Path) -> Path:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from flows.commands.arguments import Add
 from flows.config import ConfigError
+from flows.program import program
 
 if TYPE_CHECKING:
     from flows.prefect_ops.notify import Told
@@ -51,7 +52,7 @@ def notify(arguments: Namespace) -> int:
         return _print_tested(on_every_server(lambda: addresses.try_out(name), home), name)
     if action == "remove":
         if not name:
-            raise ConfigError("remove: say which one with --name; populora notify list shows them")
+            raise ConfigError(f"remove: say which one with --name; {program('notify', 'list')} shows them")
         if not any(on_every_server(lambda: addresses.remove(name), home).values()):
             raise ConfigError(f"--name {name}: nobody of that name is told of anything")
         print(f"removed    {name}")
@@ -60,7 +61,7 @@ def notify(arguments: Namespace) -> int:
     addresses.apprise_address(action, secret)  # an invalid one is refused before a server is started
     for server in on_every_server(lambda: addresses.add(action, name or action, secret, events), home):
         print(f"set up     {name or action}, told of {', '.join(events)} of runs of {server}")
-    print("try it     populora notify test")
+    print(f"try it     {program('notify', 'test')}")
     return 0
 
 

@@ -2,7 +2,7 @@
 
 from argparse import Namespace
 
-from flows.commands.arguments import Add, add_store, open_run
+from flows.commands.arguments import Add, add_store, open_run, store_option
 
 
 def add(command: Add) -> None:
@@ -17,9 +17,12 @@ def watch(arguments: Namespace) -> int:
     from flows.monitoring.live import Follower
     from flows.monitoring.run_tables import RunTables
     from flows.monitoring.watching import watch as follow
+    from flows.pages.commands import Commands
+    from flows.program import called
 
     run = open_run(arguments.store, arguments.run)
+    named = Commands(called(), store_option(arguments.store)).named
     try:
-        return follow(Follower(run, RunTables(run)).look, Console())
+        return follow(Follower(run, RunTables(run)).look, Console(), named=named)
     except KeyboardInterrupt:
         return 130  # quietly: whoever only watches has interrupted nothing

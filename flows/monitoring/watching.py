@@ -24,11 +24,15 @@ Look = Callable[[], LiveState]
 
 
 def watch(
-    look: Look, console: Console, wait: Callable[[float], None] = time.sleep, clock: Callable[[], float] = time.monotonic
+    look: Look,
+    console: Console,
+    wait: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+    named: Callable[[str], str] = str,
 ) -> int:
     """Show the run until it ends. Returns 0 when all generations are done, 1 when no process has worked on it for a while.
 
-    A store that does not answer is asked again, except at the first look.
+    A store that does not answer is asked again, except at the first look. `named` gives sentences this machine's commands.
     """
     first = look()
     if console.is_terminal:
@@ -36,7 +40,7 @@ def watch(
             return _follow(
                 first,
                 look,
-                lambda _, state: shown.update(table(state)),
+                lambda _, state: shown.update(table(state, named)),
                 lambda line: shown.console.print(Text(line)),
                 wait,
                 clock,
@@ -44,7 +48,7 @@ def watch(
 
     def lines(before: LiveState | None, state: LiveState) -> None:
         for line in live_text.changes(before, state):
-            _say(console, line)
+            _say(console, named(line))
 
     return _follow(first, look, lines, lambda line: _say(console, line), wait, clock)
 
@@ -84,9 +88,9 @@ def _follow(
                 say(f"the store does not answer ({visible(fault)}); asking again")
 
 
-def table(state: LiveState) -> RenderableType:
+def table(state: LiveState, named: Callable[[str], str] = str) -> RenderableType:
     """Return the live state as a table of the terminal's width. Every text is shown as it is: none is read as markup."""
-    head = Text(f"{visible(state.run_id)}  {live_text.headline(state)}", "bold", overflow="ellipsis", no_wrap=True)
+    head = Text(f"{visible(state.run_id)}  {named(live_text.headline(state))}", "bold", overflow="ellipsis", no_wrap=True)
     parts: list[RenderableType] = [head, _bars(state), _times(state)]
     parts += [Text(live_text.step_text(step), overflow="ellipsis", no_wrap=True) for step in state.steps]
     parts += [Text(visible(line), "yellow") for line in (*state.alarms, *state.faults)]

@@ -24,7 +24,7 @@ from flows import allowed
 from flows.config import PROJECT, ConfigError
 from flows.execution import orphan_guard
 from flows.prefect_ops import prefect_api, supervised
-from flows.program import CALLED, called
+from flows.program import CALLED, called, program
 from flows.run import form_links
 from flows.servers import gate, login_link
 
@@ -138,10 +138,10 @@ def _wait_for_server(plan: ServeOptions, server: supervised.Child) -> None:
 
 def _print_addresses(plan: ServeOptions) -> None:
     print(f"Prefect UI  {login_link.link(plan.url, password(plan.home))}")
-    print("            (opens once, within an hour; get another link with: populora serve --link)")
+    print(f"            (opens once, within an hour; get another link with: {program('serve', '--link')})")
     print(f"browser     {plan.browser_url}")
     print(f"store       {plan.store}")
-    print("start runs  in the UI under Deployments, or with: populora run --detach")
+    print(f"start runs  in the UI under Deployments, or with: {program('run', '--detach')}")
     print(f"logs        {plan.home / 'logs'}")
     print("Press Ctrl-C to stop everything.", flush=True)
     _note(plan).write_text(json.dumps({"pid": os.getpid(), "url": plan.url, "store": plan.store}))
@@ -209,7 +209,7 @@ def link(home: Path = HOME) -> str:
     """Return a new link to the UI of this home's server. Raises ServerUnreachable if none is running."""
     there = address(home)
     if there is None:
-        raise prefect_api.ServerUnreachable(f"no populora serve is running on {home}; start it with: populora serve")
+        raise prefect_api.ServerUnreachable(f"no populora serve is running on {home}; start it with: {program('serve')}")
     return login_link.link(there["url"], password(home))
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from flows.config import ConfigError, RunConfig, dump
 from flows.execution.session import check_resumable
 from flows.prefect_ops import prefect_api, serve
+from flows.program import program
 from flows.run.run import Run
 from flows.storage import open_store
 
@@ -38,5 +39,5 @@ def submit(config: RunConfig, run_id: str, store: str, placement: dict[str, str]
     )  # the API has another name inside a container than outside
     lines = [f"submitted  {run_id}", f"watch it   {page}/runs/flow-run/{begun.id}"]
     if not any(worker.status == "ONLINE" for worker in workers):
-        lines.append(f"waiting    no worker takes work from the pool {POOL} yet; start one with: populora worker {POOL}")
+        lines.append(f"waiting    no worker takes work from the pool {POOL} yet; start one with: {program('worker', POOL)}")
     return "\n".join(lines)
