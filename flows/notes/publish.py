@@ -11,30 +11,32 @@ Alarms and finished generations are also events that automations can act on: `po
 `populora.generation.completed`, both about the resource `populora.run.{run}`.
 
 A separate process writes notes and a thread publishes them while the next generation runs. They never fail or delay a run: a
-fault is logged once.
+fault is logged once. A command with a private server, whose UI nobody can open, writes no notes (flows.notes.alarm_messages).
 """
 
 import json
 import logging
-import queue
-import threading
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 import prefect
-from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.context import FlowRunContext, TagsContext
 from prefect.events import emit_event
 
 from flows.config import ConfigError, RunConfig
 from flows.monitoring.meter import Reading
+from flows.notes.alarm_messages import AlarmMessages
+from flows.notes.aside import Aside
+from flows.notes.end_text import HERE
+from flows.notes.news import News
 from flows.notes.note_writer import GenerationNotes, Writer
-from flows.notes.telling import tell_from_here
 from flows.run.addresses import Addresses
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
@@ -46,13 +48,26 @@ ASIDE_SECONDS = 0.5  # delay of a generation's notes: the next generation begins
 PATIENCE, PATIENCE_STOPPED = 30.0, 2.0  # seconds to wait for the last notes at the end of a run
 
 _LOG = logging.getLogger("populora.notes")
-_CURRENT: ContextVar["Notes | None"] = ContextVar("notes", default=None)
+_CURRENT: ContextVar["Following | None"] = ContextVar("notes", default=None)
+
+
+class Following(Protocol):
+    """What is told of a run while it runs."""
+
+    def generation_done(self, generation: int, flow_run: UUID | None) -> None:
+        """A generation is finished; `flow_run` made it."""
+
+    def stage_runs(self, generation: int | None, stage: str, reading: Reading | None) -> None:
+        """A stage begins, or has reached `reading`."""
+
+    def close(self, patience: float) -> None:
+        """Wait up to this many seconds for what is left to tell."""
 
 
 @contextmanager
 def publishing(run: Run, config: RunConfig, browser: str = "") -> Iterator[None]:
     """Publish notes about the run while the block runs. `browser`: address of the artifact browser that notes link to."""
-    notes = Notes(run, config, browser)
+    notes: Following = AlarmMessages(run) if os.environ.get(HERE) else Notes(run, config, browser)
     token = _CURRENT.set(notes)
     patience = PATIENCE_STOPPED
     try:
@@ -97,18 +112,14 @@ class Notes:
         self._owner = _flow_run()
         self._progress: UUID | None = None
         self._said = 0.0
-        self._faulty = False
-        self._alarmed: set[tuple[str, str]] = set()
-        self._work: queue.Queue[Callable[[], None] | None] = queue.Queue()
-        context = copy_context()
-        self._thread = threading.Thread(target=context.run, args=(self._serve,), name="notes", daemon=True)
-        self._thread.start()
-        self._work.put(self._tag_owner)
+        self._news = News()
+        self._aside = Aside(run.run_id, "notes are not published")
+        self._aside.put(self._tag_owner)
 
     def generation_done(self, generation: int, flow_run: UUID | None) -> None:
         """Queue the notes of a generation."""
         context = copy_context()  # events name their flow run
-        self._work.put(lambda: context.run(self._publish, generation, flow_run))
+        self._aside.put(lambda client: context.run(self._publish, client, generation, flow_run))
 
     def stage_runs(self, generation: int | None, stage: str, reading: Reading | None) -> None:
         """Queue an update of the progress note, unless one was just written."""
@@ -116,63 +127,43 @@ class Notes:
         if now - self._said >= PROGRESS_SECONDS:
             self._said = now
             share, what = progress_of(generation, stage, reading, self._planned)
-            self._work.put(lambda: self._say_progress(share, what))
+            self._aside.put(lambda client: self._say_progress(client, share, what))
 
     def close(self, patience: float) -> None:
-        """Wait up to this long for what is queued."""
-        self._work.put(None)
-        self._thread.join(patience)
-        self._faulty = True  # a stopped run needs no warning about missing notes
+        """Wait up to this many seconds for what is queued."""
+        self._aside.close(patience)
         self._writer.close()
 
     # in the thread ------------------------------------------------------------------------------------------------------------
 
-    def _serve(self) -> None:
-        try:
-            with get_client(sync_client=True) as self._client:
-                while (job := self._work.get()) is not None:
-                    self._try(job)
-        except Exception as error:
-            self._log_once(error)
-
-    def _try(self, job: Callable[[], None]) -> None:
-        try:
-            job()
-        except Exception as error:  # any fault: a note must never fail a run
-            self._log_once(error)
-
-    def _log_once(self, error: Exception) -> None:
-        if not self._faulty:
-            _LOG.warning("run %s: notes are not published (%s: %s); the run continues", self._run_id, type(error).__name__, error)
-        self._faulty = True
-
-    def _tag_owner(self) -> None:
+    def _tag_owner(self, client: SyncPrefectClient) -> None:
         """Add tags to the run's own flow run, which was created before its mode was known."""
         if self._owner is not None:
-            tags = set(self._client.read_flow_run(self._owner).tags)
-            self._client.update_flow_run(self._owner, tags=sorted(tags | {f"run:{self._run_id}", f"mode:{self._mode}"}))
+            tags = set(client.read_flow_run(self._owner).tags)
+            client.update_flow_run(self._owner, tags=sorted(tags | {f"run:{self._run_id}", f"mode:{self._mode}"}))
 
-    def _publish(self, generation: int, flow_run: UUID | None) -> None:
+    def _publish(self, client: SyncPrefectClient, generation: int, flow_run: UUID | None) -> None:
         if generation + 1 < self._planned:
             time.sleep(ASIDE_SECONDS)
         written = self._writer.write(generation)
         self._emit(generation, written)
-        self._write("generation", "markdown", written.generation, f"Generation {generation}", flow_run)
-        self._write("ratings", "table", json.dumps(written.ratings), f"Ratings after generation {generation}", flow_run)
-        self._write("matches", "table", json.dumps(written.matches), f"Matches of generation {generation}", flow_run)
-        self._write("run", "markdown", written.run, f"After generation {generation}", self._owner)
-        self._say_progress((generation + 1) / self._planned, f"{generation + 1} of {self._planned} generations")
+        ratings, matches = json.dumps(written.ratings), json.dumps(written.matches)
+        self._write(client, "generation", "markdown", written.generation, f"Generation {generation}", flow_run)
+        self._write(client, "ratings", "table", ratings, f"Ratings after generation {generation}", flow_run)
+        self._write(client, "matches", "table", matches, f"Matches of generation {generation}", flow_run)
+        self._write(client, "run", "markdown", written.run, f"After generation {generation}", self._owner)
+        self._say_progress(client, (generation + 1) / self._planned, f"{generation + 1} of {self._planned} generations")
 
-    def _write(self, name: str, kind: str, data: Any, description: str, flow_run: UUID | None) -> UUID:
+    def _write(self, client: SyncPrefectClient, name: str, kind: str, data: Any, description: str, flow_run: UUID | None) -> UUID:
         note = ArtifactCreate(key=f"{self._run_id}-{name}", type=kind, data=data, description=description, flow_run_id=flow_run)
-        return self._client.create_artifact(note).id
+        return client.create_artifact(note).id
 
-    def _say_progress(self, share: float, what: str) -> None:
+    def _say_progress(self, client: SyncPrefectClient, share: float, what: str) -> None:
         percent = round(100 * min(1.0, share), 1)
         if self._progress is None:
-            self._progress = self._write("progress", "progress", percent, what, self._owner)
+            self._progress = self._write(client, "progress", "progress", percent, what, self._owner)
         else:
-            self._client.update_artifact(self._progress, ArtifactUpdate(data=percent, description=what))
+            client.update_artifact(self._progress, ArtifactUpdate(data=percent, description=what))
 
     def _emit(self, generation: int, written: GenerationNotes) -> None:
         """Emit an event that an automation can act on, with the values for its message."""
@@ -182,18 +173,12 @@ class Notes:
             "populora.mode": self._mode,
         }
         said = {"run": self._run_id, "generation": generation, "link": written.link, "store": self._store}
-        before, self._alarmed = self._alarmed, {(alarm.name, alarm.subject) for alarm in written.alarms}
-        for alarm in written.alarms:
-            news = (alarm.name, alarm.subject) not in before
+        for alarm, news in zip(written.alarms, self._news.of(written.alarms), strict=True):
             own = {"alarm": alarm.name, "subject": alarm.subject, "message": alarm.message}
             label = {NEWS: "true" if news else "false"}  # an alarm that lasts is told of once
             emit_event(f"populora.alarm.{alarm.name}", resource | label, payload=said | own)
-            if news:
-                tell_from_here("alarm", f"populora: alarm in run {self._run_id}", f"{alarm}\n{written.link}".strip())
         done = {"planned": self._planned, "alarms": [str(alarm) for alarm in written.alarms]}
         emit_event("populora.generation.completed", resource, payload=said | done)
-
-    _client: SyncPrefectClient
 
 
 def progress_of(generation: int | None, stage: str, reading: Reading | None, planned: int) -> tuple[float, str]:
