@@ -6,6 +6,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from flows.commands.arguments import Add, add_settings
@@ -15,6 +16,7 @@ from stages.core.prompts.styles import Kind
 
 if TYPE_CHECKING:
     from flows.backend import Backend
+    from flows.monitoring.meter import Meter
     from stages.trial import StyleAttempt
 
 STYLES = ("compact", "trace", "document", "chat", "azr")
@@ -36,6 +38,8 @@ def try_prompts(arguments: Namespace) -> int:
     """Print a table row for each style, part and kind as soon as its style is done, then samples and the style to use."""
     from flows.backend import Backend
     from flows.benchmarks.targets import model_name
+    from flows.monitoring.meter import Meter
+    from flows.monitoring.progress import Display
     from flows.run import hub_models
 
     if arguments.rows < 1 or arguments.max_new_tokens < 1:
@@ -44,24 +48,23 @@ def try_prompts(arguments: Namespace) -> int:
         "model": {"name": model_name(arguments.model), "rank": 1, "style": "document"},
         "propose": {"references": REFERENCES},
     }
-    backend = Backend(hub_models.pinned(apply(values, arguments.set)))
-    try:
-        backend.check()
-        found: list[StyleAttempt] = []
-        if not arguments.json:
-            print(_HEADER, flush=True)
-        for name, attempts in _tried(backend, arguments):
-            found += attempts
+    found: list[StyleAttempt] = []
+    with Display() as display, display.step("try-prompts") as shown:
+        meter = Meter(shown)
+        with closing(Backend(hub_models.pinned(apply(values, arguments.set)), meter)) as backend:
+            backend.check()
             if not arguments.json:
-                print("\n".join(_line(name, part, kind, own) for (part, kind), own in _parts(attempts)), flush=True)
-    finally:
-        backend.close()
+                display.print(_HEADER)
+            for name, attempts in _tried(backend, meter, arguments):
+                found += attempts
+                if not arguments.json:
+                    display.print("\n".join(_line(name, part, kind, own) for (part, kind), own in _parts(attempts)))
     print(json.dumps(_as_json(arguments.model, found)) if arguments.json else f"{_samples(found)}\n{_advice(found)}")
     return 0
 
 
-def _tried(backend: "Backend", arguments: Namespace) -> Iterator[tuple[str, list["StyleAttempt"]]]:
-    """Yield each style with its attempts."""
+def _tried(backend: "Backend", meter: "Meter", arguments: Namespace) -> Iterator[tuple[str, list["StyleAttempt"]]]:
+    """Yield each style with its attempts, and show their progress."""
     from stages.core.method.proposing import PromptTooLong, ProposalPlan
     from stages.trial import TrialPlan, stored_tasks, try_style
 
@@ -74,6 +77,7 @@ def _tried(backend: "Backend", arguments: Namespace) -> Iterator[tuple[str, list
     stored = stored_tasks(backend.sandbox(), backend.shipped_tasks(), rule.num_inputs)
     for name in arguments.style or fitting(described):
         began = time.monotonic()
+        meter.begin()
         style = backend.style_named(name)
         try:
             attempts = try_style(backend.engine({}), backend.sandbox(), style, name, stored, trial)
