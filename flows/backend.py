@@ -54,7 +54,7 @@ class Backend:
 
     def check(self) -> None:
         """Check the model's folder, every named choice, the suite and the sandbox, so that a run fails early rather than late."""
-        check_lengths(self.config, self.model_folder())
+        self.model_folder()
         self.style()
         self.estimator()
         self.operators()
@@ -68,6 +68,11 @@ class Backend:
         self.suites.file(self.config.benchmark.suite)
         check_suites(self.config.benchmark.suites)
         self.sandbox()
+
+    def check_run(self) -> None:
+        """Check all that a run of this configuration needs: as `check`, and that its completions leave room for a prompt."""
+        check_lengths(self.config, self.model_folder())
+        self.check()
 
     def close(self) -> None:
         """Close the sandbox, if one was created, and an engine in another process."""

@@ -136,7 +136,7 @@ def _serve(specs: Iterator[dict[str, Any]], answers: TextIO, backends: _Backends
 
 
 def _check(config: RunConfig, backends: _Backends) -> dict[str, Any]:
-    backends.of(config).check()
+    backends.of(config).check_run()
     return {}
 
 

@@ -22,7 +22,7 @@ def check(config: RunConfig, store: str, gpu_elsewhere: bool = False, stages_els
     if not stages_elsewhere:
         backend = Backend(config)
         try:
-            backend.check()
+            backend.check_run()
         finally:
             backend.close()
     check_room(open_store(store), stored_bytes(config))

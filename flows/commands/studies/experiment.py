@@ -47,4 +47,4 @@ def _check_reachable(config: RunConfig) -> None:
     from flows.backend import Backend
 
     with closing(Backend(config)) as backend:
-        backend.check()
+        backend.check_run()
