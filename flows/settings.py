@@ -172,7 +172,7 @@ class Reward(Group):
     )
     trailing_text: Below1 = Field(
         0.0,
-        title="Deduction for trailing text",
+        title="Penalty for trailing text",
         description="Subtracted from a student's reward if it wrote more behind its answer on the line. Only answers in "
         "model.style = document can have such text.",
     )

@@ -11,7 +11,7 @@ def add(command: Add) -> None:
     parser = command("browse", "Serve read-only pages of every run in a store.", browse)
     parser.add_argument("--port", type=int, default=8750)
     parser.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on; beyond this machine, put a proxy with a log-in before it"
+        "--host", default="127.0.0.1", help="address to listen on; beyond this machine, put a proxy with a login in front of it"
     )
     summary = "a further host name to answer to, such as that of a proxy in front of it (repeatable)"
     parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=summary)

@@ -129,8 +129,7 @@ def test_a_model_without_traces_and_a_rule_that_pays_them_too_much_are_refused()
     with pytest.raises(ConfigError) as error:
         check_added_rewards(config_of("reward.rule=form"), "trace", form)
     assert str(error.value) == (
-        "reward.trace_weight: 0.5 with reward.rule form: must be less than what the rule pays a right answer more than a wrong "
-        "one, 0"
+        "reward.trace_weight: 0.5 with reward.rule form: must be less than 0, by which a right answer earns more than a wrong one"
     )
 
 
@@ -140,8 +139,8 @@ def test_a_deduction_that_could_undo_a_right_answer_is_refused() -> None:
     with pytest.raises(ConfigError) as error:
         check_added_rewards(narrow, "document", form)
     assert str(error.value) == (
-        "reward.trailing_text: 0.5 with reward.rule populora: must be less than what the rule pays a right answer more than a "
-        "wrong one, 0"
+        "reward.trailing_text: 0.5 with reward.rule populora: must be less than 0, by which a right answer "
+        "earns more than a wrong one"
     )
     both = config_of("reward.trailing_text=0.9", "reward.trace_weight=0.9")
     with pytest.raises(ConfigError, match=r"reward\.trace_weight and reward\.trailing_text: 0\.9 and 0\.9 with"):

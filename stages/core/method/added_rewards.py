@@ -21,7 +21,7 @@ class AddedRewards:
         """Raise ValueError if a wrong deduction could earn as much as a right one."""
         right, wrong = (rule(Event("student", Kind.DEDUCTION, status, None)) for status in ("correct", "wrong"))
         if self.trace + self.trailing_text >= right - wrong:
-            raise ValueError(f"must be less than what the rule pays a right answer more than a wrong one, {right - wrong:g}")
+            raise ValueError(f"must be less than {right - wrong:g}, by which a right answer earns more than a wrong one")
 
     def of(self, rollouts: pa.Table, paid: pa.Table, traces: pa.Table | None) -> dict[str, float]:
         """Return rollout id -> what is added. `paid` are GRADES as paid; `traces` are needed if traces are rewarded."""

@@ -6,7 +6,7 @@
 assigns. Deductions only, and only wrong values: an answer without the required format, or that is no value, earns what the rule
 says. What a student could try gains nothing: lines count in the order of the program up to the first that does not agree, so
 repeating, guessing and reordering lines end the prefix; the denominator is the true trace's, not the answer's; and `weight` is
-less than what the rule pays a right answer more than a wrong one (`AddedRewards.check`): a wrong answer never earns as much.
+less than a right answer earns more than a wrong one (`AddedRewards.check`), so that a wrong answer never earns as much.
 """
 
 from collections.abc import Iterator, Mapping

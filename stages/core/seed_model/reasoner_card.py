@@ -58,7 +58,7 @@ def reasoner_card(facts: TrainingFacts, solving: Scores, proposals: Mapping[str,
     rates = f"Muon at {recipe.muon_lr:g} for matrices, AdamW at {recipe.adam_lr:g} for embeddings and norms"
     induction = ", ".join(f"{share / 10:g} %" for share in MIX.induction_depths)
     shape = f"width {REASONER.width}, {REASONER.layers} layers, {REASONER.heads} heads"
-    gapped = f"In {100 * MIX.gapped:.0f} % of the documents the lines stand at random distances (up to {SPAN} positions in all)"
+    gapped = f"In {100 * MIX.gapped:.0f} % of the documents the lines are at random distances (up to {SPAN} positions in all)"
     return f"""---
 license: mit
 library_name: transformers
@@ -77,7 +77,7 @@ of its pretraining are what a run can learn.
 
 A hand-made vocabulary: marker tokens, every printable ASCII character (digits stand alone), and the frequent pieces of small
 programs as single tokens. `stages/core/prompts/trace.py` writes the prompts and says what they look like; there is no English and
-no chat. The answer of a deduction is one `name=value` line a step, then a marker, then the output.
+no chat. The answer of a deduction is one `name=value` line per step, then a marker, then the output.
 
 ## Training
 
@@ -87,8 +87,8 @@ before, over ints, strings and lists of ints. No human-written text or code, and
     {facts.command}
 
 {facts.steps:,} steps of {recipe.rows_per_step} rows of {ROW} tokens ({tokens:,} tokens, padding included) on {facts.documents:,}
-documents, each seen once, on {facts.threads} thread(s). {rates}; the
-last fifth of the tokens falls to zero. Documents of a row do not see each other. Training is in float32.
+documents, each seen once, on {facts.threads} thread(s). {rates}; over the
+last fifth of the tokens, both fall to zero. Documents in one row do not see each other. Training is in float32.
 
 {lessons_table()}
 
@@ -96,7 +96,7 @@ Forms of the last lesson: {forms}; prompt weight {MIX.prompt:g}. No program is d
 Functions to be found from examples are shallower: {induction} at depths 1 to {len(MIX.induction_depths)}.
 
 Positions: rotary. {gapped},
-so that a name and its value are found at any distance, and a longer program brings no distance that was not seen.
+so that a name and its value occur at any distance, and a longer program brings no unseen distance.
 
 Kept out: the {facts.kept_out:,} programs of the suite `staircase`, by normalised syntax tree and by behaviour (outputs on
 fixed inputs). {facts.skipped:,} drawn programs equalled one of them and were left out; overlap of what was trained on: 0.
