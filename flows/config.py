@@ -125,9 +125,10 @@ class RunConfig(Group):
             raise ValueError("set propose.curriculum if and only if population.teachers is 0: the generator replaces teachers")
         if self.propose.curriculum and self.solve.top_up:
             raise ValueError("solve.top_up would add tasks that propose.curriculum did not choose; set it to false")
-        if self.experiment.leak and (self.propose.curriculum or self.solve.easy_share):
+        if self.experiment.leak and (self.propose.curriculum or self.solve.easy_share or self.solve.mixed_share):
             raise ValueError(
-                "experiment.leak cannot be combined with propose.curriculum or solve.easy_share, which read the judge's grades"
+                "experiment.leak cannot be combined with propose.curriculum, solve.easy_share or solve.mixed_share, which read "
+                "the judge's grades"
             )
         if self.solve.trained_attempts > self.solve.attempts:
             raise ValueError("solve.trained_attempts is more than solve.attempts")

@@ -9,7 +9,7 @@ from flows.backend import Backend
 from flows.config import RunConfig
 from flows.run.stage_io import StageIO
 from stages.core.method.curriculum import RECENT
-from stages.core.method.easy_replay import easy_replays, solved
+from stages.core.method.recent_replay import reasons, recent_replays
 from stages.core.method.top_up import replays
 
 
@@ -19,16 +19,16 @@ def buffers_of(io: StageIO, config: RunConfig, backend: Backend, teachers: list[
 
 
 def posed_again(io: StageIO, config: RunConfig, backend: Backend, matches: pa.Table, tasks: pa.Table) -> dict[str, list[dict]]:
-    """Return the tasks that each match poses again: those that fill its batch, then easy ones."""
+    """Return the tasks that each match poses again: those that fill its batch, then easy ones, then ones with mixed results."""
     rule, again = config.solve, dict[str, list[dict]]()
     if rule.top_up:  # from the snapshot that the teachers' prompts came from
         buffers = buffers_of(io, config, backend, sorted(set(matches["teacher_id"].to_pylist())))
         wanted = config.propose.groups * config.propose.group_size
         again = replays(matches, tasks, buffers, wanted, config.seed, io.generation)
-    if rule.easy_share:
-        easy = backend.earlier.stored(io).rows(solved(recent(io), rule.easy_rate))
-        also = easy_replays(matches, tasks, easy, rule.easy_share, again, config.seed, io.generation)
-        again = {match_id: [*again.get(match_id, ()), *rows] for match_id, rows in also.items()}
+    for reason in reasons(rule.easy_share, rule.easy_rate, rule.mixed_share):
+        rows = backend.earlier.stored(io).rows(reason.candidates(list(recent(io))))
+        also = recent_replays(reason, matches, tasks, rows, again, config.seed, io.generation)
+        again = {match_id: [*again.get(match_id, ()), *own] for match_id, own in also.items()}
     return again
 
 

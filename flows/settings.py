@@ -144,10 +144,17 @@ class Solve(Group):
         0.8, title="Solve rate of easy tasks", description="Share of correct attempts from which a task counts as easy."
     )
 
+    mixed_share: Below1 = Field(
+        0.0,
+        title="Share of mixed replays",
+        description="Share of a student's tasks that are recent ones, posed again because some attempts solved them and others "
+        "did not. Those are not rated.",
+    )
+
     @property
     def replays(self) -> bool:
         """Whether students may be given stored tasks again."""
-        return self.top_up or self.easy_share > 0
+        return self.top_up or self.easy_share > 0 or self.mixed_share > 0
 
 
 class Reward(Group):

@@ -1,4 +1,4 @@
-"""Invariants of the tasks that are posed again, to fill short batches or because they are easy.
+"""Invariants of the tasks that are posed again: to fill short batches, or because they are easy or their results were mixed.
 
 The draw is repeated from the earlier tables and compared.
 """
@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from flows.config import RunConfig
 from stages.core.earlier_tasks import StoredTasks
-from stages.core.method.easy_replay import easy_replays, solved
 from stages.core.method.leak import believed
+from stages.core.method.recent_replay import Reason, reasons, recent_replays
 from stages.core.method.top_up import replay_id, replays
 
 
@@ -30,7 +30,7 @@ def replay_problems(
     """
     if not config.solve.replays or not {"matches", "tasks", "rollouts"} <= set(found):
         return
-    if config.solve.easy_share and recent is None:
+    if _reasons(config) and recent is None:
         return
     due, made = _due(found, config, earlier, recent or (), generation), _made(found)
     expected = config.solve.trained_attempts or config.solve.attempts
@@ -59,12 +59,16 @@ def _due(
     if config.solve.top_up:
         buffers = earlier.snapshots(rule.buffer_size, set(matches["teacher_id"].to_pylist()), rule.buffer == "own")
         again = replays(matches, tasks, buffers, rule.groups * rule.group_size, config.seed, generation)
-    due = {replay_id(match_id, row["task_id"]) for match_id, rows in again.items() for row in rows}
-    if config.solve.easy_share:
-        easy = earlier.rows(solved(recent, config.solve.easy_rate))
-        also = easy_replays(matches, tasks, easy, config.solve.easy_share, again, config.seed, generation)
-        due |= {replay_id(match_id, row["task_id"]) for match_id, rows in also.items() for row in rows}
-    return due
+    for reason in _reasons(config):
+        candidates = earlier.rows(reason.candidates(recent))
+        also = recent_replays(reason, matches, tasks, candidates, again, config.seed, generation)
+        again = {match_id: [*again.get(match_id, ()), *own] for match_id, own in also.items()}
+    return {replay_id(match_id, row["task_id"]) for match_id, rows in again.items() for row in rows}
+
+
+def _reasons(config: RunConfig) -> list[Reason]:
+    rule = config.solve
+    return reasons(rule.easy_share, rule.easy_rate, rule.mixed_share)
 
 
 def _made(found: Mapping[str, pa.Table]) -> Counter[str]:

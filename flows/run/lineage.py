@@ -266,7 +266,7 @@ def replays_tasks(run: Run) -> bool:
     """Return whether students of this run may be given stored tasks again."""
     config = (run.history.description() or {}).get("config", {})
     rule = config.get("solve", {})
-    return bool(rule.get("top_up") or rule.get("easy_share"))
+    return any(rule.get(name) for name in ("top_up", "easy_share", "mixed_share"))
 
 
 def generation_of(row_id: str) -> int | None:

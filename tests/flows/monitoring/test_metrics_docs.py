@@ -21,7 +21,7 @@ from tests.support.report_run import made
 
 DOC = (PROJECT / "docs" / "metrics.md").read_text(encoding="utf-8")
 PREFIXES = "propose|program|solve|pair|reward|update|cost|coverage|adapter|rating|calibration|child|leak"
-SETTINGS = {"solve.top_up", "solve.easy_share", "reward.trace_weight", "reward.trailing_text", "adapter.py"}
+SETTINGS = {"solve.top_up", "solve.easy_share", "solve.mixed_share", "reward.trace_weight", "reward.trailing_text", "adapter.py"}
 LISTED = set(re.findall(rf"`((?:{PREFIXES})\.[\w.*/]+|disagreement)`", DOC)) - SETTINGS
 
 
