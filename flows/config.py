@@ -130,6 +130,8 @@ class RunConfig(Group):
                 "experiment.leak cannot be combined with propose.curriculum, solve.easy_share or solve.mixed_share, which read "
                 "the judge's grades"
             )
+        if self.solve.easy_share and self.solve.mixed_share:
+            raise ValueError("set solve.easy_share or solve.mixed_share, not both: each is a share of all tasks of a student")
         if self.solve.trained_attempts > self.solve.attempts:
             raise ValueError("solve.trained_attempts is more than solve.attempts")
         rule = self.learning

@@ -9,7 +9,7 @@ from flows.backend import Backend
 from flows.config import RunConfig
 from flows.run.stage_io import StageIO
 from stages.core.method.curriculum import RECENT
-from stages.core.method.recent_replay import reasons, recent_replays
+from stages.core.method.recent_replay import reason_of, recent_replays
 from stages.core.method.top_up import replays
 
 
@@ -19,13 +19,13 @@ def buffers_of(io: StageIO, config: RunConfig, backend: Backend, teachers: list[
 
 
 def posed_again(io: StageIO, config: RunConfig, backend: Backend, matches: pa.Table, tasks: pa.Table) -> dict[str, list[dict]]:
-    """Return the tasks that each match poses again: those that fill its batch, then easy ones, then ones with mixed results."""
+    """Return the tasks that each match poses again: those that fill its batch, then easy ones or ones with mixed results."""
     rule, again = config.solve, dict[str, list[dict]]()
     if rule.top_up:  # from the snapshot that the teachers' prompts came from
         buffers = buffers_of(io, config, backend, sorted(set(matches["teacher_id"].to_pylist())))
         wanted = config.propose.groups * config.propose.group_size
         again = replays(matches, tasks, buffers, wanted, config.seed, io.generation)
-    for reason in reasons(rule.easy_share, rule.easy_rate, rule.mixed_share):
+    if (reason := reason_of(rule.easy_share, rule.easy_rate, rule.mixed_share)) is not None:
         rows = backend.earlier.stored(io).rows(reason.candidates(list(recent(io))))
         also = recent_replays(reason, matches, tasks, rows, again, config.seed, io.generation)
         again = {match_id: [*again.get(match_id, ()), *own] for match_id, own in also.items()}

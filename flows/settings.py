@@ -152,6 +152,12 @@ class Solve(Group):
     )
 
     @property
+    def replays_per_task(self) -> float:
+        """Tasks posed again for each new one, by share. Top-up is not counted: it replaces new tasks that are missing."""
+        share = self.easy_share + self.mixed_share
+        return share / (1 - share)
+
+    @property
     def replays(self) -> bool:
         """Whether students may be given stored tasks again."""
         return self.top_up or self.easy_share > 0 or self.mixed_share > 0

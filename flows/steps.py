@@ -98,9 +98,8 @@ def _seeds(config: RunConfig, backend: Backend, held_out: frozenset[str]) -> tup
             f"model.style: {name} does not follow the style {style}: {error}; see what it follows: {program('try-prompts', name)}"
         ) from error
     except PromptTooLong as error:
-        raise ConfigError(
-            f"propose.max_new_tokens: {error}, beside {config.propose.max_new_tokens} tokens of completion; set fewer"
-        ) from error
+        limits = f"propose.max_new_tokens={config.propose.max_new_tokens}, solve.max_new_tokens={config.solve.max_new_tokens}"
+        raise ConfigError(f"{limits}: {error}; set fewer") from error
 
 
 def match(io: StageIO, config: RunConfig, backend: Backend) -> None:

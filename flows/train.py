@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Annotated, Any
 
 import prefect
@@ -90,7 +91,7 @@ def _generations(current: Session, one_generation: Any, population: dict[str, An
             if reported is not None:
                 reported.result()
             current.retire(generation)
-            reported = beside.submit(_report, current, generation)
+            reported = beside.submit(copy_context().run, _report, current, generation)
         if reported is not None:
             reported.result()
 
@@ -98,7 +99,7 @@ def _generations(current: Session, one_generation: Any, population: dict[str, An
 def _report(current: Session, generation: int) -> None:
     if generation + 1 < current.config.generations:
         time.sleep(notes.ASIDE_SECONDS)
-    current.report_generation(generation)
+    notes.publish_alarms(generation, current.report_generation(generation))
 
 
 def log_line() -> Callable[[str], None]:

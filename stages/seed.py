@@ -18,7 +18,7 @@ import pyarrow as pa
 from stages.core import tables
 from stages.core.engines.protocol import Engine, Request
 from stages.core.judging.judge import TaskItem, judge_tasks
-from stages.core.method.proposing import ProposalPlan, draw_prompt, read_proposal
+from stages.core.method.proposing import PromptTooLong, ProposalPlan, draw_prompt, read_proposal
 from stages.core.population import Member
 from stages.core.progress import Progress, silent
 from stages.core.prompts.styles import Kind, PromptStyle, Proposed, solver_prompt
@@ -58,7 +58,8 @@ def seed(
     """Return SEEDS with `wanted.rows` deduction, the same abduction and as many induction tasks, and the counts on the way.
 
     `shipped` are the project's own tasks, those with several inputs for induction. There are fewer rows where they run out.
-    Raise `UnreadableProposals` if the first rounds hold nothing readable, ValueError if a buffer stays empty.
+    Raise `UnreadableProposals` if the first rounds hold nothing readable, `PromptTooLong` if nothing leaves room for a
+    completion, ValueError if a buffer stays empty.
     """
     buffers = _Buffers(engine, sandbox, style, plan, wanted, run_seed, probe_keys, fits, progress)
     programs = buffers.programs([one for one in shipped if len(one.inputs) == 1])
@@ -124,6 +125,8 @@ class _Buffers:
             sizes.append(len(stored))
         cut = [replace(one, inputs=one.inputs[: self.plan.num_inputs]) for one in shipped]
         self._top_up(rows, stored, lambda: self._add_inductions(self._shipped(cut, Kind.INDUCTION), stored, seen))
+        if not stored and self.counts["seed_too_long"]:
+            raise PromptTooLong(f"no induction task leaves room for an answer in a window of {self.engine.window} tokens")
         if not stored:
             raise ValueError(f"the base model wrote inputs for none of its seed programs in {rounds} rounds")
         return [row | {"kind": Kind.INDUCTION, "task_id": f"seed-i{index:04d}"} for index, row in enumerate(stored[:rows])]

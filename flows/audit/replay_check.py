@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from flows.config import RunConfig
 from stages.core.earlier_tasks import StoredTasks
 from stages.core.method.leak import believed
-from stages.core.method.recent_replay import Reason, reasons, recent_replays
+from stages.core.method.recent_replay import Reason, reason_of, recent_replays
 from stages.core.method.top_up import replay_id, replays
 
 
@@ -30,7 +30,7 @@ def replay_problems(
     """
     if not config.solve.replays or not {"matches", "tasks", "rollouts"} <= set(found):
         return
-    if _reasons(config) and recent is None:
+    if _reason(config) is not None and recent is None:
         return
     due, made = _due(found, config, earlier, recent or (), generation), _made(found)
     expected = config.solve.trained_attempts or config.solve.attempts
@@ -59,16 +59,16 @@ def _due(
     if config.solve.top_up:
         buffers = earlier.snapshots(rule.buffer_size, set(matches["teacher_id"].to_pylist()), rule.buffer == "own")
         again = replays(matches, tasks, buffers, rule.groups * rule.group_size, config.seed, generation)
-    for reason in _reasons(config):
+    if (reason := _reason(config)) is not None:
         candidates = earlier.rows(reason.candidates(recent))
         also = recent_replays(reason, matches, tasks, candidates, again, config.seed, generation)
         again = {match_id: [*again.get(match_id, ()), *own] for match_id, own in also.items()}
     return {replay_id(match_id, row["task_id"]) for match_id, rows in again.items() for row in rows}
 
 
-def _reasons(config: RunConfig) -> list[Reason]:
+def _reason(config: RunConfig) -> Reason | None:
     rule = config.solve
-    return reasons(rule.easy_share, rule.easy_rate, rule.mixed_share)
+    return reason_of(rule.easy_share, rule.easy_rate, rule.mixed_share)
 
 
 def _made(found: Mapping[str, pa.Table]) -> Counter[str]:

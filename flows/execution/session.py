@@ -27,6 +27,7 @@ from flows.execution.residents import own_version
 from flows.execution.run_stage import Reference, Spec, reference
 from flows.execution.slots import Slots, Tenant
 from flows.execution.stage_process import Told, interpreter
+from flows.monitoring.alarms import Alarm
 from flows.monitoring.meter import Reading
 from flows.monitoring.prices import of_machine
 from flows.monitoring.progress import Display, to_stderr
@@ -177,15 +178,16 @@ class Session:
         """Return where to resume: the first incomplete generation. Its tables are hashed again, stage by stage."""
         return first_generation(self.run)
 
-    def report_generation(self, generation: int) -> None:
-        """Print one line for the generation, and its alarms below."""
+    def report_generation(self, generation: int) -> list[Alarm]:
+        """Print one line for the generation, and its alarms below. Return the alarms."""
         watch = self._watch.look()
         metrics, ratings, offspring = (watch.of(generation, name) for name in ("metrics", "ratings", "offspring"))
         line = generation_line(metrics, ratings, offspring, watch.clock().get(generation, {}), generation)
         self._display.print(line)
-        for alarm in watch.alarms():
-            if alarm.generation == generation:
-                self._display.print(f"       alarm: {alarm.name}: {alarm.message}")
+        raised = [alarm for alarm in watch.alarms() if alarm.generation == generation]
+        for alarm in raised:
+            self._display.print(f"       alarm: {alarm.name}: {alarm.message}")
+        return raised
 
     def retire(self, generation: int) -> None:
         """Remove what the retention rule no longer keeps, now that the generation is done. Each removal leaves a tombstone."""

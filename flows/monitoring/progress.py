@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
@@ -86,12 +86,12 @@ class Display:
                 if step.bar is not None:
                     self._bars.remove_task(step.bar)
 
-    def print(self, line: str) -> None:
-        """Print a line on standard output that stays above the bars."""
+    def print(self, line: str, file: TextIO | None = None) -> None:
+        """Print a line that stays above the bars, on standard output unless `file` is another stream."""
         with self._lock:
             if self._live:
                 self._bars.stop()
-            print(line, flush=True)
+            print(line, file=file, flush=True)
             if self._live and not self._ended.is_set():
                 self._bars.start()
 

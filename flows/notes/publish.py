@@ -11,26 +11,27 @@ Alarms and finished generations are also events that automations can act on: `po
 `populora.generation.completed`, both about the resource `populora.run.{run}`.
 
 A separate process writes notes and a thread publishes them while the next generation runs. They never fail or delay a run: a
-fault is logged once. A command with a private server, whose UI nobody can open, writes no notes (flows.notes.alarm_messages).
+fault is logged once. A command with a private server, whose UI nobody can open, writes none (flows.notes.alarm_messages).
 """
 
 import json
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from typing import Any, Protocol
 from uuid import UUID
 
 import prefect
-from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.context import FlowRunContext, TagsContext
 from prefect.events import emit_event
 
 from flows.config import ConfigError, RunConfig
+from flows.monitoring.alarms import Alarm
 from flows.monitoring.meter import Reading
 from flows.notes.alarm_messages import AlarmMessages
 from flows.notes.aside import Aside
@@ -57,6 +58,9 @@ class Following(Protocol):
     def generation_done(self, generation: int, flow_run: UUID | None) -> None:
         """A generation is finished; `flow_run` made it."""
 
+    def alarms_raised(self, generation: int, alarms: Sequence[Alarm]) -> None:
+        """These are the alarms of a finished generation."""
+
     def stage_runs(self, generation: int | None, stage: str, reading: Reading | None) -> None:
         """A stage begins, or has reached `reading`."""
 
@@ -67,7 +71,11 @@ class Following(Protocol):
 @contextmanager
 def publishing(run: Run, config: RunConfig, browser: str = "") -> Iterator[None]:
     """Publish notes about the run while the block runs. `browser`: address of the artifact browser that notes link to."""
-    notes: Following = AlarmMessages(run) if os.environ.get(HERE) else Notes(run, config, browser)
+    base = _checked(browser)
+    if os.environ.get(HERE):
+        notes: Following = AlarmMessages(run.run_id, Addresses(base) if base else None)
+    else:
+        notes = Notes(run, config, base)
     token = _CURRENT.set(notes)
     patience = PATIENCE_STOPPED
     try:
@@ -97,6 +105,12 @@ def publish_generation(generation: int) -> None:
         notes.generation_done(generation, _flow_run())
 
 
+def publish_alarms(generation: int, alarms: Sequence[Alarm]) -> None:
+    """Tell of the alarms of a finished generation, where its notes do not."""
+    if (notes := _CURRENT.get()) is not None:
+        notes.alarms_raised(generation, alarms)
+
+
 def publish_progress(generation: int | None, stage: str, reading: Reading | None = None) -> None:
     """Publish the run's progress: `stage` of `generation` (None: the start) begins, or has reached `reading`."""
     if (notes := _CURRENT.get()) is not None:
@@ -108,18 +122,21 @@ class Notes:
 
     def __init__(self, run: Run, config: RunConfig, browser: str = "") -> None:
         self._run_id, self._store, self._planned, self._mode = run.run_id, run.store.url, config.generations, config.mode
-        self._writer = Writer(run, config.generations, _checked(browser))
+        self._writer = Writer(run, config.generations, browser)
         self._owner = _flow_run()
         self._progress: UUID | None = None
         self._said = 0.0
         self._news = News()
-        self._aside = Aside(run.run_id, "notes are not published")
+        self._aside = Aside(run.run_id, "notes are not published", lambda: get_client(sync_client=True))
         self._aside.put(self._tag_owner)
 
     def generation_done(self, generation: int, flow_run: UUID | None) -> None:
         """Queue the notes of a generation."""
         context = copy_context()  # events name their flow run
         self._aside.put(lambda client: context.run(self._publish, client, generation, flow_run))
+
+    def alarms_raised(self, generation: int, alarms: Sequence[Alarm]) -> None:
+        """Do nothing: the notes of the generation contain its alarms, and their events."""
 
     def stage_runs(self, generation: int | None, stage: str, reading: Reading | None) -> None:
         """Queue an update of the progress note, unless one was just written."""

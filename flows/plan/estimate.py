@@ -8,7 +8,7 @@ from flows.monitoring.prices import of_machine
 from flows.plan.card_rates import CARDS, TWO_CORES, Card
 from flows.plan.decoder_shape import DecoderShape, adapter_parameters, shape_of
 from flows.plan.memory_plan import lacking, memory_lines
-from flows.plan.stage_plan import generation_seconds, spread, stage_times
+from flows.plan.stage_plan import generation_seconds, spread, stage_times, workload
 from flows.run.retention import RetentionPolicy, expected_bytes
 from stages.core.prompts.styles import Kind
 
@@ -24,8 +24,7 @@ def plan(config: RunConfig) -> str:
     """Return the plan as lines of text: completions and tokens per generation, memory and where it fits, disk, hours."""
     shape = shape_of(config.model.name)
     teachers, students, members = config.population.teachers, config.population.students, config.adapters
-    proposals = config.matches * config.proposals_per_teacher
-    attempts = proposals * config.solve.attempts
+    proposals, attempts = config.matches * config.proposals_per_teacher, workload(config, 1.0).attempts
     written = proposals * config.propose.max_new_tokens if teachers else 0
     tokens = written + attempts * config.solve.max_new_tokens
     lines = [
@@ -76,7 +75,8 @@ def stored_bytes(config: RunConfig) -> int:
     rule, members = config.retention, config.adapters
     policy = RetentionPolicy(rule.newest, rule.optimizer_every, rule.adapter_every) if rule.on else None
     weights = 4 * adapter_parameters(shape, config.model.targets, config.model.rank)
-    tokens = config.matches * config.proposals_per_teacher * (1 + config.solve.attempts) * config.solve.max_new_tokens
+    work = workload(config, 1.0)
+    tokens = (work.proposals + work.attempts) * config.solve.max_new_tokens
     events = config.generations // config.evolution.every if config.evolution.every and members > 2 else 0
     births = 2 * max(1, int(members // 2 * config.evolution.gamma)) * events
     benchmarks = 1 + (config.generations // config.benchmark.every if config.benchmark.every else 0)

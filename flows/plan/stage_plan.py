@@ -38,6 +38,7 @@ class Workload:
     """What a generation does: counts, and mean tokens of each completion and prompt."""
 
     proposals: int
+    tasks: int  # posed, new or again
     attempts: int
     groups: int  # of proposals that share a prompt; 0 where a generator writes them
     proposed: float
@@ -53,10 +54,12 @@ class Workload:
 
 def workload(config: RunConfig, share: float) -> Workload:
     """Return a generation's work if completions take that share of their limits on average and every proposal is valid."""
-    proposals = config.matches * config.proposals_per_teacher
+    proposals, rule = config.matches * config.proposals_per_teacher, config.solve
+    again = round(proposals * rule.replays_per_task)
     return Workload(
         proposals,
-        proposals * config.solve.attempts,
+        proposals + again,
+        proposals * rule.attempts + again * (rule.trained_attempts or rule.attempts),
         ceil(proposals / config.propose.group_size) if config.population.teachers else 0,
         share * config.propose.max_new_tokens if config.population.teachers else 0.0,
         share * config.solve.max_new_tokens,
@@ -69,7 +72,7 @@ def update_rows(config: RunConfig, work: Workload) -> list[Rows]:
     rule, limit = config.learning, config.learning.row_tokens
     attempts = config.solve.trained_attempts or config.solve.attempts
     written = packed(work.groups, work.asked, config.propose.group_size, work.proposed, limit)
-    solved = packed(work.proposals, work.posed, attempts, work.answered, limit)
+    solved = packed(work.tasks, work.posed, attempts, work.answered, limit)
     return (written if rule.frozen != "teachers" else []) + (solved if rule.frozen != "students" else [])
 
 
@@ -80,7 +83,7 @@ def stage_times(config: RunConfig, shape: DecoderShape, card: Card, cards: int, 
     propose = StageTime("propose", STAGE_SECONDS, "scheduling")
     if work.groups:
         propose = decoder.time("propose", work.proposals, work.groups, work.proposed, longest, work.asked)
-    solve = decoder.time("solve", work.attempts, work.proposals, work.answered, config.solve.max_new_tokens, work.posed)
+    solve = decoder.time("solve", work.attempts, work.tasks, work.answered, config.solve.max_new_tokens, work.posed)
     sandbox = _Sandbox(config, card, cards)
     return [
         StageTime("match", STAGE_SECONDS, "scheduling"),

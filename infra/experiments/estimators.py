@@ -1,4 +1,4 @@
-"""Estimators that weight right answers by how rare they are in their group: rivals of the method's own in docs/evidence.md.
+"""Estimators that weight right answers by how rare they are in their group: compared with the method's own in docs/evidence.md.
 
 With `a` = 1 for a reward above 0 and 0 otherwise, and `p` the mean of `a` in a group, that is one task's attempts or one prompt's
 proposals:

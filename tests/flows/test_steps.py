@@ -1,5 +1,6 @@
 """Steps on runs of an older version."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from flows import steps
 from flows.backend import Backend
 from flows.benchmarks.own_suites import PROBE
-from flows.config import dump, load
+from flows.config import ConfigError, dump, load
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
@@ -55,3 +56,18 @@ def test_only_a_run_that_records_the_staircase_keeps_its_programs_out(
         judging.commit({})
         [task] = run.read_table(0, "tasks").to_pylist()
     assert task["program_key"] and task["probe_overlap"] == overlap
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (("propose.max_new_tokens=1020",), "no induction prompt of 40 drawn fits the model's window of 1024 tokens"),
+        (("solve.max_new_tokens=1020",), "no induction task leaves room for an answer in a window of 1024 tokens"),
+    ],
+)
+def test_limits_that_leave_no_room_for_any_prompt_are_named(settings: tuple[str, ...], said: str) -> None:
+    config = load("chaos", ["sandbox.kind=local", "sandbox.containers=1", "seeding.rows=4", "seeding.max_rounds=2", *settings])
+    with closing(Backend(config)) as backend, pytest.raises(ConfigError) as refused:
+        steps._seeds(config, backend, frozenset())
+    limits = f"propose.max_new_tokens={config.propose.max_new_tokens}, solve.max_new_tokens={config.solve.max_new_tokens}"
+    assert str(refused.value) == f"{limits}: {said}; set fewer"

@@ -55,16 +55,17 @@ def try_prompts(arguments: Namespace) -> int:
             backend.check()
             if not arguments.json:
                 display.print(_HEADER)
-            for name, attempts in _tried(backend, meter, arguments):
+            for name, attempts, said in _tried(backend, meter, arguments):
                 found += attempts
+                display.print(said, sys.stderr)
                 if not arguments.json:
                     display.print("\n".join(_line(name, part, kind, own) for (part, kind), own in _parts(attempts)))
     print(json.dumps(_as_json(arguments.model, found)) if arguments.json else f"{_samples(found)}\n{_advice(found)}")
     return 0
 
 
-def _tried(backend: "Backend", meter: "Meter", arguments: Namespace) -> Iterator[tuple[str, list["StyleAttempt"]]]:
-    """Yield each style with its attempts, and show their progress."""
+def _tried(backend: "Backend", meter: "Meter", arguments: Namespace) -> Iterator[tuple[str, list["StyleAttempt"], str]]:
+    """Yield each style with its attempts and what they took."""
     from stages.core.method.proposing import PromptTooLong, ProposalPlan
     from stages.trial import TrialPlan, stored_tasks, try_style
 
@@ -84,8 +85,7 @@ def _tried(backend: "Backend", meter: "Meter", arguments: Namespace) -> Iterator
         except PromptTooLong as error:
             raise ConfigError(f"style {name}: {error}; leave it out") from error
         tokens, seconds = sum(one.tokens for one in attempts), time.monotonic() - began
-        print(f"{name}: {len(attempts)} completions, {tokens} tokens in {seconds:.0f} s", file=sys.stderr, flush=True)
-        yield name, attempts
+        yield name, attempts, f"{name}: {len(attempts)} completions, {tokens} tokens in {seconds:.0f} s"
 
 
 def fitting(described: ModelFolder) -> tuple[str, ...]:

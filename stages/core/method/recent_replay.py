@@ -7,9 +7,10 @@ Mixed: a task teaches only while some attempts solve it and others do not. A cur
 the attempts succeed, but most of that variance lies between tasks: each is solved nearly always or nearly never. Sampling for
 learnability (Rutherford et al. 2024, arXiv 2408.15099) takes p (1 - p) of single problems, which costs attempts to find out; here
 they were made anyway, because a student has just practised those problems. Deviations: 0 < p < 1 instead of the largest
-p (1 - p), by attempts of one generation, whoever made them.
+p (1 - p), by the attempts of the task's last generation, whoever made them. Few `solve.trained_attempts` end replays early: one
+attempt is never mixed.
 
-A match that poses n tasks poses n r / (1 - r) stored ones besides, so that a share r of its tasks are replays. They are drawn
+A match that poses n tasks also poses n r / (1 - r) stored ones, so that a share r of its tasks are replays. They are drawn
 without replacement from the tasks of the last `RECENT` generations. Like the replays of `method.top_up`, they train the student
 and do nothing else.
 """
@@ -37,10 +38,11 @@ class Reason:
     candidates: Callable[[Recent], list[str]]
 
 
-def reasons(easy_share: float, easy_rate: float, mixed_share: float) -> list[Reason]:
-    """Return the reasons whose share is not 0, in the order in which they draw."""
-    every = (Reason("easy", easy_share, partial(easy_tasks, rate=easy_rate)), Reason("mixed", mixed_share, mixed_tasks))
-    return [one for one in every if one.share]
+def reason_of(easy_share: float, easy_rate: float, mixed_share: float) -> Reason | None:
+    """Return the reason whose share is not 0; None if both are. A run has at most one."""
+    if easy_share:
+        return Reason("easy", easy_share, partial(easy_tasks, rate=easy_rate))
+    return Reason("mixed", mixed_share, mixed_tasks) if mixed_share else None
 
 
 def easy_tasks(recent: Recent, rate: float) -> list[str]:
@@ -78,8 +80,8 @@ def recent_replays(
 ) -> dict[str, list[dict]]:
     """Return match id -> the stored tasks (rows of SEEDS, from `candidates`) that it poses again; all matches in order.
 
-    `replayed` are the tasks that a match poses again for another reason. Neither those nor tasks equal to one that the match
-    poses are drawn. A match poses fewer where `candidates` run out. Each reason draws with a random stream of its own.
+    `replayed` are the tasks that a match poses again to fill its batch. Neither those nor tasks equal to one that the match poses
+    are drawn. A match poses fewer where `candidates` run out. Each reason draws with a random stream of its own.
     """
     posed: dict[str, list[tuple]] = {match_id: [] for match_id in matches["match_id"].to_pylist()}
     for row in tasks.select(["match_id", "kind", "program_key", "inputs", "status", "gate"]).to_pylist():

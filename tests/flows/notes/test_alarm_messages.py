@@ -1,6 +1,8 @@
-"""A command whose server ends with it: messages about alarms, and no notes, which nobody could open."""
+"""A command whose server ends with it: messages about alarms, and no notes of generations, which nobody could open."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +11,14 @@ import pytest
 from flows.config import load
 from flows.monitoring.alarms import Alarm
 from flows.notes import alarm_messages, publish
-from flows.notes.alarm_messages import AlarmMessages
+from flows.notes.aside import Aside
 from flows.notes.end_text import HERE
 from flows.notes.news import News
 from flows.run.run import Run
 from flows.store.file_store import FileStore
 
-SLOW, SHORT, LONE = (
-    Alarm(0, "slow", "solve", "took long"),
-    Alarm(0, "short", "", "too few"),
-    Alarm(0, "slow", "grade", "took long"),
-)
+SLOW, SHORT, LONE = (Alarm(0, "slow", "solve", "long"), Alarm(0, "short", "", "too few"), Alarm(0, "slow", "grade", "long"))
+TITLE = "populora: alarm in run r"
 
 
 def test_an_alarm_is_news_until_a_generation_without_it() -> None:
@@ -30,42 +29,37 @@ def test_an_alarm_is_news_until_a_generation_without_it() -> None:
     assert news.of([SLOW]) == [True]
 
 
-class Stored:
-    """The alarms of three generations, as `RunTables` gives those of a run so far."""
-
-    def look(self) -> "Stored":
-        return self
-
-    def alarms(self) -> list[Alarm]:
-        return [Alarm(number, "slow", "solve", f"took {number} s") for number in (0, 1)] + [Alarm(1, "short", "", "too few")]
-
-
-@pytest.mark.flow
-def test_alarms_are_told_of_once_and_no_note_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("browser", ["", "http://127.0.0.1:8750"])
+def test_alarms_are_told_of_once_and_no_note_is_written(browser: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     said: list[tuple[Any, ...]] = []
     monkeypatch.setenv(HERE, "1")
     monkeypatch.setattr(alarm_messages, "tell_from_here", lambda *words: said.append(words))
-    monkeypatch.setattr(alarm_messages, "RunTables", lambda _: Stored())
     monkeypatch.setattr(publish, "Writer", lambda *_: pytest.fail("nobody reads these notes"))
-    with publish.publishing(Run(FileStore(tmp_path), "r"), load("smoke")):
+    with publish.publishing(Run(FileStore(tmp_path), "r"), load("smoke"), browser):
         publish.publish_progress(0, "solve")
-        for generation in range(3):
+        for generation, alarms in enumerate(([SLOW], [SLOW, SHORT], [])):
             publish.publish_generation(generation)
-    title = "populora: alarm in run r"
-    assert said == [("alarm", title, "g0000 slow: took 0 s"), ("alarm", title, "g0001 short: too few")]
+            publish.publish_alarms(generation, alarms)
+    links = [f"\n{browser}/runs/r/generations/{generation}" if browser else "" for generation in (0, 1)]
+    assert said == [("alarm", TITLE, f"{SLOW}{links[0]}"), ("alarm", TITLE, f"{SHORT}{links[1]}")]
 
 
-@pytest.mark.flow
-def test_a_fault_is_one_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    class Broken:
-        def look(self) -> None:
-            raise OSError("the disk is gone")
+def test_a_fault_is_one_warning_and_the_next_job_runs(caplog: pytest.LogCaptureFixture) -> None:
+    done: list[str] = []
 
-    monkeypatch.setattr(alarm_messages, "RunTables", lambda _: Broken())
+    def fails(_: str) -> None:
+        raise OSError("the disk is gone")
+
+    @contextmanager
+    def opened() -> Iterator[str]:
+        yield "tool"
+        done.append("closed")
+
     with caplog.at_level(logging.WARNING, "populora.notes"):
-        told = AlarmMessages(Run(FileStore(tmp_path), "r"))
-        for generation in range(2):
-            told.generation_done(generation, None)
-        told.close(30.0)
+        aside = Aside("r", "nothing is written", opened)
+        for job in (fails, fails, done.append):
+            aside.put(job)
+        aside.close(30.0)
     (warned,) = [one.getMessage() for one in caplog.records if one.name == "populora.notes"]
-    assert warned == "run r: nobody is told of alarms (OSError: the disk is gone); the run continues"
+    assert warned == "run r: nothing is written (OSError: the disk is gone); the run continues"
+    assert done == ["tool", "closed"]

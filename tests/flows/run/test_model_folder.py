@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -159,14 +160,14 @@ def test_chat_without_a_template_is_refused() -> None:
         Backend(apply({"model": {"style": "chat"}}, [])).style()
 
 
-def test_a_completion_must_leave_room_for_a_prompt(capsys: pytest.CaptureFixture[str]) -> None:
-    for setting in ("propose.max_new_tokens", "solve.max_new_tokens"):
-        assert main(["run", "-c", "smoke", "--set", f"{setting}=1024"]) == 2
-        refusal = capsys.readouterr().err.strip()
-        assert refusal.startswith(f"populora: {setting}: 1024 tokens leave no room for a prompt") and "\n" not in refusal
-    shorter = apply(json.loads(load("smoke").model_dump_json()), ["engine.window=256", "solve.max_new_tokens=256"])
+@pytest.mark.parametrize("setting", ["propose.max_new_tokens", "solve.max_new_tokens"])
+def test_a_completion_must_leave_room_for_a_prompt(setting: str) -> None:
+    with pytest.raises(ConfigError) as refused, closing(Backend(load("smoke", [f"{setting}=1024"]))) as backend:
+        backend.check_run()
+    expected = f"{setting}: 1024 tokens leave no room for a prompt: prompt and completion share a window of 1024 tokens; "
+    assert str(refused.value) == expected + "set it to 256 or so"
     with pytest.raises(ConfigError, match="share a window of 256 tokens; set it to 64 or so"):
-        check_lengths(shorter, read_folder(SEED))
+        check_lengths(load("smoke", ["engine.window=256", f"{setting}=256"]), read_folder(SEED))
 
 
 def test_every_shipped_run_and_experiment_leaves_room_for_a_prompt() -> None:

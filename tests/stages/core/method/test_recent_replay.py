@@ -1,9 +1,21 @@
 """Replays of recent tasks: which count as easy or mixed, and how many a match poses again."""
 
-import pyarrow as pa
+import subprocess
+import sys
+from dataclasses import replace
+from functools import partial
 
+import pyarrow as pa
+import pytest
+
+from flows.audit.fsck import fsck
+from flows.audit.replay_check import replay_problems
+from flows.config import PROJECT, parse
+from flows.run.run import Run
+from flows.storage import open_store
 from stages.core import tables
-from stages.core.method.recent_replay import easy_tasks, mixed_tasks, reasons, recent_replays
+from stages.core.earlier_tasks import StoredTasks
+from stages.core.method.recent_replay import Reason, easy_tasks, mixed_tasks, reason_of, recent_replays
 from tests.stages.core.method.test_top_up import matches, tasks
 
 
@@ -30,7 +42,7 @@ def stored(name: str) -> dict:
     return {"task_id": name, "kind": "deduction", "program_key": name, "inputs": ["1"]}
 
 
-QUARTER, HALF = reasons(0.25, 0.8, 0.0)[0], reasons(0.0, 0.8, 0.5)[0]
+QUARTER, HALF = Reason("easy", 0.25, partial(easy_tasks, rate=0.8)), Reason("mixed", 0.5, mixed_tasks)
 
 
 def test_easy_is_what_most_attempts_solved_in_its_own_generation() -> None:
@@ -83,11 +95,70 @@ def test_mixed_is_what_the_last_attempts_solved_in_part() -> None:
     assert mixed_tasks([]) == []
 
 
-def test_each_reason_has_its_share_and_its_own_draw() -> None:
-    assert reasons(0.0, 0.8, 0.0) == []
-    both = reasons(0.25, 0.8, 0.5)
-    assert [(one.name, one.share) for one in both] == [("easy", 0.25), ("mixed", 0.5)]
+def test_each_reason_has_its_own_draw() -> None:
+    assert reason_of(0.0, 0.8, 0.0) is None and reason_of(0.0, 0.8, 0.5) == HALF
     posed = tasks(*[("g0001-m00", "deduction", "valid", None)] * 2)
     old = [stored(f"old-{number}") for number in range(40)]
-    easy, mixed = (recent_replays(one, matches("s0"), posed, old, {}, 7, 1)["g0001-m00"] for one in reasons(0.5, 0.8, 0.5))
-    assert len(easy) == len(mixed) == 2 and easy != mixed
+    easy, mixed = (recent_replays(one, matches("s0"), posed, old, {}, 7, 1) for one in (replace(QUARTER, share=0.5), HALF))
+    assert [len(one["g0001-m00"]) for one in (easy, mixed)] == [2, 2] and easy != mixed
+
+
+SETTINGS = (
+    "generations=3",
+    "model.rank=4",
+    "seeding.rows=6",
+    "propose.groups=1",
+    "solve.attempts=4",
+    "solve.mixed_share=0.5",
+    "benchmark.every=0",
+    "benchmark.start=false",
+    "sandbox.containers=1",
+)
+
+
+@pytest.fixture(scope="module")
+def replayed(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    store = tmp_path_factory.mktemp("replayed")
+    settings = [part for value in SETTINGS for part in ("--set", value)]
+    command = [sys.executable, "-m", "flows.cli", "run", "-c", "reasoner", "--run-id", "r", "--store", str(store), *settings]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return Run(open_store(str(store)), "r")
+
+
+@pytest.mark.docker
+@pytest.mark.timeout(300)
+def test_a_run_poses_tasks_with_mixed_results_again(replayed: Run) -> None:
+    assert again(replayed, 0) == set()
+    mixed: set[str] = set()
+    for generation in (1, 2):
+        past = [tables_of(replayed, number) for number in range(generation)]
+        mixed |= set(mixed_tasks(past))
+        assert again(replayed, generation) <= set(mixed_tasks(past))
+    assert mixed and again(replayed, 2)
+    assert list(fsck(replayed)) == []
+
+
+@pytest.mark.docker
+@pytest.mark.timeout(300)
+def test_fsck_draws_mixed_replays_again(replayed: Run) -> None:
+    config = parse((replayed.history.description() or {})["config"])
+    past = StoredTasks(replayed.read_table(None, "seeds"), [replayed.read_table(number, "tasks") for number in (0, 1)])
+    recent = [tables_of(replayed, number) for number in (0, 1)]
+    found = {name: replayed.read_table(2, name) for name in ("matches", "tasks", "rollouts")}
+    assert list(replay_problems(found, config, past, 2, recent)) == []
+    rows, own = found["rollouts"].to_pylist(), set(found["tasks"]["task_id"].to_pylist())
+    fewer = found | {"rollouts": tables.table([row for row in rows if row["task_id"] in own], tables.ROLLOUTS)}
+    [(table, problem)] = replay_problems(fewer, config, past, 2, recent)
+    assert table == "rollouts" and problem.startswith("replays that were due are missing")
+    assert list(replay_problems(fewer, config, past, 2, None)) == [], "nothing is due where earlier tables cannot be read"
+
+
+def tables_of(run: Run, generation: int) -> tuple[pa.Table, pa.Table]:
+    return run.read_table(generation, "tasks"), run.read_table(generation, "grades")
+
+
+def again(run: Run, generation: int) -> set[str]:
+    return set(run.read_table(generation, "rollouts")["task_id"].to_pylist()) - set(
+        run.read_table(generation, "tasks")["task_id"].to_pylist()
+    )
