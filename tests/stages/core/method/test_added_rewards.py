@@ -35,7 +35,7 @@ def test_weights_that_would_pay_a_wrong_answer_like_a_right_one_are_refused() ->
         AddedRewards(0.7, 0.7).check(rule)
     AddedRewards(0.2, 0.0).check(narrow)
     for weight, rule, gap in ((0.25, narrow, "0.25"), (0.1, form, "0"), (0.1, lambda event: -populora(event), "-1.5")):
-        with pytest.raises(ValueError, match=f"more than a wrong one, {gap}$"):
+        with pytest.raises(ValueError, match=f"less than {gap}, by which a right answer earns more"):
             AddedRewards(weight, 0.0).check(rule)
-        with pytest.raises(ValueError, match=f"more than a wrong one, {gap}$"):
+        with pytest.raises(ValueError, match=f"less than {gap}, by which a right answer earns more"):
             AddedRewards(0.0, weight).check(rule)
