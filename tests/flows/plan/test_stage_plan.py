@@ -133,3 +133,12 @@ def test_a_measured_generation_of_the_small_model_on_two_cores() -> None:
     found = {time.stage: time.seconds for time in stage_times(config, small, TWO_CORES["bfloat16"], 1, 0.125)}
     for stage, measured in {"propose": 29, "solve": 28, "update": 41}.items():
         assert measured / 2.5 < found[stage] < 2.5 * measured, (stage, found[stage])
+
+
+def test_replays_by_share_are_work_too() -> None:
+    plain, half, few = (
+        workload(load("smoke", settings), 1.0)
+        for settings in ([], ["solve.mixed_share=0.5"], ["solve.easy_share=0.5", "solve.trained_attempts=1"])
+    )
+    assert (half.tasks, half.attempts) == (2 * plain.tasks, 2 * plain.attempts) and plain.tasks == plain.proposals
+    assert few.attempts == plain.attempts + plain.proposals, "a replay is attempted once"
