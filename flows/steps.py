@@ -76,7 +76,7 @@ def start(io: StageIO, config: RunConfig, backend: Backend) -> None:
 
 
 def _seeds(config: RunConfig, backend: Backend, held_out: frozenset[str]) -> tuple[pa.Table, dict[str, int]]:
-    """Return SEEDS and their counts. Raises ConfigError if the model does not follow its prompt style."""
+    """Return SEEDS and their counts. Raises ConfigError if the model does not follow its style, or no prompt fits its window."""
     rule = config.seeding
     wanted = seeding.SeedPlan(rule.rows, rule.max_rounds, rule.round or backend.batch_rows())
     try:
@@ -93,10 +93,8 @@ def _seeds(config: RunConfig, backend: Backend, held_out: frozenset[str]) -> tup
             backend.progress,
         )
     except seeding.UnreadableProposals as error:
-        name, style = config.model.name, config.model.style
-        raise ConfigError(
-            f"model.style: {name} does not follow the style {style}: {error}; see what it follows: {program('try-prompts', name)}"
-        ) from error
+        model, hint = config.model, f"see what it follows: {program('try-prompts', config.model.name)}"
+        raise ConfigError(f"model.style: {model.name} does not follow the style {model.style}: {error}; {hint}") from error
     except PromptTooLong as error:
         limits = f"propose.max_new_tokens={config.propose.max_new_tokens}, solve.max_new_tokens={config.solve.max_new_tokens}"
         raise ConfigError(f"{limits}: {error}; set fewer") from error
