@@ -17,6 +17,7 @@ from flows.compare.costs import CostRow, SideCost, cost_of, cost_rows, spent
 from flows.compare.scores import MeanScore, PairedScores, ScoredState, ScoreReader, scored_states
 from flows.compare.settings_diff import SettingsDiff, diff, flat
 from flows.config import identity, with_defaults
+from flows.monitoring.players import players
 from flows.monitoring.run_state import RunState, StateReader
 from flows.monitoring.run_tables import RunTables
 from flows.monitoring.start_score import unscored_start
@@ -144,7 +145,7 @@ class Comparer:
             planned=planned,
             upcoming=stage_text(stage, generation),
             mode=str(config.get("mode", "population")),
-            population=_population(config),
+            population=players(config),
             model=str(config.get("model", {}).get("name", "?")),
             base_model=str(start.versions.get("base_model", "")) if start else "",
             start=_start(start.outputs) if start else "",
@@ -221,13 +222,6 @@ def _curves(watch: RunTables) -> list[Row]:
 def _score_row(score: MeanScore) -> Row:
     known = {"name": score.suite, "generation": score.trained - 1, "value": score.score}
     return known | {"n": score.problems, "stderr": score.stderr}
-
-
-def _population(config: Json) -> str:
-    if config.get("mode") == "single":
-        return "single agent"
-    group = config.get("population", {})
-    return f"{group.get('teachers', '?')} teachers, {group.get('students', '?')} students"
 
 
 def _start(outputs: Sequence[Any]) -> str:

@@ -242,8 +242,8 @@ def scored_generations(watch: RunTables) -> dict[tuple[str, str], dict[int, Ref]
         for manifest in watch.manifests(generation):
             for ref in manifest.outputs if manifest.stage == "benchmark" else ():
                 _, suite, *rest = ref.uri.split("/")
-                if rest == [f"generation={generation:04d}", "answers.parquet"]:
-                    found.setdefault((suite, inside), {})[generation] = ref
+                if rest in (["start", "answers.parquet"], [f"generation={generation:04d}", "answers.parquet"]):
+                    found.setdefault((suite, inside), {})[-1 if rest[0] == "start" else generation] = ref
     return found
 
 

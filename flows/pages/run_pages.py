@@ -9,6 +9,7 @@ from flows.monitoring.alarms import Alarm, summary
 from flows.monitoring.cost import RunCost, cost_so_far, generation_cost
 from flows.monitoring.cost_text import HEADER, point_text, remarks
 from flows.monitoring.cost_text import cells as cost_cells
+from flows.monitoring.players import players
 from flows.monitoring.run_tables import RunTables, seconds_of
 from flows.monitoring.spending import Spent, total
 from flows.monitoring.start_score import unscored_start
@@ -148,6 +149,7 @@ def _standing(run: Run) -> Json:
     planned = int(config.get("generations", 0))
     return {
         "run": run.run_id,
+        "players": players(config),
         "mode": config.get("mode", "population"),
         "model": config.get("model", {}).get("name", "?"),
         "population": config.get("population", {}),

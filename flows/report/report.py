@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from flows.config import RunConfig, dump
 from flows.monitoring.alarms import alarms, summary
+from flows.monitoring.players import players
 from flows.monitoring.start_score import unscored_start
 from flows.report.report_cost import cost_section
 from flows.report.report_data import RunData, gather
@@ -93,14 +94,8 @@ def _alarms(found: Sequence[str]) -> Html:
 
 def _lead(run: RunData, links: ArtifactLinks) -> Html:
     config, code = run.config, str(run.description.get("versions", {}).get("code", ""))
-    population = config.get("population", {})
-    who = f"{population.get('teachers')} teachers and {population.get('students')} students"
-    if config.get("mode") == "single":
-        who = "a single agent in both roles"
-    elif config.get("propose", {}).get("curriculum"):
-        who = f"{population.get('students')} students of the generator"
     model = for_others(str(config.get("model", {}).get("name", "?")))
-    text = escape(f"{who} on {model}, seed {config.get('seed')}, code {code[:12] or 'unknown'}. ")
+    text = escape(f"{players(config)} on {model}, seed {config.get('seed')}, code {code[:12] or 'unknown'}. ")
     head = Html(f"Head of the chain: <code>{escape(run.head)}</code>. Described by {links('run.json')}.")
     missing = [note("This report is incomplete", run.missing)] if run.missing else []
     leak = [note("Not an ordinary run", [said])] if (said := warning(run.description)) else []

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from flows.report.report_data import RunData, clock_table
 from flows.report.report_page import Html, escape
+from stages.figures import difficulty as difficulty_figures
 from stages.figures import diversity as diversity_figures
 from stages.figures import figures
 from stages.figures import population as population_figures
@@ -15,6 +16,7 @@ Draw = Callable[[RunData], Plate]
 LEARNING: Mapping[str, Draw] = {
     "solve-rate": lambda run: figures.solve_rate(run.tables["grades"]),
     "benchmark": lambda run: figures.benchmark(run.tables["scores"]),
+    "difficulty": lambda run: difficulty_figures.difficulty(run.tables["scores"]),
     "rewards": lambda run: figures.rewards(run.tables["samples"]),
     "reward-distribution": lambda run: figures.reward_distribution(run.tables["samples"]),
     "zero-variance": lambda run: figures.zero_variance(run.tables["samples"]),

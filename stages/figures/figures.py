@@ -67,9 +67,10 @@ def reward_distribution(samples: pa.Table) -> Plate:
         return plate
     generations = np.unique(samples["generation"].to_numpy())
     third = max(1, len(generations) // 3)
-    figure, axes = canvas(plate.question, 2, 1, 4.2)
+    roles = [role for role in ROLES if only(samples, role=role).num_rows]
+    figure, axes = canvas(plate.question, len(roles), 1, 0.6 + 1.8 * len(roles))
     counts = []
-    for ax, role in zip(axes, ROLES, strict=True):
+    for ax, role in zip(axes, roles, strict=True):
         own = only(samples, role=role)
         for place, chosen in enumerate((generations[:third], generations[-third:])[: 1 + (len(generations) > 1)]):
             rows = own.filter(pc.is_in(own["generation"], pa.array(chosen)))

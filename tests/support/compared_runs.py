@@ -33,13 +33,14 @@ def build(store: Store, run_id: str, generations: int, right: dict[int, Right], 
     return Run(store, run_id)
 
 
-def score(run: Run, generation: int, right: Right, suite_sha256: str = "1" * 64) -> None:
-    """Write the run's own benchmark of a generation: both students give the same answers."""
+def score(run: Run, generation: int, right: Right, suite_sha256: str = "1" * 64, *, scores_start: bool = False) -> None:
+    """Write the run's own benchmark of a generation: both students give the same answers, also at the start if that is scored."""
+    start = _written(run, "probe-dev/start", generation, right) if scores_start else []
     run.commit(
         "benchmark",
         generation,
         [],
-        _written(run, f"probe-dev/generation={generation:04d}", generation, right),
+        _written(run, f"probe-dev/generation={generation:04d}", generation, right) + start,
         {},
         {"suite": suite_sha256},
     )

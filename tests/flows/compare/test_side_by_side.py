@@ -174,6 +174,15 @@ def test_a_run_without_scores_of_its_start_names_the_command_that_makes_them(tmp
     assert unscored_start(RunTables(first).look()) == ""
 
 
+def test_a_run_that_scored_its_start_itself_is_not_told_to(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    first = compared_runs.build(store, "first", 2, {1: lambda number: True})
+    assert unscored_start(RunTables(first).look())
+    with hold(store, "first") as epoch:
+        compared_runs.score(Run(store, "first", epoch), 0, lambda number: number == 0, scores_start=True)
+    assert unscored_start(RunTables(first).look()) == ""
+
+
 def test_a_run_without_heartbeat_is_noted(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     with made(tmp_path, "one", 2, until="solve"):
@@ -189,7 +198,7 @@ def test_runs_of_other_kinds_and_half_finished_ones_stand_side_by_side(store: Fi
     found = compared(store, "first", "half", "alone")
     first, half, alone = found.runs
     assert (half.state, half.done, half.planned, half.upcoming) == (RunState.STOPPED, 3, 4, "grade of generation 3")
-    assert (first.population, alone.population) == ("2 teachers, 2 students", "single agent")
+    assert (first.population, alone.population) == ("2 teachers and 2 students", "a single agent in both roles")
     assert [best.role for best in alone.best] == ["both"]
     assert "half is stopped: 3 of 4 generations are done; next: grade of generation 3." in found.notes
     assert {row["generation"] for row in half.curves if row["name"] == "solve.rate"} == {0, 1, 2}

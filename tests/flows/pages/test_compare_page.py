@@ -146,7 +146,7 @@ def test_only_differences_of_more_than_two_standard_errors_are_bold(tmp_path: Pa
 def test_a_half_finished_run_of_another_size_compares(pages: TestClient) -> None:
     text = shown(pages, "/compare?run=half&run=first&run=second")
     assert "half is stopped: 1 of 2 generations are done; next: grade of generation 1." in text
-    assert "3 teachers, 3 students" in text and "2 teachers, 2 students" in text
+    assert "3 teachers and 3 students" in text and "2 teachers and 2 students" in text
     more = shown(pages, "/compare?run=half&run=first&every=true")
     assert "Show" in text and "more curves" in text and "more curves" not in more
 

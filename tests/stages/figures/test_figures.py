@@ -2,6 +2,7 @@ import ast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from flows.report.report_data import gather
@@ -12,6 +13,7 @@ from stages.figures import diversity as diversity_figures
 from stages.figures import figures
 from stages.figures import population as population_figures
 from stages.figures import tasks as task_figures
+from stages.figures.difficulty import difficulty
 from stages.figures.panels import ROLE
 from stages.figures.plates import canvas, curve, end_labels, svg
 from tests.support.report_run import made
@@ -59,6 +61,7 @@ def test_every_figure_says_when_there_is_nothing_to_draw():
         figures.solve_rate(empty["grades"]),
         figures.rewards(empty["samples"]),
         figures.reward_distribution(empty["samples"]),
+        difficulty(pa.table({"measure": pa.array([], pa.string())})),
         figures.zero_variance(empty["samples"]),
         figures.exploration(empty["completions"]),
         figures.lengths(empty["completions"]),
@@ -82,7 +85,10 @@ def test_every_figure_says_when_there_is_nothing_to_draw():
 
 def test_every_figure_asks_a_question_and_has_axes_units_n_and_errors(plates):
     drawn = [plate for plate in plates if plate.figure is not None]
-    assert {plate.name for plate in plates} - {plate.name for plate in drawn} == {"benchmark"}  # none in six generations
+    assert {plate.name for plate in plates} - {plate.name for plate in drawn} == {
+        "benchmark",
+        "difficulty",
+    }  # none in six generations
     for plate in drawn:
         assert plate.question.endswith("?") and len(plate.question) <= 46, plate.question
         assert plate.figure.get_suptitle() == plate.question
@@ -170,3 +176,31 @@ def test_scores_of_different_problems_are_in_panels_of_their_own():
     assert [list(line[0].get_xdata()) for ax in (first, second) for line in ax.containers] == [[0, 20, 60], [0, 60]]
     assert "n = 800 (cruxeval), 120 (probe)." in plate.caption
     assert figures.benchmark(pa.Table.from_pylist(once)).figure is not None
+
+
+def test_difficulty_shows_the_first_and_the_last_scores_of_the_suite_that_was_scored_most():
+    def score(suite: str, trained: int, group: str, value: float, problems: int = 50) -> dict[str, object]:
+        own = {"suite": suite, "trained": trained, "group": group, "score": value, "problems": problems, "stderr": 0.01}
+        return own | {"member_id": "s0", "adapter_id": f"s0-{trained}", "uri": f"{suite}/{trained}", "measure": "pass@1 greedy"}
+
+    rows = [score("probe", 0, f"{kind} band 1", 0.9) for kind in ("abduction", "deduction")]
+    for trained in (0, 20, 40):
+        rows.append(score("staircase-dev", trained, "all", 0.5))
+        rows += [score("staircase-dev", trained, f"deduction band {depth}", 1 / depth + trained / 100) for depth in (10, 2, 1)]
+    assert difficulty(pa.Table.from_pylist(rows[:2])).figure is not None
+    assert difficulty(pa.Table.from_pylist([score("cruxeval", 0, "input", 0.2)])).figure is None
+    plate = difficulty(pa.Table.from_pylist(rows))
+    (panel,) = plate.panels
+    assert (panel.x, panel.y) == ("depth", "solved (%)")
+    assert [(line.name, line.x) for line in panel.lines] == [
+        ("0 generations trained", (1.0, 2.0, 10.0)),
+        ("40 generations trained", (1.0, 2.0, 10.0)),
+    ]
+    np.testing.assert_allclose(panel.lines[1].y, [140, 90, 50])
+    assert "n = 50 problems per kind and band" in plate.caption
+
+
+def test_a_role_without_rewards_has_no_panel(gathered):
+    students = gathered.tables["samples"].filter(pc.equal(gathered.tables["samples"]["role"], "student"))
+    assert len(figures.reward_distribution(gathered.tables["samples"]).panels) == 2
+    assert len(figures.reward_distribution(students).panels) == 1

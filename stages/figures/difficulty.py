@@ -1,0 +1,78 @@
+"""The figure of a suite with graded problems: what members solve in each band, at first and by now."""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from stages.core.statistics.estimates import only
+from stages.figures.panels import KIND, MUTED, SMALL
+from stages.figures.plates import Plate, canvas, label, legend, note
+
+MEASURE = "pass@1 greedy"
+_BAND = re.compile(r"(\w+) band (\d+)")
+Graded = Mapping[int, Sequence[dict[str, Any]]]
+"""Band -> scores of every member at one point of training."""
+
+
+def difficulty(scores: pa.Table) -> Plate:
+    """What members solve in each band of each kind, at the first and at the last point of training that was scored."""
+    plate = Plate("difficulty", "At which difficulty do members gain?", "No suite with bands has been scored yet.", ("scores",))
+    graded = [row for row in only(scores, measure=MEASURE).to_pylist() if _BAND.fullmatch(row["group"])]
+    if not graded:
+        return plate
+    suite, rows = _most_scored(graded)
+    kinds = [kind for kind in KIND if any(row["group"].startswith(f"{kind} ") for row in rows)]
+    first, last = min(row["trained"] for row in rows), max(row["trained"] for row in rows)
+    points = [(first, MUTED, ":")] if first == last else [(first, MUTED, ":"), (last, "", "-")]
+    figure, axes = canvas(plate.question, len(kinds), 1, 0.9 + 1.9 * len(kinds))
+    for ax, kind in zip(axes, kinds, strict=True):
+        for trained, colour, dashes in points:
+            _curve(ax, _at(rows, kind, trained), f"{trained} generations trained", colour or KIND[kind], dashes)
+        ax.set_ylim(0, 105)
+        ax.set_title(kind, fontsize=SMALL, loc="right")
+        label(ax, "solved (%)", ("depth" if suite.startswith("staircase") else "band") if kind == kinds[-1] else "")
+    legend(axes[0], 2)
+    members = max(len(found) for kind in kinds for found in _at(rows, kind, last).values())
+    caption = (
+        f"Suite {suite}, greedy, mean of the members as trained (at most {members}). Bars are the mean of their standard errors "
+        f"over problems; n = {_range(row['problems'] for row in rows)} problems per kind and band."
+    )
+    return Plate(plate.name, plate.question, caption, plate.tables, figure)
+
+
+def _most_scored(rows: Sequence[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
+    """Return the suite and its rows that were scored at most points of training, each time on as many problems."""
+    asked = Counter[tuple[str, str, str]]()
+    for row in rows:
+        asked[row["suite"], row["uri"], row["adapter_id"]] += row["problems"]
+    sets = defaultdict[tuple[str, int], list[dict[str, Any]]](list)
+    for row in rows:
+        sets[row["suite"], asked[row["suite"], row["uri"], row["adapter_id"]]].append(row)
+    (suite, _), found = max(sets.items(), key=lambda one: (len({row["trained"] for row in one[1]}), *one[0]))
+    return suite, found
+
+
+def _at(rows: Iterable[dict[str, Any]], kind: str, trained: int) -> Graded:
+    found = defaultdict[int, list[dict[str, Any]]](list)
+    for row in rows:
+        own, depth = row["group"].split(" band ")
+        if own == kind and row["trained"] == trained:
+            found[int(depth)].append(row)
+    return dict(sorted(found.items()))
+
+
+def _range(numbers: Iterable[int]) -> str:
+    low, *_, high = sorted(numbers) * 2
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _curve(ax: Any, graded: Graded, name: str, colour: str, dashes: str) -> None:
+    x = np.array(list(graded))
+    y = np.array([100 * np.mean([row["score"] for row in found]) for found in graded.values()])
+    error = np.array([100 * np.mean([row["stderr"] or 0.0 for row in found]) for found in graded.values()])
+    ax.errorbar(x, y, error, color=colour, linestyle=dashes, marker="o", markersize=3, linewidth=1.4, capsize=1.5, label=name)
+    note(ax, name, colour, x, y, error, [found[0]["problems"] for found in graded.values()], dashes)
