@@ -125,10 +125,10 @@ class RunConfig(Group):
             raise ValueError("set propose.curriculum if and only if population.teachers is 0: the generator replaces teachers")
         if self.propose.curriculum and self.solve.top_up:
             raise ValueError("solve.top_up would add tasks that propose.curriculum did not choose; set it to false")
-        if self.experiment.leak and (self.propose.curriculum or self.solve.easy_share or self.solve.mixed_share):
+        if self.experiment.leak and self.reads_grades:
             raise ValueError(
-                "experiment.leak cannot be combined with propose.curriculum, solve.easy_share or solve.mixed_share, which read "
-                "the judge's grades"
+                "experiment.leak cannot be combined with propose.curriculum, propose.references_from = mixed, solve.easy_share "
+                "or solve.mixed_share, which read the judge's grades"
             )
         if self.solve.easy_share and self.solve.mixed_share:
             raise ValueError("set solve.easy_share or solve.mixed_share, not both: each is a share of all tasks of a student")
@@ -201,6 +201,12 @@ class RunConfig(Group):
     def engineless(self) -> frozenset[str]:
         """Stages that need no engine and no GPU in this run: propose, where a generator poses the tasks."""
         return frozenset({"propose"} if self.propose.curriculum else ())
+
+    @property
+    def reads_grades(self) -> bool:
+        """Whether tasks are chosen by the grades of the last generations."""
+        replayed = self.solve.easy_share or self.solve.mixed_share
+        return bool(self.propose.curriculum or replayed or self.propose.references_from == "mixed")
 
     @property
     def proposals_per_teacher(self) -> int:

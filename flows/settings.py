@@ -115,6 +115,12 @@ class Propose(Group):
         "attempts) or path/to/file.py:function.",
     )
     max_new_tokens: Positive = Field(1024, title="Maximum proposal length", description="In tokens.")
+    references_from: Literal["buffer", "mixed"] = Field(
+        "buffer",
+        title="Source of references",
+        description="buffer: all stored tasks. mixed: those of the last ten generations that some attempts solved and others did "
+        "not; for a kind with fewer of these than propose.references, the buffer.",
+    )
     buffer: Literal["shared", "own"] = Field(
         "shared", title="Buffer", description="shared: one buffer for all teachers. own: one buffer per teacher."
     )

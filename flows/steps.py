@@ -17,7 +17,7 @@ from flows.benchmarks.schedule import members_at, panels, shared, write_panels
 from flows.benchmarks.score import probe_plan, score_members
 from flows.choices import choose
 from flows.config import ConfigError, RunConfig
-from flows.earlier_tasks import buffers_of, posed_again, recent, stored_among
+from flows.earlier_tasks import posed_again, recent, references_of, stored_among
 from flows.early_judging import early_verdicts_of, judged_early
 from flows.generation_metrics import generation_metrics, paid_grades
 from flows.plan.decoder_shape import known_shape
@@ -125,7 +125,7 @@ def propose(io: StageIO, config: RunConfig, backend: Backend) -> None:
         proposals = proposing.propose(
             matches,
             _digests(population),
-            buffers_of(io, config, backend, teachers),
+            references_of(io, config, backend, teachers),
             engine,
             backend.style(),
             plan,

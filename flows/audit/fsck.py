@@ -15,6 +15,7 @@ from flows.audit.fsck_advice import advice
 from flows.audit.generator_check import GeneratorCheck, RecentGrades
 from flows.audit.index_check import IndexCheck
 from flows.audit.invariants import GenerationInputs, problems
+from flows.audit.reference_check import reference_problems
 from flows.audit.replay_check import replay_problems
 from flows.backend import Backend
 from flows.choices import check_sources, choose
@@ -89,11 +90,13 @@ def _check_contents(survey: RunScan, description: Json) -> None:
     A table that a fork shares is checked against the configuration of the run that made it.
     """
     functions = _all_functions(survey, description)
-    replaying = any(one is not None and one[0].solve.replays for one in functions.values())
+    drawing = any(
+        one is not None and (one[0].solve.replays or one[0].propose.references_from == "mixed") for one in functions.values()
+    )
     digests = _digests(survey) if complete(survey) else None
     population: list[Member] | None = None
     stored: set[str] | None = None
-    earlier: StoredTasks | None = None  # the tasks that replays are drawn from
+    earlier: StoredTasks | None = None  # the tasks that replays and mixed references are drawn from
     index, recent, drawn = (
         IndexCheck(),
         RecentGrades(),
@@ -105,7 +108,7 @@ def _check_contents(survey: RunScan, description: Json) -> None:
         own = {name: table for uri, table in sound.items() if (name := _table_name(uri, generation))}
         if generation is None:
             stored = set(own["seeds"]["task_id"].to_pylist()) if "seeds" in own else None
-            earlier = StoredTasks(own["seeds"]) if "seeds" in own and replaying else None
+            earlier = StoredTasks(own["seeds"]) if "seeds" in own and drawing else None
             population = population_after(own["population"], OFFSPRING.empty_table(), -1) if "population" in own else None
             continue
         for uri, problem in index.problems(generation, survey.manifests.get(manifest_uri("verify", generation)), sound):
@@ -116,9 +119,12 @@ def _check_contents(survey: RunScan, description: Json) -> None:
             if given is None:
                 continue
             graded = recent.tables()
-            again = replay_problems(own, given[0], earlier, generation, graded) if earlier is not None else ()
-            invariants = problems(own, GenerationInputs(population, stored, digests, *given, generation))
-            for name, problem in chain(invariants, again, drawn.problems(own, given[0], graded, generation)):
+            checks = [problems(own, GenerationInputs(population, stored, digests, *given, generation))]
+            if earlier is not None:
+                checks.append(replay_problems(own, given[0], earlier, generation, graded))
+                checks.append(reference_problems(own, given[0], earlier, graded))
+            checks.append(drawn.problems(own, given[0], graded, generation))
+            for name, problem in chain.from_iterable(checks):
                 if makers.get(name, "") == maker:
                     survey.report(f"{folder_of(generation)}/{name}.parquet", problem, False)
         recent.add(own)

@@ -68,24 +68,30 @@ class StoredTasks:
         """Add the next EARLIER_ROWS."""
         self._parts.append(rows)
 
-    def snapshot(self, size: int, teacher_id: str | None = None) -> dict[Kind, Sequence[Row]]:
+    def snapshot(
+        self, size: int, teacher_id: str | None = None, among: Collection[str] | None = None
+    ) -> dict[Kind, Sequence[Row]]:
         """Return the buffer that proposers see: the newest `size` stored tasks of each kind, seed rows first, oldest first.
 
         When its cap is reached, Absolute Zero Reasoner keeps the oldest rows, and it keeps duplicates; we drop both. `teacher_id`
-        keeps only that teacher's own tasks and the seeds.
+        keeps only that teacher's own tasks and the seeds, `among` only tasks with these ids.
         """
         table = self._joined()
         wanted = np.ones(table.num_rows, bool)
         if teacher_id is not None:
             wanted = pc.fill_null(pc.equal(table["teacher_id"], teacher_id), True).to_numpy()
+        if among is not None:
+            wanted = wanted & pc.is_in(table["task_id"], pa.array(list(among), pa.string())).to_numpy()
         kinds = {kind: pc.equal(table["kind"], str(kind)).to_numpy() & wanted for kind in Kind}
         return {kind: StoredRows(table, np.flatnonzero(mask)[-size:]) for kind, mask in kinds.items()}
 
-    def snapshots(self, size: int, teachers: Iterable[str], own: bool) -> dict[str, dict[Kind, Sequence[Row]]]:
+    def snapshots(
+        self, size: int, teachers: Iterable[str], own: bool, among: Collection[str] | None = None
+    ) -> dict[str, dict[Kind, Sequence[Row]]]:
         """Return the snapshot of each teacher: one shared by all, or with `own` one each."""
         if own:
-            return {teacher: self.snapshot(size, teacher) for teacher in teachers}
-        return dict.fromkeys(teachers, self.snapshot(size))
+            return {teacher: self.snapshot(size, teacher, among) for teacher in teachers}
+        return dict.fromkeys(teachers, self.snapshot(size, among=among))
 
     def rows(self, task_ids: Collection[str]) -> list[Row]:
         """Return the stored tasks with these ids, oldest first."""

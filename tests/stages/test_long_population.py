@@ -3,8 +3,6 @@
 Ratings by the `trueskill` package from matches and grades, culls by sorting, the tree from the offspring rows alone.
 """
 
-import subprocess
-import sys
 from collections import defaultdict
 from typing import Any
 
@@ -12,9 +10,8 @@ import pytest
 import trueskill
 
 from flows.audit.fsck import fsck
-from flows.config import PROJECT
 from flows.run.run import Run
-from flows.storage import open_store
+from tests.support.small_run import small_run
 
 GENERATIONS, EVERY = 60, 10
 SETTINGS = (f"generations={GENERATIONS}", f"evolution.every={EVERY}", "population.teachers=4", "population.students=4")
@@ -27,12 +24,7 @@ Beliefs = dict[str, trueskill.Rating]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    store = tmp_path_factory.mktemp("long")
-    settings = [part for value in SETTINGS for part in ("--set", value)]
-    command = [sys.executable, "-m", "flows.cli", "run", "-c", "chaos", "--run-id", "r", "--store", str(store), *settings]
-    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return Run(open_store(str(store)), "r")
+    return small_run(tmp_path_factory.mktemp("long"), "chaos", SETTINGS)
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """Replays of recent tasks: which count as easy or mixed, and how many a match poses again."""
 
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
 
@@ -9,14 +7,17 @@ import pyarrow as pa
 import pytest
 
 from flows.audit.fsck import fsck
+from flows.audit.reference_check import reference_problems
 from flows.audit.replay_check import replay_problems
-from flows.config import PROJECT, parse
+from flows.config import parse
+from flows.earlier_tasks import mixed_buffers
 from flows.run.run import Run
-from flows.storage import open_store
 from stages.core import tables
-from stages.core.earlier_tasks import StoredTasks
+from stages.core.earlier_tasks import StoredTasks, rows_of
 from stages.core.method.recent_replay import Reason, easy_tasks, mixed_tasks, reason_of, recent_replays
+from stages.core.prompts.styles import Kind
 from tests.stages.core.method.test_top_up import matches, tasks
+from tests.support.small_run import small_run
 
 
 def graded(*outcomes: tuple[str, str]) -> pa.Table:
@@ -107,7 +108,11 @@ SETTINGS = (
     "generations=3",
     "model.rank=4",
     "seeding.rows=6",
-    "propose.groups=1",
+    "population.teachers=1",
+    "propose.curriculum=",
+    "propose.groups=2",
+    "propose.references=2",
+    "propose.references_from=mixed",
     "solve.attempts=4",
     "solve.mixed_share=0.5",
     "benchmark.every=0",
@@ -118,12 +123,7 @@ SETTINGS = (
 
 @pytest.fixture(scope="module")
 def replayed(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    store = tmp_path_factory.mktemp("replayed")
-    settings = [part for value in SETTINGS for part in ("--set", value)]
-    command = [sys.executable, "-m", "flows.cli", "run", "-c", "reasoner", "--run-id", "r", "--store", str(store), *settings]
-    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return Run(open_store(str(store)), "r")
+    return small_run(tmp_path_factory.mktemp("replayed"), "reasoner", SETTINGS)
 
 
 @pytest.mark.docker
@@ -152,6 +152,38 @@ def test_fsck_draws_mixed_replays_again(replayed: Run) -> None:
     [(table, problem)] = replay_problems(fewer, config, past, 2, recent)
     assert table == "rollouts" and problem.startswith("replays that were due are missing")
     assert list(replay_problems(fewer, config, past, 2, None)) == [], "nothing is due where earlier tables cannot be read"
+
+
+@pytest.mark.docker
+@pytest.mark.timeout(300)
+def test_a_run_shows_its_teachers_tasks_with_mixed_results(replayed: Run) -> None:
+    config = parse((replayed.history.description() or {})["config"])
+    past = StoredTasks(replayed.read_table(None, "seeds"))
+    for generation in (0, 1, 2):
+        recent = [tables_of(replayed, number) for number in range(generation)]
+        (pools,) = mixed_buffers(past, config, ["t0"], recent).values()
+        proposals = replayed.read_table(generation, "proposals")
+        for row in proposals.to_pylist():
+            kinds = [Kind(row["kind"])] if row["kind"] != Kind.INDUCTION else [Kind.DEDUCTION, Kind.ABDUCTION]
+            assert set(row["reference_ids"]) <= {one["task_id"] for kind in kinds for one in pools[kind]}
+        past.add(rows_of(replayed.read_table(generation, "tasks")))
+    mixed = set(mixed_tasks([tables_of(replayed, number) for number in (0, 1)]))
+    assert mixed & {one for shown in proposals["reference_ids"].to_pylist() for one in shown}
+
+
+@pytest.mark.docker
+@pytest.mark.timeout(300)
+def test_fsck_finds_references_that_may_not_be_shown(replayed: Run) -> None:
+    config = parse((replayed.history.description() or {})["config"])
+    past = StoredTasks(replayed.read_table(None, "seeds"), [replayed.read_table(number, "tasks") for number in (0, 1)])
+    recent = [tables_of(replayed, number) for number in (0, 1)]
+    proposals = replayed.read_table(2, "proposals")
+    assert list(reference_problems({"proposals": proposals}, config, past, recent)) == []
+    first, *others = proposals.to_pylist()
+    other = tables.table([first | {"reference_ids": [*first["reference_ids"], "seed-d0000"]}, *others], tables.PROPOSALS)
+    [(table, problem)] = reference_problems({"proposals": other}, config, past, recent)
+    assert (table, problem) == ("proposals", f"references that propose.references_from does not allow: {first['proposal_id']}")
+    assert list(reference_problems({"proposals": other}, config, past, None)) == [], "earlier tables cannot be read"
 
 
 def tables_of(run: Run, generation: int) -> tuple[pa.Table, pa.Table]:

@@ -1,7 +1,5 @@
 """Top-up: stored tasks fill the batches of teachers that wrote too few; they train students and move nothing else."""
 
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -11,13 +9,13 @@ import pytest
 
 from flows.audit.fsck import fsck
 from flows.audit.replay_check import replay_problems
-from flows.config import PROJECT, load, parse
+from flows.config import load, parse
 from flows.run.run import Run
-from flows.storage import open_store
 from stages.core import tables
 from stages.core.earlier_tasks import StoredTasks
 from stages.core.method.top_up import fresh, replay_id, replays, task_of
 from stages.core.prompts.styles import Kind
+from tests.support.small_run import small_run
 
 STORED = [f"stored-{number}" for number in range(6)]
 SETTINGS = (
@@ -148,12 +146,7 @@ def test_ids_of_replays_lead_back_to_their_task() -> None:
 
 @pytest.fixture(scope="module")
 def topped_up(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    store = tmp_path_factory.mktemp("topped-up")
-    settings = [part for value in SETTINGS for part in ("--set", value)]
-    command = [sys.executable, "-m", "flows.cli", "run", "-c", "azr", "--run-id", "r", "--store", str(store), *settings]
-    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return Run(open_store(str(store)), "r")
+    return small_run(tmp_path_factory.mktemp("topped-up"), "azr", SETTINGS)
 
 
 @pytest.mark.docker

@@ -1,0 +1,36 @@
+"""Invariant of the tasks in teachers' prompts: under `propose.references_from = mixed`, recent ones with mixed results."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from flows.config import RunConfig
+from flows.earlier_tasks import mixed_buffers
+from stages.core.earlier_tasks import StoredTasks
+from stages.core.prompts.styles import Kind
+
+
+def reference_problems(
+    found: Mapping[str, pa.Table],
+    config: RunConfig,
+    earlier: StoredTasks,
+    recent: Sequence[tuple[pa.Table, pa.Table]] | None,
+) -> Iterator[tuple[str, str]]:
+    """Yield (table, problem) where a prompt shows a task that it may not show.
+
+    `earlier` holds the tasks of every earlier generation, `recent` TASKS and GRADES of the last ones; None if they cannot be
+    read.
+    """
+    if config.propose.references_from != "mixed" or recent is None or "proposals" not in found:
+        return
+    rows = found["proposals"].select(["proposal_id", "teacher_id", "kind", "reference_ids"]).to_pylist()
+    pools = mixed_buffers(earlier, config, sorted({row["teacher_id"] for row in rows}), recent)
+    allowed = {
+        (teacher, kind): {one["task_id"] for one in stored} for teacher, own in pools.items() for kind, stored in own.items()
+    }
+    for teacher in pools:  # an induction prompt shows a program of another kind
+        allowed[teacher, Kind.INDUCTION] = allowed[teacher, Kind.DEDUCTION] | allowed[teacher, Kind.ABDUCTION]
+    odd = [row["proposal_id"] for row in rows if not set(row["reference_ids"]) <= allowed[row["teacher_id"], Kind(row["kind"])]]
+    if odd:
+        more = f" and {len(odd) - 3} more" if len(odd) > 3 else ""
+        yield "proposals", f"references that propose.references_from does not allow: {', '.join(odd[:3])}{more}"
