@@ -1,6 +1,6 @@
 """Which earlier tasks a step uses: those that teachers see in their prompts, those that are posed again, and their grades."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -8,10 +8,8 @@ import pyarrow as pa
 from flows.backend import Backend
 from flows.config import RunConfig
 from flows.run.stage_io import StageIO
-from stages.core.earlier_tasks import StoredTasks
 from stages.core.method.curriculum import RECENT
-from stages.core.method.recent_replay import Recent, mixed_tasks, reason_of, recent_replays
-from stages.core.method.references import mixed_references
+from stages.core.method.recent_replay import mixed_tasks, reason_of, recent_replays
 from stages.core.method.top_up import replays
 
 
@@ -19,16 +17,9 @@ def references_of(io: StageIO, config: RunConfig, backend: Backend, teachers: li
     """Return the tasks that the prompts of each of these teachers may show."""
     if config.propose.references_from == "buffer":
         return buffers_of(io, config, backend, teachers)
-    return mixed_buffers(backend.earlier.stored(io), config, teachers, list(recent(io)))
-
-
-def mixed_buffers(stored: StoredTasks, config: RunConfig, teachers: Sequence[str], recent: Recent) -> dict[str, Any]:
-    """Return what prompts may show under `propose.references_from = mixed`."""
-    rule = config.propose
-    whole, mixed = (
-        stored.snapshots(rule.buffer_size, teachers, rule.buffer == "own", among) for among in (None, mixed_tasks(recent))
-    )
-    return {teacher: mixed_references(whole[teacher], mixed[teacher], rule.references) for teacher in teachers}
+    rule, stored = config.propose, backend.earlier.stored(io)
+    mixed = mixed_tasks(list(recent(io)))
+    return stored.mixed_snapshots(rule.buffer_size, teachers, rule.buffer == "own", mixed, rule.references)
 
 
 def buffers_of(io: StageIO, config: RunConfig, backend: Backend, teachers: list[str]) -> dict[str, Any]:

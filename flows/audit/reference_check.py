@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from flows.config import RunConfig
-from flows.earlier_tasks import mixed_buffers
 from stages.core.earlier_tasks import StoredTasks
+from stages.core.method.proposing import shown_from
+from stages.core.method.recent_replay import mixed_tasks
 from stages.core.prompts.styles import Kind
 
 
@@ -24,12 +25,13 @@ def reference_problems(
     if config.propose.references_from != "mixed" or recent is None or "proposals" not in found:
         return
     rows = found["proposals"].select(["proposal_id", "teacher_id", "kind", "reference_ids"]).to_pylist()
-    pools = mixed_buffers(earlier, config, sorted({row["teacher_id"] for row in rows}), recent)
+    rule, teachers = config.propose, sorted({row["teacher_id"] for row in rows})
+    pools = earlier.mixed_snapshots(rule.buffer_size, teachers, rule.buffer == "own", mixed_tasks(recent), rule.references)
     allowed = {
-        (teacher, kind): {one["task_id"] for one in stored} for teacher, own in pools.items() for kind, stored in own.items()
+        (teacher, kind): {one["task_id"] for pool in shown_from(kind, own) for one in pool}
+        for teacher, own in pools.items()
+        for kind in Kind
     }
-    for teacher in pools:  # an induction prompt shows a program of another kind
-        allowed[teacher, Kind.INDUCTION] = allowed[teacher, Kind.DEDUCTION] | allowed[teacher, Kind.ABDUCTION]
     odd = [row["proposal_id"] for row in rows if not set(row["reference_ids"]) <= allowed[row["teacher_id"], Kind(row["kind"])]]
     if odd:
         more = f" and {len(odd) - 3} more" if len(odd) > 3 else ""

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from stages.core import tables
 from stages.core.judging.shapes import cell
 from stages.core.method.buffer import task_digest
+from stages.core.method.references import mixed_references
 from stages.core.prompts.styles import Kind
 from stages.core.statistics.novelty import HISTORY
 
@@ -92,6 +93,13 @@ class StoredTasks:
         if own:
             return {teacher: self.snapshot(size, teacher, among) for teacher in teachers}
         return dict.fromkeys(teachers, self.snapshot(size, among=among))
+
+    def mixed_snapshots(
+        self, size: int, teachers: Sequence[str], own: bool, mixed: Collection[str], references: int
+    ) -> dict[str, dict[Kind, Sequence[Row]]]:
+        """Return what prompts of `references` tasks show each teacher if they are drawn from the tasks in `mixed`."""
+        whole, few = (self.snapshots(size, teachers, own, among) for among in (None, mixed))
+        return {teacher: mixed_references(whole[teacher], few[teacher], references) for teacher in teachers}
 
     def rows(self, task_ids: Collection[str]) -> list[Row]:
         """Return the stored tasks with these ids, oldest first."""

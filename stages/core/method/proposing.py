@@ -49,7 +49,7 @@ def draw_prompt(
     rng: np.random.Generator,
 ) -> Prompt:
     """Draw a prompt with references that leaves room for the completion. Redraw too long ones, then use fewer references."""
-    pools = [buffer[Kind.DEDUCTION], buffer[Kind.ABDUCTION]] if kind is Kind.INDUCTION else [buffer[kind]]
+    pools = shown_from(kind, buffer)
     stored = sum(len(pool) for pool in pools)
     if kind is Kind.INDUCTION and not stored:
         raise ValueError("the buffers contain no program to write inputs for")
@@ -66,6 +66,11 @@ def draw_prompt(
             shown = chosen[0]["program"] if kind is Kind.INDUCTION else ""
             return Prompt(kind, group_id, ids, tuple(row["task_id"] for row in chosen), shown)
     raise PromptTooLong(f"no {kind} prompt of {REDRAWS * (wanted + 1)} drawn fits the model's window of {engine.window} tokens")
+
+
+def shown_from(kind: Kind, buffer: Mapping[Kind, Sequence[dict]]) -> list[Sequence[dict]]:
+    """Return the rows that a prompt of this kind may show: stored programs for induction, else tasks of the kind."""
+    return [buffer[Kind.DEDUCTION], buffer[Kind.ABDUCTION]] if kind is Kind.INDUCTION else [buffer[kind]]
 
 
 def _at(pools: Sequence[Sequence[dict]], index: int) -> dict:

@@ -10,10 +10,10 @@ from flows.audit.fsck import fsck
 from flows.audit.reference_check import reference_problems
 from flows.audit.replay_check import replay_problems
 from flows.config import parse
-from flows.earlier_tasks import mixed_buffers
 from flows.run.run import Run
 from stages.core import tables
 from stages.core.earlier_tasks import StoredTasks, rows_of
+from stages.core.method.proposing import shown_from
 from stages.core.method.recent_replay import Reason, easy_tasks, mixed_tasks, reason_of, recent_replays
 from stages.core.prompts.styles import Kind
 from tests.stages.core.method.test_top_up import matches, tasks
@@ -161,11 +161,10 @@ def test_a_run_shows_its_teachers_tasks_with_mixed_results(replayed: Run) -> Non
     past = StoredTasks(replayed.read_table(None, "seeds"))
     for generation in (0, 1, 2):
         recent = [tables_of(replayed, number) for number in range(generation)]
-        (pools,) = mixed_buffers(past, config, ["t0"], recent).values()
+        (pools,) = past.mixed_snapshots(config.propose.buffer_size, ["t0"], False, mixed_tasks(recent), 2).values()
         proposals = replayed.read_table(generation, "proposals")
         for row in proposals.to_pylist():
-            kinds = [Kind(row["kind"])] if row["kind"] != Kind.INDUCTION else [Kind.DEDUCTION, Kind.ABDUCTION]
-            assert set(row["reference_ids"]) <= {one["task_id"] for kind in kinds for one in pools[kind]}
+            assert set(row["reference_ids"]) <= {one["task_id"] for pool in shown_from(Kind(row["kind"]), pools) for one in pool}
         past.add(rows_of(replayed.read_table(generation, "tasks")))
     mixed = set(mixed_tasks([tables_of(replayed, number) for number in (0, 1)]))
     assert mixed & {one for shown in proposals["reference_ids"].to_pylist() for one in shown}
