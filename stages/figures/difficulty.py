@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from stages.core.statistics.estimates import only
-from stages.figures.panels import KIND, MUTED, SMALL
+from stages.figures.panels import KIND, MUTED
 from stages.figures.plates import Plate, canvas, label, legend, note
 
 MEASURE = "pass@1 greedy"
@@ -33,8 +33,7 @@ def difficulty(scores: pa.Table) -> Plate:
         for trained, colour, dashes in points:
             _curve(ax, _at(rows, kind, trained), f"{trained} generations trained", colour or KIND[kind], dashes)
         ax.set_ylim(0, 105)
-        ax.set_title(kind, fontsize=SMALL, loc="right")
-        label(ax, "solved (%)", ("depth" if suite.startswith("staircase") else "band") if kind == kinds[-1] else "")
+        label(ax, f"{kind}: solved (%)", ("depth" if suite.startswith("staircase") else "band") if kind == kinds[-1] else "")
     legend(axes[0], 2)
     members = max(len(found) for kind in kinds for found in _at(rows, kind, last).values())
     caption = (

@@ -191,7 +191,7 @@ def test_difficulty_shows_the_first_and_the_last_scores_of_the_suite_that_was_sc
     assert difficulty(pa.Table.from_pylist([score("cruxeval", 0, "input", 0.2)])).figure is None
     plate = difficulty(pa.Table.from_pylist(rows))
     (panel,) = plate.panels
-    assert (panel.x, panel.y) == ("depth", "solved (%)")
+    assert (panel.x, panel.y) == ("depth", "deduction: solved (%)")
     assert [(line.name, line.x) for line in panel.lines] == [
         ("0 generations trained", (1.0, 2.0, 10.0)),
         ("40 generations trained", (1.0, 2.0, 10.0)),
