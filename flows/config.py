@@ -125,6 +125,8 @@ class RunConfig(Group):
             raise ValueError("set propose.curriculum if and only if population.teachers is 0: the generator replaces teachers")
         if self.propose.curriculum and self.solve.top_up:
             raise ValueError("solve.top_up would add tasks that propose.curriculum did not choose; set it to false")
+        if self.propose.curriculum and self.propose.mixed_references:
+            raise ValueError("propose.references_from = mixed needs teachers: with propose.curriculum there are no prompts")
         if self.experiment.leak and self.reads_grades:
             raise ValueError(
                 "experiment.leak cannot be combined with propose.curriculum, propose.references_from = mixed, solve.easy_share "
@@ -206,7 +208,7 @@ class RunConfig(Group):
     def reads_grades(self) -> bool:
         """Whether tasks are chosen by the grades of the last generations."""
         replayed = self.solve.easy_share or self.solve.mixed_share
-        return bool(self.propose.curriculum or replayed or self.propose.references_from == "mixed")
+        return bool(self.propose.curriculum or replayed or self.propose.mixed_references)
 
     @property
     def proposals_per_teacher(self) -> int:

@@ -15,7 +15,7 @@ from stages.core.method.top_up import replays
 
 def references_of(io: StageIO, config: RunConfig, backend: Backend, teachers: list[str]) -> dict[str, Any]:
     """Return the tasks that the prompts of each of these teachers may show."""
-    if config.propose.references_from == "buffer":
+    if not config.propose.mixed_references:
         return buffers_of(io, config, backend, teachers)
     rule, stored = config.propose, backend.earlier.stored(io)
     mixed = mixed_tasks(list(recent(io)))
@@ -30,7 +30,7 @@ def buffers_of(io: StageIO, config: RunConfig, backend: Backend, teachers: list[
 def posed_again(io: StageIO, config: RunConfig, backend: Backend, matches: pa.Table, tasks: pa.Table) -> dict[str, list[dict]]:
     """Return the tasks that each match poses again: those that fill its batch, then easy ones or ones with mixed results."""
     rule, again = config.solve, dict[str, list[dict]]()
-    if rule.top_up:  # from the snapshot that the teachers' prompts came from
+    if rule.top_up:  # from the teachers' buffers
         buffers = buffers_of(io, config, backend, sorted(set(matches["teacher_id"].to_pylist())))
         wanted = config.propose.groups * config.propose.group_size
         again = replays(matches, tasks, buffers, wanted, config.seed, io.generation)

@@ -102,7 +102,7 @@ class Propose(Group):
         4, title="Proposals per prompt", description="Proposals sampled from the same prompt. They share a reward baseline."
     )
     references: Annotated[int, Field(ge=0, le=16)] = Field(
-        6, title="References", description="Number of past tasks shown in each prompt, drawn from the buffer."
+        6, title="References", description="Number of past tasks shown in each prompt."
     )
     num_inputs: Annotated[int, Field(ge=2, le=20)] = Field(
         10, title="Inputs per induction task", description="The student sees the first half; all of them decide the grade."
@@ -118,13 +118,18 @@ class Propose(Group):
     references_from: Literal["buffer", "mixed"] = Field(
         "buffer",
         title="Source of references",
-        description="buffer: all stored tasks. mixed: those of the last ten generations that some attempts solved and others did "
-        "not; for a kind with fewer of these than propose.references, the buffer.",
+        description="buffer: the tasks in the buffer. mixed: stored tasks of the last ten generations that some attempts solved "
+        "and others did not; for a kind with fewer of these than propose.references, the buffer.",
     )
     buffer: Literal["shared", "own"] = Field(
         "shared", title="Buffer", description="shared: one buffer for all teachers. own: one buffer per teacher."
     )
     buffer_size: Positive = Field(16384, title="Buffer size", description="Number of newest tasks kept per kind.")
+
+    @property
+    def mixed_references(self) -> bool:
+        """Whether prompts show tasks by the grades of the last generations."""
+        return self.references_from == "mixed"
 
 
 class Solve(Group):

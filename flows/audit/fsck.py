@@ -90,9 +90,8 @@ def _check_contents(survey: RunScan, description: Json) -> None:
     A table that a fork shares is checked against the configuration of the run that made it.
     """
     functions = _all_functions(survey, description)
-    drawing = any(
-        one is not None and (one[0].solve.replays or one[0].propose.references_from == "mixed") for one in functions.values()
-    )
+    configs = [one[0] for one in functions.values() if one is not None]
+    needs_stored = any(config.solve.replays or config.propose.mixed_references for config in configs)
     digests = _digests(survey) if complete(survey) else None
     population: list[Member] | None = None
     stored: set[str] | None = None
@@ -108,7 +107,7 @@ def _check_contents(survey: RunScan, description: Json) -> None:
         own = {name: table for uri, table in sound.items() if (name := _table_name(uri, generation))}
         if generation is None:
             stored = set(own["seeds"]["task_id"].to_pylist()) if "seeds" in own else None
-            earlier = StoredTasks(own["seeds"]) if "seeds" in own and drawing else None
+            earlier = StoredTasks(own["seeds"]) if "seeds" in own and needs_stored else None
             population = population_after(own["population"], OFFSPRING.empty_table(), -1) if "population" in own else None
             continue
         for uri, problem in index.problems(generation, survey.manifests.get(manifest_uri("verify", generation)), sound):

@@ -22,13 +22,13 @@ def reference_problems(
     `earlier` holds the tasks of every earlier generation, `recent` TASKS and GRADES of the last ones; None if they cannot be
     read.
     """
-    if config.propose.references_from != "mixed" or recent is None or "proposals" not in found:
+    if not config.propose.mixed_references or recent is None or "proposals" not in found:
         return
     rows = found["proposals"].select(["proposal_id", "teacher_id", "kind", "reference_ids"]).to_pylist()
     rule, teachers = config.propose, sorted({row["teacher_id"] for row in rows})
     pools = earlier.mixed_snapshots(rule.buffer_size, teachers, rule.buffer == "own", mixed_tasks(recent), rule.references)
     allowed = {
-        (teacher, kind): {one["task_id"] for pool in shown_from(kind, own) for one in pool}
+        (teacher, kind): {task_id for pool in shown_from(kind, own) for task_id in pool.task_ids()}
         for teacher, own in pools.items()
         for kind in Kind
     }

@@ -10,4 +10,5 @@ def players(config: Mapping[str, Any]) -> str:
         return "a single agent in both roles"
     sizes = {role: config.get("population", {}).get(f"{role}s", "?") for role in ("teacher", "student")}
     teachers, students = (f"{size} {role}{'' if size == 1 else 's'}" for role, size in sizes.items())
-    return f"{students} of the generator" if config.get("propose", {}).get("curriculum") else f"{teachers} and {students}"
+    generated = config.get("propose", {}).get("curriculum")
+    return f"{students}, tasks from the generator" if generated else f"{teachers} and {students}"

@@ -1,4 +1,4 @@
-"""Whether a run can say that its members got better: that takes scores of the start, which a run does not make by itself."""
+"""Whether a run can say that its members got better: that takes scores of the start, which not every run makes by itself."""
 
 from flows.monitoring.cost import scored_generations
 from flows.monitoring.run_tables import RunTables

@@ -150,9 +150,7 @@ def _standing(run: Run) -> Json:
     return {
         "run": run.run_id,
         "players": players(config),
-        "mode": config.get("mode", "population"),
         "model": config.get("model", {}).get("name", "?"),
-        "population": config.get("population", {}),
         "planned": planned,
         "done": done(run, planned),
         "next": following(run, planned),

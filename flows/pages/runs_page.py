@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from flows.compare.run_list import RunEntry, RunList
 from flows.compare.run_query import DAY, BadQuery, RunQuery, select
 from flows.compare.side_by_side import MOST
+from flows.monitoring.players import players
 from flows.monitoring.run_state import RunState
 from flows.monitoring.status import size_text
 from flows.pages.bad_request import BadRequest
@@ -37,17 +38,17 @@ class RunsPage:
             "ticked": {run_id for run_id in ticked if run_id in shown},
             "elsewhere": [run_id for run_id in ticked if run_id in known - shown],
             "sizes": {run_id: size_text(size) for run_id, size in found.sizes.items()},
-            "populations": {entry.run_id: _population(entry) for entry in found.rows},
+            "populations": {entry.run_id: _players(entry) for entry in found.rows},
             "states": list(RunState),
             "most": MOST,
         }
 
 
-def _population(entry: RunEntry) -> str:
-    if entry.settings.get("mode") == "single":
-        return "single agent"
-    teachers, students = (entry.settings.get(f"population.{role}", "?") for role in ("teachers", "students"))
-    return f"{teachers} teachers, {students} students"
+def _players(entry: RunEntry) -> str:
+    flat = entry.settings
+    population = {role: flat.get(f"population.{role}", "?") for role in ("teachers", "students")}
+    curriculum = flat.get("propose.curriculum", "")
+    return players({"mode": flat.get("mode"), "population": population, "propose": {"curriculum": curriculum}})
 
 
 def _age(seconds: float) -> str:

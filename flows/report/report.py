@@ -95,7 +95,8 @@ def _alarms(found: Sequence[str]) -> Html:
 def _lead(run: RunData, links: ArtifactLinks) -> Html:
     config, code = run.config, str(run.description.get("versions", {}).get("code", ""))
     model = for_others(str(config.get("model", {}).get("name", "?")))
-    text = escape(f"{players(config)} on {model}, seed {config.get('seed')}, code {code[:12] or 'unknown'}. ")
+    who = players(config)
+    text = escape(f"{who[0].upper()}{who[1:]} on {model}, seed {config.get('seed')}, code {code[:12] or 'unknown'}. ")
     head = Html(f"Head of the chain: <code>{escape(run.head)}</code>. Described by {links('run.json')}.")
     missing = [note("This report is incomplete", run.missing)] if run.missing else []
     leak = [note("Not an ordinary run", [said])] if (said := warning(run.description)) else []

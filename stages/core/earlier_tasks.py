@@ -71,7 +71,7 @@ class StoredTasks:
 
     def snapshot(
         self, size: int, teacher_id: str | None = None, among: Collection[str] | None = None
-    ) -> dict[Kind, Sequence[Row]]:
+    ) -> dict[Kind, "StoredRows"]:
         """Return the buffer that proposers see: the newest `size` stored tasks of each kind, seed rows first, oldest first.
 
         When its cap is reached, Absolute Zero Reasoner keeps the oldest rows, and it keeps duplicates; we drop both. `teacher_id`
@@ -88,7 +88,7 @@ class StoredTasks:
 
     def snapshots(
         self, size: int, teachers: Iterable[str], own: bool, among: Collection[str] | None = None
-    ) -> dict[str, dict[Kind, Sequence[Row]]]:
+    ) -> dict[str, dict[Kind, "StoredRows"]]:
         """Return the snapshot of each teacher: one shared by all, or with `own` one each."""
         if own:
             return {teacher: self.snapshot(size, teacher, among) for teacher in teachers}
@@ -96,10 +96,10 @@ class StoredTasks:
 
     def mixed_snapshots(
         self, size: int, teachers: Sequence[str], own: bool, mixed: Collection[str], references: int
-    ) -> dict[str, dict[Kind, Sequence[Row]]]:
-        """Return what prompts of `references` tasks show each teacher if they are drawn from the tasks in `mixed`."""
-        whole, few = (self.snapshots(size, teachers, own, among) for among in (None, mixed))
-        return {teacher: mixed_references(whole[teacher], few[teacher], references) for teacher in teachers}
+    ) -> dict[str, dict[Kind, "StoredRows"]]:
+        """Return what each teacher's prompts may show: the tasks in `mixed`, or for a kind with too few of them the snapshot."""
+        whole, limited = (self.snapshots(size, teachers, own, among) for among in (None, mixed))
+        return {teacher: mixed_references(whole[teacher], limited[teacher], references) for teacher in teachers}
 
     def rows(self, task_ids: Collection[str]) -> list[Row]:
         """Return the stored tasks with these ids, oldest first."""
@@ -121,6 +121,11 @@ class StoredRows(Sequence[Row]):
 
     def __len__(self) -> int:
         return len(self._places)
+
+    def task_ids(self) -> list[str]:
+        """Return the ids of the rows, without making these."""
+        ids: list[str] = self._table["task_id"].take(pa.array(self._places)).to_pylist()
+        return ids
 
     @overload
     def __getitem__(self, index: int) -> Row: ...

@@ -1,5 +1,6 @@
-"""The figure of a suite with graded problems: what members solve in each band, at first and by now."""
+"""The figure of a suite with graded problems: what members solve in each band, when they were first and last scored."""
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,13 +16,14 @@ from stages.figures.plates import Plate, canvas, label, legend, note
 MEASURE = "pass@1 greedy"
 _BAND = re.compile(r"(\w+) band (\d+)")
 Graded = Mapping[int, Sequence[dict[str, Any]]]
-"""Band -> scores of every member at one point of training."""
+"""Band -> scores of every student at one point of training."""
 
 
 def difficulty(scores: pa.Table) -> Plate:
-    """What members solve in each band of each kind, at the first and at the last point of training that was scored."""
+    """What students solve in each band of each kind, at the first and at the last point of training that was scored."""
     plate = Plate("difficulty", "At which difficulty do members gain?", "No suite with bands has been scored yet.", ("scores",))
-    graded = [row for row in only(scores, measure=MEASURE).to_pylist() if _BAND.fullmatch(row["group"])]
+    rows = only(scores, measure=MEASURE).to_pylist()
+    graded = [row for row in rows if row["role"] != "teacher" and _BAND.fullmatch(row["group"])]
     if not graded:
         return plate
     suite, rows = _most_scored(graded)
@@ -37,14 +39,14 @@ def difficulty(scores: pa.Table) -> Plate:
     legend(axes[0], 2)
     members = max(len(found) for kind in kinds for found in _at(rows, kind, last).values())
     caption = (
-        f"Suite {suite}, greedy, mean of the members as trained (at most {members}). Bars are the mean of their standard errors "
+        f"Suite {suite}, greedy, mean of the students as trained (at most {members}). Bars are the mean of their standard errors "
         f"over problems; n = {_range(row['problems'] for row in rows)} problems per kind and band."
     )
     return Plate(plate.name, plate.question, caption, plate.tables, figure)
 
 
 def _most_scored(rows: Sequence[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
-    """Return the suite and its rows that were scored at most points of training, each time on as many problems."""
+    """Return the suite that was scored at most points of training, each time on the same number of problems, and its rows."""
     asked = Counter[tuple[str, str, str]]()
     for row in rows:
         asked[row["suite"], row["uri"], row["adapter_id"]] += row["problems"]
@@ -56,12 +58,13 @@ def _most_scored(rows: Sequence[dict[str, Any]]) -> tuple[str, list[dict[str, An
 
 
 def _at(rows: Iterable[dict[str, Any]], kind: str, trained: int) -> Graded:
-    found = defaultdict[int, list[dict[str, Any]]](list)
+    """An adapter that was scored twice counts once."""
+    found = defaultdict[int, dict[str, dict[str, Any]]](dict)
     for row in rows:
-        own, depth = row["group"].split(" band ")
+        own, band = row["group"].split(" band ")
         if own == kind and row["trained"] == trained:
-            found[int(depth)].append(row)
-    return dict(sorted(found.items()))
+            found[int(band)][row["adapter_id"]] = row
+    return {band: list(found[band].values()) for band in sorted(found)}
 
 
 def _range(numbers: Iterable[int]) -> str:
@@ -72,6 +75,8 @@ def _range(numbers: Iterable[int]) -> str:
 def _curve(ax: Any, graded: Graded, name: str, colour: str, dashes: str) -> None:
     x = np.array(list(graded))
     y = np.array([100 * np.mean([row["score"] for row in found]) for found in graded.values()])
-    error = np.array([100 * np.mean([row["stderr"] or 0.0 for row in found]) for found in graded.values()])
-    ax.errorbar(x, y, error, color=colour, linestyle=dashes, marker="o", markersize=3, linewidth=1.4, capsize=1.5, label=name)
+    errors = [[math.nan if row["stderr"] is None else row["stderr"] for row in found] for found in graded.values()]
+    error = np.array([100 * np.mean(own) for own in errors])
+    look = {"color": colour, "linestyle": dashes, "marker": "o", "markersize": 3, "linewidth": 1.4, "capsize": 1.5}
+    ax.errorbar(x, y, np.nan_to_num(error), label=name, **look)
     note(ax, name, colour, x, y, error, [found[0]["problems"] for found in graded.values()], dashes)

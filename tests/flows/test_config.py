@@ -44,6 +44,8 @@ def test_the_issue_of_record_is_what_the_named_runs_say() -> None:
         (["propose.curriculum=uniform"], "if and only if"),
         (["experiment.leak=0.1", "solve.easy_share=0.2"], "cannot be combined"),
         (["experiment.leak=0.1", "solve.mixed_share=0.2"], "cannot be combined"),
+        (["experiment.leak=0.1", "propose.references_from=mixed"], "cannot be combined"),
+        (["propose.curriculum=uniform", "population.teachers=0", "propose.references_from=mixed"], "needs teachers"),
         (["solve.easy_share=0.2", "solve.mixed_share=0.2"], "not both"),
         (["population.teachers=0", "propose.curriculum=uniform", "solve.top_up=true"], "did not choose"),
         (["mode=single", "population.teachers=0", "population.students=1", "propose.curriculum=uniform"], "mode single"),

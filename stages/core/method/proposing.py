@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from stages.core.method.buffer import triplet
 from stages.core.prompts.styles import Kind, PromptStyle, Proposed, Unparsed
 
 REDRAWS = 20
+Rows = TypeVar("Rows", bound=Sequence[dict])
 
 
 class PromptTooLong(ValueError):
@@ -68,7 +70,7 @@ def draw_prompt(
     raise PromptTooLong(f"no {kind} prompt of {REDRAWS * (wanted + 1)} drawn fits the model's window of {engine.window} tokens")
 
 
-def shown_from(kind: Kind, buffer: Mapping[Kind, Sequence[dict]]) -> list[Sequence[dict]]:
+def shown_from(kind: Kind, buffer: Mapping[Kind, Rows]) -> list[Rows]:
     """Return the rows that a prompt of this kind may show: stored programs for induction, else tasks of the kind."""
     return [buffer[Kind.DEDUCTION], buffer[Kind.ABDUCTION]] if kind is Kind.INDUCTION else [buffer[kind]]
 

@@ -1,8 +1,8 @@
 """Top-up: pose stored tasks again if a teacher wrote too few, so that its student's batch keeps its size.
 
 Absolute Zero Reasoner fills short student batches from its buffer. Here a match that poses fewer than `groups * group_size` tasks
-of a kind replaces the missing ones with stored tasks, drawn uniformly from the snapshot that its teacher's prompts came from,
-or with all of them if it holds too few. A replay trains only the student: the task was verified and its teacher rewarded earlier,
+of a kind replaces the missing ones with stored tasks, drawn uniformly from its teacher's buffer, or with all of them
+if it holds too few. A replay trains only the student: the task was verified and its teacher rewarded earlier,
 and the match is rated by its new tasks alone. Deviations: draws are without replacement and exclude tasks equal to one posed in
 the same match, so that no student sees a task twice in a match. Only the attempts that train are made: the solve rate is unused.
 """

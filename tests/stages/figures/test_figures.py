@@ -181,22 +181,28 @@ def test_scores_of_different_problems_are_in_panels_of_their_own():
 def test_difficulty_shows_the_first_and_the_last_scores_of_the_suite_that_was_scored_most():
     def score(suite: str, trained: int, group: str, value: float, problems: int = 50) -> dict[str, object]:
         own = {"suite": suite, "trained": trained, "group": group, "score": value, "problems": problems, "stderr": 0.01}
-        return own | {"member_id": "s0", "adapter_id": f"s0-{trained}", "uri": f"{suite}/{trained}", "measure": "pass@1 greedy"}
+        named = {"member_id": "s0", "role": "student", "adapter_id": f"s0-{trained}", "uri": f"{suite}/{trained}"}
+        return own | named | {"measure": "pass@1 greedy"}
 
     rows = [score("probe", 0, f"{kind} band 1", 0.9) for kind in ("abduction", "deduction")]
     for trained in (0, 20, 40):
         rows.append(score("staircase-dev", trained, "all", 0.5))
-        rows += [score("staircase-dev", trained, f"deduction band {depth}", 1 / depth + trained / 100) for depth in (10, 2, 1)]
+        rows += [score("staircase-dev", trained, f"deduction band {depth}", 0.5 / depth + trained / 100) for depth in (10, 2, 1)]
     assert difficulty(pa.Table.from_pylist(rows[:2])).figure is not None
     assert difficulty(pa.Table.from_pylist([score("cruxeval", 0, "input", 0.2)])).figure is None
-    plate = difficulty(pa.Table.from_pylist(rows))
+    again = [row | {"uri": "staircase-dev/asked"} for row in rows[-3:]]
+    other = [row | {"adapter_id": "s1-40", "member_id": "s1", "score": 0.0, "stderr": None} for row in rows[-3:]]
+    teachers = [row | {"adapter_id": "t0-40", "role": "teacher"} for row in rows[-3:]]
+    plate = difficulty(pa.Table.from_pylist(rows + again + other + teachers))
     (panel,) = plate.panels
     assert (panel.x, panel.y) == ("depth", "deduction: solved (%)")
     assert [(line.name, line.x) for line in panel.lines] == [
         ("0 generations trained", (1.0, 2.0, 10.0)),
         ("40 generations trained", (1.0, 2.0, 10.0)),
     ]
-    np.testing.assert_allclose(panel.lines[1].y, [140, 90, 50])
+    np.testing.assert_allclose(panel.lines[1].y, [45, 32.5, 22.5])
+    assert np.isnan(panel.lines[1].error).all(), "of s1 no error is known"
+    assert "at most 2" in plate.caption
     assert "n = 50 problems per kind and band" in plate.caption
 
 

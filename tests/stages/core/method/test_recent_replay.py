@@ -166,8 +166,7 @@ def test_a_run_shows_its_teachers_tasks_with_mixed_results(replayed: Run) -> Non
         for row in proposals.to_pylist():
             assert set(row["reference_ids"]) <= {one["task_id"] for pool in shown_from(Kind(row["kind"]), pools) for one in pool}
         past.add(rows_of(replayed.read_table(generation, "tasks")))
-    mixed = set(mixed_tasks([tables_of(replayed, number) for number in (0, 1)]))
-    assert mixed & {one for shown in proposals["reference_ids"].to_pylist() for one in shown}
+    assert len(pools[Kind.ABDUCTION]) < len(past.snapshot(config.propose.buffer_size)[Kind.ABDUCTION]) / 2, "no kind is limited"
 
 
 @pytest.mark.docker
@@ -178,8 +177,9 @@ def test_fsck_finds_references_that_may_not_be_shown(replayed: Run) -> None:
     recent = [tables_of(replayed, number) for number in (0, 1)]
     proposals = replayed.read_table(2, "proposals")
     assert list(reference_problems({"proposals": proposals}, config, past, recent)) == []
-    first, *others = proposals.to_pylist()
-    other = tables.table([first | {"reference_ids": [*first["reference_ids"], "seed-d0000"]}, *others], tables.PROPOSALS)
+    first, *others = sorted(proposals.to_pylist(), key=lambda row: row["kind"] != Kind.ABDUCTION)
+    seed_row = past.snapshot(100)[Kind.ABDUCTION].task_ids()[0]
+    other = tables.table([first | {"reference_ids": [*first["reference_ids"], seed_row]}, *others], tables.PROPOSALS)
     [(table, problem)] = reference_problems({"proposals": other}, config, past, recent)
     assert (table, problem) == ("proposals", f"references that propose.references_from does not allow: {first['proposal_id']}")
     assert list(reference_problems({"proposals": other}, config, past, None)) == [], "earlier tables cannot be read"
