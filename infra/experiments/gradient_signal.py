@@ -31,13 +31,14 @@ from stages.core.training.protocol import Trainer
 
 
 def signal_and_noise(gradients_KP: np.ndarray) -> tuple[float, float]:
-    """Return signal over noise of one part, and the cosine of the halves."""
+    """Return signal over noise of one part, and the cosine of the halves; NaN where gradients are all 0."""
     parts = len(gradients_KP)
     mean_P = gradients_KP.mean(0)
     noise = float(((gradients_KP - mean_P) ** 2).sum() / (parts - 1))
     first_P, second_P = gradients_KP[: parts // 2].mean(0), gradients_KP[parts // 2 :].mean(0)
-    cosine = float(first_P @ second_P / (np.linalg.norm(first_P) * np.linalg.norm(second_P)))
-    return (float(mean_P @ mean_P) - noise / parts) / noise, cosine
+    lengths = float(np.linalg.norm(first_P) * np.linalg.norm(second_P))
+    cosine = float(first_P @ second_P) / lengths if lengths else np.nan
+    return (float(mean_P @ mean_P) - noise / parts) / noise if noise else np.nan, cosine
 
 
 def gradients(trainer: Trainer, adapters: dict[str, Adapter], samples: pa.Table, parts: int) -> np.ndarray:
