@@ -1,7 +1,6 @@
 """The figure of a suite with graded problems: what members solve in each band, when they were first and last scored."""
 
 import math
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -14,7 +13,7 @@ from stages.figures.panels import KIND, MUTED
 from stages.figures.plates import Plate, canvas, label, legend, note
 
 MEASURE = "pass@1 greedy"
-_BAND = re.compile(r"(\w+) band (\d+)")
+_BAND = " band "  # between kind and number, in a group of SCORES
 Graded = Mapping[int, Sequence[dict[str, Any]]]
 """Band -> scores of every student at one point of training."""
 
@@ -23,7 +22,7 @@ def difficulty(scores: pa.Table) -> Plate:
     """What students solve in each band of each kind, at the first and at the last point of training that was scored."""
     plate = Plate("difficulty", "At which difficulty do members gain?", "No suite with bands has been scored yet.", ("scores",))
     rows = only(scores, measure=MEASURE).to_pylist()
-    graded = [row for row in rows if row["role"] != "teacher" and _BAND.fullmatch(row["group"])]
+    graded = [row for row in rows if row["role"] != "teacher" and _BAND in row["group"]]
     if not graded:
         return plate
     suite, rows = _most_scored(graded)
@@ -61,7 +60,7 @@ def _at(rows: Iterable[dict[str, Any]], kind: str, trained: int) -> Graded:
     """An adapter that was scored twice counts once."""
     found = defaultdict[int, dict[str, dict[str, Any]]](dict)
     for row in rows:
-        own, band = row["group"].split(" band ")
+        own, band = row["group"].split(_BAND)
         if own == kind and row["trained"] == trained:
             found[int(band)][row["adapter_id"]] = row
     return {band: list(found[band].values()) for band in sorted(found)}
