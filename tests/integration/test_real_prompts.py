@@ -24,7 +24,7 @@ def share(attempts: list[StyleAttempt], part: str, *kinds: Kind, readable: bool 
 
 
 def test_a_model_writes_tasks_and_readable_answers(real_backend: Backend) -> None:
-    attempts = tried(real_backend, "document", 4)
+    attempts = tried(real_backend, "document", 2)
     assert share(attempts, "propose", *Kind) > 0
     assert share(attempts, "solve", *Kind, readable=True) >= 0.5
     assert not any("<|endoftext|>" in one.text for one in attempts)
