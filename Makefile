@@ -8,7 +8,8 @@ SETUP := bash infra/setup/setup.sh
 BENCHMARKS := sandbox update rollout evolve population orchestration storage scoring pages
 NAME ?= $(BENCHMARKS)
 ARGS ?=
-# Two at a time: much of a test is waiting. A file's tests share a process, for what they set up once.
+# Two at a time: much of a test is waiting. A file's tests share a process, for what they set up once. tests/conftest.py puts long
+# ones first. Threads that wait for others sleep: they would take the cores from the other process.
 WORKERS ?= 2
 # The environment is installed uncompiled: if Python may not write bytecode, every stage compiles torch again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -23,7 +24,7 @@ run: setup ## the default run, stored in runs/smoke
 	@$(VENV)/populora run $(ARGS)
 
 test: setup ## run the default tests
-	@$(VENV)/python -m pytest -m "not slow and not gpu and not rgw and not vllm" -n $(WORKERS) --dist loadfile $(ARGS)
+	@OMP_WAIT_POLICY=passive $(VENV)/python -m pytest -m "not slow and not gpu and not rgw and not vllm" -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-all: setup ## run every test that this machine supports
 	@$(VENV)/python -m pytest $(ARGS)

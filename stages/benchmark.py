@@ -22,7 +22,7 @@ from stages.core.sandbox.protocol import Sandbox
 from stages.core.suites import prompts
 from stages.core.suites.code_scoring import Expected, Sandboxes, score_programs
 from stages.core.suites.math_grader import MathAnswer, MathGrader
-from stages.core.suites.problems import Form, Problem
+from stages.core.suites.problems import Form, Problem, matching
 from stages.core.suites.scores import Contestant
 from stages.core.values.canonical import canonical, parse_value
 
@@ -101,8 +101,13 @@ def own_words(name: str, style: PromptStyle) -> SuitePrompts:
     )
 
 
-def chosen_problems(problems: pa.Table, limit: int) -> pa.Table:
-    """Return the first `limit` problems (0: all), taken in turn over kinds and bands so that all slices shrink evenly."""
+def chosen_problems(problems: pa.Table, limit: int, pattern: str = "") -> pa.Table:
+    """Return the first `limit` problems (0: all), taken in turn over kinds and bands so that all slices shrink evenly.
+
+    Only problems whose ids match the shell pattern count (empty: all). Raises BadSuite if there is none.
+    """
+    if pattern:
+        problems = problems.take(matching(problems["problem_id"].to_pylist(), pattern))
     if not limit or limit >= problems.num_rows:
         return problems
     slices: dict[tuple[str, int], list[int]] = {}

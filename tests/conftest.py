@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,8 @@ os.environ.update(
 os.environ.pop("PREFECT_API_URL", None)  # never talk to the developer's own server
 
 REAL_MODEL = "coder-0.5b"
+LONG = (("real",), ("flow", "docker", "ray"))
+"""Markers of long tests, the longest first."""
 
 
 def _under_ci() -> bool:
@@ -125,12 +128,37 @@ def _machine(request: pytest.FixtureRequest) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The first flow test also waits for the server's start, the first real one for the model: long on a busy machine."""
+    """Put files with long tests first, so that several processes end together, and allow for what a test waits for.
+
+    The first flow test also waits for the server's start, the first real one for the model: long on a busy machine.
+    """
+    ranks: dict[Path, int] = {}
+    for item in items:
+        ranks[item.path] = min(_rank(item), ranks.get(item.path, len(LONG)))
+    items.sort(key=lambda item: ranks[item.path])
     for item in items:
         if item.get_closest_marker("flow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(300))
         if item.get_closest_marker("real") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(900))  # the first one may make the model
+
+
+def _rank(item: pytest.Item) -> int:
+    """Return the place of the item's markers in LONG; other tests come last."""
+    return next((rank for rank, names in enumerate(LONG) if any(map(item.get_closest_marker, names))), len(LONG))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Run each file in one process, and all files of the real model in the same one: two models at once fight for the cores."""
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+    class Scheduler(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "real" if "/test_real_" in file else file
+
+    return Scheduler(config, log)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -110,7 +110,7 @@ def _probe_of_run(asked: list[Namespace], run: Run, suite: str) -> None:
     contestants = [contestants_of(run, each.adapter, each.generation, each.members) for each in asked]
     if asked[0].dry_run:
         members, first = sum(map(len, contestants)), asked[0]
-        count = len(problems_of(suite, None, first.limit))
+        count = len(problems_of(suite, None, first.limit, pattern=first.problems))
         print(f"{suite}: {count} problems, {members} adapters, {(1 + first.attempts) * members * count} answers")
         return
     tables = []
@@ -127,7 +127,7 @@ def _probe_of_run(asked: list[Namespace], run: Run, suite: str) -> None:
 
 def _probe_scores(arguments: Namespace, run: Run, suite: str) -> tuple[pa.Table, pa.Table]:
     """Return SCORES and ANSWERS."""
-    where = (arguments.adapter, arguments.generation, arguments.limit, arguments.attempts, arguments.members)
+    where = (arguments.adapter, arguments.generation, arguments.limit, arguments.attempts, arguments.members, arguments.problems)
     scores = score_run(run, suite, *where)
     return scores, run.read_table(f"benchmarks/{probe_folder(run, suite, *where)}/answers.parquet", "answers")
 
@@ -140,7 +140,7 @@ def _target(arguments: Namespace, store: Store, run: Run | None, suite: str) -> 
     elif arguments.model:
         target = targets.of_model(store, arguments.model, [Path(name) for name in arguments.adapter], _settings(arguments))
     else:
-        listed = problems_of(suite, data, arguments.limit, arguments.since, arguments.until)
+        listed = problems_of(suite, data, arguments.limit, arguments.since, arguments.until, arguments.problems)
         target = targets.of_completions(store, Path(arguments.completions), list(listed))
     return target, request_for(
         suite,
@@ -151,6 +151,7 @@ def _target(arguments: Namespace, store: Store, run: Run | None, suite: str) -> 
         style=arguments.style if target.given is None else ELSEWHERE,
         max_new_tokens=arguments.max_new_tokens,
         window=(arguments.since, arguments.until),
+        pattern=arguments.problems,
     )
 
 

@@ -1,5 +1,6 @@
 """Scores of a run's adapters: on a suite at any time, without interrupting training, and inside the run as it trains."""
 
+import hashlib
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -12,13 +13,13 @@ from flows.backend import Backend
 from flows.benchmarks import targets
 from flows.benchmarks.own_suites import PROBE
 from flows.benchmarks.suite_data import suite_of, suites_folder
-from flows.benchmarks.suite_score import BenchmarkRequest, folder_of, problems_of, score_suite, style_of
+from flows.benchmarks.suite_score import BenchmarkRequest, folder_of, own_problems, problems_of, score_suite, style_of
 from flows.config import ConfigError, RunConfig, parse
 from flows.run import hub_models
 from flows.run.manifest import Ref
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
-from stages.benchmark import SamplingPlan, answer_probe, chosen_problems, own_words
+from stages.benchmark import SamplingPlan, answer_probe, own_words
 from stages.core import tables
 from stages.core.population import Member, population_after
 from stages.core.suites.by_depth import depth_scores
@@ -34,39 +35,48 @@ def score_run(
     limit: int,
     attempts: int,
     members: str = "students",
+    pattern: str = "",
 ) -> pa.Table:
     """Return SCORES of the chosen adapters: ids, or `members` as trained in `generation` (-1: the start; None: the newest).
 
-    `members` is `students`, `all`, `top:N` (by fitness) or adapter ids separated by commas.
+    `members` is `students`, `all`, `top:N` (by fitness) or adapter ids separated by commas. `pattern` chooses problems by id.
 
     Scores already stored under the same name are read, not computed again.
     """
     config, contestants = _config(run), contestants_of(run, adapter_ids, generation, members)
     if suite not in PROBE:
         target = targets.of_run(run, contestants, folder_of_run(run, adapter_ids, generation, members))
-        return score_suite(target, request_for(suite, config, suites_folder(), limit=limit, attempts=attempts))
-    folder = probe_folder(run, suite, adapter_ids, generation, limit, attempts, members)
+        return score_suite(target, request_for(suite, config, suites_folder(), limit=limit, attempts=attempts, pattern=pattern))
+    folder = probe_folder(run, suite, adapter_ids, generation, limit, attempts, members, pattern)
     done = run.history.manifest(f"benchmarks/{folder}/benchmark.json")
     if done is not None and run.holds(done):
         return run.read_table(done.output("scores.parquet"), "scores")
-    return _score(run, config, suite, contestants, folder, limit, attempts)
+    problems = own_problems(suite, limit, pattern)
+    return _score(run, config, suite, problems, contestants, folder, attempts)
 
 
 def probe_folder(
-    run: Run, suite: str, adapter_ids: list[str], generation: int | None, limit: int, attempts: int, members: str
+    run: Run,
+    suite: str,
+    adapter_ids: list[str],
+    generation: int | None,
+    limit: int,
+    attempts: int,
+    members: str,
+    pattern: str = "",
 ) -> str:
     """Return the folder under `benchmarks/` with the probe's answers and scores of these adapters."""
-    return f"{suite}/asked/{folder_of_run(run, adapter_ids, generation, members)}-n{limit}-k{attempts}"
+    some = f"-p{hashlib.sha256(pattern.encode()).hexdigest()[:8]}" if pattern else ""
+    return f"{suite}/asked/{folder_of_run(run, adapter_ids, generation, members)}-n{limit}-k{attempts}{some}"
 
 
 def _score(
-    run: Run, config: RunConfig, suite: str, contestants: list[Contestant], folder: str, limit: int, attempts: int
+    run: Run, config: RunConfig, suite: str, problems: pa.Table, contestants: list[Contestant], folder: str, attempts: int
 ) -> pa.Table:
     backend, began = Backend(config), time.monotonic()
     io = StageIO(run, "benchmark", None, None, config.model.name, config.model.alpha)
     try:
         engine = backend.engine(io.adapters([one.adapter_id for one in contestants if one.adapter_id]))
-        problems = chosen_problems(backend.suites.problems(suite), limit)
         plan = probe_plan(suite, config, backend, attempts)
         answers = answer_probe(contestants, problems, engine, backend.sandbox(), plan)
         versions: dict[str, Any] = {"engine": backend.engine_version(), "suite": backend.suites.digest(suite)}
@@ -196,12 +206,13 @@ def request_for(
     style: str = "",
     max_new_tokens: int = 0,
     window: tuple[str, str] = ("", ""),
+    pattern: str = "",
 ) -> BenchmarkRequest:
     """Return the request for a suite; its style is the given one, else the configuration's, else the tokenizer's."""
     longest = config.benchmark.max_new_tokens if suite in PROBE else suite_of(suite).max_new_tokens
     return BenchmarkRequest(
         suite=suite,
-        problems=problems_of(suite, data, limit, *window),
+        problems=problems_of(suite, data, limit, *window, pattern=pattern),
         style=hub_models.style_of(config) if suite in PROBE else style or config.benchmark.style or style_of(Backend(config)),
         attempts=attempts,
         max_new_tokens=max_new_tokens or longest,

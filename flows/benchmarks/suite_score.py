@@ -33,7 +33,7 @@ from stages.core.prompts.chat_template import has_template, templated
 from stages.core.suites import prompts
 from stages.core.suites.code_scoring import Expected, Sandboxes
 from stages.core.suites.math_grader import MathGrader
-from stages.core.suites.problems import Problem, chosen, digest
+from stages.core.suites.problems import BadSuite, Problem, chosen, digest
 from stages.core.suites.scores import suite_scores
 
 SHARD = 128  # problems: what an engine completes in one batch; a killed benchmark repeats at most one shard
@@ -68,11 +68,24 @@ class BenchmarkRequest:
         return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
-def problems_of(suite: str, data: Path | None, limit: int, since: str = "", until: str = "") -> tuple[Problem, ...]:
+def problems_of(
+    suite: str, data: Path | None, limit: int, since: str = "", until: str = "", pattern: str = ""
+) -> tuple[Problem, ...]:
     """The problems of a public suite or of the project's probe. Raises ConfigError."""
     if suite in PROBE:
-        return stage.probe_problems(stage.chosen_problems(OwnSuites().problems(suite), limit))
-    return tuple(chosen(suite_data.load(suite, data), limit, since, until))
+        return stage.probe_problems(own_problems(suite, limit, pattern))
+    try:
+        return tuple(chosen(suite_data.load(suite, data), limit, since, until, pattern))
+    except BadSuite as error:
+        raise ConfigError(f"suite {suite}: {error}") from error
+
+
+def own_problems(suite: str, limit: int, pattern: str = "") -> pa.Table:
+    """Return the problems of one of the project's own suites. Raises ConfigError."""
+    try:
+        return stage.chosen_problems(OwnSuites().problems(suite), limit, pattern)
+    except BadSuite as error:
+        raise ConfigError(f"suite {suite}: {error}") from error
 
 
 def style_of(backend: Backend) -> str:

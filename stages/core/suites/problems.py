@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from typing import Any
 
 import pyarrow as pa
@@ -104,14 +105,25 @@ def checked(problems: Sequence[Problem]) -> list[Problem]:
     return list(problems)
 
 
-def chosen(problems: Sequence[Problem], limit: int, since: str = "", until: str = "") -> list[Problem]:
+def matching(problem_ids: Sequence[str], pattern: str) -> list[int]:
+    """Return the places of ids that match a shell pattern such as `test-deduction-07-*`. Raises BadSuite if there is none."""
+    places = [place for place, problem_id in enumerate(problem_ids) if fnmatchcase(problem_id, pattern)]
+    if not places:
+        raise BadSuite(f"no problem has an id that matches {pattern!r}; the first of {len(problem_ids)} is {problem_ids[0]!r}")
+    return places
+
+
+def chosen(problems: Sequence[Problem], limit: int, since: str = "", until: str = "", pattern: str = "") -> list[Problem]:
     """Problems released in the window (ISO dates, both ends in; empty: open), then `limit` of them (0: all), evenly spread.
 
-    Each form and group gets its share: in a suite whose forms take turns, every second problem would be of one form only.
+    Only problems whose ids match `pattern` count (empty: all). Each form and group gets its share: in a suite whose forms take
+    turns, every second problem would be of one form only.
     """
     inside = [one for one in problems if (not since or one.released >= since) and (not until or one.released <= until)]
     if (since or until) and not inside:
         raise BadSuite(f"no problem was released from {since or 'the beginning'} until {until or 'today'}")
+    if pattern:
+        inside = [inside[place] for place in matching([one.problem_id for one in inside], pattern)]
     if not limit or limit >= len(inside):
         return inside
     by_group = sorted(range(len(inside)), key=lambda place: (inside[place].form, inside[place].group))

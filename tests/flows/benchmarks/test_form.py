@@ -121,6 +121,12 @@ def test_the_command_prints_what_has_changed_since_an_earlier_generation(
     ]
     assert benchmark(_parser().parse_args([*words, "--dry-run"]), store, Run(store, "smoke")) == 0
     assert "4 adapters, 48 answers" in capsys.readouterr().out
+    assert (
+        benchmark(_parser().parse_args([*words, "--dry-run", "--problems", "dev-*-1-00[0-2]"]), store, Run(store, "smoke")) == 0
+    )
+    assert "probe-dev: 4 problems, 4 adapters" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="suite probe-dev: no problem has an id that matches 'test-"):
+        benchmark(_parser().parse_args([*words, "--problems", "test-*"]), store, Run(store, "smoke"))
 
 
 REFUSED = [
@@ -136,3 +142,12 @@ REFUSED = [
 def test_changes_are_between_the_members_of_two_generations_of_a_run(words: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         benchmark(_parser().parse_args(["benchmark", *words, "--suite", "probe-dev"]), open_store("/nowhere"), None)
+
+
+def test_scores_of_some_problems_have_a_folder_of_their_own(tmp_path: Path) -> None:
+    run = Run(open_store(str(tmp_path)), "smoke")
+    folders = [
+        probe_folder(run, "probe-dev", ["s0-g0001"], None, 4, 2, "students", pattern)
+        for pattern in ("", "dev-*-1-*", "dev-*-2-*")
+    ]
+    assert folders[0] == "probe-dev/asked/s0-g0001-n4-k2" and len(set(folders)) == 3

@@ -5,7 +5,9 @@ import hashlib
 import pytest
 
 from flows.benchmarks.own_suites import PROBE, SUITES, OwnSuites
+from flows.benchmarks.suite_score import problems_of
 from flows.config import ConfigError
+from stages.benchmark import chosen_problems
 
 
 def test_every_suite_is_stored_with_its_digest() -> None:
@@ -21,6 +23,20 @@ def test_keys_are_those_of_the_chosen_suites_and_computed_once() -> None:
     both, one = suites.held_out(("staircase-dev", "staircase-test")), suites.held_out(("staircase-dev",))
     assert one.syntax < both.syntax and one.behaviour < both.behaviour
     assert suites.held_out(["staircase-dev"]) is one
+
+
+def test_problems_are_chosen_by_id() -> None:
+    stairs = OwnSuites().problems("staircase-test")
+    deep = chosen_problems(stairs, 3, "test-deduction-07-*")
+    assert deep["problem_id"].to_pylist() == [f"test-deduction-07-00{number}" for number in range(3)]
+    assert chosen_problems(stairs, 0, "test-*-07-*").num_rows == 3 * 200
+    assert [one.problem_id for one in problems_of("staircase-test", None, 3, pattern="test-deduction-07-*")] == [
+        f"test-deduction-07-00{number}" for number in range(3)
+    ]
+    with pytest.raises(
+        ConfigError, match=r"^suite staircase-test: no problem has an id that matches 'dev-\*'; the first of 6000 is"
+    ):
+        problems_of("staircase-test", None, 0, pattern="dev-*")
 
 
 def test_an_unknown_suite_is_one_line_with_the_nearest_name() -> None:

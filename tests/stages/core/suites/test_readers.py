@@ -174,6 +174,14 @@ def test_a_limit_takes_its_share_of_each_form_and_keeps_the_order() -> None:
     assert [one.group for one in chosen(subjects, 4)].count("hard") == 1
 
 
+def test_a_pattern_chooses_problems_by_id_before_the_limit_counts_them() -> None:
+    turns = [replace(one, problem_id=f"{number}/{one.form}") for number in range(8) for one in (INPUT, OUTPUT)]
+    assert [one.problem_id for one in chosen(turns, 0, pattern="[67]/*")] == [one.problem_id for one in turns[12:]]
+    assert [one.problem_id for one in chosen(turns, 2, pattern="*/deduction")] == ["0/deduction", "4/deduction"]
+    with pytest.raises(BadSuite, match=r"^no problem has an id that matches '8/\*'; the first of 16 is '0/abduction'$"):
+        chosen(turns, 0, pattern="8/*")
+
+
 def test_the_digest_is_that_of_the_problems_not_of_the_file(tmp_path: Path) -> None:
     packed = tmp_path / "HumanEvalPlus.jsonl.gz"
     packed.write_bytes(gzip.compress((SAMPLES / "HumanEvalPlus.jsonl").read_bytes()))
