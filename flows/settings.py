@@ -243,7 +243,9 @@ class Learning(Group):
         title="Importance cap",
         description="Upper limit of the importance weights between engine and trainer. 0 disables the correction.",
     )
-    micro_batch_tokens: Positive = Field(16384, title="Micro-batch size", description="Tokens per backward pass.")
+    micro_batch_tokens: Positive = Field(
+        16384, title="Micro-batch size", description="Tokens per backward pass. On a CPU, small models are faster with 2048."
+    )
     row_tokens: Positive = Field(
         USUAL_ROW_TOKENS,
         title="Row size",
@@ -260,7 +262,8 @@ class Learning(Group):
         False,
         title="Skip groups without an advantage",
         description="Leave groups whose advantages are all 0 out of the update's passes. Their gradient is exactly 0, so steps "
-        "stay the same, but drift and entropy are not measured there. Requires entropy_bonus and kl to be 0.",
+        "stay the same, but drift and entropy are not measured there. Requires entropy_bonus and kl to be 0. With whiten_shift, "
+        "the default estimator gives every group an advantage, and nothing is skipped.",
     )
     adapters_per_group: Count = Field(
         0, title="Adapters per pass", description="Number of adapters trained in one pass. 0 trains all of them together."
