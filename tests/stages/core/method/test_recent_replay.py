@@ -9,7 +9,7 @@ import pytest
 from flows.audit.fsck import fsck
 from flows.audit.reference_check import reference_problems
 from flows.audit.replay_check import replay_problems
-from flows.config import parse
+from flows.config import RunConfig, parse
 from flows.run.run import Run
 from stages.core import tables
 from stages.core.earlier_tasks import StoredTasks, rows_of
@@ -142,9 +142,7 @@ def test_a_run_poses_tasks_with_mixed_results_again(replayed: Run) -> None:
 @pytest.mark.docker
 @pytest.mark.timeout(300)
 def test_fsck_draws_mixed_replays_again(replayed: Run) -> None:
-    config = parse((replayed.history.description() or {})["config"])
-    past = StoredTasks(replayed.read_table(None, "seeds"), [replayed.read_table(number, "tasks") for number in (0, 1)])
-    recent = [tables_of(replayed, number) for number in (0, 1)]
+    config, past, recent = before(replayed, 2)
     found = {name: replayed.read_table(2, name) for name in ("matches", "tasks", "rollouts")}
     assert list(replay_problems(found, config, past, 2, recent)) == []
     rows, own = found["rollouts"].to_pylist(), set(found["tasks"]["task_id"].to_pylist())
@@ -157,8 +155,7 @@ def test_fsck_draws_mixed_replays_again(replayed: Run) -> None:
 @pytest.mark.docker
 @pytest.mark.timeout(300)
 def test_a_run_shows_its_teachers_tasks_with_mixed_results(replayed: Run) -> None:
-    config = parse((replayed.history.description() or {})["config"])
-    past = StoredTasks(replayed.read_table(None, "seeds"))
+    config, past, _ = before(replayed, 0)
     for generation in (0, 1, 2):
         recent = [tables_of(replayed, number) for number in range(generation)]
         (pools,) = past.mixed_snapshots(config.propose.buffer_size, ["t0"], False, mixed_tasks(recent), 2).values()
@@ -172,9 +169,7 @@ def test_a_run_shows_its_teachers_tasks_with_mixed_results(replayed: Run) -> Non
 @pytest.mark.docker
 @pytest.mark.timeout(300)
 def test_fsck_finds_references_that_may_not_be_shown(replayed: Run) -> None:
-    config = parse((replayed.history.description() or {})["config"])
-    past = StoredTasks(replayed.read_table(None, "seeds"), [replayed.read_table(number, "tasks") for number in (0, 1)])
-    recent = [tables_of(replayed, number) for number in (0, 1)]
+    config, past, recent = before(replayed, 2)
     proposals = replayed.read_table(2, "proposals")
     assert list(reference_problems({"proposals": proposals}, config, past, recent)) == []
     first, *others = sorted(proposals.to_pylist(), key=lambda row: row["kind"] != Kind.ABDUCTION)
@@ -183,6 +178,13 @@ def test_fsck_finds_references_that_may_not_be_shown(replayed: Run) -> None:
     [(table, problem)] = reference_problems({"proposals": other}, config, past, recent)
     assert (table, problem) == ("proposals", f"references that propose.references_from does not allow: {first['proposal_id']}")
     assert list(reference_problems({"proposals": other}, config, past, None)) == [], "earlier tables cannot be read"
+
+
+def before(run: Run, generation: int) -> tuple[RunConfig, StoredTasks, list[tuple[pa.Table, pa.Table]]]:
+    """Return the run's configuration, and the stored tasks and the tables that it had before a generation."""
+    recent = [tables_of(run, number) for number in range(generation)]
+    past = StoredTasks(run.read_table(None, "seeds"), [tasks for tasks, _ in recent])
+    return parse((run.history.description() or {})["config"]), past, recent
 
 
 def tables_of(run: Run, generation: int) -> tuple[pa.Table, pa.Table]:
