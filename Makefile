@@ -46,7 +46,7 @@ gpu-check: setup ## what to run first on a new GPU machine; writes gpu-check.jso
 bench: setup ## run the benchmarks, JSON lines; NAME=sandbox runs one of them
 	@set -e; for name in $(NAME); do $(VENV)/populora bench $$name $(ARGS); done
 
-vllm: ## set up the vLLM environment .venv-vllm (Linux with an NVIDIA GPU)
+vllm: ## set up the vLLM environment .venv-vllm (Linux; without an NVIDIA GPU, its CPU build)
 	@test -f infra/setup/vllm.sh || { echo "make vllm: infra/setup/vllm.sh is not in this version" >&2; exit 3; }
 	@bash infra/setup/vllm.sh
 

@@ -235,7 +235,11 @@ class Learning(Group):
     max_grad_norm: Above0 = Field(
         1.0, title="Maximum gradient norm", description="Per adapter. Larger gradients are scaled down."
     )
-    clip_range: Above0 = Field(0.2, title="Clip range", description="Clipping range of the probability ratio.")
+    clip_range: Above0 = Field(
+        0.2,
+        title="Clip range",
+        description="Clipping range of the probability ratio. Without effect: one step per generation keeps the ratio at 1.",
+    )
     entropy_bonus: float = Field(0.001, title="Entropy bonus")
     kl: Amount = Field(0.0, title="KL weight", description="Weight of the KL penalty against the base model.")
     importance_cap: Amount = Field(

@@ -103,7 +103,7 @@ def fitting_hardware(cards: Sequence[str], memory: int) -> str:
         return "paper-8gpu" if large >= CARDS["paper-8gpu"] else "paper"
     if any(size >= SMALL_CARD for size in sizes):
         return "one-gpu"
-    return "laptop" if memory >= 10 * 10**9 else "smoke"
+    return "laptop" if memory >= 12 * 10**9 else "smoke"
 
 
 def changes(answers: Answers) -> dict[str, Any]:
