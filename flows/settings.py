@@ -238,7 +238,7 @@ class Learning(Group):
     clip_range: Above0 = Field(
         0.2,
         title="Clip range",
-        description="Clipping range of the probability ratio. Without effect: one step per generation keeps the ratio at 1.",
+        description="Clipping range of the probability ratio. Without effect: with one step per generation, the ratio is 1.",
     )
     entropy_bonus: float = Field(0.001, title="Entropy bonus")
     kl: Amount = Field(0.0, title="KL weight", description="Weight of the KL penalty against the base model.")

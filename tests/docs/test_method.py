@@ -68,7 +68,7 @@ def test_sizing_counts_the_tasks_and_seconds_that_were_measured() -> None:
     (milliseconds,) = re.findall(r"tasks, (\d+) ms each", sizing)
     assert f"{milliseconds} ms each" in measured
     rows = [line.strip("| ").split(" | ") for line in sizing.splitlines() if re.match(r"\| \d", line)]
-    for _, members, *_, prefect, _ in rows:
+    for _, members, *_, prefect in rows:
         tasks = 11 + int(members) + 3 * int(members) // 2
         seconds = f" ({round(tasks * int(milliseconds) / 1000)} s)" if tasks > 100 else ""
         assert prefect == f"{tasks}{seconds}"
