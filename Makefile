@@ -40,7 +40,8 @@ docs: ## build the documentation site in build/docs; fails on a broken link or r
 	@$(VENV)/python -m sphinx -q -W --keep-going -E -a -b html -c docs . build/docs $(ARGS)
 	@echo "site       build/docs/index.html"
 
-gpu-check: setup ## what to run first on a new GPU machine; writes gpu-check.json; ARGS="-c paper" checks that configuration
+gpu-check: ## what to run first on a new GPU machine; writes gpu-check.json; ARGS="-c paper" checks that configuration
+	@$(SETUP) $(if $(findstring sandbox.kind=local,$(ARGS)),venv)
 	@$(VENV)/populora gpu-check $(ARGS)
 
 bench: setup ## run the benchmarks, JSON lines; NAME=sandbox runs one of them

@@ -75,8 +75,10 @@ class Backend:
         self.check()
 
     def close(self) -> None:
-        """Close the sandbox, if one was created, and an engine in another process."""
-        made = [self.__dict__.pop("_sandbox", None), self.__dict__.pop("_engine", None) if self.elsewhere else None]
+        """Close the sandbox, if one was created, and a vLLM engine."""
+        made = [self.__dict__.pop("_sandbox", None)]
+        if self.config.engine.kind == "vllm":
+            made.append(self.__dict__.pop("_engine", None))
         for one in made:
             if one is not None:
                 one.close()

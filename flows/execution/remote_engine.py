@@ -4,6 +4,7 @@ The caller keeps problems, sandbox and graders. A warm worker (flows.worker) in 
 and answers orders. An order names a configuration, a folder of adapters, and requests. Text is tokenized and decoded here.
 """
 
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -40,6 +41,8 @@ class EngineElsewhere:
 
     def set_adapters(self, adapters: Mapping[str, Weights]) -> None:
         """Serve only these adapters from now on."""
+        if self._turn:
+            shutil.rmtree(self._served)  # the worker reads a folder once
         self._turn += 1
         self._served = Path(self._folder.name) / str(self._turn)
         self._served.mkdir()

@@ -42,6 +42,8 @@ LAST_WORDS_SECONDS = 2.0
 REST = "rest"
 """An order that is no step: put the engine to sleep."""
 CANCELLED = "the run of this step was cancelled"
+BROKEN = frozenset({"EngineUnavailable", "WorkerLost"})
+"""Errors after which a worker is replaced: an engine that has died is dead for every retry in its process."""
 
 
 class StageFailed(RuntimeError):
@@ -151,7 +153,7 @@ class Workers:
             if self.left and isinstance(error, WorkerLost):
                 raise StageFailed(CANCELLED) from None
             raise
-        if answer is None:
+        if answer is None or answer.get("error") in BROKEN:
             self._end(python)
             if self.left:
                 raise StageFailed(CANCELLED)

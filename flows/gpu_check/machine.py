@@ -19,6 +19,13 @@ GIB = 2**30
 SIDE = {"cuda": 8192, "cpu": 2048}  # of the square matrices whose product is timed
 SECONDS = 1.0
 PERIOD = 0.1
+_LACKING = (
+    "import os, shutil, sysconfig; "
+    "header = os.path.join(sysconfig.get_paths()['include'], 'Python.h'); "
+    "compiler = os.environ.get('CC') or shutil.which('gcc') or shutil.which('clang'); "
+    "print('lacking:', ' and '.join([*([] if compiler else ['a C compiler']), *([] if os.path.isfile(header) else [header])]))"
+)
+"""Python that prints what Triton would not find."""
 OTHERS = 2 * GIB  # more than this process's own context and what the driver reserves
 
 
@@ -34,7 +41,7 @@ def examine(config: RunConfig, device: str) -> Iterator[CheckFinding]:
     packages = {name: version(name) for name in ("torch", "transformers", "peft")} | {"cuda": torch.version.cuda or "none"}
     yield CheckFinding("packages", None, ", ".join(f"{name} {text}" for name, text in packages.items()), dict(packages))
     if config.engine.kind == "vllm":
-        yield _vllm(config.engine.python)
+        yield _vllm(config.engine.python, device.startswith("cuda"))
     yield _device(device, config.model.device)
 
 
@@ -58,16 +65,22 @@ def synchronize(device: str) -> None:
         torch.cuda.synchronize(device)
 
 
-def _vllm(python: str) -> CheckFinding:
-    command = [python, "-c", "import vllm; print(vllm.__version__)"]
+def _vllm(python: str, compiles: bool) -> CheckFinding:
+    """Check vLLM's interpreter. On a GPU, vLLM compiles kernels with the machine's compiler and Python's headers."""
+    command = [python, "-c", f"import vllm; print(vllm.__version__); {_LACKING}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False, cwd=PROJECT)
     except (OSError, subprocess.TimeoutExpired) as error:
         return CheckFinding("vLLM", False, f"{python}: {error}; make vllm")
     said = done.stdout.strip().splitlines()
-    if done.returncode or not said:
+    if done.returncode or len(said) < 2:
         return CheckFinding("vLLM", False, f"{python} cannot import vllm; make vllm")
-    return CheckFinding("vLLM", True, said[-1], {"version": said[-1]})
+    release, lacking = said[-2], said[-1].removeprefix("lacking:").strip()
+    if compiles and lacking:
+        return CheckFinding(
+            "vLLM", False, f"{release} cannot compile its kernels without {lacking}; apt-get install gcc python3-dev"
+        )
+    return CheckFinding("vLLM", True, release, {"version": release})
 
 
 def _device(device: str, configured: str) -> CheckFinding:

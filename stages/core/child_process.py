@@ -19,6 +19,7 @@ from typing import IO, Any, TextIO
 Json = dict[str, Any]
 PROGRESS = "progress"
 CHUNK = 1 << 16
+WATCH_SECONDS = 1.0  # between two looks at whether a child that says nothing still runs
 
 
 def orders(stream: TextIO) -> Iterator[Json]:
@@ -123,7 +124,7 @@ class ChildProcess:
             self._begun.append(self._read)
             self._read = b""
             left = deadline - time.monotonic()
-            if left <= 0 or not wait_readable([self.descriptor], None if math.isinf(left) else left):
+            if left <= 0 or not self._readable(left):
                 return None
             self._read = os.read(self.descriptor, CHUNK)
             if not self._read:
@@ -132,3 +133,17 @@ class ChildProcess:
         line = b"".join([*self._begun, end])
         self._begun.clear()
         return line
+
+    def _readable(self, seconds: float) -> bool:
+        """Return whether there is something to read within so many seconds. False at once if the process has ended without.
+
+        A grandchild may keep the pipe open, as vLLM's engine process does, so its end need not show there.
+        """
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            ended = not self.running  # before the wait: what was written before the end is still read
+            if wait_readable([self.descriptor], 0 if ended else min(left, WATCH_SECONDS)):
+                return True
+            if ended:
+                return False
+        return False

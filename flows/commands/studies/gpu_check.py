@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from flows.gpu_check.finding import CheckFinding
 
 FAILED = 1
+DOCKER = ("Docker", "sandbox image")  # what the local sandbox does without
 
 
 def add(command: Add) -> None:
@@ -53,7 +54,7 @@ def _findings(config: RunConfig, source: str, arguments: Namespace) -> Iterator[
     from flows.gpu_check import generation
     from flows.gpu_check.finding import guarded
 
-    yield from guarded("machine", _doctor)
+    yield from guarded("machine", lambda: _doctor(config.sandbox.kind == "docker"))
     yield from guarded("model", lambda: _on_the_model(config, arguments.tokens))
     with tempfile.TemporaryDirectory(prefix="populora-gpu-check-") as folder:
         own = Path(folder)
@@ -77,7 +78,7 @@ def _on_the_model(config: RunConfig, tokens: int) -> Iterator["CheckFinding"]:
 def _engine_and_trainer(config: RunConfig, device: str, tokens: int) -> Iterator["CheckFinding"]:
     from flows.backend import Backend
     from flows.execution.recomputation import settled
-    from flows.gpu_check import kernels, policy
+    from flows.gpu_check import attention, kernels, policy
     from flows.gpu_check.finding import guarded
     from flows.gpu_check.machine import MemoryMeter
 
@@ -86,6 +87,7 @@ def _engine_and_trainer(config: RunConfig, device: str, tokens: int) -> Iterator
         if shape is not None:
             widths = config.model.rank, shape.hidden, shape.feed_forward
             yield from guarded("kernels", lambda: kernels.examine(device, backend.dtype, *widths))
+        yield from guarded("attention", lambda: attention.examine(device, backend.dtype))
         yield from guarded("policy", policy.PolicyCheck(backend, device, MemoryMeter(device)).examine)
 
 
@@ -110,8 +112,9 @@ def one_card(config: RunConfig) -> Iterator[None]:
             held[1].release()
 
 
-def _doctor() -> Iterator["CheckFinding"]:
+def _doctor(with_docker: bool) -> Iterator["CheckFinding"]:
     from flows.gpu_check.finding import CheckFinding
 
     for found in examine(None):
-        yield CheckFinding(found.name, None if found.optional and not found.good else found.good, found.detail)
+        optional = found.optional or (found.name in DOCKER and not with_docker)
+        yield CheckFinding(found.name, None if optional and not found.good else found.good, found.detail)

@@ -25,6 +25,7 @@ from stages.core.engines.text_ends import text_ends
 from stages.core.lora.adapter import Weights
 from stages.core.lora.adapter_files import parameter_shapes
 from stages.core.progress import Progress, silent
+from stages.core.training.attention_kernels import avoid_cudnn
 from stages.core.training.grouped_lora import GroupedLoRA
 
 _SPREAD = 2.0  # rows of one batch have equally long buffers: at most this many times what the shortest needs
@@ -34,6 +35,7 @@ def load_model(path_or_name: str, device: str = "auto", dtype: str = "bfloat16")
     """Load a causal language model in eval mode. `auto` takes the first GPU. The type is `compute_dtype`'s."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    avoid_cudnn()
     logging.disable_progress_bar()  # a run shows its own progress bars
     chosen = getattr(torch, compute_dtype(device, dtype))
     model = AutoModelForCausalLM.from_pretrained(path_or_name, dtype=chosen, attn_implementation="sdpa")

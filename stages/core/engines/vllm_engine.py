@@ -11,12 +11,11 @@ should be enabled.
 import os
 import re
 import shutil
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
@@ -26,6 +25,7 @@ from vllm.lora.request import LoRARequest  # type: ignore[import-not-found,unuse
 from vllm.platforms import current_platform  # type: ignore[import-not-found,unused-ignore]
 from vllm.v1.engine.exceptions import EngineDeadError  # type: ignore[import-not-found,unused-ignore]
 
+from stages.core.engines.memory_folders import make_folder
 from stages.core.engines.protocol import Completion, Ended, EngineUnavailable, Request
 from stages.core.engines.text_ends import text_ends
 from stages.core.engines.vllm_cores import core_settings
@@ -35,7 +35,6 @@ from stages.core.lora.adapter_files import CONFIG_FILE, WEIGHTS_FILE, config_byt
 from stages.core.progress import Progress, silent
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # ranks that vLLM can reserve; an adapter of a smaller rank fits
-MEMORY_FOLDER = Path("/dev/shm")  # in-memory file system on Linux; elsewhere the temporary folder is used
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ class VLLMEngine:
         )
         self.ends = text_ends(self._llm.llm_engine.model_config.try_get_generation_config(), self._tokenizer)
         """Tokens that end a completion; if emptied, no token does."""
-        self._folder = Path(tempfile.mkdtemp(prefix="populora-", dir=MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None))
+        self._folder = make_folder()
         self._served: dict[str, Any] = {}
         self._count = 0
         self.set_adapters(adapters)
@@ -97,7 +96,8 @@ class VLLMEngine:
         kept = {request.lora_name: request for request in self._served.values() if request.lora_name in names.values()}
         for request in self._served.values():
             if request.lora_name not in kept:
-                self._llm.llm_engine.remove_lora(request.lora_int_id)
+                with _blaming():
+                    self._llm.llm_engine.remove_lora(request.lora_int_id)
                 shutil.rmtree(request.lora_path)
         self._served = {
             adapter_id: kept.get(names[adapter_id]) or self._publish(names[adapter_id], weights)
@@ -136,12 +136,10 @@ class VLLMEngine:
         prompts = [{"prompt_token_ids": list(request.prompt_ids)} for request in requests]
         samplings = [self._sampling(request, temperature) for request in requests]
         adapters = [None if request.adapter_id is None else self._served[request.adapter_id] for request in requests]
-        try:
+        with _blaming():
             if ended is not None:
                 return stepped(self._llm, prompts, samplings, adapters, _completion, ended, self._progress)
             outputs = self._llm.generate(prompts, samplings, lora_request=adapters, use_tqdm=partial(_Bar, self._progress))
-        except EngineDeadError as error:
-            raise EngineUnavailable(f"vLLM has died: {error}") from error
         return [_completion(output) for output in outputs]
 
     def _sampling(self, request: Request, temperature: float) -> Any:
@@ -168,18 +166,34 @@ class VLLMEngine:
         )
 
     def sleep(self, level: int = 1) -> None:
-        """Free the GPU for the update: level 1 moves the weights to the host, 2 drops them. On a CPU this does nothing."""
+        """Free the GPU for the update: level 1 moves the weights to the host, 2 drops them. On a CPU this does nothing.
+
+        Raise `EngineUnavailable` if vLLM has died.
+        """
         if _on_cuda():
-            self._llm.sleep(level=level)
+            with _blaming():
+                self._llm.sleep(level=level)
 
     def wake(self) -> None:
-        """Reclaim the GPU after `sleep`."""
+        """Reclaim the GPU after `sleep`. Raise `EngineUnavailable` if that fails, such as for want of memory."""
         if _on_cuda():
-            self._llm.wake_up()
+            try:
+                self._llm.wake_up()
+            except Exception as error:  # what vLLM raises here depends on where it fails
+                raise EngineUnavailable(f"vLLM did not wake: {error}") from error
 
     def close(self) -> None:
         """Remove the published adapters."""
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@contextmanager
+def _blaming() -> Iterator[None]:
+    """Raise `EngineUnavailable` where vLLM's process has died."""
+    try:
+        yield
+    except EngineDeadError as error:
+        raise EngineUnavailable(f"vLLM has died: {error}") from error
 
 
 def _completion(output: Any) -> Completion:

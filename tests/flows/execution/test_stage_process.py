@@ -11,6 +11,7 @@ from flows.execution.orphan_guard import _children
 from flows.execution.run_stage import Spec
 from flows.execution.stage_process import StageFailed, WorkerLost, Workers, early_worker, stage_hours
 from stages.core.child_process import ChildProcess
+from stages.core.engines.protocol import EngineUnavailable
 
 
 def _alive() -> set[int]:
@@ -62,6 +63,25 @@ def test_a_worker_that_dies_before_it_is_told_is_the_world_s_fault_and_replaced(
         with pytest.raises(WorkerLost, match="exited before it received its step"):
             workers.run(Spec(tmp_path.as_uri(), *STEP))
         assert not dying.running
+        with pytest.raises(StageFailed, match=r"run none has no run\.json"):  # by a worker of its own
+            workers.run(Spec(tmp_path.as_uri(), *STEP))
+
+
+DEAD_ENGINE = """
+import json, sys
+print('{}', flush=True)
+for order in sys.stdin:
+    print(json.dumps({"error": "EngineUnavailable", "message": "vLLM has died"}), flush=True)
+"""
+
+
+def test_a_worker_whose_engine_has_died_is_replaced(tmp_path: Path) -> None:
+    broken = stand_in(DEAD_ENGINE)
+    with Workers(1) as workers:
+        workers._running[sys.executable] = broken
+        with pytest.raises(EngineUnavailable, match="vLLM has died"):
+            workers.run(Spec(tmp_path.as_uri(), *STEP))
+        assert not broken.running
         with pytest.raises(StageFailed, match=r"run none has no run\.json"):  # by a worker of its own
             workers.run(Spec(tmp_path.as_uri(), *STEP))
 

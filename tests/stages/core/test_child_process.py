@@ -4,6 +4,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +50,32 @@ def test_what_was_read_before_a_deadline_is_kept(start: Start) -> None:
     assert child.answer(time.monotonic() + 0.5) is None and child.running
     child.send({})
     assert child.answer() == {"a": 1}
+
+
+def test_a_child_whose_own_child_keeps_the_pipe_open_is_seen_to_end(start: Start) -> None:
+    """vLLM forks its engine: where only the process in front of it is killed, no end of file comes."""
+    child = start(
+        "import os, signal, time\n"
+        "own = os.fork()\n"
+        "if own: os.write(1, b'{\"own\": %d}\\n' % own); os.kill(os.getpid(), signal.SIGKILL)\n"
+        "time.sleep(600)"
+    )
+    told = child.answer()
+    assert told is not None and child.answer() is None
+    assert runs(told["own"])
+    child.end()  # the whole group
+    until = time.monotonic() + 60
+    while runs(told["own"]) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not runs(told["own"])
+
+
+def runs(process_id: int) -> bool:
+    """Whether a process exists and is not a zombie that nobody has waited for."""
+    try:
+        return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_a_child_that_ends_gives_no_answer_and_takes_no_order(start: Start) -> None:
