@@ -127,6 +127,7 @@ def _machine(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("prefect_server")
 
 
+@pytest.hookimpl(trylast=True)  # when it is known which tests will run
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put files with long tests first, so that several processes end together, and allow for what a test waits for.
 
@@ -151,6 +152,8 @@ def _rank(item: pytest.Item) -> int:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Run each file in one process, and all files of the real model in the same one: two models at once fight for the cores."""
+    if config.getvalue("dist") != "loadfile":
+        return None
     from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
     class Scheduler(LoadFileScheduling):  # type: ignore[misc]

@@ -1,13 +1,15 @@
 """The command that fixes what fsck found: for this run, with the options that the damaged artifact was made with."""
 
 import re
+import shlex
 
+from flows.run.history import CHOSEN
 from flows.run.manifest import Manifest
 from flows.run.scan import RunScan
 from flows.store.file_store import RUN_ID
 
-_PROBE = re.compile(r"benchmarks/([^/]+)/asked/(.+)-n(\d+)-k(\d+)/[^/]+")
-_PUBLIC = re.compile(r"benchmarks/([^/]+)/asked/(.+)-[0-9a-f]{12}/.+")
+_PROBE = re.compile(r"benchmarks/([^/]+)/(?:asked|chosen)/(.+)-n(\d+)-k(\d+)(?:-p[0-9a-f]{8})?/[^/]+")
+_PUBLIC = re.compile(r"benchmarks/([^/]+)/(?:asked|chosen)/(.+)-[0-9a-f]{12}/.+")
 _MEMBERS = re.compile(r"(?:start|generation=(\d+))(?:-(all|top\d+))?")
 _ADAPTER = r"[tsa]\d+-(?:start|g\d{4,})"
 
@@ -50,7 +52,7 @@ def _benchmark(survey: RunScan, uri: str) -> str:
     """Return the options that repeat the benchmark; empty if the name does not determine them, or nothing would be scored."""
     if found := _PROBE.fullmatch(uri):
         suite, who, limit, attempts = found.groups()
-        rest = _options({"--limit": limit, "--attempts": attempts})
+        rest = _options({"--limit": limit, "--attempts": attempts}) + _problems(_makers(survey, uri))
     elif found := _PUBLIC.fullmatch(uri):
         (suite, who), folder = found.groups(), uri.partition("/shards/")[0]
         if folder != uri and f"{folder}/benchmark.json" in survey.manifests:
@@ -59,6 +61,8 @@ def _benchmark(survey: RunScan, uri: str) -> str:
     else:
         return ""
     asked = _who(who)
+    if CHOSEN in uri and "--problems" not in rest:
+        return ""  # the manifest that says which problems is lost
     return f"--suite {suite} {asked}{rest}" if asked else ""
 
 
@@ -81,7 +85,13 @@ def _question(makers: list[Manifest]) -> str:
     rule = makers[0].versions.get("question", {})
     names = {"--style": "style", "--attempts": "attempts", "--max-new-tokens": "max_new_tokens"}
     limit = {} if "shards" not in makers[0].counts else {"--limit": str(makers[0].counts["problems"])}
-    return _options(limit | {option: str(rule[name]) for option, name in names.items() if name in rule})
+    return _options(limit | {option: str(rule[name]) for option, name in names.items() if name in rule}) + _problems(makers)
+
+
+def _problems(makers: list[Manifest]) -> str:
+    """Return the option that chooses problems by id, as recorded; empty if none were chosen."""
+    pattern = next((one.versions["question"]["problems"] for one in makers if "problems" in one.versions.get("question", {})), "")
+    return f" --problems {shlex.quote(pattern)}" if pattern else ""
 
 
 def _options(values: dict[str, str]) -> str:

@@ -16,6 +16,7 @@ from flows.benchmarks.suite_data import suite_of, suites_folder
 from flows.benchmarks.suite_score import BenchmarkRequest, folder_of, own_problems, problems_of, score_suite, style_of
 from flows.config import ConfigError, RunConfig, parse
 from flows.run import hub_models
+from flows.run.history import CHOSEN
 from flows.run.manifest import Ref
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
@@ -51,8 +52,7 @@ def score_run(
     done = run.history.manifest(f"benchmarks/{folder}/benchmark.json")
     if done is not None and run.holds(done):
         return run.read_table(done.output("scores.parquet"), "scores")
-    problems = own_problems(suite, limit, pattern)
-    return _score(run, config, suite, problems, contestants, folder, attempts)
+    return _score(run, config, suite, contestants, folder, limit, attempts, pattern)
 
 
 def probe_folder(
@@ -66,13 +66,23 @@ def probe_folder(
     pattern: str = "",
 ) -> str:
     """Return the folder under `benchmarks/` with the probe's answers and scores of these adapters."""
-    some = f"-p{hashlib.sha256(pattern.encode()).hexdigest()[:8]}" if pattern else ""
-    return f"{suite}/asked/{folder_of_run(run, adapter_ids, generation, members)}-n{limit}-k{attempts}{some}"
+    request = f"{folder_of_run(run, adapter_ids, generation, members)}-n{limit}-k{attempts}"
+    if not pattern:
+        return f"{suite}/asked/{request}"
+    return f"{suite}{CHOSEN}{request}-p{hashlib.sha256(pattern.encode()).hexdigest()[:8]}"
 
 
 def _score(
-    run: Run, config: RunConfig, suite: str, problems: pa.Table, contestants: list[Contestant], folder: str, attempts: int
+    run: Run,
+    config: RunConfig,
+    suite: str,
+    contestants: list[Contestant],
+    folder: str,
+    limit: int,
+    attempts: int,
+    pattern: str,
 ) -> pa.Table:
+    problems = own_problems(suite, limit, pattern)
     backend, began = Backend(config), time.monotonic()
     io = StageIO(run, "benchmark", None, None, config.model.name, config.model.alpha)
     try:
@@ -81,6 +91,7 @@ def _score(
         answers = answer_probe(contestants, problems, engine, backend.sandbox(), plan)
         versions: dict[str, Any] = {"engine": backend.engine_version(), "suite": backend.suites.digest(suite)}
         versions["sandbox"] = backend.walls()
+        versions |= {"question": {"problems": pattern}} if pattern else {}
     finally:
         backend.close()
     scores = probe_scores(answers, contestants)
@@ -218,6 +229,7 @@ def request_for(
         max_new_tokens=max_new_tokens or longest,
         temperature=config.engine.temperature,
         seed=config.seed,
+        pattern=pattern,
     )
 
 

@@ -23,6 +23,7 @@ from flows.benchmarks.own_suites import PROBE, OwnSuites
 from flows.benchmarks.targets import BenchmarkTarget
 from flows.config import ConfigError
 from flows.run import hub_models
+from flows.run.history import CHOSEN
 from flows.run.manifest import Ref
 from flows.run.run import Manifest, Run
 from flows.settings import SandboxRule
@@ -45,7 +46,10 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class BenchmarkRequest:
-    """The request put to a target: everything that the scores depend on besides the weights."""
+    """The request put to a target: everything that the scores depend on besides the weights.
+
+    `pattern` says how `problems` were chosen by id; empty: they stand for the whole suite.
+    """
 
     suite: str
     problems: tuple[Problem, ...]
@@ -54,6 +58,7 @@ class BenchmarkRequest:
     max_new_tokens: int = 1024
     temperature: float = 1.0
     seed: int = 0
+    pattern: str = ""
 
     @cached_property
     def wording(self) -> str:
@@ -109,7 +114,8 @@ def words_of(request: BenchmarkRequest, backend: Backend) -> stage.SuitePrompts:
 
 def folder_of(target: BenchmarkTarget, request: BenchmarkRequest) -> str:
     """Return a folder name for the request, so that equal requests share their answers."""
-    return f"{request.suite}/asked/{target.who}-{request.key[:12]}"
+    place = CHOSEN if request.pattern else "/asked/"
+    return f"{request.suite}{place}{target.who}-{request.key[:12]}"
 
 
 def stored(target: BenchmarkTarget, request: BenchmarkRequest) -> pa.Table | None:
@@ -261,6 +267,7 @@ class _Work:
         asked = self.request
         rule = {"style": self.words.style, "attempts": asked.attempts, "max_new_tokens": asked.max_new_tokens}
         rule |= {"temperature": asked.temperature, "seed": asked.seed}
+        rule |= {"problems": asked.pattern} if asked.pattern else {}
         found: dict[str, Any] = {"suite": digest(asked.problems), "question": rule}
         if asked.wording:
             found["prompt"] = asked.wording

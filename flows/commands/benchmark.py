@@ -31,7 +31,7 @@ def add(command: Add) -> None:
     parser.add_argument("--data", metavar="DIR", help="local copies of the suites (default: the hub, or POPULORA_SUITES)")
     parser.add_argument("--limit", type=int, default=0, help="problems to score, evenly spread over forms and groups (0: all)")
     parser.add_argument(
-        "--problems", default="", metavar="PATTERN", help="only problems with such ids, e.g. 'test-deduction-07-*'"
+        "--problems", default="", metavar="PATTERN", help="only problems whose ids match, e.g. 'test-deduction-07-*'"
     )
     parser.add_argument("--attempts", type=int, default=0, help="sampled attempts next to the greedy one, for avg@k and pass@k")
     parser.add_argument("--style", choices=STYLES, default="", help="how public suites are asked (default: by the tokenizer)")

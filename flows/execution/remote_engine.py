@@ -41,8 +41,7 @@ class EngineElsewhere:
 
     def set_adapters(self, adapters: Mapping[str, Weights]) -> None:
         """Serve only these adapters from now on."""
-        if self._turn:
-            shutil.rmtree(self._served)  # the worker reads a folder once
+        shutil.rmtree(Path(self._folder.name) / str(self._turn), ignore_errors=True)  # the worker has read it
         self._turn += 1
         self._served = Path(self._folder.name) / str(self._turn)
         self._served.mkdir()

@@ -42,8 +42,6 @@ LAST_WORDS_SECONDS = 2.0
 REST = "rest"
 """An order that is no step: put the engine to sleep."""
 CANCELLED = "the run of this step was cancelled"
-BROKEN = frozenset({"EngineUnavailable", "WorkerLost"})
-"""Errors after which a worker is replaced: an engine that has died is dead for every retry in its process."""
 
 
 class StageFailed(RuntimeError):
@@ -153,7 +151,7 @@ class Workers:
             if self.left and isinstance(error, WorkerLost):
                 raise StageFailed(CANCELLED) from None
             raise
-        if answer is None or answer.get("error") in BROKEN:
+        if answer is None or answer.get("error") == EngineUnavailable.__name__:  # a dead engine is dead for every retry here
             self._end(python)
             if self.left:
                 raise StageFailed(CANCELLED)

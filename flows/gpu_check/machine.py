@@ -19,11 +19,11 @@ GIB = 2**30
 SIDE = {"cuda": 8192, "cpu": 2048}  # of the square matrices whose product is timed
 SECONDS = 1.0
 PERIOD = 0.1
-_LACKING = (
+_MISSING = (
     "import os, shutil, sysconfig; "
     "header = os.path.join(sysconfig.get_paths()['include'], 'Python.h'); "
     "compiler = os.environ.get('CC') or shutil.which('gcc') or shutil.which('clang'); "
-    "print('lacking:', ' and '.join([*([] if compiler else ['a C compiler']), *([] if os.path.isfile(header) else [header])]))"
+    "print('missing:', ' and '.join([*([] if compiler else ['a C compiler']), *([] if os.path.isfile(header) else [header])]))"
 )
 """Python that prints what Triton would not find."""
 OTHERS = 2 * GIB  # more than this process's own context and what the driver reserves
@@ -67,7 +67,7 @@ def synchronize(device: str) -> None:
 
 def _vllm(python: str, compiles: bool) -> CheckFinding:
     """Check vLLM's interpreter. On a GPU, vLLM compiles kernels with the machine's compiler and Python's headers."""
-    command = [python, "-c", f"import vllm; print(vllm.__version__); {_LACKING}"]
+    command = [python, "-c", f"import vllm; print(vllm.__version__); {_MISSING}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False, cwd=PROJECT)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -75,10 +75,10 @@ def _vllm(python: str, compiles: bool) -> CheckFinding:
     said = done.stdout.strip().splitlines()
     if done.returncode or len(said) < 2:
         return CheckFinding("vLLM", False, f"{python} cannot import vllm; make vllm")
-    release, lacking = said[-2], said[-1].removeprefix("lacking:").strip()
-    if compiles and lacking:
+    release, missing = said[-2], said[-1].removeprefix("missing:").strip()
+    if compiles and missing:
         return CheckFinding(
-            "vLLM", False, f"{release} cannot compile its kernels without {lacking}; apt-get install gcc python3-dev"
+            "vLLM", False, f"{release} cannot compile its kernels without {missing}; make vllm says what to install"
         )
     return CheckFinding("vLLM", True, release, {"version": release})
 

@@ -233,7 +233,7 @@ def _cost_table(stages: Mapping[str, Spent]) -> Json:
 
 def _benchmarks(run: Run, watch: RunTables) -> list[Manifest]:
     inside = [one for number in watch.generations for one in watch.manifests(number) if one.stage == "benchmark"]
-    return inside + run.history.benchmarks()
+    return inside + run.history.benchmarks() + run.history.chosen_benchmarks()
 
 
 def _benchmark(manifest: Manifest) -> Json:

@@ -24,6 +24,8 @@ MAKERS = {
 }
 """The stage whose manifest names a table: the first place to look, so that a reader need not list and read all of them."""
 
+CHOSEN = "/chosen/"
+"""In the place of a benchmark of problems chosen by id. Nothing takes its scores for a suite's."""
 KEPT_OUT = "kept_out"
 """Under `versions` in run.json: the suites whose programs the run keeps out of its seeds and marks in its tasks."""
 UNRECORDED = ("probe-dev", "probe-test")
@@ -93,9 +95,16 @@ class History:
             yield from self.of_generation(generation)
 
     def benchmarks(self) -> list[Manifest]:
-        """Return the manifests of benchmarks that were scored outside the chain."""
+        """Return the manifests of benchmarks of whole suites, or of evenly spread problems, scored outside the chain."""
+        return [found for uri, found in self._scored() if CHOSEN not in uri]
+
+    def chosen_benchmarks(self) -> list[Manifest]:
+        """Return the manifests of benchmarks of problems chosen by id. Their scores are not those of a suite."""
+        return [found for uri, found in self._scored() if CHOSEN in uri]
+
+    def _scored(self) -> list[tuple[str, Manifest]]:
         uris = [uri.removeprefix(f"{self.run_id}/") for uri in self.store.list(self.place("benchmarks/"))]
-        return [found for uri in uris if uri.endswith("/benchmark.json") and (found := self.manifest(uri))]
+        return [(uri, found) for uri in uris if uri.endswith("/benchmark.json") and (found := self.manifest(uri))]
 
     def previous(self, stage: str, generation: int | None) -> str:
         """Return the digest of the manifest that precedes this stage (of run.json for the first one); empty if there is none."""
@@ -196,7 +205,7 @@ class History:
             yield from self.of_generation(generation, parts=True)
             return
         if top == "benchmarks":
-            yield from self.benchmarks()
+            yield from (found for _, found in self._scored())
         if top == "adapters":  # t0-g0007 is of generation 7, and t0-start most likely of the start: no need to search the run
             made = uri.split("/")[1].rpartition("-")[2]
             if made.removeprefix("g").isdigit():

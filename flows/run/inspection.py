@@ -69,7 +69,9 @@ def run_summary(run: Run) -> Json:
 def _benchmarks(run: Run, manifests: list[Manifest]) -> list[str]:
     """Return the tables of every benchmark: those that the run made itself, then those that were asked for."""
     own = [manifest for manifest in manifests if manifest.stage == "benchmark"]
-    return [ref.uri for manifest in [*own, *run.history.benchmarks()] for ref in manifest.outputs]
+    return [
+        ref.uri for manifest in [*own, *run.history.benchmarks(), *run.history.chosen_benchmarks()] for ref in manifest.outputs
+    ]
 
 
 def generation_summary(run: Run, lineage: Lineage, generation: int) -> Json:

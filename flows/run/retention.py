@@ -101,7 +101,8 @@ def _planned(
         return []
     known.update({number: _adapters_of(run, number) for number in whole if number not in known})
     needed = pinned(run).union(*(_population(run, number) for number in whole[-policy.newest :]))
-    telling = _scored(run.history.benchmarks()).union(*(known[number].deaths | known[number].benchmarked for number in whole))
+    asked = run.history.benchmarks() + run.history.chosen_benchmarks()
+    telling = _scored(asked).union(*(known[number].deaths | known[number].benchmarked for number in whole))
     for number in set(begun) - set(whole):
         telling |= _scored(run.history.of_generation(number))
     going = []

@@ -56,7 +56,7 @@ if ! venv_is_whole; then
     logged venv-vllm "$python" -m venv --clear "$VENV" || fail 1 "could not create the virtual environment"
 fi
 if [ "$build" = cuda ] && ! can_compile; then
-    fail 3 "vLLM needs a C compiler and Python's headers on a GPU machine, such as: apt-get install gcc libc6-dev python3-dev"
+    fail 3 "vLLM needs a C compiler and Python's headers on a GPU machine, such as: apt-get install gcc libc6-dev $("$VENV/bin/python" -c 'import sys; print("python%d.%d-dev" % sys.version_info[:2])')"
 fi
 say "Installing vLLM ($build build) into .venv-vllm: several minutes, some gigabytes"
 lock="$ROOT/$LOCKS/vllm-$build-$(platform_tag).txt"

@@ -135,9 +135,10 @@ class ChildProcess:
         return line
 
     def _readable(self, seconds: float) -> bool:
-        """Return whether there is something to read within so many seconds. False at once if the process has ended without.
+        """Return whether there is something to read within so many seconds.
 
-        A grandchild may keep the pipe open, as vLLM's engine process does, so its end need not show there.
+        Return False immediately if the process has ended and nothing is left to read: a grandchild, such as vLLM's engine
+        process, may keep the pipe open.
         """
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from flows.gpu_check.finding import CheckFinding
 
 FAILED = 1
-DOCKER = ("Docker", "sandbox image")  # what the local sandbox does without
+DOCKER = ("Docker", "sandbox image")  # not needed by the local sandbox
 
 
 def add(command: Add) -> None:
@@ -87,8 +87,8 @@ def _engine_and_trainer(config: RunConfig, device: str, tokens: int) -> Iterator
         if shape is not None:
             widths = config.model.rank, shape.hidden, shape.feed_forward
             yield from guarded("kernels", lambda: kernels.examine(device, backend.dtype, *widths))
-        yield from guarded("attention", lambda: attention.examine(device, backend.dtype))
         yield from guarded("policy", policy.PolicyCheck(backend, device, MemoryMeter(device)).examine)
+        yield from guarded("attention", lambda: attention.examine(device, backend.dtype))
 
 
 @contextmanager

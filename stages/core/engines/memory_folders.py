@@ -1,30 +1,34 @@
-"""Folders on the memory file system, named after the process that made them, so that what a killed one leaves is removed."""
+"""Folders on the memory file system, locked by their process, so that what a killed process leaves is removed."""
 
+import fcntl
 import os
-import re
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 MEMORY = Path("/dev/shm")  # in-memory file system on Linux; elsewhere the temporary folder is used
-_NAME = re.compile(r"populora-(\d+)-")
+PREFIX, LOCK = "populora-adapters-", "lock"
 
 
 def make_folder(parent: Path = MEMORY) -> Path:
-    """Create a folder of this process, after removing those of processes that no longer run."""
+    """Create a folder that stays locked until this process ends, after removing those that no process locks any more."""
     place = parent if parent.is_dir() else Path(tempfile.gettempdir())
-    for folder in place.glob("populora-*-*"):
-        found = _NAME.match(folder.name)
-        if found is not None and not _runs(int(found[1])):
-            shutil.rmtree(folder, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"populora-{os.getpid()}-", dir=place))
+    for left in place.glob(f"{PREFIX}*/{LOCK}"):
+        _remove_unlocked(left)
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
+        with suppress(FileNotFoundError):
+            fcntl.flock(os.open(folder / LOCK, os.O_CREAT | os.O_WRONLY), fcntl.LOCK_EX)  # left open: the lock ends with us
+            if (folder / LOCK).exists():  # else another process removed the folder before the lock was ours
+                return folder
 
 
-def _runs(process_id: int) -> bool:
-    try:
-        os.kill(process_id, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass  # another user's
-    return True
+def _remove_unlocked(lock: Path) -> None:
+    with suppress(OSError):  # locked, another user's, or removed by somebody else
+        descriptor = os.open(lock, os.O_WRONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(lock.parent)
+        finally:
+            os.close(descriptor)

@@ -96,7 +96,7 @@ class VLLMEngine:
         kept = {request.lora_name: request for request in self._served.values() if request.lora_name in names.values()}
         for request in self._served.values():
             if request.lora_name not in kept:
-                with _blaming():
+                with _engine_errors():
                     self._llm.llm_engine.remove_lora(request.lora_int_id)
                 shutil.rmtree(request.lora_path)
         self._served = {
@@ -136,7 +136,7 @@ class VLLMEngine:
         prompts = [{"prompt_token_ids": list(request.prompt_ids)} for request in requests]
         samplings = [self._sampling(request, temperature) for request in requests]
         adapters = [None if request.adapter_id is None else self._served[request.adapter_id] for request in requests]
-        with _blaming():
+        with _engine_errors():
             if ended is not None:
                 return stepped(self._llm, prompts, samplings, adapters, _completion, ended, self._progress)
             outputs = self._llm.generate(prompts, samplings, lora_request=adapters, use_tqdm=partial(_Bar, self._progress))
@@ -171,15 +171,15 @@ class VLLMEngine:
         Raise `EngineUnavailable` if vLLM has died.
         """
         if _on_cuda():
-            with _blaming():
+            with _engine_errors():
                 self._llm.sleep(level=level)
 
     def wake(self) -> None:
-        """Reclaim the GPU after `sleep`. Raise `EngineUnavailable` if that fails, such as for want of memory."""
+        """Reclaim the GPU after `sleep`. Raise `EngineUnavailable` if that fails, such as when GPU memory is short."""
         if _on_cuda():
             try:
                 self._llm.wake_up()
-            except Exception as error:  # what vLLM raises here depends on where it fails
+            except Exception as error:  # EngineDeadError, or a bare Exception that carries the text of the other process
                 raise EngineUnavailable(f"vLLM did not wake: {error}") from error
 
     def close(self) -> None:
@@ -188,7 +188,7 @@ class VLLMEngine:
 
 
 @contextmanager
-def _blaming() -> Iterator[None]:
+def _engine_errors() -> Iterator[None]:
     """Raise `EngineUnavailable` where vLLM's process has died."""
     try:
         yield

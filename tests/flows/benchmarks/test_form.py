@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from flows.audit.fsck import fsck
 from flows.benchmarks.benchmark_suites import benchmark
 from flows.benchmarks.score import forms_text, probe_folder
 from flows.cli import _parser
+from flows.compare.scores import scored_states
 from flows.config import ConfigError
+from flows.monitoring.run_tables import RunTables
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import open_store
@@ -122,9 +125,12 @@ def test_the_command_prints_what_has_changed_since_an_earlier_generation(
     assert benchmark(_parser().parse_args([*words, "--dry-run"]), store, Run(store, "smoke")) == 0
     assert "4 adapters, 48 answers" in capsys.readouterr().out
     assert (
-        benchmark(_parser().parse_args([*words, "--dry-run", "--problems", "dev-*-1-00[0-2]"]), store, Run(store, "smoke")) == 0
+        benchmark(
+            _parser().parse_args([*words, "--dry-run", "--problems", "dev-deduction-1-00[0-2]"]), store, Run(store, "smoke")
+        )
+        == 0
     )
-    assert "probe-dev: 4 problems, 4 adapters" in capsys.readouterr().out
+    assert "probe-dev: 3 problems, 4 adapters" in capsys.readouterr().out
     with pytest.raises(ConfigError, match="suite probe-dev: no problem has an id that matches 'test-"):
         benchmark(_parser().parse_args([*words, "--problems", "test-*"]), store, Run(store, "smoke"))
 
@@ -151,3 +157,20 @@ def test_scores_of_some_problems_have_a_folder_of_their_own(tmp_path: Path) -> N
         for pattern in ("", "dev-*-1-*", "dev-*-2-*")
     ]
     assert folders[0] == "probe-dev/asked/s0-g0001-n4-k2" and len(set(folders)) == 3
+    assert all(folder.startswith("probe-dev/chosen/s0-g0001-n4-k2-p") for folder in folders[1:])
+
+
+def test_scores_of_chosen_problems_are_never_taken_for_the_suite_s(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    with hold(store, "smoke") as epoch:
+        run = example_run.build(Run(store, "smoke", epoch), 2)
+        before = scored_states(RunTables(run))
+        table = tables.table(answers(), tables.ANSWERS)
+        folder = probe_folder(run, "probe-dev", [], 1, 0, 0, "students", "dev-*-1-*")
+        refs = [run.write_table_at(f"benchmarks/{folder}/answers.parquet", table, tables.ANSWERS)]
+        refs.append(run.write_table_at(f"benchmarks/{folder}/scores.parquet", probe_scores(table, [MEMBER]), tables.SCORES))
+        made = run.commit_benchmark(folder, [], refs, {}, {}, {})
+    run = Run(store, "smoke")
+    assert scored_states(RunTables(run)) == before
+    assert made not in run.history.benchmarks() and made in run.history.chosen_benchmarks()
+    assert list(fsck(run)) == []

@@ -2,17 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stages.core.engines.hf_engine import HFEngine
+from stages.core.engines.hf_engine import HFEngine, load_model
 from stages.core.engines.protocol import Completion, Request, before_stop
 from stages.core.training.grouped_lora import GroupedLoRA, attach
 from tests.stages.core.training.test_grouped_lora import TARGETS, random_weights, tiny
 
+SEED_MODEL = Path(__file__).resolve().parents[4] / "infra" / "models" / "seed"
 END = 1
 WEIGHT_SCALE = 3  # large enough that the adapters' completions differ
 
@@ -30,6 +32,16 @@ class Letters:
 
     def decode(self, token_ids: Sequence[int], **_: bool) -> str:
         return "".join(chr(token + 95) for token in token_ids)
+
+
+def test_a_loaded_model_does_not_use_cudnn_s_attention() -> None:
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    try:
+        load_model(str(SEED_MODEL), "cpu", "float32")
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
 
 
 @pytest.fixture(scope="module")

@@ -1,27 +1,45 @@
-"""Folders on the memory file system: of this process, and never those that a killed one left."""
+"""Folders on the memory file system: locked while their process lives, and removed by the next one afterwards."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
+from stages.core.engines.memory_folders import LOCK, make_folder
+
+MAKER = """
+import sys
+from pathlib import Path
 from stages.core.engines.memory_folders import make_folder
+print(make_folder(Path(sys.argv[1])), flush=True)
+sys.stdin.read()
+"""
 
 
 def test_what_a_dead_process_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    left, used = tmp_path / f"populora-{ended.pid}-abc", tmp_path / f"populora-{os.getppid()}-abc"
-    others = [tmp_path / "populora-engine-abc", tmp_path / f"other-{ended.pid}-abc"]
-    for folder in (left, used, *others):
-        folder.mkdir()
+    makers = [
+        subprocess.Popen([sys.executable, "-c", MAKER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    folders = [Path(maker.stdout.readline().strip()) for maker in makers if maker.stdout is not None]
+    for folder in folders:
         (folder / "adapter_model.safetensors").write_bytes(b"weights")
-    made = make_folder(tmp_path)
-    assert made.parent == tmp_path and made.name.startswith(f"populora-{os.getpid()}-")
-    assert sorted(tmp_path.iterdir()) == sorted([made, used, *others])
+    other = tmp_path / "another"
+    other.mkdir()
+    try:
+        makers[0].kill()
+        makers[0].wait()
+        made = make_folder(tmp_path)
+        assert sorted(tmp_path.iterdir()) == sorted([made, folders[1], other])
+        assert (folders[1] / "adapter_model.safetensors").is_file() and (made / LOCK).is_file()
+    finally:
+        for maker in makers:
+            maker.communicate()
+    assert make_folder(tmp_path) != made and made.is_dir(), "its own process still locks it"
+    assert not folders[1].exists()
 
 
 def test_without_a_memory_file_system_the_temporary_folder_is_used(tmp_path: Path) -> None:
     made = make_folder(tmp_path / "missing")
     assert made.is_dir()
+    (made / LOCK).unlink()
     made.rmdir()
