@@ -130,7 +130,8 @@ def _probe_of_run(asked: list[Namespace], run: Run, suite: str) -> None:
 def _probe_scores(arguments: Namespace, run: Run, suite: str) -> tuple[pa.Table, pa.Table]:
     """Return SCORES and ANSWERS."""
     where = (arguments.adapter, arguments.generation, arguments.limit, arguments.attempts, arguments.members, arguments.problems)
-    scores = score_run(run, suite, *where)
+    with Display() as display, display.step(suite) as shown:
+        scores = score_run(run, suite, *where, progress=Meter(shown))
     return scores, run.read_table(f"benchmarks/{probe_folder(run, suite, *where)}/answers.parquet", "answers")
 
 

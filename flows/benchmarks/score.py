@@ -23,6 +23,7 @@ from flows.run.stage_io import StageIO
 from stages.benchmark import SamplingPlan, answer_probe, own_words
 from stages.core import tables
 from stages.core.population import Member, population_after
+from stages.core.progress import Progress, silent
 from stages.core.suites.by_depth import depth_scores
 from stages.core.suites.changes import score_changes
 from stages.core.suites.scores import Contestant, Slices, forms, probe_scores
@@ -37,6 +38,7 @@ def score_run(
     attempts: int,
     members: str = "students",
     pattern: str = "",
+    progress: Progress = silent,
 ) -> pa.Table:
     """Return SCORES of the chosen adapters: ids, or `members` as trained in `generation` (-1: the start; None: the newest).
 
@@ -52,7 +54,7 @@ def score_run(
     done = run.history.manifest(f"benchmarks/{folder}/benchmark.json")
     if done is not None and run.holds(done):
         return run.read_table(done.output("scores.parquet"), "scores")
-    return _score(run, config, suite, contestants, folder, limit, attempts, pattern)
+    return _score(run, config, suite, contestants, folder, limit, attempts, pattern, progress)
 
 
 def probe_folder(
@@ -81,9 +83,10 @@ def _score(
     limit: int,
     attempts: int,
     pattern: str,
+    progress: Progress,
 ) -> pa.Table:
     problems = own_problems(suite, limit, pattern)
-    backend, began = Backend(config), time.monotonic()
+    backend, began = Backend(config, progress), time.monotonic()
     io = StageIO(run, "benchmark", None, None, config.model.name, config.model.alpha)
     try:
         engine = backend.engine(io.adapters([one.adapter_id for one in contestants if one.adapter_id]))
