@@ -61,7 +61,7 @@ def file(tmp_path: Path) -> Path:
 def test_every_committed_experiment_can_be_planned(name: str) -> None:
     described = read(PROJECT / "infra" / "experiments" / name)
     runs = planned(described)
-    assert len({one.run_id for one in runs}) == len(runs) >= 2 * len(described.arms)
+    assert len({one.run_id for one in runs}) == len(runs) > len(described.arms)
     text = plan_text(described, runs, open_store("nowhere-at-all"))
     assert f"{len(runs)} runs" in text and not Path("nowhere-at-all").exists()
 

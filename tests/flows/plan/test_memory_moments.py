@@ -104,6 +104,9 @@ class CountedVLLM:
             self._card.drop("asleep")
             self._take()
 
+    def close(self) -> None:
+        pass  # it published no adapters
+
 
 class CountedTrainer:
     """Holds a 7B base and the stack of adapters that it saw last, as GroupedLoRA and TorchTrainer do; its steps are invented."""
