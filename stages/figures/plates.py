@@ -8,6 +8,7 @@ import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import fill
 from typing import Any
 
 import matplotlib
@@ -52,6 +53,7 @@ class Plate:
         return tuple(_panel(ax, axes) for ax in axes if hasattr(ax, _NUMBERS))
 
 
+Y_LETTERS = 40  # of a line beside the axes: a longer one reaches into the title
 _NUMBERS = "populora_lines"  # they stay with the axes that show them, so that a page's numbers cannot differ from its picture
 
 
@@ -77,7 +79,8 @@ def _panel(ax: Any, axes: Sequence[Any]) -> Panel:
     x = ax.get_xlabel() or next((one.get_xlabel() for one in reversed(axes) if one.get_xlabel()), "")
     title = ax.get_title(loc="left") or ax.get_title(loc="right")
     limits = tuple(ax.get_ylim())
-    return Panel(x, ax.get_ylabel(), title, getattr(ax, _NUMBERS), (0.0, 100.0) if limits == (0.0, 100.0) else None)
+    y = ax.get_ylabel().replace("\n", " ")
+    return Panel(x, y, title, getattr(ax, _NUMBERS), (0.0, 100.0) if limits == (0.0, 100.0) else None)
 
 
 def canvas(question: str, rows: int = 1, columns: int = 1, height: float = 2.7) -> tuple[Figure, list[Any]]:
@@ -103,7 +106,7 @@ def plain(ax: Any) -> None:
 def label(ax: Any, y: str, x: str = "generation", panel: str = "") -> None:
     """Set axis labels with units, and the panel's name if there are several panels."""
     ax.set_xlabel(x, fontsize=TEXT, color=INK)
-    ax.set_ylabel(y, fontsize=TEXT, color=INK)
+    ax.set_ylabel(fill(y, Y_LETTERS), fontsize=TEXT, color=INK)
     if x.startswith("generation"):
         ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
     if panel:
