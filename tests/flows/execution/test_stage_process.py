@@ -55,6 +55,13 @@ def stand_in(script: str, errors: int | None = None) -> ChildProcess:
     return made
 
 
+def check_replaced(workers: Workers, gone: ChildProcess, folder: Path) -> None:
+    """The worker has ended, and the next step is done by another one."""
+    assert not gone.running
+    with pytest.raises(StageFailed, match=r"run none has no run\.json"):
+        workers.run(Spec(folder.as_uri(), *STEP))
+
+
 def test_a_worker_that_dies_before_it_is_told_is_the_world_s_fault_and_replaced(tmp_path: Path) -> None:
     """It still lives when looked at, and hears no more: what a step meets whose worker is just being killed."""
     dying = stand_in("import os, time; os.close(0); print('{}', flush=True); time.sleep(60)")
@@ -62,9 +69,7 @@ def test_a_worker_that_dies_before_it_is_told_is_the_world_s_fault_and_replaced(
         workers._running[sys.executable] = dying
         with pytest.raises(WorkerLost, match="exited before it received its step"):
             workers.run(Spec(tmp_path.as_uri(), *STEP))
-        assert not dying.running
-        with pytest.raises(StageFailed, match=r"run none has no run\.json"):  # by a worker of its own
-            workers.run(Spec(tmp_path.as_uri(), *STEP))
+        check_replaced(workers, dying, tmp_path)
 
 
 DEAD_ENGINE = """
@@ -81,9 +86,7 @@ def test_a_worker_whose_engine_has_died_is_replaced(tmp_path: Path) -> None:
         workers._running[sys.executable] = broken
         with pytest.raises(EngineUnavailable, match="vLLM has died"):
             workers.run(Spec(tmp_path.as_uri(), *STEP))
-        assert not broken.running
-        with pytest.raises(StageFailed, match=r"run none has no run\.json"):  # by a worker of its own
-            workers.run(Spec(tmp_path.as_uri(), *STEP))
+        check_replaced(workers, broken, tmp_path)
 
 
 STUCK = """
