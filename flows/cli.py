@@ -48,6 +48,7 @@ from flows.store.file_store import Damaged, NotStored, StoreRefused
 from stages.core.unavailable import Unavailable
 
 USAGE, UNREACHABLE, INTERRUPTED = 2, 3, 130
+STOPS = (KeyboardInterrupt, orphan_guard.Terminated)
 COMMANDS = (
     *(init, explain, run, serve, worker, notify, fork, gc, benchmark, try_prompts),
     *(status, watch, inspect, compare, cost, report, track, browse, fsck),
@@ -116,11 +117,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(error, 1)
     except BrokenPipeError:
         return 0  # the reader has seen enough
-    except KeyboardInterrupt:
-        return _stopped("interrupted", parsed, INTERRUPTED)
-    except orphan_guard.Terminated:
-        return _stopped("stopped by SIGTERM", parsed, orphan_guard.TERMINATED)
+    except STOPS as stop:
+        return _stopped(stop, parsed)
     except Exception as error:
+        if (stop := _stop_behind(error)) is not None:
+            return _stopped(stop, parsed)
         code = getattr(error, "exit_code", None)
         if code is None:
             raise
@@ -132,7 +133,18 @@ def _fail(error: object, code: int) -> int:
     return code
 
 
-def _stopped(how: str, parsed: argparse.Namespace, code: int) -> int:
+def _stop_behind(error: BaseException) -> BaseException | None:
+    """Return the signal that `error` came of: Prefect fails with another error when one arrives while it makes a task run."""
+    while error.__context__ is not None:
+        error = error.__context__
+        if isinstance(error, STOPS):
+            return error
+    return None
+
+
+def _stopped(stop: BaseException, parsed: argparse.Namespace) -> int:
+    interrupted = isinstance(stop, KeyboardInterrupt)
+    how, code = ("interrupted", INTERRUPTED) if interrupted else ("stopped by SIGTERM", orphan_guard.TERMINATED)
     resumes = parsed.command in RESUMING or getattr(parsed, "recipe", "") == "reasoner"
     elsewhere = any(getattr(parsed, option, False) for option in ("dry_run", "detach", "only_compare"))
     return _fail(f"{how}; the same command resumes from here" if resumes and not elsewhere else how, code)

@@ -1,5 +1,6 @@
 """The command line: a user's mistake is one line and code 2, an unreachable service 3, never a traceback, nothing written."""
 
+import argparse
 import os
 import re
 import signal
@@ -10,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.cli import UNTRACKED, _parser
+from flows.cli import UNTRACKED, _parser, main
+from flows.commands import status
 from flows.config import PROJECT
+from flows.execution.orphan_guard import Terminated
 from tests.support.report_run import made
 
 
@@ -139,6 +142,21 @@ def test_a_stopped_run_says_how_it_is_resumed(number: signal.Signals, code: int,
         process.wait()
     assert process.returncode == code, said
     assert f"populora: {how}; the same command resumes from here" in said.splitlines(), said
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), Terminated()], ids=["SIGINT", "SIGTERM"])
+def test_a_signal_in_the_middle_of_prefects_bookkeeping_is_still_a_signal(
+    stop: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def bookkeeping(_: argparse.Namespace) -> int:
+        try:
+            raise stop
+        finally:
+            raise ValueError("Task run is not set")  # as Prefect's task engine does, whatever it was interrupted by
+
+    monkeypatch.setattr(status, "standing", bookkeeping)
+    code, how = (143, "stopped by SIGTERM") if isinstance(stop, Terminated) else (130, "interrupted")
+    assert (main([]), capsys.readouterr().err) == (code, f"populora: {how}\n")
 
 
 def test_a_command_that_resumes_nothing_does_not_say_so(tmp_path: Path) -> None:
