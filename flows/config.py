@@ -34,6 +34,7 @@ from flows.settings import (
     Solve,
     StrategyRule,
 )
+from stages.core.prompts.styles import Kind
 
 PROJECT = Path(__file__).resolve().parent.parent
 RUNS = PROJECT / "infra" / "runs"
@@ -123,6 +124,8 @@ class RunConfig(Group):
             raise ValueError("mode single has one adapter: population.teachers and population.students must be 1")
         if bool(self.propose.curriculum) != (self.population.teachers == 0):
             raise ValueError("set propose.curriculum if and only if population.teachers is 0: the generator replaces teachers")
+        if len(set(self.propose.kinds)) < len(self.propose.kinds):
+            raise ValueError("propose.kinds names a kind twice")
         if self.propose.curriculum and self.solve.top_up:
             raise ValueError("solve.top_up would add tasks that propose.curriculum did not choose; set it to false")
         if self.propose.curriculum and self.propose.mixed_references:
@@ -212,8 +215,18 @@ class RunConfig(Group):
 
     @property
     def proposals_per_teacher(self) -> int:
-        """3 kinds x groups x group size: the tasks of a match."""
-        return 3 * self.propose.groups * self.propose.group_size
+        """Kinds x groups x group size: the tasks of a match."""
+        return self.prompts_per_teacher * self.propose.group_size
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds of task that are written, in the order of `Kind`."""
+        return tuple(kind for kind in Kind if kind in self.propose.kinds)
+
+    @property
+    def prompts_per_teacher(self) -> int:
+        """Kinds x groups: the prompts of a match."""
+        return len(self.propose.kinds) * self.propose.groups
 
     def recomputing(self, choice: bool | Literal["auto"]) -> "RunConfig":
         """Return this configuration with another choice of `learning.gradient_checkpointing`."""

@@ -33,7 +33,7 @@ def posed_again(io: StageIO, config: RunConfig, backend: Backend, matches: pa.Ta
     if rule.top_up:  # from the teachers' buffers
         buffers = buffers_of(io, config, backend, sorted(set(matches["teacher_id"].to_pylist())))
         wanted = config.propose.groups * config.propose.group_size
-        again = replays(matches, tasks, buffers, wanted, config.seed, io.generation)
+        again = replays(matches, tasks, buffers, wanted, config.seed, io.generation, config.kinds)
     if (reason := reason_of(rule.easy_share, rule.easy_rate, rule.mixed_share)) is not None:
         rows = backend.earlier.stored(io).rows(reason.candidates(list(recent(io))))
         also = recent_replays(reason, matches, tasks, rows, again, config.seed, io.generation)

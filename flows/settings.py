@@ -95,8 +95,13 @@ class Population(Group):
 
 
 class Propose(Group):
-    """What each teacher writes per generation: 3 kinds x groups x group_size proposals."""
+    """What each teacher writes per generation: kinds x groups x group_size proposals."""
 
+    kinds: Annotated[tuple[Literal["deduction", "abduction", "induction"], ...], Field(min_length=1)] = Field(
+        ("deduction", "abduction", "induction"),
+        title="Kinds of task",
+        description="deduction (predict the output), abduction (find an input), induction (write the program).",
+    )
     groups: Positive = Field(16, title="Prompts per kind", description="Number of different prompts per task kind.")
     group_size: Positive = Field(
         4, title="Proposals per prompt", description="Proposals sampled from the same prompt. They share a reward baseline."

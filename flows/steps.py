@@ -143,7 +143,7 @@ def _generate(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Let the generator write tasks, of kinds and depths by the grades of the last generations. Needs no engine."""
     proposals = generating.generate(
         io.table("matches"),
-        generating.records_of(recent(io)),
+        generating.records_of(recent(io), config.kinds),
         choose("propose.curriculum", config.propose.curriculum, CURRICULA),
         config.proposals_per_teacher,
         config.propose.num_inputs,
@@ -367,7 +367,13 @@ STEPS: dict[str, Step] = {
 def _proposal_plan(config: RunConfig) -> ProposalPlan:
     rule = config.propose
     return ProposalPlan(
-        rule.groups, rule.group_size, rule.references, rule.num_inputs, rule.max_new_tokens, config.engine.temperature
+        rule.groups,
+        rule.group_size,
+        rule.references,
+        rule.num_inputs,
+        rule.max_new_tokens,
+        config.engine.temperature,
+        config.kinds,
     )
 
 

@@ -7,7 +7,7 @@ rewarded for them.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -40,8 +40,9 @@ def generate(
 ) -> pa.Table:
     """Return PROPOSALS: `tasks_per_match` rows per match, or a shard of them.
 
-    `records` are of all CELLS (see `records_of`); `num_inputs` is the number of inputs of an induction task; no program has a key
-    in `held_out`. A row's own seed draws its cell, program and inputs. Raise ValueError for a curriculum that weighs nothing.
+    `records` are of the cells to draw from (see `records_of`); `num_inputs` is the number of inputs of an induction task; no
+    program has a key in `held_out`. A row's own seed draws its cell, program and inputs. Raise ValueError for a curriculum that
+    weighs nothing.
     """
     cells, chances, chains = list(records), shares(curriculum, records), FreshChains(held_out)
     numbered = [(match, number) for match in matches.to_pylist() for number in range(tasks_per_match)]
@@ -77,8 +78,8 @@ def generate(
     return tables.table(rows, tables.PROPOSALS)
 
 
-def records_of(recent: Iterable[tuple[pa.Table, pa.Table]]) -> dict[Cell, Record]:
-    """Return the record of every cell from (TASKS, GRADES) of earlier generations, all students together.
+def records_of(recent: Iterable[tuple[pa.Table, pa.Table]], kinds: Collection[Kind] = tuple(Kind)) -> dict[Cell, Record]:
+    """Return the record of every cell of these kinds from (TASKS, GRADES) of earlier generations, all students together.
 
     An attempt counts in the generation that posed its task: attempts at tasks that were posed again do not.
     """
@@ -90,4 +91,4 @@ def records_of(recent: Iterable[tuple[pa.Table, pa.Table]]) -> dict[Cell, Record
             if task_id in cell_of:
                 attempts[cell_of[task_id]] += 1
                 correct[cell_of[task_id]] += right
-    return {cell: Record(attempts[cell], correct[cell]) for cell in CELLS}
+    return {cell: Record(attempts[cell], correct[cell]) for cell in CELLS if cell.kind in kinds}

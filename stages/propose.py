@@ -1,4 +1,4 @@
-"""Propose: each matched teacher writes tasks of the three kinds, conditioned on past tasks.
+"""Propose: each matched teacher writes tasks of each kind, conditioned on past tasks.
 
 For deduction and abduction, a teacher sees up to `references` past triplets of that kind and writes a new program with one input.
 For induction, it sees one stored program and writes inputs (and a message) for it, as in Absolute Zero Reasoner. All prompts of
@@ -33,7 +33,7 @@ def propose(
     shard: Shard = WHOLE,
     early: Early | None = None,
 ) -> pa.Table:
-    """Return PROPOSALS: `3 * groups * group_size` rows per match, or a shard of them, all teachers in one batch.
+    """Return PROPOSALS: `kinds * groups * group_size` rows per match, or a shard of them, all teachers in one batch.
 
     `digests` maps an adapter id to the sha256 of its weights; `buffers` maps a teacher to its snapshot by kind. A shard needs
     those of its own matches only, see `own_matches`. `early` takes each proposal when it ends.
@@ -45,7 +45,7 @@ def propose(
         rng = generator(seed, generation, "propose", teacher)
         prompts = [
             draw_prompt(kind, f"{match['match_id']}-{kind[0]}{group}", buffers[teacher], engine, style, plan, rng)
-            for kind in Kind
+            for kind in plan.kinds
             for group in range(plan.groups)
         ]
         for number, prompt in enumerate(prompt for prompt in prompts for _ in range(plan.group_size)):
@@ -103,7 +103,7 @@ def own_matches(matches: pa.Table, plan: ProposalPlan, shard: Shard) -> pa.Table
 
 def _own_prompts(matches: pa.Table, plan: ProposalPlan, shard: Shard) -> set[tuple[str, int]]:
     """Return the prompts of a shard, each as its match and its place there. All cost the same: as many completions."""
-    places = range(len(Kind) * plan.groups)
+    places = range(len(plan.kinds) * plan.groups)
     prompts = [(match_id, place) for match_id in matches["match_id"].to_pylist() for place in places]
     return set(shard.of(prompts, [1] * len(prompts)))
 

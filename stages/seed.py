@@ -55,7 +55,9 @@ def seed(
     shipped: Sequence[Proposed] = (),
     progress: Progress = silent,
 ) -> tuple[pa.Table, dict[str, int]]:
-    """Return SEEDS with `wanted.rows` deduction, the same abduction and as many induction tasks, and the counts on the way.
+    """Return SEEDS with `wanted.rows` tasks of each kind, and the counts on the way. Deductions and abductions are the same.
+
+    Both are made whatever the kinds of `plan`: inductions are about their programs. Inductions are made if `plan` has them.
 
     `shipped` are the project's own tasks, those with several inputs for induction. There are fewer rows where they run out.
     Raise `UnreadableProposals` if the first rounds hold nothing readable, `PromptTooLong` if nothing leaves room for a
@@ -68,6 +70,8 @@ def seed(
         for kind in (Kind.DEDUCTION, Kind.ABDUCTION)
         for row in programs
     ]
+    if Kind.INDUCTION not in plan.kinds:
+        return tables.table(pairs, tables.SEEDS), buffers.counts
     inductions = buffers.inductions(programs, [one for one in shipped if len(one.inputs) >= plan.num_inputs > 1])
     return tables.table(pairs + inductions, tables.SEEDS), buffers.counts
 

@@ -50,7 +50,7 @@ class GeneratorCheck:
         self._held_out = self._held_out or self._read(config)
         due = generate(
             found["matches"],
-            records_of(recent),
+            records_of(recent, config.kinds),
             choose("propose.curriculum", config.propose.curriculum, CURRICULA),
             config.proposals_per_teacher,
             config.propose.num_inputs,

@@ -58,7 +58,7 @@ def _due(
     tasks = believed(found["tasks"].filter(known))  # a task without a match is reported elsewhere
     if config.solve.top_up:
         buffers = earlier.snapshots(rule.buffer_size, set(matches["teacher_id"].to_pylist()), rule.buffer == "own")
-        again = replays(matches, tasks, buffers, rule.groups * rule.group_size, config.seed, generation)
+        again = replays(matches, tasks, buffers, rule.groups * rule.group_size, config.seed, generation, config.kinds)
     if (reason := _reason(config)) is not None:
         candidates = earlier.rows(reason.candidates(recent))
         also = recent_replays(reason, matches, tasks, candidates, again, config.seed, generation)

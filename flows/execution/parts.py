@@ -18,7 +18,6 @@ from flows.steps import (
     update_parts,
 )
 from stages.core import tables
-from stages.core.prompts.styles import Kind
 from stages.core.shards import Shard
 
 
@@ -80,7 +79,7 @@ def _most(io: StageIO, config: RunConfig) -> int:
     shards = stage_of(io.stage).shards
     if shards == "contestants":
         return max((len(panel.contestants) for panel in panels(io, config)), default=0)
-    return io.table("matches").num_rows * len(Kind) * config.propose.groups if shards == "completions" else 0
+    return io.table("matches").num_rows * config.prompts_per_teacher if shards == "completions" else 0
 
 
 def _words(members: list[str], most: int = 4) -> str:

@@ -10,7 +10,6 @@ from flows.plan.decoder_shape import DecoderShape, adapter_parameters, shape_of
 from flows.plan.memory_plan import lacking, memory_lines
 from flows.plan.stage_plan import generation_seconds, spread, stage_times, workload
 from flows.run.retention import RetentionPolicy, expected_bytes
-from stages.core.prompts.styles import Kind
 
 GIB = 1024**3
 MANY = (8, 64, 512)  # cards
@@ -44,7 +43,7 @@ def plan(config: RunConfig) -> str:
 
 def spare_shards(config: RunConfig) -> str:
     """Return that a run asks for more shards than its generations have requests, and what it gets; empty if it does not."""
-    requests = config.matches * len(Kind) * config.propose.groups
+    requests = config.matches * config.prompts_per_teacher
     if config.engine.shards <= requests:
         return ""
     return (

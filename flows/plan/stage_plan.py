@@ -8,6 +8,7 @@ is not the cards' own speed, more cards do not help.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from math import ceil
 
 from flows.config import RunConfig
@@ -17,6 +18,7 @@ from flows.plan.memory_plan import cache_bytes, settled_for
 from flows.plan.prompt_tokens import prompt_tokens
 from flows.plan.update_cut import adapters_time, rows_time, shares_of_flops
 from flows.plan.update_flops import Rows, packed, update_flops
+from stages.core.prompts.styles import Kind
 
 ROWS = 256  # rows that vLLM decodes at once: max_rows of stages.core.engines.vllm_engine
 SLOW_RUNS = 0.001  # share of program runs that end at their limit of processor time
@@ -85,12 +87,14 @@ def stage_times(config: RunConfig, shape: DecoderShape, card: Card, cards: int, 
         propose = decoder.time("propose", work.proposals, work.groups, work.proposed, longest, work.asked)
     solve = decoder.time("solve", work.attempts, work.tasks, work.answered, config.solve.max_new_tokens, work.posed)
     sandbox = _Sandbox(config, card, cards)
+    verified = ceil(work.proposals * 2 * _runs(config, deduction=1, abduction=1))
+    graded = ceil(work.attempts * _runs(config, deduction=0, abduction=1))
     return [
         StageTime("match", STAGE_SECONDS, "scheduling"),
         propose,
-        sandbox.time("verify", ceil(work.proposals * 2 * (2 + config.propose.num_inputs) / 3), propose if work.groups else None),
+        sandbox.time("verify", verified, propose if work.groups else None),
         solve,
-        sandbox.time("grade", ceil(work.attempts * (1 + config.propose.num_inputs) / 3), solve),
+        sandbox.time("grade", graded, solve),
         StageTime("reward", STAGE_SECONDS, "scheduling"),
         _update(config, shape, card, cards, update_flops(config, shape, update_rows(config, work)).total),
         StageTime("rate", STAGE_SECONDS, "scheduling"),
@@ -100,6 +104,12 @@ def stage_times(config: RunConfig, shape: DecoderShape, card: Card, cards: int, 
 def generation_seconds(times: Sequence[StageTime]) -> float:
     """Return the seconds of a generation whose stages follow one another."""
     return sum(time.seconds for time in times)
+
+
+def _runs(config: RunConfig, deduction: int, abduction: int) -> Fraction:
+    """Return the mean number of program runs over the kinds that are written; an induction is run on every input."""
+    runs = {Kind.DEDUCTION: deduction, Kind.ABDUCTION: abduction, Kind.INDUCTION: config.propose.num_inputs}
+    return Fraction(sum(runs[kind] for kind in config.kinds), len(config.kinds))
 
 
 class _Decoder:
@@ -149,11 +159,11 @@ class _Sandbox:
     def time(self, stage: str, runs: int, rollout: StageTime | None) -> StageTime:
         """Return a stage's seconds: its runs, less those made while the rollout writes; runs at their limit are made again.
 
-        Proposals run twice on each input, answers once: one input in two kinds of three and `num_inputs` in the third.
+        Proposals run twice on each input, answers once. A run of deductions alone grades without the sandbox: no runs.
         """
         quick = runs * (1 - SLOW_RUNS) * RUN_SECONDS / self.rule.containers
         seconds = quick + runs * SLOW_RUNS * self.rule.cpu_seconds / self.rule.containers
-        if self.early and rollout is not None:
+        if self.early and rollout is not None and runs:
             seconds -= quick * min(1.0, rollout.seconds / seconds)
         return StageTime(stage, STAGE_SECONDS + seconds, "sandbox")
 

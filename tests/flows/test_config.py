@@ -6,6 +6,7 @@ import pytest
 
 from flows.config import RUNS, ConfigError, RunConfig, differences, dump, load, setting_keys
 from flows.plan.estimate import plan
+from stages.core.prompts.styles import Kind
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in RUNS.glob("*.toml")))
@@ -29,6 +30,16 @@ def test_the_issue_of_record_is_what_the_named_runs_say() -> None:
     )
 
 
+def test_a_run_may_be_about_some_kinds_alone() -> None:
+    config = load("smoke", ["propose.kinds=['induction', 'deduction']"])
+    assert (config.kinds, config.proposals_per_teacher) == ((Kind.DEDUCTION, Kind.INDUCTION), 8)
+    whole, fewer = (
+        {line.split()[0]: line for line in plan(load("one-gpu", settings)).splitlines()}
+        for settings in ((), ["propose.kinds=['deduction']"])
+    )
+    assert whole["per"] != fewer["per"] and "128 proposals" in fewer["per"]
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -42,6 +53,9 @@ def test_the_issue_of_record_is_what_the_named_runs_say() -> None:
         (["solve.trained_attempts=9"], "trained_attempts"),
         (["population.teachers=0"], "if and only if"),
         (["propose.curriculum=uniform"], "if and only if"),
+        (["propose.kinds=['deduction', 'deduction']"], "propose.kinds names a kind twice"),
+        (["propose.kinds=[]"], "propose.kinds: .*at least 1 item"),
+        (["propose.kinds=['deductions']"], "propose.kinds"),
         (["experiment.leak=0.1", "solve.easy_share=0.2"], "cannot be combined"),
         (["experiment.leak=0.1", "solve.mixed_share=0.2"], "cannot be combined"),
         (["experiment.leak=0.1", "propose.references_from=mixed"], "cannot be combined"),

@@ -127,6 +127,9 @@ def test_a_record_counts_the_attempts_at_what_the_generator_posed() -> None:
     counted = Counter(Cell(Kind(row["kind"]), depth_of(row["program"])) for row in rows[1:])
     assert found == EMPTY | {cell: Record(8 * count, 2 * count) for cell, count in counted.items()}
     assert records_of([]) == EMPTY
+    abductions = records_of([(tasks, grades), (tasks, grades)], kinds=(Kind.ABDUCTION,))
+    assert abductions == {cell: record for cell, record in found.items() if cell.kind is Kind.ABDUCTION}
+    assert set(drawn(records=abductions)["kind"].to_pylist()) == {"abduction"}
 
 
 def test_the_sandbox_finds_every_task_valid_and_nobody_is_paid_or_rated_for_it() -> None:

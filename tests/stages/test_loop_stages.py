@@ -1,5 +1,7 @@
 """Propose, verify, solve, grade, reward: literal rows in, literal rows out, with scripted completions and verdicts."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 
@@ -50,9 +52,9 @@ def matches() -> pa.Table:
     return tables.table([row], tables.MATCHES)
 
 
-def proposals(*texts: str) -> pa.Table:
+def proposals(*texts: str, plan: ProposalPlan = PLAN) -> pa.Table:
     buffers = {"t0": StoredTasks(seeds()).snapshot(100)}
-    return propose(matches(), DIGESTS, buffers, ScriptedEngine(*texts), PlainStyle(), PLAN, seed=0, generation=0)
+    return propose(matches(), DIGESTS, buffers, ScriptedEngine(*texts), PlainStyle(), plan, seed=0, generation=0)
 
 
 def verified(
@@ -75,6 +77,12 @@ def test_a_teacher_writes_three_kinds_in_groups_that_share_a_prompt() -> None:
         assert made["seed"][first] != made["seed"][second]
     assert set(made["adapter_sha256"].to_pylist()) == {"sha t"}
     assert made.equals(proposals("p|1", "no bar", "p|2", "p|3", "4|5", "6"))
+
+
+def test_a_teacher_writes_only_the_kinds_of_the_run() -> None:
+    made = proposals("p|1", "p|2", "4|5", "6|7", plan=replace(PLAN, kinds=(Kind.DEDUCTION, Kind.INDUCTION)))
+    assert made["kind"].to_pylist() == ["deduction", "deduction", "induction", "induction"]
+    assert made["group_id"].to_pylist() == [f"g0000-m00-{kind}0" for kind in "ddii"]
 
 
 def test_verify_keeps_every_row_with_its_status() -> None:

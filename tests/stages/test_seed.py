@@ -1,5 +1,6 @@
 """Seeding: rows of the model first, shipped rows where its yield is low, and an early end where nothing can be read."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -52,6 +53,14 @@ def test_a_model_that_fills_its_buffers_gets_no_shipped_row() -> None:
     assert "seed_shipped" not in counts
     assert of_kind(rows, Kind.DEDUCTION) == ["def f(a):\n    return a", "p0", "p1", "p2"]
     assert len(of_kind(rows, Kind.INDUCTION)) == 4 and "hint" not in str(rows)
+
+
+def test_a_run_without_inductions_needs_no_inputs_for_them() -> None:
+    engine = CountingEngine(*(f"p{number}|{number}" for number in range(64)))
+    plan = replace(PLAN, kinds=(Kind.ABDUCTION,))
+    table, _ = seed(engine, TableSandbox({}), PlainStyle(), plan, SeedPlan(4, 3), 0, frozenset(), lambda text: True, SHIPPED)
+    assert Counter(table["kind"].to_pylist()) == {"deduction": 4, "abduction": 4}
+    assert len(engine.batches) == 1
 
 
 def test_a_low_yield_is_topped_up_with_shipped_rows_and_counted() -> None:

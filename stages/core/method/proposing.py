@@ -28,6 +28,7 @@ class ProposalPlan:
     num_inputs: int
     max_new_tokens: int
     temperature: float
+    kinds: tuple[Kind, ...] = tuple(Kind)
 
 
 @dataclass(frozen=True)

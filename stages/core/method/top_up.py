@@ -26,10 +26,11 @@ def replays(
     wanted: int,
     seed: int,
     generation: int,
+    kinds: Sequence[Kind] = tuple(Kind),
 ) -> dict[str, list[dict]]:
     """Return match id -> the stored tasks (rows of SEEDS) that it replays, kind by kind; all matches in order, even without any.
 
-    `buffers` maps a teacher to its snapshot by kind; `wanted` is the number of tasks of each kind that a match should pose.
+    `buffers` maps a teacher to its snapshot by kind; `wanted` is the number of tasks of each of `kinds` that a match should pose.
     """
     posed: dict[str, list[dict]] = {match_id: [] for match_id in matches["match_id"].to_pylist()}
     for row in tasks.select(["match_id", "kind", "program_key", "inputs", "status", "gate"]).to_pylist():
@@ -40,7 +41,7 @@ def replays(
         match["match_id"]: list(
             _drawn(
                 posed[match["match_id"]],
-                buffers[match["teacher_id"]],
+                {kind: buffers[match["teacher_id"]][kind] for kind in kinds},
                 wanted,
                 generator(seed, generation, "top_up", match["match_id"]),
                 keys_of,
@@ -66,11 +67,11 @@ def _drawn(
     posed: list[dict], buffer: Mapping[Kind, Sequence[dict]], wanted: int, rng: np.random.Generator, keys_of: _Keys
 ) -> Iterator[dict]:
     known = {task_key(row["kind"], row["program_key"], row["inputs"]) for row in posed}
-    for kind in Kind:
+    for kind, stored in buffer.items():
         missing = wanted - sum(row["kind"] == kind for row in posed)
         if missing > 0:
-            free = [place for place, key in enumerate(keys_of(kind, buffer[kind])) if key not in known]
-            yield from (buffer[kind][free[int(index)]] for index in rng.choice(len(free), min(missing, len(free)), replace=False))
+            free = [place for place, key in enumerate(keys_of(kind, stored)) if key not in known]
+            yield from (stored[free[int(index)]] for index in rng.choice(len(free), min(missing, len(free)), replace=False))
 
 
 def fresh(rows: pa.Table, tasks: pa.Table) -> pa.Table:

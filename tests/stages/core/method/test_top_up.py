@@ -95,6 +95,8 @@ def test_a_match_replays_what_its_teacher_lacks_of_each_kind() -> None:
     assert counts["g0001-m00"] == {"abduction": 1, "induction": 2}
     assert counts["g0001-m01"] == {"deduction": 2, "abduction": 2, "induction": 2}
     assert found == drawn(posed)
+    deductions = replays(matches("s0"), posed, {"t0": buffer()}, 4, seed=3, generation=1, kinds=(Kind.DEDUCTION,))
+    assert Counter(row["kind"] for row in deductions["g0001-m00"]) == {"deduction": 2}
 
 
 def test_nothing_is_posed_twice_in_a_match_and_a_small_buffer_gives_all_it_has() -> None:
