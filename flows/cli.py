@@ -120,8 +120,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except STOPS as stop:
         return _stopped(stop, parsed)
     except Exception as error:
-        if (stop := _stop_behind(error)) is not None:
-            return _stopped(stop, parsed)
+        if (behind := _stop_behind(error)) is not None:
+            return _stopped(behind, parsed)
         code = getattr(error, "exit_code", None)
         if code is None:
             raise

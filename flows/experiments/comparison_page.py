@@ -2,7 +2,7 @@
 
 import io
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,8 @@ def write_comparison(described: Experiment, file: Path, runs: Sequence[Planned],
     points = [point for one in found if one.usable for point in one.points]
     fine = [point for point in points if is_fine(point["group"]) and point["measure"] == rule.measure]
     wide = [point for point in points if not is_fine(point["group"])]
-    contrasts, primary = described.compared(), _primary(described, late)
+    contrasts = described.compared()
+    primary = _primary(described, {one.planned.arm for one in found if one.planned.run_id in late})
     compared = pa.concat_tables(
         differences(some, contrasts, budgets, primary, rule.alpha, rule.power)
         for some, budgets in ((wide, BUDGETS), (fine, (rule.budget,)))
@@ -108,12 +109,11 @@ def _began_before(found: Sequence[ComparedRun], registered: Registered) -> list[
     return [run_id for run_id, time in started.items() if time < registered.time]
 
 
-def _primary(described: Experiment, late: Sequence[str]) -> dict[str, Any]:
-    """Return the keys of the confirmatory row; none can match if its runs began before the file was committed."""
+def _primary(described: Experiment, late: Collection[str]) -> dict[str, Any]:
+    """Return the keys of the confirmatory row; none can match if a run of its arms began before the file was committed."""
     rule = described.primary
     first, second = rule.contrast
-    involved = [run_id for run_id in late for arm in rule.contrast if run_id.startswith(f"{described.name}-{arm}-s")]
-    if involved:
+    if set(rule.contrast) & set(late):
         return {"first": ""}
     scope = {"first": first, "second": second, "what": "score", "measure": rule.measure, "group": rule.group}
     return scope | {"over": rule.over, "budget": rule.budget}

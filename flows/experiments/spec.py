@@ -10,6 +10,7 @@
     config = "one-one"                 # a name in infra/runs, or a file
     settings = { evolution = { every = 0 } }
     seeds = [0, 1, 2, 3, 4]            # replace the experiment's seeds
+    runs = "older-pair"                # take over older-pair-s0, ... of another experiment, instead of size-pair-s0, ...
 
     [primary]                          # everything else is exploratory
     contrast = ["pair", "single"]      # first minus second, paired by seed
@@ -51,6 +52,7 @@ class Arm(Group):
     config: str = Field("smoke", description="Name in infra/runs, or a TOML file.")
     settings: dict[str, Any] = Field({}, description="Settings that differ in this arm, as in a configuration file.")
     seeds: tuple[Seed, ...] | None = Field(None, description="Seeds that replace the experiment's.")
+    runs: Name | None = Field(None, description="Prefix of the run ids. Empty: the names of the experiment and of the arm.")
     about: str = ""
 
 
@@ -137,7 +139,7 @@ def planned(experiment: Experiment) -> list[Planned]:
 
 
 def _planned(experiment: Experiment, arm: Arm, seed: int) -> Planned:
-    run_id = f"{experiment.name}-{arm.name}-s{seed}"
+    run_id = f"{arm.runs or f'{experiment.name}-{arm.name}'}-s{seed}"
     if not RUN_ID.fullmatch(run_id):
         raise ConfigError(f"arm {arm.name}: the run id {run_id} is longer than 40 characters")
     try:

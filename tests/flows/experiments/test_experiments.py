@@ -81,6 +81,13 @@ def test_the_staircase_compares_the_generator_with_four_pairs_at_equal_tokens_pe
     assert {name for name, config in arms.items() if differences(dump(config), dump(arms["quad"]))} == set(arms) - {"quad"}
 
 
+def test_an_arm_may_take_over_the_runs_of_another_experiment(tmp_path: Path) -> None:
+    described = read(PROJECT / "infra" / "experiments" / "taught.toml")
+    taken = [one for one in planned(described) if one.arm == "variance"]
+    theirs = [one for one in planned(read(PROJECT / "infra" / "experiments" / "depth.toml")) if one.arm == "variance"]
+    assert taken == theirs
+
+
 def test_budgets_of_an_arm_without_teachers_are_those_of_its_students(file: Path, tmp_path: Path) -> None:
     single = 'settings = { mode = "single", population = { teachers = 1, students = 1 }, evolution = { every = 0 } }'
     without = 'settings = { population = { teachers = 0 }, propose = { curriculum = "uniform" } }'
@@ -277,8 +284,10 @@ def test_a_file_committed_before_its_runs_makes_the_primary_contrast_confirmator
     store, described = str(tmp_path / "runs"), read(file)
     for one in planned(described):
         write(store, one)
-    for start, label in ((1.0, "exploratory"), (1e9, "confirmatory")):
+    cases = [((1.0, 1e9), "exploratory"), ((1e9, 1.0), "exploratory"), ((1e9, 1e9), "confirmatory")]  # an arm before, or none
+    for starts, label in cases:
         for one in planned(described):
+            start = starts[one.arm == "many"]
             path = tmp_path / "runs" / one.run_id / "run.json"
             path.write_text(json.dumps(json.loads(path.read_text()) | {"clock": {"started": start}}))
         _, tables_at = compared(file, store)
