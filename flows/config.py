@@ -152,6 +152,9 @@ class RunConfig(Group):
             )
         if self.engine.kind == "vllm" and not self.engine.python:
             raise ValueError("engine.kind vllm needs engine.python, the interpreter that `make vllm` made")
+        if self.engine.kind == "vllm" and ":" in self.model.device:
+            card = self.model.device
+            raise ValueError(f"vLLM uses the first visible card: set model.device to cuda and CUDA_VISIBLE_DEVICES to {card}'s")
         if self.reward.trace_weight and self.model.style not in ("auto", "trace"):
             raise ValueError(f"reward.trace_weight needs model.style trace, whose answers have a trace, not {self.model.style}")
         self._check_copies()

@@ -76,7 +76,9 @@ class Model(Group):
         "A CPU without bfloat16 units computes in float32.",
     )
     device: str = Field(
-        "auto", title="Device", description="cpu, cuda or cuda:1. auto uses the first GPU if there is one, else the CPU."
+        "auto",
+        title="Device",
+        description="cpu, cuda or cuda:1 (vLLM: cpu or cuda). auto uses the first GPU if there is one, else the CPU.",
     )
 
 

@@ -25,6 +25,7 @@ SPARE = 0.05  # of a card: what fragmentation takes
 CONTEXT = 0.5e9  # of each process that uses a GPU
 ASLEEP = 1.5e9  # what vLLM keeps of a card while it sleeps: its context and its graphs
 GRAPHS = 1e9  # vLLM records its graphs after it has filled its share, beside it
+VLLM_PASS = 8192  # positions that vLLM computes at once: EngineLimits.batch_tokens
 PROBE = 32  # tokens of an adapter that are scored when engine and trainer are compared: TOKENS of stages.core.engines.agreement
 CHUNK = 2**26  # logits at once: CHUNK_ELEMENTS of stages.core.training.head_loss
 REDUCED = 3 * 4  # bytes of a logit while a GPU reduces its chunk: three blocks in fp32, two without an entropy bonus
@@ -187,7 +188,7 @@ def engine_needs(config: RunConfig, shape: DecoderShape, members: int) -> float:
     """Return the bytes without which vLLM does not start: weights, adapters, the widest pass, one text as long as the window."""
     width, parameters = _width(config), adapter_parameters(shape, config.model.targets, config.model.rank)
     window = min(config.engine.window or shape.window, shape.window)
-    passing = max(8192, window) * width * (3.0 * shape.feed_forward + 4 * shape.hidden)
+    passing = VLLM_PASS * width * (3.0 * shape.feed_forward + 4 * shape.hidden)
     return (shape.parameters + members * parameters) * width + passing + window * cache_bytes(shape, width)
 
 
@@ -237,7 +238,9 @@ def _update(config: RunConfig, shape: DecoderShape, members: int, reduced: int) 
     longest = max(prompt + limit for prompt, limit in zip(prompt_tokens(config), limits, strict=True))
     positions = max(rule.micro_batch_tokens, rule.row_tokens, longest)
     recomputes, trained = rule.gradient_checkpointing is True, _trained(config, members)
-    peaks = update_peaks(shape, parameters, trained, positions, _width(config), recomputes, reduced, rule.row_tokens)
+    # a longer row may be in one micro-batch with rows that share a prompt
+    row = max(rule.row_tokens, min(longest, rule.micro_batch_tokens // 2))
+    peaks = update_peaks(shape, parameters, trained, positions, _width(config), recomputes, reduced, row)
     return max(peaks.values(), key=lambda parts: sum(parts.values()))
 
 

@@ -48,6 +48,7 @@ def test_a_run_may_be_about_some_kinds_alone() -> None:
         (["model.rank='big'"], "model.rank"),
         (["mode=single"], "mode single"),
         (["engine.kind=vllm"], "engine.python"),
+        (["engine.kind=vllm", "engine.python=python", "model.device=cuda:1"], "CUDA_VISIBLE_DEVICES to cuda:1's"),
         (["seed"], "key=value"),
         (["seed.deep=1"], "seed"),
         (["solve.trained_attempts=9"], "trained_attempts"),

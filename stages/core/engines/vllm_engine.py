@@ -46,7 +46,7 @@ class EngineLimits:
     max_adapters: int
     window: int
     max_rows: int = 256
-    batch_tokens: int = 8192  # computed at once; at least the window
+    batch_tokens: int = 8192  # computed at once; a CPU computes at least the window
     memory_share: float = 0.6  # of the GPU; a CPU uses VLLM_CPU_KVCACHE_SPACE instead
     dtype: str = "auto"
     tensor_parallel: int = 1
@@ -61,14 +61,26 @@ class VLLMEngine:
         self._tokenizer: Any = AutoTokenizer.from_pretrained(model)
         if not _on_cuda():
             os.environ |= core_settings(os.environ, os.sched_getaffinity(0), limits.tensor_parallel)
-        self._llm: Any = LLM(
+        with _start_errors():
+            self._llm: Any = self._started(model)
+        self.ends = text_ends(self._llm.llm_engine.model_config.try_get_generation_config(), self._tokenizer)
+        """Tokens that end a completion; if emptied, no token does."""
+        self._folder = make_folder()
+        self._served: dict[str, Any] = {}
+        self._count = 0
+        self.set_adapters(adapters)
+
+    def _started(self, model: str) -> Any:
+        """Return vLLM with the model loaded."""
+        limits = self._limits
+        return LLM(
             model,
             dtype=limits.dtype,
             max_model_len=limits.window,
             max_num_seqs=limits.max_rows,
-            max_num_batched_tokens=limits.batch_tokens,
             # vLLM rewinds a seeded generator after a partial prompt. CPU generators cannot rewind: no partial prompts there
             enable_chunked_prefill=_on_cuda(),
+            max_num_batched_tokens=limits.batch_tokens if _on_cuda() else max(limits.batch_tokens, limits.window),
             gpu_memory_utilization=limits.memory_share,
             tensor_parallel_size=limits.tensor_parallel,
             enforce_eager=not limits.compile,
@@ -81,12 +93,6 @@ class VLLMEngine:
             enable_sleep_mode=_on_cuda(),
             seed=0,
         )
-        self.ends = text_ends(self._llm.llm_engine.model_config.try_get_generation_config(), self._tokenizer)
-        """Tokens that end a completion; if emptied, no token does."""
-        self._folder = make_folder()
-        self._served: dict[str, Any] = {}
-        self._count = 0
-        self.set_adapters(adapters)
 
     def set_adapters(self, adapters: Mapping[str, Weights]) -> None:
         """Serve exactly these adapters from now on. Raise ValueError for more than the limits allow."""
@@ -185,6 +191,17 @@ class VLLMEngine:
     def close(self) -> None:
         """Remove the published adapters."""
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@contextmanager
+def _start_errors() -> Iterator[None]:
+    """Raise `EngineUnavailable` where vLLM's process ended while it started, such as when GPU memory is short for the moment."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not str(error).startswith("Engine core initialization failed"):
+            raise
+        raise EngineUnavailable("vLLM did not start; its messages say why (is another process using the card?)") from error
 
 
 @contextmanager
