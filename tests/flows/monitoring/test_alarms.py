@@ -57,12 +57,13 @@ def test_many_stretches_of_generations_are_counted():
 
 def test_members_of_a_role_are_averaged_and_a_single_agent_counts_in_both():
     name = "reward.zero_variance_share"
-    rows = [(0, name, 0.9, "t0", "teacher"), (0, name, 0.2, "t1", "teacher"), (0, name, 0.51, "a0", "student")]
+    rows = [(0, name, 1.0, "t0", "teacher"), (0, name, 0.7, "t1", "teacher"), (0, name, 0.81, "a0", "student")]
     found = alarms(metrics(*rows), NO_RATINGS, {})
     assert [alarm.message for alarm in found] == [
-        "51 % of the students' groups have equal rewards and teach nothing",
-        "55 % of the teachers' groups have equal rewards and teach nothing",
+        "81 % of the students' groups have equal rewards and teach nothing",
+        "85 % of the teachers' groups have equal rewards and teach nothing",
     ]
+    assert alarms(metrics((0, name, 0.8, "s0", "student")), NO_RATINGS, {}) == []
 
 
 def test_truncation_drift_and_entropy():
