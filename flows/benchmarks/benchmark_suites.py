@@ -10,18 +10,10 @@ import pyarrow as pa
 from flows.backend import Backend
 from flows.benchmarks import targets
 from flows.benchmarks.contamination import contamination
+from flows.benchmarks.members import Chosen
 from flows.benchmarks.own_suites import PROBE, STAIRCASE
-from flows.benchmarks.score import (
-    changes_text,
-    contestants_of,
-    depths_text,
-    folder_of_run,
-    forms_text,
-    probe_folder,
-    request_for,
-    score_run,
-    scores_text,
-)
+from flows.benchmarks.score import Question, probe_folder, request_for, score_run
+from flows.benchmarks.score_text import changes_text, depths_text, forms_text, scores_text
 from flows.benchmarks.suite_data import suite_of, suites_folder
 from flows.benchmarks.suite_score import (
     ELSEWHERE,
@@ -109,7 +101,7 @@ def _earlier(arguments: Namespace) -> Namespace:
 
 
 def _probe_of_run(asked: list[Namespace], run: Run, suite: str) -> None:
-    contestants = [contestants_of(run, each.adapter, each.generation, each.members) for each in asked]
+    contestants = [_chosen(each).contestants(run) for each in asked]
     if asked[0].dry_run:
         members, first = sum(map(len, contestants)), asked[0]
         count = len(problems_of(suite, None, first.limit, pattern=first.problems))
@@ -129,17 +121,21 @@ def _probe_of_run(asked: list[Namespace], run: Run, suite: str) -> None:
 
 def _probe_scores(arguments: Namespace, run: Run, suite: str) -> tuple[pa.Table, pa.Table]:
     """Return SCORES and ANSWERS."""
-    where = (arguments.adapter, arguments.generation, arguments.limit, arguments.attempts, arguments.members, arguments.problems)
+    chosen, asked = _chosen(arguments), Question(suite, arguments.limit, arguments.attempts, arguments.problems)
     with Display() as display, display.step(suite) as shown:
-        scores = score_run(run, suite, *where, progress=Meter(shown))
-    return scores, run.read_table(f"benchmarks/{probe_folder(run, suite, *where)}/answers.parquet", "answers")
+        scores = score_run(run, chosen, asked, Meter(shown))
+    return scores, run.read_table(f"benchmarks/{probe_folder(run, chosen, asked)}/answers.parquet", "answers")
+
+
+def _chosen(arguments: Namespace) -> Chosen:
+    return Chosen(tuple(arguments.adapter), arguments.generation, arguments.members)
 
 
 def _target(arguments: Namespace, store: Store, run: Run | None, suite: str) -> tuple[BenchmarkTarget, BenchmarkRequest]:
     data = Path(arguments.data) if arguments.data else suites_folder()
     if run is not None:
-        contestants = contestants_of(run, arguments.adapter, arguments.generation, arguments.members)
-        target = targets.of_run(run, contestants, folder_of_run(run, arguments.adapter, arguments.generation, arguments.members))
+        chosen = _chosen(arguments)
+        target = targets.of_run(run, chosen.contestants(run), chosen.folder(run))
     elif arguments.model:
         target = targets.of_model(store, arguments.model, [Path(name) for name in arguments.adapter], _settings(arguments))
     else:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from flows.benchmarks.score import newest_generation, score_run, scored_generations
+from flows.benchmarks.members import Chosen, newest_generation
+from flows.benchmarks.score import Question, score_run, scored_generations
 from flows.config import ConfigError
 from flows.run.run import Run
 from flows.storage import Store, open_store
@@ -60,7 +61,7 @@ def score_store(
     for run_id in runs or run_ids(store):
         for suite in suites:
             try:
-                scored.append(_scored(Run(store, run_id), suite, members, limit, attempts))
+                scored.append(_scored(Run(store, run_id), members, Question(suite, limit, attempts)))
             except (ConfigError, NotStored, Damaged) as error:
                 failures.append((run_id, suite, str(error).splitlines()[0]))
     return Summary(tuple(scored), tuple(failures))
@@ -71,15 +72,15 @@ def run_ids(store: Store) -> list[str]:
     return sorted(uri.partition("/")[0] for uri in store.list("") if uri.count("/") == 1 and uri.endswith("/run.json"))
 
 
-def _scored(run: Run, suite: str, members: str, limit: int, attempts: int) -> ScoredRun:
+def _scored(run: Run, members: str, asked: Question) -> ScoredRun:
     if run.history.description() is None:
         raise NotStored(f"no run {run.run_id}")
     generation = newest_generation(run)
-    earlier = scored_generations(run, suite, members, limit, attempts)
+    earlier = scored_generations(run, members, asked)
     before = [scores for number, scores in earlier if number < generation]
     there = generation in [number for number, _ in earlier]
-    scores = score_run(run, suite, [], generation, limit, attempts, members)
-    return ScoredRun(run.run_id, suite, generation, scores, before[-1] if before else None, not there)
+    scores = score_run(run, Chosen((), generation, members), asked)
+    return ScoredRun(run.run_id, asked.suite, generation, scores, before[-1] if before else None, not there)
 
 
 def _lines(one: ScoredRun) -> list[str]:

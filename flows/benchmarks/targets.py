@@ -43,7 +43,7 @@ class BenchmarkTarget:
 
 
 def of_run(run: Run, contestants: Iterable[Contestant], who: str) -> BenchmarkTarget:
-    """Members of a run (flows.benchmarks.score chooses them)."""
+    """Members of a run (flows.benchmarks.members chooses them)."""
     description = run.history.description()
     assert description is not None
     config = parse(description["config"])

@@ -13,7 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flows.benchmarks.score import probe_folder, score_run
+from flows.benchmarks.members import Chosen
+from flows.benchmarks.score import Question, probe_folder, score_run
 from flows.config import ConfigError, RunConfig, parse
 from flows.run.fork import Versions, fork
 from flows.run.run import Run
@@ -141,8 +142,9 @@ def _answers(run: Run, adapter_ids: Sequence[str]) -> dict[str, pa.Table]:
                 found |= _by_adapter(run.read_table(ref, "answers"), set(adapter_ids) - set(found))
     missing = [name for name in dict.fromkeys(adapter_ids) if name not in found and _kept(run, name)]
     if missing:
-        score_run(run, rule.suite, missing, None, rule.limit, 0)
-        folder = probe_folder(run, rule.suite, missing, None, rule.limit, 0, "students")
+        chosen, asked = Chosen(tuple(missing)), Question(rule.suite, rule.limit)
+        score_run(run, chosen, asked)
+        folder = probe_folder(run, chosen, asked)
         found |= _by_adapter(run.read_table(f"benchmarks/{folder}/answers.parquet", "answers"), set(missing))
     return found
 

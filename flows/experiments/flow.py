@@ -8,7 +8,8 @@ import prefect
 from prefect.cache_policies import NO_CACHE
 from pydantic import Field
 
-from flows.benchmarks.score import score_run
+from flows.benchmarks.members import Chosen
+from flows.benchmarks.score import Question, score_run
 from flows.execution.session import check_resumable
 from flows.execution.stage_process import StageFailed
 from flows.experiments.comparison import FIRST
@@ -94,7 +95,8 @@ def score_base(one: Planned, store: str) -> None:
     """Score the base model, as the adapter that every member starts with, on the run's own problems; once is enough."""
     rule = one.config.benchmark
     first = FIRST[one.config.mode == "single"]
-    score_run(Run(open_store(store), one.run_id), rule.suite, [first], None, rule.limit, rule.attempts)
+    asked = Question(rule.suite, rule.limit, rule.attempts)
+    score_run(Run(open_store(store), one.run_id), Chosen((first,)), asked)
 
 
 def _beside(store: str, name: str) -> Path:

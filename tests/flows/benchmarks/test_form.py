@@ -7,7 +7,9 @@ import pytest
 
 from flows.audit.fsck import fsck
 from flows.benchmarks.benchmark_suites import benchmark
-from flows.benchmarks.score import forms_text, probe_folder
+from flows.benchmarks.members import Chosen
+from flows.benchmarks.score import Question, probe_folder
+from flows.benchmarks.score_text import forms_text
 from flows.cli import _parser
 from flows.compare.scores import scored_states
 from flows.config import ConfigError
@@ -96,7 +98,7 @@ def test_the_command_prints_what_has_changed_since_an_earlier_generation(
         run = example_run.build(Run(store, "smoke", epoch), 2)
         for generation, correct in ((1, True), (-1, False)):
             table = tables.table([row | {"correct": correct and row["problem_id"] != "p3"} for row in answers()], tables.ANSWERS)
-            folder = probe_folder(run, "probe-dev", [], generation, 4, 2, "students")
+            folder = probe_folder(run, Chosen((), generation), Question("probe-dev", 4, 2))
             refs = [run.write_table_at(f"benchmarks/{folder}/answers.parquet", table, tables.ANSWERS)]
             refs.append(run.write_table_at(f"benchmarks/{folder}/scores.parquet", probe_scores(table, [MEMBER]), tables.SCORES))
             run.commit_benchmark(folder, [], refs, {}, {}, {})
@@ -153,7 +155,7 @@ def test_changes_are_between_the_members_of_two_generations_of_a_run(words: list
 def test_scores_of_some_problems_have_a_folder_of_their_own(tmp_path: Path) -> None:
     run = Run(open_store(str(tmp_path)), "smoke")
     folders = [
-        probe_folder(run, "probe-dev", ["s0-g0001"], None, 4, 2, "students", pattern)
+        probe_folder(run, Chosen(("s0-g0001",)), Question("probe-dev", 4, 2, pattern))
         for pattern in ("", "dev-*-1-*", "dev-*-2-*")
     ]
     assert folders[0] == "probe-dev/asked/s0-g0001-n4-k2" and len(set(folders)) == 3
@@ -166,7 +168,7 @@ def test_scores_of_chosen_problems_are_never_taken_for_the_suite_s(tmp_path: Pat
         run = example_run.build(Run(store, "smoke", epoch), 2)
         before = scored_states(RunTables(run))
         table = tables.table(answers(), tables.ANSWERS)
-        folder = probe_folder(run, "probe-dev", [], 1, 0, 0, "students", "dev-*-1-*")
+        folder = probe_folder(run, Chosen((), 1), Question("probe-dev", pattern="dev-*-1-*"))
         refs = [run.write_table_at(f"benchmarks/{folder}/answers.parquet", table, tables.ANSWERS)]
         refs.append(run.write_table_at(f"benchmarks/{folder}/scores.parquet", probe_scores(table, [MEMBER]), tables.SCORES))
         made = run.commit_benchmark(folder, [], refs, {}, {}, {})

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.benchmarks.score import depths_text
+from flows.benchmarks.score_text import depths_text
 from stages.core import tables
 from stages.core.suites.by_depth import depth_scores
 
