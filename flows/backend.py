@@ -27,7 +27,7 @@ from stages.core.engines.agreement import BOUNDS, Scorer, check_agreement
 from stages.core.engines.counted import CountedEngine, TokenCount
 from stages.core.engines.protocol import Engine
 from stages.core.lora.adapter import Adapter
-from stages.core.method.curriculum import CURRICULA
+from stages.core.method.curriculum import CURRICULA, shares
 from stages.core.method.gates import GATES
 from stages.core.method.rating import Rating
 from stages.core.method.rewards import RULES
@@ -35,6 +35,7 @@ from stages.core.progress import Progress, silent
 from stages.core.prompts.styles import PromptStyle, Proposed
 from stages.core.sandbox.protocol import Sandbox
 from stages.core.training.protocol import Drift, Stepper, Trainer
+from stages.generate import records_of
 from stages.match import MATCHMAKERS
 from stages.reward import ESTIMATORS, Estimator
 
@@ -62,12 +63,19 @@ class Backend:
         check_added_rewards(self.config, hub_models.style_of(self.config), rule)
         choose("population.matchmaker", self.config.population.matchmaker, MATCHMAKERS)
         if self.config.propose.curriculum:
-            choose("propose.curriculum", self.config.propose.curriculum, CURRICULA)
+            self._check_curriculum()
         for gate in self.config.reward.gates:
             choose("reward.gates", gate, GATES)
         self.suites.file(self.config.benchmark.suite)
         check_suites(self.config.benchmark.suites)
         self.sandbox()
+
+    def _check_curriculum(self) -> None:
+        curriculum = choose("propose.curriculum", self.config.propose.curriculum, CURRICULA)
+        try:
+            shares(curriculum, records_of([], self.config.kinds))
+        except ValueError as error:
+            raise ConfigError(f"propose.curriculum and propose.kinds ({', '.join(self.config.kinds)}): {error}") from None
 
     def check_run(self) -> None:
         """Check all that a run of this configuration needs: as `check`, and that its completions leave room for a prompt."""

@@ -120,12 +120,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except STOPS as stop:
         return _stopped(stop, parsed)
     except Exception as error:
-        if (behind := _stop_behind(error)) is not None:
-            return _stopped(behind, parsed)
-        code = getattr(error, "exit_code", None)
-        if code is None:
+        known = _known_behind(error)
+        if isinstance(known, STOPS):
+            return _stopped(known, parsed)
+        if known is None:
             raise
-        return _fail(error, code)
+        return _fail(known, getattr(known, "exit_code", 1))
 
 
 def _fail(error: object, code: int) -> int:
@@ -133,13 +133,14 @@ def _fail(error: object, code: int) -> int:
     return code
 
 
-def _stop_behind(error: BaseException) -> BaseException | None:
-    """Return the signal that `error` came of: Prefect fails with another error when one arrives while it makes a task run."""
-    while error.__context__ is not None:
+def _known_behind(error: BaseException | None) -> BaseException | None:
+    """Return the error with an exit code, or the signal, that `error` came of; None if it is a bug.
+
+    Prefect fails with an error of its own when a signal arrives while it makes a task run.
+    """
+    while error is not None and not hasattr(error, "exit_code") and not isinstance(error, STOPS):
         error = error.__context__
-        if isinstance(error, STOPS):
-            return error
-    return None
+    return error
 
 
 def _stopped(stop: BaseException, parsed: argparse.Namespace) -> int:

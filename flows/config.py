@@ -124,8 +124,8 @@ class RunConfig(Group):
             raise ValueError("mode single has one adapter: population.teachers and population.students must be 1")
         if bool(self.propose.curriculum) != (self.population.teachers == 0):
             raise ValueError("set propose.curriculum if and only if population.teachers is 0: the generator replaces teachers")
-        if len(set(self.propose.kinds)) < len(self.propose.kinds):
-            raise ValueError("propose.kinds names a kind twice")
+        if self.propose.kinds == ("induction",) and self.population.teachers:
+            raise ValueError("propose.kinds: inductions are about programs of other kinds; add deduction or abduction")
         if self.propose.curriculum and self.solve.top_up:
             raise ValueError("solve.top_up would add tasks that propose.curriculum did not choose; set it to false")
         if self.propose.curriculum and self.propose.mixed_references:
@@ -152,9 +152,6 @@ class RunConfig(Group):
             )
         if self.engine.kind == "vllm" and not self.engine.python:
             raise ValueError("engine.kind vllm needs engine.python, the interpreter that `make vllm` made")
-        if self.engine.kind == "vllm" and ":" in self.model.device:
-            card = self.model.device
-            raise ValueError(f"vLLM uses the first visible card: set model.device to cuda and CUDA_VISIBLE_DEVICES to {card}'s")
         if self.reward.trace_weight and self.model.style not in ("auto", "trace"):
             raise ValueError(f"reward.trace_weight needs model.style trace, whose answers have a trace, not {self.model.style}")
         self._check_copies()
@@ -223,8 +220,8 @@ class RunConfig(Group):
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """The kinds of task that are written, in the order of `Kind`."""
-        return tuple(kind for kind in Kind if kind in self.propose.kinds)
+        """The kinds of task that are written."""
+        return tuple(map(Kind, self.propose.kinds))
 
     @property
     def prompts_per_teacher(self) -> int:

@@ -7,7 +7,7 @@ one file has every setting.
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
 from stages.core.sandbox.protocol import IMAGE
 
@@ -18,6 +18,15 @@ Amount = Annotated[float, Field(ge=0)]
 Above0 = Annotated[float, Field(gt=0)]
 Below1 = Annotated[float, Field(ge=0.0, lt=1.0)]
 USUAL_ROW_TOKENS = 1024
+TaskKind = Literal["deduction", "abduction", "induction"]
+KINDS: tuple[TaskKind, ...] = ("deduction", "abduction", "induction")
+
+
+def _in_order(kinds: tuple[TaskKind, ...]) -> tuple[TaskKind, ...]:
+    """Return the kinds in the order of KINDS, so that equal choices are equal runs. Raise ValueError for a repeated one."""
+    if len(set(kinds)) < len(kinds):
+        raise ValueError("a kind is named twice")
+    return tuple(kind for kind in KINDS if kind in kinds)
 
 
 def _auto_or_bool(value: object, read: ValidatorFunctionWrapHandler) -> object:
@@ -99,10 +108,11 @@ class Population(Group):
 class Propose(Group):
     """What each teacher writes per generation: kinds x groups x group_size proposals."""
 
-    kinds: Annotated[tuple[Literal["deduction", "abduction", "induction"], ...], Field(min_length=1)] = Field(
-        ("deduction", "abduction", "induction"),
+    kinds: Annotated[tuple[TaskKind, ...], Field(min_length=1), AfterValidator(_in_order)] = Field(
+        KINDS,
         title="Kinds of task",
         description="deduction (predict the output), abduction (find an input), induction (write the program).",
+        json_schema_extra={"uniqueItems": True},
     )
     groups: Positive = Field(16, title="Prompts per kind", description="Number of different prompts per task kind.")
     group_size: Positive = Field(

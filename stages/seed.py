@@ -100,8 +100,9 @@ class _Buffers:
         rows, rounds = self.wanted.rows, self.wanted.max_rounds
         stored = _judged(self.sandbox, [(Kind.DEDUCTION, IDENTITY)])
         seen, sizes = {_key(row) for row in stored}, [len(stored)]
+        told = "seed programs (1 of 2)" if Kind.INDUCTION in self.plan.kinds else "seed programs"
         for number in range(rounds):
-            self.progress("seed programs (1 of 2)", min(len(stored), rows), rows)
+            self.progress(told, min(len(stored), rows), rows)
             if len(stored) >= rows or self._hopeless(sizes, len(shipped)):
                 break
             kind = (Kind.DEDUCTION, Kind.ABDUCTION)[number % 2]

@@ -19,6 +19,9 @@ def check(config: RunConfig, store: str, gpu_elsewhere: bool = False, stages_els
             f"model.device: {config.model.device} was requested, but no NVIDIA GPU is visible on this machine; "
             "choose auto or cpu, or place these stages in the pool gpu"
         )
+    if config.engine.kind == "vllm" and ":" in config.model.device:
+        name, _, number = config.model.device.partition(":")
+        raise ConfigError(f"model.device: vLLM uses the first visible card: set it to {name}, with {cards.VISIBLE}={number}")
     if not stages_elsewhere:
         backend = Backend(config)
         try:

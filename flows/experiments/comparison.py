@@ -35,6 +35,7 @@ class ComparedRun:
     generations: int
     model: str
     start: str  # digest of seed tasks and starting adapters: equal in paired runs
+    adapters: str  # digest of the starting adapters alone
     description: Json
     head: str
     totals: Row
@@ -71,7 +72,7 @@ def problems(found: Sequence[ComparedRun]) -> list[str]:
 
 
 def _gather(run: Run, planned: Planned) -> ComparedRun:
-    nothing = ComparedRun(planned, "not started", 0, "", "", {}, "", {}, (), (), ())
+    nothing = ComparedRun(planned, "not started", 0, "", "", "", {}, "", {}, (), (), ())
     try:
         description = run.history.description()
     except Damaged as error:
@@ -90,12 +91,15 @@ def _gather(run: Run, planned: Planned) -> ComparedRun:
         return replace(known, missing=("its start has not finished.",))
     done = [number for number in run.history.generations() if run.manifest("evolve", number) is not None]
     done = [number for number in done if number < planned.config.generations]
-    digests = sorted(ref.sha256 for ref in start.outputs if ref.uri.endswith(("seeds.parquet", "adapter_model.safetensors")))
+    adapters, seeds = (
+        {ref.sha256 for ref in start.outputs if ref.uri.endswith(name)} for name in ("adapter_model.safetensors", "seeds.parquet")
+    )
     known = replace(
         known,
         generations=len(done),
         model=start.versions["base_model"],
-        start=" ".join(sorted(set(digests))),
+        start=" ".join(sorted(adapters | seeds)),
+        adapters=" ".join(sorted(adapters)),
         head=run.history.head(),
     )
     try:
@@ -221,4 +225,4 @@ def _with_shared_base(found: Sequence[ComparedRun]) -> list[ComparedRun]:
 
 def _sharing(one: ComparedRun) -> tuple[Any, ...]:
     rule = one.planned.config.benchmark
-    return one.planned.seed, one.model, one.start, rule.suite, rule.limit, rule.attempts
+    return one.planned.seed, one.model, one.adapters, rule.suite, rule.limit, rule.attempts

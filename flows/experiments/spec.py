@@ -10,7 +10,8 @@
     config = "one-one"                 # a name in infra/runs, or a file
     settings = { evolution = { every = 0 } }
     seeds = [0, 1, 2, 3, 4]            # replace the experiment's seeds
-    runs = "older-pair"                # take over older-pair-s0, ... of another experiment, instead of size-pair-s0, ...
+    runs = "older-pair"                # take over older-pair-s0, ... of another experiment, instead of size-pair-s0, ...; a
+                                       # contrast with runs that began before this file was committed is exploratory
 
     [primary]                          # everything else is exploratory
     contrast = ["pair", "single"]      # first minus second, paired by seed
@@ -130,12 +131,17 @@ def read(path: Path) -> Experiment:
 def planned(experiment: Experiment) -> list[Planned]:
     """Return every run, seed by seed, so that an unfinished experiment is balanced over arms. Raises ConfigError."""
     seeds = list(dict.fromkeys(seed for arm in experiment.arms for seed in arm.seeds or experiment.seeds))
-    return [
+    found = [
         _planned(experiment, arm, seed)
         for seed in sorted(seeds)
         for arm in experiment.arms
         if seed in (arm.seeds or experiment.seeds)
     ]
+    arms: dict[str, str] = {}
+    for one in found:
+        if (other := arms.setdefault(one.run_id, one.arm)) != one.arm:
+            raise ConfigError(f"arms {other} and {one.arm} both have the run {one.run_id}")
+    return found
 
 
 def _planned(experiment: Experiment, arm: Arm, seed: int) -> Planned:

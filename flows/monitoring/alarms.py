@@ -5,7 +5,7 @@
 | collapse | valid share below 10 %, or below half of its median so far; entropy below a quarter of its median so far; more |
 | | than half of the valid tasks repeat earlier ones, or ten generations in a row open no new cell of the problem space |
 | one-sided | the students' mean chance to win, by rating, is below 10 % or above 90 % |
-| zero-variance | more than 80 % of a role's groups have equal rewards and so no gradient |
+| zero-variance | more than 80 % of a role's groups have equal rewards and teach nothing |
 | truncated | more than a quarter of proposals or answers hit the token limit |
 | drift | engine and trainer differ by more than 0.03 nats per token on the same tokens |
 | not-finite | an adapter took no step because its gradients were not finite |
@@ -21,10 +21,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stages.core.statistics.metric_rows import ZERO_VARIANCE_LIMIT
+
 LEAST_VALID, FALL, ENTROPY_FALL = 0.1, 0.5, 0.25
 ONE_SIDED = 0.1
 TRUNCATED, DRIFT = 0.25, 0.03
-ZERO_VARIANCE = 0.8  # 50 to 75 % is usual, even where a curriculum draws tasks by p(1 - p) (docs/evidence.md)
 SLOW, SLOW_SECONDS = 6.0, 5.0
 REPEATED = 0.5
 BARREN = 10  # generations without a new cell
@@ -164,7 +165,7 @@ def _without_gradient(measured: Measured) -> list[Alarm]:
     found = []
     for role in ("teacher", "student"):
         for generation, share in _values(measured, "reward.zero_variance_share", role).items():
-            if share > ZERO_VARIANCE:
+            if share > ZERO_VARIANCE_LIMIT:
                 message = f"{100 * share:.0f} % of the {role}s' groups have equal rewards and teach nothing"
                 found.append(Alarm(generation, "zero-variance", role, message))
     return found

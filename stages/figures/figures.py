@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from matplotlib.lines import Line2D
 
 from stages.core.statistics.estimates import estimate, only, series
+from stages.core.statistics.metric_rows import ZERO_VARIANCE_LIMIT
 from stages.figures.panels import DASHES, INK, KIND, MANY, MUTED, ROLE, SMALL
 from stages.figures.plates import Plate, canvas, curve, end_labels, label, legend, note
 
@@ -116,12 +117,12 @@ def zero_variance(samples: pa.Table) -> Plate:
         found = series(only(still, role=role), "still", ["member_id", "group_id"])
         curve(ax, found, ROLE[role], f"{role}s' groups", role, scale=100)
         counts += [f"{found.clusters_text()} {role} groups"] if found else []
-    ax.axhline(50, color=MUTED, linewidth=0.8, linestyle=":")
+    ax.axhline(100 * ZERO_VARIANCE_LIMIT, color=MUTED, linewidth=0.8, linestyle=":")
     ax.set_ylim(0, 100)
     label(ax, "groups of equal rewards (%)")
     legend(ax)
     caption = (
-        "Groups whose samples all earned the same give no gradient. Above the dotted line an alarm is raised. "
+        "Groups whose samples all earned the same teach nothing. Above the dotted line an alarm is raised. "
         f"{BARS} over groups; n = {' and '.join(counts)} per generation."
     )
     return Plate(plate.name, plate.question, caption, plate.tables, figure)

@@ -15,6 +15,7 @@ from flows.cli import UNTRACKED, _parser, main
 from flows.commands import status
 from flows.config import PROJECT
 from flows.execution.orphan_guard import Terminated
+from flows.run.lease import LeaseLost
 from tests.support.report_run import made
 
 
@@ -157,6 +158,21 @@ def test_a_signal_in_the_middle_of_prefects_bookkeeping_is_still_a_signal(
     monkeypatch.setattr(status, "standing", bookkeeping)
     code, how = (143, "stopped by SIGTERM") if isinstance(stop, Terminated) else (130, "interrupted")
     assert (main([]), capsys.readouterr().err) == (code, f"populora: {how}\n")
+
+
+def test_a_lost_lease_that_stops_the_process_is_not_called_a_signal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def bookkeeping(_: argparse.Namespace) -> int:
+        try:
+            raise Terminated
+        except Terminated as error:
+            raise LeaseLost("the lease could not be renewed") from error
+        finally:
+            raise ValueError("Task run is not set")
+
+    monkeypatch.setattr(status, "standing", bookkeeping)
+    assert (main([]), capsys.readouterr().err) == (3, "populora: the lease could not be renewed\n")
 
 
 def test_a_command_that_resumes_nothing_does_not_say_so(tmp_path: Path) -> None:

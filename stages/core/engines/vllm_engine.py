@@ -195,13 +195,16 @@ class VLLMEngine:
 
 @contextmanager
 def _start_errors() -> Iterator[None]:
-    """Raise `EngineUnavailable` where vLLM's process ended while it started, such as when GPU memory is short for the moment."""
+    """Raise `EngineUnavailable` where vLLM's process ended while it started. Memory may be short for the moment, or for good."""
     try:
         yield
     except RuntimeError as error:
         if not str(error).startswith("Engine core initialization failed"):
             raise
-        raise EngineUnavailable("vLLM did not start; its messages say why (is another process using the card?)") from error
+        raise EngineUnavailable(
+            "vLLM did not start; its messages say why. Another process may use the card, or engine.memory_share or engine.window "
+            "is too large for it"
+        ) from error
 
 
 @contextmanager

@@ -40,7 +40,7 @@ class Record:
 
 
 Curriculum = Callable[[Mapping[Cell, Record]], Mapping[Cell, float]]
-"""The record of every cell -> weights that are not negative; a cell without a weight is not drawn."""
+"""The record of every cell of the run's kinds -> weights that are not negative; a cell without a weight is not drawn."""
 
 
 def uniform(records: Mapping[Cell, Record]) -> dict[Cell, float]:

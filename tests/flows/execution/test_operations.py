@@ -124,6 +124,12 @@ def test_a_run_that_wants_a_gpu_says_so_before_it_starts(tmp_path: Path, monkeyp
         preflight.check(config, str(tmp_path))
 
 
+def test_vllm_is_given_its_card_by_the_environment(tmp_path: Path) -> None:
+    config = load("one-gpu", ["model.device=cuda:1"])
+    with pytest.raises(ConfigError, match="vLLM uses the first visible card: set it to cuda, with CUDA_VISIBLE_DEVICES=1"):
+        preflight.check(config, str(tmp_path), gpu_elsewhere=True, stages_elsewhere=True)
+
+
 def test_a_worker_takes_at_least_one_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--limit 0: at least 1" in said(capsys, 2, "worker", "cpu", "--limit", "0")
 

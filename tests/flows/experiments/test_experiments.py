@@ -88,6 +88,12 @@ def test_an_arm_may_take_over_the_runs_of_another_experiment(tmp_path: Path) -> 
     assert taken == theirs
 
 
+def test_two_arms_never_have_the_same_run(file: Path) -> None:
+    file.write_text(FILE.replace('name = "one"', 'name = "one"\nruns = "tiny-many"'))
+    with pytest.raises(ConfigError, match="arms many and one both have the run tiny-many-s0"):
+        planned(read(file))
+
+
 def test_budgets_of_an_arm_without_teachers_are_those_of_its_students(file: Path, tmp_path: Path) -> None:
     single = 'settings = { mode = "single", population = { teachers = 1, students = 1 }, evolution = { every = 0 } }'
     without = 'settings = { population = { teachers = 0 }, propose = { curriculum = "uniform" } }'

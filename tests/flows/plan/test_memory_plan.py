@@ -12,14 +12,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, Qwen2Config
 
-from flows.config import load
+from flows.config import PROJECT, load
 from flows.plan.decoder_shape import KNOWN, DecoderShape, adapter_parameters
 from flows.plan.estimate import plan
 from flows.plan.memory_plan import (
     CHUNK,
     PASS,
     REDUCED,
+    VLLM_PASS,
     beside_vllm,
+    cache_bytes,
     engine_needs,
     settled_for,
     shared_process,
@@ -184,6 +186,14 @@ def test_longer_rows_have_a_larger_mask_and_a_pass_holds_the_longest_completion(
         for tokens in (2048, 1200 + 8096)
     )
     assert small | {"mask": 0.0} == exact | {"mask": 0.0}, "a teacher's prompt and its longest completion are one pass"
+
+
+def test_vllm_s_pass_is_the_engine_s_own_and_no_window_changes_it() -> None:
+    text = (PROJECT / "stages" / "core" / "engines" / "vllm_engine.py").read_text()
+    assert f"batch_tokens: int = {VLLM_PASS}  #" in text, "vLLM is not installed here"
+    shape = KNOWN["Qwen2.5-Coder-1.5B"]
+    short, long = (engine_needs(load("one-gpu", [f"engine.window={window}"]), shape, 8) for window in (8192, 32768))
+    assert long - short == (32768 - 8192) * cache_bytes(shape, 2)
 
 
 def test_auto_recomputes_only_where_activations_do_not_fit() -> None:
