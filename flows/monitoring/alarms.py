@@ -2,8 +2,9 @@
 
 | alarm | raised when |
 |---|---|
-| collapse | valid share below 10 %, or below half of its median so far; entropy below a quarter of its median so far; more |
-| | than half of the valid tasks repeat earlier ones, or ten generations in a row open no new cell of the problem space |
+| collapse | valid share below 10 %, or below half of its median so far; share of correct attempts below half of its median so |
+| | far; entropy below a quarter of its median so far; more than half of the valid tasks repeat earlier ones, or ten |
+| | generations in a row open no new cell of the problem space |
 | one-sided | the students' mean chance to win, by rating, is below 10 % or above 90 % |
 | zero-variance | more than 80 % of a role's groups have equal rewards and teach nothing |
 | truncated | more than a quarter of proposals or answers hit the token limit |
@@ -33,7 +34,7 @@ HISTORY = 3  # generations before a fall can be detected
 SPANS = 6  # ranges of generations that a line lists
 
 WATCHED = (
-    *("propose.valid_share", "propose.duplicate_share", "propose.truncated_share", "solve.truncated_share"),
+    *("propose.valid_share", "propose.duplicate_share", "propose.truncated_share", "solve.truncated_share", "solve.rate"),
     *("coverage.new_cells", "reward.zero_variance_share", "update.entropy", "update.drift_mean", "update.nonfinite"),
 )
 """The metrics that alarms look at."""
@@ -113,6 +114,10 @@ def _collapsed(measured: Measured) -> list[Alarm]:
         if value < LEAST_VALID or (usual is not None and value < FALL * usual):
             so_far = "" if usual is None else f"; the median before was {100 * usual:.0f} %"
             found.append(Alarm(generation, "collapse", "valid share", f"only {100 * value:.0f} % of proposals are valid{so_far}"))
+    for generation, value, usual in _with_medians(_values(measured, "solve.rate")):
+        if usual is not None and value < FALL * usual:
+            message = f"only {100 * value:.0f} % of attempts are correct; the median before was {100 * usual:.0f} %"
+            found.append(Alarm(generation, "collapse", "solve rate", message))
     found += _repeating(measured)
     for role in ("teacher", "student", "both"):
         for generation, value, usual in _with_medians(_values(measured, "update.entropy", role)):

@@ -55,6 +55,15 @@ def test_many_stretches_of_generations_are_counted():
     assert summary(found[:6]) == ["slow, generations 0, 2, 4, 6, 8 and 10: s"]
 
 
+def test_students_that_forget_are_a_collapse() -> None:
+    def solved(*shares: float) -> pa.Table:
+        return metrics(*((generation, "solve.rate", share, None, None) for generation, share in enumerate(shares)))
+
+    assert alarms(solved(0.2, 0.5, 0.6, 0.26), NO_RATINGS, {}) == []
+    [found] = alarms(solved(0.5, 0.5, 0.6, 0.2), NO_RATINGS, {})
+    assert str(found) == "g0003 collapse: only 20 % of attempts are correct; the median before was 50 %"
+
+
 def test_members_of_a_role_are_averaged_and_a_single_agent_counts_in_both():
     name = "reward.zero_variance_share"
     rows = [(0, name, 1.0, "t0", "teacher"), (0, name, 0.7, "t1", "teacher"), (0, name, 0.81, "a0", "student")]

@@ -152,7 +152,7 @@ def test_a_single_agent_has_a_report(tmp_path):
     with made(tmp_path, "one", 3, mode="single") as run:
         found = Page(report(run, tmp_path / "one" / "report.html"))
         assert "g0002  valid" in status(run)
-    assert "a single agent in both roles" in found.text
+    assert "A single agent in both roles" in found.text
     assert "Who is getting stronger?" in found.text
 
 
