@@ -124,7 +124,7 @@ def test_figures_have_axes_units_and_n() -> None:
 
 def ran(arm: str, seed: int, model: str) -> ComparedRun:
     planned = Planned(arm, seed, f"x-{arm}-s{seed}", RunConfig.model_validate({}))
-    return ComparedRun(planned, "finished", 3, model, "start", {}, "head", {}, (), (), ())
+    return ComparedRun(planned, "finished", 3, model, "start", "adapters", {}, "head", {}, (), (), ())
 
 
 def test_runs_on_unlike_base_models_are_said_and_never_averaged() -> None:
