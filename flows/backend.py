@@ -19,6 +19,7 @@ from flows.benchmarks.own_suites import OwnSuites
 from flows.benchmarks.suite_data import check_suites
 from flows.choices import choose
 from flows.config import PROJECT, ConfigError, RunConfig
+from flows.curriculum_choice import check_curriculum
 from flows.run import hub_models
 from flows.run.earlier_reader import EarlierReader
 from flows.run.model_folder import ModelFolder, check_lengths, check_weights, read_folder
@@ -27,7 +28,6 @@ from stages.core.engines.agreement import BOUNDS, Scorer, check_agreement
 from stages.core.engines.counted import CountedEngine, TokenCount
 from stages.core.engines.protocol import Engine
 from stages.core.lora.adapter import Adapter
-from stages.core.method.curriculum import CURRICULA, shares
 from stages.core.method.gates import GATES
 from stages.core.method.rating import Rating
 from stages.core.method.rewards import RULES
@@ -35,7 +35,6 @@ from stages.core.progress import Progress, silent
 from stages.core.prompts.styles import PromptStyle, Proposed
 from stages.core.sandbox.protocol import Sandbox
 from stages.core.training.protocol import Drift, Stepper, Trainer
-from stages.generate import records_of
 from stages.match import MATCHMAKERS
 from stages.reward import ESTIMATORS, Estimator
 
@@ -63,19 +62,12 @@ class Backend:
         check_added_rewards(self.config, hub_models.style_of(self.config), rule)
         choose("population.matchmaker", self.config.population.matchmaker, MATCHMAKERS)
         if self.config.propose.curriculum:
-            self._check_curriculum()
+            check_curriculum(self.config)
         for gate in self.config.reward.gates:
             choose("reward.gates", gate, GATES)
         self.suites.file(self.config.benchmark.suite)
         check_suites(self.config.benchmark.suites)
         self.sandbox()
-
-    def _check_curriculum(self) -> None:
-        curriculum = choose("propose.curriculum", self.config.propose.curriculum, CURRICULA)
-        try:
-            shares(curriculum, records_of([], self.config.kinds))
-        except ValueError as error:
-            raise ConfigError(f"propose.curriculum and propose.kinds ({', '.join(self.config.kinds)}): {error}") from None
 
     def check_run(self) -> None:
         """Check all that a run of this configuration needs: as `check`, and that its completions leave room for a prompt."""

@@ -17,6 +17,7 @@ from flows.benchmarks.schedule import members_at, panels, shared, write_panels
 from flows.benchmarks.score import probe_plan, score_members
 from flows.choices import choose
 from flows.config import ConfigError, RunConfig
+from flows.curriculum_choice import chosen_curriculum
 from flows.earlier_tasks import posed_again, recent, references_of, stored_among
 from flows.early_judging import early_verdicts_of, judged_early
 from flows.generation_metrics import generation_metrics, paid_grades
@@ -44,7 +45,6 @@ from stages.core import tables
 from stages.core.engines.agreement import check_drift
 from stages.core.judging.judge import judge_answers, judge_tasks
 from stages.core.lora.adapter_files import weights_sha256
-from stages.core.method.curriculum import CURRICULA
 from stages.core.method.leak import admitted, believed, leaks
 from stages.core.method.proposing import PromptTooLong, ProposalPlan
 from stages.core.method.rating import Rating, Scale
@@ -144,7 +144,7 @@ def _generate(io: StageIO, config: RunConfig, backend: Backend) -> None:
     proposals = generating.generate(
         io.table("matches"),
         generating.records_of(recent(io), config.kinds),
-        choose("propose.curriculum", config.propose.curriculum, CURRICULA),
+        chosen_curriculum(config),
         config.proposals_per_teacher,
         config.propose.num_inputs,
         backend.suites.held_out(kept_out(io.run.history.description())),
@@ -366,15 +366,8 @@ STEPS: dict[str, Step] = {
 
 def _proposal_plan(config: RunConfig) -> ProposalPlan:
     rule = config.propose
-    return ProposalPlan(
-        rule.groups,
-        rule.group_size,
-        rule.references,
-        rule.num_inputs,
-        rule.max_new_tokens,
-        config.engine.temperature,
-        config.kinds,
-    )
+    sizes = rule.groups, rule.group_size, rule.references, rule.num_inputs, rule.max_new_tokens
+    return ProposalPlan(*sizes, config.engine.temperature, config.kinds)
 
 
 def _digests(population: list[Member]) -> dict[str, str]:

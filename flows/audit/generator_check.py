@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from flows.choices import choose
 from flows.config import RunConfig
-from stages.core.method.curriculum import CURRICULA, RECENT
+from flows.curriculum_choice import chosen_curriculum
+from stages.core.method.curriculum import RECENT
 from stages.core.seed_model.programs import ProgramKeys
 from stages.generate import generate, records_of
 
@@ -51,7 +51,7 @@ class GeneratorCheck:
         due = generate(
             found["matches"],
             records_of(recent, config.kinds),
-            choose("propose.curriculum", config.propose.curriculum, CURRICULA),
+            chosen_curriculum(config),
             config.proposals_per_teacher,
             config.propose.num_inputs,
             self._held_out,
