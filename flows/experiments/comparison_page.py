@@ -29,6 +29,7 @@ from flows.report.report_page import Html, details, escape, joined, note, page
 from flows.storage import Store
 from stages.analysis.comparison import changes, differences, gains
 from stages.figures import comparison as figures
+from stages.figures.difficulty import difficulty_of_arms
 from stages.figures.measures import CURVES
 from stages.figures.plates import Plate, svg
 
@@ -78,7 +79,10 @@ def write_comparison(described: Experiment, file: Path, runs: Sequence[Planned],
     moved = changes([row for row in curves if row["usable"]], rule.alpha)
     arms = list(dict.fromkeys(named[one.planned.run_id] for one in found))
     leaks = leak_curves(described, found)
+    graded = [{**point, "arm": named[one.planned.run_id]} for one in found if one.usable for point in one.points]
+    graded = [point for point in graded if is_fine(point["group"]) and point["measure"] == rule.measure]
     plates = _drawn(described, found, named, arms, compared, curves) | _leak_plates(described, leaks)
+    plates |= {"depths": [difficulty_of_arms(graded, arms)]}
     text = _page(_Made(described, file, found, registered, late, arms, compared, gained, moved, plates, leaks))
     written = write_whole(out, text.encode())
     folder = written.with_suffix("")
@@ -216,7 +220,7 @@ def _fine(made: _Made) -> Html:
     compared = [row for row in made.compared.to_pylist() if is_fine(row["group"]) and row["budget"] == rule.budget]
     said = f"{rule.measure}, mean over the members, from the base model to the last scored state. Exploratory."
     folds = [details(f"{len(compared)} contrasts by kind and band or depth", differences_table(compared))]
-    return joined([Html(f"<p>{escape(said)}</p>"), gains_table(gained), *folds])
+    return joined([Html(f"<p>{escape(said)}</p>"), _plates(made.plates["depths"]), gains_table(gained), *folds])
 
 
 def _changes(moved: pa.Table, arms: Sequence[str]) -> Html:

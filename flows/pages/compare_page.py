@@ -11,8 +11,9 @@ from flows.pages.library import Library
 from flows.pages.outlined import drawn
 from flows.run.manifest import Json
 from stages.core.highlight import visible
+from stages.figures.measures import colours_of
 from stages.figures.panels import VARIABLES
-from stages.figures.side_by_side import overlay, run_colours
+from stages.figures.side_by_side import overlay
 
 FEW = 4  # curves that the page shows first, after those of the benchmarks
 AXES = ("generation", "generated_tokens", "seconds")  # of the curves
@@ -101,4 +102,4 @@ def _pair(pair: PairedScores) -> Json:
 
 def _swatches(names: Sequence[str]) -> Mapping[str, str]:
     """Return the CSS colour of each run's curves."""
-    return {run: f"var(--{VARIABLES[colour]})" if colour in VARIABLES else colour for run, colour in run_colours(names).items()}
+    return {run: f"var(--{VARIABLES[colour]})" if colour in VARIABLES else colour for run, colour in colours_of(names).items()}

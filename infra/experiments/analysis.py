@@ -1,4 +1,4 @@
-"""Exploratory tables of docs/evidence.md that no comparison page has. Reads a store of finished runs, writes nothing.
+"""Exploratory tables of docs/evidence-seed-model.md that no comparison page has. Reads a store of finished runs, writes nothing.
 
     .venv/bin/python infra/experiments/analysis.py STORE EXPERIMENT ARM [ARM ...] [FIRST:SECOND ...]
 

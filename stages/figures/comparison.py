@@ -12,16 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from stages.core.statistics.paired import over_seeds
-from stages.figures.measures import COLOURS, CURVES, UNITS
+from stages.figures.measures import COLOURS, CURVES, UNITS, colours_of
 from stages.figures.panels import INK, MUTED, SMALL
 from stages.figures.plates import Plate, canvas, label, legend
 
 Row = Mapping[str, Any]
-
-
-def colours(arms: Sequence[str]) -> dict[str, str]:
-    """A colour for each arm, in the order of the file."""
-    return {arm: COLOURS[place % len(COLOURS)] for place, arm in enumerate(arms)}
 
 
 def scores(points: Sequence[Row], arms: Sequence[str], budget: str, what: str, alpha: float) -> Plate:
@@ -32,7 +27,7 @@ def scores(points: Sequence[Row], arms: Sequence[str], budget: str, what: str, a
         return plate
     figure, (ax,) = canvas(question, height=3.1)
     counts = []
-    for arm, colour in colours(arms).items():
+    for arm, colour in colours_of(arms).items():
         runs = _by_seed(points, arm, budget)
         x, means, lows, highs = _states(runs, alpha)
         if not len(x):
@@ -81,7 +76,7 @@ def training(curves: Sequence[Row], arms: Sequence[str], name: str, alpha: float
         return plate
     figure, (ax,) = canvas(question)
     counts = []
-    for arm, colour in colours(arms).items():
+    for arm, colour in colours_of(arms).items():
         found = defaultdict(list)
         for row in own:
             if row["arm"] == arm:
@@ -138,7 +133,7 @@ def leak(curves: Mapping[str, Mapping[float, tuple[Sequence[float], Sequence[flo
         return plate
     figure, axes = canvas(question, columns=2)
     counts = []
-    for name, colour in colours(list(curves)).items():
+    for name, colour in colours_of(list(curves)).items():
         for place, ax in enumerate(axes):
             found = {at: over_seeds(values[place], alpha) for at, values in sorted(curves[name].items()) if values[place]}
             x, mean = np.array(list(found)), np.array([100 * one.mean for one in found.values()])

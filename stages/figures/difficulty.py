@@ -1,4 +1,4 @@
-"""The figure of a suite with graded problems: what members solve in each band, when they were first and last scored."""
+"""Figures of a suite with graded problems: what the members of a run, or the arms of an experiment, solve in each band."""
 
 import math
 from collections import Counter, defaultdict
@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from stages.core.statistics.estimates import only
+from stages.core.statistics.paired import SeedEstimate, over_seeds
+from stages.figures.measures import colours_of
 from stages.figures.panels import KIND, MUTED
 from stages.figures.plates import Plate, canvas, label, legend, note
 
@@ -42,6 +44,57 @@ def difficulty(scores: pa.Table) -> Plate:
         f"over problems; n = {_range(row['problems'] for row in rows)} problems per kind and band."
     )
     return Plate(plate.name, plate.question, caption, plate.tables, figure)
+
+
+def difficulty_of_arms(points: Sequence[Mapping[str, Any]], arms: Sequence[str]) -> Plate:
+    """What each arm of an experiment solves in each band at its last scored state, and what was solved before training.
+
+    `points` are scores of single bands by one measure: arm, seed, group, generations trained and score.
+    """
+    plate = Plate("difficulty", "At which difficulty do arms gain?", "No finished run has scores by band.", ("scores",))
+    kinds = [kind for kind in KIND if any(point["group"].startswith(f"{kind}{_BAND}") for point in points)]
+    if not kinds:
+        return plate
+    figure, axes = canvas(plate.question, len(kinds), 1, 0.9 + 2.2 * len(kinds))
+    for ax, kind in zip(axes, kinds, strict=True):
+        own = [point for point in points if point["group"].startswith(f"{kind}{_BAND}")]
+        lines = [("before training", MUTED, ":", [point for point in own if not point["trained"]])]
+        lines += [(arm, colour, "-", _last(own, arm)) for arm, colour in colours_of(arms).items()]
+        for name, colour, dashes, some in (line for line in lines if line[3]):
+            _seeds_curve(ax, _by_band(some), name, colour, dashes)
+        ax.set_ylim(0, 105)
+        label(ax, f"{kind}: solved (%)", "depth or band" if kind == kinds[-1] else "")
+    legend(axes[0], 3)
+    seeds = {arm: len({point["seed"] for point in points if point["arm"] == arm and point["trained"]}) for arm in arms}
+    caption = (
+        "Mean over seeds at the last scored state; bars are ±1 standard error over seeds (none for one seed). "
+        f"n = {_range(point['problems'] for point in points)} problems per kind and band; "
+        f"seeds: {', '.join(f'{arm} {count}' for arm, count in seeds.items() if count)}."
+    )
+    return Plate(plate.name, plate.question, caption, plate.tables, figure)
+
+
+def _last(points: Sequence[Mapping[str, Any]], arm: str) -> list[Mapping[str, Any]]:
+    """Each run's points at its last scored state."""
+    own = [point for point in points if point["arm"] == arm and point["trained"]]
+    last = {seed: max(point["trained"] for point in own if point["seed"] == seed) for seed in {point["seed"] for point in own}}
+    return [point for point in own if point["trained"] == last[point["seed"]]]
+
+
+def _by_band(points: Sequence[Mapping[str, Any]]) -> dict[int, SeedEstimate]:
+    """Band -> percent solved. Runs of one seed share their start, which counts once."""
+    found = defaultdict[int, dict[int, float]](dict)
+    for point in points:
+        found[int(point["group"].split(_BAND)[1])][point["seed"]] = 100 * point["score"]
+    return {band: over_seeds(list(found[band].values()), 0.05) for band in sorted(found)}
+
+
+def _seeds_curve(ax: Any, bands: Mapping[int, SeedEstimate], name: str, colour: str, dashes: str) -> None:
+    x, y = np.array(list(bands)), np.array([one.mean for one in bands.values()])
+    error = np.array([one.stderr or 0.0 for one in bands.values()])
+    look = {"color": colour, "linestyle": dashes, "marker": "o", "markersize": 3, "linewidth": 1.4, "capsize": 1.5}
+    ax.errorbar(x, y, error, label=name, **look)
+    note(ax, name, colour, x, y, error, [one.n for one in bands.values()], dashes)
 
 
 def _most_scored(rows: Sequence[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:

@@ -1,5 +1,7 @@
 """What figures over several runs show: each metric's text with its unit, the amounts on their axes, and the runs' colours."""
 
+from collections.abc import Sequence
+
 COLOURS = (
     "#0072b2",
     "#d55e00",
@@ -39,3 +41,8 @@ CURVES = {
     "pair.adapter_distance (students)": "distance of students' delta W",
     "disagreement": "students' disagreement on the probe (share)",
 }
+
+
+def colours_of(names: Sequence[str]) -> dict[str, str]:
+    """Return a colour for each run or arm, by its place among the others."""
+    return {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(names)}

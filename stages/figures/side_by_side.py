@@ -7,17 +7,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stages.figures.measures import COLOURS, UNITS
 from stages.figures.measures import CURVES as TEXTS
+from stages.figures.measures import UNITS, colours_of
 from stages.figures.panels import Line, Outline, Panel
 
 DASHES = ("-", "--", "-.", ":")
 Row = Mapping[str, Any]
-
-
-def run_colours(runs: Sequence[str]) -> dict[str, str]:
-    """A colour for each run."""
-    return {run: COLOURS[place % len(COLOURS)] for place, run in enumerate(runs)}
 
 
 def overlay(rows: Sequence[Row], runs: Sequence[str], name: str, text: str = "", by: str = "generation") -> Outline:
@@ -34,7 +29,7 @@ def overlay(rows: Sequence[Row], runs: Sequence[str], name: str, text: str = "",
         return Outline(slug, question, "None of the runs has measured it yet.", ("metrics",))
     lines = [
         _line(sorted(found[run], key=lambda row: float(row[by])), by, colour, DASHES[place % len(DASHES)])
-        for place, (run, colour) in enumerate(run_colours(runs).items())
+        for place, (run, colour) in enumerate(colours_of(runs).items())
         if run in found
     ]
     bands = any(row["stderr"] is not None for own in found.values() for row in own)

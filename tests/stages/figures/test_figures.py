@@ -13,7 +13,7 @@ from stages.figures import diversity as diversity_figures
 from stages.figures import figures
 from stages.figures import population as population_figures
 from stages.figures import tasks as task_figures
-from stages.figures.difficulty import difficulty
+from stages.figures.difficulty import difficulty, difficulty_of_arms
 from stages.figures.panels import ROLE
 from stages.figures.plates import canvas, curve, end_labels, svg
 from tests.support.report_run import made
@@ -210,3 +210,25 @@ def test_a_role_without_rewards_has_no_panel(gathered):
     students = gathered.tables["samples"].filter(pc.equal(gathered.tables["samples"]["role"], "student"))
     assert len(figures.reward_distribution(gathered.tables["samples"]).panels) == 2
     assert len(figures.reward_distribution(students).panels) == 1
+
+
+def test_difficulty_of_arms_averages_the_last_scores_over_seeds_and_counts_a_shared_start_once():
+    def point(arm: str, seed: int, trained: int, depth: int, score: float, kind: str = "deduction") -> dict[str, object]:
+        return {"arm": arm, "seed": seed, "trained": trained, "group": f"{kind} band {depth}", "score": score, "problems": 50}
+
+    starts = [point(arm, seed, 0, 7, 0.1 + 0.02 * seed) for arm in ("mixed", "frozen") for seed in (0, 1)]
+    middle = [point("mixed", seed, 50, 7, 0.9) for seed in (0, 1)]
+    ends = [point("mixed", seed, 100 + seed, depth, 0.3 + 0.1 * seed) for seed in (0, 1) for depth in (7, 6)]
+    alone = [point("frozen", 0, 100, 7, 0.2), point("frozen", 0, 100, 1, 0.5, "abduction")]
+    assert difficulty_of_arms([], ["mixed"]).figure is None
+    plate = difficulty_of_arms([*starts, *middle, *ends, *alone], ["mixed", "frozen", "never"])
+    deduction, abduction = sorted(plate.panels, key=lambda panel: panel.y, reverse=True)
+    assert (deduction.y, abduction.y) == ("deduction: solved (%)", "abduction: solved (%)")
+    found = {line.name: dict(zip(line.x, line.y, strict=True)) for line in deduction.lines}
+    assert {name: {x: round(y, 6) for x, y in line.items()} for name, line in found.items()} == {
+        "before training": {7.0: 11.0},
+        "mixed": {6.0: 35.0, 7.0: 35.0},
+        "frozen": {7.0: 20.0},
+    }
+    assert [line.name for line in abduction.lines] == ["frozen"]
+    assert "n = 50 problems per kind and band; seeds: mixed 2, frozen 1." in plate.caption

@@ -2,7 +2,8 @@
 
 import math
 
-from stages.figures.side_by_side import overlay, run_colours
+from stages.figures.measures import colours_of
+from stages.figures.side_by_side import overlay
 from stages.figures.vector import curves_svg
 
 ROWS = [
@@ -27,7 +28,7 @@ def test_each_run_has_its_line_its_band_and_its_n() -> None:
 
 def test_a_run_keeps_its_colour_where_others_measure_nothing() -> None:
     outline = overlay(ROWS[3:], ["first", "second"], "solve.rate")
-    assert outline.panels[0].lines[0].colour == run_colours(["first", "second"])["second"]
+    assert outline.panels[0].lines[0].colour == colours_of(["first", "second"])["second"]
     assert outline.caption.startswith("One number per generation, without an error.")
 
 
