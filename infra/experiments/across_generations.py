@@ -2,10 +2,10 @@
 
     .venv/bin/python infra/experiments/across_generations.py STORE RUN TASKS ADAPTERS
 
-TASKS are windows of generations, `0-4,100-104`, and ADAPTERS students of the run, `s0-start,s0-g0099`, whose weights it must
-still hold (`retention.adapter_every`). Every adapter attempts the valid new tasks of each window as the run's students did:
-as often, at the same temperature, with the same limits and the same judge. Each line gives the share of correct attempts, and
-the paired change from the first adapter; errors are over tasks.
+TASKS are windows of generations, `0-4,100-104`, and ADAPTERS students of the run, `s0-start,s0-g0099`, or of another run on the
+same model in this store, `other/s0-g0099`; their weights must still be there (`retention.adapter_every`). Every adapter attempts
+the valid new tasks of each window as the run's students did: as often, at the same temperature, with the same limits and the
+same judge. Each line gives the share of correct attempts, and the paired change from the first adapter; errors are over tasks.
 
 In co-evolution, scores against the present opponent cannot tell progress from a moving target: a falling solve rate is a student
 that forgets or a teacher that asks for more. Playing against opponents of other generations can (Cliff and Miller 1995).
@@ -59,8 +59,15 @@ def lines(window: str, shares_of: dict[str, dict[str, float]]) -> Iterator[str]:
     first = next(iter(shares_of.values()))
     for adapter_id, own in shares_of.items():
         solved, change = (100 * np.array(values) for values in ([*own.values()], [own[task] - first[task] for task in own]))
-        said = f"tasks {window:9} {adapter_id:10} solved {solved.mean():5.1f} ± {_error(solved):.1f} %"
+        said = f"tasks {window:9} {adapter_id:26} solved {solved.mean():5.1f} ± {_error(solved):.1f} %"
         yield f"{said}  change {change.mean():+5.1f} ± {_error(change):.1f}  tasks {len(own)}"
+
+
+def _adapter(run: Run, name: str) -> Adapter:
+    """Read the weights of an adapter of this run, or of another one in its store."""
+    other, slash, adapter_id = name.rpartition("/")
+    owner = Run(run.store, other) if slash else run
+    return Adapter(load(owner.read_adapter(adapter_id, [WEIGHTS_FILE])[WEIGHTS_FILE]), {}, 0)
 
 
 def _error(values: np.ndarray) -> float:
@@ -76,7 +83,7 @@ def main(store: str, run_id: str, windows: str, adapter_ids: str) -> None:
     """Print the lines of every window."""
     run = Run(open_store(store), run_id)
     config = parse((run.history.description() or {})["config"])
-    adapters = {one: Adapter(load(run.read_adapter(one, [WEIGHTS_FILE])[WEIGHTS_FILE]), {}, 0) for one in adapter_ids.split(",")}
+    adapters = {name: _adapter(run, name) for name in adapter_ids.split(",")}
     backend = Backend(config)
     try:
         engine, style, sandbox = backend.engine(adapters), backend.style(), backend.sandbox()

@@ -55,6 +55,6 @@ def test_an_adapter_attempts_every_valid_task_as_the_student_did(script: ModuleT
 def test_changes_are_paired_by_task(script: ModuleType) -> None:
     first, second = {"a": 0.0, "b": 0.5, "c": 1.0}, {"a": 0.25, "b": 0.75, "c": 1.0}
     assert list(script.lines("0-4", {"s0-start": first, "s0-g0099": second})) == [
-        "tasks 0-4       s0-start   solved  50.0 ± 28.9 %  change  +0.0 ± 0.0  tasks 3",
-        "tasks 0-4       s0-g0099   solved  66.7 ± 22.0 %  change +16.7 ± 8.3  tasks 3",
+        "tasks 0-4       s0-start                   solved  50.0 ± 28.9 %  change  +0.0 ± 0.0  tasks 3",
+        "tasks 0-4       s0-g0099                   solved  66.7 ± 22.0 %  change +16.7 ± 8.3  tasks 3",
     ]
