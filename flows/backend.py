@@ -145,7 +145,7 @@ class Backend:
 
         rule, model = self.config.engine, self.config.model
         limits = EngineLimits(model.rank, model.alpha, self.config.served, self.window, dtype=self.dtype)
-        limits = replace(limits, memory_share=rule.memory_share, compile=rule.compile)
+        limits = replace(limits, max_rows=rule.rows, memory_share=rule.memory_share, compile=rule.compile)
         return VLLMEngine(self.model_path, limits, {}, self.progress)
 
     @cached_property

@@ -401,6 +401,11 @@ class EngineRule(Group):
     window: Count = Field(
         0, title="Context window", description="Maximum tokens of a prompt and its completion. 0 uses the model's own limit."
     )
+    rows: Positive = Field(
+        256,
+        title="Rows at once",
+        description="vLLM only: completions written at once. More take memory for keys and values; what does not fit waits.",
+    )
     memory_share: Share = Field(0.6, title="GPU memory share", description="Share of GPU memory that vLLM reserves.")
     compile: bool = Field(
         True, title="Compile", description="vLLM only. Without compilation, it starts faster and decodes more slowly."

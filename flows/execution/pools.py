@@ -23,8 +23,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from flows.config import parse
 from flows.execution import orphan_guard
+from flows.execution.code_version import check_version, own_version
 from flows.execution.preflight import cards_for
-from flows.execution.residents import ADDRESS, check_version, order_of, own_version, run_resident
+from flows.execution.residents import ADDRESS, order_of, run_resident
 from flows.execution.run_stage import Reference, Spec, reference
 from flows.execution.slots import Slots, Tenant
 from flows.execution.stage_process import CANCELLED, StageFailed, Told, WorkerLost, interpreter, known_error

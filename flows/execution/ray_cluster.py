@@ -24,7 +24,7 @@ from typing import Any
 from flows.config import ConfigError, RunConfig
 from flows.execution import cards, orphan_guard
 from flows.execution.cards import VISIBLE, Card
-from flows.execution.residents import check_version, own_version
+from flows.execution.code_version import check_version, own_version
 from flows.execution.run_stage import Reference, Spec
 from flows.execution.slots import Slots, Tenant
 from flows.execution.stage_process import WorkerLost, Workers

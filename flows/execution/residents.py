@@ -15,38 +15,22 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
-from flows.config import PROJECT, ConfigError
+from flows.config import ConfigError
 from flows.execution.cards import Card
+from flows.execution.code_version import check_version, code_stamp, own_version
 from flows.execution.run_stage import Reference, Spec
 from flows.execution.slots import Slots, Tenant
 from flows.execution.stage_process import Told, WorkerLost, Workers, result_of
 from flows.monitoring.meter import Reading
 from stages.core.child_process import PROGRESS
-from stages.core.engines.protocol import EngineUnavailable
 
 ADDRESS = "POPULORA_RESIDENTS"
 """Where a flow run finds the processes that its worker keeps; unset where it keeps none."""
 IDLE_MINUTES = "POPULORA_IDLE_MINUTES"
 DEFAULT_IDLE_MINUTES = 60.0
 LOOK_SECONDS = 5.0
-PACKAGE = "populora-pipeline"
-
-
-def own_version() -> str:
-    """Return the version of the installed project."""
-    return version(PACKAGE)
-
-
-def check_version(asked: str) -> None:
-    """Raise EngineUnavailable if a run asks that has another version than this machine: another worker may take the step."""
-    if asked and asked != own_version():
-        raise EngineUnavailable(
-            f"the worker on {socket.gethostname()} has version {own_version()}, the run {asked}: install the same version there"
-        )
 
 
 def idle_minutes(environment: Mapping[str, str] = os.environ) -> float:
@@ -171,9 +155,3 @@ def _asked(address: str, order: Mapping[str, Any], told: Told) -> dict[str, Any]
                     return said
                 told(Reading(**said[PROGRESS]))
     return None
-
-
-def code_stamp() -> str:
-    """Return what changes when the code on this machine does: a process keeps the modules that it has loaded."""
-    files = [file.stat() for folder in ("flows", "stages") for file in sorted(Path(PROJECT / folder).rglob("*.py"))]
-    return f"{len(files)} {max(file.st_mtime_ns for file in files)}"

@@ -19,11 +19,11 @@ from flows.benchmarks.own_suites import PROBE
 from flows.choices import check_sources, sources
 from flows.config import PROJECT, ConfigError, RunConfig, differences, dump, identity, priced, with_defaults
 from flows.execution import orphan_guard
+from flows.execution.code_version import own_version
 from flows.execution.parts import named_parts
 from flows.execution.preflight import cards_for
 from flows.execution.ray_cluster import OnNode
 from flows.execution.recomputation import settled
-from flows.execution.residents import own_version
 from flows.execution.run_stage import Reference, Spec, reference
 from flows.execution.slots import Slots, Tenant
 from flows.execution.stage_process import Told, interpreter

@@ -20,7 +20,6 @@ from flows.plan.update_cut import adapters_time, rows_time, shares_of_flops
 from flows.plan.update_flops import Rows, packed, update_flops
 from stages.core.prompts.styles import Kind
 
-ROWS = 256  # rows that vLLM decodes at once: max_rows of stages.core.engines.vllm_engine
 SLOW_RUNS = 0.001  # share of program runs that end at their limit of processor time
 RUN_SECONDS = 0.001  # of any other program run, in one container
 STAGE_SECONDS = 0.3  # of a stage beside its work: scheduling, manifest, tables
@@ -122,7 +121,7 @@ class _Decoder:
     def time(self, stage: str, requests: int, prompts: int, mean: float, longest: int, prompt: int) -> StageTime:
         """Return a stage's seconds: reading its prompts, then the steps that the fullest card or the longest completion takes."""
         rows = ceil(requests / min(self.cards, requests))
-        at_once = max(1, min(rows, self._capacity(prompt + longest)))
+        at_once = max(1, min(rows, self._capacity(prompt, mean, longest)))
         reading = 2 * self.shape.parameters * prompt * ceil(prompts / min(self.cards, prompts)) / self.card.flops
         filled = rows * mean / at_once
         steps = max(filled, longest)
@@ -136,12 +135,12 @@ class _Decoder:
             return StageTime(stage, total, "arithmetic")
         return StageTime(stage, total, "longest completion" if longest > filled else "memory bandwidth")
 
-    def _capacity(self, positions: int) -> int:
-        """Rows that one card decodes at once."""
+    def _capacity(self, prompt: int, mean: float, longest: int) -> int:
+        """Rows that one card decodes at once. vLLM takes memory as completions grow; our engine reserves it for the longest."""
         if self.config.engine.kind == "transformers":
-            return self.config.engine.batch_tokens // positions
+            return self.config.engine.batch_tokens // (prompt + longest)
         free = self.config.engine.memory_share * self.card.memory - self.shape.parameters * self.width
-        return min(ROWS, int(free / (positions * cache_bytes(self.shape, self.width))))
+        return min(self.config.engine.rows, int(free / ((prompt + mean) * cache_bytes(self.shape, self.width))))
 
     def _bytes(self, rows: float, context: float) -> float:
         """Bytes that a step moves: the weights, and the keys and values of its rows."""

@@ -18,8 +18,8 @@ import pytest
 from flows.audit.fsck import fsck
 from flows.config import PROJECT, ConfigError
 from flows.execution import cards
+from flows.execution.code_version import own_version
 from flows.execution.ray_cluster import NodeCards, gpu_nodes
-from flows.execution.residents import own_version
 from flows.run.run import Run
 from flows.stages import stage_of
 from flows.storage import open_store
@@ -204,7 +204,6 @@ def test_nodes_of_another_version_refuse_a_run_in_one_line(tmp_path: Path) -> No
     wanted = command(tmp_path / "store", ["generations=1", "model.device=auto"], "--place", f"ray={ADDRESS}")
     (refused,) = on_two_nodes(1, [wanted], environment, {"PYTHONPATH": f"{other}{os.pathsep}{PROJECT}"})
     assert (refused.returncode, refused.stdout) == (3, ""), refused.stderr
-    last = refused.stderr.splitlines()[-1]
-    assert last == (
-        f"populora: the worker on {socket.gethostname()} has version 9.9, the run {own_version()}: install the same version there"
-    )
+    last, own, worker = refused.stderr.splitlines()[-1], own_version(), f"the worker on {socket.gethostname()}"
+    sources = own.partition("+")[2]
+    assert last == f"populora: {worker} has version 9.9+{sources}, the run {own}: install the same version there"

@@ -1,0 +1,45 @@
+"""Which code a machine runs: its version and a digest of its sources, so that machines of other code do not share a run."""
+
+import hashlib
+import socket
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+
+from flows.config import PROJECT
+from stages.core.engines.protocol import EngineUnavailable
+
+PACKAGE = "populora-pipeline"
+_PACKAGES = ("flows", "stages")
+
+
+def own_version() -> str:
+    """Return the version of the installed project and a digest of its Python sources, as `0.2.0+1f3a9c07`."""
+    return f"{version(PACKAGE)}+{_digest(code_stamp())}"
+
+
+def check_version(asked: str) -> None:
+    """Raise EngineUnavailable if a run asks that has other code than this machine: another worker may take the step."""
+    if asked and asked != (own := own_version()):
+        worker = f"the worker on {socket.gethostname()} has version {own}"
+        raise EngineUnavailable(f"{worker}, the run {asked}: install the same version there")
+
+
+def code_stamp() -> str:
+    """Return what changes when the code on this machine does: a process keeps the modules that it has loaded."""
+    files = [(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in _sources()]
+    return hashlib.sha256(repr(files).encode()).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def _digest(stamp: str) -> str:
+    """Hash names and contents. `stamp` alone would tell copies of the same code apart."""
+    found = hashlib.sha256()
+    for file in _sources():
+        found.update(f"{file.relative_to(PROJECT).as_posix()}\0".encode())
+        found.update(hashlib.sha256(file.read_bytes()).digest())
+    return found.hexdigest()[:8]
+
+
+def _sources() -> list[Path]:
+    return [file for package in _PACKAGES for file in sorted((PROJECT / package).rglob("*.py"))]
