@@ -256,6 +256,7 @@ class Backend:
             micro_batch_tokens=rule.micro_batch_tokens,
             row_tokens=rule.row_tokens,
             gradient_checkpointing=rule.gradient_checkpointing is True,  # auto, if no run has settled it: no step is taken
+            recompute_above=rule.recompute_above,
             skip_zero_groups=rule.skip_zero_groups,
         )
 

@@ -228,9 +228,10 @@ class RunConfig(Group):
         """Kinds x groups: the prompts of a match."""
         return len(self.propose.kinds) * self.propose.groups
 
-    def recomputing(self, choice: bool | Literal["auto"]) -> "RunConfig":
-        """Return this configuration with another choice of `learning.gradient_checkpointing`."""
-        return self.model_copy(update={"learning": self.learning.model_copy(update={"gradient_checkpointing": choice})})
+    def recomputing(self, choice: bool | Literal["auto"], above: int = 0) -> "RunConfig":
+        """Return this configuration with another choice of `learning.gradient_checkpointing` and `learning.recompute_above`."""
+        chosen = {"gradient_checkpointing": choice, "recompute_above": above}
+        return self.model_copy(update={"learning": self.learning.model_copy(update=chosen)})
 
 
 def configurations() -> list[str]:

@@ -279,6 +279,12 @@ class Learning(Group):
         description="Recompute activations in the backward pass: less memory, more computation. auto: only where they do not fit "
         "into the card by the plan; never on a CPU. run.json records what auto meant.",
     )
+    recompute_above: Count = Field(
+        0,
+        title="Recompute above",
+        description="With gradient checkpointing, passes of at most this many tokens keep their activations, and rows are packed "
+        "into passes of that size. 0 recomputes all. auto sets it to what fits into the card.",
+    )
     skip_zero_groups: bool = Field(
         False,
         title="Skip groups without an advantage",

@@ -20,7 +20,8 @@ def settled(config: RunConfig, known: Mapping[str, Any] | None = None, elsewhere
     if config.learning.gradient_checkpointing != "auto":
         return config
     if known is not None:
-        return config.recomputing(known["config"].get("learning", {}).get("gradient_checkpointing", False))
+        meant = known["config"].get("learning", {})
+        return config.recomputing(meant.get("gradient_checkpointing", False), meant.get("recompute_above", 0))
     if config.model.device == "cpu":
         return config.recomputing(False)
     if elsewhere:

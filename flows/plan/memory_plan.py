@@ -11,6 +11,7 @@ hold. What a process needs besides tensors is assumed, not measured on a GPU. On
 their tensors. A line is about one card that engine and trainer share; shards on other cards need no more.
 """
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
@@ -18,6 +19,7 @@ from math import ceil
 from flows.config import RunConfig
 from flows.plan.decoder_shape import DecoderShape, adapter_parameters
 from flows.plan.prompt_tokens import prompt_tokens
+from flows.plan.update_flops import USUAL_ROW
 
 GIB = 1024**3
 CARDS = {"24 GB": 24e9, "80 GB": 80e9}
@@ -31,6 +33,7 @@ CHUNK = 2**26  # logits at once: CHUNK_ELEMENTS of stages.core.training.head_los
 REDUCED = 3 * 4  # bytes of a logit while a GPU reduces its chunk: three blocks in fp32, two without an entropy bonus
 PASS = 2**29  # of the widest activations while prompts are read: PASS_BYTES of stages.core.engines.decoding
 BRED = 3  # adapters on the host for one birth: two parents and the child
+STEP = 256  # tokens by which the width of a pass that keeps its activations is found
 BACKWARD = 1.3  # a recomputed layer with the gradients inside it, in activations of one layer
 
 
@@ -98,18 +101,25 @@ def lacking(config: RunConfig, shape: DecoderShape, members: int, memory: float)
 def settled_for(config: RunConfig, shape: DecoderShape, memory: float) -> RunConfig:
     """Return the configuration with `learning.gradient_checkpointing` true or false; `auto` is settled for one device.
 
-    On a card of `memory` bytes, `auto` recomputes where an update that keeps all activations does not fit: keeping them is
-    always faster. On a CPU (0) it keeps them.
+    On a card of `memory` bytes, `auto` recomputes where an update that keeps all activations does not fit, and there only in
+    passes that are too wide: keeping activations is always faster. On a CPU (0) it keeps them.
     """
     if config.learning.gradient_checkpointing != "auto":
         return config
     kept = config.recomputing(False)
-    if config.model.device == "cpu" or not memory:
+    if config.model.device == "cpu" or not memory or _update_fits(kept, shape, memory):
         return kept
+    widths = range(STEP, config.learning.micro_batch_tokens + 1, STEP)
+    fitting = bisect_left(widths, True, key=lambda width: not _update_fits(config.recomputing(True, width), shape, memory))
+    above = widths[fitting - 1] if fitting else 0
+    return config.recomputing(True, above if above >= USUAL_ROW else 0)
+
+
+def _update_fits(config: RunConfig, shape: DecoderShape, memory: float) -> bool:
     alone = config.engine.kind == "transformers"
-    moments = shared_process(kept, shape, config.adapters) if alone else beside_vllm(kept, shape, config.adapters, memory)
+    moments = shared_process(config, shape, config.adapters) if alone else beside_vllm(config, shape, config.adapters, memory)
     [update] = [moment.total for moment in moments if moment.name == "update"]
-    return kept if update + (CONTEXT if alone else 0) <= (1 - SPARE) * memory else config.recomputing(True)
+    return update + (CONTEXT if alone else 0) <= (1 - SPARE) * memory
 
 
 def shared_process(config: RunConfig, shape: DecoderShape, members: int) -> list[Moment]:
@@ -236,12 +246,17 @@ def _update(config: RunConfig, shape: DecoderShape, members: int, reduced: int) 
     rule, parameters = config.learning, adapter_parameters(shape, config.model.targets, config.model.rank)
     limits = (config.propose.max_new_tokens, config.solve.max_new_tokens)
     longest = max(prompt + limit for prompt, limit in zip(prompt_tokens(config), limits, strict=True))
-    positions = max(rule.micro_batch_tokens, rule.row_tokens, longest)
-    recomputes, trained = rule.gradient_checkpointing is True, _trained(config, members)
-    # a longer row may be in one micro-batch with rows that share a prompt
-    row = max(rule.row_tokens, min(longest, rule.micro_batch_tokens // 2))
-    peaks = update_peaks(shape, parameters, trained, positions, _width(config), recomputes, reduced, row)
-    return max(peaks.values(), key=lambda parts: sum(parts.values()))
+    recomputes, trained, widest = rule.gradient_checkpointing is True, _trained(config, members), max(rule.row_tokens, longest)
+    above = min(rule.recompute_above, rule.micro_batch_tokens) if recomputes else 0
+    passes = {max(above or rule.micro_batch_tokens, 0 if above else widest): recomputes and not above}
+    if 0 < above < widest:
+        passes[widest] = True
+    peaks = list[dict[str, float]]()
+    for positions, again in passes.items():
+        # a longer row may be in one micro-batch with rows that share a prompt
+        row = max(rule.row_tokens, min(longest, (above or rule.micro_batch_tokens) // 2))
+        peaks += update_peaks(shape, parameters, trained, positions, _width(config), again, reduced, row).values()
+    return max(peaks, key=lambda parts: sum(parts.values()))
 
 
 def _births(config: RunConfig, members: int) -> int:
@@ -277,8 +292,14 @@ def _recomputation(config: RunConfig, settled: Mapping[str, RunConfig]) -> list[
     """Return the line that says what `auto` means for each card; none without `auto`."""
     if config.learning.gradient_checkpointing != "auto":
         return []
-    found = (f"{'yes' if own.learning.gradient_checkpointing else 'no'} on {name}" for name, own in settled.items())
+    found = (f"{_recomputed(own)} on {name}" for name, own in settled.items())
     return [f"recomputation    {', '.join(found)}: learning.gradient_checkpointing is auto"]
+
+
+def _recomputed(config: RunConfig) -> str:
+    if not config.learning.gradient_checkpointing:
+        return "no"
+    return f"above {config.learning.recompute_above:,} tokens" if config.learning.recompute_above else "yes"
 
 
 def _fits(cards: list[str]) -> str:

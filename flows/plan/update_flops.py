@@ -5,7 +5,7 @@ frozen, so its matrices have no gradient of their own; the factors of an adapter
 row of L costs 4 L width FLOP forward, and 2.5 times that backward, where the kernels compute the scores again. The causal kernel
 of rows with one completion computes half of it; a row that shares its prompt has a mask of its own, and computes all. The output
 head sees only the positions that predict a response token: two FLOP a parameter forward, two backward. Recomputation runs blocks
-and attention forward once more, not the head.
+and attention forward once more, not the head, for rows that are longer than `learning.recompute_above`.
 
 tests/flows/plan/test_update_flops.py counts the trainer's own passes with torch's FlopCounterMode. Padding, elementwise
 operations and the optimizer step are not in it, and every row counts as one that learns.
@@ -78,17 +78,23 @@ def packed(prompts: float, prompt: float, attempts: int, response: float, row_to
 def update_flops(config: RunConfig, shape: DecoderShape, rows: Iterable[Rows]) -> UpdateFlops:
     """Return the FLOP of an update with these rows. `learning.gradient_checkpointing` must be settled: `auto` counts as off."""
     rule, rows = config.learning, list(rows)
-    again, base = float(rule.gradient_checkpointing is True), float(rule.kl > 0)  # further forward passes
+    base = float(rule.kl > 0)  # a further forward pass
+    again = [one for one in rows if rule.gradient_checkpointing is True and one.length > rule.recompute_above]  # another one
     positions, predicted = sum(one.positions for one in rows), sum(one.predicted for one in rows)
-    seen = sum(one.positions * one.length * (1.0 if one.completions > 1 else 0.5) for one in rows)
+    seen, repeated, seen_again = _seen(rows), sum(one.positions for one in again), _seen(again)
     matrices = shape.layers * sum(a * b for a, b in shape.linears().values())
     adapter = adapter_parameters(shape, config.model.targets, config.model.rank)
     return UpdateFlops(
-        blocks=(4 + 2 * again + 2 * base) * matrices * positions,
-        adapters=(6 + 2 * again) * adapter * positions,
-        attention=(1 + ATTENTION_BACKWARD + again + base) * 4 * shape.layers * shape.hidden * seen,
+        blocks=((4 + 2 * base) * positions + 2 * repeated) * matrices,
+        adapters=(6 * positions + 2 * repeated) * adapter,
+        attention=((1 + ATTENTION_BACKWARD + base) * seen + seen_again) * 4 * shape.layers * shape.hidden,
         head=(4 + 2 * base) * shape.vocabulary * shape.hidden * predicted,
     )
+
+
+def _seen(rows: Iterable[Rows]) -> float:
+    """Return the pairs of positions that attention computes."""
+    return sum(one.positions * one.length * (1.0 if one.completions > 1 else 0.5) for one in rows)
 
 
 def token_flops(config: RunConfig, shape: DecoderShape) -> float:

@@ -118,7 +118,7 @@ def _changed(config: RunConfig, settings: Iterable[str], at: Point) -> RunConfig
         apply_setting(values, setting)
     changed = parse(values)
     if changed.learning.gradient_checkpointing == "auto":  # a fork keeps what that meant for its parent
-        changed = changed.recomputing(config.learning.gradient_checkpointing)
+        changed = changed.recomputing(config.learning.gradient_checkpointing, config.learning.recompute_above)
     for key in differences(dump(config), dump(changed)):
         if key.startswith(FIXED):
             raise ConfigError(f"{key}: a fork shares artifacts that were made with the old value; start a new run instead")

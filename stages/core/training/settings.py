@@ -9,9 +9,10 @@ from stages.core.training.loss import Objective
 class Settings:
     """Settings of an update. `micro_batch_tokens` are padded positions of one pass; `row_tokens` limits rows that share a prompt.
 
-    Over an adapter's first `warmup` steps the learning rate rises linearly: fresh moments make a new adapter's first steps large.
-    `skip_zero_groups` leaves groups without an advantage out of the passes; it raises ValueError where the objective would train
-    them all the same.
+    With `gradient_checkpointing`, passes of more than `recompute_above` positions compute their activations again in the
+    backward pass; rows are packed into passes of at most that many. Over an adapter's first `warmup` steps the learning rate
+    rises linearly: fresh moments make a new adapter's first steps large. `skip_zero_groups` leaves groups without an advantage
+    out of the passes; it raises ValueError where the objective would train them all the same.
     """
 
     objective: Objective = field(default_factory=Objective)
@@ -24,8 +25,15 @@ class Settings:
     micro_batch_tokens: int = 16384
     row_tokens: int = 1024
     gradient_checkpointing: bool = False
+    recompute_above: int = 0
     skip_zero_groups: bool = False
 
     def __post_init__(self) -> None:
         if self.skip_zero_groups and (self.objective.entropy_bonus or self.objective.kl):
             raise ValueError(f"groups without an advantage cannot be skipped under {self.objective}")
+
+    @property
+    def pass_tokens(self) -> int:
+        """Positions of the passes into which rows are packed: those that keep their activations, where any do."""
+        keeps = self.gradient_checkpointing and self.recompute_above
+        return min(self.micro_batch_tokens, self.recompute_above) if keeps else self.micro_batch_tokens

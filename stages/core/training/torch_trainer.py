@@ -128,7 +128,7 @@ class TorchTrainer:
         rows = columns(tuple(adapters), samples, response_tokens(samples))
         self._lora.load([adapter.weights for adapter in adapters.values()])
         with torch.no_grad():
-            tokens = self.accumulate(rows, self._settings.micro_batch_tokens)
+            tokens = self.accumulate(rows, self._settings.pass_tokens)
         self._give_back()
         apart = {name: np.abs(tokens.of(slot)["drift"]) for slot, name in enumerate(adapters)}
         return {name: Drift(float(own.mean()), float(own.max())) for name, own in apart.items() if len(own)}
@@ -158,7 +158,7 @@ class TorchTrainer:
 
     def _accumulate_or_halve(self, samples: Samples) -> tuple[TokenValues, int]:
         """Compute the gradients of the whole step; if the device runs out of memory, retry once with half the budget."""
-        budget = self._settings.micro_batch_tokens
+        budget = self._settings.pass_tokens
         try:
             return self.accumulate(samples, budget), budget
         except torch.OutOfMemoryError:
@@ -172,13 +172,14 @@ class TorchTrainer:
         self._lora.clear_gradients()
         tokens = TokenValues()
         rows = pack_rows([int(slot) for slot in samples.slots_S], samples.prompts, samples.completions, self._settings.row_tokens)
-        self._lora.checkpoint(self._settings.gradient_checkpointing)
+        again, above = self._settings.gradient_checkpointing, min(self._settings.recompute_above, budget)
         done, total = 0, sum(len(completion) for completion in samples.completions)
         self._progress("trained tokens", 0, total)
         try:
             for learns, own in self._by_gradient(rows, samples):
                 for batch, part in self._passes(own, budget):
                     laid_out = lay_out(part, samples.prompts, samples.completions, len(samples.names), self._pad_id, batch)
+                    self._lora.checkpoint(again and laid_out.ids_BL.size > above)
                     with torch.set_grad_enabled(learns and torch.is_grad_enabled()):
                         loss = self._loss(laid_out, samples, tokens)
                     if loss.requires_grad:

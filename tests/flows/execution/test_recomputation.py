@@ -57,18 +57,21 @@ def test_a_run_that_began_with_recomputation_keeps_it_on_a_larger_card(tmp_path:
         pass
     with open_session(load("chaos"), "r", str(tmp_path)) as current:
         assert current.config.learning.gradient_checkpointing is True
+    known = {"config": {"learning": {"gradient_checkpointing": True, "recompute_above": 4096}}}
+    assert settled(load("chaos"), known).learning.recompute_above == 4096
     assert settled(load("chaos"), {"config": {}}).learning.gradient_checkpointing is False, "of a version without the setting"
 
 
 def test_a_fork_keeps_what_it_meant_for_its_parent(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     with hold(store, "r") as epoch:
-        config = example_run.CONFIG.recomputing(True)
+        config = example_run.CONFIG.recomputing(True, 2048)
         run = example_run.build(Run(store, "r", epoch), 1, config)
     for run_id, choice, kept in (("a", "auto", True), ("b", "false", False)):
         settings = ["generations=9", f"learning.gradient_checkpointing={choice}"]
         described = fork(run, run_id, 0, settings, lambda _: {}, {}).history.description()
         assert described is not None and described["config"]["learning"]["gradient_checkpointing"] is kept
+        assert described["config"]["learning"]["recompute_above"] == 2048
     with pytest.raises(ConfigError, match="learning: "):
         fork(run, "c", 0, ["learning=3"], lambda _: {}, {})
     assert dump(config)["learning"]["gradient_checkpointing"] is True

@@ -27,6 +27,7 @@ from flows.plan.memory_plan import (
     shared_process,
     update_peaks,
 )
+from flows.settings import Learning
 from stages.core.engines.decoding import PASS_BYTES
 from stages.core.training import head_loss, torch_trainer
 from stages.core.training.grouped_lora import attach
@@ -197,12 +198,19 @@ def test_vllm_s_pass_is_the_engine_s_own_and_no_window_changes_it() -> None:
 
 
 def test_auto_recomputes_only_where_activations_do_not_fit() -> None:
-    def chosen(name: str, memory: float, *settings: str) -> object:
+    def learning(name: str, memory: float, *settings: str) -> Learning:
         config = load(name, ["learning.gradient_checkpointing=auto", *settings])
         shape = KNOWN["Qwen2.5-Coder-7B" if name.startswith("paper") else "Qwen2.5-Coder-1.5B"]
-        return settled_for(config, shape, memory).learning.gradient_checkpointing
+        return settled_for(config, shape, memory).learning
+
+    def chosen(name: str, memory: float, *settings: str) -> object:
+        return learning(name, memory, *settings).gradient_checkpointing
+
+    def above(name: str, memory: float) -> int:
+        return learning(name, memory).recompute_above
 
     assert [chosen("paper", size) for size in (24e9, 80e9, 141e9)] == [True, True, False]
+    assert [above("paper", size) for size in (24e9, 80e9, 141e9)] == [0, 8448, 0], "a card of 24 GB has no room for any"
     assert [chosen("one-gpu", size) for size in (24e9, 80e9)] == [True, False]
     alone = ("engine.kind=transformers", "engine.python=''")
     assert [chosen("one-gpu", size, *alone) for size in (24e9, 40e9)] == [True, False]
@@ -213,9 +221,9 @@ def test_auto_recomputes_only_where_activations_do_not_fit() -> None:
 
 
 def test_the_plan_says_what_auto_means_on_each_card() -> None:
-    line = "recomputation    yes on 24 GB, no on 80 GB: learning.gradient_checkpointing is auto"
     own = load("one-gpu", ["engine.kind=transformers", "engine.python=''"])
-    for config in (load("one-gpu"), own):
+    for config, above in ((load("one-gpu"), "5,120"), (own, "5,632")):
+        line = f"recomputation    above {above} tokens on 24 GB, no on 80 GB: learning.gradient_checkpointing is auto"
         lines = plan(config).splitlines()
         assert line in lines and len([one for one in lines if " update " in one and one.startswith("memory")]) == 2
     assert "recomputation" not in plan(load("one-gpu", ["learning.gradient_checkpointing=true"])) + plan(load("laptop"))

@@ -84,7 +84,7 @@ def test_recomputation_costs_half_of_an_update_again() -> None:
     kept, again, chosen = (
         times(1, learning__gradient_checkpointing=choice)["update"].seconds for choice in ("false", "true", "auto")
     )
-    assert 1.3 < again / kept < 1.5 and chosen == again
+    assert 1.3 < again / kept < 1.5 and chosen == kept, "auto keeps the activations of passes that fit"
 
 
 def test_a_prompt_computed_once_shortens_an_update() -> None:

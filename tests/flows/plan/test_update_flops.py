@@ -1,7 +1,7 @@
 """The arithmetic of an update is what torch counts of the trainer's own passes, to the last product."""
 
 from collections.abc import Callable
-from math import prod
+from math import ceil, prod
 from typing import Any
 
 import numpy as np
@@ -121,11 +121,13 @@ def test_nothing_to_learn_takes_no_arithmetic() -> None:
 def test_a_shared_prompt_saves_a_sixth_of_the_published_update_and_recomputation_costs_half_of_it_again() -> None:
     shape = KNOWN["Qwen2.5-Coder-7B"]
 
-    def flops(again: str, row_tokens: int) -> float:
-        config = load("paper", [f"learning.gradient_checkpointing={again}"])
+    def flops(again: str, row_tokens: int, above: int = 0) -> float:
+        config = load("paper", [f"learning.gradient_checkpointing={again}", f"learning.recompute_above={above}"])
         rows = [*packed(192, 1200, 4, 1012, row_tokens), *packed(768, 700, 8, 1012, row_tokens)]
         return update_flops(config, shape, rows).total
 
+    longest = max(one.length for one in packed(768, 700, 8, 1012, 4096))
+    assert flops("true", 4096, ceil(longest)) == flops("false", 4096) < flops("true", 4096, ceil(longest) - 1)
     assert flops("true", 4096) / flops("true", 1024) == pytest.approx(0.829, abs=0.001)
     assert flops("true", 1024) / flops("false", 1024) == pytest.approx(1.466, abs=0.001)
 

@@ -108,20 +108,43 @@ def trained_gradients(trainer: TorchTrainer, adapters: dict[str, Adapter], sampl
 
 
 @pytest.mark.parametrize("row_tokens", [0, 20, 1024])
-@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize(("checkpointing", "above"), [(False, 0), (True, 0), (True, 8)])
 def test_loss_and_gradients_equal_a_naive_double_loop(
     adapters: dict[str, Adapter],
     naive_gradients: dict[str, tuple[float, np.ndarray]],
     row_tokens: int,
     checkpointing: bool,
+    above: int,
 ) -> None:
-    settings = replace(SETTINGS, row_tokens=row_tokens, gradient_checkpointing=checkpointing, max_grad_norm=1e9)
+    chosen = replace(SETTINGS, row_tokens=row_tokens, max_grad_norm=1e9)
+    settings = replace(chosen, gradient_checkpointing=checkpointing, recompute_above=above)
     trainer = TorchTrainer(lora_of(), PAD, settings)
     updates, found = trainer.update(adapters, sample_rows(adapters)), trained_gradients(trainer, adapters, sample_rows(adapters))
     for name, (loss, gradient_P) in naive_gradients.items():
         assert updates[name].metrics["loss"] == pytest.approx(loss, rel=1e-10)
         assert updates[name].metrics["grad_norm"] == pytest.approx(np.linalg.norm(gradient_P), rel=1e-10)
         np.testing.assert_allclose(found[name], gradient_P, rtol=1e-4, atol=1e-8)  # moments are stored in fp32
+
+
+def test_only_passes_that_are_too_wide_recompute(adapters: dict[str, Adapter], monkeypatch: pytest.MonkeyPatch) -> None:
+    widths: list[tuple[int, bool]] = []
+    hidden = TorchTrainer._hidden
+
+    def noted(self: TorchTrainer, batch: MicroBatch, routing: Any) -> torch.Tensor:
+        widths.append((batch.ids_BL.size, bool(self._model.training)))  # recomputation needs train mode
+        return hidden(self, batch, routing)
+
+    monkeypatch.setattr(TorchTrainer, "_hidden", noted)
+    for above in (0, 8, 10_000):
+        widths.clear()
+        settings = replace(SETTINGS, row_tokens=0, gradient_checkpointing=True, recompute_above=above)
+        trainer = TorchTrainer(lora_of(), PAD, settings)
+        trainer.update(adapters, sample_rows(adapters))
+        assert widths and all(recomputed == (size > above) for size, recomputed in widths)
+        assert len({recomputed for _, recomputed in widths}) == (2 if above == 8 else 1), widths
+        assert not trainer._model.training
+    assert settings.pass_tokens == min(settings.micro_batch_tokens, 10_000)
+    assert replace(settings, gradient_checkpointing=False, recompute_above=1).pass_tokens == settings.micro_batch_tokens
 
 
 def test_groups_without_an_advantage_are_measured_and_cost_no_backward_pass(
