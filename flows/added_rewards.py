@@ -10,7 +10,7 @@ from stages.core.method.rewards import Rule
 
 def weights(config: RunConfig) -> AddedRewards:
     """Return the weights that a configuration gives them."""
-    return AddedRewards(config.reward.trace_weight, config.reward.trailing_text)
+    return AddedRewards(config.reward.trace_weight, config.reward.trailing_text, config.reward.likeness)
 
 
 def check_added_rewards(config: RunConfig, style: str, rule: Rule) -> None:
@@ -29,8 +29,8 @@ def check_added_rewards(config: RunConfig, style: str, rule: Rule) -> None:
         raise ConfigError(f"{' and '.join(used)}: {amounts} with reward.rule {config.reward.rule}: {error}") from error
 
 
-def added_rewards(io: StageIO, config: RunConfig, rollouts: pa.Table, paid: pa.Table) -> dict[str, float]:
-    """Return rollout id -> what is added to its reward. `paid` are GRADES as paid.
+def added_rewards(io: StageIO, config: RunConfig, tasks: pa.Table, rollouts: pa.Table, paid: pa.Table) -> dict[str, float]:
+    """Return sample id -> what is added to its reward. `tasks` are TASKS as believed, `paid` are GRADES as paid.
 
     Raises ConfigError in a fork that shares grades of a run without traces.
     """
@@ -38,4 +38,4 @@ def added_rewards(io: StageIO, config: RunConfig, rollouts: pa.Table, paid: pa.T
         raise ConfigError(
             f"reward.trace_weight: generation {io.generation} was graded without recording traces; fork it before grade"
         )
-    return weights(config).of(rollouts, paid, io.table("traces") if config.reward.trace_weight else None)
+    return weights(config).of(tasks, rollouts, paid, io.table("traces") if config.reward.trace_weight else None)

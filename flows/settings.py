@@ -217,6 +217,12 @@ class Reward(Group):
         description="Subtracted from a student's reward if it wrote more behind its answer on the line. Only answers in "
         "model.style = document can have such text.",
     )
+    likeness: Below1 = Field(
+        0.0,
+        title="Penalty for tasks alike",
+        description="Subtracted from a teacher's reward for a valid task, times the share of its other valid tasks of the kind "
+        "and generation that lie in the same cell of the problem space.",
+    )
 
 
 class Learning(Group):

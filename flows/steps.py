@@ -228,17 +228,17 @@ def grade(io: StageIO, config: RunConfig, backend: Backend) -> None:
 
 def reward(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Turn proposals and attempts into samples."""
-    rollouts, grades = io.table("rollouts"), paid_grades(io, config)
+    tasks, rollouts, grades = believed(io.table("tasks")), io.table("rollouts"), paid_grades(io, config)
     samples = rewards.reward(
         io.table("proposals"),
-        believed(io.table("tasks")),
+        tasks,
         rollouts,
         grades,
         choose("reward.rule", config.reward.rule, RULES),
         backend.estimator(),
         config.learning.teacher_baseline,
         config.solve.trained_attempts,
-        added_rewards(io, config, rollouts, grades),
+        added_rewards(io, config, tasks, rollouts, grades),
     )
     io.write_table("samples", samples)
     io.write_table("groups", _cut(_trained(samples, config), io.population(), config))

@@ -53,9 +53,9 @@ def reward(
 
     `centred` is the reward minus its group's baseline; `advantage` is what the estimator computes from it. A group holds the
     proposals of one prompt (or, by `teacher_baseline`, of one kind, or each alone), or the attempts at one task. `added` maps
-    rollouts to what is added to the rule's reward.
+    samples to what is added to the rule's reward.
     """
-    rows = _teacher_rows(proposals, tasks, grades, rule, teacher_baseline)
+    rows = _teacher_rows(proposals, tasks, grades, rule, teacher_baseline, added)
     rows += _student_rows(rollouts, grades, rule, trained_attempts, added)
     by_policy = defaultdict(list)
     for row in rows:
@@ -73,7 +73,9 @@ def solve_rates(grades: pa.Table) -> dict[str, float]:
     return {task_id: sum(correct) / len(correct) for task_id, correct in outcomes.items()}
 
 
-def _teacher_rows(proposals: pa.Table, tasks: pa.Table, grades: pa.Table, rule: Rule, baseline: str) -> list[dict]:
+def _teacher_rows(
+    proposals: pa.Table, tasks: pa.Table, grades: pa.Table, rule: Rule, baseline: str, added: Mapping[str, float]
+) -> list[dict]:
     rates = solve_rates(grades)
     rows = []
     for proposal, task in zip(proposals.to_pylist(), tasks.to_pylist(), strict=True):
@@ -91,7 +93,10 @@ def _teacher_rows(proposals: pa.Table, tasks: pa.Table, grades: pa.Table, rule: 
         group = {"group": proposal["group_id"], "kind": f"{proposal['match_id']}-{proposal['kind']}"}.get(
             baseline, proposal["proposal_id"]
         )
-        rows.append(_row(proposal, proposal["proposal_id"], proposal["teacher_id"], "teacher", group, rule(event)))
+        proposal_id, value = proposal["proposal_id"], rule(event)
+        if proposal_id in added:
+            value += added[proposal_id]
+        rows.append(_row(proposal, proposal_id, proposal["teacher_id"], "teacher", group, value))
     return rows
 
 

@@ -58,10 +58,11 @@ class GenerationInputs:
     generation: int
 
     def added(self, found: Tables) -> dict[str, float] | None:
-        """Return what is added to the rewards, by rollout; None if the table of the traces is needed and cannot be read."""
+        """Return what is added to the rewards, by sample; None if the table of the traces is needed and cannot be read."""
         if self.config.reward.trace_weight and "traces" not in found:
             return None
-        return weights(self.config).of(found["rollouts"], self.paid(found["grades"]), found.get("traces"))
+        tasks, paid = believed(found["tasks"]), self.paid(found["grades"])
+        return weights(self.config).of(tasks, found["rollouts"], paid, found.get("traces"))
 
     def paid(self, grades: pa.Table) -> pa.Table:
         """Return the grades as they are paid: the judge's own, unless the configuration lets wrong ones through."""

@@ -1,9 +1,10 @@
-"""What is added to the rule's reward of a student: for the right beginning of a trace, and against text behind an answer."""
+"""What is added to the rule's reward: for the right beginning of a trace, against text behind an answer, against tasks alike."""
 
 from dataclasses import dataclass
 
 import pyarrow as pa
 
+from stages.core.method.likeness import likeness
 from stages.core.method.rewards import Event, Rule
 from stages.core.method.trace_reward import trace_shares
 from stages.core.method.trailing_text import written_past
@@ -12,10 +13,15 @@ from stages.core.prompts.styles import Kind
 
 @dataclass(frozen=True)
 class AddedRewards:
-    """Weights: `trace` is paid for a whole right trace of a wrong deduction, `trailing_text` is deducted. 0 turns either off."""
+    """Weights; 0 turns each off.
+
+    `trace` is paid for a whole right trace of a wrong deduction, `trailing_text` is deducted for text behind an answer, and
+    `likeness` for a task that is like all others of its teacher.
+    """
 
     trace: float
     trailing_text: float
+    likeness: float = 0.0
 
     def check(self, rule: Rule) -> None:
         """Raise ValueError if a wrong deduction could earn as much as a right one."""
@@ -23,12 +29,14 @@ class AddedRewards:
         if self.trace + self.trailing_text >= right - wrong:
             raise ValueError(f"must be less than {right - wrong:g}, by which a right answer earns more than a wrong one")
 
-    def of(self, rollouts: pa.Table, paid: pa.Table, traces: pa.Table | None) -> dict[str, float]:
-        """Return rollout id -> what is added. `paid` are GRADES as paid; `traces` are needed if traces are rewarded."""
+    def of(self, tasks: pa.Table, rollouts: pa.Table, paid: pa.Table, traces: pa.Table | None) -> dict[str, float]:
+        """Return sample id -> what is added. `paid` are GRADES as paid; `traces` are needed if traces are rewarded."""
         added: dict[str, float] = {}
+        if self.likeness:
+            added = {task_id: -self.likeness * share for task_id, share in likeness(tasks).items()}
         if self.trace:
             assert traces is not None
-            added = {rollout_id: self.trace * share for rollout_id, share in trace_shares(rollouts, paid, traces).items()}
+            added |= {rollout_id: self.trace * share for rollout_id, share in trace_shares(rollouts, paid, traces).items()}
         if self.trailing_text:
             for rollout_id in written_past(rollouts):
                 added[rollout_id] = added.get(rollout_id, 0.0) - self.trailing_text

@@ -18,8 +18,8 @@ def rollouts() -> pa.Table:
 
 def test_text_behind_an_answer_is_deducted_whatever_the_verdict() -> None:
     assert written_past(rollouts()) == ["r1"]
-    assert AddedRewards(0.0, 0.5).of(rollouts(), tables.GRADES.empty_table(), None) == {"r1": -0.5}
-    assert NOTHING.of(rollouts(), tables.GRADES.empty_table(), None) == {}
+    assert AddedRewards(0.0, 0.5).of(tables.TASKS.empty_table(), rollouts(), tables.GRADES.empty_table(), None) == {"r1": -0.5}
+    assert NOTHING.of(tables.TASKS.empty_table(), rollouts(), tables.GRADES.empty_table(), None) == {}
 
 
 def test_rollouts_of_an_older_version_say_nothing_about_what_follows_an_answer() -> None:

@@ -77,7 +77,7 @@ def test_the_share_is_that_of_the_true_steps_and_only_wrong_deductions_have_one(
 
 
 def test_rewards_are_the_rules_with_the_bonus_and_a_whole_trace_stays_below_a_right_answer() -> None:
-    added = AddedRewards(0.9, 0.0).of(rollouts(), grades(), traces())
+    added = AddedRewards(0.9, 0.0).of(tables.TASKS.empty_table(), rollouts(), grades(), traces())
     none = (tables.PROPOSALS.empty_table(), tables.TASKS.empty_table())
     found = reward(*none, rollouts(), grades(), populora, reinforce_plus_plus_baseline, "group", 0, added)
     assert found["reward"].to_pylist() == pytest.approx([1.0, 0.1, 0.4, -0.2, -0.5, -0.5, -1.0, -0.5, -0.5])
