@@ -3,6 +3,8 @@
 A dead or hanging grader is a status of that one answer (`timeout`, `crash`), never a hang and never a wrong verdict on another:
 each question waits for its own reply, and the process that failed is replaced. Equal questions are asked once. What counts is the
 processor time of a question, so a busy machine makes no `timeout`; one that gives a process none for very long is unavailable.
+So is one that kills the process twice at one question, as a system without free memory does: behind its walls a process has bounded
+memory and sends no signal, so no answer causes SIGKILL.
 """
 
 import contextlib
@@ -28,13 +30,14 @@ WORKER = "stages.core.suites.math_worker"
 
 PATIENCE = 60  # seconds of waiting for a second of processor time
 MAX_RELOADS = 8
+_NO_VERDICT = ("stuck", "killed")
 _LIBRARIES = frozenset(["antlr4", "latex2sympy2_extended", "math_verify", "mpmath", "sympy"])
 _MODULE = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*")
 _warned: list[str] = []
 
 
 class GraderUnavailable(Unavailable):
-    """The grader does not start, or gets no processor time: the world's fault, never a verdict."""
+    """The grader does not start, gets no processor time, or is killed: the world's fault, never a verdict."""
 
 
 @dataclass(frozen=True)
@@ -110,12 +113,10 @@ class MathGrader:
                 if needs and asked[question, reply.status] < MAX_RELOADS:
                     self.modules += [name for name in dict.fromkeys(needs) if name not in self.modules]
                     waiting.append(question)
-                elif reply.status == "stuck" and asked[question, "stuck"] < 2:
+                elif reply.status in _NO_VERDICT and asked[question, reply.status] < 2:
                     waiting.append(question)
-                elif reply.status == "stuck":
-                    raise GraderUnavailable(
-                        f"the grader of mathematical answers got no answer in {PATIENCE * self.seconds:.0f} s"
-                    )
+                elif reply.status in _NO_VERDICT:
+                    raise GraderUnavailable(f"the grader of mathematical answers {reply.detail}")
                 else:
                     yield question, reply
 
@@ -141,7 +142,7 @@ class _Worker:
         self.process = self.child.process
         self.question: MathAnswer | None = None
         self.modules = set(modules)
-        self.deadline = 0.0
+        self.deadline = self.patience = 0.0
 
     def wait(self, starting: float) -> tuple[str, ...]:
         """Wait until the process has loaded its libraries. Return its missing walls. Raise GraderUnavailable."""
@@ -153,7 +154,8 @@ class _Worker:
 
     def ask(self, question: MathAnswer, seconds: float) -> None:
         """Sends a question."""
-        self.question, self.deadline = question, time.monotonic() + PATIENCE * seconds
+        self.question, self.patience = question, PATIENCE * seconds
+        self.deadline = time.monotonic() + self.patience
         with contextlib.suppress(BrokenPipeError):  # it has died; `take` reports it
             self.child.send({"gold": question.gold, "answer": question.answer, "seconds": seconds})
 
@@ -168,11 +170,16 @@ class _Worker:
         return question, Reply("correct" if found["correct"] else "wrong", found["error"]), needs
 
     def _ended(self) -> Reply:
-        """Return why there is no reply; `stuck`: the process is alive and has used little of its processor time."""
+        """Return why there is no reply.
+
+        Two reasons are no verdict. `stuck`: the process is alive and has used little of its processor time. `killed`: by SIGKILL.
+        """
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(1.0 if time.monotonic() < self.deadline else 0.0)
         if self.process.returncode is None:
-            return Reply("stuck")
+            return Reply("stuck", f"got no answer in {self.patience:.0f} s")
+        if self.process.returncode == -signal.SIGKILL:
+            return Reply("killed", "was killed twice at one answer: free memory on this machine, or use fewer workers")
         late = self.process.returncode == -signal.SIGPROF
         return Reply("timeout", "the comparison took too long") if late else Reply("crash", "the grader ended")
 

@@ -232,12 +232,22 @@ def test_the_grader_stands_behind_the_walls(grader: MathGrader) -> None:
     assert grader.missing == ()
 
 
-def test_a_grader_that_was_killed_is_replaced(grader: MathGrader) -> None:
+@pytest.mark.parametrize(("sent", "wanted"), [(signal.SIGKILL, "correct"), (signal.SIGSEGV, "crash")])
+def test_a_grader_that_died_is_replaced_and_a_kill_is_no_verdict(sent: signal.Signals, wanted: str, grader: MathGrader) -> None:
     grader.grade([MathAnswer(("20",), "\\frac{40}{2}")])
-    grader.workers[0].process.kill()
+    grader.workers[0].process.send_signal(sent)
     grader.workers[0].process.wait()
-    statuses = [one.status for one in grader.grade([MathAnswer(("3",), "\\frac{6}{2}"), MathAnswer(("4",), "\\frac{8}{2}")])]
-    assert statuses == ["crash", "correct"]
+    gold = str(int(sent))
+    asked = [MathAnswer((gold,), f"\\frac{{{2 * sent}}}{{2}}"), MathAnswer(("4",), f"\\frac{{{4 * sent}}}{{{sent}}}")]
+    assert sorted(one.status for one in grader.grade(asked)) == sorted([wanted, "correct"])
+
+
+def test_a_grader_that_is_killed_at_each_try_is_unavailable_and_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(math_grader, "WORKER", "tests.support.killed_grader")
+    killed, question = MathGrader(workers=1), MathAnswer(("1",), "2")
+    with pytest.raises(GraderUnavailable, match="was killed twice at one answer: free memory on this machine"):
+        killed.grade([question])
+    assert killed.known == {} and killed.workers == []
 
 
 def test_a_grader_that_does_not_start_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
