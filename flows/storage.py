@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from flows.store.file_store import (
+    AccessRefused,
     Damaged,
     FileStore,
     NotStored,
@@ -25,6 +26,7 @@ from flows.store.file_store import (
 from stages.core.tables import conform
 
 __all__ = [
+    "AccessRefused",
     "Damaged",
     "NotStored",
     "Store",

@@ -7,7 +7,7 @@ from starlette.exceptions import HTTPException
 
 from flows.pages.bad_request import BadRequest
 from flows.run.run import Retired
-from flows.storage import Damaged, NotStored, StoreRefused, StoreUnavailable
+from flows.storage import AccessRefused, Damaged, NotStored, StoreRefused, StoreUnavailable
 
 KINDS: tuple[type[Exception], ...] = (Retired, NotStored, StoreRefused, Damaged, StoreUnavailable, BadRequest)
 
@@ -28,6 +28,9 @@ def explain(error: Exception) -> Fault:
     if isinstance(error, Retired):
         advice = "Retention removed it on purpose. Its digest and the reason are kept under gc/ in the run."
         return Fault(410, "Retired", said, advice)
+    if isinstance(error, AccessRefused):
+        advice = "Check the credentials and the rights of the process that serves these pages, then reload the page."
+        return Fault(503, "The store refuses access", said, advice)
     if isinstance(error, NotStored | StoreRefused):
         return Fault(404, "Not found", said)
     if isinstance(error, Damaged):

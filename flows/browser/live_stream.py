@@ -12,6 +12,8 @@ from starlette.responses import PlainTextResponse, Response
 from flows.browser.errors import KINDS, explain
 from flows.browser.limits import STOPPING
 from flows.run.manifest import Json
+from flows.run.run import Retired
+from flows.storage import NotStored
 
 STREAMS = 16  # at once, of the server's 64 connections
 EVENT_SECONDS = 2.0  # between two looks: a run's heartbeat comes as often
@@ -53,7 +55,7 @@ class Stream(Response):
         self._streams, self._look, self._every = streams, look, every
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Send events until the run is finished, the reader leaves, or the server stops."""
+        """Send events until the run is finished or gone, the reader leaves, or the server stops."""
         if not self._streams.enter():
             await PlainTextResponse(FULL, 503, {"Retry-After": "30"})(scope, receive, send)
             return
@@ -71,7 +73,7 @@ class Stream(Response):
             self._streams.leave()
 
     async def pieces(self, *ending: asyncio.Event) -> AsyncIterator[bytes]:
-        """Yield events and heartbeats until one of the events is set or the run is finished."""
+        """Yield events and heartbeats until one of the events is set, or the run is finished or gone."""
         yield RETRY
         began = said = monotonic()
         before = b""
@@ -100,8 +102,8 @@ class Stream(Response):
         try:
             values = await to_thread.run_sync(self._look, abandon_on_cancel=True)
         except KINDS as error:
-            fault = explain(error)
-            return _message("fault", {"message": f"{fault.heading}: {fault.message}"}), fault.status == 404
+            fault, gone = explain(error), isinstance(error, NotStored) and not isinstance(error, Retired)
+            return _message("fault", {"message": f"{fault.heading}: {fault.message}"}), gone
         return _message("state", values), values["condition"] == "finished"
 
 

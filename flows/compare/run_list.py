@@ -18,7 +18,7 @@ from flows.monitoring.status import after, stage_text
 from flows.run.manifest import manifest_uri
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
-from flows.storage import Damaged, NotStored, Store, StoreRefused
+from flows.storage import AccessRefused, Damaged, NotStored, Store, StoreRefused
 from flows.store.file_store import RUN_ID
 from flows.store.many_reads import READERS, read_each
 
@@ -139,6 +139,8 @@ class RunList:
             found = _Described(stamp, flat(config), int(config.get("generations", 0)), None if began is None else float(began))
         except (Damaged, StoreRefused, KeyError, TypeError, ValueError) as error:
             found = _Described(stamp, {}, 0, None, f"its run.json cannot be read: {str(error).splitlines()[0]}")
+            if isinstance(error, AccessRefused):  # rights may come back, and leave the stamp as it is
+                return found
         with self._lock:
             self._described[run_id] = found
         return found

@@ -21,7 +21,8 @@ Uris = list[str]
 
 RUN_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 _PART = re.compile(r"[A-Za-z0-9._=+@-]{1,200}")
-_USERS_FAULT = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP}
+_NO_RIGHTS = {errno.EACCES, errno.EPERM, errno.EROFS}
+_WRONG_NAME = {errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP}
 LOCK_SECONDS = 30.0
 TEMPORARY = ".tmp-"
 _PIECE = 1 << 24
@@ -32,9 +33,16 @@ class StoreUnavailable(Unavailable):
 
 
 class StoreRefused(ValueError):
-    """The request cannot succeed, however often it is retried: an invalid name, a missing bucket, no permission to write."""
+    """The request cannot succeed, however often it is retried: an invalid name, an unusable address, no access."""
 
     exit_code = 2
+
+
+class AccessRefused(StoreRefused):
+    """The store refuses this user, whatever the name: wrong or expired credentials, missing rights, a missing bucket.
+
+    It says nothing about whether the artifact exists.
+    """
 
 
 class NotStored(LookupError):
@@ -330,5 +338,9 @@ def _explained(uri: str, writing: bool = False) -> Iterator[None]:
             raise StoreRefused(f"{uri}: its folder cannot be created") from error
         raise NotStored(f"{uri}: no such artifact") from error
     except OSError as error:
-        kind: Callable[[str], Exception] = StoreRefused if error.errno in _USERS_FAULT else StoreUnavailable
+        kind: Callable[[str], Exception] = StoreUnavailable
+        if error.errno in _NO_RIGHTS:
+            kind = AccessRefused
+        elif error.errno in _WRONG_NAME:
+            kind = StoreRefused
         raise kind(f"{uri}: {error.strerror or error}") from error

@@ -10,7 +10,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, ParamValidationError, PartialCredentialsError
 from urllib3.exceptions import HTTPError
 
-from flows.store.file_store import NotStored, StoreRefused, StoreUnavailable
+from flows.store.file_store import AccessRefused, NotStored, StoreRefused, StoreUnavailable
 
 ATTEMPTS = 7
 CONNECTIONS = 32
@@ -27,10 +27,12 @@ PASSING = (
     "Throttling",
     "OperationAborted",
 )
-WORDS = {
+NO_ACCESS = {
     "NoSuchBucket": "the bucket does not exist",
     "InvalidAccessKeyId": "the server does not know this access key",
     "SignatureDoesNotMatch": "the server rejects the secret key",
+    "ExpiredToken": "the credentials have expired",
+    "InvalidToken": "the server rejects the session token",
     "AccessDenied": "access is denied: check credentials and rights",
     "403": "access is denied: check credentials and rights",
     "RequestTimeTooSkewed": "this machine's clock is too far from the server's",
@@ -58,10 +60,11 @@ def settled(url: str, uri: str, request: Callable[[], Any]) -> Any:
             if code in ABSENT:
                 raise NotStored(f"{uri}: no such artifact") from error
             if code not in PASSING and status < 500 and status != 429:
-                raise StoreRefused(f"store {url}: {uri}: {WORDS.get(code, f'refused ({code})')}") from error
+                kind = AccessRefused if code in NO_ACCESS or status in (401, 403) else StoreRefused
+                raise kind(f"store {url}: {uri}: {NO_ACCESS.get(code, f'refused ({code})')}") from error
             fault = code or f"HTTP {status}"
         except (NoCredentialsError, PartialCredentialsError) as error:
-            raise StoreRefused(
+            raise AccessRefused(
                 f"store {url}: no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or a profile"
             ) from error
         except ParamValidationError as error:

@@ -18,7 +18,7 @@ from flows.browser.live_stream import BEAT, FULL, Streams
 from flows.browser.serve import listen
 from flows.run.lease import DOING, hold
 from flows.run.run import Run
-from flows.storage import StoreUnavailable
+from flows.storage import AccessRefused, NotStored, StoreUnavailable
 from flows.store.file_store import FileStore
 from tests.support import example_run
 
@@ -118,6 +118,16 @@ def test_a_store_that_does_not_answer_is_told_and_asked_again():
     sent = run_stream(Streams(), [{"condition": "running"}, fault, {"condition": "finished"}])
     assert events(sent.decode())[1] == ("fault", {"message": "The store does not answer: bucket: timed out"})
     assert events(sent.decode())[-1][0] == "end"
+
+
+def test_a_store_that_refuses_access_is_told_and_asked_again_and_a_run_that_is_gone_ends_the_stream():
+    refused = AccessRefused("store s3://b: r/run.json: the credentials have expired")
+    sent = run_stream(Streams(), [refused, {"condition": "running"}, {"condition": "finished"}])
+    found = events(sent.decode())
+    assert [name for name, _ in found] == ["fault", "state", "state", "end"]
+    assert found[0][1] == {"message": f"The store refuses access: {refused}"}
+    gone = run_stream(Streams(), [{"condition": "running"}, NotStored("There is no run r."), {"condition": "running"}])
+    assert [name for name, _ in events(gone.decode())] == ["state", "fault", "end"]
 
 
 def test_a_stream_ends_with_its_reader_and_with_the_server():

@@ -10,7 +10,7 @@ from flows.monitoring.run_state import RunState
 from flows.monitoring.status import stored_bytes
 from flows.run.lease import hold
 from flows.run.run import Run
-from flows.store.file_store import FileStore
+from flows.store.file_store import AccessRefused, FileStore
 from tests.support import compared_runs
 from tests.support.report_run import made
 
@@ -55,6 +55,30 @@ def test_a_run_at_work_and_one_that_takes_an_old_name_are_seen_at_once(store: Fi
     with hold(store, "one") as epoch:
         Run(store, "one", epoch).describe({"generations": 5}, {}, {"started": 2.0})
     assert [(entry.planned, entry.began) for entry in listing.entries()] == [(5, 2.0)]
+
+
+class Closed(FileStore):
+    """A store whose artifacts may not be read while `closed`."""
+
+    closed = False
+
+    def read(self, uri: str) -> bytes:
+        """Return the artifact, or refuse."""
+        if self.closed:
+            raise AccessRefused(f"{uri}: Permission denied")
+        return super().read(uri)
+
+
+def test_refused_access_is_not_kept(tmp_path: Path) -> None:
+    store = Closed(tmp_path)
+    with hold(store, "one") as epoch:
+        Run(store, "one", epoch).describe({"generations": 3}, {}, {"started": 1.0})
+    listing, store.closed = RunList(store), True
+    (entry,) = listing.entries()
+    assert entry.fault == "its run.json cannot be read: one/run.json: Permission denied"
+    store.closed = False
+    (entry,) = listing.entries()
+    assert (entry.fault, entry.planned) == ("", 3)
 
 
 def test_the_score_is_that_of_the_newest_benchmark_of_the_run_itself(store: FileStore) -> None:

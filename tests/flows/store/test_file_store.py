@@ -15,6 +15,7 @@ import pytest
 
 from flows.audit.conformance import conformance
 from flows.storage import (
+    AccessRefused,
     Damaged,
     NotStored,
     Store,
@@ -159,6 +160,24 @@ def test_an_unusable_folder_is_one_clear_line(tmp_path: Path) -> None:
         open_store(str(tmp_path / "file")).create("r/a.bin", b"x")
     with pytest.raises(StoreRefused, match=r"r/a\.bin"):
         open_store("/proc/nothing").create("r/a.bin", b"x")
+
+
+def test_missing_rights_are_refused_access_and_a_wrong_name_is_not(tmp_path: Path) -> None:
+    store, folder = open_store(str(tmp_path)), tmp_path / "r"
+    store.create("r/a.bin", b"x")
+    folder.chmod(0)
+    user = os.geteuid()
+    try:
+        if user == 0:  # root may read everything
+            os.seteuid(65_534)
+        with pytest.raises(AccessRefused, match=r"Permission denied"):
+            store.read("r/a.bin")
+    finally:
+        os.seteuid(user)
+        folder.chmod(0o700)
+    with pytest.raises(StoreRefused, match="Not a directory") as refused:
+        store.read("r/a.bin/b")
+    assert not isinstance(refused.value, AccessRefused)
 
 
 def test_a_full_disk_is_unavailable_and_leaves_nothing(store: Store, tmp_path: Path) -> None:

@@ -8,9 +8,11 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 
 from flows.audit.conformance import conformance
-from flows.storage import StoreRefused, StoreUnavailable, open_store
+from flows.browser.app import make_app
+from flows.storage import AccessRefused, StoreRefused, StoreUnavailable, open_store
 from tests.support import s3_servers
 
 
@@ -64,6 +66,46 @@ def test_a_server_that_overwrites_is_declined(monkeypatch: pytest.MonkeyPatch) -
         assert Overwriting.objects == {}
         (check,) = conformance("s3://bucket/x")
         assert not check.good and "use another server" in check.detail
+        server.shutdown()
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """A server that refuses every request with `status` and `code`."""
+
+    protocol_version = "HTTP/1.1"
+    status, code = 400, "ExpiredToken"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        body = f"<Error><Code>{self.code}</Code><Message>no</Message></Error>".encode()
+        self.send_response_only(self.status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def test_refused_access_is_no_missing_artifact_and_a_page_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        for name, value in s3_servers.environment(f"http://127.0.0.1:{server.server_address[1]}").items():
+            monkeypatch.setenv(name, value)
+        store = open_store("s3://bucket/x")
+        with TestClient(make_app("s3://bucket/x"), base_url="http://127.0.0.1") as pages:
+            for address in ("/runs/r", "/runs/r/live/events"):
+                answer = pages.get(address)
+                assert answer.status_code == 503 and "The store refuses access" in answer.text, address
+                assert "the credentials have expired" in answer.text
+        for status, code, kind, said in (
+            (403, "SomethingElse", AccessRefused, r"refused \(SomethingElse\)"),
+            (400, "InvalidArgument", StoreRefused, r"refused \(InvalidArgument\)"),
+        ):
+            monkeypatch.setattr(Refusing, "status", status)
+            monkeypatch.setattr(Refusing, "code", code)
+            with pytest.raises(StoreRefused, match=said) as refused:
+                store.read("r/a")
+            assert type(refused.value) is kind
         server.shutdown()
 
 
