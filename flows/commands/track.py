@@ -16,9 +16,10 @@ def add(command: Add) -> None:
 def track(arguments: Namespace) -> int:
     """Send every finished generation that the tracker does not have yet."""
     from flows.monitoring.tracking import track as send
+    from flows.monitoring.tracking_secrets import without_secrets
     from flows.run.run import Run
     from flows.storage import open_store
 
     sent = send(Run(open_store(arguments.store), arguments.run), arguments.to, arguments.follow)
-    print(f"{sent} generations sent to {arguments.to}")
+    print(f"{sent} generations sent to {without_secrets(arguments.to)}")
     return 0

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from flows.config import ConfigError
 from flows.monitoring.run_tables import RunTables
+from flows.monitoring.tracking_secrets import without_secrets
 from flows.monitoring.tracking_sinks import MLflow, TensorBoard, WandB
 from flows.run.manifest import Json
 from flows.run.run import Run
@@ -25,7 +26,10 @@ POLL_SECONDS = 10.0
 
 
 class Sink(Protocol):
-    """A destination of numbers. Created with the target, the run's id and its configuration."""
+    """A destination of numbers. Created with the target, the run's id and its configuration.
+
+    Each method raises StoreUnavailable if the destination does not answer.
+    """
 
     def last(self) -> int:
         """Return the newest generation that it has received; -1 for none."""
@@ -57,14 +61,15 @@ def track(run: Run, to: str, follow: bool = False, told: Callable[[str], None] =
     try:
         watch = RunTables(run)
         while True:
-            ready = [generation for generation in whole(watch.look()) if generation > sink.last()]
+            last = sink.last()
+            ready = [generation for generation in whole(watch.look()) if generation > last]
             raised = Counter(alarm.generation for alarm in watch.alarms()) if ready else Counter[int]()
             for generation in ready:
                 numbers = values(watch, generation) | {"alarms": float(raised[generation])}
                 sink.write(generation, ended(watch, generation), numbers)
-                sent += 1
-                told(f"generation {generation} sent to {to}")
-            if not follow or sink.last() + 1 >= int(_planned(run)):
+                sent, last = sent + 1, generation
+                told(f"generation {generation} sent to {without_secrets(to)}")
+            if not follow or last + 1 >= int(_planned(run)):
                 return sent
             time.sleep(POLL_SECONDS)
     finally:
@@ -72,10 +77,12 @@ def track(run: Run, to: str, follow: bool = False, told: Callable[[str], None] =
 
 
 def opened(to: str, run_id: str, config: Json) -> Sink:
-    """Open the destination that `to` names. Raises ConfigError."""
+    """Open the destination that `to` names. Raises ConfigError, StoreUnavailable."""
     kind, _, target = to.partition(":")
     if kind not in SINKS or not target:
-        raise ConfigError(f"--to {to[:80]!r}: give one of {', '.join(f'{name}:WHERE' for name in sorted(SINKS))}")
+        raise ConfigError(
+            f"--to {without_secrets(to)[:80]!r}: give one of {', '.join(f'{name}:WHERE' for name in sorted(SINKS))}"
+        )
     return SINKS[kind](target, run_id, config)
 
 

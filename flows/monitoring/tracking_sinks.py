@@ -7,11 +7,13 @@ import importlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from flows.config import ConfigError
+from flows.monitoring.tracking_secrets import hidden, without_secrets
 from flows.run.manifest import Json
 from flows.storage import StoreRefused, StoreUnavailable
 
@@ -85,7 +87,8 @@ class MLflow:
     def __init__(self, target: str, run_id: str, config: Json) -> None:
         mlflow = needed("mlflow", "mlflow")
         self._entities, self._faults = mlflow.entities, needed("mlflow.exceptions", "mlflow").MlflowException
-        try:
+        self._target = target
+        with self._answering():
             self._client = mlflow.tracking.MlflowClient(target)
             found = self._client.get_experiment_by_name(PROJECT)
             experiment = found.experiment_id if found else self._client.create_experiment(PROJECT)
@@ -97,27 +100,34 @@ class MLflow:
                 settings = [self._entities.Param(key, value[:6000]) for key, value in sorted(flat(config).items())]
                 for place in range(0, len(settings), 100):
                     self._client.log_batch(self._id, params=settings[place : place + 100])
-        except self._faults as error:
-            raise StoreUnavailable(f"MLflow at {target}: {str(error).splitlines()[0][:200]}") from error
 
     def last(self) -> int:
         """Return the last generation, from the run's tag."""
-        return int(self._client.get_run(self._id).data.tags.get(LAST, -1))
+        with self._answering():
+            return int(self._client.get_run(self._id).data.tags.get(LAST, -1))
 
     def write(self, generation: int, ended: float, values: Mapping[str, float]) -> None:
         """Send batches of a thousand, the most that a server takes at once; then set the tag."""
         at = int(1000 * ended)
         found = [self._entities.Metric(_allowed(name), value, at, generation) for name, value in values.items()]
-        try:
+        with self._answering():
             for place in range(0, len(found), 1000):
                 self._client.log_batch(self._id, metrics=found[place : place + 1000])
             self._client.set_tag(self._id, LAST, str(generation))
-        except self._faults as error:
-            raise StoreUnavailable(f"MLflow: {str(error).splitlines()[0][:200]}") from error
 
     def close(self) -> None:
         """Mark the run as finished. Until then it stays open for more generations."""
-        self._client.set_terminated(self._id)
+        with self._answering():
+            self._client.set_terminated(self._id)
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        """Turn MLflow's errors, which may say the whole URI, into StoreUnavailable without user, password and query."""
+        try:
+            yield
+        except self._faults as error:
+            said = hidden(str(error).strip().partition("\n")[0], self._target)[:200]
+            raise StoreUnavailable(f"MLflow at {without_secrets(self._target)}: {said}") from None
 
 
 class WandB:

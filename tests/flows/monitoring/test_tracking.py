@@ -1,15 +1,18 @@
 """`populora track` for real: what TensorBoard, MLflow and Weights & Biases then hold equals the tables, once, and goes on."""
 
+import json
 import struct
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from flows.cli import main
 from flows.config import ConfigError
 from flows.monitoring.run_tables import RunTables
-from flows.monitoring.tracking import track, values
+from flows.monitoring.tracking import SINKS, opened, track, values
 from flows.run.run import Run
-from flows.storage import NotStored
+from flows.storage import NotStored, StoreUnavailable
 from flows.store.file_store import FileStore
 from tests.support.report_run import made
 
@@ -117,6 +120,80 @@ def test_what_is_no_target_and_what_is_no_run(run, store, tmp_path, capsys):
         track(Run(FileStore(store), "none"), "tensorboard:x")
     assert main(["track", "run", "--store", str(store), "--to", "elsewhere:x"]) == 2
     assert capsys.readouterr().err.startswith("populora: --to 'elsewhere:x'")
+
+
+class Counting:
+    """A destination that counts how often it is asked for its last generation."""
+
+    asked = 0
+
+    def __init__(self, target, run_id, config):
+        self._last = -1
+
+    def last(self):
+        Counting.asked += 1
+        return self._last
+
+    def write(self, generation, ended, values):
+        self._last = generation
+
+    def close(self):
+        pass
+
+
+def test_a_destination_is_asked_once_and_its_password_is_not_printed(store, monkeypatch, capsys):
+    monkeypatch.setitem(SINKS, "counting", Counting)
+    to = "counting:postgresql://user:se/cr@et@host:5432/db?password=secret"
+    assert main(["track", "run", "--store", str(store), "--to", to]) == 0
+    shown = "counting:postgresql://host:5432/db"
+    assert capsys.readouterr().out.splitlines() == [
+        f"generation 0 sent to {shown}",
+        f"generation 1 sent to {shown}",
+        f"2 generations sent to {shown}",
+    ]
+    assert Counting.asked == 1
+    assert main(["track", "run", "--store", str(store), "--to", to.removeprefix("counting:")]) == 2
+    assert "populora: --to 'postgresql://host:5432/db': give one of" in capsys.readouterr().err
+
+
+class Tracker(BaseHTTPRequestHandler):
+    """As much of an MLflow server as `track` needs to begin with a run that exists."""
+
+    def log_message(self, format, *args):
+        pass
+
+    def _answer(self):
+        run = {"info": {"run_id": "a" * 32, "run_uuid": "a" * 32, "experiment_id": "1", "status": "RUNNING"}, "data": {}}
+        body = json.dumps({"experiment": {"experiment_id": "1", "name": "populora"}, "runs": [run]}).encode()
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_POST = _answer
+
+
+def test_an_mlflow_server_that_stops_answering_is_one_line_without_the_password(monkeypatch):
+    pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Tracker) as server:
+        address = f"127.0.0.1:{server.server_address[1]}"
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        sink = opened(f"mlflow:http://user:s%20cret@{address}/?key=hidden", "run", {})
+        server.shutdown()
+        thread.join()
+    for call in (sink.last, sink.close, lambda: sink.write(0, 0.0, {"solve.rate": 0.5})):
+        with pytest.raises(StoreUnavailable) as raised:
+            call()
+        said = str(raised.value)
+        assert said.startswith(f"MLflow at http://{address}/: ") and raised.value.__cause__ is None
+        assert not any(secret in said for secret in ("user:", "s%20cret", "s cret", "key=hidden")), said
+    with pytest.raises(StoreUnavailable) as raised:
+        opened("mlflow:nosuch://user:secret@host/db", "run", {})
+    assert "unsupported URI 'nosuch://***@host/db'" in str(raised.value)
 
 
 def test_a_missing_library_names_its_extra(monkeypatch):
