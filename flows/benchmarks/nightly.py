@@ -15,6 +15,7 @@ from flows.config import ConfigError
 from flows.run.run import Run
 from flows.storage import Store, open_store
 from flows.store.file_store import Damaged, NotStored
+from stages.core.suites.statistics import population
 
 
 @dataclass(frozen=True)
@@ -98,18 +99,17 @@ def _lines(one: ScoredRun) -> list[str]:
 
 
 def population_scores(scores: pa.Table) -> list[dict[str, Any]]:
-    """Return the population's mean, its standard error, minimum, maximum, members and problems for each overall measure."""
+    """Return the population's mean, minimum, maximum, members and problems for each overall measure.
+
+    `stderr` is an upper bound of the mean's standard error (stages.core.suites.statistics.population).
+    """
     rows = [row for row in scores.to_pylist() if row["group"] == "all"]
     found = []
     for measure in dict.fromkeys(row["measure"] for row in rows):
         own = [row for row in rows if row["measure"] == measure]
-        values = [row["score"] for row in own]
-        errors = [row["stderr"] for row in own]
-        known = [error for error in errors if error is not None]
-        # Members answer the same problems, so their errors are correlated: their mean is an upper bound of the mean's error.
-        stderr = sum(known) / len(known) if len(known) == len(errors) else None
+        of = population([row["score"] for row in own], [row["stderr"] for row in own])
         found.append(
-            {"measure": measure, "mean": sum(values) / len(values), "stderr": stderr, "min": min(values), "max": max(values)}
-            | {"members": len(own), "problems": own[0]["problems"]}
+            {"measure": measure, "mean": of.mean, "stderr": of.stderr, "min": of.lowest, "max": of.highest}
+            | {"members": of.members, "problems": own[0]["problems"]}
         )
     return found

@@ -1,6 +1,5 @@
 """Benchmark scores of runs: each scored state as the mean of its members, and two runs paired by problem."""
 
-import math
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ from flows.run.run import Run
 from flows.storage import Damaged, NotStored, decode_table
 from stages.core.suites.changes import ScoreChange, score_changes
 from stages.core.suites.scores import by_slice
+from stages.core.suites.statistics import population
 from stages.core.tables import SCORES
 
 MAIN = "pass@1 greedy"
@@ -41,7 +41,7 @@ class ScoredState:
 class MeanScore:
     """The mean over members of one measure on all problems of a suite.
 
-    `stderr` is the mean of the members' standard errors over problems, an upper bound of that of their mean.
+    `stderr` is an upper bound of the mean's standard error over problems (stages.core.suites.statistics.population).
     """
 
     suite: str
@@ -86,10 +86,8 @@ def mean_score(scores: pa.Table, suite: str, trained: int) -> MeanScore | None:
     own = [row for row in rows if row["measure"] == measure]
     if not own:
         return None
-    values, errors = [row["score"] for row in own], [row["stderr"] for row in own]
-    stderr = None if None in errors else math.fsum(errors) / len(errors)
-    mean, problems = math.fsum(values) / len(values), max(row["problems"] for row in own)
-    return MeanScore(suite, trained, measure, mean, stderr, min(values), max(values), len(own), problems)
+    of, problems = population([row["score"] for row in own], [row["stderr"] for row in own]), max(row["problems"] for row in own)
+    return MeanScore(suite, trained, measure, of.mean, of.stderr, of.lowest, of.highest, of.members, problems)
 
 
 class ScoreReader:

@@ -2,17 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any
-
-import pyarrow as pa
-
-from stages.core.tables import table
-
-_STRS = pa.list_(pa.field("item", pa.string(), nullable=False))
 
 
 class Form(StrEnum):
@@ -52,37 +46,6 @@ class Problem:
     plus_outputs: tuple[str, ...] = ()
     tolerance: float = 0.0
     released: str = ""  # ISO date, where the suite gives one
-
-
-PROBLEMS = pa.schema(
-    [
-        pa.field("problem_id", pa.string(), nullable=False),
-        pa.field("form", pa.string(), nullable=False),
-        pa.field("group", pa.string(), nullable=False),
-        pa.field("question", pa.string(), nullable=False),
-        pa.field("program", pa.string(), nullable=False),
-        pa.field("entry_point", pa.string(), nullable=False),
-        pa.field("reference", pa.string(), nullable=False),
-        pa.field("inputs", _STRS, nullable=False),
-        pa.field("plus_inputs", _STRS, nullable=False),
-        pa.field("outputs", _STRS, nullable=False),
-        pa.field("plus_outputs", _STRS, nullable=False),
-        pa.field("tolerance", pa.float64(), nullable=False),
-        pa.field("released", pa.string(), nullable=False),
-    ],
-    metadata={"table": "problems", "schema": "1"},
-)
-
-
-def to_table(problems: Iterable[Problem]) -> pa.Table:
-    """PROBLEMS: a row a problem."""
-    return table((asdict(problem) for problem in problems), PROBLEMS)
-
-
-def from_table(rows: pa.Table) -> list[Problem]:
-    """The problems of a table that `to_table` made."""
-    lists = ("inputs", "plus_inputs", "outputs", "plus_outputs")
-    return [Problem(**row | {name: tuple(row[name]) for name in lists} | {"form": Form(row["form"])}) for row in rows.to_pylist()]
 
 
 def digest(problems: Sequence[Problem]) -> str:

@@ -8,8 +8,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 
 @dataclass(frozen=True)
 class ScoreEstimate:
@@ -76,22 +74,21 @@ def compare(first: Mapping[str, float], second: Mapping[str, float]) -> Comparis
 
 @dataclass(frozen=True)
 class PopulationScore:
-    """Mean, minimum and maximum over members; the error is that of the mean over problems, members averaged within each."""
+    """Mean, minimum and maximum over members, and an upper bound of the mean's standard error (None if unknown)."""
 
     mean: float
     stderr: float | None
     lowest: float
     highest: float
     members: int
-    problems: int
 
 
-def population(scores: Mapping[str, Mapping[str, float]]) -> PopulationScore:
-    """Summarize members' scores by problem, without a best-member headline. Raise ValueError for unequal problems."""
-    names = {frozenset(each) for each in scores.values()}
-    if len(names) != 1:
-        raise ValueError("the members were scored on different problems")
-    problems = sorted(names.pop())
-    matrix = np.array([[each[problem] for problem in problems] for each in scores.values()])
-    found, means = estimate(matrix.mean(0).tolist()), matrix.mean(1)
-    return PopulationScore(found.mean, found.stderr, float(means.min()), float(means.max()), len(scores), len(problems))
+def population(scores: Sequence[float], stderrs: Sequence[float | None]) -> PopulationScore:
+    """Summarize members' scores on the same problems, given each one's standard error over problems.
+
+    The error is the mean of the members' errors. It is an upper bound of that of the members' mean, which only the answers can
+    tell, and equals it where all members solve and fail the same problems. None if one member's error is None.
+    """
+    known = [error for error in stderrs if error is not None]
+    stderr = math.fsum(known) / len(known) if len(known) == len(stderrs) else None
+    return PopulationScore(math.fsum(scores) / len(scores), stderr, min(scores), max(scores), len(scores))

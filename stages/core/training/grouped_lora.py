@@ -290,8 +290,3 @@ def unflatten(lora: GroupedLoRA, flat_P: np.ndarray) -> Weights:
         weights[name] = flat_P[start : start + size].reshape(shape).copy()
         start += size
     return weights
-
-
-def read_row(lora: GroupedLoRA, row: int) -> Weights:
-    """Return one adapter of the stack as float32 arrays under PEFT's names."""
-    return unflatten(lora, lora.parameters_NP[row].detach().cpu().numpy().astype(np.float32))

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from stages.core.suites.statistics import average, compare, estimate, pass_at_k, passing, population, powers
+from stages.core.suites.statistics import PopulationScore, average, compare, estimate, pass_at_k, passing, population, powers
 
 
 @pytest.mark.parametrize(("attempts", "correct", "k"), [(5, 2, 1), (5, 2, 3), (8, 0, 4), (8, 8, 4), (6, 1, 6), (4, 3, 2)])
@@ -49,11 +49,20 @@ def test_paired_errors_ignore_what_both_share() -> None:
 
 
 def test_a_population_is_its_mean_with_its_weakest_and_its_strongest() -> None:
-    found = population({"s0": {"a": 1.0, "b": 0.0}, "s1": {"b": 1.0, "a": 1.0}, "s2": {"a": 0.0, "b": 0.0}})
-    assert (found.mean, found.lowest, found.highest, found.members, found.problems) == (0.5, 0.0, 1.0, 3, 2)
-    assert found.stderr == pytest.approx(math.sqrt(2 * (1 / 6) ** 2 / 1 / 2))  # means over members: 2/3 and 1/3
-    with pytest.raises(ValueError, match="different problems"):
-        population({"s0": {"a": 1.0}, "s1": {"b": 1.0}})
+    found = population([0.5, 1.0, 0.0], [0.5, 0.0, 0.0])
+    assert found == PopulationScore(0.5, pytest.approx(1 / 6), 0.0, 1.0, 3)
+    assert population([0.5, 1.0], [0.5, None]).stderr is None
+
+
+def test_the_error_of_a_population_is_an_upper_bound_and_exact_for_equal_members() -> None:
+    """The exact error is that of the means over members, problem by problem."""
+    first, second = [1.0, 0.0, 1.0, 0.0, 1.0], [1.0, 1.0, 0.0, 0.0, 0.0]
+    for members in ([first, second], [first, first], [second, second, second]):
+        own = [estimate(each) for each in members]
+        exact = estimate([sum(each) / len(members) for each in zip(*members, strict=True)])
+        found = population([one.mean for one in own], [one.stderr for one in own])
+        assert found.mean == pytest.approx(exact.mean) and found.stderr >= exact.stderr - 1e-12
+        assert (found.stderr == pytest.approx(exact.stderr)) == (members[0] is members[1])
 
 
 def test_the_ks_that_are_given() -> None:

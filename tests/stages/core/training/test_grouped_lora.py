@@ -17,7 +17,7 @@ from stages.core.lora.adapter_files import (
     initial_adapter,
     parameter_shapes,
 )
-from stages.core.training.grouped_lora import GroupedLoRA, attach, read_row
+from stages.core.training.grouped_lora import GroupedLoRA, attach, unflatten
 from stages.core.training.lora_backends import Backend, Segments, choose_backend, lora_bmm, lora_grouped_mm, lora_loop
 
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -57,6 +57,11 @@ def grouped(weights: list[Weights], family: str = "qwen2", dtype: torch.dtype = 
     lora = attach(tiny(family, dtype), TARGETS, rank=2, alpha=4, num_adapters=len(weights))
     lora.load(weights)
     return lora
+
+
+def read_row(lora: GroupedLoRA, row: int) -> Weights:
+    """One adapter of the stack as float32 arrays under PEFT's names."""
+    return unflatten(lora, lora.parameters_NP[row].detach().cpu().numpy().astype(np.float32))
 
 
 def gradients(
