@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from flows.export.base_model import public_name
+from flows.export.folder import whole_folder
 from flows.export.markdown import code
 from flows.run.manifest import sha256_hex
 from flows.run.run import Run
@@ -76,24 +77,21 @@ are not an absolute difficulty. The licence of the texts depends on the licence 
 
 
 def export_tasks(run: Run, folder: Path) -> str:
-    """Write `tasks.parquet` and `README.md` and return a one-line summary. Raises StoreRefused if one already exists."""
+    """Write the folder, `tasks.parquet` and `README.md`, and return a one-line summary.
+
+    Raises StoreRefused if there is no such run, or the folder exists and is not empty.
+    """
     description = run.history.description()
     if description is None:
         raise StoreRefused(f"there is no run {run.run_id} in {run.store.url}")
-    taken = [name for name in ("tasks.parquet", "README.md") if (folder / name).exists()]
-    if taken:
-        raise StoreRefused(f"{folder / taken[0]} already exists; choose another folder")
-    done = [number for number in run.history.generations() if run.manifest("verify", number) is not None]
-    statuses: Counter[str] = Counter()
-    table = pa.Table.from_pylist(list(_rows(run, done, statuses)), schema=SCHEMA)
-    data = encode_table(table)
-    card = _card(run, description, table, statuses, len(done), sha256_hex(data))
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "tasks.parquet").write_bytes(data)
-        (folder / "README.md").write_text(card, encoding="utf-8")
-    except OSError as error:
-        raise StoreRefused(f"{folder}: {error.strerror}") from error
+    with whole_folder(folder) as unfinished:
+        done = [number for number in run.history.generations() if run.manifest("verify", number) is not None]
+        statuses: Counter[str] = Counter()
+        table = pa.Table.from_pylist(list(_rows(run, done, statuses)), schema=SCHEMA)
+        data = encode_table(table)
+        card = _card(run, description, table, statuses, len(done), sha256_hex(data))
+        (unfinished / "tasks.parquet").write_bytes(data)
+        (unfinished / "README.md").write_text(card, encoding="utf-8")
     return f"{table.num_rows} tasks in {folder / 'tasks.parquet'}, described in {folder / 'README.md'}"
 
 

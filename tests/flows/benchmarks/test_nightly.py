@@ -5,14 +5,23 @@ import pyarrow as pa
 from flows.benchmarks.nightly import ScoredRun, Summary, population_scores
 from stages.core.tables import SCORES, table
 
-ROW = {"suite": "probe-dev", "attempts": 1, "adapter_sha256": "0" * 64, "role": "student", "group": "all", "measure": "pass@1 greedy", "problems": 4}
+ROW = {
+    "suite": "probe-dev",
+    "attempts": 1,
+    "adapter_sha256": "0" * 64,
+    "role": "student",
+    "group": "all",
+    "measure": "pass@1 greedy",
+    "problems": 4,
+}
 
 
 def test_a_population_is_one_line_with_its_change_and_its_error() -> None:
     def scores(first: float, error: float | None) -> pa.Table:
         rows = [("s0", first, error), ("s1", 0.5, 0.1)]
         return table(
-            [ROW | {"member_id": name, "adapter_id": name, "score": score, "stderr": stderr} for name, score, stderr in rows], SCORES
+            [ROW | {"member_id": name, "adapter_id": name, "score": score, "stderr": stderr} for name, score, stderr in rows],
+            SCORES,
         )
 
     (found,) = population_scores(scores(1.0, 0.2))

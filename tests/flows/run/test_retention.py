@@ -20,7 +20,7 @@ from flows.run.resume import first_generation
 from flows.run.retention import GenerationAdapters, RetentionPolicy, check_room, expected_bytes, pinned, plan, retire, unnamed
 from flows.run.run import Retired, Run
 from flows.run.scan import survey_of
-from flows.storage import StoreRefused, open_store
+from flows.storage import Damaged, StoreRefused, open_store
 from tests.support import example_run
 from tests.support.counted import CountingStore
 
@@ -298,8 +298,15 @@ def test_exported_tasks_are_valid_new_and_described(run: Run, tmp_path: Path) ->
     card = (tmp_path / "out" / "README.md").read_text()
     assert run.history.head() in card and "| proposals behind them | 48, of which 40 were valid and 5 are new |" in card
     assert all(f"- `{name}`: " in card for name in SCHEMA.names)
-    with pytest.raises(StoreRefused, match=r"tasks\.parquet already exists"):
-        export_tasks(run, tmp_path / "out")
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreRefused, match=r"Not a directory|File exists"):
-        export_tasks(run, tmp_path / "file")
+    for taken in ("out", "file"):
+        with pytest.raises(StoreRefused, match=f"{taken} already exists; choose another folder"):
+            export_tasks(run, tmp_path / taken)
+
+
+def test_an_export_of_tasks_that_fails_leaves_nothing(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "smoke/generation=0001/tasks.parquet").write_bytes(b"?")
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(Damaged):
+        export_tasks(run, tmp_path / "out")
+    assert sorted(tmp_path.iterdir()) == before
