@@ -2,10 +2,8 @@
 
 import os
 import platform
-import resource
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -19,6 +17,7 @@ from flows.execution import cards
 from flows.execution.energy import Energy, card_counters, processor_counters
 from flows.execution.freed_memory import give_back_freed_memory
 from flows.execution.parts import step_of
+from flows.execution.peak_memory import forget_peaks, peaks
 from flows.monitoring.prices import of_machine
 from flows.run.manifest import digest, folder_of
 from flows.run.run import Manifest, Run
@@ -70,7 +69,7 @@ def perform(run: Run, spec: Spec, config: RunConfig, backend: Backend) -> Manife
     rule, tokens = of_machine(Cost.model_validate(spec.cost)), replace(backend.tokens)
     began, cpu = time.monotonic(), time.process_time()
     started = time.time()
-    forget_gpu_memory()
+    forget_peaks()
     energy = Energy(card_counters(config.model.device) if _uses_gpu(spec) else {}, processor_counters())
     try:
         with energy:
@@ -86,8 +85,7 @@ def perform(run: Run, spec: Spec, config: RunConfig, backend: Backend) -> Manife
             "started": started,
             "seconds": round(time.monotonic() - began, 3),
             "cpu_seconds": round(time.process_time() - cpu, 3),
-            "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
-            **gpu_memory(),
+            **peaks(),
             **cards.recorded(),
             **cost_recorded(rule, energy.recorded(), tokens, backend.tokens),
             "host": os.environ.get("POPULORA_NODE") or socket.gethostname(),
@@ -124,18 +122,3 @@ def reference(manifest: Manifest) -> Reference:
         "manifest": digest(manifest),
         "rows": {ref.uri: ref.rows for ref in manifest.outputs if ref.rows is not None},
     }
-
-
-def forget_gpu_memory() -> None:
-    """Reset the peak that `gpu_memory` reports. Does nothing unless this process has loaded torch and uses a GPU."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        torch.cuda.reset_peak_memory_stats()
-
-
-def gpu_memory() -> dict[str, int]:
-    """Return the peak memory of this process's tensors, empty without a GPU. vLLM's separate process is not counted."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return {}
-    return {"peak_gpu_memory_mb": int(torch.cuda.max_memory_allocated()) >> 20}

@@ -14,7 +14,7 @@ Number = tuple[str, str, dict[str, str], float]
 Values = Mapping[tuple[str, str | None, str | None, str | None], float]
 
 _MEMORY = (
-    ("peak_memory_mb", "populora_stage_peak_memory_bytes", "Largest resident memory of the process that ran the stage"),
+    ("peak_memory_mb", "populora_stage_peak_memory_bytes", "Largest resident memory of the process during the stage"),
     ("peak_gpu_memory_mb", "populora_stage_peak_gpu_memory_bytes", "Peak memory of the stage's tensors on a GPU"),
 )
 

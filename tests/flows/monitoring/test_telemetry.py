@@ -12,7 +12,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from flows.browser.app import make_app
 from flows.config import PROJECT
-from flows.execution.run_stage import forget_gpu_memory, gpu_memory
 from flows.monitoring import telemetry_machine
 from flows.monitoring.run_tables import RunTables
 from flows.monitoring.status import stored_bytes
@@ -121,11 +120,6 @@ def test_memory_of_a_stage_on_the_host_and_on_a_card(tmp_path):
     assert values(text, "populora_stage_peak_memory_bytes", run="r", stage="update") == 3000 * 2**20
     assert values(text, "populora_stage_peak_gpu_memory_bytes", run="r", stage="update") == 70_000 * 2**20
     assert values(text, "populora_stage_peak_gpu_memory_bytes", run="r", stage="solve") is None
-
-
-def test_without_a_card_no_gpu_memory_is_said():
-    forget_gpu_memory()
-    assert gpu_memory() == {}
 
 
 def test_the_lease_ages_by_our_own_clock(tmp_path):
