@@ -14,7 +14,7 @@ from flows.benchmarks.program_keys import program_keys
 from flows.benchmarks.suite_score import problems_of
 from flows.run.run import Manifest, Run
 from stages.core import tables
-from stages.core.suites.contamination import MATCHES, SPAN, matches
+from stages.core.suites.contamination import MATCHES, SHORTEST, SPAN, matches
 from stages.core.suites.problems import Problem, digest
 from stages.core.suites.scores import Contestant, suite_scores
 
@@ -120,5 +120,5 @@ def _clean_table(rows: list[tuple[Key, dict[str, Any], dict[str, Any] | None]]) 
 def _folder(run: Run, suite: str, problems: tuple[Problem, ...], answers: list[str]) -> str:
     """Return a folder named by what was compared, so that a later report does not replace an earlier one."""
     generations = [one for one in run.history.generations() if run.manifest("verify", one) is not None]
-    text = json.dumps([digest(problems), SPAN, len(generations), sorted(answers)])
+    text = json.dumps([digest(problems), SPAN, SHORTEST, len(generations), sorted(answers)])
     return f"{suite}/contamination/{len(generations):04d}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"

@@ -8,7 +8,8 @@ Answers and inputs are not compared: small values agree by chance.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from stages.core.suites.problems import Problem
 from stages.core.tables import table
 
 SPAN, SHORTEST = 13, 8
+Words = tuple[str, ...]
 _WORD = re.compile(r"\w+")
 _STRING, _WHOLE = pa.string(), pa.int64()
 
@@ -35,7 +37,7 @@ MATCHES = pa.schema(
 def matches(
     problems: Sequence[Problem],
     keys: Mapping[str, Iterable[str]],
-    tasks: Iterable[tuple[int, Mapping[str, Any]]],
+    tasks: Sequence[tuple[int, Mapping[str, Any]]],
     span: int = SPAN,
 ) -> pa.Table:
     """Return MATCHES, task by task: one row per problem and rule. `keys` are each problem's program keys, by its id.
@@ -44,6 +46,7 @@ def matches(
     """
     spans = _spans(problems, span)
     sizes = sorted({len(words) for words in spans})
+    whole = _standing(problems, {words for _, task in tasks for words in _texts(task) if SHORTEST <= len(words) < span})
     by_key: dict[str, list[str]] = {}
     for problem_id, own in keys.items():
         for key in own:
@@ -51,9 +54,9 @@ def matches(
     rows = []
     for generation, task in tasks:
         found = {(name, "program"): str(task["program_key"]) for name in by_key.get(task["program_key"] or "", ())}
-        for text in (task["program"], task["message"]):
-            for name, words in _shared(spans, _words(text or ""), sizes):
-                found.setdefault((name, "words"), words)
+        for words in _texts(task):
+            for name, shared in chain(_shared(spans, words, sizes), _shared(whole, words, (len(words),))):
+                found.setdefault((name, "words"), shared)
         rows += [
             {"problem_id": name, "task_id": task["task_id"], "generation": generation, "rule": rule, "shared": shared}
             for (name, rule), shared in sorted(found.items())
@@ -66,15 +69,20 @@ def texts_of(problem: Problem) -> tuple[str, ...]:
     return tuple(text for text in (problem.question, problem.program, problem.reference) if text)
 
 
-def _words(text: str) -> list[str]:
-    return _WORD.findall(text.lower())
+def _words(text: str) -> Words:
+    return tuple(_WORD.findall(text.lower()))
 
 
-def _spans(problems: Sequence[Problem], span: int) -> dict[tuple[str, ...], list[str]]:
+def _texts(task: Mapping[str, Any]) -> tuple[Words, Words]:
+    """Return the words of a task's program and of its message."""
+    return _words(task["program"] or ""), _words(task["message"] or "")
+
+
+def _spans(problems: Sequence[Problem], span: int) -> dict[Words, list[str]]:
     """Every span of words of every problem, and the problems that have it; a short text is one span."""
-    found: dict[tuple[str, ...], list[str]] = {}
+    found: dict[Words, list[str]] = {}
     for problem in problems:
-        own: set[tuple[str, ...]] = set()
+        own: set[Words] = set()
         for text in texts_of(problem):
             words = _words(text)
             if len(words) >= SHORTEST:
@@ -84,11 +92,22 @@ def _spans(problems: Sequence[Problem], span: int) -> dict[tuple[str, ...], list
     return found
 
 
-def _windows(words: Sequence[str], size: int) -> Iterator[tuple[str, ...]]:
-    return (tuple(words[at : at + size]) for at in range(len(words) - size + 1))
+def _standing(problems: Sequence[Problem], short: Collection[Words]) -> dict[Words, list[str]]:
+    """The short texts of tasks that stand whole in a problem, and the problems that have them. Keeps nothing else in memory."""
+    sizes = sorted({len(words) for words in short})
+    found: dict[Words, list[str]] = {}
+    for problem in problems:
+        texts = [_words(text) for text in texts_of(problem)]
+        for words_in_a_row in {one for words in texts for size in sizes for one in _windows(words, size) if one in short}:
+            found.setdefault(words_in_a_row, []).append(problem.problem_id)
+    return found
 
 
-def _shared(spans: Mapping[tuple[str, ...], list[str]], words: Sequence[str], sizes: Sequence[int]) -> Iterator[tuple[str, str]]:
+def _windows(words: Words, size: int) -> Iterator[Words]:
+    return (words[at : at + size] for at in range(len(words) - size + 1))
+
+
+def _shared(spans: Mapping[Words, list[str]], words: Words, sizes: Sequence[int]) -> Iterator[tuple[str, str]]:
     for size in sizes:
         for words_in_a_row in _windows(words, size):
             for name in spans.get(words_in_a_row, ()):

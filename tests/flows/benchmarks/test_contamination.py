@@ -35,7 +35,11 @@ def _task(program: str, message: str = "", key: str | None = None) -> dict[str, 
 CASES = [
     (_task("def f(x):\n    return x"), []),
     (_task("# A FARMER has\n# seventeen sheep, and all but nine of them run away!\ndef f(x): ..."), [("farm", "words")]),
-    (_task("# A farmer has seventeen sheep and all but nine of"), []),  # twelve words are not enough
+    (_task("# A farmer has seventeen sheep and all but nine of them run\ndef f(x): ..."), []),  # twelve words are not enough
+    (_task("# a FARMER has seventeen sheep and all but nine of"), [("farm", "words")]),  # unless they are all of the text
+    (_task("def f(x): ...", "seventeen sheep, and all but nine of"), []),  # seven words never are
+    (_task("def f(x): ...", "seventeen sheep, and all but nine of them"), [("farm", "words")]),
+    (_task("# seventeen sheep and all but nine of them\ndef f(x): ..."), []),
     (_task("def f(x): ...", "what is One and one AND one and one"), [("short", "words")]),
     (_task("# what is one and one"), []),
     (_task("def g(x, y):\n    return x + y", "", program_keys(["def g(x, y):\n    return x + y"])[0]), [("code", "program")]),
@@ -49,6 +53,16 @@ def test_what_counts_as_a_match(task: dict[str, object], wanted: list[tuple[str,
     found = matches([FARM, SHORT, TINY, CODE], keys, [(2, task)]).to_pylist()
     assert [(row["problem_id"], row["rule"]) for row in found] == wanted
     assert all((row["task_id"], row["generation"]) == ("g0002-m00-p001", 2) and row["shared"] for row in found)
+
+
+def test_a_short_task_is_looked_up_as_a_whole_only() -> None:
+    """That one task is eight words of a problem makes no match of a longer one that has these eight words, too."""
+    short, longer = (
+        _task("", "seventeen sheep and all but nine of them"),
+        _task("", f"seventeen sheep and all but nine of them {'go ' * 9}"),
+    )
+    found = matches([FARM, SHORT], {}, [(0, short), (1, longer)]).to_pylist()
+    assert [(row["problem_id"], row["generation"]) for row in found] == [("farm", 0)]
 
 
 def test_a_text_that_is_no_program_has_no_key() -> None:
