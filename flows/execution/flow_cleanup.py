@@ -2,12 +2,12 @@
 
 Prefect marks the run whose process died, but not its subflows, and marks nothing if the worker or the machine died. So a run
 that does not complete ends its subflows too (`end_children`), an automation marks runs whose heartbeat stopped, `SilentRuns` next
-to each worker marks those that the automation forgot when its server restarted, and `sweep` cleans up after all of them, at the
-start of a server and every minute next to a worker.
+to each worker marks those that the automation forgot when its server restarted and those whose process died before its first
+heartbeat, and `sweep` cleans up after all of them, at the start of a server and every minute next to a worker.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
@@ -76,24 +76,37 @@ def sweep(pools: list[str], nobody_works: bool = False) -> int:
     return marked
 
 
-class SilentRuns:
-    """Runs of some pools that appear to be running, and how long each has been silent, by our own clock.
+def newest_event(client: Any, flow_run_id: UUID) -> str:
+    """Return the id of the newest event of a run, such as a heartbeat or a new state; empty if there is none."""
+    resource = EventResourceFilter(id=[f"prefect.flow-run.{flow_run_id}"])
+    found = client.read_events(EventFilter(event=EventNameFilter(prefix=["prefect.flow-run."]), resource=resource), limit=1)
+    return str(found.events[0].id) if found.events else ""
 
-    The server's automation forgets its counts when the server restarts. A run lost around that time is found here.
+
+class SilentRuns:
+    """Runs of some pools that a worker has taken, and how long each has been silent, by our own clock.
+
+    The server's automation forgets its counts when the server restarts. A run lost around that time is found here. So is one
+    whose process died while it was still Pending: the automation counts from a first heartbeat, which such a run never sends.
     """
 
-    def __init__(self, pools: list[str]) -> None:
-        self._pools = pools
+    def __init__(
+        self,
+        pools: list[str],
+        clock: Callable[[], float] = time.monotonic,
+        newest_event: Callable[[Any, UUID], str] = newest_event,
+    ) -> None:
+        self._pools, self._clock, self._newest_event = pools, clock, newest_event
         self._heard: dict[UUID, tuple[str, float]] = {}
 
     def crash_the_silent(self, seconds: float = SILENT_SECONDS) -> int:
         """Mark the runs that have reported nothing new for too long over repeated calls. Returns how many."""
-        now, marked = time.monotonic(), 0
+        now, marked = self._clock(), 0
         with get_client(sync_client=True) as client:
-            runs = _runs(client, [StateType.RUNNING, StateType.CANCELLING], self._pools)
+            runs = _runs(client, _AT_WORK, self._pools)
             known, self._heard = self._heard, {}
             for run in runs:
-                said = _newest_event(client, run.id)
+                said = self._newest_event(client, run.id)
                 before, since = known.get(run.id, (said, now))
                 self._heard[run.id] = (said, since if said == before else now)
                 if now - self._heard[run.id][1] >= seconds:
@@ -118,12 +131,6 @@ def lost_runs() -> AutomationCore:
         ),
         actions=[ChangeFlowRunState(state=StateType.CRASHED, message="No heartbeat: its process or machine is gone.")],
     )
-
-
-def _newest_event(client: Any, flow_run_id: UUID) -> str:
-    resource = EventResourceFilter(id=[f"prefect.flow-run.{flow_run_id}"])
-    found = client.read_events(EventFilter(event=EventNameFilter(prefix=["prefect.flow-run."]), resource=resource), limit=1)
-    return str(found.events[0].id) if found.events else ""
 
 
 def _end_children(client: Any, flow_run: FlowRun, state: State) -> None:

@@ -7,16 +7,18 @@ writes its outputs and commits the manifest under the run's epoch.
 import os
 import threading
 import time
-from collections.abc import Set
+from collections.abc import Callable, Set
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import prefect
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.deployments import run_deployment
+from prefect.exceptions import ObjectNotFound
 from prefect.logging import get_run_logger
 from prefect.states import Cancelling
 from pydantic import BaseModel, ConfigDict, Field
@@ -138,17 +140,40 @@ class Pools:
 
 
 def run_elsewhere(spec: Spec, pool: str, leaving: threading.Event) -> Reference:
-    """Run a step on a machine of the pool and return its reference. Raises WorkerLost if that machine was lost."""
+    """Run a step on a machine of the pool and return its reference.
+
+    Raises WorkerLost if that machine was lost, or if the Prefect server did not answer when the step was submitted.
+    """
     with get_client(sync_client=True) as client:
-        _need_worker(client, pool)
-        name = f"stage/{pool}"
-        began: Any = run_deployment(name, parameters=parameters_of(spec), timeout=0, tags=[f"run:{spec.run_id}"])
+        began = _submitted(client, spec, pool)
         try:
-            state = _end_of(client, began.id, pool, leaving)
+            state = end_of(client, began.id, pool, leaving)
         except BaseException:  # also on a cancel: no one would wait for it
-            client.set_flow_run_state(began.id, Cancelling(), force=True)
+            with suppress(httpx.HTTPError, ObjectNotFound):  # which would replace the error that decides about a retry
+                client.set_flow_run_state(began.id, Cancelling(), force=True)
             raise
     return finished(spec, pool, state)
+
+
+def _submitted(client: Any, spec: Spec, pool: str) -> Any:
+    """Start the step's run in the pool and return it. Raises WorkerLost without a worker or if the server does not answer.
+
+    Prefect's client repeats a request whose answer was lost; with one key it gets the same run again. A retry of the step has
+    another key, since it must not get a run that has ended. If the server started the first one after all, both are copies of a
+    step under one epoch: whichever commits last returns the manifest of the other (flows.run.run.Run.commit).
+    """
+    key = uuid4().hex
+    name, tags = f"stage/{pool}", [f"run:{spec.run_id}"]
+    try:
+        _need_worker(client, pool)
+        return run_deployment(name, parameters=parameters_of(spec), timeout=0, tags=tags, idempotency_key=key)
+    except httpx.HTTPError as error:
+        if isinstance(error, httpx.HTTPStatusError) and error.response.is_client_error:  # a retry gets the same answer
+            raise
+        raise WorkerLost(
+            f"stage {spec.stage} could not be submitted to pool {pool}, because the Prefect server did not answer: "
+            f"{type(error).__name__}: {error}"
+        ) from error
 
 
 def parameters_of(spec: Spec) -> dict[str, Any]:
@@ -156,9 +181,14 @@ def parameters_of(spec: Spec) -> dict[str, Any]:
     return {key: value for key, value in asdict(spec).items() if key != "verdicts"} | {"version": own_version()}
 
 
-def _end_of(client: Any, flow_run_id: Any, pool: str, leaving: threading.Event) -> State:
-    """Wait for the final state. A silent server is asked again; a pool without workers is not waited for."""
-    began = time.monotonic()
+def end_of(
+    client: Any, flow_run_id: Any, pool: str, leaving: threading.Event, clock: Callable[[], float] = time.monotonic
+) -> State:
+    """Wait for the final state. A silent server is asked again; a run that has not begun is left if its pool has no workers.
+
+    Raises WorkerLost for such a pool, StageFailed once `leaving` is set.
+    """
+    began = clock()
     while True:
         if leaving.wait(POLL_SECONDS):
             raise StageFailed(CANCELLED)
@@ -166,9 +196,10 @@ def _end_of(client: Any, flow_run_id: Any, pool: str, leaving: threading.Event) 
             state = client.read_flow_run(flow_run_id).state
             if state is not None and state.is_final():
                 return state
-            if state is not None and state.is_scheduled() and time.monotonic() - began > WITHOUT_WORKER_SECONDS:
+            waits = state is not None and (state.is_scheduled() or state.is_pending())
+            if waits and clock() - began > WITHOUT_WORKER_SECONDS:
                 _need_worker(client, pool)
-                began = time.monotonic()
+                began = clock()
 
 
 def finished(spec: Spec, pool: str, state: State | None) -> Reference:

@@ -183,7 +183,7 @@ def test_every_task_is_called_where_a_cancel_reaches_it_or_can_be_told_of_one() 
     leaving = threading.Event()
     leaving.set()
     with pytest.raises(StageFailed, match="was cancelled"):
-        pools._end_of(None, uuid4(), "gpu", leaving)
+        pools.end_of(None, uuid4(), "gpu", leaving)
 
 
 def test_no_task_starts_a_task() -> None:

@@ -1,0 +1,140 @@
+"""Steps in work pools: what a Prefect server that does not answer, or a pool without workers, does to the run that waits."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import Completed, Pending, Running
+
+from flows.execution import pools
+from flows.execution.run_stage import Spec
+from flows.execution.stage_process import StageFailed, WorkerLost
+from tests.support.prefect_double import server_that
+
+ID = "00000000-0000-4000-8000-000000000001"
+WORKERS, DEPLOYMENT = "POST /api/work_pools/gpu/workers/filter", "GET /api/deployments/name/stage/gpu"
+SUBMIT, END = f"POST /api/deployments/{ID}/create_flow_run", f"POST /api/flow_runs/{ID}/set_state"
+
+
+class Server:
+    """A Prefect server with the pool gpu, its worker and its deployment, except for what it fails to answer."""
+
+    def __init__(self, failing: str = "", status: int = 500) -> None:
+        self.asked: list[tuple[str, Any]] = []
+        self._failing, self._status = failing, status
+
+    def __call__(self, asked: str, body: bytes) -> tuple[int, str]:
+        self.asked.append((asked, json.loads(body) if body else None))
+        if asked == self._failing:
+            return self._status, "{}"
+        known: dict[str, Any] = {
+            WORKERS: [{"id": ID, "name": "w", "work_pool_id": ID, "status": "ONLINE"}],
+            DEPLOYMENT: {"id": ID, "name": "gpu", "flow_id": ID},
+            SUBMIT: {"id": ID, "name": "solve", "flow_id": ID},
+            END: {"state": {"type": "CANCELLING"}, "status": "ACCEPT", "details": {"type": "accept_details"}},
+        }
+        return (200, json.dumps(known[asked])) if asked in known else (404, "{}")
+
+    def bodies(self, asked: str) -> list[Any]:
+        """What it was sent with these requests."""
+        return [body for one, body in self.asked if one == asked]
+
+
+@contextmanager
+def at(port: int) -> Iterator[None]:
+    with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{port}/api"}):
+        yield
+
+
+def spec(store: Path) -> Spec:
+    return Spec(str(store), "r", "solve", 3, None, 1, 9)
+
+
+def left() -> threading.Event:
+    event = threading.Event()
+    event.set()
+    return event
+
+
+def test_a_server_that_is_away_is_a_lost_worker_which_is_tried_again(tmp_path: Path) -> None:
+    with server_that(Server()) as port:
+        pass  # gone again
+    with at(port), pytest.raises(WorkerLost, match=r"solve could not be submitted to pool gpu, .* did not answer: ConnectError"):
+        pools.run_elsewhere(spec(tmp_path), "gpu", threading.Event())
+
+
+@pytest.mark.parametrize("failing", [WORKERS, DEPLOYMENT, SUBMIT])
+def test_a_server_that_fails_during_the_submission_is_one_too(failing: str, tmp_path: Path) -> None:
+    with (
+        server_that(Server(failing)) as port,
+        at(port),
+        pytest.raises(WorkerLost, match="did not answer: PrefectHTTPStatusError"),
+    ):
+        pools.run_elsewhere(spec(tmp_path), "gpu", threading.Event())
+
+
+def test_a_request_that_the_server_refuses_is_not_tried_again(tmp_path: Path) -> None:
+    with server_that(Server(SUBMIT, 409)) as port, at(port), pytest.raises(httpx.HTTPStatusError, match="409"):
+        pools.run_elsewhere(spec(tmp_path), "gpu", threading.Event())
+
+
+def test_each_submission_has_a_key_of_its_own(tmp_path: Path) -> None:
+    """Requests that Prefect repeats make one run; a retry of the step makes another."""
+    server = Server()
+    with server_that(server) as port, at(port):
+        for _ in range(2):
+            with pytest.raises(StageFailed):
+                pools.run_elsewhere(spec(tmp_path), "gpu", left())
+    keys = [body["idempotency_key"] for body in server.bodies(SUBMIT)]
+    assert len(set(keys)) == 2 and all(keys)
+    assert [body["state"]["type"] for body in server.bodies(END)] == ["CANCELLING"] * 2
+
+
+@pytest.mark.parametrize("status", [404, 500])
+def test_a_server_that_cannot_be_told_of_a_cancel_does_not_hide_it(status: int, tmp_path: Path) -> None:
+    server = Server(END, status)
+    with server_that(server) as port, at(port), pytest.raises(StageFailed, match="was cancelled"):
+        pools.run_elsewhere(spec(tmp_path), "gpu", left())
+    assert len(server.bodies(END)) == 1
+
+
+class Scripted:
+    """A client whose run is in each of these states in turn, a minute apart. Its pool has a worker or not."""
+
+    def __init__(self, worker: str, *states: Any) -> None:
+        self.now, self._worker, self._states = 0.0, worker, list(states)
+
+    def read_flow_run(self, _flow_run_id: Any) -> Any:
+        self.now += 61
+        return SimpleNamespace(state=self._states.pop(0))
+
+    def read_workers_for_work_pool(self, _pool: str) -> Any:
+        return [SimpleNamespace(status=self._worker)]
+
+
+class Impatient(threading.Event):
+    """An event that is never set and makes nobody wait."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return False
+
+
+def test_a_pending_stage_is_left_when_no_worker_is_there_any_more() -> None:
+    client = Scripted("OFFLINE", Pending(), Pending())
+    with pytest.raises(WorkerLost, match="no worker takes work from the pool gpu"):
+        pools.end_of(client, uuid4(), "gpu", Impatient(), lambda: client.now)
+
+
+@pytest.mark.parametrize(("worker", "state"), [("ONLINE", Pending()), ("OFFLINE", Running())])
+def test_a_stage_that_somebody_may_run_is_waited_for(worker: str, state: Any) -> None:
+    end = Completed()
+    client = Scripted(worker, *[state] * 5, end)
+    assert pools.end_of(client, uuid4(), "gpu", Impatient(), lambda: client.now) is end
