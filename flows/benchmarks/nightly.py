@@ -13,8 +13,7 @@ from flows.benchmarks.members import Chosen, newest_generation
 from flows.benchmarks.score import Question, score_run, scored_generations
 from flows.config import ConfigError
 from flows.run.run import Run
-from flows.storage import Store, open_store
-from flows.store.file_store import Damaged, NotStored
+from flows.storage import Damaged, NotStored, Store, StoreRefused, open_store
 from stages.core.suites.statistics import population
 
 
@@ -56,14 +55,15 @@ def score_store(
     """Score the newest generation of every run of the store (or of the named `runs`) on `suites`; skip what is already scored.
 
     `members` is `students`, `all`, `top:N` (by fitness) or adapter ids separated by commas. A run that cannot be scored (its
-    data is damaged or retired, its model is missing) becomes a line of the summary; an unreachable service raises.
+    data is damaged, retired or of a newer version, its model is missing) becomes a line of the summary; an unreachable service
+    raises.
     """
     store, scored, failures = open_store(store_url), [], []
     for run_id in runs or run_ids(store):
         for suite in suites:
             try:
                 scored.append(_scored(Run(store, run_id), members, Question(suite, limit, attempts)))
-            except (ConfigError, NotStored, Damaged) as error:
+            except (ConfigError, NotStored, Damaged, StoreRefused) as error:
                 failures.append((run_id, suite, str(error).splitlines()[0]))
     return Summary(tuple(scored), tuple(failures))
 

@@ -38,6 +38,8 @@ AdapterId = Annotated[str, Field(pattern=f"^{ADAPTER.pattern}$")]
 Count = Annotated[int, Field(ge=0)]
 Begun = Annotated[int, Field(ge=0), BeforeValidator(generation_number)]
 BegunOrStart = Annotated[int, Field(ge=-1), BeforeValidator(generation_number)]
+Served = Annotated[str, Field(json_schema_extra={"readOnly": True})]
+"""The store in a form that a worker does not write again (flows.prefect_ops.forms): shown, and not to be changed."""
 TRAIN = "train/train"
 
 
@@ -57,13 +59,13 @@ def score(store: str, run_id: str, suites: list[str], members: str, limit: int, 
 
 @prefect.flow(name="benchmark", persist_result=False)
 def benchmark(
-    store: str,
+    store: Served,
     suites: list[str] = ["probe-dev"],  # noqa: B006  the UI's form shows this default; nothing changes it
     members: str = "students",
     run_id: RunId | None = None,
     limit: Count = 0,
     attempts: Count = 0,
-) -> int:
+) -> None:
     """Score the newest generation of a run, or of every run in the store. Existing scores are not computed again.
 
     Args:
@@ -74,18 +76,23 @@ def benchmark(
         limit: Number of problems to score, evenly over kinds and bands; 0 means all.
         attempts: Sampled attempts in addition to the greedy one, for pass@k.
     """
-    failures = 0
+    check_served(store)
+    failures: dict[str, int] = {}
     for one in [run_id] if run_id else run_ids(open_store(store)):
-        text, failed = score(store, one, suites, members, limit, attempts)
-        create_markdown_artifact(text, key=f"{one}-benchmark", description=f"Scores of run {one}, in percent")
-        failures += failed
+        try:
+            text, failed = score(store, one, suites, members, limit, attempts)
+            create_markdown_artifact(text, key=f"{one}-benchmark", description=f"Scores of run {one}, in percent")
+        except Exception as error:  # whatever is wrong with this run, the others are scored
+            get_run_logger().error("%s: %s: %s", one, type(error).__name__, error)
+            failed = len(suites)
+        failures |= {one: failed} if failed else {}
     if failures:
-        raise RuntimeError(f"{failures} suites could not be scored; the log states why")
-    return failures
+        number, names = sum(failures.values()), ", ".join(failures)
+        raise RuntimeError(f"{number} suites could not be scored, of these runs: {names}; the log states why")
 
 
 @prefect.flow(name="report", flow_run_name="report-{run_id}", persist_result=False)
-def report(run_id: RunId, store: str) -> str:
+def report(run_id: RunId, store: Served) -> str:
     """Write the report of a run, finished or not: one self-contained HTML page with its figures.
 
     Args:
@@ -200,13 +207,18 @@ def _forked(run_id: str, new_run_id: str, generation: int, stage: str, store: st
 
 def existing(store: str, run_id: str) -> Run:
     """Open the run. Raises ConfigError if it does not exist, or if the store is not the one that the deployment serves."""
-    served = _served_store()
-    if served not in (None, store):
-        raise ConfigError(f"store: this form works on the runs in {served} only")
+    check_served(store)
     found = Run(open_store(store), run_id)
     if found.history.description() is None:
         raise ConfigError(f"run_id: there is no run {run_id} in {store}")
     return found
+
+
+def check_served(store: str) -> None:
+    """Raise ConfigError unless the store is the one that the deployment of this flow run serves, if a deployment started it."""
+    served = _served_store()
+    if served not in (None, store):
+        raise ConfigError(f"store: this form works on the runs in {served} only")
 
 
 def _served_store() -> str | None:

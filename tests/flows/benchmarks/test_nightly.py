@@ -1,33 +1,53 @@
-"""The note of a scheduled benchmark: one line per measure of a population."""
+"""The benchmark of a whole store: what cannot be scored is reported, and stops nothing that can."""
+
+from pathlib import Path
 
 import pyarrow as pa
+import pytest
+from prefect.client.orchestration import get_client
 
-from flows.benchmarks.nightly import ScoredRun, Summary, population_scores
-from stages.core.tables import SCORES, table
+from flows.benchmarks.nightly import score_store
+from flows.prefect_ops.flows import benchmark
+from flows.run.lease import hold
+from flows.run.run import Run
+from flows.storage import open_store
+from stages.core import tables
+from tests.support import example_run
 
-ROW = {
-    "suite": "probe-dev",
-    "attempts": 1,
-    "adapter_sha256": "0" * 64,
-    "role": "student",
-    "group": "all",
-    "measure": "pass@1 greedy",
-    "problems": 4,
-}
+OF = {"suite": "probe-dev", "member_id": "s0", "role": "student", "adapter_id": "s0-g0000", "adapter_sha256": "0" * 64}
+ROW = OF | {"group": "all", "measure": "pass@1 greedy", "score": 0.25, "problems": 4, "attempts": 1, "stderr": None}
 
 
-def test_a_population_is_one_line_with_its_change_and_its_error() -> None:
-    def scores(first: float, error: float | None) -> pa.Table:
-        rows = [("s0", first, error), ("s1", 0.5, 0.1)]
-        return table(
-            [ROW | {"member_id": name, "adapter_id": name, "score": score, "stderr": stderr} for name, score, stderr in rows],
-            SCORES,
-        )
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    """A run whose description is incomplete, one of a newer version, and last, by name, one that is already scored."""
+    place = open_store(str(tmp_path))
+    place.create("broken/run.json", b'{"schema": 1}')
+    place.create("newer/run.json", b'{"schema": 99}')
+    with hold(place, "well") as epoch:
+        example_run.build(Run(place, "well", epoch), 1)
+    well, folder = Run(place, "well"), "probe-dev/asked/generation=0000-n0-k0"
+    scores = pa.Table.from_pylist([ROW], schema=tables.SCORES)
+    ref = well.write_table_at(f"benchmarks/{folder}/scores.parquet", scores, tables.SCORES)
+    well.commit_benchmark(folder, [], [ref], {}, {}, {})
+    return str(tmp_path)
 
-    (found,) = population_scores(scores(1.0, 0.2))
-    assert found["stderr"] == (0.2 + 0.1) / 2 and (found["mean"], found["min"], found["max"]) == (0.75, 0.5, 1.0)
-    assert (found["measure"], found["members"], found["problems"]) == ("pass@1 greedy", 2, 4)
-    one = ScoredRun("r", "probe-dev", 3, scores(1.0, None), scores(0.5, 0.2), True)
-    assert Summary((one,), ()).markdown().splitlines()[2:] == [
-        "| r | probe-dev | 3 | pass@1 greedy | 75.00 |  | 50.00 | 100.00 | 2 | +25.00 |"
-    ]
+
+def test_a_run_of_a_newer_version_becomes_a_line_of_the_summary(store: str) -> None:
+    found = score_store(store, ["probe-dev"], runs=["newer", "well"])
+    assert [(one.run_id, one.scored_now) for one in found.runs] == [("well", False)]
+    ((run_id, suite, reason),) = found.failures
+    assert (run_id, suite) == ("newer", "probe-dev") and "schema 99 is newer" in reason
+    assert "| well | probe-dev | 0 | pass@1 greedy | 25.00 |" in found.markdown()
+    assert "| newer | probe-dev | not scored: newer/run.json: schema 99 is newer" in found.markdown()
+
+
+@pytest.mark.flow
+def test_the_flow_scores_the_runs_after_one_that_cannot_be_scored_and_names_it_at_the_end(store: str) -> None:
+    with pytest.raises(RuntimeError) as failed:
+        benchmark(store)
+    assert str(failed.value) == "2 suites could not be scored, of these runs: broken, newer; the log states why"
+    with get_client(sync_client=True) as client:
+        notes = {one.key: str(one.data) for one in client.read_artifacts(limit=200)}
+    assert "25.00" in notes["well-benchmark"] and "schema 99 is newer" in notes["newer-benchmark"]
+    assert "broken-benchmark" not in notes

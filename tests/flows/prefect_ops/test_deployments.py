@@ -126,6 +126,11 @@ def test_every_parameter_is_explained(flow: Any) -> None:
     assert [name for name, field in schema_of(flow)["properties"].items() if not field.get("description")] == []
 
 
+@pytest.mark.parametrize("flow", [benchmark, report])
+def test_the_store_of_a_form_that_no_worker_writes_cannot_be_changed(flow: Any) -> None:
+    assert schema_of(flow)["properties"]["store"]["readOnly"] is True
+
+
 @pytest.mark.flow
 def test_deploying_twice_makes_each_deployment_once_with_its_schedule_and_its_queue() -> None:
     from prefect.client.orchestration import get_client

@@ -11,7 +11,7 @@ from prefect.exceptions import ParameterTypeError
 from flows.config import ConfigError
 from flows.prefect_ops import deployments
 from flows.prefect_ops.comparison_note import comparison_note
-from flows.prefect_ops.flows import compare, existing, fork, restart
+from flows.prefect_ops.flows import benchmark, compare, existing, fork, restart
 from flows.run.addresses import Addresses
 from flows.run.lease import hold
 from flows.run.run import Run
@@ -77,8 +77,9 @@ def test_another_store_is_refused(store: str, monkeypatch: pytest.MonkeyPatch) -
     deployments.deploy("/tmp/served")
     with get_client(sync_client=True) as client:
         monkeypatch.setenv("PREFECT__RUNTIME__DEPLOYMENT__ID", str(client.read_deployment_by_name("fork/fork").id))
-    with pytest.raises(ConfigError, match="works on the runs in /tmp/served only"):
-        existing(store, "one")
+    for wrong in (lambda: existing(store, "one"), lambda: benchmark(store), lambda: benchmark(store, run_id="one")):
+        with pytest.raises(ConfigError, match="works on the runs in /tmp/served only"):
+            wrong()
 
 
 @pytest.mark.flow
