@@ -3,11 +3,11 @@
     python -m flows.worker STAGE --spec FILE      one step, then exit
     python -m flows.worker --warm                 orders from standard input, one JSON object per line, until it closes
 
-An order is a step, or a request to the engine (flows.execution.remote_engine).
-A step is {"store", "run_id", "generation", "stage", "part", "epoch"}. Answers are JSON lines on standard output. Readings of
-the step's progress, {"progress": ...}, come before its answer. What stages print goes to standard error. A warm worker keeps
-imports and the base model between steps, and performs either side of the check before them (flows.execution.agreement). Exit
-codes are those of the command line.
+An order is a step, or a request to the engine (flows.execution.remote_engine). A step is an object with the fields of
+flows.execution.run_stage.Spec, which `--help` names. Answers are JSON lines on standard output. Readings of the step's progress,
+{"progress": ...}, come before its answer. What stages print goes to standard error. A warm worker keeps imports and the base
+model between steps, and performs either side of the check before them (flows.execution.agreement). Exit codes are those of the
+command line.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from flows.backend import Backend
 from flows.config import ConfigError, RunConfig, parse
 from flows.execution.agreement import compared, probed
 from flows.execution.remote_engine import KEY, Served
-from flows.execution.run_stage import WHERE, Spec, execute
+from flows.execution.run_stage import OPTIONAL, REQUIRED, WHERE, execute, read_spec
 from flows.execution.stage_process import REST
 from flows.monitoring.meter import Meter, Reading
 from stages.core.child_process import PROGRESS, answer, orders
@@ -41,7 +41,10 @@ def main() -> int:
     """Run one step or serve many; see the module's docstring."""
     parser = argparse.ArgumentParser(prog="python -m flows.worker", description="Run steps of a run without Prefect.")
     parser.add_argument("stage", nargs="?")
-    parser.add_argument("--spec", type=Path, help="JSON file with store, run, generation and part")
+    needed = ", ".join(name for name in REQUIRED if name != "stage")
+    parser.add_argument(
+        "--spec", type=Path, metavar="FILE", help=f"JSON object with {needed}; {', '.join(OPTIONAL)} may be left out"
+    )
     parser.add_argument("--warm", action="store_true", help="serve steps from standard input")
     parser.add_argument(
         "--early", action="store_true", help="read a run's configuration from the first line, check it, then load its model"
@@ -59,8 +62,22 @@ def main() -> int:
         return _serve(specs, answers, backends)
     if arguments.spec is None or arguments.stage is None:
         parser.error("give STAGE --spec FILE, or --warm")
-    spec = json.loads(arguments.spec.read_text(encoding="utf-8")) | {"stage": arguments.stage}
-    return _serve(iter([spec]), answers, _Backends(answers))
+    read, code = _answer(partial(_order, arguments.spec, arguments.stage))
+    if code:
+        answer(answers, read)
+        return code
+    return _serve(iter([read["done"]]), answers, _Backends(answers))
+
+
+def _order(file: Path, stage: str) -> dict[str, Any]:
+    """Return the step that a file describes. Raises ConfigError for a file that is no JSON object, or cannot be read."""
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file}: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{file}: give a JSON object")
+    return values | {"stage": stage}
 
 
 class _Backends:
@@ -87,10 +104,10 @@ class _Backends:
             if REST in order:
                 return self._rest()
             if "probe" in order:
-                return probed(Spec(**order["probe"]), self._stored)
+                return probed(read_spec(order["probe"]), self._stored)
             if "compare" in order:
-                return compared(Spec(**order["compare"]), order["samples"], self._stored)
-            return execute(Spec(**order), self._stored)
+                return compared(read_spec(order["compare"]), order["samples"], self._stored)
+            return execute(read_spec(order), self._stored)
         finally:
             self._running = False
 

@@ -6,13 +6,15 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from flows.backend import Backend
 from flows.choices import check_sources
-from flows.config import RunConfig, parse
+from flows.config import ConfigError, RunConfig, parse
 from flows.execution import cards
 from flows.execution.energy import Energy, card_counters, processor_counters
 from flows.execution.freed_memory import give_back_freed_memory
@@ -23,7 +25,7 @@ from flows.run.manifest import digest, folder_of
 from flows.run.run import Manifest, Run
 from flows.run.stage_io import StageIO
 from flows.settings import Cost
-from flows.stages import stage_of
+from flows.stages import STAGE_NAMES, START, stage_of
 from flows.storage import open_store
 from stages.core.engines.counted import TokenCount
 from stages.core.row_errors import RowFailed
@@ -34,7 +36,10 @@ WHERE = signal.SIGUSR1
 
 @dataclass(frozen=True)
 class Spec:
-    """Identifies a step: `generation` None means `start`, `part` names one of a stage's parallel parts."""
+    """Identifies a step: `generation` None means `start`, `part` names one of a stage's parallel parts.
+
+    `epoch` is the right to commit (flows.run.lease); None where the caller has none.
+    """
 
     store: str
     run_id: str
@@ -47,16 +52,43 @@ class Spec:
     verdicts: str = field(default="", compare=False)  # folder for early verdicts; empty: rollouts and judges share no machine
 
 
+REQUIRED = tuple(one.name for one in fields(Spec) if one.default is MISSING and one.default_factory is MISSING)
+OPTIONAL = tuple(one.name for one in fields(Spec) if one.name not in REQUIRED)
+
+
+def read_spec(values: object) -> Spec:
+    """Return the step that a JSON object names. Raises ConfigError, in one line, if it names none."""
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"step: give a JSON object with {', '.join(REQUIRED)}")
+    if unknown := [str(name) for name in values if name not in (*REQUIRED, *OPTIONAL)]:
+        raise ConfigError(f"step: there is no field {', '.join(unknown)}; it takes {', '.join((*REQUIRED, *OPTIONAL))}")
+    if missing := [name for name in REQUIRED if name not in values]:
+        raise ConfigError(f"step: {', '.join(missing)} missing; it requires {', '.join(REQUIRED)}")
+    try:
+        spec = _SPEC.validate_python(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise ConfigError(f"step: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    if spec.stage not in (START.name, *STAGE_NAMES):
+        raise ConfigError(f"step: there is no stage {spec.stage!r}; choose one of {', '.join((START.name, *STAGE_NAMES))}")
+    return spec
+
+
+_SPEC = TypeAdapter(Spec)
 Reference = dict[str, Any]
 
 
 def execute(spec: Spec, backend_of: Callable[[Mapping[str, Any]], Backend]) -> Reference:
-    """Run the step unless it is done, and return its small reference: manifest digest and outputs' rows."""
+    """Run the step unless it is done, and return its small reference: manifest digest and outputs' rows.
+
+    Raises ConfigError if there is no such run, or a user's file that it uses has changed since it began.
+    """
     run = Run(open_store(spec.store), spec.run_id, spec.epoch)
     if finished := run.finished(spec.stage, spec.generation, spec.part):
         return reference(finished)
     description = run.history.description()
-    assert description is not None, f"run {spec.run_id} has no run.json"
+    if description is None:
+        raise ConfigError(f"step: there is no run {spec.run_id} in {spec.store}")
     check_sources(parse(description["config"]), description["versions"], spec.run_id)
     backend = backend_of(description["config"] | {"generations": spec.generations})
     return reference(perform(run, spec, backend.config, backend))

@@ -1,0 +1,66 @@
+"""The command that runs one step without Prefect: what it requires, and what it says of a step that is none."""
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.config import PROJECT, ConfigError
+from flows.execution.run_stage import Spec, read_spec
+
+STEP = asdict(Spec("runs", "r", "solve", 0, None, 1, 2))
+
+
+def without(field: str) -> dict[str, Any]:
+    return {name: value for name, value in STEP.items() if name != field}
+
+
+def test_a_step_is_read() -> None:
+    assert read_spec(STEP) == Spec("runs", "r", "solve", 0, None, 1, 2)
+    assert read_spec(STEP | {"stage": "start", "generation": None, "cost": {"kwh": 0.3}, "verdicts": "v"}).cost == {"kwh": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ([], "step: give a JSON object with store, run_id, stage, generation, part, epoch, generations"),
+        (without("generations"), "step: generations missing; it requires store, "),
+        (STEP | {"run": "r"}, "step: there is no field run; it takes store, run_id, "),
+        (STEP | {"generation": "three"}, "step: generation: Input should be a valid integer"),
+        (STEP | {"stage": "slove"}, "step: there is no stage 'slove'; choose one of start, match, propose, "),
+    ],
+)
+def test_what_is_no_step_is_refused_in_one_line(values: Any, said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read_spec(values)
+    assert str(refused.value).startswith(said) and "\n" not in str(refused.value)
+
+
+def worker(*words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "flows.worker", *words], cwd=PROJECT, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_command_refuses_a_wrong_step_in_one_line_with_exit_code_2(tmp_path: Path) -> None:
+    file = tmp_path / "step.json"
+    for text, said in (
+        (json.dumps(without("epoch")), "step: epoch missing; "),
+        (json.dumps(STEP | {"store": str(tmp_path)}), f"step: there is no run r in {tmp_path}"),
+        ("{", f"{file}: "),
+    ):
+        file.write_text(text)
+        done = worker("solve", "--spec", str(file))
+        assert (done.returncode, done.stderr) == (2, "")
+        (line,) = done.stdout.splitlines()
+        answer = json.loads(line)
+        assert answer["error"] == "ConfigError" and answer["message"].startswith(said)
+
+
+def test_the_help_names_the_fields_of_a_step() -> None:
+    told = " ".join(worker("--help").stdout.split())
+    assert "JSON object with store, run_id, generation, part, epoch, generations; cost, verdicts may be left out" in told
