@@ -79,16 +79,12 @@ Reference = dict[str, Any]
 
 
 def execute(spec: Spec, backend_of: Callable[[Mapping[str, Any]], Backend]) -> Reference:
-    """Run the step unless it is done, and return its small reference: manifest digest and outputs' rows.
-
-    Raises ConfigError if there is no such run, or a user's file that it uses has changed since it began.
-    """
+    """Run the step unless it is done, and return its small reference: manifest digest and outputs' rows."""
     run = Run(open_store(spec.store), spec.run_id, spec.epoch)
     if finished := run.finished(spec.stage, spec.generation, spec.part):
         return reference(finished)
     description = run.history.description()
-    if description is None:
-        raise ConfigError(f"step: there is no run {spec.run_id} in {spec.store}")
+    assert description is not None, f"run {spec.run_id} has no run.json"
     check_sources(parse(description["config"]), description["versions"], spec.run_id)
     backend = backend_of(description["config"] | {"generations": spec.generations})
     return reference(perform(run, spec, backend.config, backend))

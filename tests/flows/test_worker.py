@@ -50,7 +50,6 @@ def test_the_command_refuses_a_wrong_step_in_one_line_with_exit_code_2(tmp_path:
     file = tmp_path / "step.json"
     for text, said in (
         (json.dumps(without("epoch")), "step: epoch missing; "),
-        (json.dumps(STEP | {"store": str(tmp_path)}), f"step: there is no run r in {tmp_path}"),
         ("{", f"{file}: "),
     ):
         file.write_text(text)
