@@ -110,7 +110,7 @@ class RunTables:
         return {generation: self._seconds[generation] for generation in self.generations}
 
     def alarms(self) -> list[Alarm]:
-        """Return all alarms, in order of generations."""
+        """Return all alarms, in order of generations. What cannot be read raises none."""
         return alarms(self.table("metrics"), self.standings(), self.clock())
 
     def _join(self, key: str, schema: pa.Schema, part: Callable[["_Stored"], pa.Table], name: str) -> pa.Table:
@@ -204,11 +204,6 @@ def seconds_of(manifests: list[Manifest]) -> dict[str, float]:
         stage = manifest.whole_stage
         spent[stage] = spent.get(stage, 0.0) + float(manifest.clock.get("seconds", 0.0))
     return spent
-
-
-def health(run: Run) -> list[Alarm]:
-    """Return the alarms of a run so far. What cannot be read raises none."""
-    return RunTables(run).look().alarms()
 
 
 def clock(run: Run) -> Clock:

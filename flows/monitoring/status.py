@@ -9,7 +9,7 @@ from flows.monitoring.live import Follower
 from flows.monitoring.live_text import headline, step_text
 from flows.monitoring.meter import duration
 from flows.monitoring.run_state import SILENT_SECONDS
-from flows.monitoring.run_tables import RunTables, clock, health
+from flows.monitoring.run_tables import RunTables
 from flows.monitoring.spending import total
 from flows.run.leaking import warning
 from flows.run.lease import holding
@@ -26,17 +26,18 @@ def status(run: Run) -> str:
     if description is None:
         raise NotStored(f"no run {run.run_id} in {run.store.url}")
     planned = int(description["config"].get("generations", 0))
-    (numbers, newest), alarms = _numbers(run), health(run)
+    tables = RunTables(run).look()
+    (numbers, newest), alarms = _numbers(tables), tables.alarms()
     lines = [
         f"run        {run.run_id} in {run.store.url}",
         *(f"WARNING    {text}" for text in [warning(description)] if text),
         f"done       {done(run, planned)}",
-        *(f"now        {text}" for text in [_now(run)] if text),
+        *(f"now        {text}" for text in [_now(run, tables)] if text),
         f"next       {following(run, planned)}",
         f"lease      {holder(run)}",
         f"head       {run.history.head()}",
         f"stored     {stored(run)}",
-        f"cost       {cost_line(total(own_stages(generation_costs(RunTables(run).look())).values()))}",
+        f"cost       {cost_line(total(own_stages(generation_costs(tables)).values()))}",
         f"numbers    {numbers}",
         *(f"alarm      {alarm}" for alarm in alarms if alarm.generation == newest),
         *(f"alarms     {text}" for text in [_earlier(alarms, newest)] if text),
@@ -44,9 +45,9 @@ def status(run: Run) -> str:
     return "\n".join(lines)
 
 
-def _now(run: Run) -> str:
+def _now(run: Run, tables: RunTables) -> str:
     """Return what a process computes at the moment, as the live page says it; empty if none works on the run."""
-    state = Follower(run, RunTables(run)).look()
+    state = Follower(run, tables).look()
     if state.condition == "silent":
         return headline(state)
     return "; ".join([headline(state), *map(step_text, state.steps)]) if state.condition == "running" else ""
@@ -153,14 +154,15 @@ def _earlier(alarms: list[Alarm], newest: int | None) -> str:
     return f"{kinds.total()} in earlier generations ({counted}): the report and the run's page list them" if kinds else ""
 
 
-def _numbers(run: Run) -> tuple[str, int | None]:
+def _numbers(tables: RunTables) -> tuple[str, int | None]:
     """Return the line of the newest rated generation, and its number."""
+    run = tables.run
     for generation in reversed(run.history.generations()):
         if run.manifest("rate", generation) is None:
             continue
         try:
             metrics, ratings = run.read_table(generation, "metrics"), run.read_table(generation, "ratings")
-            seconds = clock(run).get(generation, {})
+            seconds = tables.seconds(generation)
             evolved = run.manifest("evolve", generation) is not None
             offspring = run.read_table(generation, "offspring") if evolved else None
             return generation_line(metrics, ratings, offspring, seconds, generation), generation

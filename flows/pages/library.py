@@ -4,6 +4,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import BinaryIO
 
 from flows.monitoring.run_tables import RunTables
@@ -17,23 +18,37 @@ from flows.store.file_store import RUN_ID
 
 KEPT_FILES = 64
 KEPT_BYTES = 4 << 30  # on disk if the store is a bucket; never in memory
-KEPT_RUNS = 64
+
+
+@dataclass(frozen=True)
+class _OpenRun:
+    """An opened run, its small tables, and the stamp of its run.json, which tells it from a later run of the same name."""
+
+    run: Run
+    tables: RunTables
+    stamp: str
 
 
 class Library:
-    """Runs of a store. Verified files stay open: artifacts never change, and their bytes stay out of memory."""
+    """Runs of a store. Verified files stay open: artifacts never change, and their bytes stay out of memory.
+
+    Every run that has been asked for is kept with its small tables until it is gone from the store: whoever visits all runs in
+    turn, such as a scrape, would read each of them again at every visit if only some were kept.
+    """
 
     def __init__(self, store: str | Store) -> None:
         self.store = open_store(store) if isinstance(store, str) else store
-        self._runs: OrderedDict[str, Run] = OrderedDict()
-        self._watches: dict[str, RunTables] = {}
+        self._runs: dict[str, _OpenRun] = {}
         self._kept: OrderedDict[str, BinaryIO] = OrderedDict()
         self._lock = threading.Lock()
 
     def run_ids(self) -> list[str]:
-        """Return the runs of the store, by name."""
+        """Return the runs of the store, by name, and forget those that are gone or that another run has replaced."""
         names = (name for name in self.store.folders("") if RUN_ID.fullmatch(name))
-        return [name for name in names if self.has_run(name)]
+        stamps = {name: stamp for name in names if (stamp := self._stamp(name))}
+        with self._lock:
+            self._runs = {name: known for name, known in self._runs.items() if stamps.get(name) == known.stamp}
+        return list(stamps)
 
     def has_run(self, name: str) -> bool:
         """Return whether this folder of the store is a run."""
@@ -42,25 +57,22 @@ class Library:
     def run(self, run_id: str) -> Run:
         """Open the run for reading. Raises NotStored if the store has none of that id."""
         with self._lock:
-            found = self._runs.get(run_id)
-        if found is None:
+            known = self._runs.get(run_id)
+        if known is None:
             found = Run(self.store, run_id)
+            stamp = self._stamp(run_id)
             if found.history.description() is None:
                 raise NotStored(f"There is no run {run_id} in {self.store.url}.")
-        with self._lock:
-            self._runs[run_id] = found
-            self._runs.move_to_end(run_id)
-            while len(self._runs) > KEPT_RUNS:
-                self._runs.popitem(last=False)
-        return found
+            with self._lock:
+                known = self._runs.setdefault(run_id, _OpenRun(found, RunTables(found), stamp))
+        return known.run
 
     def watch(self, run: Run) -> RunTables:
         """Return the run's small tables so far."""
         with self._lock:
-            found = self._watches.setdefault(run.run_id, RunTables(run))
-        if found.run is not run:
-            found = self._watches[run.run_id] = RunTables(run)
-        return found.look()
+            known = self._runs.get(run.run_id)
+        tables = known.tables if known is not None and known.run is run else RunTables(run)
+        return tables.look()
 
     def pedigree(self, run: Run) -> Pedigree:
         """Return the ancestry of the run's adapters so far."""
@@ -98,6 +110,9 @@ class Library:
             while len(self._kept) > 1 and (len(self._kept) > KEPT_FILES or self._bytes() > KEPT_BYTES):
                 self._kept.popitem(last=False)  # closed when its last reader is done
         return Reader(file)
+
+    def _stamp(self, run_id: str) -> str:
+        return self.store.stamp(f"{run_id}/run.json")
 
     def _bytes(self) -> int:
         return sum(os.fstat(file.fileno()).st_size for file in self._kept.values())

@@ -1,7 +1,7 @@
 import pyarrow as pa
 
 from flows.monitoring.alarms import Alarm, alarms, summary
-from flows.monitoring.run_tables import health
+from flows.monitoring.run_tables import RunTables
 from stages.core import tables
 from stages.core.statistics.condensed import numbered
 from tests.support.report_run import made
@@ -122,4 +122,4 @@ def test_summary_joins_generations():
 def test_alarms_of_a_stored_run(tmp_path):
     with made(tmp_path, "run", 9) as run:
         (tmp_path / "run" / "generation=0001" / "metrics.parquet").write_bytes(b"damaged")
-        assert (7, "slow", "grade") in names(health(run))
+        assert (7, "slow", "grade") in names(RunTables(run).look().alarms())
