@@ -62,18 +62,19 @@ def _steps(watch: RunTables, found: Sequence[GenerationCost]) -> float | None:
 
 
 def spent(watch: RunTables) -> dict[int, dict[str, float | None]]:
-    """Return what a run had spent after each generation: generated tokens, and seconds of all stages but benchmarks.
+    """Return what a run had spent after each generation: generated tokens, and seconds of all steps but benchmarks, parts added.
 
     As in the budgets of an experiment, the start is not counted, and what a fork took over is: curves begin with it. Tokens are
     None from a generation on that did not count them.
     """
     tokens: float | None = 0.0
     seconds, found = 0.0, {}
-    counted, clock = _metric(watch, GENERATED), watch.clock()
+    counted = _metric(watch, GENERATED)
     for number in watch.generations:
         made = counted.get(number)
         tokens = None if tokens is None or made is None else tokens + made
-        seconds += sum(value for stage, value in clock[number].items() if stage != BENCHMARK)
+        steps = (one for one in watch.steps(number) if one.whole_stage != BENCHMARK)
+        seconds += sum(float(one.clock.get("seconds", 0.0)) for one in steps)
         found[number] = {"generated_tokens": tokens, "seconds": seconds}
     return found
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 
 from flows.monitoring.alarms import Alarm, Clock, alarms
+from flows.monitoring.time_left import elapsed
 from flows.run.manifest import Manifest, manifest_uri
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
@@ -102,11 +103,11 @@ class RunTables:
         return known[1]
 
     def seconds(self, generation: int) -> dict[str, float]:
-        """Return the seconds of each stage of a generation."""
+        """Return how long each stage of a generation took. Parts that ran at the same time count once."""
         return self._seconds.get(generation, {})
 
     def clock(self) -> Clock:
-        """Return seconds by generation and stage."""
+        """Return the same by generation and stage."""
         return {generation: self._seconds[generation] for generation in self.generations}
 
     def alarms(self) -> list[Alarm]:
@@ -170,7 +171,7 @@ class RunTables:
             except (NotStored, Damaged) as error:
                 self._faults[generation, name] = error
         # Pages read without the lock: whoever sees a manifest finds its table.
-        self._seconds[generation] = seconds_of(found)
+        self._seconds[generation] = elapsed(found)
         self._parts[generation] = parts
         self._steps[generation] = found
         self._changes += 1
@@ -197,15 +198,6 @@ class _Stored:
         return self._whole
 
 
-def seconds_of(manifests: list[Manifest]) -> dict[str, float]:
-    """Return the seconds of each stage of a generation in chain order, its parts added."""
-    spent = {manifest.stage: 0.0 for manifest in manifests if ".parts/" not in manifest.stage}
-    for manifest in manifests:
-        stage = manifest.whole_stage
-        spent[stage] = spent.get(stage, 0.0) + float(manifest.clock.get("seconds", 0.0))
-    return spent
-
-
 def clock(run: Run) -> Clock:
-    """Return the seconds of each stage of every generation."""
+    """Return how long each stage of every generation took."""
     return RunTables(run).look().clock()

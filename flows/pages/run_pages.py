@@ -10,10 +10,11 @@ from flows.monitoring.cost import RunCost, cost_so_far, generation_cost
 from flows.monitoring.cost_text import HEADER, point_text, remarks
 from flows.monitoring.cost_text import cells as cost_cells
 from flows.monitoring.players import players
-from flows.monitoring.run_tables import RunTables, seconds_of
+from flows.monitoring.run_tables import RunTables
 from flows.monitoring.spending import Spent, total
 from flows.monitoring.start_score import unscored_start
 from flows.monitoring.status import done, following, holder
+from flows.monitoring.time_left import elapsed
 from flows.pages.keys import cells
 from flows.pages.library import Library
 from flows.pages.outlined import run_figures
@@ -66,7 +67,7 @@ def generation_page(library: Library, run_id: str, generation: int | None) -> Js
         raise NotStored(f"Run {run_id} has finished no stage of {folder_of(generation)}.")
     watch = library.watch(run)
     stages = [manifest for manifest in found if ".parts/" not in manifest.stage]
-    spent, alarms = seconds_of(found), watch.alarms()
+    spent, alarms = elapsed(found), watch.alarms()
     return {
         "run": run_id,
         "generation": generation,

@@ -13,8 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from flows.browser.app import make_app
 from flows.config import PROJECT
 from flows.monitoring import telemetry_machine
+from flows.monitoring.live import Follower
 from flows.monitoring.run_tables import RunTables
-from flows.monitoring.status import stored_bytes
+from flows.monitoring.status import status, stored_bytes
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.store.file_store import FileStore
@@ -98,6 +99,33 @@ def test_tokens_and_programs_in_all_and_a_second(value, store):
         programs = [run.read_table(number, table).num_rows for number in (0, 1)]
         assert value("populora_programs_total", run="stopped", stage=stage) == sum(programs)
         assert value("populora_programs_per_second", run="stopped", stage=stage) == pytest.approx(programs[1] / spent[stage])
+
+
+def test_parts_that_ran_at_the_same_time_count_once_in_rates_and_times(tmp_path):
+    """Two parts of 8 s and a join of 2 s took 10 s, not 18."""
+    with made(tmp_path, "r", 1):
+        pass
+    folder = tmp_path / "r" / "generation=0000"
+    found = json.loads((folder / "solve.json").read_text())
+    (folder / "solve.json").write_text(json.dumps(found | {"clock": {"started": 108.0, "seconds": 2.0}}))
+    (folder / "solve.parts").mkdir()
+    for part in ("00of02", "01of02"):
+        values_of = {"stage": f"solve.parts/{part}", "outputs": [], "clock": {"started": 100.0, "seconds": 8.0}}
+        (folder / "solve.parts" / f"{part}.json").write_text(json.dumps(found | values_of))
+    run = Run(FileStore(tmp_path), "r")
+    tables = RunTables(run).look()
+    spent = tables.seconds(0)
+    assert spent["solve"] == 10.0
+    tokens = {
+        stage: sum(map(len, run.read_table(0, table)["completion_ids"].to_pylist()))
+        for stage, table in (("propose", "proposals"), ("solve", "rollouts"))
+    }
+    with client(tmp_path) as pages:
+        text = pages.get("/metrics").text
+    assert values(text, "populora_tokens_per_second", run="r", stage="solve") == pytest.approx(tokens["solve"] / 10.0)
+    speed, _ = Follower(run, tables).look().speed
+    assert speed == pytest.approx(sum(tokens.values()) / (spent["propose"] + 10.0))
+    assert f"total {sum(spent.values()):.0f} s" in status(run)
 
 
 def test_bytes_of_the_store(value, store):
