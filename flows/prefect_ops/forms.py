@@ -1,11 +1,12 @@
 """What the forms offer: the runs of the store, their generations, stages, members and suites, as lists to choose from.
 
 A form of Prefect is the schema of its deployment. It cannot make one field depend on another, and its lists are those of the
-moment at which it was written. So a worker writes them again when the runs of the store have changed, and the links of notes and
-pages fill in a whole form (flows.run.form_links).
+moment at which it was written. So a worker writes them again every minute and when the store has other runs, and the links of
+notes and pages fill in a whole form (flows.run.form_links).
 """
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +47,8 @@ TITLES = {
 }
 LISTED, DESCRIBED = 400, 12
 """Generations offered as a list, and runs whose generations or members a description names."""
+FRESH_SECONDS = 60.0
+"""How long forms are taken for up to date while their store has the same runs."""
 
 
 @dataclass(frozen=True)
@@ -58,52 +61,86 @@ class Offer:
     members: tuple[str, ...]
 
 
+@dataclass
+class _KnownRun:
+    """A run as it was found under its name: `stamp` is that of its run.json. `members` are the newest weights by generation."""
+
+    stamp: str
+    run: Run
+    begun: float
+    members: dict[int, tuple[str, ...]]
+
+
 class Catalogue:
-    """The runs of a store. A run's files are read again only when it has another generation."""
+    """The runs of a store. A run's files are read again only when it has another generation, or another run took its name."""
 
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[Run, float, dict[int, tuple[str, ...]]]] = {}
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: dict[str, _KnownRun] = {}
+        self._names: list[str] | None = None
 
-    def offers(self, store: Store) -> list[Offer]:
+    def changed(self) -> bool:
+        """Return whether the store has other runs than `offers` found the last time, from one listing."""
+        return self._names != self._listed()
+
+    def offers(self) -> list[Offer]:
         """Return what each run of the store has, the newest run first. A run that cannot be read is left out."""
-        found = []
-        for name in store.folders(""):
-            if RUN_ID.fullmatch(name):
-                try:
-                    found.append(self._offer(store, name))
-                except (NotStored, Damaged, StoreRefused, KeyError, ValueError):
-                    continue
+        names, found = self._listed(), []
+        for name in names:
+            try:
+                found.append(self._offer(name))
+            except (NotStored, Damaged, StoreRefused, KeyError, ValueError):
+                continue
+        self._names = names
+        self._known = {name: known for name, known in self._known.items() if name in names}
         return sorted(found, key=lambda one: (-one.begun, one.run_id))
 
-    def _offer(self, store: Store, run_id: str) -> Offer:
-        if run_id not in self._known:
-            run = Run(store, run_id)
+    def _listed(self) -> list[str]:
+        return [name for name in self._store.folders("") if RUN_ID.fullmatch(name)]
+
+    def _offer(self, run_id: str) -> Offer:
+        known = self._run(run_id)
+        folders = [name for name in self._store.folders(f"{run_id}/") if name.startswith("generation=")]
+        generations = tuple(sorted(int(name.removeprefix("generation=")) for name in folders))
+        for number in reversed(generations):
+            if number in known.members:
+                break
+            if known.run.manifest("rate", number) is not None:
+                rows = known.run.read_table(number, "ratings").to_pylist()
+                known.members[number] = tuple(dict.fromkeys(row["next_adapter_id"] for row in rows))
+                break
+        return Offer(run_id, known.begun, generations, known.members[max(known.members)] if known.members else ())
+
+    def _run(self, run_id: str) -> _KnownRun:
+        """Return the run that has this name now."""
+        stamp = self._store.stamp(f"{run_id}/run.json")
+        known = self._known.get(run_id)
+        if known is None or known.stamp != stamp:
+            run = Run(self._store, run_id)
             description = run.history.description()
             if description is None:
                 raise NotStored(run_id)
-            self._known[run_id] = run, float(description["clock"].get("started", 0.0)), {}
-        run, begun, members = self._known[run_id]
-        folders = [name for name in store.folders(f"{run_id}/") if name.startswith("generation=")]
-        generations = tuple(sorted(int(name.removeprefix("generation=")) for name in folders))
-        for number in reversed(generations):
-            if number in members:
-                break
-            if run.manifest("rate", number) is not None:
-                rows = run.read_table(number, "ratings").to_pylist()
-                members[number] = tuple(dict.fromkeys(row["next_adapter_id"] for row in rows))
-                break
-        return Offer(run_id, begun, generations, members[max(members)] if members else ())
+            known = self._known[run_id] = _KnownRun(stamp, run, float(description["clock"].get("started", 0.0)), {})
+        return known
 
 
 class Forms:
-    """The forms of a server. `refresh` brings them up to date."""
+    """The forms of a server. `refresh` brings them up to date. `opened` opens a store by its address, once."""
 
-    def __init__(self) -> None:
-        self._catalogue = Catalogue()
+    def __init__(self, opened: Callable[[str], Store] = open_store, clock: Callable[[], float] = time.monotonic) -> None:
+        self._opened, self._clock = opened, clock
+        self._refreshed = float("-inf")
+        self._catalogues: dict[str, Catalogue] = {}
+
+    def outdated(self) -> bool:
+        """Return whether the last `refresh` is FRESH_SECONDS ago, or the runs of a store have changed since."""
+        if self._clock() - self._refreshed >= FRESH_SECONDS:
+            return True
+        return any(catalogue.changed() for catalogue in self._catalogues.values())
 
     def refresh(self) -> list[str]:
         """Write the forms that no longer offer what the store holds, and return their names."""
-        written = []
+        written, offers = [], dict[str, list[Offer]]()
         with get_client(sync_client=True) as client:
             for name, flow in FORMS.items():
                 try:
@@ -111,11 +148,20 @@ class Forms:
                 except ObjectNotFound:
                     continue
                 store = str(found.parameters["store"])
-                schema = offering(parameter_schema(flow).model_dump(), self._catalogue.offers(open_store(store)), store)
+                if store not in offers:
+                    offers[store] = self._offers(store)
+                schema = offering(parameter_schema(flow).model_dump(), offers[store], store)
                 if found.parameter_openapi_schema != schema:
                     client.update_deployment(found.id, DeploymentUpdate(parameter_openapi_schema=schema))
                     written.append(name)
+        self._catalogues = {store: self._catalogues[store] for store in offers}
+        self._refreshed = self._clock()
         return written
+
+    def _offers(self, store: str) -> list[Offer]:
+        if store not in self._catalogues:
+            self._catalogues[store] = Catalogue(self._opened(store))
+        return self._catalogues[store].offers()
 
 
 def offering(schema: Json, offers: Sequence[Offer], store: str) -> Json:

@@ -112,7 +112,8 @@ def _refresh_forms() -> None:
     while True:
         time.sleep(FORMS_SECONDS)
         try:
-            forms.refresh()
+            if forms.outdated():
+                forms.refresh()
             faulty = ""
         except Exception as error:  # the server or the store may be unreachable for a while
             if faulty != (fault := f"forms: {type(error).__name__}: {error}"):

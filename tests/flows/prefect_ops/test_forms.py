@@ -1,5 +1,6 @@
 """The forms offer what the store holds, and refuse what it does not."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,13 @@ from prefect.utilities.schema_tools import validation
 
 from flows.benchmarks.suite_data import suite_names
 from flows.prefect_ops import deployments
-from flows.prefect_ops.forms import FORMS, Catalogue, Forms, Offer, offering
+from flows.prefect_ops.forms import FORMS, FRESH_SECONDS, Catalogue, Forms, Offer, offering
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
 from flows.storage import open_store
 from tests.support import example_run
+from tests.support.counted import CountingStore
 
 OFFERS = [
     Offer("new", 2.0, (0, 1), ("t0-g0001", "s0-g0001")),
@@ -127,12 +129,25 @@ def test_what_the_store_holds_is_found(store: Path) -> None:
     (store / "Not A Run").mkdir()
     (store / "broken").mkdir()
     (store / "broken" / "run.json").write_text("{")
-    catalogue = Catalogue()
-    (found,) = catalogue.offers(open_store(str(store)))
+    catalogue = Catalogue(open_store(str(store)))
+    (found,) = catalogue.offers()
     assert (found.run_id, found.generations) == ("first", (0,)) and set(found.members) >= {"t0-g0000", "s0-g0000"}
     with hold(open_store(str(store)), "second") as epoch:
         example_run.build(Run(open_store(str(store)), "second", epoch), 0)
-    assert {one.run_id: one.members for one in catalogue.offers(open_store(str(store)))} == {"first": found.members, "second": ()}
+    assert catalogue.changed()
+    assert {one.run_id: one.members for one in catalogue.offers()} == {"first": found.members, "second": ()}
+    assert not catalogue.changed()
+
+
+def test_a_run_that_took_the_name_of_a_deleted_one_has_its_own_members(store: Path) -> None:
+    catalogue = Catalogue(open_store(str(store)))
+    assert catalogue.offers()[0].members
+    shutil.rmtree(store / "first")
+    with hold(open_store(str(store)), "first") as epoch:
+        example_run.build(Run(open_store(str(store)), "first", epoch), 0)
+    assert [(one.run_id, one.generations, one.members) for one in catalogue.offers()] == [("first", (), ())]
+    shutil.rmtree(store / "first")
+    assert catalogue.offers() == []
 
 
 @pytest.mark.flow
@@ -148,14 +163,25 @@ def test_forms_follow_the_store_and_the_server_refuses_by_them(store: Path) -> N
         assert client.read_deployment_by_name("compare/compare").parameter_openapi_schema["properties"]["runs"]["items"][
             "enum"
         ] == ["first"]
-        forms = Forms()
-        assert forms.refresh() == []
+        counting, opened, now = CountingStore(open_store(str(store))), list[str](), [0.0]
+
+        def open_counted(url: str) -> Any:
+            opened.append(url)
+            return counting
+
+        forms = Forms(open_counted, lambda: now[0])
+        assert forms.outdated() and forms.refresh() == []
+        assert counting.requests["folders"] == 2, "one listing of the store and one of its run, for all forms"
+        assert not forms.outdated() and counting.requests["folders"] == 3
+        now[0] += FRESH_SECONDS
+        counting.requests.clear()
+        assert forms.outdated() and forms.refresh() == [] and not counting.requests["read"]
         with pytest.raises(PrefectHTTPStatusError) as refused_by:
             start("second")
         assert refused_by.value.response.status_code in (409, 422)
         with hold(open_store(str(store)), "second") as epoch:
             example_run.build(Run(open_store(str(store)), "second", epoch), 0)
-        assert sorted(forms.refresh()) == sorted(FORMS)
+        assert forms.outdated() and sorted(forms.refresh()) == sorted(FORMS) and opened == [str(store)]
         made = start("second")
         client.delete_flow_run(made.id)
         served = client.read_deployment_by_name("fork/fork")
