@@ -1,7 +1,8 @@
 """Metrics outside the runs: GPUs of this machine, and flow runs waiting at the Prefect server.
 
 Both are optional. Without `nvidia-smi` there are no GPU metrics, and without PREFECT_API_URL no queue. A server that does not
-answer gives one metric that reports it. Each source is queried at most every SECONDS, and a scrape waits at most PATIENCE for it.
+answer in time gives one metric that reports it. Each source is queried at most every SECONDS, and a scrape waits at most PATIENCE
+for all that it asks a source.
 """
 
 import csv
@@ -15,7 +16,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from flows.prefect_ops.prefect_api import authorization
+from flows.prefect_password import authorization
 
 SECONDS, PATIENCE = 10.0, 3.0
 STATES = ("Scheduled", "Late", "AwaitingConcurrencySlot", "Pending", "Running", "Paused")
@@ -71,16 +72,17 @@ _OF_CARDS = (
 
 
 def queue(api: str) -> list[Number]:
-    """Return the flow runs of each work pool by state, from the Prefect API at `api`."""
-    says = "Whether the Prefect server answers."
+    """Return the flow runs of each work pool by state, from the Prefect API at `api`, if all is answered within PATIENCE."""
+    says, until = "Whether the Prefect server answers.", time.monotonic() + PATIENCE
     try:
-        pools = [str(pool["name"]) for pool in _asked(f"{api}/work_pools/filter", {})]
+        pools = [str(pool["name"]) for pool in _asked(f"{api}/work_pools/filter", {}, until)]
         found: list[Number] = [("populora_prefect_up", says, {}, 1.0)]
         for pool in sorted(pools):
             for state in STATES:
                 count = _asked(
                     f"{api}/flow_runs/count",
                     {"work_pools": {"name": {"any_": [pool]}}, "flow_runs": {"state": {"name": {"any_": [state]}}}},
+                    until,
                 )
                 labels = {"pool": pool, "state": state.lower()}
                 found.append(("populora_queue_flow_runs", "Unfinished flow runs of a work pool.", labels, float(count)))
@@ -89,9 +91,13 @@ def queue(api: str) -> list[Number]:
     return found
 
 
-def _asked(url: str, question: dict[str, object]) -> Any:
+def _asked(url: str, question: dict[str, object], until: float) -> Any:
+    """Return the answer. Raises OSError where there is none at that time of the monotonic clock."""
+    left = until - time.monotonic()
+    if left <= 0:
+        raise TimeoutError(url)
     headers = {"Content-Type": "application/json"} | authorization()
     request = urllib.request.Request(url, json.dumps(question).encode(), headers)
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(request, timeout=PATIENCE) as answer:
+    with opener.open(request, timeout=left) as answer:
         return json.loads(answer.read(1_000_000))

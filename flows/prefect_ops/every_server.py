@@ -14,6 +14,7 @@ from flows.config import PROJECT
 from flows.execution import orphan_guard
 from flows.prefect_ops import prefect_api, serve
 from flows.prefect_ops.own_server import own_server
+from flows.prefect_password import PASSWORD
 
 QUIET = ("PREFECT_LOGGING_LEVEL", "PREFECT_SERVER_LOGGING_LEVEL")
 Found = TypeVar("Found")
@@ -63,7 +64,7 @@ def _private(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _client_of(url: str, home: Path) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in ("PREFECT_API_URL", prefect_api.PASSWORD)}
+    before = {name: os.environ.get(name) for name in ("PREFECT_API_URL", PASSWORD)}
     os.environ["PREFECT_API_URL"] = url
     try:
         serve.sign_in(url, home)

@@ -4,7 +4,6 @@ import os
 import re
 import urllib.error
 import urllib.request
-from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -13,6 +12,7 @@ from pathlib import Path
 import certifi
 
 from flows.config import ConfigError
+from flows.prefect_password import PASSWORD, authorization
 
 WORKER_SETTINGS = {
     "DO_NOT_TRACK": "1",
@@ -25,7 +25,6 @@ WORKER_SETTINGS = {
 """Settings of every worker. The environment does not override them, because the automations depend on them."""
 
 
-PASSWORD = "PREFECT_API_AUTH_STRING"
 BUSY_SECONDS = 30.0
 """How long a server that accepts a connection may be busy before it counts as gone. One that is down refuses immediately."""
 
@@ -95,12 +94,6 @@ def settings_without_tls(url: str, home: Path) -> dict[str, str]:
         made.write_text(Path(certifi.where()).read_text(encoding="utf-8").partition(end)[0] + end, encoding="utf-8")
         made.replace(file)
     return {"PREFECT_API_SSL_CERT_FILE": str(file)}
-
-
-def authorization() -> dict[str, str]:
-    """Return the header that a server with a password requires; empty if the environment has no password."""
-    secret = os.environ.get(PASSWORD)
-    return {"Authorization": f"Basic {b64encode(secret.encode()).decode()}"} if secret else {}
 
 
 def _get(url: str, patience: float = 5.0) -> str | None:

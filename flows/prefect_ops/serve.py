@@ -24,6 +24,7 @@ from flows import allowed
 from flows.config import PROJECT, ConfigError
 from flows.execution import orphan_guard
 from flows.prefect_ops import prefect_api, supervised
+from flows.prefect_password import PASSWORD
 from flows.program import CALLED, called, program
 from flows.run import form_links
 from flows.servers import gate, login_link
@@ -92,7 +93,7 @@ def environment(plan: ServeOptions) -> dict[str, str]:
     """Return the children's environment: their own Prefect home, the server's address, and this Python first on PATH."""
     secret = password(plan.home)
     own = {
-        prefect_api.PASSWORD: secret,
+        PASSWORD: secret,
         "PREFECT_SERVER_API_AUTH_STRING": secret,
         allowed.FOLDERS: os.pathsep.join(str(folder.resolve()) for folder in plan.functions),
         "PREFECT_HOME": str(plan.home / "prefect"),
@@ -216,10 +217,10 @@ def link(home: Path = HOME) -> str:
 def sign_in(url: str, home: Path = HOME) -> None:
     """Give this process the password of this home's server, if that is the one at `url`. A password that is set stays."""
     there = address(home)
-    if prefect_api.PASSWORD in os.environ or there is None or f"{there['url']}/api" != url:
+    if PASSWORD in os.environ or there is None or f"{there['url']}/api" != url:
         return
     if alive(there):  # otherwise another process took its port
-        os.environ[prefect_api.PASSWORD] = password(home)
+        os.environ[PASSWORD] = password(home)
 
 
 def alive(there: Mapping[str, str]) -> bool:

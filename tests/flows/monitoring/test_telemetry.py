@@ -3,6 +3,7 @@
 import json
 import re
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
 
@@ -210,6 +211,28 @@ class _Api(BaseHTTPRequestHandler):
 
     def log_message(self, *_):
         pass
+
+
+class _SlowApi(_Api):
+    """The same, but each answer takes a while."""
+
+    asked: ClassVar[list[tuple[str, dict, str | None]]] = []
+
+    def do_POST(self):
+        time.sleep(0.4)
+        super().do_POST()
+
+
+def test_a_slow_prefect_server_is_waited_for_once(monkeypatch):
+    """Each answer comes in time, but not all of them together."""
+    monkeypatch.setattr(telemetry_machine, "PATIENCE", 1.0)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _SlowApi)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    found = telemetry_machine.queue(f"http://127.0.0.1:{server.server_port}/api")
+    server.shutdown()
+    server.server_close()
+    assert [(name, value) for name, _, _, value in found] == [("populora_prefect_up", 0.0)]
+    assert len(_SlowApi.asked) <= 3
 
 
 def test_flow_runs_that_wait_are_counted_by_pool_and_state(tmp_path, monkeypatch):

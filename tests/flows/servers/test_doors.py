@@ -22,6 +22,7 @@ from flows import allowed, cli
 from flows.config import PROJECT, ConfigError
 from flows.prefect_ops import prefect_api, serve, ui_server
 from flows.prefect_ops.own_server import own_server
+from flows.prefect_password import PASSWORD
 from flows.servers import login_link
 from flows.servers.gate import HOSTS, LOOPBACK, Gate, Refused, names_of
 from tests.support.prefect_double import server_of_version
@@ -161,7 +162,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]
     """Address and password of the server that `populora run` starts beside itself."""
     with own_server(tmp_path_factory.mktemp("own"), {"PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL"}, "--alone") as (_, answers):
         answers()
-        there = os.environ.pop("PREFECT_API_URL"), os.environ.pop(prefect_api.PASSWORD)
+        there = os.environ.pop("PREFECT_API_URL"), os.environ.pop(PASSWORD)
         os.environ.pop(ui_server.PASSWORD)  # the other tests of this file are no clients of this server
         yield there
 
@@ -203,9 +204,9 @@ def test_the_server_of_a_run_has_the_same_walls(server: tuple[str, str]) -> None
 def test_a_wrong_password_is_told_from_a_server_that_is_not_there(
     server: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(prefect_api.PASSWORD, server[1])
+    monkeypatch.setenv(PASSWORD, server[1])
     prefect_api.require(server[0])
-    monkeypatch.setenv(prefect_api.PASSWORD, "populora:wrong")
+    monkeypatch.setenv(PASSWORD, "populora:wrong")
     with pytest.raises(ConfigError, match="refuses the password: set PREFECT_API_AUTH_STRING"):
         prefect_api.require(server[0])
 
@@ -227,37 +228,37 @@ def test_serve_makes_a_password_once_that_only_its_owner_reads(tmp_path: Path) -
     assert serve.password(tmp_path) == made and len(made) > 40
     assert stat.S_IMODE((tmp_path / "password").stat().st_mode) == 0o600
     variables = serve.environment(serve.ServeOptions("runs", home=tmp_path, functions=(tmp_path,)))
-    assert variables[prefect_api.PASSWORD] == variables[ui_server.PASSWORD] == made
+    assert variables[PASSWORD] == variables[ui_server.PASSWORD] == made
     assert variables[allowed.FOLDERS] == str(tmp_path.resolve())
 
 
 def test_our_commands_know_the_password_of_this_machines_server_and_tell_it_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(prefect_api.PASSWORD, "x")
-    monkeypatch.delenv(prefect_api.PASSWORD)
+    monkeypatch.setenv(PASSWORD, "x")
+    monkeypatch.delenv(PASSWORD)
     made = serve.password(tmp_path)
     serve.sign_in("http://127.0.0.1:4200/api", tmp_path)
-    assert prefect_api.PASSWORD not in os.environ  # none is up
+    assert PASSWORD not in os.environ  # none is up
     (tmp_path / "serving.json").write_text(json.dumps({"pid": os.getpid(), "url": "http://127.0.0.1:4200"}))
     serve.sign_in("http://10.0.0.1:4200/api", tmp_path)
-    assert prefect_api.PASSWORD not in os.environ
+    assert PASSWORD not in os.environ
     serve.sign_in("http://127.0.0.1:4200/api", tmp_path)
-    assert os.environ[prefect_api.PASSWORD] == made
+    assert os.environ[PASSWORD] == made
     assert serve.link(tmp_path).startswith("http://127.0.0.1:4200/enter#")
-    monkeypatch.delenv(prefect_api.PASSWORD)
+    monkeypatch.delenv(PASSWORD)
     gone = subprocess.Popen(["true"])
     gone.wait()
     (tmp_path / "serving.json").write_text(json.dumps({"pid": gone.pid, "url": "http://127.0.0.1:4200"}))
     serve.sign_in("http://127.0.0.1:4200/api", tmp_path)
-    assert prefect_api.PASSWORD not in os.environ  # who listens there now is somebody else
+    assert PASSWORD not in os.environ  # who listens there now is somebody else
 
 
 def test_a_client_asks_the_server_of_the_environment_though_prefect_was_imported_before(monkeypatch: pytest.MonkeyPatch) -> None:
     from prefect.settings import get_current_settings
 
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
-    monkeypatch.setenv(prefect_api.PASSWORD, "user:secret")
+    monkeypatch.setenv(PASSWORD, "user:secret")
     with prefect_api.client_of_environment():
         found = get_current_settings().api
         assert found.url == "http://127.0.0.1:9/api" and found.auth_string is not None
