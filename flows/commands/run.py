@@ -45,6 +45,7 @@ def run(arguments: Namespace) -> int:
     from flows.plan.estimate import plan, stored_bytes
     from flows.prefect_ops.command_server import command_server
     from flows.run.hub_models import pinned
+    from flows.run.planned import planned_of_readable
     from flows.run.retention import check_room
     from flows.run.run import Run
     from flows.storage import check_run_id, open_store
@@ -52,9 +53,11 @@ def run(arguments: Namespace) -> int:
     run_id = arguments.resume or arguments.run_id or Path(arguments.config).stem
     check_run_id(run_id)
     if arguments.resume:
-        description = open_run(arguments.store, run_id).history.description()
+        history = open_run(arguments.store, run_id).history
+        description = history.description()
         assert description is not None, run_id
-        config = apply(description["config"], arguments.set)
+        planned = planned_of_readable(history, description)
+        config = apply(description["config"] | {"generations": planned}, arguments.set)
     else:
         config = load(arguments.config, arguments.set)
     if arguments.dry_run:

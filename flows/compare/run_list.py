@@ -15,7 +15,8 @@ from flows.compare.scores import OTHERS, MeanScore, mean_score
 from flows.compare.settings_diff import flat
 from flows.monitoring.run_state import RunState, StateReader
 from flows.monitoring.status import after, stage_text
-from flows.run.manifest import manifest_uri
+from flows.run.manifest import Json, manifest_uri
+from flows.run.planned import planned_generations
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
 from flows.storage import AccessRefused, Damaged, NotStored, Store, StoreRefused
@@ -57,6 +58,7 @@ class _Described:
     """What run.json says, which never changes."""
 
     stamp: str
+    description: Json
     settings: dict[str, Any]
     planned: int
     began: float | None
@@ -70,6 +72,7 @@ class RunList:
         self._store, self._clock = store, clock
         self._states = StateReader(store)
         self._described: dict[str, _Described] = {}
+        self._planned_at: dict[str, tuple[str, str, int]] = {}
         self._scores: dict[tuple[str, str, int], MeanScore] = {}
         self._counts: dict[tuple[str, str], tuple[float, Future[int]]] = {}
         self._counters = ThreadPoolExecutor(READERS, "stored-bytes")
@@ -82,6 +85,7 @@ class RunList:
         with self._lock:
             for gone in self._described.keys() - {entry.run_id for entry in found}:
                 del self._described[gone]
+                self._planned_at.pop(gone, None)
         return found
 
     def scores(self, entries: Sequence[RunEntry]) -> dict[str, MeanScore]:
@@ -115,11 +119,12 @@ class RunList:
         if known.fault:
             return RunEntry(run_id, known.stamp, RunState.UNREADABLE, "", None, 0, 0, "", None, {}, known.fault)
         newest, stage = self._newest(run_id)
-        following, at = after(stage, newest, known.planned) if stage else ("start", None)
+        planned = self._planned(run_id, known, newest, stage)
+        following, at = after(stage, newest, planned) if stage else ("start", None)
         standing = self._states.standing(run_id, not following)
         done = 0 if newest is None else newest + (stage == STAGE_NAMES[-1])
         upcoming = stage_text(following, at)
-        told = (standing.state, standing.who, newest, done, known.planned, upcoming, known.began, known.settings)
+        told = (standing.state, standing.who, newest, done, planned, upcoming, known.began, known.settings)
         return RunEntry(run_id, known.stamp, *told)
 
     def _describe(self, run_id: str) -> _Described | None:
@@ -136,14 +141,33 @@ class RunList:
                 return None
             config = dict(read["config"])
             began = read.get("clock", {}).get("started")
-            found = _Described(stamp, flat(config), int(config.get("generations", 0)), None if began is None else float(began))
+            planned = planned_generations(read, [])
+            found = _Described(stamp, read, flat(config), planned, None if began is None else float(began))
         except (Damaged, StoreRefused, KeyError, TypeError, ValueError) as error:
-            found = _Described(stamp, {}, 0, None, f"its run.json cannot be read: {str(error).splitlines()[0]}")
+            found = _Described(stamp, {}, {}, 0, None, f"its run.json cannot be read: {str(error).splitlines()[0]}")
             if isinstance(error, AccessRefused):  # rights may come back, and leave the stamp as it is
                 return found
         with self._lock:
             self._described[run_id] = found
         return found
+
+    def _planned(self, run_id: str, known: _Described, newest: int | None, stage: str) -> int:
+        """Return how many generations the run is to have. The manifest of its newest stage is read once."""
+        if not stage:
+            return known.planned
+        uri = manifest_uri(stage, newest)
+        with self._lock:
+            kept = self._planned_at.get(run_id)
+        if kept is not None and kept[:2] == (known.stamp, uri):
+            return kept[2]
+        try:
+            manifest = Run(self._store, run_id).history.manifest(uri)
+        except (Damaged, StoreRefused):
+            return known.planned  # the run's own page says so
+        planned = planned_generations(known.description, [manifest] if manifest else [])
+        with self._lock:
+            self._planned_at[run_id] = (known.stamp, uri, planned)
+        return planned
 
     def _newest(self, run_id: str) -> tuple[int | None, str]:
         """Return the newest generation with a finished stage, and that stage; (None, "start") or (None, "") before the first."""
@@ -160,7 +184,8 @@ class RunList:
         if entry.newest is None:
             return None
         every, run = int(entry.settings.get("benchmark.every") or 0), Run(self._store, entry.run_id)
-        due = [at for at in range(entry.newest, -1, -1) if at == entry.planned - 1 or (every and (at + 1) % every == 0)]
+        last = {entry.planned - 1, int(entry.settings.get("generations") or 0) - 1}  # and of the first start, if it was raised
+        due = [at for at in range(entry.newest, -1, -1) if at in last or (every and (at + 1) % every == 0)]
         for generation in due[:TRIES]:
             key = (entry.run_id, entry.stamp, generation)
             with self._lock:

@@ -23,6 +23,7 @@ from flows.monitoring.run_tables import RunTables
 from flows.monitoring.start_score import unscored_start
 from flows.monitoring.status import after, stage_text
 from flows.run.manifest import Json, digest
+from flows.run.planned import planned_generations
 from flows.stages import STAGE_NAMES
 from flows.storage import Damaged, NotStored, Store
 from stages.analysis.curves import curves_of
@@ -129,10 +130,9 @@ class Comparer:
         if description is None:
             raise NotStored(f"There is no run {run.run_id} in {run.store.url}.")
         config = with_defaults(description["config"])
-        planned = int(config.get("generations", 0))
         manifests = [one for number in watch.generations for one in watch.manifests(number)]
-        start = run.manifest("start")
-        newest = manifests[-1] if manifests else start
+        start, finished = run.manifest("start"), watch.newest_stages()
+        planned, newest = planned_generations(description, finished), finished[-1] if finished else None
         stage, generation = after(newest.stage, newest.generation, planned) if newest else ("start", None)
         standing = self._states.standing(run.run_id, not stage)
         states = tuple(scored_states(watch))

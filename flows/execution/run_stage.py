@@ -22,6 +22,7 @@ from flows.execution.parts import step_of
 from flows.execution.peak_memory import forget_peaks, peaks
 from flows.monitoring.prices import of_machine
 from flows.run.manifest import digest, folder_of
+from flows.run.planned import GENERATIONS
 from flows.run.run import Manifest, Run
 from flows.run.stage_io import StageIO
 from flows.settings import Cost
@@ -111,6 +112,7 @@ def perform(run: Run, spec: Spec, config: RunConfig, backend: Backend) -> Manife
     return io.commit(
         {
             "started": started,
+            GENERATIONS: spec.generations,
             "seconds": round(time.monotonic() - began, 3),
             "cpu_seconds": round(time.process_time() - cpu, 3),
             **peaks(),

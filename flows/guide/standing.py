@@ -8,6 +8,7 @@ from threading import Thread
 
 from flows.monitoring.run_state import SILENT_TEXT, RunState, StateReader
 from flows.monitoring.status import active, done, following, holder, upcoming
+from flows.run.planned import planned_generations
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
 from flows.storage import Damaged, NotStored, Store, StoreRefused, StoreUnavailable, open_store
@@ -85,9 +86,9 @@ def _run(run: Run, states: StateReader) -> _Found | _Unreadable | None:
         description = run.history.description()
         if description is None:
             return None
-        planned = int(description["config"]["generations"])
+        finished = run.history.newest_stages()
         at_work = states.standing(run.run_id, complete=False).state is RunState.RUNNING
-        return _Found(run, planned, active(run, description), at_work)
+        return _Found(run, planned_generations(description, finished), active(description, finished), at_work)
     except (Damaged, StoreRefused, KeyError, ValueError):
         return _Unreadable(run.run_id)
 

@@ -18,6 +18,7 @@ from flows.monitoring.time_left import RECENT, TimeLeft, elapsed, time_left, usu
 from flows.monitoring.working import Step, planned_by, steps_of
 from flows.run.lease import DOING, current, holding, silence
 from flows.run.manifest import Json, Manifest, Ref, folder_of
+from flows.run.planned import planned_generations
 from flows.run.run import Run
 from flows.run.table_reader import WIDE, parquet_file
 from flows.run.verified import Reader, open_verified
@@ -114,8 +115,9 @@ class Follower:
         lease = current(self._run.store, self._run.run_id)
         doing = (lease or {}).get(DOING)
         doing = doing if isinstance(doing, dict) else {}
-        planned = max(int(description["config"].get("generations", 0)), planned_by(doing))
         derived = self._derive()
+        newest = self._stages() if self._generation is None else self._tables.newest_stages()
+        planned = max(planned_generations(description, newest), planned_by(doing))
         steps = steps_of(doing)
         stage, generation, finished = self._place(planned, steps)
         condition = self._condition(lease, finished)

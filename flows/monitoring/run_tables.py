@@ -66,6 +66,14 @@ class RunTables:
         """Return the finished stages of a generation, in order, then the finished parts of stages."""
         return self._steps.get(generation, [])
 
+    def newest_stages(self) -> list[Manifest]:
+        """Return the finished stages of the newest generation that had any at the last look; before generation 0, the start's."""
+        for generation in reversed(self.generations):
+            if finished := self.manifests(generation):
+                return finished
+        start = self.run.manifest("start")
+        return [start] if start else []
+
     def of(self, generation: int, name: str) -> pa.Table:
         """Return a small table of one generation, empty if its stage has not run or it cannot be read."""
         found = self._decoded(generation, name, lambda stored: stored.table())

@@ -1,6 +1,7 @@
 """State of a run, as text for `populora status`."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 from flows.monitoring.alarms import Alarm
 from flows.monitoring.cost import generation_costs, own_stages
@@ -14,6 +15,7 @@ from flows.monitoring.spending import total
 from flows.run.leaking import warning
 from flows.run.lease import holding
 from flows.run.manifest import Json, Manifest
+from flows.run.planned import planned_generations
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
 from flows.storage import Damaged, NotStored
@@ -25,7 +27,7 @@ def status(run: Run) -> str:
     description = run.history.description()
     if description is None:
         raise NotStored(f"no run {run.run_id} in {run.store.url}")
-    planned = int(description["config"].get("generations", 0))
+    planned = planned_generations(description, run.history.newest_stages())
     tables = RunTables(run).look()
     (numbers, newest), alarms = _numbers(tables), tables.alarms()
     lines = [
@@ -53,17 +55,12 @@ def _now(run: Run, tables: RunTables) -> str:
     return "; ".join([headline(state), *map(step_text, state.steps)]) if state.condition == "running" else ""
 
 
-def _newest(run: Run) -> tuple[int | None, list[Manifest]]:
-    """Return the newest generation with a finished stage, and its manifests; None for start."""
-    for generation in reversed(run.history.generations()):
-        if done := run.history.of_generation(generation):
-            return generation, done
-    return None, run.history.of_generation(None)
+def active(description: Json, finished: Sequence[Manifest]) -> float:
+    """Return when the run began or its newest stage ended, by the clock of its machine; 0.0 if neither is recorded.
 
-
-def active(run: Run, description: Json) -> float:
-    """Return when the run began or its newest stage ended, by the clock of its machine; 0.0 if neither is recorded."""
-    clocks = [description.get("clock", {}), *(one.clock for one in _newest(run)[1])]
+    `finished` has the stages of the newest generation.
+    """
+    clocks = [description.get("clock", {}), *(one.clock for one in finished)]
     return max(
         (float(clock["started"]) + float(clock.get("seconds", 0.0)) for clock in clocks if "started" in clock), default=0.0
     )
@@ -72,10 +69,11 @@ def active(run: Run, description: Json) -> float:
 def done(run: Run, planned: int) -> str:
     """Return how much of the run is done."""
     whole = sum(1 for generation in run.history.generations() if run.manifest("evolve", generation) is not None)
-    generation, finished = _newest(run)
+    finished = run.history.newest_stages()
     if not finished:
         return "nothing yet"
-    where = "start" if generation is None else f"{finished[-1].stage} of generation {generation}"
+    newest = finished[-1]
+    where = "start" if newest.generation is None else f"{newest.stage} of generation {newest.generation}"
     return f"{whole} of {planned} generations; last finished: {where}"
 
 
@@ -96,8 +94,8 @@ def stage_text(stage: str, generation: int | None) -> str:
 
 def upcoming(run: Run, planned: int) -> tuple[str, int | None]:
     """Return the next stage and its generation: `start` and None before generation 0, an empty name and None after the last."""
-    generation, done = _newest(run)
-    return after(done[-1].stage, generation, planned) if done else ("start", None)
+    finished = run.history.newest_stages()
+    return after(finished[-1].stage, finished[-1].generation, planned) if finished else ("start", None)
 
 
 def after(stage: str, generation: int | None, planned: int) -> tuple[str, int | None]:

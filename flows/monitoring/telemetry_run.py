@@ -8,6 +8,7 @@ from flows.monitoring.amounts import amounts
 from flows.monitoring.cost import generation_costs, own_stages
 from flows.monitoring.run_tables import RunTables
 from flows.run.manifest import Manifest
+from flows.run.planned import planned_generations
 from stages.analysis.summary import KINDS
 
 Number = tuple[str, str, dict[str, str], float]
@@ -21,10 +22,12 @@ _MEMORY = (
 
 def numbers(watch: RunTables) -> Iterator[Number]:
     """Return all numbers from a run's manifests and small tables."""
-    config = (watch.run.history.description() or {}).get("config", {})
+    description = watch.run.history.description() or {}
+    config = description.get("config", {})
     labels = {"mode": str(config.get("mode", "")), "model": str(config.get("model", {}).get("name", ""))}
     yield "populora_run_info", "The run's mode and base model.", labels, 1
-    yield "populora_generations_planned", "Generations planned for the run.", {}, float(config.get("generations", 0))
+    planned = planned_generations(description, watch.newest_stages())
+    yield "populora_generations_planned", "Generations planned for the run.", {}, planned
     whole = [generation for generation in watch.generations if _stage(watch, generation, "evolve")]
     yield "populora_generations_done", "Complete generations.", {}, len(whole)
     yield from _times(watch, whole)

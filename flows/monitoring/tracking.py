@@ -19,6 +19,7 @@ from flows.monitoring.run_tables import RunTables
 from flows.monitoring.tracking_secrets import without_secrets
 from flows.monitoring.tracking_sinks import MLflow, TensorBoard, WandB
 from flows.run.manifest import Json
+from flows.run.planned import planned_generations
 from flows.run.run import Run
 from flows.storage import NotStored
 
@@ -69,7 +70,7 @@ def track(run: Run, to: str, follow: bool = False, told: Callable[[str], None] =
                 sink.write(generation, ended(watch, generation), numbers)
                 sent, last = sent + 1, generation
                 told(f"generation {generation} sent to {without_secrets(to)}")
-            if not follow or last + 1 >= int(_planned(run)):
+            if not follow or last + 1 >= planned_generations(description, watch.newest_stages()):
                 return sent
             time.sleep(POLL_SECONDS)
     finally:
@@ -113,7 +114,3 @@ def values(watch: RunTables, generation: int) -> dict[str, float]:
 def _name(row: Mapping[str, Any]) -> str:
     parts = (row["name"], row["role"], row["member_id"], row["opponent_id"], row["kind"])
     return "/".join(str(part) for part in parts if part is not None)
-
-
-def _planned(run: Run) -> int:
-    return int((run.history.description() or {}).get("config", {}).get("generations", 0))

@@ -32,6 +32,7 @@ from prefect.exceptions import ObjectNotFound
 from flows.monitoring.status import following
 from flows.notes.end_text import RunEnd, end_message, end_note, stopped_by_hand
 from flows.notes.telling import tell_from_here
+from flows.run.planned import planned_generations
 from flows.run.run import Run
 from flows.storage import open_store
 
@@ -138,7 +139,7 @@ def _place(run_id: str, store: str) -> str:
             run = Run(open_store(store), run_id)
             description = run.history.description()
             if description is not None:
-                found.append(following(run, int(description["config"]["generations"])))
+                found.append(following(run, planned_generations(description, run.history.newest_stages())))
         except Exception:  # the store may be why the run failed
             return
 

@@ -11,6 +11,7 @@ from flows.pages.library import Library
 from flows.pages.outlined import member_figure, ratings_figure
 from flows.pages.pedigree import Node, Pedigree
 from flows.run.manifest import Json, Ref, folder_of
+from flows.run.planned import planned_generations
 from flows.run.run import ADAPTER_FILES, Retired, Run
 from flows.storage import Damaged, NotStored, StoreRefused
 from stages.core.lora.adapter_files import WEIGHTS_FILE
@@ -56,7 +57,7 @@ def adapter_page(library: Library, run_id: str, adapter_id: str) -> Json:
     return {
         "run": run_id,
         "node": node,
-        "planned": int((run.history.description() or {}).get("config", {}).get("generations", 0)),
+        "planned": planned_generations(run.history.description() or {}, watch.newest_stages()),
         "files": [_file(run, ref) for ref in refs],
         "ancestors": pedigree.ancestors(adapter_id),
         "descendants": pedigree.descendants(adapter_id),

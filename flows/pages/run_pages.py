@@ -21,6 +21,7 @@ from flows.pages.outlined import run_figures
 from flows.pages.table_view import TableQuery, row, view
 from flows.run.leaking import warning
 from flows.run.manifest import Json, Manifest, Ref, digest, folder_of
+from flows.run.planned import planned_generations
 from flows.run.run import Run
 from flows.stages import REQUIRED
 from flows.storage import NotStored, StoreRefused
@@ -41,7 +42,7 @@ def run_page(library: Library, run_id: str, every: bool = False) -> Json:
     versions = description.get("versions", {})
     return {
         "run": run_id,
-        "standing": _standing(run),
+        "standing": _standing(run, planned_generations(description, watch.newest_stages())),
         "versions": {name: value for name, value in versions.items() if name not in OWN},
         "own": {name: versions[name] for name in OWN if versions.get(name)},
         "settings": list(flat(identity(with_defaults(description.get("config", {})))).items()),
@@ -76,7 +77,7 @@ def generation_page(library: Library, run_id: str, generation: int | None) -> Js
         "missing": [stage for stage in REQUIRED if generation is not None and stage not in spent],
         "tables": [ref for manifest in stages for ref in manifest.outputs if ref.uri.endswith(".parquet")],
         "seconds": sum(spent.values()),
-        "planned": int((run.history.description() or {}).get("config", {}).get("generations", 0)),
+        "planned": planned_generations(run.history.description() or {}, watch.newest_stages()),
         "numbers": None if generation is None else _own_row(watch, generation, alarms),
         "statuses": [] if generation is None else _statuses(watch.numbers(generation)),
         "ratings": [] if generation is None else watch.of(generation, "ratings").to_pylist(),
@@ -145,9 +146,8 @@ def artifact_ref(run: Run, uri: str) -> Ref:
         raise NotStored(f"No manifest of run {run.run_id} lists {uri}: it has not been made.") from None
 
 
-def _standing(run: Run) -> Json:
+def _standing(run: Run, planned: int) -> Json:
     config = (run.history.description() or {}).get("config", {})
-    planned = int(config.get("generations", 0))
     return {
         "run": run.run_id,
         "players": players(config),

@@ -8,6 +8,7 @@ from flows.config import differences, with_defaults
 from flows.monitoring.run_tables import RunTables
 from flows.run.addresses import Addresses
 from flows.run.manifest import Json
+from flows.run.planned import planned_generations
 from flows.run.run import Run
 from stages.analysis.summary import lookup
 
@@ -30,10 +31,10 @@ def comparison_note(runs: Sequence[Run], at: Addresses | None = None) -> str:
 def _standing(run: Run) -> dict[str, str]:
     """Return where a run stands, by what is said of it."""
     watch = RunTables(run).look()
-    config = _config(run)
+    planned = planned_generations(run.history.description() or {}, watch.newest_stages())
     rated = [number for number in watch.generations if watch.of(number, "ratings").num_rows]
     whole = [number for number in watch.generations if any(one.stage == "evolve" for one in watch.manifests(number))]
-    found = {"generations": f"{len(whole)} of {config.get('generations', '?')}", "head": run.history.head()[:12]}
+    found = {"generations": f"{len(whole)} of {planned}", "head": run.history.head()[:12]}
     if not rated:
         return found
     values, ratings = lookup(watch.of(rated[-1], "metrics")), watch.of(rated[-1], "ratings").to_pylist()

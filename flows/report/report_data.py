@@ -10,6 +10,7 @@ from flows.monitoring.cost import RunCost, cost_so_far
 from flows.monitoring.run_tables import RunTables
 from flows.report.figure_tables import FigureTables, Kept, table_refs
 from flows.run.manifest import Json, Manifest, Ref
+from flows.run.planned import planned_generations
 from flows.run.run import Run
 from flows.stages import REQUIRED, STAGE_NAMES
 from flows.storage import NotStored
@@ -36,7 +37,7 @@ class RunData:
     @property
     def planned(self) -> int:
         """Planned number of generations."""
-        return int(self.config.get("generations", 0))
+        return planned_generations(self.description, self.watch.newest_stages())
 
     @property
     def gaps(self) -> list[str]:

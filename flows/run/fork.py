@@ -15,6 +15,7 @@ from flows.run.history import KEPT_OUT, History, kept_out
 from flows.run.leaking import leak_of, recorded
 from flows.run.lease import hold
 from flows.run.manifest import Manifest, Ref, digest, manifest_uri, place_of, skipped
+from flows.run.planned import GENERATIONS, planned_of_readable
 from flows.run.resume import check_prompts
 from flows.run.retention import NOTE, pin
 from flows.run.run import ADAPTER_FILES, Run
@@ -84,7 +85,8 @@ def fork(
     if run_id == parent.run_id:
         raise StoreRefused(f"a fork of run {run_id} needs a different id")
     check_prompts(parent.run_id, description)
-    config = _changed(parse(description["config"]), settings, at)
+    planned = planned_of_readable(parent.history, description)
+    config = _changed(parse(description["config"] | {"generations": planned}), settings, at)
     _check_base(parent, at)  # before anything is written
     origin = {"run": parent.run_id, "generation": at.generation, "head": digest(_shared(parent, at)[-1])}
     origin |= {"stage": at.stage} if at.stage else {}
@@ -196,7 +198,10 @@ def _shared(parent: Run, at: Point) -> list[Manifest]:
 
 
 def _copy(made: Run, manifest: Manifest, parent_id: str) -> None:
-    """Commit the parent's manifest as the fork's own: another run and chain, the same work, borrowed artifacts."""
+    """Commit the parent's manifest as the fork's own: another run and chain, the same work, borrowed artifacts.
+
+    How many generations the parent was to have says nothing about the fork.
+    """
     stage, _, part = manifest.stage.partition(".parts/")
 
     def borrowed(refs: tuple[Ref, ...]) -> tuple[Ref, ...]:
@@ -210,6 +215,7 @@ def _copy(made: Run, manifest: Manifest, parent_id: str) -> None:
             previous=made.history.previous(stage, manifest.generation),
             inputs=borrowed(manifest.inputs),
             outputs=borrowed(manifest.outputs),
+            clock={key: value for key, value in manifest.clock.items() if key != GENERATIONS},
         ),
     )
 

@@ -88,6 +88,13 @@ class History:
         wanted = stages + sorted(uri for uri in uris if parts and ".parts/" in uri)
         return [manifest for uri in wanted if (manifest := self.manifest(uri))]
 
+    def newest_stages(self) -> list[Manifest]:
+        """Return the finished stages of the newest generation that has any, in chain order; before generation 0, the start's."""
+        for generation in reversed(self.generations()):
+            if finished := self.of_generation(generation):
+                return finished
+        return self.of_generation(None)
+
     def walk(self) -> Iterator[Manifest]:
         """Yield every manifest of the chain, oldest first."""
         yield from self.of_generation(None)

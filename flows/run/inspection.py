@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from flows.run.leaking import paid_with, warning
 from flows.run.lineage import Json, Lineage, adapters_made, generation_of, replays_tasks
 from flows.run.manifest import Manifest
+from flows.run.planned import planned_generations
 from flows.run.run import Run
 from flows.storage import NotStored, StoreRefused
 from stages.core.method.leak import admitted, paid
@@ -55,7 +56,7 @@ def run_summary(run: Run) -> Json:
         "store": run.store.url,
         "mode": config.get("mode"),
         "model": config.get("model", {}).get("name"),
-        "generations": f"{len(run.history.generations())} begun of {config.get('generations')}",
+        "generations": f"{len(run.history.generations())} begun of {planned_generations(description, manifests)}",
         "last_stage": f"{manifests[-1].stage} of generation {manifests[-1].generation}" if manifests else "none",
         "stages_committed": len(manifests),
         "artifacts": sum(len(manifest.outputs) for manifest in manifests),

@@ -129,7 +129,9 @@ class Counting:
     tokens = TokenCount()
 
 
-def test_a_step_records_its_machines_price_where_no_digest_sees_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_records_its_machines_price_and_the_planned_generations_where_no_digest_sees_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in Cost.model_fields:
         monkeypatch.delenv(f"POPULORA_COST_{name.upper()}", raising=False)
     files, digests = FileStore(tmp_path), []
@@ -137,8 +139,9 @@ def test_a_step_records_its_machines_price_where_no_digest_sees_it(tmp_path: Pat
         with hold(files, run_id) as epoch:
             run = Run(files, run_id, epoch)
             example_run.start(run)
-            spec = Spec(files.url, run_id, "match", 0, None, epoch, 1, cost)
+            spec = Spec(files.url, run_id, "match", 0, None, epoch, 7 if cost else 3, cost)
             made = perform(run, spec, example_run.CONFIG, Counting())  # type: ignore[arg-type]
+        assert made.clock["generations"] == spec.generations
         digests.append(digest(replace(made, run="", previous="")))
         for key in ("price", "watts"):
             assert (key in made.clock) == bool(cost) or "energy" in made.clock, key
