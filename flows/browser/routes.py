@@ -68,7 +68,9 @@ def _add_plain(app: FastAPI, library: Library, style: str) -> None:
         return {"status": "ok", "store": library.store.url}
 
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(StoreMetrics(library.store, library.run_ids, lambda run_id: library.watch(library.run(run_id))))
+    registry.register(
+        StoreMetrics(library.store, library.states, library.run_ids, lambda run_id: library.watch(library.run(run_id)))
+    )
 
     @app.get("/metrics")
     def metrics() -> Response:

@@ -68,9 +68,8 @@ class _Described:
 class RunList:
     """Lists the runs of a store. What never changes is kept between calls."""
 
-    def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
-        self._store, self._clock = store, clock
-        self._states = StateReader(store)
+    def __init__(self, store: Store, states: StateReader | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store, self._states, self._clock = store, states or StateReader(store), clock
         self._described: dict[str, _Described] = {}
         self._planned_at: dict[str, tuple[str, str, int]] = {}
         self._scores: dict[tuple[str, str, int], MeanScore] = {}

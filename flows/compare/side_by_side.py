@@ -103,8 +103,8 @@ class SideBySide:
 class Comparer:
     """Compares runs of a store. Scores that were computed from the same bytes are kept between calls."""
 
-    def __init__(self, store: Store) -> None:
-        self._states = StateReader(store)
+    def __init__(self, store: Store, states: StateReader | None = None) -> None:
+        self._states = states or StateReader(store)
         self._scores = ScoreReader()
 
     def compare(self, watches: Sequence[RunTables]) -> SideBySide:

@@ -105,7 +105,7 @@ def _state(found: _Found, states: StateReader, report: Path) -> tuple[str, tuple
     if known.state is RunState.RUNNING:
         return f"running, {known.who}; {so_far}; next: {following(run, planned)}", ("status", run.run_id)
     if known.state is RunState.SILENT:
-        return f"{SILENT_TEXT}; {holder(run)}; {so_far}; next: {following(run, planned)}", ("watch", run.run_id)
+        return f"{SILENT_TEXT}; {holder(known)}; {so_far}; next: {following(run, planned)}", ("watch", run.run_id)
     if known.state is RunState.FINISHED:
         after = ("browse",) if report.is_file() else ("report", run.run_id)
         return f"done, {planned} generations" + (f"; its report is {report}" if report.is_file() else ""), after
@@ -113,5 +113,5 @@ def _state(found: _Found, states: StateReader, report: Path) -> tuple[str, tuple
         where = "in its start"
     else:
         where = f"{'before' if stage == STAGE_NAMES[0] else 'inside'} generation {generation}"
-    why = f", {holder(run)}" if known.state is RunState.CRASHED else ""
+    why = f", {holder(known)}" if known.state is RunState.CRASHED else ""
     return f"{known.state} {where}{why}; {so_far}", ("run", "--resume", run.run_id)

@@ -5,19 +5,17 @@ steps run (`flows.monitoring.working`). While no stage finishes, a look lists tw
 """
 
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from flows.monitoring.amounts import amounts
-from flows.monitoring.run_state import SILENT_SECONDS
+from flows.monitoring.run_state import RunState, StateReader
 from flows.monitoring.run_tables import RunTables
 from flows.monitoring.time_left import RECENT, TimeLeft, elapsed, time_left, usual_seconds
 from flows.monitoring.working import Step, planned_by, steps_of
-from flows.run.lease import DOING, current, holding, silence
-from flows.run.manifest import Json, Manifest, Ref, folder_of
+from flows.run.manifest import Manifest, Ref, folder_of
 from flows.run.planned import planned_generations
 from flows.run.run import Run
 from flows.run.table_reader import WIDE, parquet_file
@@ -30,8 +28,15 @@ TASK_COLUMNS = ("task_id", "teacher_id", "kind", "status", "program")
 GRADE_COLUMNS = ("rollout_id", "student_id", "kind", "status")
 
 Condition = Literal["running", "silent", "stopped", "crashed", "finished"]
-"""A process works on the run; its heartbeat has not changed for a while; no process does; the same, and the last one was killed;
-all planned generations are done."""
+"""A process works on the run; its heartbeat has not changed for a while; no process does; the same, and the last one left its
+lease; all planned generations are done."""
+CONDITIONS: Mapping[RunState, Condition] = {
+    RunState.RUNNING: "running",
+    RunState.SILENT: "silent",
+    RunState.STOPPED: "stopped",
+    RunState.CRASHED: "crashed",
+    RunState.FINISHED: "finished",
+}
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,7 @@ class LiveState:
     verdicts: Tail | None
     alarms: tuple[str, ...]  # of the newest two generations
     faults: tuple[str, ...]
+    killed: bool = True  # of a crashed run: its process has certainly ended; else nobody can see more than its silence
 
     @property
     def share(self) -> float:
@@ -94,13 +100,11 @@ class LiveState:
 class Follower:
     """Follows one run. `look` returns its state; several threads may share one."""
 
-    def __init__(self, run: Run, tables: RunTables, clock: Callable[[], float] = time.monotonic) -> None:
-        self._run, self._tables, self._clock = run, tables, clock
+    def __init__(self, run: Run, tables: RunTables, states: StateReader | None = None) -> None:
+        self._run, self._tables, self._states = run, tables, states or StateReader(run.store)
         self._lock = threading.Lock()
         self._generation: int | None = None
         self._manifests: list[Manifest] = []
-        self._seen: tuple[object, object] = (None, None)
-        self._changed = clock()
         self._derived: _Derived | None = None
 
     def look(self) -> LiveState:
@@ -112,24 +116,20 @@ class Follower:
         description = self._run.history.description()
         if description is None:
             raise NotStored(f"no run {self._run.run_id} in {self._run.store.url}")
-        lease = current(self._run.store, self._run.run_id)
-        doing = (lease or {}).get(DOING)
-        doing = doing if isinstance(doing, dict) else {}
+        standing = self._states.standing(self._run.run_id, complete=False)
         derived = self._derive()
         newest = self._stages() if self._generation is None else self._tables.newest_stages()
-        planned = max(planned_generations(description, newest), planned_by(doing))
-        steps = steps_of(doing)
+        planned = max(planned_generations(description, newest), planned_by(standing.doing))
+        steps = steps_of(standing.doing)
         stage, generation, finished = self._place(planned, steps)
-        condition = self._condition(lease, finished)
-        if lease is None:
-            steps = ()
+        standing = standing.when(finished)
         of_stage = [one for one in self._manifests if one.whole_stage == stage and one.generation == generation]
         left = TimeLeft()
-        if stage and condition not in ("stopped", "crashed"):
+        if stage and standing.held:
             left = time_left(stage, generation, planned, steps, sum(elapsed(of_stage).values()), derived.usual)
         return LiveState(
             self._run.run_id,
-            condition,
+            CONDITIONS[standing.state],
             planned,
             self._complete(),
             stage,
@@ -143,6 +143,7 @@ class Follower:
             derived.verdicts,
             derived.alarms,
             derived.faults,
+            standing.lease is None or standing.lease.ended,
         )
 
     def _derive(self) -> "_Derived":
@@ -193,16 +194,6 @@ class Follower:
         """Return whether a running step is where the run is by its manifests, or beyond: `evolve`, where no benchmark is due."""
         known = step.stage in STAGE_NAMES and following[0] in STAGE_NAMES and step.generation == following[1]
         return known and STAGE_NAMES.index(step.stage) >= STAGE_NAMES.index(following[0])
-
-    def _condition(self, lease: Json | None, finished: bool) -> Condition:
-        if lease is None:
-            left = holding(self._run.store, self._run.run_id)
-            return "finished" if finished else "crashed" if left is not None and left.ended else "stopped"
-        now, seen = self._clock(), (lease.get("token"), lease.get("beat"))
-        if seen != self._seen:
-            self._seen, self._changed = seen, now
-        silent = silence(lease)
-        return "silent" if (now - self._changed if silent is None else silent) > SILENT_SECONDS else "running"
 
     def _computed(self, before: "_Derived | None") -> "_Derived":
         tables, newest = self._tables.look(), self._generation

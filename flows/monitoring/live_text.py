@@ -6,6 +6,7 @@ from flows.monitoring.live import LiveState, Tail
 from flows.monitoring.meter import duration
 from flows.monitoring.run_state import SILENT_TEXT
 from flows.monitoring.working import Step
+from flows.run.lease import STALE_SECONDS
 from stages.core.highlight import visible
 
 PROGRAM = 100  # characters of a program
@@ -24,7 +25,8 @@ def headline(state: LiveState) -> str:
         return f"stopped: no process works on the run; next: {place}; {done}"
     if state.condition == "crashed":
         again = f"Retry in Prefect or populora run --resume {state.run_id}"
-        return f"crashed: its process was killed; {again} continues at {place}; {done}"
+        why = "its process was killed" if state.killed else f"no heartbeat of its process for more than {duration(STALE_SECONDS)}"
+        return f"crashed: {why}; {again} continues at {place}; {done}"
     if state.condition == "silent":
         return f"{SILENT_TEXT}; at {place}; {done}"
     return f"running {place}; {done}"

@@ -9,10 +9,11 @@ it, else by how long this process has seen no change.
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from flows.run.lease import STALE_SECONDS, Holding, holding
+from flows.run.manifest import Json
 from flows.storage import Store
 
 SILENT_SECONDS = 30.0  # a heartbeat comes every two seconds
@@ -37,10 +38,30 @@ SILENT_TEXT = (
 
 @dataclass(frozen=True)
 class Standing:
-    """The state of a run, and the process that works on it or that left its lease (empty: none)."""
+    """The state of a run, and the process that works on it or that left its lease (empty: none).
+
+    `lease` is what that process wrote last, `silent` how many seconds ago: as written on this machine, else since this reader
+    saw it change.
+    """
 
     state: RunState
     who: str
+    lease: Holding | None = field(default=None, compare=False)
+    silent: float = field(default=0.0, compare=False)
+
+    @property
+    def held(self) -> bool:
+        """Whether a process works on the run, as far as can be seen."""
+        return self.state in (RunState.RUNNING, RunState.SILENT)
+
+    @property
+    def doing(self) -> Json:
+        """What the process that works on the run says that it computes; empty without one."""
+        return self.lease.doing if self.lease is not None and self.held else {}
+
+    def when(self, complete: bool) -> "Standing":
+        """Return the standing of a run that has committed its last planned stage: finished, unless a process works on it."""
+        return replace(self, state=RunState.FINISHED, who="") if complete and not self.held else self
 
 
 class StateReader:
@@ -54,13 +75,14 @@ class StateReader:
     def standing(self, run_id: str, complete: bool) -> Standing:
         """Return the state of a run; `complete`: whether it has committed its last planned stage."""
         found = holding(self._store, run_id)
-        if found is not None and not found.ended:
-            silent = self._silent(run_id, found)
-            if found.alive or silent <= self._stale_seconds:
-                return Standing(RunState.SILENT if silent > SILENT_SECONDS else RunState.RUNNING, found.who)
-        if complete:
-            return Standing(RunState.FINISHED, "")
-        return Standing(RunState.STOPPED, "") if found is None else Standing(RunState.CRASHED, found.who)
+        if found is None:
+            return Standing(RunState.STOPPED, "").when(complete)
+        silent = self._silent(run_id, found)
+        if found.ended or not (found.alive or silent <= self._stale_seconds):
+            state = RunState.CRASHED
+        else:
+            state = RunState.SILENT if silent > SILENT_SECONDS else RunState.RUNNING
+        return Standing(state, found.who, found, silent).when(complete)
 
     def _silent(self, run_id: str, found: Holding) -> float:
         """Return the seconds since the last heartbeat: as written on this machine, else since this reader saw it change."""

@@ -9,11 +9,10 @@ from flows.monitoring.cost_text import cost_line
 from flows.monitoring.live import Follower
 from flows.monitoring.live_text import headline, step_text
 from flows.monitoring.meter import duration
-from flows.monitoring.run_state import SILENT_SECONDS
+from flows.monitoring.run_state import RunState, Standing, StateReader
 from flows.monitoring.run_tables import RunTables
 from flows.monitoring.spending import total
 from flows.run.leaking import warning
-from flows.run.lease import holding
 from flows.run.manifest import Json, Manifest
 from flows.run.planned import planned_generations
 from flows.run.run import Run
@@ -28,15 +27,15 @@ def status(run: Run) -> str:
     if description is None:
         raise NotStored(f"no run {run.run_id} in {run.store.url}")
     planned = planned_generations(description, run.history.newest_stages())
-    tables = RunTables(run).look()
+    tables, states = RunTables(run).look(), StateReader(run.store)
     (numbers, newest), alarms = _numbers(tables), tables.alarms()
     lines = [
         f"run        {run.run_id} in {run.store.url}",
         *(f"WARNING    {text}" for text in [warning(description)] if text),
         f"done       {done(run, planned)}",
-        *(f"now        {text}" for text in [_now(run, tables)] if text),
+        *(f"now        {text}" for text in [_now(run, tables, states)] if text),
         f"next       {following(run, planned)}",
-        f"lease      {holder(run)}",
+        f"lease      {holder(states.standing(run.run_id, complete=False))}",
         f"head       {run.history.head()}",
         f"stored     {stored(run)}",
         f"cost       {cost_line(total(own_stages(generation_costs(tables)).values()))}",
@@ -47,9 +46,9 @@ def status(run: Run) -> str:
     return "\n".join(lines)
 
 
-def _now(run: Run, tables: RunTables) -> str:
+def _now(run: Run, tables: RunTables, states: StateReader) -> str:
     """Return what a process computes at the moment, as the live page says it; empty if none works on the run."""
-    state = Follower(run, tables).look()
+    state = Follower(run, tables, states).look()
     if state.condition == "silent":
         return headline(state)
     return "; ".join([headline(state), *map(step_text, state.steps)]) if state.condition == "running" else ""
@@ -106,16 +105,15 @@ def after(stage: str, generation: int | None, planned: int) -> tuple[str, int | 
     return (STAGE_NAMES[0], following) if following < planned else ("", None)
 
 
-def holder(run: Run) -> str:
-    """Return who holds the run's lease, or who left it behind."""
-    found = holding(run.store, run.run_id)
-    if found is None:
+def holder(known: Standing) -> str:
+    """Return who holds a run's lease, or who left it behind."""
+    if known.lease is None:
         return "not held"
-    if found.ended:
-        return f"left by {found.who}, which was killed"
-    if found.silent is not None and found.silent > SILENT_SECONDS:
-        return f"held by {found.who}, last heartbeat {duration(found.silent)} ago"
-    return f"held by {found.who}, beat {found.beat.rpartition(' ')[2]}"
+    if known.lease.ended:
+        return f"left by {known.lease.who}, which was killed"
+    if known.state is RunState.RUNNING:
+        return f"held by {known.lease.who}, beat {known.lease.beat.rpartition(' ')[2]}"
+    return f"{'held' if known.held else 'left'} by {known.lease.who}, last heartbeat {duration(known.silent)} ago"
 
 
 def stored(run: Run) -> str:

@@ -1,11 +1,11 @@
 """Prometheus metrics of every run of a store, read from its manifests and small tables at each scrape.
 
 Nothing is counted in the processes that train. A scrape reports what is stored, so it holds after a crash and for any number
-of machines. Counters cover all generations. Gauges show the newest generation that has the number. This process's own clock
-measures how long a lease has not changed, from the first scrape on: clocks of two machines are never compared.
+of machines. Counters cover all generations. Gauges show the newest generation that has the number. A lease that this machine
+wrote says how old it is. Any other is measured by this process's own clock, from the first look on: clocks of two machines are
+never compared.
 """
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from flows.monitoring.run_state import StateReader
 from flows.monitoring.run_tables import RunTables
 from flows.monitoring.status import stored_bytes
 from flows.monitoring.telemetry_machine import MachineMetrics
@@ -26,10 +27,11 @@ BYTES_SECONDS = 60.0  # seconds to reuse a count of stored bytes: it needs a lis
 class StoreMetrics(Collector):
     """The metrics of a store. `watch_of` returns each run's small tables so far."""
 
-    def __init__(self, store: Store, run_ids: Callable[[], list[str]], watch_of: Callable[[str], RunTables]) -> None:
-        self._store, self._run_ids, self._watch_of = store, run_ids, watch_of
+    def __init__(
+        self, store: Store, states: StateReader, run_ids: Callable[[], list[str]], watch_of: Callable[[str], RunTables]
+    ) -> None:
+        self._store, self._states, self._run_ids, self._watch_of = store, states, run_ids, watch_of
         self._bytes: dict[str, tuple[float, dict[str, int]]] = {}
-        self._beats: dict[str, tuple[object, float]] = {}
         self._around = MachineMetrics()
         self._lock = threading.Lock()
 
@@ -62,15 +64,14 @@ class StoreMetrics(Collector):
         for kind, size in self._stored(watch.run).items():
             of = _family(families, "populora_store_bytes", "Bytes stored, by purpose.", ("run", "kind"))
             of.add_metric([watch.run.run_id, kind], size)
-        held, still = self._lease(watch.run)
+        known = self._states.standing(watch.run.run_id, complete=False)
         _family(families, "populora_lease_held", "Whether a process is running the run.", ("run",)).add_metric(
-            [watch.run.run_id], held
+            [watch.run.run_id], known.held
         )
-        age = _family(
-            families, "populora_lease_unchanged_seconds", "Seconds since this exporter last saw the lease's beat.", ("run",)
-        )
-        if held:
-            age.add_metric([watch.run.run_id], still)
+        says = "Seconds since the heartbeat of a lease that is held or was left behind."
+        age = _family(families, "populora_lease_unchanged_seconds", says, ("run",))
+        if known.lease is not None:
+            age.add_metric([watch.run.run_id], known.silent)
 
     def _stored(self, run: Run) -> dict[str, int]:
         counted, found = self._bytes.get(run.run_id, (float("-inf"), {}))
@@ -78,22 +79,6 @@ class StoreMetrics(Collector):
             found = stored_bytes(run)
             self._bytes[run.run_id] = (time.monotonic(), found)
         return found
-
-    def _lease(self, run: Run) -> tuple[bool, float]:
-        """Return whether the lease is held, and the seconds since its beat was seen to change."""
-        try:
-            lease = json.loads(self._store.read(f"{run.run_id}/.lease"))
-        except NotStored:
-            self._beats.pop(run.run_id, None)
-            return False, 0.0
-        except ValueError:
-            lease = {}
-        now, seen = time.monotonic(), (lease.get("token"), lease.get("beat"))
-        before, since = self._beats.get(run.run_id, (None, now))
-        if seen != before:
-            since = now
-        self._beats[run.run_id] = (seen, since)
-        return True, now - since
 
 
 def _family(

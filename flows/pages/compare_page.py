@@ -24,7 +24,7 @@ class ComparePages:
 
     def __init__(self, library: Library) -> None:
         self._library = library
-        self._comparer = Comparer(library.store)
+        self._comparer = Comparer(library.store, library.states)
 
     def page(self, run_ids: Sequence[str], every: bool = False, by: str = AXES[0]) -> Json:
         """Return the comparison of these runs, the first one as the reference; `every`: with all curves, `by`: over which axis.

@@ -36,7 +36,7 @@ class Followers:
         """Return the run's state, at most LOOK_SECONDS old. Raises NotStored or StoreUnavailable."""
         run = self._library.run(run_id)
         with self._lock:
-            kept = self._kept.setdefault(run_id, _Kept(Follower(run, RunTables(run))))
+            kept = self._kept.setdefault(run_id, _Kept(Follower(run, RunTables(run), self._library.states)))
             self._kept.move_to_end(run_id)
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)

@@ -42,7 +42,7 @@ def run_page(library: Library, run_id: str, every: bool = False) -> Json:
     versions = description.get("versions", {})
     return {
         "run": run_id,
-        "standing": _standing(run, planned_generations(description, watch.newest_stages())),
+        "standing": _standing(library, run, planned_generations(description, watch.newest_stages())),
         "versions": {name: value for name, value in versions.items() if name not in OWN},
         "own": {name: versions[name] for name in OWN if versions.get(name)},
         "settings": list(flat(identity(with_defaults(description.get("config", {})))).items()),
@@ -146,7 +146,7 @@ def artifact_ref(run: Run, uri: str) -> Ref:
         raise NotStored(f"No manifest of run {run.run_id} lists {uri}: it has not been made.") from None
 
 
-def _standing(run: Run, planned: int) -> Json:
+def _standing(library: Library, run: Run, planned: int) -> Json:
     config = (run.history.description() or {}).get("config", {})
     return {
         "run": run.run_id,
@@ -155,7 +155,7 @@ def _standing(run: Run, planned: int) -> Json:
         "planned": planned,
         "done": done(run, planned),
         "next": following(run, planned),
-        "holder": holder(run),
+        "holder": holder(library.states.standing(run.run_id, complete=False)),
         "head": run.history.head(),
     }
 

@@ -19,7 +19,7 @@ class RunsPage:
     """Lists the runs of a library."""
 
     def __init__(self, library: Library) -> None:
-        self._list = RunList(library.store)
+        self._list = RunList(library.store, library.states)
 
     def page(self, query: RunQuery, chosen: Sequence[str] = ()) -> Json:
         """Return one page of the list; `chosen` are the runs ticked so far. Raises BadRequest."""

@@ -74,6 +74,7 @@ class Holding:
 
     `ended` and `alive`: whether the process certainly has ended, or certainly has not; neither for one that cannot be seen from
     here. `silent` is how many seconds ago the last heartbeat was written; None if that was not on this machine since it booted.
+    `doing` is what the process said that it computes (flows.monitoring.working); empty if it said nothing.
     """
 
     who: str
@@ -81,6 +82,7 @@ class Holding:
     alive: bool
     beat: str
     silent: float | None
+    doing: Json
 
 
 def holding(store: Store, run_id: str) -> Holding | None:
@@ -88,23 +90,18 @@ def holding(store: Store, run_id: str) -> Holding | None:
     holder = _read(store, _lease_uri(run_id))
     if holder is None:
         return None
-    mark, ended = f"{holder.get('token')} {holder.get('beat')}", _ended(holder, _identity())
-    return Holding(_who(holder), ended is True, ended is False, mark, silence(holder))
+    mark, ended, doing = f"{holder.get('token')} {holder.get('beat')}", _ended(holder, _identity()), holder.get(DOING)
+    said = doing if isinstance(doing, dict) else {}
+    return Holding(_who(holder), ended is True, ended is False, mark, _silence(holder), said)
 
 
-def silence(holder: Json) -> float | None:
+def _silence(holder: Json) -> float | None:
     """Return how many seconds ago a lease's heartbeat was written; None if that was not on this machine since it booted."""
     here, beaten = _identity(), holder.get(BEATEN)
     if any(holder.get(key) != here[key] for key in ("host", "boot", "clock")) or not isinstance(beaten, float):
         return None
     seconds = time.monotonic() - beaten
     return seconds if seconds >= 0 else None  # else, on a system that names no boots, this one is later than the lease
-
-
-def current(store: Store, run_id: str) -> Json | None:
-    """Return the lease as its holder last wrote it (empty if garbled); None without a holder, or if it died on this host."""
-    holder = _read(store, _lease_uri(run_id))
-    return None if holder is None or _dead_here(holder, _identity()) else holder
 
 
 @contextmanager

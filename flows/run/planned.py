@@ -17,7 +17,7 @@ GENERATIONS = "generations"
 def planned_generations(description: Json, finished: Sequence[Manifest]) -> int:
     """Return how many generations a run is to have, from its run.json and its finished stages, of which only the last is read.
 
-    Versions before 0.3 recorded no raised number: such a run has at least the generation that it has begun.
+    Versions until 0.2 recorded no raised number: such a run has at least the generation that it has begun.
     """
     planned = int(description.get("config", {}).get("generations", 0))
     if not finished:

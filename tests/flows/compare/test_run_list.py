@@ -101,7 +101,7 @@ def test_sizes_are_counted_again_after_a_minute(tmp_path: Path) -> None:
     with hold(store, "one") as epoch:
         run = Run(store, "one", epoch)
         run.describe({"generations": 3}, {}, {})
-        listing = RunList(store, lambda: now[0])
+        listing = RunList(store, clock=lambda: now[0])
         entries = listing.entries()
         first = sum(stored_bytes(run).values())
         assert listing.sizes(entries) == {"one": first}

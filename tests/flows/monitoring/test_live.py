@@ -11,11 +11,11 @@ from flows.config import PROJECT
 from flows.monitoring.live import NEWEST, Follower
 from flows.monitoring.live_text import headline
 from flows.monitoring.meter import Reading
-from flows.monitoring.run_state import SILENT_SECONDS
+from flows.monitoring.run_state import SILENT_SECONDS, StateReader
 from flows.monitoring.run_tables import RunTables
 from flows.monitoring.status import status
 from flows.monitoring.working import Working
-from flows.run.lease import DOING, hold
+from flows.run.lease import DOING, STALE_SECONDS, hold
 from flows.run.run import Run
 from flows.storage import NotStored
 from flows.store.file_store import FileStore
@@ -25,7 +25,7 @@ from tests.support.report_run import made
 
 def follower(root, run_id, clock=None):
     run = Run(FileStore(root), run_id)
-    return Follower(run, RunTables(run), *([clock] if clock else []))
+    return Follower(run, RunTables(run), StateReader(run.store, clock) if clock else None)
 
 
 def lease(root, run_id, beat, doing, host="elsewhere"):
@@ -115,6 +115,8 @@ def test_a_heartbeat_that_stands_still_is_silence(store):
     assert found.look().condition == "running"
     now[0] += SILENT_SECONDS + 1
     assert found.look().condition == "silent"
+    now[0] += STALE_SECONDS
+    assert found.look().condition == "crashed"
     lease(store, "going", 2, {})
     assert found.look().condition == "running"
     (store / "going" / ".lease").write_text("garbled")

@@ -6,7 +6,7 @@ import pytest
 
 from flows.monitoring.meter import Reading
 from flows.monitoring.working import STEPS, Step, Working, planned_by, steps_of
-from flows.run.lease import DOING, current, hold
+from flows.run.lease import hold, holding
 from flows.store.file_store import FileStore
 
 READING = Reading((("completions", 12.0, 96.0), ("tokens", 3.0, 4.0)), 640, 55.5, 30.0, "completions")
@@ -60,8 +60,8 @@ def test_every_heartbeat_carries_it(tmp_path):
     store, working = FileStore(tmp_path), Working()
     working.planned = 5
     with hold(store, "run", beat_seconds=0.01, doing=working.record), working.step("solve", 2, None):
-        lease = current(store, "run")
-        while not (lease or {}).get(DOING, {}).get("steps"):
-            lease = current(store, "run")
-        assert lease is not None and [step.stage for step in steps_of(lease[DOING])] == ["solve"]
-    assert current(store, "run") is None
+        found = holding(store, "run")
+        while found is None or not found.doing.get("steps"):
+            found = holding(store, "run")
+        assert [step.stage for step in steps_of(found.doing)] == ["solve"]
+    assert holding(store, "run") is None

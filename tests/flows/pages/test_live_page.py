@@ -7,11 +7,16 @@ import pytest
 from fastapi.testclient import TestClient
 
 from flows.browser.app import make_app
+from flows.compare.run_list import RunList
+from flows.monitoring.meter import duration
+from flows.monitoring.run_state import SILENT_TEXT, StateReader
 from flows.monitoring.status import status
+from flows.monitoring.telemetry import StoreMetrics
 from flows.monitoring.working import Working
 from flows.pages.library import Library
 from flows.pages.live_page import Followers, live_page
-from flows.run.lease import DOING, hold
+from flows.pages.run_pages import run_page
+from flows.run.lease import DOING, STALE_SECONDS, hold
 from flows.run.run import Run
 from flows.store.file_store import FileStore
 from tests.support.report_run import made
@@ -58,6 +63,38 @@ def test_while_the_start_runs_page_and_status_say_so(tmp_path):
         fields = live_page(Followers(Library(str(tmp_path))).state("new"))["fields"]
         assert (fields["headline"], fields["done_title"]) == ("running start; 0 of 3 generations done", "none yet of the start")
         assert "now        running start; 0 of 3 generations done; start: 0 s so far" in status(run).splitlines()
+
+
+def test_a_machine_that_died_elsewhere_is_a_crash_on_every_page_and_in_the_metrics(tmp_path):
+    with made(tmp_path, "far", 2, until="solve"):
+        pass
+    values = {"host": "elsewhere", "pid": 7, "beat": 5, "token": "t", DOING: {"planned": 9, "steps": []}}
+    (tmp_path / "far" / ".lease").write_text(json.dumps(values))
+    now, library = [0.0], Library(str(tmp_path))
+    library.states = StateReader(library.store, lambda: now[0])
+    metrics = StoreMetrics(library.store, library.states, library.run_ids, lambda run_id: library.watch(library.run(run_id)))
+
+    def said():
+        numbers = {one.name: one.value for family in metrics.collect() for one in family.samples}
+        live = live_page(Followers(library).state("far"))
+        (entry,) = RunList(library.store, library.states).entries()
+        held = run_page(library, "far")["standing"]["holder"]
+        lease = (numbers["populora_lease_held"], numbers["populora_lease_unchanged_seconds"])
+        return lease, live["condition"], live["fields"]["headline"], str(entry.state), held
+
+    where = "process 7 on host elsewhere"
+    at_work = "running grade of generation 1; 1 of 9 generations done"
+    assert said() == ((1, 0), "running", at_work, "running", f"held by {where}, beat 5")
+    now[0] = 60.0
+    silent = f"{SILENT_TEXT}; at grade of generation 1; 1 of 9 generations done"
+    assert said() == ((1, 60), "silent", silent, "no heartbeat", f"held by {where}, last heartbeat 60 s ago")
+    now[0] = STALE_SECONDS + 120.0
+    why = f"no heartbeat of its process for more than {duration(STALE_SECONDS)}"
+    crashed = (
+        f"crashed: {why}; Retry in Prefect or populora run --resume far continues at grade of generation 1; 1 of 2 generations"
+    )
+    left = f"left by {where}, last heartbeat {duration(now[0])} ago"
+    assert said() == ((0, now[0]), "crashed", f"{crashed} done", "crashed", left)
 
 
 def test_hostile_text_is_text_on_the_page_and_in_the_feed(pages, store):
