@@ -102,7 +102,7 @@ def test_pages_reports_and_metrics_have_the_raised_number(store: FileStore, watc
 
 def test_the_list_reads_the_newest_manifest_once(store: FileStore) -> None:
     counted = CountingStore(store)
-    listing = RunList(counted)  # type: ignore[arg-type]
+    listing = RunList(counted)
     listing.entries()
     counted.requests.clear()
     assert [entry.planned for entry in listing.entries()] == [6] and counted.requests["read"] == 0
