@@ -415,6 +415,7 @@ class EngineRule(Group):
     )
     rows: Positive = Field(
         256,
+        le=8192,
         title="Rows at once",
         description="vLLM only: completions written at once. More take memory for keys and values; what does not fit waits.",
     )

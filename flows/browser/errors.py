@@ -29,7 +29,7 @@ def explain(error: Exception) -> Fault:
         advice = "Retention removed it on purpose. Its digest and the reason are kept under gc/ in the run."
         return Fault(410, "Retired", said, advice)
     if isinstance(error, AccessRefused):
-        advice = "Check the credentials and the rights of the process that serves these pages, then reload the page."
+        advice = "Check the credentials, rights and clock of the process that serves these pages, and the bucket; then reload."
         return Fault(503, "The store refuses access", said, advice)
     if isinstance(error, NotStored | StoreRefused):
         return Fault(404, "Not found", said)

@@ -45,7 +45,7 @@ def run(arguments: Namespace) -> int:
     from flows.plan.estimate import plan, stored_bytes
     from flows.prefect_ops.command_server import command_server
     from flows.run.hub_models import pinned
-    from flows.run.planned import planned_of_readable
+    from flows.run.planned import is_recorded, planned_of_readable
     from flows.run.retention import check_room
     from flows.run.run import Run
     from flows.storage import check_run_id, open_store
@@ -57,6 +57,11 @@ def run(arguments: Namespace) -> int:
         description = history.description()
         assert description is not None, run_id
         planned = planned_of_readable(history, description)
+        if not is_recorded(history, description) and not any(one.startswith("generations=") for one in arguments.set):
+            raise ConfigError(
+                f"run {run_id} has begun generation {planned - 1}; to how many generations it was raised is not recorded "
+                "(by an earlier version): give --set generations=…"
+            )
         config = apply(description["config"] | {"generations": planned}, arguments.set)
     else:
         config = load(arguments.config, arguments.set)

@@ -2,6 +2,7 @@
 
 import hashlib
 import socket
+from contextlib import suppress
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -27,7 +28,11 @@ def check_version(asked: str) -> None:
 
 def code_stamp() -> str:
     """Return what changes when the code on this machine does: a process keeps the modules that it has loaded."""
-    files = [(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in _sources()]
+    files = list[tuple[str, int, int]]()
+    for file in _sources():
+        with suppress(FileNotFoundError):  # gone meanwhile, as during a `git pull`
+            found = file.stat()
+            files.append((str(file), found.st_mtime_ns, found.st_size))
     return hashlib.sha256(repr(files).encode()).hexdigest()
 
 
@@ -36,10 +41,13 @@ def _digest(stamp: str) -> str:
     """Hash names and contents. `stamp` alone would tell copies of the same code apart."""
     found = hashlib.sha256()
     for file in _sources():
-        found.update(f"{file.relative_to(PROJECT).as_posix()}\0".encode())
-        found.update(hashlib.sha256(file.read_bytes()).digest())
+        with suppress(FileNotFoundError):
+            content = hashlib.sha256(file.read_bytes()).digest()
+            found.update(f"{file.relative_to(PROJECT).as_posix()}\0".encode() + content)
     return found.hexdigest()[:8]
 
 
 def _sources() -> list[Path]:
-    return [file for package in _PACKAGES for file in sorted((PROJECT / package).rglob("*.py"))]
+    """Return the modules; an editor's own files begin with a dot."""
+    found = (file for package in _PACKAGES for file in sorted((PROJECT / package).rglob("*.py")))
+    return [file for file in found if not file.name.startswith(".")]

@@ -44,8 +44,7 @@ def cards_for(config: RunConfig) -> list[Card]:
     if lacking:
         card, lack = next(iter(lacking.items()))
         others = ",".join(one.name for one in found if one not in lacking)
-        remedy = (
-            f"use the others: {cards.VISIBLE}={others}" if others else "lower engine.batch_tokens or learning.micro_batch_tokens"
-        )
+        lower = "lower engine.batch_tokens, learning.micro_batch_tokens or learning.recompute_above"
+        remedy = f"use the others: {cards.VISIBLE}={others}" if others else lower
         raise ConfigError(f"{card} of this machine has {card.memory_mb / 1024:.1f} GiB, but {lack}; {remedy}")
     return found

@@ -12,7 +12,7 @@ from stages.core.highlight import visible
 HERE = "POPULORA_TELLS"
 """Set in the processes of a command with a private server, whose automations would never run: they send messages themselves."""
 LONGEST = 2_000
-FEWER = "fork with a smaller `engine.batch_tokens` or `learning.micro_batch_tokens`"
+FEWER = "fork with a smaller `engine.batch_tokens`, `learning.micro_batch_tokens` or `learning.recompute_above`"
 SMALLER = f"free memory, then resume; if it comes again, {FEWER}"
 
 

@@ -2,5 +2,5 @@
 
 May import: flows.allowed, flows.generation, flows.servers, flows.config, flows.prefect_password, flows.program, flows.storage,
 flows.store, flows.run, flows.stages, flows.benchmarks, flows.execution, flows.monitoring, flows.notes, flows.report, flows.train,
-stages.analysis, prefect.
+stages.analysis, stages.core, prefect.
 """

@@ -32,6 +32,8 @@ from flows.run.form_links import ADAPTER, generation_number
 from flows.run.run import Run
 from flows.storage import open_store
 from flows.store.file_store import RUN_ID, FileStore
+from stages.core.engines.protocol import EngineUnavailable
+from stages.core.unavailable import Unavailable
 
 RunId = Annotated[str, Field(pattern=f"^{RUN_ID.pattern}$")]
 AdapterId = Annotated[str, Field(pattern=f"^{ADAPTER.pattern}$")]
@@ -83,6 +85,8 @@ def benchmark(
             text, failed = score(store, one, suites, members, limit, attempts)
             create_markdown_artifact(text, key=f"{one}-benchmark", description=f"Scores of run {one}, in percent")
         except Exception as error:  # whatever is wrong with this run, the others are scored
+            if isinstance(error, Unavailable) and not isinstance(error, EngineUnavailable):
+                raise  # all runs need the store and the judge; an engine that fails may be this run's own
             get_run_logger().error("%s: %s: %s", one, type(error).__name__, error)
             failed = len(suites)
         failures |= {one: failed} if failed else {}

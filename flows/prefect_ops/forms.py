@@ -85,13 +85,15 @@ class Catalogue:
 
     def offers(self) -> list[Offer]:
         """Return what each run of the store has, the newest run first. A run that cannot be read is left out."""
-        names, found = self._listed(), []
+        names, found, unwritten = self._listed(), list[Offer](), set[str]()
         for name in names:
             try:
                 found.append(self._offer(name))
-            except (NotStored, Damaged, StoreRefused, KeyError, ValueError):
+            except NotStored:
+                unwritten.add(name)  # a run that begins: its run.json is yet to come
+            except (Damaged, StoreRefused, KeyError, ValueError):
                 continue
-        self._names = names
+        self._names = [name for name in names if name not in unwritten]
         self._known = {name: known for name, known in self._known.items() if name in names}
         return sorted(found, key=lambda one: (-one.begun, one.run_id))
 

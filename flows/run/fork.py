@@ -119,8 +119,11 @@ def _changed(config: RunConfig, settings: Iterable[str], at: Point) -> RunConfig
     for setting in settings:
         apply_setting(values, setting)
     changed = parse(values)
+    chosen = {setting.partition("=")[0].strip() for setting in settings}
     if changed.learning.gradient_checkpointing == "auto":  # a fork keeps what that meant for its parent
         changed = changed.recomputing(config.learning.gradient_checkpointing, config.learning.recompute_above)
+    elif "learning.gradient_checkpointing" in chosen and "learning.recompute_above" not in chosen:
+        changed = changed.recomputing(changed.learning.gradient_checkpointing)
     for key in differences(dump(config), dump(changed)):
         if key.startswith(FIXED):
             raise ConfigError(f"{key}: a fork shares artifacts that were made with the old value; start a new run instead")

@@ -5,6 +5,7 @@ start in its clock, which no digest covers.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from flows.run.history import History
 from flows.run.manifest import Json, Manifest
@@ -23,14 +24,27 @@ def planned_generations(description: Json, finished: Sequence[Manifest]) -> int:
     if not finished:
         return planned
     newest = finished[-1]
-    begun = 0 if newest.generation is None else newest.generation + 1
-    return max(planned, int(newest.clock.get(GENERATIONS, 0)), begun)
+    return max(planned, int(newest.clock.get(GENERATIONS, 0)), _begun(newest))
 
 
 def planned_of_readable(history: History, description: Json) -> int:
-    """Return the same, or what run.json alone says if a newest manifest is damaged, which stops neither a resume nor a fork."""
-    try:
-        finished = history.newest_stages()
-    except Damaged:
-        finished = []
-    return planned_generations(description, finished)
+    """Return the same; of a run whose newest manifests are damaged, by the newest generation that can be read."""
+    return planned_generations(description, _readable(history))
+
+
+def is_recorded(history: History, description: Json) -> bool:
+    """Return whether the number is known. A version until 0.2 that raised it recorded only what it had begun."""
+    finished, planned = _readable(history), int(description["config"]["generations"])
+    return not finished or GENERATIONS in finished[-1].clock or _begun(finished[-1]) <= planned
+
+
+def _readable(history: History) -> list[Manifest]:
+    for generation in (*reversed(history.generations()), None):
+        with suppress(Damaged):
+            if finished := history.of_generation(generation):
+                return finished
+    return []
+
+
+def _begun(newest: Manifest) -> int:
+    return 0 if newest.generation is None else newest.generation + 1

@@ -49,7 +49,7 @@ def difficulty(scores: pa.Table) -> Plate:
 def difficulty_of_arms(points: Sequence[Mapping[str, Any]], arms: Sequence[str]) -> Plate:
     """What each arm of an experiment solves in each band at its last scored state, and what was solved before training.
 
-    `points` are scores of single bands by one measure: arm, seed, group, generations trained and score.
+    `points` are scores of single bands by one measure: arm, seed, base model, group, generations trained and score.
     """
     plate = Plate("difficulty", "At which difficulty do arms gain?", "No finished run has scores by band.", ("scores",))
     kinds = [kind for kind in KIND if any(point["group"].startswith(f"{kind}{_BAND}") for point in points)]
@@ -58,7 +58,10 @@ def difficulty_of_arms(points: Sequence[Mapping[str, Any]], arms: Sequence[str])
     figure, axes = canvas(plate.question, len(kinds), 1, 0.9 + 2.2 * len(kinds))
     for ax, kind in zip(axes, kinds, strict=True):
         own = [point for point in points if point["group"].startswith(f"{kind}{_BAND}")]
-        lines = [("before training", MUTED, ":", [point for point in own if not point["trained"]])]
+        before = [point for point in own if not point["trained"]]
+        models = sorted({point["model"] for point in before})
+        names = {model: "before training" + (f", {model[:8]}" if len(models) > 1 else "") for model in models}
+        lines = [(names[model], MUTED, ":", [point for point in before if point["model"] == model]) for model in models]
         lines += [(arm, colour, "-", _last(own, arm)) for arm, colour in colours_of(arms).items()]
         for name, colour, dashes, some in (line for line in lines if line[3]):
             _seeds_curve(ax, _by_band(some), name, colour, dashes)

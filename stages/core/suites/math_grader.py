@@ -3,8 +3,8 @@
 A dead or hanging grader is a status of that one answer (`timeout`, `crash`), never a hang and never a wrong verdict on another:
 each question waits for its own reply, and the process that failed is replaced. Equal questions are asked once. What counts is the
 processor time of a question, so a busy machine makes no `timeout`; one that gives a process none for very long is unavailable.
-So is one that kills the process twice at one question, as a system without free memory does: behind its walls a process has
-bounded memory and sends no signal, so no answer causes SIGKILL.
+So is one that kills the process twice at one question, as a system does that has less free memory than its walls allow it
+(math_walls): behind them a process sends no signal, so SIGKILL is no verdict about the answer.
 """
 
 import contextlib

@@ -41,7 +41,7 @@ class SumStepper:
         values = {name: tokens[name].to_numpy().astype(np.float64) for name in ("loss", "entropy", "drift")}
         # added in fp64, since fp32 loses digits over millions of squares; beyond fp32's range it counts as not finite
         norm = float(torch.linalg.vector_norm(gradient_P, dtype=torch.float64).float())
-        budget = min(budgets, default=self._settings.micro_batch_tokens)  # no part, if all its groups were skipped
+        budget = min(budgets, default=self._settings.pass_tokens)  # no part, if all its groups were skipped
         return finished(adapter, names, gradient_P, norm, values, counts, budget, self._settings)
 
 

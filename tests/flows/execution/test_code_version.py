@@ -43,5 +43,6 @@ def test_other_sources_have_another_version(copies: tuple[Path, Path], monkeypat
         file.rename(file.with_name("two.py"))
     else:
         (second / "stages" / "notes.txt").write_text("not code")
+        (second / "stages" / ".#one.py").symlink_to("somebody@elsewhere.1234")  # what Emacs leaves while a file is edited
     changed = version_in(second, monkeypatch) != version_in(first, monkeypatch)
     assert changed == (change != "other")

@@ -71,7 +71,7 @@ def test_a_fork_keeps_what_it_meant_for_its_parent(tmp_path: Path) -> None:
         settings = ["generations=9", f"learning.gradient_checkpointing={choice}"]
         described = fork(run, run_id, 0, settings, lambda _: {}, {}).history.description()
         assert described is not None and described["config"]["learning"]["gradient_checkpointing"] is kept
-        assert described["config"]["learning"]["recompute_above"] == 2048
+        assert described["config"]["learning"]["recompute_above"] == (2048 if choice == "auto" else 0)
     with pytest.raises(ConfigError, match="learning: "):
         fork(run, "c", 0, ["learning=3"], lambda _: {}, {})
     assert dump(config)["learning"]["gradient_checkpointing"] is True

@@ -33,7 +33,8 @@ def test_a_second_scrape_of_many_runs_reads_one_small_file_each(tmp_path: Path) 
         shutil.copytree(tmp_path / "run00", tmp_path / f"run{number:02d}")
     library, counting = counted(tmp_path)
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(StoreMetrics(library.store, library.run_ids, lambda run_id: library.watch(library.run(run_id))))
+    metrics = StoreMetrics(library.store, library.states, library.run_ids, lambda run_id: library.watch(library.run(run_id)))
+    registry.register(metrics)
     reads = []
     for _ in range(2):
         counting.requests.clear()

@@ -116,15 +116,19 @@ def test_a_resume_goes_to_the_raised_number(store: FileStore, capsys: pytest.Cap
 
 def test_a_damaged_manifest_stops_no_resume(unrecorded: FileStore, capsys: pytest.CaptureFixture[str]) -> None:
     rewrite(unrecorded, "{")
-    assert main(["run", "--resume", "r", "--store", str(unrecorded.root), "--dry-run"]) == 0
-    assert '"generations": 3,' in capsys.readouterr().out
+    resumed = ["run", "--resume", "r", "--store", str(unrecorded.root), "--dry-run"]
+    assert main(resumed) == 0
+    assert '"generations": 6,' in capsys.readouterr().out, "as generation 2 recorded it"
 
 
 def test_without_a_record_it_has_what_it_has_begun(unrecorded: FileStore, capsys: pytest.CaptureFixture[str]) -> None:
     (entry,) = RunList(unrecorded).entries()
     assert (entry.state, entry.done, entry.planned) == (RunState.FINISHED, 4, 4)
-    assert main(["run", "--resume", "r", "--store", str(unrecorded.root), "--dry-run"]) == 0
-    assert '"generations": 4,' in capsys.readouterr().out
+    resumed = ["run", "--resume", "r", "--store", str(unrecorded.root), "--dry-run"]
+    assert main(resumed) == 2
+    assert "has begun generation 3; to how many generations it was raised is not recorded" in capsys.readouterr().err
+    assert main([*resumed, "--set", "generations=6"]) == 0
+    assert '"generations": 6,' in capsys.readouterr().out
 
 
 def test_a_fork_has_its_own_number(store: FileStore, tmp_path: Path) -> None:

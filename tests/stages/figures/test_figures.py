@@ -214,7 +214,8 @@ def test_a_role_without_rewards_has_no_panel(gathered):
 
 def test_difficulty_of_arms_averages_the_last_scores_over_seeds_and_counts_a_shared_start_once():
     def point(arm: str, seed: int, trained: int, depth: int, score: float, kind: str = "deduction") -> dict[str, object]:
-        return {"arm": arm, "seed": seed, "trained": trained, "group": f"{kind} band {depth}", "score": score, "problems": 50}
+        own = {"arm": arm, "seed": seed, "model": "m", "trained": trained, "group": f"{kind} band {depth}"}
+        return own | {"score": score, "problems": 50}
 
     starts = [point(arm, seed, 0, 7, 0.1 + 0.02 * seed) for arm in ("mixed", "frozen") for seed in (0, 1)]
     middle = [point("mixed", seed, 50, 7, 0.9) for seed in (0, 1)]
@@ -232,3 +233,9 @@ def test_difficulty_of_arms_averages_the_last_scores_over_seeds_and_counts_a_sha
     }
     assert [line.name for line in abduction.lines] == ["frozen"]
     assert "n = 50 problems per kind and band; seeds: mixed 2, frozen 1." in plate.caption
+    other = starts[0] | {"model": "another", "arm": "frozen on another", "score": 0.4}
+    (panel,) = difficulty_of_arms([*starts, other, *ends], ["mixed"]).panels
+    assert [(line.name, line.y) for line in panel.lines[:2]] == [
+        ("before training, another", (40.0,)),
+        ("before training, m", (11.0,)),
+    ]
