@@ -62,9 +62,9 @@ class Library:
             known = self._runs.get(run_id)
         if known is None:
             found = Run(self.store, run_id)
-            stamp = self._stamp(run_id)
-            if found.history.description() is None:
+            if found.history.description() is None:  # first: a refusal to read says why, a refused stamp does not
                 raise NotStored(f"There is no run {run_id} in {self.store.url}.")
+            stamp = self._stamp(run_id)
             with self._lock:
                 known = self._runs.setdefault(run_id, _OpenRun(found, RunTables(found), stamp))
         return known.run

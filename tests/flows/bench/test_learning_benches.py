@@ -82,7 +82,7 @@ def test_an_update_of_a_checkpoint_is_measured() -> None:
     rivals = {"peft_set_adapter", "float32"} if fast_bfloat16() else {"peft_set_adapter"}
     *paired, share, saved = lines
     assert {line["against"] for line in paired} == rivals and {line["shape"] for line in [*paired, share]} == {"seed"}
-    assert (saved["name"], saved["shape"], saved["unit"], saved["ratio"]) == ("update.flops", "qwen2.5-7b", "PFLOP", 1.206)
+    assert (saved["name"], saved["shape"], saved["unit"], saved["ratio"]) == ("update.flops", "qwen2.5-7b", "PFLOP", 1.185)
     assert share["name"] == "update.share_of_peak" and 0 < share["value"] < 1 < 1000 * share["peak_tflops"]
 
 

@@ -159,7 +159,7 @@ def test_a_card_holds_vllm_s_share_and_the_trainer_in_turn() -> None:
     rollout, update = moments["rollout"], moments["update"]
     assert rollout.parts["vLLM"] == 48e9 and "vLLM" not in update.parts
     assert rollout.parts["trainer's base"] == update.parts["trainer's base"] == 2 * shape.parameters
-    assert update.total < rollout.total < 80e9
+    assert rollout.total < update.total < 0.95 * 80e9, "the update keeps as many activations as fit"
     assert engine_needs(config, shape, 8) > 2 * shape.parameters
 
 
