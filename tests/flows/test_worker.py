@@ -1,4 +1,4 @@
-"""The command that runs one step without Prefect: what it requires, and what it says of a step that is none."""
+"""The command that runs one step without Prefect: the fields it requires, and its message about a wrong step."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Students of several generations on the tasks of several generations: what is posed, to whom, and the lines."""
+"""The script that lets students of several generations attempt tasks of several generations: its attempts and its output."""
 
 import importlib.util
 from dataclasses import dataclass

@@ -243,7 +243,7 @@ def test_a_grader_that_died_is_replaced_and_a_kill_is_no_verdict(sent: signal.Si
 
 
 def test_a_grader_that_is_killed_at_each_try_is_unavailable_and_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(math_grader, "WORKER", "tests.support.killed_grader")
+    monkeypatch.setattr(math_grader, "WORKER", "tests.stages.core.suites.killed_grader")
     killed, question = MathGrader(workers=1), MathAnswer(("1",), "2")
     with pytest.raises(GraderUnavailable, match="was killed twice at one answer: free memory on this machine"):
         killed.grade([question])

@@ -138,12 +138,9 @@ def test_only_passes_that_are_too_wide_recompute(adapters: dict[str, Adapter], m
     for above in (0, 8, 10_000):
         widths.clear()
         settings = replace(SETTINGS, row_tokens=0, gradient_checkpointing=True, recompute_above=above)
-        trainer = TorchTrainer(lora_of(), PAD, settings)
-        trainer.update(adapters, sample_rows(adapters))
+        TorchTrainer(lora_of(), PAD, settings).update(adapters, sample_rows(adapters))
         assert widths and all(recomputed == (size > above) for size, recomputed in widths)
         assert len({recomputed for _, recomputed in widths}) == (2 if above == 8 else 1), widths
-        assert not trainer._model.training
-    assert settings.pass_tokens == min(settings.micro_batch_tokens, 10_000)
     assert replace(settings, gradient_checkpointing=False, recompute_above=1).pass_tokens == settings.micro_batch_tokens
 
 
