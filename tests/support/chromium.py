@@ -19,6 +19,12 @@ from tests.support import s3_servers
 PROGRAM = shutil.which("chromium")
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run", "--disable-sync")
 FLAGS += ("--disable-dev-shm-usage", "--window-size=1200,900", "--hide-scrollbars")
+# What the browser answers to a question that the page it was asked of did not outlive.
+BETWEEN_PAGES = ("navigated or closed", "context was destroyed", "Cannot find context", "Cannot find default execution context")
+
+
+class Refused(AssertionError):
+    """The browser does not do a command: the message says why."""
 
 
 class Page:
@@ -35,7 +41,8 @@ class Page:
         while True:
             answer = json.loads(self._socket.recv(timeout=120))
             if answer.get("id") == self._number:
-                assert "error" not in answer, answer
+                if "error" in answer:
+                    raise Refused(answer["error"].get("message", ""))
                 return answer["result"]
             self.events.append(answer)
 
@@ -56,11 +63,19 @@ class Page:
         return found["result"].get("value")
 
     def until(self, expression: str, seconds: float = 90) -> None:
-        """Waits until the expression is true."""
+        """Waits until the expression is true, also across a click that leads to another page."""
         deadline = time.monotonic() + seconds
-        while not self.value(f"Boolean({expression})"):
+        while not self._holds(expression):
             assert time.monotonic() < deadline, (expression, self.value("document.body.innerText")[:600])
             time.sleep(0.2)
+
+    def _holds(self, expression: str) -> bool:
+        try:
+            return bool(self.value(f"Boolean({expression})"))
+        except Refused as error:
+            if not any(words in str(error) for words in BETWEEN_PAGES):
+                raise
+            return False
 
     def picture(self, file: Path) -> None:
         """What a person would see, down to the page's end."""
