@@ -44,7 +44,7 @@ from flows.commands.studies import attack, bench, clones, experiment, gpu_check,
 from flows.config import ConfigError
 from flows.execution import orphan_guard
 from flows.near_names import hint
-from flows.store.file_store import Damaged, NotStored, StoreRefused
+from flows.store.errors import Damaged, NotStored, StoreRefused
 from stages.core.unavailable import Unavailable
 
 USAGE, UNREACHABLE, INTERRUPTED = 2, 3, 130

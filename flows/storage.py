@@ -12,17 +12,9 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from flows.store.file_store import (
-    AccessRefused,
-    Damaged,
-    FileStore,
-    NotStored,
-    StoreRefused,
-    StoreUnavailable,
-    Uris,
-    check_run_id,
-    check_uri,
-)
+from flows.store.errors import AccessRefused, Damaged, NotStored, StoreRefused, StoreUnavailable
+from flows.store.file_store import FileStore
+from flows.store.names import Uris, check_run_id, check_uri
 from stages.core.tables import conform
 
 __all__ = [

@@ -21,7 +21,7 @@ from flows.generation import RETRIES, run_generation
 from flows.monitoring.progress import to_stderr
 from flows.notes import endings
 from flows.notes import publish as notes
-from flows.store.file_store import RUN_ID
+from flows.store.names import RUN_ID
 
 
 @prefect.task(

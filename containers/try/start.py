@@ -23,9 +23,9 @@ import docker
 import docker.errors
 import requests
 
+from flows import form_links
 from flows.config import PROJECT
 from flows.prefect_ops import serve
-from flows.run import form_links
 from stages.core.sandbox.protocol import IMAGE
 
 SOCKET, DATA, PACKED = Path("/var/run/docker.sock"), Path("/data"), Path("/try/sandbox.tar.gz")

@@ -6,7 +6,7 @@ import shlex
 from flows.run.history import CHOSEN
 from flows.run.manifest import Manifest
 from flows.run.scan import RunScan
-from flows.store.file_store import RUN_ID
+from flows.store.names import RUN_ID
 
 _PROBE = re.compile(r"benchmarks/([^/]+)/(?:asked|chosen)/(.+)-n(\d+)-k(\d+)(?:-p[0-9a-f]{8})?/[^/]+")
 _PUBLIC = re.compile(r"benchmarks/([^/]+)/(?:asked|chosen)/(.+)-[0-9a-f]{12}/.+")

@@ -7,7 +7,8 @@
   separate store on the same kind of disk, compared with the seconds that the generation took.
 - `members`: adapters of Qwen2.5-7B's size (rank 32, seven projections; weights and moments in fp32) hashed and stored as in a
   run, against plain writes of the same bytes with one fsync per file.
-- `upload` (with `--to s3://…`): an adapter set of a gigabyte, against boto3's managed transfer, which the AWS command line uses.
+- `upload` and `download` (with `--to s3://…`): an adapter set of a gigabyte, against boto3's managed transfer, which the AWS
+  command line uses, and against a download in one request.
 - `growth` (with `--growth`, and then nothing else): requests, bytes and seconds of every stage at these generations of a
   synthetic run with the paper's tables, in a temporary folder or in `--to` (flows.bench.growth).
 
@@ -22,6 +23,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -59,7 +61,7 @@ def main(options: Sequence[str]) -> Iterator[Line]:
     if arguments.members:
         yield from members(arguments.members, arguments.repeats)
     if arguments.to:
-        yield from upload(arguments.to, arguments.megabytes << 20, arguments.repeats)
+        yield from transfers(arguments.to, arguments.megabytes << 20, arguments.repeats)
 
 
 def _generations(text: str) -> tuple[int, ...]:
@@ -142,8 +144,8 @@ def _in_folder(write: Callable[[Path], None]) -> Callable[[], float]:
     return timed
 
 
-def upload(url: str, size: int, repeats: int) -> Iterator[Line]:
-    """Upload one adapter set of `size` bytes, against boto3's managed transfer to the same server."""
+def transfers(url: str, size: int, repeats: int) -> Iterator[Line]:
+    """Send and fetch one adapter set of `size` bytes, against boto3's managed transfer to and from the same server."""
     import boto3
     from botocore.config import Config
 
@@ -151,17 +153,32 @@ def upload(url: str, size: int, repeats: int) -> Iterator[Line]:
     bucket, prefix = urlsplit(url).netloc, urlsplit(url).path.strip("/")
     client = boto3.client("s3", config=Config(s3={"addressing_style": "path"}))
 
-    def ours() -> float:
+    def key_of(uri: str) -> str:
+        return f"{prefix}/{uri}".lstrip("/")
+
+    def sent() -> float:
         uri = f"bench/{secrets.token_hex(8)}"
         return _timed(lambda: store.create(uri, data), lambda: store.delete(uri))
 
-    def theirs() -> float:
-        key = f"{prefix}/bench/{secrets.token_hex(8)}".lstrip("/")
-        sent = io.BytesIO(data)  # from memory, as ours
-        return _timed(lambda: client.upload_fileobj(sent, bucket, key), lambda: client.delete_object(Bucket=bucket, Key=key))
+    def sent_by_boto3() -> float:
+        key = key_of(f"bench/{secrets.token_hex(8)}")
+        held = io.BytesIO(data)  # from memory, as ours
+        return _timed(lambda: client.upload_fileobj(held, bucket, key), lambda: client.delete_object(Bucket=bucket, Key=key))
 
     _warm(store)
-    yield _paired("upload", size, "boto3-transfer", ours, theirs, repeats)
+    yield _paired("upload", size, "boto3-transfer", sent, sent_by_boto3, repeats)
+    there = "bench/fetched"
+    key, none = key_of(there), lambda: None
+    store.delete(there)  # left by a bench that was stopped
+    store.create(there, data)
+    rivals: dict[str, Callable[[], object]] = {
+        "boto3-transfer": lambda: client.download_fileobj(bucket, key, io.BytesIO()),
+        "one-connection": lambda: client.get_object(Bucket=bucket, Key=key)["Body"].read(),
+    }
+    for rival, fetched in rivals.items():
+        theirs = partial(_timed, fetched, none)
+        yield _paired("download", size, rival, lambda: _timed(lambda: store.read(there), none), theirs, repeats)
+    store.delete(there)
 
 
 def _warm(store: Store) -> None:

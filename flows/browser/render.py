@@ -8,8 +8,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from flows import form_links
 from flows.pages.commands import PLAIN, Commands
-from flows.run import form_links
 from flows.run.addresses import Addresses
 from stages.core import number_text
 from stages.core.highlight import python_html, visible

@@ -20,8 +20,8 @@ from flows.run.planned import planned_generations
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
 from flows.storage import AccessRefused, Damaged, NotStored, Store, StoreRefused
-from flows.store.file_store import RUN_ID
 from flows.store.many_reads import READERS, read_each
+from flows.store.names import RUN_ID
 
 TRIES = 3  # benchmarks that are looked for, newest first
 BYTES_SECONDS = 60.0  # how long a count of stored bytes is used again: it needs a listing of the whole run

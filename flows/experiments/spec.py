@@ -30,7 +30,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from flows.config import ConfigError, RunConfig, dump, load, parse
 from flows.settings import Group
-from flows.store.file_store import RUN_ID
+from flows.store.names import RUN_ID
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]

@@ -13,7 +13,8 @@ from argcomplete.completers import FilesCompleter
 
 from flows.config import configurations, setting_keys
 from flows.guide.setting_list import as_toml, settings
-from flows.store.file_store import RUN_ID, FileStore
+from flows.store.file_store import FileStore
+from flows.store.names import RUN_ID
 
 Completer = Callable[..., Iterable[str]]
 

@@ -12,8 +12,8 @@ from flows.run.planned import planned_generations
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
 from flows.storage import Damaged, NotStored, Store, StoreRefused, StoreUnavailable, open_store
-from flows.store.file_store import RUN_ID
 from flows.store.many_reads import read_each
+from flows.store.names import RUN_ID
 
 FIRST, CHECK = ("run",), ("doctor", "--store")
 PATIENCE_SECONDS = 5.0

@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flows.form_links import FormLinks
 from flows.monitoring.cost import generation_cost
 from flows.monitoring.cost_text import cost_line
 from flows.monitoring.run_tables import RunTables
 from flows.notes.note_text import NoteData, Row, Sample
 from flows.run.addresses import Addresses
-from flows.run.form_links import FormLinks
 from flows.run.manifest import folder_of
 from flows.run.run import Run
 from flows.run.table_reader import rows

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from flows.form_links import FormLinks
 from flows.monitoring.alarms import Alarm
 from flows.run.addresses import Addresses
-from flows.run.form_links import FormLinks
 from flows.stages import STAGE_NAMES
 from stages.analysis.summary import KINDS
 from stages.core.highlight import visible

@@ -12,13 +12,13 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from flows import form_links
 from flows.config import PROJECT
 from flows.monitoring.alarms import Alarm, summary
 from flows.monitoring.cost import cost_so_far
 from flows.monitoring.cost_text import cost_line, point_text
 from flows.notes.note_data import NoteBuilder
 from flows.notes.note_text import NoteData, generation_note, match_rows, rating_rows, run_note
-from flows.run import form_links
 from flows.run.run import Run
 from flows.storage import open_store
 from stages.analysis.summary import generation_line

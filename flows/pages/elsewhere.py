@@ -13,7 +13,7 @@ from flows.run.lineage import generation_of
 from flows.run.manifest import folder_of
 from flows.run.run import Run
 from flows.storage import Damaged, NotStored, StoreRefused, StoreUnavailable
-from flows.store.file_store import RUN_ID
+from flows.store.names import RUN_ID
 from stages.core.method.top_up import task_of
 
 LONGEST = 80  # characters of a name: comparing names takes the product of their lengths

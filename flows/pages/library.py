@@ -15,7 +15,7 @@ from flows.run.run import Run
 from flows.run.table_reader import TableFile, batches, parquet_file
 from flows.run.verified import Reader, open_verified
 from flows.storage import NotStored, Store, open_store
-from flows.store.file_store import RUN_ID
+from flows.store.names import RUN_ID
 
 KEPT_FILES = 64
 KEPT_BYTES = 4 << 30  # on disk if the store is a bucket; never in memory

@@ -12,7 +12,7 @@ from flows.monitoring.status import size_text
 from flows.pages.bad_request import BadRequest
 from flows.pages.library import Library
 from flows.run.manifest import Json
-from flows.store.file_store import RUN_ID
+from flows.store.names import RUN_ID
 
 
 class RunsPage:

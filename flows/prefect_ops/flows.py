@@ -23,15 +23,16 @@ from pydantic import BeforeValidator, Field
 from flows.benchmarks.nightly import run_ids, score_store
 from flows.config import ConfigError
 from flows.execution.session import clock, versions
+from flows.form_links import ADAPTER, generation_number
 from flows.generation import RETRIES
 from flows.prefect_ops.comparison_note import comparison_note
 from flows.report.report import report as write_report
 from flows.run.addresses import Addresses
 from flows.run.fork import fork as make_fork
-from flows.run.form_links import ADAPTER, generation_number
 from flows.run.run import Run
 from flows.storage import open_store
-from flows.store.file_store import RUN_ID, FileStore
+from flows.store.file_store import FileStore
+from flows.store.names import RUN_ID
 from stages.core.engines.protocol import EngineUnavailable
 from stages.core.unavailable import Unavailable
 

@@ -2,15 +2,15 @@
 
 The UI takes the values of a form from the address, as JSON (`/v2/deployments/deployment/ID/run?parameters=…`); they replace the
 deployment's own, and the id is the database's. So this server puts both together. A link cannot name the store or a path
-(flows.run.form_links.values), and only opens the form: a person signed in to the UI presses its button.
+(flows.form_links.values), and only opens the form: a person signed in to the UI presses its button.
 """
 
 import json
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
+from flows import form_links
 from flows.config import ConfigError
-from flows.run import form_links
 
 LONGEST = 4_000
 PAGE = "/v2/deployments/deployment/{}/run?{}"

@@ -2,7 +2,7 @@
 
 A form of Prefect is the schema of its deployment. It cannot make one field depend on another, and its lists are those of the
 moment at which it was written. So a worker writes them again every minute and when the store has other runs, and the links of
-notes and pages fill in a whole form (flows.run.form_links).
+notes and pages fill in a whole form (flows.form_links).
 """
 
 import time
@@ -16,13 +16,13 @@ from prefect.exceptions import ObjectNotFound
 from prefect.utilities.callables import parameter_schema
 
 from flows.benchmarks.suite_data import suite_names
+from flows.form_links import BEFORE_ALL, NUMBERED, generation_text
 from flows.prefect_ops import flows as flows_
-from flows.run.form_links import BEFORE_ALL, NUMBERED, generation_text
 from flows.run.manifest import Json
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
 from flows.storage import Damaged, NotStored, Store, StoreRefused, open_store
-from flows.store.file_store import RUN_ID
+from flows.store.names import RUN_ID
 
 FORMS: dict[str, Any] = {
     "fork": flows_.fork,

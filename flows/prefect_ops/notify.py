@@ -18,7 +18,7 @@ from flows.config import ConfigError
 from flows.notes.apprise_block import AppriseAddress
 from flows.notes.publish import NEWS
 from flows.notes.telling import EVENTS, blocks, send, title, told
-from flows.store.file_store import RUN_ID
+from flows.store.names import RUN_ID
 
 KINDS = ("slack", "webhook", "email")
 LINK = "{{ flow_run|ui_url }}"

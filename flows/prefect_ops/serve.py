@@ -20,13 +20,12 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from flows import allowed
+from flows import allowed, form_links
 from flows.config import PROJECT, ConfigError
 from flows.execution import orphan_guard
 from flows.prefect_ops import prefect_api, supervised
 from flows.prefect_password import PASSWORD
 from flows.program import CALLED, called, program
-from flows.run import form_links
 from flows.servers import gate, login_link
 
 HOME = PROJECT / ".cache" / "serve"

@@ -22,7 +22,8 @@ from typing import Any
 
 from flows.run.heartbeat import Heartbeat
 from flows.storage import Store
-from flows.store.file_store import NotStored, StoreRefused, StoreUnavailable, check_run_id
+from flows.store.errors import NotStored, StoreRefused, StoreUnavailable
+from flows.store.names import check_run_id
 
 BEAT_SECONDS = 2.0
 STALE_SECONDS = float(os.environ.get("POPULORA_STALE_SECONDS") or 180.0)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flows.stages import REQUIRED, STAGE_NAMES
-from flows.store.file_store import Damaged, StoreRefused
+from flows.store.errors import Damaged, StoreRefused
 
 SCHEMA = 1
 

@@ -10,7 +10,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, ParamValidationError, PartialCredentialsError
 from urllib3.exceptions import HTTPError
 
-from flows.store.file_store import AccessRefused, NotStored, StoreRefused, StoreUnavailable
+from flows.store.errors import AccessRefused, NotStored, StoreRefused, StoreUnavailable
 
 ATTEMPTS = 7
 CONNECTIONS = 32

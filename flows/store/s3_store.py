@@ -4,6 +4,7 @@ Endpoint, region and credentials come from the usual AWS variables and profile. 
 - The condition is set only on PUT, and on completing a multipart upload if a probe shows that the server honours it there.
   Otherwise large objects are sent in one PUT (up to 5 GiB), for which every server honours it.
 - 409 and 412 both mean that another writer committed, unless the object carries our own token: then our first response was lost.
+- Large objects are sent and read in parts, several at once.
 - MD5 is checked both ways for all but large objects. Their readers verify the digests of manifests anyway, and their senders
   sign it (HTTP) or use TLS (HTTPS).
 - Network failures are retried with jitter; user errors (credentials, bucket, permissions) are not.
@@ -27,7 +28,9 @@ from urllib.parse import urlsplit
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from flows.store.file_store import NotStored, StoreRefused, StoreUnavailable, Uris, check_run_id, check_uri, locked
+from flows.store.errors import NotStored, StoreRefused, StoreUnavailable
+from flows.store.machine_lock import locked
+from flows.store.names import Uris, check_run_id, check_uri
 from flows.store.s3_calls import ATTEMPTS, ObjectExists, RetryableFault, client, pause, settled
 
 READS = 3  # attempts for an object whose ETag does not match the bytes received
@@ -186,7 +189,27 @@ class S3Store:
 
     def _get(self, uri: str) -> tuple[bytes, dict[str, Any]]:
         answer = self._client.get_object(Bucket=self.bucket, Key=self._key(uri))
-        return answer["Body"].read(), answer
+        if answer["ContentLength"] <= 2 * PART:
+            return answer["Body"].read(), answer
+        answer["Body"].close()
+        return self._get_parts(uri, answer["ContentLength"], answer["ETag"]), answer
+
+    def _get_parts(self, uri: str, size: int, tag: str) -> bytes:
+        """Read a large object in ranges, several at once: one connection to S3 carries about 90 MB/s (AWS)."""
+        whole = {"Bucket": self.bucket, "Key": self._key(uri), "IfMatch": tag}
+
+        def part(at: int) -> bytes:
+            last = min(at + PART, size) - 1
+            data: bytes = self._client.get_object(**whole, Range=f"bytes={at}-{last}")["Body"].read()
+            if len(data) != last + 1 - at:
+                raise RetryableFault(f"the server sent {len(data)} bytes of the range {at} to {last}")
+            return data
+
+        try:
+            with ThreadPoolExecutor(THREADS) as pool:
+                return b"".join(pool.map(lambda at: settled(self.url, uri, partial(part, at)), range(0, size, PART)))
+        except ObjectExists:  # what a failed condition means to a writer
+            raise RetryableFault("the object was replaced while it was read") from None
 
     def _spool(self, uri: str) -> IO[bytes]:
         answer = self._client.get_object(Bucket=self.bucket, Key=self._key(uri))

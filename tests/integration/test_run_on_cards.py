@@ -62,9 +62,9 @@ def finished(folder: Path, cards: int) -> Store:
     return open_store(str(folder / "store"))
 
 
-def clocks(store: Store) -> dict[str, dict[str, object]]:
+def clocks(store: Store, run_id: str = "r") -> dict[str, dict[str, object]]:
     """The clock of every manifest of the run's stages and parts."""
-    uris = [uri for uri in store.list("r/") if uri.endswith(".json") and ("generation=" in uri or "start/" in uri)]
+    uris = [uri for uri in store.list(f"{run_id}/") if uri.endswith(".json") and ("generation=" in uri or "start/" in uri)]
     return {uri: json.loads(store.read(uri))["clock"] for uri in uris if "/adapters/" not in uri}
 
 

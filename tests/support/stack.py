@@ -109,10 +109,10 @@ class Stack:
         return subprocess.run(["docker", *words], capture_output=True, text=True, check=True).stdout.split()
 
 
-def tree(store: Store) -> dict[str, bytes]:
-    """Every artifact of the run `r`, clocks taken out."""
+def tree(store: Store, run_id: str = "r") -> dict[str, bytes]:
+    """Every artifact of the run, clocks taken out."""
     found = {}
-    for uri in store.list("r/"):
+    for uri in store.list(f"{run_id}/"):
         data = store.read(uri)
         if uri.endswith(".json") and "/adapters/" not in uri:
             data = canonical_json({key: value for key, value in json.loads(data).items() if key != "clock"})

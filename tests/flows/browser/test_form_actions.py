@@ -10,7 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from flows.browser.app import make_app
-from flows.run.form_links import URL, values
+from flows.form_links import URL, values
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import open_store

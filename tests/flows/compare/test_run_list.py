@@ -10,7 +10,8 @@ from flows.monitoring.run_state import RunState
 from flows.monitoring.status import stored_bytes
 from flows.run.lease import hold
 from flows.run.run import Run
-from flows.store.file_store import AccessRefused, FileStore
+from flows.store.errors import AccessRefused
+from flows.store.file_store import FileStore
 from tests.support import compared_runs
 from tests.support.report_run import made
 

@@ -9,11 +9,11 @@ from fastapi.testclient import TestClient
 
 from flows.browser.app import make_app
 from flows.config import ConfigError
+from flows.form_links import FormLinks, values
 from flows.monitoring.alarms import Alarm
 from flows.notes.note_data import NoteBuilder
 from flows.notes.note_text import fence, generation_note, match_rows, rating_rows, run_note, sparkline
 from flows.notes.note_writer import LARGEST, NotesNotWritten, Writer, fitting, written
-from flows.run.form_links import FormLinks, values
 from flows.run.run import Run
 from flows.store.file_store import FileStore
 from tests.support.report_run import HOSTILE, made

@@ -19,7 +19,7 @@ from flows.benchmarks.targets import of_model
 from flows.config import PROJECT, ConfigError
 from flows.run.hub_models import check_files
 from flows.storage import open_store
-from flows.store.file_store import RUN_ID
+from flows.store.names import RUN_ID
 
 SEED = PROJECT / "infra/models/seed"
 NAME = "acme/Tiny-0.5B"

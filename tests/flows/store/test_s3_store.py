@@ -4,6 +4,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,7 @@ from flows.run.retention import unnamed
 from flows.run.run import Manifest, Overtaken, Ref, Run, canonical_json, sha256_hex
 from flows.run.scan import survey_of
 from flows.storage import Damaged, NotStored, Store, StoreRefused, StoreUnavailable, open_store
-from flows.store.file_store import LOCK_SECONDS
+from flows.store.machine_lock import LOCK_SECONDS
 from flows.store.s3_store import PART, S3Store
 from tests.support import example_run, s3_servers
 from tests.support.faulty_proxy import FAULTS, FaultyProxy
@@ -72,6 +73,26 @@ def test_large_objects_are_whole_and_written_once(store: Store) -> None:
     assert stamp == store.stamp("r/large.bin") and store.size("r/large.bin") == len(data)
     assert store.create("r/large.bin", data[::-1]) is None
     assert store.read("r/large.bin") == data
+
+
+def test_a_large_object_is_read_in_parts_and_never_mixed_with_another(store: Any) -> None:
+    first, second = (random.Random(seed).randbytes(1 << 20) * 70 for seed in (1, 2))
+    key, ranges, replaced = f"{store._prefix}r/large.bin", list[str](), threading.Event()
+    store._client.put_object(Bucket=BUCKET, Key=key, Body=first)
+    other: Any = open_store(store.url)
+
+    def asked(params: dict[str, Any], **_: Any) -> None:
+        if asked_range := params.get("Range"):
+            ranges.append(asked_range)
+            if not replaced.is_set():
+                replaced.set()
+                other._client.put_object(Bucket=BUCKET, Key=key, Body=second)
+
+    store._client.meta.events.register("provide-client-params.s3.GetObject", asked)
+    assert store.read("r/large.bin") == second
+    assert set(ranges) == {"bytes=0-33554431", "bytes=33554432-67108863", f"bytes=67108864-{len(second) - 1}"}
+    ranges.clear()
+    assert store.read("r/large.bin") == second and len(ranges) == 3
 
 
 def test_uploads_left_by_a_killed_writer_are_swept(store: Any) -> None:

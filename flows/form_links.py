@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 from flows.config import ConfigError
 from flows.stages import STAGE_NAMES
-from flows.store.file_store import RUN_ID
+from flows.store.names import RUN_ID
 
 URL = "POPULORA_FORMS_URL"
 """Variable with the address of the UI. Without it, no page and no note has such a link."""

@@ -7,8 +7,8 @@ import pytest
 from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
 from flows.config import ConfigError
-from flows.run.form_links import FormLinks, generation_number, generation_text, new_id, of_environment, values
-from flows.store.file_store import RUN_ID
+from flows.form_links import FormLinks, generation_number, generation_text, new_id, of_environment, values
+from flows.store.names import RUN_ID
 
 LINKS = FormLinks("http://127.0.0.1:4200")
 
