@@ -77,11 +77,23 @@ def _check(arguments: Namespace) -> None:
         raise ConfigError("benchmark: --contamination compares all problems of a suite; leave out --problems")
     if arguments.against is not None:
         _check_against(arguments)
+    _check_prompts(arguments)
     for suite in arguments.suite:
         if suite not in PROBE:
             suite_of(suite)
     if (arguments.since or arguments.until) and arguments.suite != ["livecodebench"]:
         raise ConfigError("benchmark: --since and --until apply only to --suite livecodebench, whose problems have dates")
+
+
+def _check_prompts(arguments: Namespace) -> None:
+    """Check that no option says how to ask where the run's own settings do."""
+    if not arguments.model and (arguments.set or arguments.probe_prompts != "auto"):
+        raise ConfigError("benchmark: --set and --probe-prompts apply to --model; a run keeps its own settings")
+    if arguments.run and set(arguments.suite) <= set(PROBE) and (arguments.style or arguments.max_new_tokens):
+        raise ConfigError(
+            f"benchmark: --style and --max-new-tokens do not apply to {', '.join(arguments.suite)} with RUN, "
+            "whose model.style and benchmark.max_new_tokens hold; leave them out, or fork the run with another value"
+        )
 
 
 def _check_against(arguments: Namespace) -> None:

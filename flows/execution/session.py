@@ -191,9 +191,7 @@ class Session:
 
     def retire(self, generation: int) -> None:
         """Remove what the retention rule no longer keeps, now that the generation is done. Each removal leaves a tombstone."""
-        rule = self.config.retention
-        if rule.on:
-            policy = retention.RetentionPolicy(rule.newest, rule.optimizer_every, rule.adapter_every)
+        if policy := retention.policy_of(self.config.retention):
             retention.retire(self.run, policy, clock(), generation, self._adapters)
 
     def finish(self) -> str:

@@ -9,7 +9,7 @@ from flows.plan.card_rates import CARDS, TWO_CORES, Card
 from flows.plan.decoder_shape import DecoderShape, adapter_parameters, shape_of
 from flows.plan.memory_plan import lacking, memory_lines
 from flows.plan.stage_plan import generation_seconds, spread, stage_times, workload
-from flows.run.retention import RetentionPolicy, expected_bytes
+from flows.run.retention import expected_bytes, policy_of
 
 GIB = 1024**3
 MANY = (8, 64, 512)  # cards
@@ -71,8 +71,7 @@ def stored_bytes(config: RunConfig) -> int:
     shape = shape_of(config.model.name)
     if shape is None:
         return 0
-    rule, members = config.retention, config.adapters
-    policy = RetentionPolicy(rule.newest, rule.optimizer_every, rule.adapter_every) if rule.on else None
+    policy, members = policy_of(config.retention), config.adapters
     weights = 4 * adapter_parameters(shape, config.model.targets, config.model.rank)
     work = workload(config, 1.0)
     tokens = (work.proposals + work.attempts) * config.solve.max_new_tokens

@@ -17,6 +17,7 @@ from typing import Any
 from flows.run.manifest import SCHEMA, Manifest, Ref, readable_json
 from flows.run.run import GRADIENTS, LARGE, Run
 from flows.run.scan import RunScan
+from flows.settings import Retention
 from flows.storage import NotStored, Store, StoreRefused
 from stages.core.lora.adapter_files import CONFIG_FILE, OPTIMIZER_FILE
 from stages.core.population import population_after
@@ -140,6 +141,22 @@ def expected_bytes(
     optimizers = members * min(generations, policy.newest + generations // policy.optimizer_every)
     steady = members * min(generations, policy.newest + generations // policy.adapter_every + benchmarks)
     return start + optimizers * optimizer + (steady + 2 * births) * weights
+
+
+def forkable(policy: RetentionPolicy | None, generations: int) -> list[int]:
+    """Return the generations from which a finished run of so many can be forked: all states of their optimizers stay.
+
+    Without a policy that is every generation. -1 is the start. The last one is left out: a fork would have nothing to do.
+    """
+    inside = range(generations - 1)
+    if policy is None:
+        return [-1, *inside]
+    return [-1, *(one for one in inside if _kept_for_good(one, OPTIMIZER_FILE, policy) or one >= generations - policy.newest)]
+
+
+def policy_of(rule: Retention) -> RetentionPolicy | None:
+    """Return the policy that the settings of a run describe; None if they keep everything."""
+    return RetentionPolicy(rule.newest, rule.optimizer_every, rule.adapter_every) if rule.on else None
 
 
 def check_room(store: Store, needed: int) -> None:

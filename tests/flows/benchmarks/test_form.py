@@ -143,11 +143,18 @@ REFUSED = [
     (["smoke", "--contamination", "--against", "0"], "compares generations of RUN"),
     (["smoke", "--members", "s0-g0001", "--against", "0"], "choose them with students, all or top:N"),
     (["smoke", "--against", "-2"], "-2: give a generation, or -1 for the start"),
+    (
+        ["smoke", "--max-new-tokens", "224"],
+        "do not apply to probe-dev with RUN, whose model.style and benchmark.max_new_tokens hold",
+    ),
+    (["smoke", "--style", "chat"], "do not apply to probe-dev with RUN"),
+    (["smoke", "--set", "threads=8"], "--set and --probe-prompts apply to --model"),
+    (["smoke", "--probe-prompts", "chat"], "--set and --probe-prompts apply to --model"),
 ]
 
 
 @pytest.mark.parametrize(("words", "message"), REFUSED)
-def test_changes_are_between_the_members_of_two_generations_of_a_run(words: list[str], message: str) -> None:
+def test_options_that_say_nothing_of_a_run_s_own_suite_are_refused(words: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         benchmark(_parser().parse_args(["benchmark", *words, "--suite", "probe-dev"]), open_store("/nowhere"), None)
 

@@ -17,7 +17,17 @@ from flows.run.fork import fork
 from flows.run.inspection import inspect
 from flows.run.lease import hold
 from flows.run.resume import first_generation
-from flows.run.retention import GenerationAdapters, RetentionPolicy, check_room, expected_bytes, pinned, plan, retire, unnamed
+from flows.run.retention import (
+    GenerationAdapters,
+    RetentionPolicy,
+    check_room,
+    expected_bytes,
+    forkable,
+    pinned,
+    plan,
+    retire,
+    unnamed,
+)
 from flows.run.run import Retired, Run
 from flows.run.scan import survey_of
 from flows.storage import Damaged, StoreRefused, open_store
@@ -240,6 +250,18 @@ def test_a_retired_point_names_the_nearest_usable_one(run: Run) -> None:
     with pytest.raises(StoreRefused, match="the nearest usable generation is -1"):
         fork(run, "other", 0, [], versions, CLOCK)
     assert run.store.list("other/", hidden=True) == []
+
+
+@pytest.mark.parametrize("policy", [POLICY, RetentionPolicy(newest=2, optimizer_every=2), None])
+def test_what_is_named_as_forkable_is_what_can_be_forked(policy: RetentionPolicy | None, run: Run) -> None:
+    if policy:
+        retire(run, policy, CLOCK)
+    for generation in range(-1, 3):  # after the last one, generation 3, nothing is left to do
+        if generation in forkable(policy, 4):
+            fork(run, f"from{generation + 1}", generation, [], versions, CLOCK)
+        else:
+            with pytest.raises(StoreRefused, match="was retired"):
+                fork(run, "never", generation, [], versions, CLOCK)
 
 
 def test_a_fork_killed_half_way_is_finished_by_the_same_command(run: Run) -> None:
