@@ -26,6 +26,7 @@ from flows.benchmarks.suite_score import (
     words_of,
 )
 from flows.benchmarks.targets import BenchmarkTarget
+from flows.cards import one_card, usable
 from flows.config import ConfigError
 from flows.monitoring.meter import Meter
 from flows.monitoring.progress import Display
@@ -173,7 +174,9 @@ def _settings(arguments: Namespace) -> list[str]:
 
 def _scored(target: BenchmarkTarget, request: BenchmarkRequest) -> pa.Table:
     """Score, and show the progress: a bar on a terminal, elsewhere a line every half minute."""
-    with Display() as display, display.step(request.suite) as shown:
+    answers = target.given is None and stored(target, request) is None
+    card = one_card(usable(target.config.model.device) if answers else [])
+    with Display() as display, display.step(request.suite) as shown, card:
         meter = Meter(shown)
         with closing(Backend(target.config, meter)) as backend:
             return score_suite(target, request, partial(meter, "shards"), backend)

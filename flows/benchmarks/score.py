@@ -15,7 +15,8 @@ from flows.benchmarks import targets
 from flows.benchmarks.members import Chosen, config_of, folder_of_generation
 from flows.benchmarks.own_suites import PROBE
 from flows.benchmarks.suite_data import suite_of, suites_folder
-from flows.benchmarks.suite_score import BenchmarkRequest, folder_of, own_problems, problems_of, score_suite, style_of
+from flows.benchmarks.suite_score import BenchmarkRequest, folder_of, own_problems, problems_of, score_suite, stored, style_of
+from flows.cards import one_card, usable
 from flows.config import RunConfig
 from flows.run import hub_models
 from flows.run.history import CHOSEN
@@ -42,15 +43,20 @@ class Question:
 
 
 def score_run(run: Run, chosen: Chosen, asked: Question, progress: Progress = silent) -> pa.Table:
-    """Return SCORES of the chosen adapters. Those already stored under the same name are read, not computed again."""
+    """Return SCORES of the chosen adapters. Those already stored under the same name are read, not computed again.
+
+    What is computed has a card of this machine for itself, if the run uses any. Raises CardUnavailable if none is free.
+    """
     config, contestants = config_of(run), chosen.contestants(run)
     if asked.suite not in PROBE:
-        target = targets.of_run(run, contestants, chosen.folder(run))
-        return score_suite(target, _request(asked, config))
+        target, request = targets.of_run(run, contestants, chosen.folder(run)), _request(asked, config)
+        with one_card([] if stored(target, request) is not None else usable(config.model.device)):
+            return score_suite(target, request)
     done = run.history.manifest(f"benchmarks/{probe_folder(run, chosen, asked)}/benchmark.json")
     if done is not None and run.holds(done):
         return run.read_table(done.output("scores.parquet"), "scores")
-    return _score(run, config, contestants, asked, probe_folder(run, chosen, asked), progress)
+    with one_card(usable(config.model.device)):
+        return _score(run, config, contestants, asked, probe_folder(run, chosen, asked), progress)
 
 
 def probe_folder(run: Run, chosen: Chosen, asked: Question) -> str:

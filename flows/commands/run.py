@@ -101,7 +101,7 @@ def _following(run_id: str, config: RunConfig, store: str) -> str:
     from flows.run.retention import forkable, policy_of
 
     half, slower = config.generations // 2 - 1, f"learning.learning_rate={config.learning.learning_rate / 2:g}"
-    shared = str(min(forkable(policy_of(config.retention), config.generations), key=lambda one: abs(one - half)))
+    shared = str(min(forkable(policy_of(config), config.generations), key=lambda one: abs(one - half)))
     again = ("fork", run_id, "--generation", shared, "--run-id", f"{run_id}-fork", "--set", slower)
     return "  |  ".join(program(*words, *store_option(store)) for words in (("browse",), ("publish", run_id), again))
 

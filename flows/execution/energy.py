@@ -1,6 +1,6 @@
 """The energy that a machine measures while a step runs: the counters of its NVIDIA cards and of its processor (RAPL: Intel, AMD).
 
-Both count whole devices. A card belongs to the step that has claimed it (flows.execution.cards); the processor's counter covers
+Both count whole devices. A card belongs to the step that has claimed it (flows.cards); the processor's counter covers
 everything that runs on the machine. A counter that is missing or may not be read is left out: Linux lets only root read RAPL
 unless an administrator allows others to.
 
@@ -19,8 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from flows.execution import cards
-from flows.execution.cards import VISIBLE, CardUnavailable
+from flows import cards
+from flows.cards import VISIBLE, CardUnavailable
 
 POWERCAP = Path("/sys/class/powercap")
 SECONDS = 60.0  # between two readings: a processor's counter begins again after 262 kJ, which takes a large one 10 minutes

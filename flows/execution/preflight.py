@@ -1,9 +1,9 @@
 """Check that this machine can run a configuration, before anything is written. Faults are reported in one line."""
 
+from flows import cards
 from flows.backend import Backend
+from flows.cards import Card
 from flows.config import ConfigError, RunConfig
-from flows.execution import cards
-from flows.execution.cards import Card
 from flows.plan.estimate import stored_bytes, too_small
 from flows.run.retention import check_room
 from flows.storage import open_store

@@ -21,9 +21,10 @@ from dataclasses import asdict
 from functools import cache, partial
 from typing import Any
 
+from flows import cards
+from flows.cards import VISIBLE, Card
 from flows.config import ConfigError, RunConfig
-from flows.execution import cards, orphan_guard
-from flows.execution.cards import VISIBLE, Card
+from flows.execution import orphan_guard
 from flows.execution.code_version import check_version, own_version
 from flows.execution.run_stage import Reference, Spec
 from flows.execution.slots import Slots, Tenant

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from flows.cards import cards
 from flows.config import RunConfig
-from flows.execution.cards import cards
 from flows.execution.preflight import cards_for
 from flows.plan.decoder_shape import shape_of
 from flows.plan.memory_plan import settled_for

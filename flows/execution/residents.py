@@ -17,8 +17,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any
 
+from flows.cards import Card
 from flows.config import ConfigError
-from flows.execution.cards import Card
 from flows.execution.code_version import check_version, code_stamp, own_version
 from flows.execution.run_stage import Reference, Spec
 from flows.execution.slots import Slots, Tenant

@@ -12,10 +12,10 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from flows import cards
 from flows.backend import Backend
 from flows.choices import check_sources
 from flows.config import ConfigError, RunConfig, parse
-from flows.execution import cards
 from flows.execution.energy import Energy, card_counters, processor_counters
 from flows.execution.freed_memory import give_back_freed_memory
 from flows.execution.parts import step_of

@@ -191,7 +191,7 @@ class Session:
 
     def retire(self, generation: int) -> None:
         """Remove what the retention rule no longer keeps, now that the generation is done. Each removal leaves a tombstone."""
-        if policy := retention.policy_of(self.config.retention):
+        if policy := retention.policy_of(self.config):
             retention.retire(self.run, policy, clock(), generation, self._adapters)
 
     def finish(self) -> str:

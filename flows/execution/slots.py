@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from flows.execution import cards
-from flows.execution.cards import Card, CardUnavailable
+from flows import cards
+from flows.cards import Card, CardUnavailable
 from flows.execution.run_stage import Reference, Spec
 from flows.execution.stage_process import CANCELLED, StageFailed, Told, Workers
 from flows.stages import stage_of

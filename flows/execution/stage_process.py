@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
+from flows import cards
 from flows.backend import HOME_PYTHON
+from flows.cards import Card, CardUnavailable, Claim
 from flows.config import PROJECT, ConfigError, RunConfig, dump, identity
-from flows.execution import cards
 from flows.execution.agreement import CHECKED
-from flows.execution.cards import Card, CardUnavailable, Claim
 from flows.execution.preflight import cards_for
 from flows.execution.run_stage import WHERE, Spec
 from flows.monitoring.meter import Reading

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
+from flows.cards import cards
 from flows.config import PROJECT, RunConfig
-from flows.execution.cards import cards
 from flows.gpu_check.finding import CheckFinding
 
 GIB = 2**30

@@ -71,7 +71,7 @@ def stored_bytes(config: RunConfig) -> int:
     shape = shape_of(config.model.name)
     if shape is None:
         return 0
-    policy, members = policy_of(config.retention), config.adapters
+    policy, members = policy_of(config), config.adapters
     weights = 4 * adapter_parameters(shape, config.model.targets, config.model.rank)
     work = workload(config, 1.0)
     tokens = (work.proposals + work.attempts) * config.solve.max_new_tokens

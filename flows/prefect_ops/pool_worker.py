@@ -31,7 +31,7 @@ ENGINE = "prefect.engine"
 
 def work(pool: str, limit: int | None, name: str | None) -> int:
     """Take runs from the pool until SIGTERM or SIGINT, and return the exit code. Raises ConfigError for an unsuitable machine."""
-    from flows.execution import cards
+    from flows import cards
     from flows.execution.residents import Residents, idle_minutes
 
     url = os.environ.get("PREFECT_API_URL", "http://127.0.0.1:4200/api")

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from flows.config import RunConfig
 from flows.run.manifest import SCHEMA, Manifest, Ref, readable_json
 from flows.run.run import GRADIENTS, LARGE, Run
 from flows.run.scan import RunScan
-from flows.settings import Retention
 from flows.storage import NotStored, Store, StoreRefused
 from stages.core.lora.adapter_files import CONFIG_FILE, OPTIMIZER_FILE
 from stages.core.population import population_after
@@ -154,8 +154,9 @@ def forkable(policy: RetentionPolicy | None, generations: int) -> list[int]:
     return [-1, *(one for one in inside if _kept_for_good(one, OPTIMIZER_FILE, policy) or one >= generations - policy.newest)]
 
 
-def policy_of(rule: Retention) -> RetentionPolicy | None:
-    """Return the policy that the settings of a run describe; None if they keep everything."""
+def policy_of(config: RunConfig) -> RetentionPolicy | None:
+    """Return the policy of a run; None if it keeps everything."""
+    rule = config.retention
     return RetentionPolicy(rule.newest, rule.optimizer_every, rule.adapter_every) if rule.on else None
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from flows.audit.fsck import fsck
+from flows.cards import Card, claim
 from flows.config import PROJECT
-from flows.execution.cards import Card, claim
 from flows.run.run import Run
 from flows.storage import Store, open_store
 from tests.support import kill_hooks

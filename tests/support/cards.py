@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.execution.cards import VISIBLE
+from flows.cards import VISIBLE
 from flows.execution.run_stage import Spec
 
 UUID = "GPU-00000000-0000-0000-0000-{0:03d}{1:09d}"

@@ -1,10 +1,9 @@
 """`populora gpu-check`: what to run first on a new GPU machine."""
 
-import os
 import tempfile
 from argparse import Namespace
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +31,7 @@ def add(command: Add) -> None:
 
 def gpu_check(arguments: Namespace) -> int:
     """Print a line for every finding as it is made, and the summary; 0 if nothing failed, otherwise 1."""
-    from flows.execution.cards import cards
+    from flows.cards import cards
     from flows.gpu_check.finding import summary, write_json
 
     if arguments.tokens < 1:
@@ -63,12 +62,14 @@ def _findings(config: RunConfig, source: str, arguments: Namespace) -> Iterator[
 
 def _on_the_model(config: RunConfig, tokens: int) -> Iterator["CheckFinding"]:
     """Check device, kernels, engine and trainer in this process, on one card, and leave the card free."""
+    from flows.cards import one_card
+    from flows.execution.preflight import cards_for
     from flows.gpu_check import machine
     from flows.gpu_check.finding import guarded
     from stages.core.training.cpu import use_cpu
 
     use_cpu(config.threads)
-    with one_card(config):  # before torch looks for cards
+    with one_card(cards_for(config)):  # before torch looks for cards
         device = machine.device_of(config.model.device)
         yield from guarded("machine", lambda: machine.examine(config, device))
         yield from _engine_and_trainer(config, device, tokens)
@@ -89,27 +90,6 @@ def _engine_and_trainer(config: RunConfig, device: str, tokens: int) -> Iterator
             yield from guarded("kernels", lambda: kernels.examine(device, backend.dtype, *widths))
         yield from guarded("policy", policy.PolicyCheck(backend, device, MemoryMeter(device)).examine)
         yield from guarded("attention", lambda: attention.examine(device, backend.dtype))
-
-
-@contextmanager
-def one_card(config: RunConfig) -> Iterator[None]:
-    """Hold a free card inside the block, and see no other; nothing where there is none to pin to. Raises CardUnavailable."""
-    from flows.execution import cards
-    from flows.execution.preflight import cards_for
-
-    found = cards_for(config)
-    held = next((pair for card in found if (pair := (card, cards.claim(card)))[1] is not None), None)
-    if found and held is None:
-        raise cards.in_use(found)
-    before = os.environ.copy()
-    os.environ.update(cards.pinned(held[0]) if held else {})
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-        if held is not None and held[1] is not None:
-            held[1].release()
 
 
 def _doctor(with_docker: bool) -> Iterator["CheckFinding"]:

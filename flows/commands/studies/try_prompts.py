@@ -38,6 +38,7 @@ def try_prompts(arguments: Namespace) -> int:
     """Print a table row for each style, part and kind as soon as its style is done, then samples and the style to use."""
     from flows.backend import Backend
     from flows.benchmarks.targets import model_name
+    from flows.cards import one_card, usable
     from flows.monitoring.meter import Meter
     from flows.monitoring.progress import Display
     from flows.run import hub_models
@@ -48,10 +49,11 @@ def try_prompts(arguments: Namespace) -> int:
         "model": {"name": model_name(arguments.model), "rank": 1, "style": "document"},
         "propose": {"references": REFERENCES},
     }
+    config = hub_models.pinned(apply(values, arguments.set))
     found: list[StyleAttempt] = []
-    with Display() as display, display.step("try-prompts") as shown:
+    with Display() as display, display.step("try-prompts") as shown, one_card(usable(config.model.device)):
         meter = Meter(shown)
-        with closing(Backend(hub_models.pinned(apply(values, arguments.set)), meter)) as backend:
+        with closing(Backend(config, meter)) as backend:
             backend.check()
             if not arguments.json:
                 display.print(_HEADER)

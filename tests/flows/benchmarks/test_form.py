@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from flows import cards
 from flows.audit.fsck import fsck
 from flows.benchmarks.benchmark_suites import benchmark
 from flows.benchmarks.members import Chosen
-from flows.benchmarks.score import Question, probe_folder
+from flows.benchmarks.score import Question, probe_folder, score_run
 from flows.benchmarks.score_text import forms_text
 from flows.cli import _parser
 from flows.compare.scores import scored_states
@@ -20,6 +21,7 @@ from flows.storage import open_store
 from stages.core import tables
 from stages.core.suites.scores import Contestant, forms, probe_scores, suite_scores
 from tests.support import example_run
+from tests.support.cards import machine
 
 MEMBER = Contestant("s0", "student", "s0-g0001", "0" * 64)
 STATUS = {"p0": ["correct", "correct"], "p1": ["wrong", "format"], "p2": ["format", "format"], "p3": ["error", "correct"]}
@@ -135,6 +137,30 @@ def test_the_command_prints_what_has_changed_since_an_earlier_generation(
     assert "probe-dev: 3 problems, 4 adapters" in capsys.readouterr().out
     with pytest.raises(ConfigError, match="suite probe-dev: no problem has an id that matches 'test-"):
         benchmark(_parser().parse_args([*words, "--problems", "test-*"]), store, Run(store, "smoke"))
+
+
+def test_scores_that_are_computed_need_a_card_and_stored_ones_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(str(tmp_path / "store"))
+    config = example_run.CONFIG.model_copy(update={"model": example_run.CONFIG.model.model_copy(update={"device": "auto"})})
+    with hold(store, "smoke") as epoch:
+        run = example_run.build(Run(store, "smoke", epoch), 2, config)
+    machine(tmp_path / "cards", monkeypatch, 1)
+    training = [cards.claim(card) for card in cards.cards()]
+    chosen, asked = Chosen((), 1), Question("probe-dev", 4)
+    with pytest.raises(cards.CardUnavailable, match="in use: card 0 by process"):
+        score_run(run, chosen, asked)
+    with hold(store, "smoke") as epoch:
+        answered = tables.table(answers(), tables.ANSWERS)
+        refs = [
+            Run(store, "smoke", epoch).write_table_at(
+                f"benchmarks/{probe_folder(run, chosen, asked)}/scores.parquet", probe_scores(answered, [MEMBER]), tables.SCORES
+            )
+        ]
+        Run(store, "smoke", epoch).commit_benchmark(probe_folder(run, chosen, asked), [], refs, {}, {}, {})
+    assert score_run(run, chosen, asked).num_rows > 0
+    for held in training:
+        assert held is not None
+        held.release()
 
 
 REFUSED = [

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from flows import cards
 from flows.audit.fsck import fsck
 from flows.config import PROJECT, ConfigError
-from flows.execution import cards
 from flows.execution.code_version import own_version
 from flows.execution.ray_cluster import NodeCards, gpu_nodes
 from flows.run.run import Run

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from flows import cards
 from flows.config import PROJECT, ConfigError
-from flows.execution import cards
 from flows.execution.code_version import check_version, own_version
 from flows.execution.residents import ADDRESS, Residents, idle_minutes, order_of, run_resident
 from flows.execution.run_stage import Spec
@@ -32,7 +32,8 @@ ASK = "import json, sys; from flows.execution.residents import run_resident; "
 ASK += "print(run_resident(sys.argv[1], json.loads(sys.argv[2]), print)['stage'])"
 KEEP = """
 import signal, sys, time
-from flows.execution import cards, orphan_guard
+from flows import cards
+from flows.execution import orphan_guard
 from flows.execution.residents import Residents
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts its background jobs without it
 orphan_guard.start()

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.execution import cards
-from flows.execution.cards import CardUnavailable
+from flows import cards
+from flows.cards import CardUnavailable
 from flows.execution.slots import Slots, Tenant
 from flows.execution.stage_process import StageFailed, WorkerLost
 from tests.support.cards import Machine, machine, step

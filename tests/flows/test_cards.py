@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from flows import cards
+from flows.cards import Card
 from flows.config import PROJECT, ConfigError, load
-from flows.execution import cards
-from flows.execution.cards import Card
 from flows.execution.preflight import cards_for
 from flows.execution.stage_process import early_worker
 from tests.support.cards import Machine, machine
@@ -75,7 +75,7 @@ def test_the_clock_names_the_card_and_nothing_where_there_is_none(monkeypatch: p
 
 def test_a_card_belongs_to_one_process_until_it_ends(eight: Machine) -> None:
     card = cards.cards()[0]
-    hold = "import sys, time; from flows.execution.cards import *; held = claim(Card(*sys.argv[1:])); print(held is not None)"
+    hold = "import sys, time; from flows.cards import *; held = claim(Card(*sys.argv[1:])); print(held is not None)"
     python = Path(sys.prefix) / "bin" / "python"
     command = [str(python), "-c", f"{hold}; sys.stdout.flush(); time.sleep(600)", card.name, card.uuid]
     other = subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True)
@@ -89,6 +89,22 @@ def test_a_card_belongs_to_one_process_until_it_ends(eight: Machine) -> None:
     ours = cards.claim(card)
     assert ours is not None and cards.claim(card) is None
     ours.release()
+
+
+def test_a_command_holds_one_card_and_sees_no_other(eight: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
+    two, five = cards.usable("auto")
+    elsewhere = cards.claim(two)
+    assert elsewhere is not None
+    with cards.one_card(cards.usable("auto")):
+        assert [card.uuid for card in cards.cards()] == [five.uuid]
+        assert cards.claim(five) is None
+        with pytest.raises(cards.CardUnavailable, match=r"^in use: card 5 by process"), cards.one_card(cards.usable("auto")):
+            raise AssertionError("the card is ours already")
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "2,5" and "CUDA_DEVICE_ORDER" not in os.environ
+    with cards.one_card([]):
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "2,5"
+    elsewhere.release()
 
 
 def test_a_released_card_is_free_whatever_child_still_has_the_descriptor(eight: Machine) -> None:

@@ -9,8 +9,8 @@ import fcntl
 import os
 import subprocess
 import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -110,6 +110,30 @@ def claim(card: Card) -> Claim | None:
         os.truncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
     return Claim(descriptor)
+
+
+@contextmanager
+def one_card(found: Sequence[Card]) -> Iterator[None]:
+    """Hold a free one of these cards inside the block, and let this process and its children see no other.
+
+    For commands that use a model in their own process, before torch looks for cards. Does nothing if there are none. Raises
+    CardUnavailable if others hold all of them.
+    """
+    held = next(((card, right) for card in found if (right := claim(card)) is not None), None)
+    if held is None:
+        if found:
+            raise in_use(list(found))
+        yield
+        return
+    seen = pinned(held[0])
+    before = {name: os.environ.get(name) for name in seen}
+    os.environ.update(seen)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+        held[1].release()
 
 
 def in_use(refused: list[Card]) -> CardUnavailable:
