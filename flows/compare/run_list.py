@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
-from flows.compare.scores import OTHERS, MeanScore, mean_score
+from flows.compare.scores import OTHERS, START, MeanScore, mean_score
 from flows.compare.settings_diff import flat
 from flows.monitoring.run_state import RunState, StateReader
 from flows.monitoring.status import after, stage_text
@@ -202,7 +202,7 @@ class RunList:
             manifest = run.manifest("benchmark", generation)
             for ref in manifest.outputs if manifest else ():
                 folder, _, name = ref.uri.rpartition("/")
-                if name == "scores.parquet" and folder.rpartition("/")[2] not in OTHERS:
+                if name == "scores.parquet" and folder.rpartition("/")[2] not in (*OTHERS, START):
                     return mean_score(run.read_table(ref, "scores"), folder.split("/")[1], generation + 1)
         except (NotStored, Damaged, StoreRefused):
             return None  # the run's own page says so

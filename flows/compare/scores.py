@@ -2,7 +2,7 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from stages.core.suites.statistics import population
 from stages.core.tables import SCORES
 
 MAIN = "pass@1 greedy"
+START = "start"  # folder of the scores of what every member starts with
 OTHERS = ("births", "children")  # folders of scores that are not those of the population
 LARGEST = 200_000  # answers of one benchmark, up to which runs are paired: they need them in memory
 KEPT = 512
@@ -90,6 +91,19 @@ def mean_score(scores: pa.Table, suite: str, trained: int) -> MeanScore | None:
     return MeanScore(suite, trained, measure, of.mean, of.stderr, of.lowest, of.highest, of.members, problems)
 
 
+def on_the_same_problems(means: Iterable[MeanScore]) -> list[MeanScore]:
+    """Return the scores of each suite that form a curve: of one number of problems, that with the most ages.
+
+    Scores on a part of a suite and on the whole are of different problems, and do not compare. Of several numbers with equally
+    many ages the one with the newest counts, and of several scores of one age the last.
+    """
+    suites: dict[str, dict[int, dict[int, MeanScore]]] = {}
+    for mean in means:
+        suites.setdefault(mean.suite, {}).setdefault(mean.problems, {})[mean.trained] = mean
+    chosen = (max(sets.values(), key=lambda ages: (len(ages), max(ages))) for sets in suites.values())
+    return [mean for ages in chosen for mean in ages.values()]
+
+
 class ScoreReader:
     """Reads scores and pairs answers. What was computed from the same bytes is kept."""
 
@@ -109,7 +123,10 @@ class ScoreReader:
     def pairs(
         self, first: Run, first_states: Sequence[ScoredState], second: Run, second_states: Sequence[ScoredState]
     ) -> Iterator[PairedScores]:
-        """Yield, for each suite, the runs' newest scores and, if these differ in age, the newest at equal generations."""
+        """Yield, for each suite, the runs' newest scores and, if these differ in age, the newest at equal generations.
+
+        States on different problems may form a pair: their difference is over the problems that both have answered.
+        """
         ours, theirs = _by_suite(first_states), _by_suite(second_states)
         for key in (key for key in ours if key in theirs):
             mine, other = ours[key], theirs[key]
@@ -188,13 +205,15 @@ def _by_suite(states: Sequence[ScoredState]) -> dict[str, dict[int, ScoredState]
 
 
 def _own(manifest: Manifest) -> Iterator[ScoredState]:
-    """Yield the states that a run's own benchmark scored: `benchmarks/{suite}/generation=0009/scores.parquet`."""
+    """Yield the states that a run's own benchmark scored: `benchmarks/{suite}/generation=0009/scores.parquet`, or `start`."""
     assert manifest.generation is not None, manifest.stage
     for ref in manifest.outputs:
         folder, _, name = ref.uri.rpartition("/")
-        if name == "scores.parquet" and folder.rpartition("/")[2] not in OTHERS:
+        who = folder.rpartition("/")[2]
+        if name == "scores.parquet" and who not in OTHERS:
+            trained = 0 if who == START else manifest.generation + 1
             digest = str(manifest.versions.get("suite", ""))
-            yield ScoredState(folder.split("/")[1], manifest.generation + 1, ref, _answers(manifest, folder), digest)
+            yield ScoredState(folder.split("/")[1], trained, ref, _answers(manifest, folder), digest)
 
 
 def _asked(manifest: Manifest) -> Iterator[ScoredState]:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from flows.compare.best_members import BestMember, best_members
 from flows.compare.costs import CostRow, SideCost, cost_of, cost_rows, spent
-from flows.compare.scores import MeanScore, PairedScores, ScoredState, ScoreReader, scored_states
+from flows.compare.scores import MeanScore, PairedScores, ScoredState, ScoreReader, on_the_same_problems, scored_states
 from flows.compare.settings_diff import SettingsDiff, diff, flat
 from flows.config import identity, with_defaults
 from flows.monitoring.players import players
@@ -56,8 +56,9 @@ class Side:
     """One run of a comparison.
 
     `curves` has rows of name, generation, value, n, stderr, and what had been spent by then: generated_tokens and seconds.
-    `score_curves` has the same for each suite, at the generation whose update made the scored adapters (-1: the start). `faults`
-    is what could not be read, `start_hint` how to score the start (empty: it is, or nothing is).
+    `score_curves` has the same for each suite, at the generation whose update made the scored adapters (-1: the start). It is
+    made from `scores`, which are of the one set of a suite's problems that was scored in most generations. `faults` is what could
+    not be read, `start_hint` how to score the start (empty: it is, or nothing is).
     """
 
     run_id: str
@@ -163,7 +164,7 @@ class Comparer:
         )
 
     def _means(self, watch: RunTables, states: Sequence[ScoredState], faults: list[str]) -> list[MeanScore]:
-        found: dict[tuple[str, int], MeanScore] = {}
+        found: list[MeanScore] = []
         for state in states:
             try:
                 mean = self._scores.mean(watch.run, state)
@@ -171,8 +172,8 @@ class Comparer:
                 faults.append(str(error).splitlines()[0])
                 continue
             if mean is not None:
-                found[state.suite, state.trained] = mean
-        return list(found.values())
+                found.append(mean)
+        return on_the_same_problems(found)
 
 
 def as_json(found: SideBySide) -> Json:

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from flows.experiments.clones import MEASURE, ClonePair
 from flows.report.report import write_whole
-from stages.core.statistics.paired import over_seeds, p_paired
+from stages.core.statistics.paired import over_runs, p_paired
 from stages.figures import comparison as figures
 from stages.figures.plates import svg
 
@@ -30,7 +30,7 @@ PAIRS = pa.schema(
 
 
 def pairs_text(pairs: Sequence[ClonePair]) -> str:
-    """Return a line for each pair and age, then the mean over pairs at each age, as aligned lines in percent."""
+    """Return a line for each pair and age, then the mean over runs at each age, as aligned lines in percent."""
     head = (
         f"{'run':24} {'event':>5} {'child':7} {'by':6} {'age':>4} {'child':>7} {'clone':>7} {'differ':>7} {'± s.e.':>7} {'n':>5}"
     )
@@ -47,10 +47,11 @@ def pairs_text(pairs: Sequence[ClonePair]) -> str:
 
 
 def _means(pairs: Sequence[ClonePair]) -> Iterator[str]:
-    """Yield the mean difference over pairs at each age, with its t interval."""
+    """Yield the mean difference at each age, pairs averaged within their run, with its t interval over runs."""
     for age in sorted({one.age for one in pairs}):
-        apart = [one.difference for one in pairs if one.age == age and one.difference is not None]
-        found = over_seeds(apart, ALPHA)
+        born = [one for one in pairs if one.age == age]
+        apart = [(one.run, one.difference) for one in born if one.difference is not None]
+        found = over_runs(apart, ALPHA)
         if not found.n:
             yield f"age {age:>3}: no pair has scores"
             continue
@@ -58,7 +59,8 @@ def _means(pairs: Sequence[ClonePair]) -> Iterator[str]:
         if found.stderr is not None and found.low is not None and found.high is not None:
             said += f" ± {100 * found.stderr:.2f} points, 95 % {100 * found.low:+.2f} to {100 * found.high:+.2f}"
             said += f", p = {p_paired(found):.3g}"
-        yield f"{said}, n = {found.n} {'pair' if found.n == 1 else 'pairs'}"
+        runs, many = "run" if found.n == 1 else "runs", "pair" if len(born) == 1 else "pairs"
+        yield f"{said}, n = {found.n} {runs}; {len(apart)} of {len(born)} {many}, both survived"
 
 
 def write_pairs(pairs: Sequence[ClonePair], folder: Path) -> list[str]:

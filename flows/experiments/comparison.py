@@ -2,7 +2,8 @@
 
 Budgets are counted over a run's generations: tokens generated (proposals and answers) and trained on (responses of samples whose
 adapter stepped), optimizer steps, and seconds of all stages but benchmarks; the start, equal in all arms, is not counted. `per
-adapter` divides by the number of adapters in the population.
+adapter` divides by the number of adapters in the population. `per student` counts what students generated, by their number, so
+that arms with teachers and arms without them are compared with students that wrote as much.
 """
 
 import math
@@ -20,9 +21,12 @@ from flows.run.manifest import Json
 from flows.run.run import Run
 from flows.storage import Damaged, NotStored, Store
 from stages.analysis.curves import curve_rows
+from stages.analysis.summary import lookup
 from stages.core import tables
 
 FIRST = ("s0-start", "a0-start")  # an adapter that changes nothing yet, which is the base model
+TOTALS = ("generated_tokens", "trained_tokens", "optimizer_steps", "seconds")
+OF_STUDENTS = "student_tokens"
 Row = dict[str, Any]
 
 
@@ -124,27 +128,38 @@ def _gather(run: Run, planned: Planned) -> ComparedRun:
 
 def _history(run: Run, config: RunConfig, done: Sequence[int]) -> tuple[list[Row], dict[int, Row]]:
     """(rows of curves, budgets spent by generations trained)."""
-    names = ("generated_tokens", "trained_tokens", "optimizer_steps", "seconds")
-    spent = dict.fromkeys(names, 0.0)
-    costs = {0: _budgets(spent, 0, config.adapters)}
+    spent = dict.fromkeys((*TOTALS, OF_STUDENTS), 0.0)
+    costs = {0: _budgets(spent, 0, config)}
     curves = []
     for generation in done:
-        rows = list(curve_rows(run.read_table(generation, "metrics")))
+        metrics = run.read_table(generation, "metrics")
+        rows = list(curve_rows(metrics))
         for row in rows:
             name = row["name"].removeprefix("cost.")
-            if row["name"].startswith("cost.") and name in spent:
+            if row["name"].startswith("cost.") and name in TOTALS:
                 spent[name] += row["value"]
+        spent[OF_STUDENTS] += _student_tokens(metrics)
         manifests = run.history.of_generation(generation, parts=True)
         spent["seconds"] += sum(float(one.clock.get("seconds", 0)) for one in manifests if one.whole_stage != "benchmark")
-        costs[generation + 1] = _budgets(spent, generation + 1, config.adapters)
+        costs[generation + 1] = _budgets(spent, generation + 1, config)
         curves += [{"trained": generation + 1} | row for row in rows]
         curves += [{"trained": generation + 1} | row for row in _unlikeness(run, generation)]
     return curves, costs
 
 
-def _budgets(spent: Row, generations: int, adapters: int) -> Row:
-    shares = {f"{name}_per_adapter": spent[name] / adapters for name in ("generated_tokens", "trained_tokens")}
-    return {"generations": float(generations)} | spent | shares
+def _student_tokens(metrics: pa.Table) -> float:
+    """Return the tokens that members who answered tasks generated. A single agent's proposals count with its answers."""
+    generated, answered = "cost.generated_tokens", "solve.completion_tokens"
+    values = lookup(metrics, (generated, answered))
+    students = {member for name, member, role, _ in values if name == answered and role == "student"}
+    return math.fsum(value for (name, member, *_), value in values.items() if name == generated and member in students)
+
+
+def _budgets(spent: Row, generations: int, config: RunConfig) -> Row:
+    totals = {name: spent[name] for name in TOTALS}
+    shares = {f"{name}_per_adapter": spent[name] / config.adapters for name in ("generated_tokens", "trained_tokens")}
+    own = {"generated_tokens_per_student": spent[OF_STUDENTS] / config.population.students}
+    return {"generations": float(generations)} | totals | shares | own
 
 
 def _unlikeness(run: Run, generation: int) -> Iterator[Row]:

@@ -51,10 +51,17 @@ def primary_tiles(described: Experiment, rows: Sequence[Row], late: Sequence[str
         said += " The label is exploratory: the current content of the file was not committed before these runs began" + (
             f" ({', '.join(late[:6])}{' …' if len(late) > 6 else ''})." if late else "."
         )
-    planned = {seed for arm in described.arms if arm.name == first for seed in arm.seeds or described.seeds}
-    if len(planned) > row["n"]:
-        said += f" Only {row['n']} of {len(planned)} planned pairs are available: this result is not final."
+    planned = _planned_pairs(described)
+    if planned > row["n"]:
+        said += f" Only {row['n']} of {planned} planned pairs are available: this result is not final."
     return Html(f'<p>{escape(asked)}</p><div class="tiles">{joined(tiles)}</div><p>{escape(said)}</p>')
+
+
+def _planned_pairs(described: Experiment) -> int:
+    """Return how many seeds both arms of the primary contrast have."""
+    seeds = {arm.name: set(arm.seeds or described.seeds) for arm in described.arms}
+    first, second = described.primary.contrast
+    return len(seeds[first] & seeds[second])
 
 
 def _verdict(row: Row, described: Experiment) -> str:
@@ -147,7 +154,7 @@ def changes_table(rows: Sequence[Row]) -> Html:
 
 def runs_table(found: Sequence[ComparedRun]) -> Html:
     """Every run with its state and its costs."""
-    names = ("generated_tokens", "trained_tokens", "optimizer_steps", "seconds")
+    names = ("generated_tokens", "generated_tokens_per_student", "trained_tokens", "optimizer_steps", "seconds")
     rows = [
         [
             escape(one.planned.run_id),
@@ -183,12 +190,15 @@ def definitions(described: Experiment) -> Html:
         "A single agent's step is the proposals and attempts of one teacher-student pair, so at equal generations every adapter "
         "sees as much as its counterpart, and a population of N pairs spends N times as much in all. Every contrast is therefore "
         "also computed at equal amounts of each budget: the score of both runs, interpolated linearly between their scored "
-        "states, at the largest amount that both reached. Arms with more steps or larger batches are another way to match a "
-        "population's total.",
+        "states, at the largest amount that both reached. A pair is left out if that amount lies before one run's first state. "
+        "Arms with more steps or larger batches are another way to match a population's total.",
         "Tokens generated are those of proposals and answers; tokens trained on are the responses of samples whose adapter took "
         "its step; seconds are those of all stages but benchmarks, on a machine that may have run other work. Filling the "
-        "buffers at the start and scoring are not counted.",
-        "First and last third are means over a finished run's generations. A metric's swing is the standard deviation of "
+        "buffers at the start and scoring are not counted. Per adapter, teachers share the amount with the students, so at an "
+        "equal amount a student with a teacher has written less than one whose tasks the generator draws. Per student counts "
+        "only what students generated (a single agent: all that it generated), and compares students that wrote as much.",
+        "First and last third are means over a finished run's generations. Metrics of the last third are compared only between "
+        "runs of equally many generations. A metric's swing is the standard deviation of "
         "generations about their straight line; sampling is the part explained by the tasks of a generation, the root mean "
         "square of their standard errors. A swing much above it comes from the run itself.",
         "The unit is the seed. Runs of one seed share seed tasks, starting adapters and problems. Standard errors, intervals and "

@@ -15,7 +15,8 @@
 
     [primary]                          # everything else is exploratory
     contrast = ["pair", "single"]      # first minus second, paired by seed
-    budget = "generations"             # at the largest amount of it that both runs of a pair reached
+    budget = "generations"             # at the largest amount of it that both runs of a pair reached; where only one of the arms
+                                       # has teachers, generated_tokens_per_student compares students that wrote as much
 
 Imports no Prefect.
 """
@@ -38,6 +39,7 @@ Budget = Literal[
     "generations",
     "generated_tokens",
     "generated_tokens_per_adapter",
+    "generated_tokens_per_student",
     "trained_tokens",
     "trained_tokens_per_adapter",
     "optimizer_steps",

@@ -19,6 +19,7 @@ from flows.run.manifest import folder_of
 from flows.run.run import Run
 from flows.run.table_reader import rows
 from stages.analysis.summary import lookup
+from stages.core.statistics.condensed import CLUSTER, clusters
 
 PICTURE_DPI, PICTURE_COLOURS = 90, 32
 _TASK = ("task_id", "match_id", "teacher_id", "kind", "program", "inputs", "outputs", "status")
@@ -100,10 +101,7 @@ class NoteBuilder:
         found = rows(self.run, f"{folder}/grades.parquet", ("task_id", "kind", "correct"))
         if not found:
             return
-        groups = {
-            row["proposal_id"]: row["group_id"]
-            for row in rows(self.run, f"{folder}/proposals.parquet", ("proposal_id", "group_id"))
-        }
+        groups = clusters(rows(self.run, f"{folder}/proposals.parquet", CLUSTER))
         tasks = rows(self.run, f"{folder}/tasks.parquet", ("task_id", "teacher_id", "kind", "status"))
         own = {row["task_id"] for row in tasks}
         found = [row for row in found if row["task_id"] in own]

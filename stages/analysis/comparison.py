@@ -66,7 +66,10 @@ Point = Mapping[str, Any]
 
 
 def at_budget(points: Sequence[Point], budget: str, amount: float) -> float:
-    """Return the score at an amount of a budget, interpolated linearly between the scored states of one run."""
+    """Return the score at an amount of a budget, interpolated linearly between the scored states of one run.
+
+    The amount must lie between those of the first and the last state.
+    """
     ordered = sorted(points, key=lambda point: point[budget])
     return float(np.interp(amount, [point[budget] for point in ordered], [point["score"] for point in ordered]))
 
@@ -82,8 +85,9 @@ def differences(
     """Return DIFFERENCES of every contrast, measure, group, summary over members and budget.
 
     Each is taken at the largest amount of the budget that both runs of a pair reached. The row that equals `primary` in all
-    its keys is confirmatory. Runs of different base models do not form a pair. A pair with a single scored state on one side
-    has no slope and is also left out.
+    its keys is confirmatory. Runs of different base models do not form a pair. A pair is also left out where that amount lies
+    before the first state of one run: nothing is known there. Metrics have one state, the end of the run, so their pairs are
+    runs of equally many generations.
     """
     runs: dict[tuple[str, ...], dict[tuple[str, int], list[Point]]] = {}
     for point in points:
@@ -110,6 +114,8 @@ def _difference(
         if not theirs or {point["model"] for point in ours} != {point["model"] for point in theirs}:
             continue
         amount = min(max(point[budget] for point in side) for side in (ours, theirs))
+        if amount < max(min(point[budget] for point in side) for side in (ours, theirs)):
+            continue
         pairs.append((seed, amount, at_budget(ours, budget, amount), at_budget(theirs, budget, amount)))
     if not pairs:
         return None

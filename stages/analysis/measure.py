@@ -2,8 +2,8 @@
 
 `measure` covers proposals, answers and rewards. `explore` covers what is new compared with the past. `relate` covers the members:
 how well ratings predict solve rates, how far apart adapters are, and how offspring perform. Every row names its subject; a mean
-also has its n and standard error over clusters (prompts for teachers, tasks for students). Metrics of tasks and solve rates
-cover only this generation's own tasks; `replayed` counts the stored ones that filled short batches.
+also has its n and standard error over clusters (prompts for teachers, tasks for students and the generator). Metrics of tasks
+and solve rates cover only this generation's own tasks; `replayed` counts the stored ones that filled short batches.
 """
 
 from collections import Counter, defaultdict
@@ -23,7 +23,7 @@ from stages.core.lora.adapter import Weights
 from stages.core.lora.distances import distances, inner_products
 from stages.core.method.top_up import fresh
 from stages.core.population import Member
-from stages.core.statistics.condensed import completions
+from stages.core.statistics.condensed import CLUSTER, clusters, completions
 from stages.core.statistics.metric_rows import Row, clustered, mean_row, value_row
 from stages.core.statistics.novelty import distance, novelty
 
@@ -32,7 +32,7 @@ STAGE_OF = {"teacher": "propose", "student": "solve"}
 
 def measure(proposals: pa.Table, tasks: pa.Table, rollouts: pa.Table, grades: pa.Table, samples: pa.Table) -> pa.Table:
     """Return METRICS of proposing, solving and rewards: for all members together, each member, each kind and each pair."""
-    groups = dict(zip(proposals["proposal_id"].to_pylist(), proposals["group_id"].to_pylist(), strict=True))
+    groups = clusters(proposals.select(CLUSTER).to_pylist())
     rows = _proposal_rows(tasks, groups) + _program_rows(tasks, groups) + _answer_rows(tasks, fresh(grades, tasks))
     rows += _completion_rows(completions(proposals, rollouts)) + _sample_rows(samples)
     return tables.table(rows, tables.METRICS)

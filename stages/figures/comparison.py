@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stages.core.statistics.paired import over_seeds
+from stages.core.statistics.paired import over_runs, over_seeds
 from stages.figures.measures import COLOURS, CURVES, UNITS, colours_of
 from stages.figures.panels import INK, MUTED, SMALL
 from stages.figures.plates import Plate, canvas, label, legend
 
 Row = Mapping[str, Any]
+Scored = dict[int, tuple[float, float]]
+"""The scored states of a run: amount of a budget and score, by generations trained."""
 
 
 def scores(points: Sequence[Row], arms: Sequence[str], budget: str, what: str, alpha: float) -> Plate:
@@ -35,31 +37,32 @@ def scores(points: Sequence[Row], arms: Sequence[str], budget: str, what: str, a
         ax.fill_between(x, 100 * lows, 100 * highs, color=colour, alpha=0.15, linewidth=0)
         ax.plot(x, 100 * means, color=colour, marker="o", markersize=3, linewidth=1.5, label=arm)
         for run in runs.values():
-            ax.plot([at for at, _ in run], [100 * score for _, score in run], color=colour, linewidth=0.5, alpha=0.5)
+            amounts, own = zip(*run.values(), strict=True)
+            ax.plot(amounts, [100 * score for score in own], color=colour, linewidth=0.5, alpha=0.5)
         counts.append(f"{arm} {len(runs)}")
     label(ax, f"{what} (%)", UNITS[budget])
     ax.ticklabel_format(axis="x", style="sci", scilimits=(-3, 5))
     legend(ax, 3)
     caption = (
         f"Mean over seeds of each run's score; thin lines are runs, bands {100 * (1 - alpha):.0f} % t intervals over seeds at "
-        f"each scored state. n = seeds: {', '.join(counts)}."
+        f"each state that all runs of the arm have scored. n = seeds: {', '.join(counts)}."
     )
     return Plate(plate.name, question, caption, plate.tables, figure)
 
 
-def _by_seed(points: Sequence[Row], arm: str, budget: str) -> dict[int, list[tuple[float, float]]]:
-    runs = defaultdict(list)
-    for point in points:
+def _by_seed(points: Sequence[Row], arm: str, budget: str) -> dict[int, Scored]:
+    runs: defaultdict[int, Scored] = defaultdict(dict)
+    for point in sorted(points, key=lambda point: int(point["trained"])):
         if point["arm"] == arm:
-            runs[point["seed"]].append((point[budget], point["score"]))
-    return {seed: sorted(run) for seed, run in runs.items()}
+            runs[point["seed"]][point["trained"]] = point[budget], point["score"]
+    return dict(runs)
 
 
-def _states(runs: Mapping[int, list[tuple[float, float]]], alpha: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(mean amount, mean score, low, high) at each scored state that all runs of the arm have."""
-    count = min((len(run) for run in runs.values()), default=0)
-    at = [float(np.mean([run[place][0] for run in runs.values()])) for place in range(count)]
-    found = [over_seeds([run[place][1] for run in runs.values()], alpha) for place in range(count)]
+def _states(runs: Mapping[int, Scored], alpha: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """(mean amount, mean score, low, high) at each age that all runs of the arm have scored."""
+    ages = sorted(set.intersection(*(set(run) for run in runs.values()))) if runs else []
+    at = [float(np.mean([run[age][0] for run in runs.values()])) for age in ages]
+    found = [over_seeds([run[age][1] for run in runs.values()], alpha) for age in ages]
     mean = np.array([one.mean for one in found])
     low = np.array([one.mean if one.low is None else one.low for one in found])
     high = np.array([one.mean if one.high is None else one.high for one in found])
@@ -152,7 +155,7 @@ def leak(curves: Mapping[str, Mapping[float, tuple[Sequence[float], Sequence[flo
 
 
 def clones(pairs: Sequence[Row], alpha: float) -> Plate:
-    """The score of a child minus that of its clone, by age: every pair, and the mean with its interval."""
+    """The score of a child minus that of its clone, by age: every pair, and the mean over runs with its interval."""
     question = "Is a child worth more than a copy of its parent?"
     plate = Plate("clones", question, "No pair has scores.", ("pairs",))
     known = [row for row in pairs if row["difference"] is not None]
@@ -165,15 +168,17 @@ def clones(pairs: Sequence[Row], alpha: float) -> Plate:
     for line in lines.values():
         ax.plot(*zip(*sorted(line), strict=True), color=MUTED, linewidth=0.7, marker="o", markersize=2)
     ages = sorted({row["age"] for row in known})
-    found = [over_seeds([row["difference"] for row in known if row["age"] == age], alpha) for age in ages]
+    found = [over_runs([(row["run"], row["difference"]) for row in known if row["age"] == age], alpha) for age in ages]
     reach = [100 * (one.mean - one.low) if one.low is not None else 0.0 for one in found]
     ax.errorbar(
         ages, [100 * one.mean for one in found], reach, color=COLOURS[0], marker="D", markersize=4, linewidth=1.3, capsize=2
     )
     ax.axhline(0, color=INK, linewidth=0.8)
     label(ax, "child minus clone (points)", "generations since birth")
+    survived = [f"{sum(row['age'] == age for row in known)} of {sum(row['age'] == age for row in pairs)}" for age in ages]
     caption = (
-        f"Grey: pairs. Blue: mean over pairs with its {100 * (1 - alpha):.0f} % t interval (none for one pair). "
-        f"n = pairs at each age: {', '.join(str(one.n) for one in found)}."
+        "Grey: pairs. Blue: pairs averaged within each run, then the mean over runs with its "
+        f"{100 * (1 - alpha):.0f} % t interval (none for one run). n = runs at each age: "
+        f"{', '.join(str(one.n) for one in found)}; pairs of which both survived: {', '.join(survived)}."
     )
     return Plate(plate.name, question, caption, plate.tables, figure)

@@ -1,6 +1,6 @@
 """Runs to compare: small whole ones with benchmarks whose answers are made up, problem by problem."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -46,23 +46,23 @@ def score(run: Run, generation: int, right: Right, suite_sha256: str = "1" * 64,
     )
 
 
-def score_later(run: Run, generation: int, right: Right) -> None:
-    """Write a benchmark that `populora benchmark` would have made."""
-    folder = f"probe-dev/asked/generation={generation:04d}-n0-k0"
-    run.commit_benchmark(folder, [], _written(run, folder, generation, right), {}, {}, {})
+def score_later(run: Run, generation: int, right: Right, limit: int = 0) -> None:
+    """Write a benchmark that `populora benchmark` would have made, of the first `limit` problems if there is a limit."""
+    folder = f"probe-dev/asked/generation={generation:04d}-n{limit}-k0"
+    run.commit_benchmark(folder, [], _written(run, folder, generation, right, limit), {}, {}, {})
 
 
-def _written(run: Run, folder: str, generation: int, right: Right) -> list[Ref]:
+def _written(run: Run, folder: str, generation: int, right: Right, limit: int = 0) -> list[Ref]:
     members = [row for row in run.read_table(generation, "ratings").to_pylist() if row["role"] == "student"]
     who = [Contestant(row["member_id"], "student", row["next_adapter_id"], row["next_adapter_sha256"]) for row in members]
-    answers = _answers(who, right)
+    answers = _answers(who, right, PROBLEMS[: limit or None])
     return [
         run.write_table_at(f"benchmarks/{folder}/answers.parquet", answers, tables.ANSWERS),
         run.write_table_at(f"benchmarks/{folder}/scores.parquet", probe_scores(answers, who), tables.SCORES),
     ]
 
 
-def _answers(who: list[Contestant], right: Right) -> pa.Table:
+def _answers(who: list[Contestant], right: Right, problems: Sequence[str] = PROBLEMS) -> pa.Table:
     rows = [
         {
             "suite": "probe-dev",
@@ -75,6 +75,6 @@ def _answers(who: list[Contestant], right: Right) -> pa.Table:
         | {"greedy": True, "adapter_id": one.adapter_id, "adapter_sha256": one.adapter_sha256, "text": "", "answer": None}
         | {"status": "correct" if right(number) else "wrong", "correct": right(number)}
         for one in who
-        for number, problem in enumerate(PROBLEMS)
+        for number, problem in enumerate(problems)
     ]
     return tables.table(rows, tables.ANSWERS)

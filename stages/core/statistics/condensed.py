@@ -18,6 +18,7 @@ from stages.core.method.top_up import fresh
 
 TASKS = ["task_id", "match_id", "teacher_id", "kind", "status", "gate", "duplicate", "program", "program_key"]
 TASKS += [*COUNTS, *STRIPPED, "syntax", "value_types", "executed_lines"]
+CLUSTER = ["proposal_id", "group_id", "adapter_id"]
 GRADES = ["task_id", "match_id", "student_id", "kind", "status", "correct"]
 SAMPLES = ["member_id", "role", "kind", "group_id", "reward", "centred"]
 
@@ -27,7 +28,7 @@ Tables = dict[str, pa.Table]
 
 _WHOLE = {name: {name: list(tables.GENERATION_TABLES[name].names)} for name in ("matches", "ratings", "offspring", "metrics")}
 MADE_FROM: Mapping[str, Mapping[str, Sequence[str]]] = _WHOLE | {
-    "tasks": {"tasks": TASKS, "proposals": ["proposal_id", "group_id"]},
+    "tasks": {"tasks": TASKS, "proposals": CLUSTER},
     "grades": {"grades": GRADES, "tasks": ["task_id"]},
     "samples": {"samples": SAMPLES},
     "completions": {
@@ -79,10 +80,19 @@ def joined(parts: Sequence[Tables], names: Iterable[str] = tuple(MADE_FROM)) -> 
 
 
 def _tasks(tasks: pa.Table, proposals: pa.Table) -> pa.Table:
-    """TASKS with the prompt group of their proposals."""
-    groups = dict(zip(proposals["proposal_id"].to_pylist(), proposals["group_id"].to_pylist(), strict=True))
+    """TASKS with the cluster of their proposals as `group_id`."""
+    groups = clusters(proposals.select(CLUSTER).to_pylist())
     found = pa.array([groups.get(task, task) for task in tasks["task_id"].to_pylist()], pa.string())
     return tasks.select(TASKS).append_column("group_id", found)
+
+
+def clusters(proposals: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Return the cluster of each proposal, from rows with the columns CLUSTER: its prompt, or itself if no adapter wrote it.
+
+    Proposals from one prompt are alike. The generator draws each of its tasks independently, and a group of them is a kind and a
+    depth: were it a cluster, a mean would weigh depths instead of tasks.
+    """
+    return {row["proposal_id"]: row["group_id"] if row["adapter_id"] else row["proposal_id"] for row in proposals}
 
 
 def completions(proposals: pa.Table, rollouts: pa.Table) -> pa.Table:

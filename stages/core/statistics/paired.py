@@ -6,7 +6,7 @@ between seeds: nc * stderr, with nc from the noncentral t distribution.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -39,6 +39,17 @@ def over_seeds(values: Sequence[float], alpha: float) -> SeedEstimate:
     stderr = float(found.std(ddof=1) / math.sqrt(n))
     reach = stderr * float(special.stdtrit(n - 1, 1 - alpha / 2))
     return SeedEstimate(n, mean, stderr, mean - reach, mean + reach)
+
+
+def over_runs(values: Iterable[tuple[str, float]], alpha: float) -> SeedEstimate:
+    """Return the mean over runs of (run, value), each run's values averaged first.
+
+    Values of one run share its members, opponents and problems, so they are not independent and count as one.
+    """
+    by_run: dict[str, list[float]] = {}
+    for run, value in values:
+        by_run.setdefault(run, []).append(value)
+    return over_seeds([math.fsum(own) / len(own) for own in by_run.values()], alpha)
 
 
 def p_paired(estimate: SeedEstimate) -> float | None:

@@ -97,6 +97,18 @@ def test_the_score_is_that_of_the_newest_benchmark_of_the_run_itself(store: File
     assert (score.problems, score.lowest, score.highest) == (8, 0.75, 0.75) and score.stderr == pytest.approx(0.1637, abs=1e-4)
 
 
+def test_the_start_s_score_is_not_that_of_the_population(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    compared_runs.build(store, "one", 1, {}, compared_runs.configured(generations=1))
+    with hold(store, "one") as epoch:
+        run = Run(store, "one", epoch)
+        start = compared_runs._written(run, "probe-dev/start", 0, lambda number: False)
+        own = compared_runs._written(run, "probe-dev/generation=0000", 0, lambda number: True)
+        run.commit("benchmark", 0, [], [*start, *own], {}, {"suite": "1" * 64})
+    listing = RunList(store)
+    assert [(one.trained, one.score) for one in listing.scores(listing.entries()).values()] == [(1, 1.0)]
+
+
 def test_sizes_are_counted_again_after_a_minute(tmp_path: Path) -> None:
     store, now = FileStore(tmp_path), [0.0]
     with hold(store, "one") as epoch:

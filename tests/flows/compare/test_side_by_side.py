@@ -74,6 +74,36 @@ def test_a_benchmark_scored_later_is_paired_like_the_runs_own(store: FileStore, 
     assert first.run_id == pair.first
 
 
+def test_the_start_that_a_run_scored_itself_has_trained_for_no_generation(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    for name in ("first", "second"):
+        compared_runs.build(store, name, 1, {})
+        with hold(store, name) as epoch:
+            compared_runs.score(Run(store, name, epoch), 0, lambda number: number == 0, scores_start=True)
+    found = compared(store, "first", "second")
+    assert [(score.trained, score.members) for score in found.runs[0].scores] == [(0, 2), (1, 2)]
+    first = found.runs[0].score_curves[0]
+    assert (first["generation"], first["seconds"]) == (-1, 0.0)
+    (pair,) = found.pairs
+    assert (pair.first_trained, pair.second_trained) == (1, 1)
+
+
+def test_a_curve_of_scores_is_of_one_set_of_problems(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    first = compared_runs.build(store, "first", 3, {})
+    for generation, limit in ((0, 0), (1, 0), (2, 0), (2, 4)):
+        compared_runs.score_later(first, generation, lambda number: number < 2, limit)
+    second = compared_runs.build(store, "second", 3, {})
+    compared_runs.score_later(second, 1, lambda number: number < 2, 4)
+    compared_runs.score_later(second, 2, lambda number: number < 6)
+    found = compared(store, "first", "second")
+    ours, theirs = ([(one.trained, one.problems, one.score) for one in run.scores] for run in found.runs)
+    assert ours == [(1, 8, 0.25), (2, 8, 0.25), (3, 8, 0.25)], "without the part of the suite at the end"
+    assert theirs == [(3, 8, 0.75)], "of as many states, the newest"
+    newest = found.pairs[0]
+    assert [change.found.problems for change in newest.changes if change.group == "all"] == [4], "those that both answered"
+
+
 def test_what_cannot_be_paired_says_why(store: FileStore, tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     compared_runs.build(store, "first", 1, {0: lambda number: True})

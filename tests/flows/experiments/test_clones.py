@@ -2,14 +2,16 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from scipy import stats
 
 from flows.audit.fsck import fsck
 from flows.config import ConfigError, parse
-from flows.experiments.clones import CloneEvent, clone_events, clone_fork, clone_pairs
+from flows.experiments.clones import CloneEvent, ClonePair, clone_events, clone_fork, clone_pairs
 from flows.experiments.clones_text import pairs_text, write_pairs
 from flows.run.lease import hold
 from flows.run.run import Run
@@ -18,6 +20,7 @@ from flows.storage import Store, open_store
 from stages.core import tables
 from stages.core.population import population_after
 from stages.core.suites.scores import Contestant
+from stages.figures.comparison import clones
 from tests.support import example_run
 from tests.support.compared_runs import _answers as answers
 
@@ -98,10 +101,25 @@ def test_child_and_clone_are_paired_by_problem_at_every_age_that_both_reached(st
     assert (two.difference, two.note) == (None, "the child was replaced, or the run ended before")
     text = pairs_text([birth, one, two])
     assert re.search(r"smoke +0 s2 +M1 +1 +75\.00 +25\.00 +\+50\.00 +\d+\.\d\d +8\n", text)
-    assert "age   1: +50.00, n = 1 pair" in text and "age   2: no pair has scores" in text
+    assert "age   1: +50.00, n = 1 run; 1 of 1 pair, both survived" in text and "age   2: no pair has scores" in text
     written = write_pairs([birth, one, two], tmp_path / "out")
     assert [Path(path).name for path in written] == ["pairs.parquet", "pairs.csv", "clones.svg"]
     assert pq.read_table(written[0])["difference"].to_pylist() == [0.125, 0.5, None]
+
+
+def test_pairs_of_one_run_are_averaged_before_chance_is_estimated() -> None:
+    def pair(run: str, generation: int, difference: float | None) -> ClonePair:
+        return ClonePair(run, generation, "s2", "M1", 10, "s2-g", "s2-g", 0.5, 0.5, difference, 0.01, 8)
+
+    five = [pair("a", event, 0.01 * event) for event in range(5)]
+    assert pairs_text(five).splitlines()[-1] == "age  10: +2.00, n = 1 run; 5 of 5 pairs, both survived"
+    three = [*five, pair("b", 0, 0.06), pair("b", 1, None), pair("c", 0, 0.10)]
+    means = stats.ttest_1samp([0.02, 0.06, 0.10], 0)
+    last = pairs_text(three).splitlines()[-1]
+    assert last.startswith("age  10: +6.00 ± 2.31 points, 95 % ")
+    assert last.endswith(f", p = {means.pvalue:.3g}, n = 3 runs; 7 of 8 pairs, both survived")
+    caption = clones([asdict(one) for one in three], 0.05).caption
+    assert "n = runs at each age: 3; pairs of which both survived: 7 of 8." in caption
 
 
 def test_weights_that_were_retired_leave_a_pair_without_scores(store: Store) -> None:

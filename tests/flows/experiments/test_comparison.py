@@ -11,7 +11,7 @@ from flows.experiments.comparison import ComparedRun, problems
 from flows.experiments.comparison_page import arms_by_model
 from flows.experiments.spec import Planned
 from stages.analysis.comparison import at_budget, changes, differences, gains
-from stages.core.statistics.paired import SeedEstimate, detectable, over_seeds, p_flip, p_paired
+from stages.core.statistics.paired import SeedEstimate, detectable, over_runs, over_seeds, p_flip, p_paired
 from stages.figures.comparison import forest, scores, training
 from stages.figures.measures import CURVES
 
@@ -26,6 +26,13 @@ def test_intervals_and_tests_are_scipys() -> None:
     assert p_paired(found) == pytest.approx(stats.ttest_1samp(APART, 0).pvalue)
     flips = stats.permutation_test((APART,), lambda x, axis: x.mean(axis), permutation_type="samples", vectorized=True)
     assert p_flip(APART) == pytest.approx(flips.pvalue)
+
+
+def test_values_of_one_run_count_as_one() -> None:
+    found = over_runs([("a", 0.1), ("a", 0.3), ("b", 0.5), ("a", 0.2)], 0.05)
+    assert (found.n, found.mean, found.stderr) == (2, pytest.approx(0.35), pytest.approx(0.15))
+    assert over_runs([("a", 0.1), ("a", 0.3)], 0.05) == SeedEstimate(1, 0.2, None, None, None)
+    assert over_runs([], 0.05).n == 0
 
 
 def test_the_detectable_difference_has_the_power_that_was_asked_for() -> None:
@@ -61,6 +68,28 @@ def test_runs_are_compared_at_the_largest_amount_that_both_reached() -> None:
     (row,) = differences(points, [("many", "one")], ["generated_tokens"], {"first": "many"}, 0.05, 0.8).to_pylist()
     assert (row["at"], row["first_mean"], row["second_mean"]) == (1000, pytest.approx(0.2), pytest.approx(0.3))
     assert (row["difference"], row["n"], row["stderr"], row["label"]) == (pytest.approx(-0.1), 1, None, "confirmatory")
+
+
+def test_a_pair_is_left_out_where_nothing_is_known_of_one_run() -> None:
+    longer = [point("longer", 0, 213_000, 0.5)]  # one scored state, and no base model
+    budgets = ["generations", "generated_tokens"]
+    shorter = [point("shorter", seed, at, 0.1 + at / 1e6) for seed in (0, 1) for at in (0, 52_000)]
+    assert differences([*longer, *shorter], [("longer", "shorter")], budgets, {}, 0.05, 0.8).num_rows == 0
+    equal = point("longer", 1, 52_000, 0.5)
+    rows = differences([*longer, equal, *shorter], [("longer", "shorter")], budgets, {}, 0.05, 0.8).to_pylist()
+    assert [(row["at"], row["seeds"], row["first_mean"]) for row in rows] == [(520, [1], 0.5), (52_000, [1], 0.5)]
+
+
+def test_the_ends_of_runs_of_unlike_length_are_no_pair() -> None:
+    def end(arm: str, seed: int, generations: int, value: float) -> dict:
+        scope = {"what": "metric", "measure": "solve.rate", "group": "", "over": "last third", "arm": arm, "seed": seed}
+        return scope | {"model": "m", "trained": generations, "generations": float(generations), "score": value}
+
+    unlike = [end("steps", 0, 240, 0.61), end("usual", 0, 60, 0.40)]
+    assert differences(unlike, [("steps", "usual")], ["generations"], {}, 0.05, 0.8).num_rows == 0
+    alike = [*unlike, end("steps", 1, 60, 0.5), end("usual", 1, 60, 0.4)]
+    (row,) = differences(alike, [("steps", "usual")], ["generations"], {}, 0.05, 0.8).to_pylist()
+    assert (row["at"], row["seeds"], row["difference"]) == (60, [1], pytest.approx(0.1))
 
 
 def test_only_the_primary_row_is_confirmatory_and_unlike_models_are_no_pair() -> None:
@@ -120,6 +149,19 @@ def test_figures_have_axes_units_and_n() -> None:
     empty = [scores([], ["a"], "seconds", "score", 0.05), *(training([], ["a"], name, 0.05) for name in CURVES)]
     assert all(plate.figure is None and plate.caption for plate in empty)
     assert forest(compared.slice(0, 0), 0.05).figure is None
+
+
+def test_a_figure_averages_scores_of_one_age_over_the_seeds() -> None:
+    points = [point("a", 0, at, 0.1 + at / 1e4) for at in (0, 2000, 4000, 6000)]
+    points += [point("a", 1, at, 0.3 + at / 1e4) for at in (2000, 4000)]
+    plate = scores(points, ["a"], "generations", "score", 0.05)
+    (ax,) = plate.figure.axes
+    mean, first, second = ([line.get_xdata().tolist(), line.get_ydata().tolist()] for line in ax.get_lines())
+    assert mean == [[20, 40], pytest.approx([40, 60])]
+    assert (first[0], second[0]) == ([0, 20, 40, 60], [20, 40])
+    assert "n = seeds: a 2" in plate.caption
+    apart = scores([point("a", 0, 100, 0.1), point("a", 1, 200, 0.1)], ["a"], "generations", "score", 0.05)
+    assert apart.figure.axes[0].get_xlabel(), "runs without a common age have no mean"
 
 
 def ran(arm: str, seed: int, model: str) -> ComparedRun:

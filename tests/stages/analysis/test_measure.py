@@ -15,12 +15,17 @@ from stages.core.judging.complexity import measure as measure_program
 from stages.core.judging.shapes import cell, shape_of
 from stages.core.lora.distances import distances, inner_products
 from stages.core.method.rating import Rating
-from stages.core.population import Member
+from stages.core.population import GENERATOR, Member
+from stages.core.statistics.condensed import condense
 from stages.core.statistics.disagreement import disagreement
 from stages.core.statistics.metric_rows import clustered
 from stages.core.statistics.novelty import distance, novelty
+from stages.figures.tasks import program_complexity
 from tests.stages.core.judging.test_complexity import PADDED, SHORT
 from tests.support.example_run import adapter
+
+DRAWS = [(0, "valid"), (1, "valid"), (2, "error"), (3, "valid")]
+"""What the generator drew: three tasks of depth 1 and one of depth 2, by number and verdict."""
 
 
 def task(number: int, teacher: str, program: str, status: str = "valid", **more: object) -> dict:
@@ -101,6 +106,26 @@ def test_every_metric_counts_clusters_and_carries_its_error(found: dict[str, pa.
     assert values(metrics, "cost.generated_tokens")[()] == (2 + 3 + 4 + 5 + 6 * 3, 10, None)
     assert values(metrics, "reward.zero_variance_share")["s0", "student"] == (1.0, 1, None)
     assert values(metrics, "reward.zero_variance_share")["student",][0] == pytest.approx(1 / 3)
+
+
+def test_the_generator_s_programs_count_by_task_not_by_depth(found: dict[str, pa.Table]) -> None:
+    drawn = [task(number, GENERATOR, "def f(x):\n    return x" + " + 1" * (number == 3), status) for number, status in DRAWS]
+    rows = [
+        {name: row[name] for name in ("match_id", "teacher_id", "kind", "program", "inputs", "message", "status", "detail")}
+        | {"proposal_id": row["task_id"], "group_id": "d01" if number < 3 else "d02", "reference_ids": []}
+        | completion("", 0)
+        | {"adapter_id": ""}
+        for (number, _), row in zip(DRAWS, drawn, strict=True)
+    ]
+    tasks, proposals = tables.table(drawn, tables.TASKS), tables.table(rows, tables.PROPOSALS)
+    shallow, deep = (drawn[number]["depth"] for number in (0, 3))
+    metrics = measure(**found | {"tasks": tasks, "proposals": proposals})
+    mean, n, stderr = values(metrics, "program.depth")[()]
+    assert (mean, n) == ((2 * shallow + deep) / 3, 3) and shallow < deep
+    assert stderr == pytest.approx(np.std([shallow, shallow, deep], ddof=1) / 3**0.5)
+    assert values(metrics, "propose.valid_share")[()] == (0.75, 4, 0.25)
+    plate = program_complexity(condense(0, {"tasks": tasks, "proposals": proposals}, ["tasks"])["tasks"])
+    assert "standard error over tasks; n = 3 tasks per generation" in plate.caption
 
 
 def test_only_adapters_that_stepped_have_trained_on_their_tokens(found: dict[str, pa.Table]) -> None:
