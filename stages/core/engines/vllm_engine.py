@@ -28,6 +28,7 @@ from vllm.v1.engine.exceptions import EngineDeadError  # type: ignore[import-not
 from stages.core.engines.memory_folders import make_folder
 from stages.core.engines.protocol import Completion, Ended, EngineUnavailable, Request
 from stages.core.engines.text_ends import text_ends
+from stages.core.engines.vllm_card import card_settings
 from stages.core.engines.vllm_cores import core_settings
 from stages.core.engines.vllm_steps import stepped
 from stages.core.lora.adapter import Weights
@@ -59,7 +60,9 @@ class VLLMEngine:
     def __init__(self, model: str, limits: EngineLimits, adapters: Mapping[str, Weights], progress: Progress = silent) -> None:
         self._limits, self._progress = limits, progress
         self._tokenizer: Any = AutoTokenizer.from_pretrained(model)
-        if not _on_cuda():
+        if _on_cuda():
+            os.environ |= card_settings(os.environ)
+        else:
             os.environ |= core_settings(os.environ, os.sched_getaffinity(0), limits.tensor_parallel)
         with _start_errors():
             self._llm: Any = self._started(model)
