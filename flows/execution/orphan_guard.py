@@ -17,6 +17,11 @@ from types import FrameType
 PERIOD_SECONDS = 0.5
 TERMINATED = 128 + signal.SIGTERM
 """Exit code of a process that SIGTERM stopped, as a shell reports it."""
+STAGE_WORKER = "flows.worker"
+"""Names a process whose group ends with it: vLLM's engine process is in it, has the card, and does not watch its parent.
+
+Other groups stay: the flows in the group of Prefect's worker end by themselves and report it.
+"""
 
 _guarded: set[int] = set()
 
@@ -81,14 +86,17 @@ def lives(pid: int, named: str) -> bool:
 
 
 def watch(parent: int) -> None:
-    """Record the children of `parent`, and kill those that are left when it has ended."""
+    """Record the children of `parent`, and kill those that are left when it has ended, a stage worker with its group."""
     started: set[int] = set()
     while os.getppid() == parent:
         started |= _children(parent) - {os.getpid()}
         time.sleep(PERIOD_SECONDS)
     for pid in _orphans(started):
         with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+            if lives(pid, STAGE_WORKER) and os.getpgid(pid) == pid:
+                os.killpg(pid, signal.SIGKILL)
+            else:
+                os.kill(pid, signal.SIGKILL)
 
 
 def _children(pid: int) -> set[int]:

@@ -1,7 +1,12 @@
-"""Run by the vLLM environment's interpreter: `vllm_probe.py SPEC OUT` answers the spec's requests and writes them as JSON."""
+"""Run by the vLLM environment's interpreter: `vllm_probe.py SPEC OUT` answers the spec's requests and writes them as JSON.
+
+With `"kill": true`, it then kills vLLM's process in the middle of a call and writes what the call and the next one raised.
+"""
 
 import json
+import multiprocessing
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +24,25 @@ def listener(heard: list[Any]) -> Any:
 def plain(completion: Any) -> list[Any]:
     """A completion as JSON values."""
     return [completion.token_ids, np.float64(completion.logprobs).tolist(), completion.truncated]
+
+
+def killed(engine: Any) -> list[Any]:
+    """What two calls raise, and the seconds they took: the process is killed when the first completion of the first call ends."""
+    from stages.core.engines.protocol import EngineUnavailable, Request
+
+    def kill(*_: Any) -> None:
+        for process in multiprocessing.active_children():
+            process.kill()
+
+    engine.ends = frozenset()
+    raised = []
+    for _ in range(2):
+        started = time.monotonic()
+        try:
+            engine.generate([Request((5, 6, 7), None, 0, length) for length in (1, 100)], 1.0, kill)
+        except EngineUnavailable as error:
+            raised.append([str(error), time.monotonic() - started])
+    return raised
 
 
 def main() -> None:
@@ -42,9 +66,13 @@ def main() -> None:
         answers.append([plain(c) for c in completions])
         reported.append([[place, plain(c)] for place, c in heard])
     text = engine.decode(engine.encode("def f(x):\n    return x"))
-    published = len(list(engine._folder.iterdir()))
+    published = sum(one.is_dir() for one in engine._folder.iterdir())
+    found = {"answers": answers, "reported": reported, "text": text, "published": published}
+    found |= {"children": len(multiprocessing.active_children())}
+    if spec.get("kill"):
+        found["killed"] = killed(engine)
     engine.close()
-    Path(sys.argv[2]).write_text(json.dumps({"answers": answers, "reported": reported, "text": text, "published": published}))
+    Path(sys.argv[2]).write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

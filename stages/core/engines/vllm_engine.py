@@ -28,8 +28,10 @@ from vllm.v1.engine.exceptions import EngineDeadError  # type: ignore[import-not
 from stages.core.engines.memory_folders import make_folder
 from stages.core.engines.protocol import Completion, Ended, EngineUnavailable, Request
 from stages.core.engines.text_ends import text_ends
+from stages.core.engines.vllm_card import card_settings
 from stages.core.engines.vllm_cores import core_settings
 from stages.core.engines.vllm_steps import stepped
+from stages.core.engines.vllm_watch import exit_codes, watch
 from stages.core.lora.adapter import Weights
 from stages.core.lora.adapter_files import CONFIG_FILE, WEIGHTS_FILE, config_bytes, weights_bytes, weights_sha256
 from stages.core.progress import Progress, silent
@@ -59,10 +61,13 @@ class VLLMEngine:
     def __init__(self, model: str, limits: EngineLimits, adapters: Mapping[str, Weights], progress: Progress = silent) -> None:
         self._limits, self._progress = limits, progress
         self._tokenizer: Any = AutoTokenizer.from_pretrained(model)
-        if not _on_cuda():
+        if _on_cuda():
+            os.environ |= card_settings(os.environ)
+        else:
             os.environ |= core_settings(os.environ, os.sched_getaffinity(0), limits.tensor_parallel)
         with _start_errors():
             self._llm: Any = self._started(model)
+        watch(self._llm.llm_engine.engine_core, EngineDeadError)
         self.ends = text_ends(self._llm.llm_engine.model_config.try_get_generation_config(), self._tokenizer)
         """Tokens that end a completion; if emptied, no token does."""
         self._folder = make_folder()
@@ -102,7 +107,7 @@ class VLLMEngine:
         kept = {request.lora_name: request for request in self._served.values() if request.lora_name in names.values()}
         for request in self._served.values():
             if request.lora_name not in kept:
-                with _engine_errors():
+                with self._engine_errors():
                     self._llm.llm_engine.remove_lora(request.lora_int_id)
                 shutil.rmtree(request.lora_path)
         self._served = {
@@ -142,7 +147,7 @@ class VLLMEngine:
         prompts = [{"prompt_token_ids": list(request.prompt_ids)} for request in requests]
         samplings = [self._sampling(request, temperature) for request in requests]
         adapters = [None if request.adapter_id is None else self._served[request.adapter_id] for request in requests]
-        with _engine_errors():
+        with self._engine_errors():
             if ended is not None:
                 return stepped(self._llm, prompts, samplings, adapters, _completion, ended, self._progress)
             outputs = self._llm.generate(prompts, samplings, lora_request=adapters, use_tqdm=partial(_Bar, self._progress))
@@ -168,7 +173,9 @@ class VLLMEngine:
             logprobs=0,
             stop=list(request.stops),
             include_stop_str_in_output=True,
-            detokenize=bool(request.stops),  # vLLM searches the text for stop sequences
+            detokenize=bool(request.stops),  # vLLM searches the text for stop sequences: the text that `decode` gives
+            skip_special_tokens=False,
+            spaces_between_special_tokens=False,
         )
 
     def sleep(self, level: int = 1) -> None:
@@ -177,7 +184,7 @@ class VLLMEngine:
         Raise `EngineUnavailable` if vLLM has died.
         """
         if _on_cuda():
-            with _engine_errors():
+            with self._engine_errors():
                 self._llm.sleep(level=level)
 
     def wake(self) -> None:
@@ -192,6 +199,14 @@ class VLLMEngine:
         """Remove the published adapters."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
+    @contextmanager
+    def _engine_errors(self) -> Iterator[None]:
+        """Raise `EngineUnavailable` where vLLM's process has died, also during the call."""
+        try:
+            yield
+        except EngineDeadError as error:
+            raise EngineUnavailable(f"vLLM has died{exit_codes(self._llm.llm_engine.engine_core)}: {error}") from error
+
 
 @contextmanager
 def _start_errors() -> Iterator[None]:
@@ -205,15 +220,6 @@ def _start_errors() -> Iterator[None]:
             "vLLM did not start; its messages say why. Another process may use the card, or engine.memory_share or engine.window "
             "is too large for it"
         ) from error
-
-
-@contextmanager
-def _engine_errors() -> Iterator[None]:
-    """Raise `EngineUnavailable` where vLLM's process has died."""
-    try:
-        yield
-    except EngineDeadError as error:
-        raise EngineUnavailable(f"vLLM has died: {error}") from error
 
 
 def _completion(output: Any) -> Completion:

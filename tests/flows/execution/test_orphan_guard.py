@@ -15,9 +15,13 @@ from flows.execution import orphan_guard
 PARENT = """
 import subprocess, sys, time
 from flows.execution import orphan_guard as guard
-child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+
+def leader(name):
+    made = subprocess.Popen(["sh", "-c", "sleep 600 & echo $!; wait", name], start_new_session=True, stdout=-1, text=True)
+    return made.pid, int(made.stdout.readline())
+
+print(*leader("flows.worker"), subprocess.Popen(["sleep", "600"]).pid, *leader("prefect"), flush=True)
 guard.start()
-print(child.pid, flush=True)
 time.sleep(600)
 """
 
@@ -25,18 +29,22 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="th
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_children_end_with_their_parent(number: signal.Signals) -> None:
+def test_children_end_with_their_parent_and_a_stage_worker_with_its_group(number: signal.Signals) -> None:
+    """vLLM's engine process is in a worker's group. The group of Prefect's worker has flows, which end by themselves."""
     parent = subprocess.Popen([sys.executable, "-c", PARENT], cwd=PROJECT, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
-    child = int(parent.stdout.readline())
+    *children, flow = [int(pid) for pid in parent.stdout.readline().split()]
     time.sleep(1.5)
     os.kill(parent.pid, number)
     parent.wait()
     parent.stdout.close()
     deadline = time.monotonic() + 20
-    while _alive(child) and time.monotonic() < deadline:
+    while any(map(_alive, children)) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not _alive(child)
+    left = [pid for pid in (*children, flow) if _alive(pid)]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert left == [flow]
 
 
 @pytest.mark.timeout(240)

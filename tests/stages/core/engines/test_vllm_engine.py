@@ -12,12 +12,15 @@ from safetensors.numpy import save_file
 from stages.core.engines.hf_engine import HFEngine, load_model, load_tokenizer
 from stages.core.engines.protocol import Request, before_stop
 from stages.core.lora.adapter_files import parameter_shapes
+from stages.core.prompts.compact import OUTPUT
+from stages.core.prompts.styles import Kind
+from stages.core.prompts.trace import TracePrompts
 from stages.core.training.grouped_lora import GroupedLoRA, attach
 from tests.stages.core.training.test_grouped_lora import TARGETS
 
 ROOT = Path(__file__).resolve().parents[4]
 PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
-SEED_MODEL = ROOT / "infra" / "models" / "seed"
+SEED_MODEL, REASONER = ROOT / "infra" / "models" / "seed", ROOT / "infra" / "models" / "reasoner"
 RANK, ALPHA, WINDOW = 4, 4.0, 256  # a rank that vLLM itself does not take
 STOPS = ("e", "1")
 DRIFT = 5e-3  # nats, float32 on both sides: the stated threshold
@@ -71,19 +74,38 @@ def answered(weights: dict, tmp_path_factory: pytest.TempPathFactory) -> dict:
         "turns": [{"adapters": adapters, "requests": asked, "temperature": t} for adapters, t in turns],
     }
     spec["turns"] += [spec["turns"][0] | more for more in ({"stops": [list(STOPS)] * len(asked)}, {"early": True})]
+    return probed(spec, folder, {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"})
+
+
+def probed(spec: dict, folder: Path, more: dict[str, str]) -> dict:
+    """What vLLM answers in its own interpreter."""
     (folder / "spec.json").write_text(json.dumps(spec))
     quiet = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "WARNING", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
     # Intel's OpenMP spins between regions by default, which starves everything else on a small machine
-    calm = {"KMP_BLOCKTIME": "0", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-    command = [
-        str(PYTHON),
-        str(ROOT / "tests" / "support" / "vllm_probe.py"),
-        str(folder / "spec.json"),
-        str(folder / "out.json"),
-    ]
-    done = subprocess.run(command, env=os.environ | quiet | calm, capture_output=True, text=True, timeout=850, check=False)
+    calm = {"KMP_BLOCKTIME": "0", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    probe = ROOT / "tests" / "support" / "vllm_probe.py"
+    command = [str(PYTHON), str(probe), str(folder / "spec.json"), str(folder / "out.json")]
+    environment = os.environ | quiet | calm | more
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=850, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads((folder / "out.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    """The reasoner's traces up to a marker, from an engine in a process of its own, as in a run, which is killed at the end."""
+    asked = [[list(request.prompt_ids), None, request.seed, request.max_new_tokens] for request in deductions()]
+    turn = {"adapters": {}, "requests": asked, "temperature": 0.0, "stops": [[OUTPUT]] * len(asked)}
+    spec = {"model": str(REASONER), "rank": RANK, "alpha": ALPHA, "window": WINDOW, "adapters": {}, "turns": [turn], "kill": True}
+    return probed(spec, tmp_path_factory.mktemp("traced"), {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"})
+
+
+def deductions() -> list[Request]:
+    """Two tasks for the reasoner, whose answers have a marker between the trace and the output."""
+    tokenizer, write = load_tokenizer(str(REASONER)), TracePrompts().solve
+    programs = ("def f(x):\n    y = x + 3\n    z = y * 2\n    return z", "def f(a):\n    b = a + 1\n    return b")
+    prompts = [tuple(tokenizer.encode(write(Kind.DEDUCTION, program, ("4",), (), ""))) for program in programs]
+    return [Request(prompt, None, 0, 60, (OUTPUT,)) for prompt in prompts]
 
 
 def rescored(lora: GroupedLoRA, adapters: dict, request: Request, token_ids: list[int]) -> np.ndarray:
@@ -147,3 +169,21 @@ def test_each_completion_is_reported_when_it_ends_and_none_changes(answered: dic
     assert all(completion == found[place] for place, completion in heard)
     assert np.mean([one[0] == other[0] for one, other in zip(found, answered["answers"][0], strict=True)]) >= 0.9
     assert answered["reported"][:4] == [[]] * 4
+
+
+def test_a_marker_that_is_a_special_token_ends_a_completion_as_in_the_transformers_engine(traced: dict) -> None:
+    engine = HFEngine(
+        attach(load_model(str(REASONER), "cpu", "float32"), TARGETS, RANK, ALPHA, 1), load_tokenizer(str(REASONER)), {}
+    )
+    expected = engine.generate(deductions(), 0.0)
+    assert [engine.decode(one.token_ids) for one in expected] == ["y=7\nz=14" + OUTPUT, "b=5" + OUTPUT]
+    assert [answer[0] for answer in traced["answers"][0]] == [list(one.token_ids) for one in expected]
+    assert [answer[2] for answer in traced["answers"][0]] == [False, False]
+
+
+def test_a_call_raises_when_vllm_s_process_is_killed_and_so_does_the_next(traced: dict) -> None:
+    assert traced["children"] == 1
+    during, after = traced["killed"]
+    for said, seconds in (during, after):
+        assert said.startswith("vLLM has died (EngineCore exited with code -9): ")
+        assert seconds < 30
