@@ -53,7 +53,7 @@ class Plate:
         return tuple(_panel(ax, axes) for ax in axes if hasattr(ax, _NUMBERS))
 
 
-Y_LETTERS = 40  # of a line beside the axes: a longer one reaches into the title
+Y_LETTERS = 32  # of a line beside the axes: a longer one reaches into the title
 _NUMBERS = "populora_lines"  # they stay with the axes that show them, so that a page's numbers cannot differ from its picture
 
 
