@@ -14,6 +14,8 @@ import torch
 from flows.cards import cards
 from flows.config import PROJECT, RunConfig
 from flows.gpu_check.finding import CheckFinding
+from flows.plan.decoder_shape import shape_of
+from flows.plan.memory_plan import lacking
 
 GIB = 2**30
 SIDE = {"cuda": 8192, "cpu": 2048}  # of the square matrices whose product is timed
@@ -43,6 +45,16 @@ def examine(config: RunConfig, device: str) -> Iterator[CheckFinding]:
     if config.engine.kind == "vllm":
         yield _vllm(config.engine.python, device.startswith("cuda"))
     yield _device(device, config.model.device)
+
+
+def unusable(config: RunConfig, device: str, model_path: str) -> str:
+    """Return why this configuration's engine cannot be checked on this machine; empty if it can."""
+    if config.engine.kind == "vllm" and not _vllm(config.engine.python, device.startswith("cuda")).good:
+        return "vLLM is not installed; make vllm"
+    shape = shape_of(model_path)
+    if shape is None or not device.startswith("cuda"):
+        return ""
+    return lacking(config, shape, config.adapters, float(torch.cuda.mem_get_info(device)[0]))
 
 
 def product_rate(device: str, dtype: str) -> float:

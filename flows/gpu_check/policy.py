@@ -41,19 +41,22 @@ class PolicyCheck:
     memory: MemoryMeter
 
     def examine(self) -> Iterator[CheckFinding]:
-        """Yield the findings in the order of a generation: rollout, check, update while the engine sleeps, wake, check."""
+        """Yield the findings in the order of a generation: start, rollout, check, sleep, update, evolve, wake, check."""
         adapters = self._adapters()
+        engine, found = self._start(adapters)  # as in a run: there is no trainer yet
+        yield from found
         self.backend.scorer()  # the trainer's base, which a rollout has beside it
-        engine, seconds = self._start(adapters)
-        yield CheckFinding("engine start", None, f"{seconds:.0f} s, {len(adapters)} adapters", {"seconds": seconds})
         samples, found = self._rollout(engine, adapters)
         yield from found
         yield self._agreement("drift at start", engine, adapters)
         yield self._lost(engine, adapters)
         self.backend.rest()
+        yield from self._asleep()
         trained, found = self._update(adapters, samples)
         yield from found
-        woken: Any = self.backend.engine(trained)
+        yield from self._evolve(trained)
+        woken, found = self._wake(trained)
+        yield from found
         yield self._agreement("drift after wake", woken, trained)
 
     def _adapters(self) -> dict[str, Adapter]:
@@ -68,11 +71,43 @@ class PolicyCheck:
             found[f"a{number}"] = Adapter(weights, {}, 0)
         return found
 
-    def _start(self, adapters: Mapping[str, Adapter]) -> tuple[Any, float]:
+    def _start(self, adapters: Mapping[str, Adapter]) -> tuple[Any, list[CheckFinding]]:
         began = time.perf_counter()
-        engine: Any = self.backend.engine(adapters)
-        engine.generate([Request(tuple(engine.encode("def f(x):")), None, 0, 1)], 1.0)
-        return engine, time.perf_counter() - began
+        with self.memory.watching():
+            engine: Any = self.backend.engine(adapters)
+            engine.generate([Request(tuple(engine.encode("def f(x):")), None, 0, 1)], 1.0)
+        seconds = time.perf_counter() - began
+        started = CheckFinding("engine start", None, f"{seconds:.0f} s, {len(adapters)} adapters", {"seconds": seconds})
+        return engine, [started, *self._against_plan("start")]
+
+    def _asleep(self) -> list[CheckFinding]:
+        """Compare what the sleeping engine leaves in use with the plan; nothing for an engine that does not sleep."""
+        with self.memory.watching():
+            synchronize(self.device)
+        return self._against_plan("sleep")
+
+    def _wake(self, adapters: Mapping[str, Adapter]) -> tuple[Any, list[CheckFinding]]:
+        with self.memory.watching():
+            engine: Any = self.backend.engine(adapters)
+            synchronize(self.device)
+        return engine, self._against_plan("wake")
+
+    def _evolve(self, adapters: Mapping[str, Adapter]) -> Iterator[CheckFinding]:
+        """Breed one offspring with each operator of the configuration, from adapters that were just trained."""
+        parents, broken = [dict(adapter.weights) for adapter in adapters.values()], list[str]()
+        operators = self.backend.operators()
+        with self.memory.watching():
+            began = time.perf_counter()
+            for name, operator in operators.items():
+                several = name in self.backend.config.evolution.crossovers
+                child, _ = operator(parents[: 2 if several else 1], np.random.default_rng(0))
+                if not all(np.isfinite(array).all() for array in child.values()):
+                    broken.append(name)
+            seconds = time.perf_counter() - began
+        detail = f"{len(operators)} operators in {seconds:.1f} s"
+        bad = f"; weights that are not finite: {', '.join(broken)}" if broken else ""
+        yield CheckFinding("operators", not broken, detail + bad, {"seconds": seconds})
+        yield from self._against_plan("evolve")
 
     def _rollout(self, engine: Any, adapters: Mapping[str, Adapter]) -> tuple[pa.Table, list[CheckFinding]]:
         """Complete prompts of all adapters in one call. Return the samples with rewards of both signs, and the findings."""
@@ -97,7 +132,7 @@ class PolicyCheck:
             _row(number, request, completion, digests)
             for number, (request, completion) in enumerate(zip(requests, completions, strict=True))
         ]
-        return tables.table(rows, tables.SAMPLES), [speed, self._against_plan("rollout")]
+        return tables.table(rows, tables.SAMPLES), [speed, *self._against_plan("rollout")]
 
     def _update(self, adapters: Mapping[str, Adapter], samples: pa.Table) -> tuple[dict[str, Adapter], list[CheckFinding]]:
         trainer, names = self.backend.trainer(), list(adapters)
@@ -122,7 +157,7 @@ class PolicyCheck:
             detail += f", {100 * figures['share_of_peak']:.0f} % of the rate of one large product ({rate / 1e12:.2f} TFLOPS)"
         stepped = all(update.stepped and np.isfinite(update.metrics["grad_norm"]) for update in updates.values())
         found = [CheckFinding("update", stepped, detail + ("" if stepped else "; an adapter took no step"), figures)]
-        return {name: update.adapter for name, update in updates.items()}, [*found, self._against_plan("update")]
+        return {name: update.adapter for name, update in updates.items()}, [*found, *self._against_plan("update")]
 
     def _useful(self, shape: DecoderShape, samples: pa.Table) -> float:
         """Return the FLOP of an update of these samples; recomputation is not useful work."""
@@ -131,16 +166,21 @@ class PolicyCheck:
         rows = packed(groups, PROMPT, ATTEMPTS, sum(lengths) / len(lengths), config.learning.row_tokens)
         return update_flops(config.recomputing(False), shape, rows).total
 
-    def _against_plan(self, moment: str) -> CheckFinding:
-        """Compare the last watched peak with the plan. On a CPU it is stated alone: the plan counts tensors, not processes."""
+    def _against_plan(self, moment: str) -> list[CheckFinding]:
+        """Compare the last watched peak with the plan. On a CPU it is stated alone: the plan counts tensors, not processes.
+
+        Nothing for a moment that the engine does not have: one that shares the trainer's process neither sleeps nor wakes.
+        """
+        if moment in ("sleep", "wake") and self.backend.config.engine.kind == "transformers":
+            return []
         used, planned = self.memory.peak, self._planned(moment)
         name, figures = f"memory {moment}", {"bytes": used}
         if planned is None:
-            return CheckFinding(name, None, f"{used / GIB:.2f} GiB; no plan for this model", figures)
+            return [CheckFinding(name, None, f"{used / GIB:.2f} GiB; no plan for this model and device", figures)]
         figures["planned_bytes"] = planned.total
         detail = f"{used / GIB:.2f} GiB; the plan says at most {planned.total / GIB:.2f}"
         judged = used <= OVER_PLAN * planned.total if self.device.startswith("cuda") else None
-        return CheckFinding(name, judged, detail, figures)
+        return [CheckFinding(name, judged, detail, figures)]
 
     def _planned(self, moment: str) -> Moment | None:
         config = self.backend.config

@@ -4,6 +4,7 @@ import tempfile
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from flows.gpu_check.finding import CheckFinding
 
 FAILED = 1
+VLLM_PYTHON = ".venv-vllm/bin/python"  # as `make vllm` makes it
 DOCKER = ("Docker", "sandbox image")  # not needed by the local sandbox
 
 
@@ -74,6 +76,8 @@ def _on_the_model(config: RunConfig, tokens: int) -> Iterator["CheckFinding"]:
         yield from guarded("machine", lambda: machine.examine(config, device))
         yield from _engine_and_trainer(config, device, tokens)
         machine.release(device)
+        yield from guarded("other engine", lambda: _other_engine(config, device, tokens))
+        machine.release(device)
 
 
 def _engine_and_trainer(config: RunConfig, device: str, tokens: int) -> Iterator["CheckFinding"]:
@@ -90,6 +94,24 @@ def _engine_and_trainer(config: RunConfig, device: str, tokens: int) -> Iterator
             yield from guarded("kernels", lambda: kernels.examine(device, backend.dtype, *widths))
         yield from guarded("policy", policy.PolicyCheck(backend, device, MemoryMeter(device)).examine)
         yield from guarded("attention", lambda: attention.examine(device, backend.dtype))
+
+
+def _other_engine(config: RunConfig, device: str, tokens: int) -> Iterator["CheckFinding"]:
+    """Check the engine that the configuration does not use, too, where it is installed and the plan says that it fits."""
+    from flows.backend import Backend
+    from flows.execution.recomputation import settled
+    from flows.gpu_check import machine, policy
+    from flows.gpu_check.finding import CheckFinding
+
+    kind = "vllm" if config.engine.kind == "transformers" else "transformers"
+    chosen = [f"solve.max_new_tokens={tokens}", f"engine.kind={kind}", f"engine.python={config.engine.python or VLLM_PYTHON}"]
+    with closing(Backend(settled(apply(dump(config), chosen)))) as backend:
+        reason = machine.unusable(backend.config, device, backend.model_path)
+        if reason:
+            yield CheckFinding(f"engine {kind}", None, f"not checked: {reason}")
+            return
+        for finding in policy.PolicyCheck(backend, device, machine.MemoryMeter(device)).examine():
+            yield replace(finding, name=f"{kind}: {finding.name}")
 
 
 def _doctor(with_docker: bool) -> Iterator["CheckFinding"]:

@@ -31,12 +31,15 @@ def findings(backend: Backend, device: str = "cpu") -> Iterator[tuple[str, bool 
 def test_the_seed_model_passes() -> None:
     assert list(findings(Backend(load("smoke", SHORT)))) == [
         ("engine start", None),
+        ("memory start", None),
         ("rollout", True),
         ("memory rollout", None),
         ("drift at start", True),
         ("a wrong adapter shows", True),
         ("update", True),
         ("memory update", None),
+        ("operators", True),
+        ("memory evolve", None),
         ("drift after wake", True),
     ]
 

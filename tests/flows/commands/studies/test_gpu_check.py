@@ -8,11 +8,12 @@ import pytest
 from flows.cli import main
 
 SMALL = ["population.teachers=1", "population.students=2", "sandbox.kind=local", "sandbox.containers=1"]
+WITHOUT_VLLM = "engine.python=/nowhere/python"
 
 
 def test_the_page_and_the_file_hold_every_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "found" / "gpu-check.json"
-    options = [option for setting in SMALL for option in ("--set", setting)]
+    options = [option for setting in (*SMALL, WITHOUT_VLLM) for option in ("--set", setting)]
     code = main(["gpu-check", "-c", "smoke", *options, "--tokens", "24", "--out", str(out)])
     page = capsys.readouterr().out
     held = json.loads(out.read_text())
@@ -27,16 +28,18 @@ def test_the_page_and_the_file_hold_every_check(tmp_path: Path, capsys: pytest.C
     assert found["update"]["figures"]["share_of_peak"] > 0
     assert len(page.splitlines()) == len(held["findings"]) + 1
     assert held["config"]["population"]["students"] == 2
+    assert found["engine vllm"]["detail"] == "not checked: vLLM is not installed; make vllm"
 
 
 def test_a_check_that_breaks_is_a_finding_and_the_others_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "gpu-check.json"
-    settings = ["population.teachers=1", "population.students=1", "engine.kind=vllm", "engine.python=/nowhere/python"]
+    settings = ["population.teachers=1", "population.students=1", "engine.kind=vllm", WITHOUT_VLLM]
     options = [option for setting in settings for option in ("--set", setting)]
     assert main(["gpu-check", "-c", "smoke", *options, "--tokens", "8", "--out", str(out)]) == 1
     page = capsys.readouterr().out
     assert "FAILED  vLLM" in page
     assert "ok      kernel lora_loop" in page
+    assert "ok      transformers: drift after wake" in page  # the other engine is checked all the same
     assert "FAILED  generation" in page
     assert " checks failed: " in page.splitlines()[-1]
 
