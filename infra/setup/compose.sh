@@ -73,6 +73,7 @@ ensure_images() {
     local names="sandbox worker"
     [ -n "${POSTGRES_IMAGE:-}" ] || names="$names postgres"
     [ -n "${S3_IMAGE:-}${S3_ENDPOINT:-}" ] || names="$names s3"
+    case ",${COMPOSE_PROFILES:-}," in *,gpu,*) [ -n "${GPU_IMAGE:-}" ] || names="$names gpu" ;; esac
     # shellcheck disable=SC2086  # a list of names without spaces
     bash "$here/images.sh" $names
 }
@@ -113,12 +114,25 @@ unwell() {
     done | awk '$1 == "setup" { if ($2 != "exited" || $3 != 0) print $1; next } $2 != "running" || ($4 != "healthy" && $4 != "none") { print $1 }'
 }
 
+# up [--profile NAME] [OPTION...]: a profile is an option of compose itself, not of its `up`.
 up() {
+    local options=()
+    while [ $# -gt 0 ]; do
+        case "$1" in
+        --profile)
+            [ -n "${2:-}" ] || fail 2 "--profile needs a name: --profile gpu"
+            export COMPOSE_PROFILES="${COMPOSE_PROFILES:+$COMPOSE_PROFILES,}$2"
+            shift
+            ;;
+        *) options+=("$1") ;;
+        esac
+        shift
+    done
     ensure_docker
     ensure_settings
     check_daemon
     ensure_images
-    compose up --detach --remove-orphans "$@"
+    compose up --detach --remove-orphans "${options[@]}"
     local second
     for second in $(seq 1 "$WAIT_SECONDS"); do
         [ -n "$(unwell)" ] || break

@@ -94,6 +94,34 @@ def test_every_service_comes_back_has_a_health_check_and_no_privileges(name: str
     assert "\nUSER " in dockerfile.read_text()
 
 
+def test_a_profile_is_an_option_of_compose_and_brings_its_image(tmp_path: Path) -> None:
+    """With stand-ins that note what they are asked for: bash for images.sh, docker for everything else."""
+    said = tmp_path / "said"
+    stand_ins = {
+        "bash": f'echo "images $*" >>{said}',
+        "docker": f'echo "docker [${{COMPOSE_PROFILES:-}}] $*" >>{said}; case "$*" in "compose "*) ;; *) echo name=rootless ;; esac',
+    }
+    for name, text in stand_ins.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    own = {"POPULORA_COMPOSE_SETTINGS": str(tmp_path / "env"), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    variables = {key: value for key, value in os.environ.items() if key not in ("GPU_IMAGE", "COMPOSE_PROFILES")} | own
+    script = ["/bin/bash", str(PROJECT / "infra" / "setup" / "compose.sh"), "up"]
+    done = subprocess.run([*script, "--profile", "gpu", "--no-color"], env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    [images] = [line for line in said.read_text().splitlines() if line.startswith("images")]
+    [started] = [line for line in said.read_text().splitlines() if " up " in line]
+    assert images.endswith(" gpu")
+    assert started.startswith("docker [gpu] compose ") and started.endswith(" up --detach --remove-orphans --no-color")
+    assert subprocess.run([*script, "--profile"], env=variables, capture_output=True).returncode == 2
+
+
+def test_workers_share_the_models_of_the_hub() -> None:
+    for name in ("worker", "gpu-worker"):
+        assert SERVICES[name]["environment"]["HF_HOME"] == "/models" and "models:/models" in SERVICES[name]["volumes"]
+        assert "/models" in (PROJECT / "containers" / SERVICES[name]["image"].split("populora-")[1].split(":")[0] / "Dockerfile").read_text()
+
+
 def test_the_gpu_worker_is_a_profile_with_every_gpu() -> None:
     assert SERVICES["gpu-worker"]["profiles"] == ["gpu"]
     assert SERVICES["gpu-worker"]["deploy"]["resources"]["reservations"]["devices"][0]["capabilities"] == ["gpu"]
