@@ -116,6 +116,7 @@ class PolicyCheck:
         prompts = {name: [tuple(rng.integers(10, size, PROMPT).tolist()) for _ in range(PROMPTS)] for name in adapters}
         requests = [Request(ids, name, seed, length) for name, own in prompts.items() for ids in own for seed in range(ATTEMPTS)]
         with self.memory.watching():
+            engine.generate(requests, config.engine.temperature)  # kernels are compiled and loaded when they are first used
             began = time.perf_counter()
             completions = engine.generate(requests, config.engine.temperature)
             seconds = time.perf_counter() - began
@@ -135,16 +136,10 @@ class PolicyCheck:
         return tables.table(rows, tables.SAMPLES), [speed, *self._against_plan("rollout")]
 
     def _update(self, adapters: Mapping[str, Adapter], samples: pa.Table) -> tuple[dict[str, Adapter], list[CheckFinding]]:
-        trainer, names = self.backend.trainer(), list(adapters)
-        updates: dict[str, Update] = {}
-        size = self.backend.config.learning.adapters_per_group or len(names)
         with self.memory.watching():
+            self._updated(adapters, samples)  # likewise
             began = time.perf_counter()
-            for first in range(0, len(names), size):
-                group = {name: adapters[name] for name in names[first : first + size]}
-                own = samples.filter(pc.is_in(samples["adapter_id"], pa.array(list(group))))
-                updates |= trainer.update(group, own)
-            synchronize(self.device)
+            updates = self._updated(adapters, samples)
             seconds = time.perf_counter() - began
         shape = self._shape()
         # a prompt is computed once for its group
@@ -155,9 +150,30 @@ class PolicyCheck:
             rate = product_rate(self.device, self.backend.dtype)
             figures |= {"product_rate": rate, "share_of_peak": self._useful(shape, samples) / seconds / rate}
             detail += f", {100 * figures['share_of_peak']:.0f} % of the rate of one large product ({rate / 1e12:.2f} TFLOPS)"
+        if self.device.startswith("cuda"):
+            figures |= {"allocated_bytes": torch.cuda.max_memory_allocated(), "reserved_bytes": torch.cuda.max_memory_reserved()}
         stepped = all(update.stepped and np.isfinite(update.metrics["grad_norm"]) for update in updates.values())
-        found = [CheckFinding("update", stepped, detail + ("" if stepped else "; an adapter took no step"), figures)]
+        width, wanted = min(update.metrics["micro_batch_tokens"] for update in updates.values()), self._width()
+        wrong = "" if stepped else "; an adapter took no step"
+        if width < wanted:
+            wrong += f"; out of memory with passes of {wanted:,} tokens, done with {width:,.0f}: the plan is too low for this card"
+        found = [CheckFinding("update", not wrong, detail + wrong, figures)]
         return {name: update.adapter for name, update in updates.items()}, [*found, *self._against_plan("update")]
+
+    def _updated(self, adapters: Mapping[str, Adapter], samples: pa.Table) -> dict[str, Update]:
+        trainer, names, updates = self.backend.trainer(), list(adapters), dict[str, Update]()
+        size = self.backend.config.learning.adapters_per_group or len(names)
+        for first in range(0, len(names), size):
+            group = {name: adapters[name] for name in names[first : first + size]}
+            updates |= trainer.update(group, samples.filter(pc.is_in(samples["adapter_id"], pa.array(list(group)))))
+        synchronize(self.device)
+        return updates
+
+    def _width(self) -> int:
+        """Return the positions of a pass, where the device has room for it."""
+        rule = self.backend.config.learning
+        keeps = rule.gradient_checkpointing is True and rule.recompute_above > 0
+        return min(rule.micro_batch_tokens, rule.recompute_above) if keeps else rule.micro_batch_tokens
 
     def _useful(self, shape: DecoderShape, samples: pa.Table) -> float:
         """Return the FLOP of an update of these samples; recomputation is not useful work."""

@@ -13,6 +13,7 @@ from flows.run.manifest import Manifest
 from flows.run.planned import planned_generations
 from flows.run.run import Run
 from flows.storage import NotStored, StoreRefused
+from stages.core.highlight import visible
 from stages.core.method.leak import admitted, paid
 
 WIDTH = 110
@@ -38,7 +39,7 @@ def inspect(
         values = generation_summary(run, lineage, generation)
     else:
         values = run_summary(run)
-    return json.dumps(values, indent=1, ensure_ascii=False) if as_json else "\n".join(_text(values))
+    return json.dumps(values, indent=1, ensure_ascii=True) if as_json else "\n".join(_text(values))
 
 
 def run_summary(run: Run) -> Json:
@@ -164,16 +165,16 @@ def _text(values: Json, indent: str = "") -> Iterator[str]:
     width = max((len(key) for key in values), default=0)
     for key, value in values.items():
         if isinstance(value, dict) and value:
-            yield f"{indent}{key}"
+            yield f"{indent}{visible(key)}"
             yield from _text(value, indent + "  ")
         elif isinstance(value, list) and value:
-            yield f"{indent}{key} ({len(value)})"
+            yield f"{indent}{visible(key)} ({len(value)})"
             yield from _items(value, indent + "  ")
         elif isinstance(value, str) and "\n" in value:
-            yield f"{indent}{key}"
-            yield from (f"{indent}  | {line}" for line in value.rstrip("\n").split("\n"))
+            yield f"{indent}{visible(key)}"
+            yield from (f"{indent}  | {visible(line)}" for line in value.rstrip("\n").split("\n"))
         else:
-            yield f"{indent}{key:<{width}}  {_short(value)}".rstrip()
+            yield f"{indent}{visible(key):<{width}}  {_short(value)}".rstrip()
 
 
 def _items(values: list[Any], indent: str) -> Iterator[str]:
@@ -190,12 +191,12 @@ def _items(values: list[Any], indent: str) -> Iterator[str]:
 
 def _line(values: Json) -> str:
     show: Callable[[Any], str] = lambda value: "{" + _line(value) + "}" if isinstance(value, dict) else _short(value)  # noqa: E731
-    return "  ".join(f"{key}={show(value)}" for key, value in values.items() if value not in (None, "", [], {}))
+    return "  ".join(f"{visible(key)}={show(value)}" for key, value in values.items() if value not in (None, "", [], {}))
 
 
 def _short(value: Any) -> str:
-    """Return one line of at most WIDTH characters; floats to four digits, empty values as a dash."""
+    """Return one line of at most WIDTH characters, nothing in it that a terminal obeys; floats to four digits, empty values as a dash."""
     if value in (None, "", [], {}):
         return "-"
-    text = f"{value:.4g}" if isinstance(value, float) else " ".join(str(value).split())
+    text = f"{value:.4g}" if isinstance(value, float) else visible(" ".join(str(value).split()))
     return text if len(text) <= WIDTH else text[: WIDTH - 1] + "…"

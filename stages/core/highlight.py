@@ -11,6 +11,7 @@ from pygments.lexers import PythonLexer  # type: ignore[import-untyped]
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb]"
 )
+LONGEST = 16_000
 _LEXER, _FORMATTER = PythonLexer(stripnl=False, ensurenl=False), HtmlFormatter(nowrap=True)
 
 
@@ -26,8 +27,15 @@ def text_html(text: str, limit: int = 0) -> str:
 
 
 def python_html(code: str, limit: int = 0) -> str:
-    """Return the program in spans of Pygments' short classes, escaped."""
-    return str(highlight(visible(code, limit), _LEXER, _FORMATTER)).removesuffix("\n")
+    """Return the program in spans of Pygments' short classes, escaped; one of more than LONGEST characters without colours.
+
+    Lines of white space alone become empty: for n of them Pygments needs time in proportion to n².
+    """
+    text = visible(code, limit)
+    if len(text) > LONGEST:
+        return html.escape(text)
+    lines = [line if line.strip() else "" for line in text.split("\n")]
+    return str(highlight("\n".join(lines), _LEXER, _FORMATTER)).removesuffix("\n")
 
 
 def _written(match: re.Match[str]) -> str:

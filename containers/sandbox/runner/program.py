@@ -1,6 +1,6 @@
 """What happens in the process of one program: read the job, judge the text, run, encode, leave. Standard library only.
 
-The stream to the supervisor is append-only: pid, then the trusted head (that the text passed, written before any of the program
+The stream to the supervisor is append-only: a byte, then the trusted head (that the text passed, written before any of the program
 ran), then one frame. Model code can add bytes, which makes the stream malformed and the verdict `crash`; it cannot
 take any back. The process is short: nearly all it costs is the pages it touches, so little is imported and little is called.
 """
@@ -16,6 +16,7 @@ from _functools import partial as held  # naming an object writes its count into
 import encode
 import rules
 from scan import scan
+from serve import BEGUN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ _compile = held(compile)
 # u32 size of the rest, u8 flags (1 a trace is wanted, 2 the arguments are marshalled, else text, 4 the program has passed in
 # another server), u32 size of the program; the program and the arguments follow
 _JOB_HEAD = struct.Struct("!IBI")
-_PID, _FRAME_HEAD = struct.Struct("!I"), struct.Struct("!cI")
+_FRAME_HEAD = struct.Struct("!cI")
 
 
 def make_builtins(salt: int) -> dict[str, object]:
@@ -76,11 +77,11 @@ def make_runner(salt: int, leave: "Callable[[int], None]" = posix._exit) -> "Cal
     A template warms the code up with a `leave` that raises.
     """
     encoder, refused = encode.make_encoder(), encode.Refused
-    getpid, read, write = held(posix.getpid), held(posix.read), held(posix.write)
+    read, write, begun = held(posix.read), held(posix.write), BEGUN
     table, set_recursion, collect = make_builtins(salt), sys.setrecursionlimit, held(gc.enable)
     kind_of, name_of, arguments_of = type, type.__dict__["__name__"].__get__, BaseException.args.__get__
     memory_error, base_error, text_type, length, compiled, run_code = MemoryError, BaseException, str, len, compile, held(exec)
-    load, head_of, pid_bytes, frame_head = held(marshal.loads), _JOB_HEAD.unpack_from, _PID.pack, _FRAME_HEAD.pack
+    load, head_of, frame_head = held(marshal.loads), _JOB_HEAD.unpack_from, _FRAME_HEAD.pack
     decoded, encoded, leave = held(bytes.decode), held(str.encode), held(leave)
 
     def frame(target: int, tag: bytes, text: str) -> None:
@@ -107,7 +108,7 @@ def make_runner(salt: int, leave: "Callable[[int], None]" = posix._exit) -> "Cal
         return code
 
     def run(source: int, target: int) -> None:
-        write(target, pid_bytes(getpid()))
+        write(target, begun)
         data = read(source, 8_192)  # a larger buffer would be a mapping of its own, made and dropped
         while length(data) < 9 or length(data) < 4 + head_of(data)[0]:
             data += read(source, 1 << 20)

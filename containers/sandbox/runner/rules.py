@@ -39,7 +39,11 @@ CLOCK = frozenset(["now", "today", "utcnow"])
 IO_BANNED = frozenset(["open", "open_code", "FileIO", "text_encoding"])
 FLAGS = NAMES | ATTRIBUTES
 # Names whose presence means that an order, an identity or a hash may show: such programs are run in the witness servers as well.
-SENSITIVE = frozenset(["set", "frozenset", "hash", "id", "intersection", "union", "difference", "symmetric_difference"])
+_SENSITIVE_TEXT = """
+set frozenset hash id intersection union difference symmetric_difference __hash__ __repr__ __str__ __format__ repr ascii object
+"""
+SENSITIVE = frozenset(_SENSITIVE_TEXT.split())
+VIEWS = frozenset(["keys", "items"])  # sets of them are sets
 
 
 def children(node: ast.AST) -> list[ast.AST]:

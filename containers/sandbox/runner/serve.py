@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 CONTROL, JOB, RESULT = 3, 4, 5
 ELSEWHERE = 93  # the status of a program that came to a module which only a full server holds
 ORDER = struct.Struct("!iI")  # uid, mode
+PID = struct.Struct("!I")  # the answer to an order
+BEGUN = b"S"  # the first byte of a program's stream: it has a core and is about to read its job
 CLONE_PARENT = 0x8000
 
 
@@ -36,7 +38,7 @@ def make_child(
         close(control)
         if mode:
             text = look_around(drop, uid, missing)
-            posix.write(RESULT, posix.getpid().to_bytes(4, "big") + b"K\0V" + len(text).to_bytes(4, "big") + text)
+            posix.write(RESULT, BEGUN + b"K\0V" + len(text).to_bytes(4, "big") + text)
             posix._exit(0)
         drop(uid)
         run(job, result)
@@ -49,7 +51,8 @@ def serve(child: "Callable[[bytes, int], None]", number: int, control: int = CON
 
     `CLONE_PARENT`: the program's parent is the supervisor, which waits for it; this process goes back to its orders at once.
     """
-    receive, clone, flags, size = held(posix.read), system_call(), CLONE_PARENT | SIGCHLD, ORDER.size
+    receive, send, packed = held(posix.read), held(posix.write), PID.pack
+    clone, flags, size = system_call(), CLONE_PARENT | SIGCHLD, ORDER.size
     while True:
         order = receive(control, size)
         if not order:
@@ -62,6 +65,7 @@ def serve(child: "Callable[[bytes, int], None]", number: int, control: int = CON
                 posix._exit(91)
         if pid < 0:
             posix._exit(92)
+        send(control, packed(pid))  # the program cannot ask for its own
 
 
 def _wait_for(pid: int) -> None:

@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from serve import CONTROL, ELSEWHERE, JOB, ORDER, RESULT
+from serve import CONTROL, ELSEWHERE, JOB, ORDER, PID, RESULT
 from walls import PROGRAM_UIDS
 
 MAX_STREAM = 1 << 20
@@ -45,6 +45,7 @@ class Template:
 
     def __init__(self, index: int, full: bool, config: dict):
         self.config, self.dead, self.full, self.oom_kills = config, False, full, _oom_kills()
+        self.program = 0  # the pid of the program that runs, once the template has sent it
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         job_read, self.job = os.pipe()
         self.result, result_write = os.pipe()
@@ -71,7 +72,7 @@ class Template:
 
     def run(self, payload: bytes, uid: int, alone: bool, flush: Callable[[], None], mode: int = 0) -> Run:
         """One program in one process, to its verdict."""
-        start = time.monotonic()
+        start, self.program = time.monotonic(), 0
         stream = bytearray()
         self.starved = 0.0  # seconds for which the program wanted a core and had none: load must not decide
         try:
@@ -85,7 +86,7 @@ class Template:
         except OSError:
             self.kill()
             with contextlib.suppress(OSError):
-                self._end_program(stream)
+                self._end_program()
             sweep(self.config["uid"])
             return b"C", 0, _micro(start), 0, SERVER_ENDED, False, False
         if status == signal.SIGKILL and not killed and _oom_kills() == self.oom_kills:
@@ -93,7 +94,7 @@ class Template:
         cpu, rss = int((usage.ru_utime + usage.ru_stime) * 1e6), usage.ru_maxrss
         verdict, text, passed, sensitive = _read_stream(bytes(stream), status, killed)
         self.oom_kills = _oom_kills() if status == signal.SIGKILL else self.oom_kills
-        if not self.full and len(stream) == 6 and os.waitstatus_to_exitcode(status) == ELSEWHERE and not killed:
+        if not self.full and len(stream) == 3 and os.waitstatus_to_exitcode(status) == ELSEWHERE and not killed:
             text = WANTS_MODULES
         elif verdict == b"C" or killed or status:  # one that wrote a whole result and left has read the whole job
             self.kill()
@@ -118,17 +119,17 @@ class Template:
         cpu_limit = self.config["cpu_seconds"] * (1.02 if alone else SLACK)
         while (ended := self._ended(0.025 if time.monotonic() - start > 0.1 else 0.01, stream)) is None:
             self._drain(stream)
-            if len(stream) < 4:  # the template has had no core yet to fork it; the host's patience ends that
+            if not stream:  # the template has had no core yet to fork it; the host's patience ends that
                 begun = time.monotonic()
                 continue
-            self.starved = max(self.starved, begun - start + _starved(stream))
+            self.starved = max(self.starved, begun - start + _starved(self._running()))
             wall = time.monotonic() - start - self.starved
             if not killed and len(stream) > MAX_STREAM:
                 killed = b"O"
-            elif not killed and (wall > self.config["wall_seconds"] or (wall > cpu_limit and _cpu(stream) > cpu_limit)):
+            elif not killed and (wall > self.config["wall_seconds"] or (wall > cpu_limit and _cpu(self._running()) > cpu_limit)):
                 killed = b"T"
             if killed:
-                self._end_program(stream)
+                self._end_program()
                 if wall > self.config["wall_seconds"] + 5:
                     raise OSError("the program could not be ended")
         return ended, killed
@@ -147,15 +148,24 @@ class Template:
                     raise OSError("the template ended")
                 continue
             self._drain(stream)
-            if len(stream) < 4 or pid == int.from_bytes(stream[:4], "big"):
+            if pid == self._running():
                 return status, usage
 
-    def _end_program(self, stream: bytearray) -> None:
-        """Kills the program by the pid it wrote before it read its job; without one, the template goes."""
-        if len(stream) < 4:
-            raise OSError("no pid")
+    def _running(self) -> int:
+        """The pid of the program that runs. OSError without one: the template has ended, or has had no core for long."""
+        if not self.program:
+            if not select.select([self.control], [], [], 5)[0]:
+                raise OSError("no pid")
+            answer = self.control.recv(PID.size)
+            if len(answer) < PID.size:
+                raise OSError("the template ended")
+            self.program = PID.unpack(answer)[0]
+        return self.program
+
+    def _end_program(self) -> None:
+        """Kills the program that runs; without its pid, the template goes."""
         with contextlib.suppress(ProcessLookupError):  # it has just ended; the report is on its way
-            os.kill(int.from_bytes(stream[:4], "big"), signal.SIGKILL)
+            os.kill(self._running(), signal.SIGKILL)
 
     def _drain(self, stream: bytearray) -> None:
         while True:
@@ -235,8 +245,8 @@ def reap() -> None:
 
 def _read_stream(stream: bytes, status: int, killed: bytes) -> tuple[bytes, bytes, bool, bool]:
     """Verdict, text, whether the program's text passed, sensitivity: strict, and a value only with one frame and status 0."""
-    passed = stream[4:5] == b"K" and len(stream) >= 6
-    position, sensitive = (6, bool(stream[5])) if passed else (4, False)
+    passed = stream[1:2] == b"K" and len(stream) >= 3
+    position, sensitive = (3, bool(stream[2])) if passed else (1, False)
     if killed == b"?":
         return b"C", SERVER_ENDED, passed, sensitive
     if status == signal.SIGKILL and not killed:
@@ -260,20 +270,20 @@ def _read_stream(stream: bytes, status: int, killed: bytes) -> tuple[bytes, byte
     return tag, text, passed, sensitive
 
 
-def _cpu(stream: bytearray) -> float:
+def _cpu(pid: int) -> float:
     """CPU seconds of the running program, by the kernel's count."""
     try:
-        with open(f"/proc/{int.from_bytes(stream[:4], 'big')}/stat", "rb") as file:
+        with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     except (OSError, IndexError):
         return 0.0
 
 
-def _starved(stream: bytearray) -> float:
+def _starved(pid: int) -> float:
     """Seconds that the running program has waited for a core, by the kernel's count; 0 where it keeps none."""
     try:
-        with open(f"/proc/{int.from_bytes(stream[:4], 'big')}/schedstat", "rb") as file:
+        with open(f"/proc/{pid}/schedstat", "rb") as file:
             return int(file.read().split()[1]) / 1e9
     except (OSError, IndexError, ValueError):
         return 0.0

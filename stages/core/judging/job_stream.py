@@ -23,7 +23,8 @@ Known = Mapping[Job, Verdict]
 """Verdicts that are known before a call; see stages.core.judging.early."""
 NOTHING: Known = MappingProxyType({})
 
-_REMEMBERED = 20_000  # verdicts kept for equal runs
+_REMEMBERED = 20_000  # verdicts kept for equal runs,
+_SHORT = 4_096  # of at most so many characters with their job: a long one is judged again
 _AHEAD = 20_000  # items taken before the oldest of them is done
 _QUIET = 256  # items in a row without a run
 _TRIVIAL = Job("def f():\n    return 0", "", False)  # keeps the stream moving if many items in a row need no run
@@ -102,7 +103,8 @@ class _JobStream(Generic[Item]):
     def learn(self, verdict: Verdict) -> None:
         """Take the verdict on the oldest job sent, and plan what follows from it."""
         job = self._sent.popleft()
-        self._known[job] = verdict
+        if len(job.program) + len(job.input) + len(verdict.value or "") + len(verdict.text or "") + len(verdict.lines) <= _SHORT:
+            self._known[job] = verdict
         for waiting in self._asking.pop(job, ()):
             waiting.verdicts.append(verdict)
             self._advance(waiting)

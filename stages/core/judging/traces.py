@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from stages.core.judging import recorder
 from stages.core.sandbox.protocol import Job, Sandbox, Status
-from stages.core.values.canonical import LiteralError, TooLarge, canonical, parse_value
+from stages.core.values.canonical import MAX_TEXT, LiteralError, TooLarge, canonical, parse_value
 
 RECORDING = inspect.getsource(recorder)
 MOST_LINES, LONGEST_LINE = 64, 300
@@ -46,12 +46,20 @@ def true_traces(sandbox: Sandbox, runs: Sequence[RecordedRun]) -> list[Trace]:
     asked = [Job(RECORDING, f"{program!r}, {MOST_LINES}, {LONGEST_LINE}", False) for program in programs]
     texts = {}
     for program, verdict in zip(programs, sandbox.run(asked), strict=True):
-        text = parse_value(verdict.value) if verdict.status is Status.VALID and verdict.value is not None else ""
-        texts[program] = text if isinstance(text, str) else ""
+        texts[program] = _text(verdict.value) if verdict.status is Status.VALID and verdict.value is not None else ""
     recorded = [run for run in dict.fromkeys(runs) if texts[run.program]]
     jobs = [Job(texts[run.program], run.input, True) for run in recorded]
     values = {run: verdict.value for run, verdict in zip(recorded, sandbox.run(jobs), strict=True)}
     return [_trace(run, values.get(run)) for run in runs]
+
+
+def _text(value: str) -> str:
+    """Return the text of the recording program; empty if it is none. In a canonical text a character may take ten."""
+    try:
+        found = parse_value(value, limit=12 * MAX_TEXT)
+    except (LiteralError, TooLarge):
+        return ""
+    return found if isinstance(found, str) else ""
 
 
 def _trace(run: RecordedRun, value: str | None) -> Trace:

@@ -4,7 +4,8 @@
 
 for a valid task that a teacher wrote, with n its teacher's valid tasks of this kind in the generation, and m how many of the
 other n - 1 lie in the same cell of the problem space: node types of the program, types of the values, executed lines
-(stages.core.judging.shapes). Ours: the paper pays for difficulty alone. Tasks without a shape are like no other.
+(stages.core.judging.shapes). Ours: the paper pays for difficulty alone. A task without a shape has a program that
+could not be measured (a sum of 330 terms, say); all such tasks are alike, so that nothing is won by being one.
 """
 
 from collections import Counter
@@ -26,5 +27,5 @@ def likeness(tasks: pa.Table) -> dict[str, float]:
     return {
         task_id: (same[own] - 1) / (written[own[:2]] - 1)
         for task_id, own in cells.items()
-        if own[2] is not None and same[own] > 1
+        if same[own] > 1
     }

@@ -53,8 +53,8 @@ class DockerSandbox(Pool):
             raise SandboxUnavailable(f"image {image} is missing. Build it with {_mending(image)}") from error
         except _FAULTS as error:
             raise SandboxUnavailable(f"Docker does not answer: {error}") from error
-        base = 100_000 + os.getpid() % 10_000 * 4_096  # RLIMIT_NPROC counts a uid over the whole host
-        super().__init__(self._start_container, containers, limits or RunLimits(), base, window, recycle_after)
+        # the same in every container: programs may find their uid out, and a container is none of their business
+        super().__init__(self._start_container, containers, limits or RunLimits(), 100_000, window, recycle_after, apart=0)
 
     def attestation(self) -> dict[str, object]:
         """Return image, engine and walls, as read back from inside a container."""

@@ -59,9 +59,10 @@ class Pool:
         uid: int,
         window: int = 64,
         recycle_after: int = 10_000,
+        apart: int = 64,
     ):
         self.runner = runner_digest()
-        self.start, self.size, self.limits, self.uid = start, workers, limits, uid
+        self.start, self.size, self.limits, self.uid, self.apart = start, workers, limits, uid, apart
         self.window, self.recycle_after = window, recycle_after
         self.workers: list[Worker] = []
         self.started = self.deaths = self.canaries = 0
@@ -251,7 +252,7 @@ class Pool:
         elif not record.alone and near_limit(runs, limits.cpu_seconds, limits.wall_seconds):
             stream.alone.append(record)
         else:
-            used = max(run.cpu for run in runs) / limits.cpu_seconds
+            used = max(max(run.cpu / limits.cpu_seconds, run.wall / limits.wall_seconds) for run in runs)  # waiting counts, too
             # what is near the limit ran alone; less was measured beside other runs, and is not the same on another day
             worker.unconfirmed.append((record, replace(found, limits_used=used if used >= NEAR else 0.0)))
 
@@ -270,7 +271,7 @@ class Pool:
         worker = Worker(self.start(self.started), time.monotonic(), core)
         limits = self.limits
         config: dict[str, object] = {"cpu_seconds": limits.cpu_seconds, "wall_seconds": limits.wall_seconds, "core": core}
-        config |= {"memory_mb": limits.memory_mb, "witnesses": limits.witnesses, "uid": self.uid + 64 * (self.started % 64)}
+        config |= {"memory_mb": limits.memory_mb, "witnesses": limits.witnesses, "uid": self.uid + self.apart * (self.started % 64)}
         worker.put_frame(json.dumps(config).encode())
         self.workers.append(worker)
 

@@ -51,7 +51,7 @@ class Verdict:
 
     `program_key` is the digest of the normalised syntax tree (canonical names, no comments or docstrings), None for single runs
     and if the program does not parse. It is computed before any part of the program runs. `lines`: (line, times it ran) of a
-    traced run that returned a value. `limits_used`: processor time of its longest run, in limits of one run; 0 below 0.8.
+    traced run that returned a value. `limits_used`: processor or wall time of its longest run, in limits of one run; 0 below 0.8.
     """
 
     status: Status

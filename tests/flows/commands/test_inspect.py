@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.config import RunConfig
+from flows.run.inspection import _text as text_lines
 from flows.run.inspection import inspect, rows, run_summary
 from flows.run.lease import hold
 from flows.run.lineage import generation_of
@@ -176,3 +177,10 @@ def test_a_run_lists_the_benchmarks_that_it_made_itself_and_those_asked_for(tmp_
     folders = ("generation=0000", "asked/generation=0000-n0-k0")
     expected = [f"benchmarks/probe-dev/{folder}/{name}.parquet" for folder in folders for name in ("answers", "scores")]
     assert run_summary(run)["benchmarks"] == expected
+
+
+def test_no_text_of_a_model_reaches_the_terminal_as_an_order() -> None:
+    hostile = {"program": "# \x1b]52;c;cm0=\x07\x1b[2J\n\x9b1m", "answer": "\x1b[1A\x1b[2Kright", "\x1b[31m": [{"text": "\u202e"}]}
+    shown = "\n".join(text_lines(hostile))
+    assert "\\x1b[1A\\x1b[2Kright" in shown and "\\x9b1m" in shown and "\\u202e" in shown
+    assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(shown)

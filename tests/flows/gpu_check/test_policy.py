@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from flows.backend import Backend
@@ -11,6 +13,7 @@ from flows.gpu_check.machine import MemoryMeter
 from flows.gpu_check.policy import PolicyCheck
 from stages.core.engines.protocol import Engine
 from stages.core.lora.adapter import Adapter
+from stages.core.training.protocol import Update
 
 SHORT = ["solve.max_new_tokens=12", "population.teachers=1", "population.students=2"]
 
@@ -47,6 +50,20 @@ def test_the_seed_model_passes() -> None:
 def test_an_engine_that_loses_its_adapters_fails() -> None:
     found = dict(findings(Forgetful(load("smoke", SHORT))))
     assert (found["drift at start"], found["drift after wake"]) == (False, False)
+
+
+def test_an_update_that_did_not_fit_fails() -> None:
+    backend = Backend(load("smoke", SHORT))
+    trainer = backend.trainer()
+    updated = trainer.update
+
+    def halved(adapters: Mapping[str, Adapter], samples: pa.Table) -> dict[str, Update]:
+        found = updated(adapters, samples)
+        width = backend.config.learning.micro_batch_tokens / 2
+        return {name: replace(one, metrics=one.metrics | {"micro_batch_tokens": width}) for name, one in found.items()}
+
+    trainer.update = halved  # type: ignore[method-assign]
+    assert dict(findings(backend))["update"] is False
 
 
 @pytest.mark.gpu

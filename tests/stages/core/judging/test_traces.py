@@ -5,7 +5,7 @@ import pytest
 from stages.core.judging.recorder import f as recording_of
 from stages.core.judging.traces import LONGEST_LINE, MOST_LINES, NO_TRACE, RecordedRun, Trace, agreeing, true_traces
 from stages.core.sandbox.docker import DockerSandbox
-from stages.core.sandbox.protocol import SandboxUnavailable
+from stages.core.sandbox.protocol import SandboxUnavailable, Status, Verdict
 from stages.core.values.canonical import canonical
 from tests.support.fakes import TableSandbox
 
@@ -167,3 +167,17 @@ def test_the_longest_correct_beginning_counts_and_nothing_else(written: list[str
 def test_values_agree_as_answers_do() -> None:
     assert agreeing(["y={1, 2}", "z={'a': 1, 'b': 2}", "s='a=b'"], ["y={2, 1}", 'z={"b": 2, "a": 1}', 's="a=b"']) == 3
     assert agreeing(["y=<object>", "z=1"], ["y=<object>", "z=1"]) == 0
+
+
+def test_a_program_whose_recording_text_is_long_or_no_literal_has_no_trace_and_raises_nothing() -> None:
+    """A canonical text may take ten characters for one of the program, and more than a literal may have otherwise."""
+    long, broken = "def f(x):\n    '" + "\U0001f600" * 8_000 + "'\n    return x", "def f(x):\n    return 2"
+    runs = [RecordedRun(long, "1", "1"), RecordedRun(broken, "1", "1")]
+    answers = iter([canonical(long), "not a literal", None])
+
+    class Answering:
+        def run(self, jobs: object) -> object:
+            for _, value in zip(jobs, answers, strict=False):  # type: ignore[call-overload]
+                yield Verdict(Status.VALID, value, "", None)
+
+    assert true_traces(Answering(), runs) == [NO_TRACE, NO_TRACE]  # type: ignore[arg-type]

@@ -35,8 +35,9 @@ def test_a_task_is_compared_with_the_other_valid_tasks_of_its_teacher_and_kind()
     assert found == {"a": 2 / 4, "b": 2 / 4, "c": 2 / 4}
 
 
-def test_tasks_without_a_shape_are_like_no_other() -> None:
-    assert likeness(tasks(task("a", None), task("b", None))) == {}
+def test_tasks_without_a_shape_are_alike() -> None:
+    """Nobody escapes the penalty with a program that cannot be measured."""
+    assert likeness(tasks(task("a", None), task("b", None), task("c", "chain"))) == {"a": 1 / 2, "b": 1 / 2}
     assert likeness(tasks(task("a", "chain"))) == {} and likeness(tables.TASKS.empty_table()) == {}
 
 
