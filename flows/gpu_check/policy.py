@@ -156,7 +156,7 @@ class PolicyCheck:
         width, wanted = min(update.metrics["micro_batch_tokens"] for update in updates.values()), self._width()
         wrong = "" if stepped else "; an adapter took no step"
         if width < wanted:
-            wrong += f"; out of memory with passes of {wanted:,} tokens, done with {width:,.0f}: the plan is too low for this card"
+            wrong += f"; out of memory with passes of {wanted:,} tokens, done with {width:,.0f}: the plan is too low"
         found = [CheckFinding("update", not wrong, detail + wrong, figures)]
         return {name: update.adapter for name, update in updates.items()}, [*found, *self._against_plan("update")]
 

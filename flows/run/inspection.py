@@ -195,7 +195,7 @@ def _line(values: Json) -> str:
 
 
 def _short(value: Any) -> str:
-    """Return one line of at most WIDTH characters, nothing in it that a terminal obeys; floats to four digits, empty values as a dash."""
+    """Return one line of at most WIDTH characters that no terminal obeys; floats to four digits, empty values as a dash."""
     if value in (None, "", [], {}):
         return "-"
     text = f"{value:.4g}" if isinstance(value, float) else visible(" ".join(str(value).split()))

@@ -1,7 +1,7 @@
 """What happens in the process of one program: read the job, judge the text, run, encode, leave. Standard library only.
 
-The stream to the supervisor is append-only: a byte, then the trusted head (that the text passed, written before any of the program
-ran), then one frame. Model code can add bytes, which makes the stream malformed and the verdict `crash`; it cannot
+The stream to the supervisor is append-only: a byte, then the trusted head (that the text passed, written before any of the
+program ran), then one frame. Model code can add bytes, which makes the stream malformed and the verdict `crash`; it cannot
 take any back. The process is short: nearly all it costs is the pages it touches, so little is imported and little is called.
 """
 

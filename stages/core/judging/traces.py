@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from stages.core.judging import recorder
 from stages.core.sandbox.protocol import Job, Sandbox, Status
-from stages.core.values.canonical import MAX_TEXT, LiteralError, TooLarge, canonical, parse_value
+from stages.core.values.canonical import LiteralError, TooLarge, canonical, parse_value
+from stages.core.values.literals import MAX_TEXT
 
 RECORDING = inspect.getsource(recorder)
 MOST_LINES, LONGEST_LINE = 64, 300

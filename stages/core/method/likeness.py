@@ -24,8 +24,4 @@ def likeness(tasks: pa.Table) -> dict[str, float]:
     cells = {row["task_id"]: (row["teacher_id"], row["kind"], cell(row)) for row in rows}
     written = Counter((row["teacher_id"], row["kind"]) for row in rows)
     same = Counter(cells.values())
-    return {
-        task_id: (same[own] - 1) / (written[own[:2]] - 1)
-        for task_id, own in cells.items()
-        if same[own] > 1
-    }
+    return {task_id: (same[own] - 1) / (written[own[:2]] - 1) for task_id, own in cells.items() if same[own] > 1}

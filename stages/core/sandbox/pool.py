@@ -271,7 +271,11 @@ class Pool:
         worker = Worker(self.start(self.started), time.monotonic(), core)
         limits = self.limits
         config: dict[str, object] = {"cpu_seconds": limits.cpu_seconds, "wall_seconds": limits.wall_seconds, "core": core}
-        config |= {"memory_mb": limits.memory_mb, "witnesses": limits.witnesses, "uid": self.uid + self.apart * (self.started % 64)}
+        config |= {
+            "memory_mb": limits.memory_mb,
+            "witnesses": limits.witnesses,
+            "uid": self.uid + self.apart * (self.started % 64),
+        }
         worker.put_frame(json.dumps(config).encode())
         self.workers.append(worker)
 

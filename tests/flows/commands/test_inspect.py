@@ -180,7 +180,11 @@ def test_a_run_lists_the_benchmarks_that_it_made_itself_and_those_asked_for(tmp_
 
 
 def test_no_text_of_a_model_reaches_the_terminal_as_an_order() -> None:
-    hostile = {"program": "# \x1b]52;c;cm0=\x07\x1b[2J\n\x9b1m", "answer": "\x1b[1A\x1b[2Kright", "\x1b[31m": [{"text": "\u202e"}]}
+    hostile = {
+        "program": "# \x1b]52;c;cm0=\x07\x1b[2J\n\x9b1m",
+        "answer": "\x1b[1A\x1b[2Kright",
+        "\x1b[31m": [{"text": "\u202e"}],
+    }
     shown = "\n".join(text_lines(hostile))
     assert "\\x1b[1A\\x1b[2Kright" in shown and "\\x9b1m" in shown and "\\u202e" in shown
     assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(shown)

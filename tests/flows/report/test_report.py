@@ -220,7 +220,7 @@ def test_hidden_characters_are_written_out_and_long_texts_cut():
     assert visible("abcdef", 4) == "abcd … (2 more characters)"
     assert python_html("x = '<b>'\n").startswith('<span class="n">x</span> ')
     assert "&lt;b&gt;" in python_html("x = '<b>'") and not python_html("x = 1\n").endswith("\n")
-    assert python_html("x\n\t \n") == '<span class="n">x</span>\n'  # many such lines take Pygments a time that grows with their square
+    assert python_html("x\n\t \n") == '<span class="n">x</span>\n'  # n such lines take Pygments a time like n²
     assert python_html("<" * 20_000) == "&lt;" * 20_000
     assert escape('<"&\u2028') == "&lt;&quot;&amp;\\u2028"
 
