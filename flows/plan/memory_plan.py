@@ -223,7 +223,8 @@ def update_peaks(
     repeated keys and values, what attention gives), two of the hidden width and two more in fp32, and its keys and values; with
     checkpointing it keeps its input alone, and the backward pass computes it again. A chunk of logits has `reduced` bytes a logit
     beside itself: REDUCED on a GPU, none on a CPU, a few rows at a time. Rows that share a prompt, of up to
-    `row_tokens` positions, have a mask from each position to each.
+    `row_tokens` positions, have a mask from each position to each. From the second micro-batch on, the gradients of
+    all adapters are there from the start.
     """
     key_value = shape.head * shape.key_value_heads
     matrices = 4 * shape.feed_forward + 4 * shape.attention + 2 * shape.hidden + 4 * key_value
@@ -237,8 +238,8 @@ def update_peaks(
     head = float((width + reduced) * min(CHUNK, positions * shape.vocabulary))
     mask = float(width * positions * min(row_tokens, positions))
     return {
-        "loss": {"activations": kept, "output head": head, "mask": mask},
-        "backward begins": {"activations": kept, "recomputed layer": again, "mask": mask},
+        "loss": {"gradients": gradients, "activations": kept, "output head": head, "mask": mask},
+        "backward begins": {"gradients": gradients, "activations": kept, "recomputed layer": again, "mask": mask},
         "backward ends": {"gradients": gradients, "recomputed layer": again, "mask": mask},
         "step": {"gradients": 2 * gradients, "optimizer step": 28.0 * parameters},
     }
