@@ -196,7 +196,8 @@ def _flops(model: Any, rank: int, rows: int) -> float:
 
     has = model.config
     sizes = (has.hidden_size, has.num_hidden_layers, has.intermediate_size, has.num_attention_heads, has.num_key_value_heads)
-    shape = DecoderShape(*sizes, has.vocab_size, has.tie_word_embeddings)
+    head_dim = getattr(has, "head_dim", None) or 0
+    shape = DecoderShape(*sizes, has.vocab_size, has.tie_word_embeddings, head_dim=head_dim)
     own = Rows(rows, ROW // 3, 1, ROW + 1 - ROW // 3)
     return update_flops(RunConfig(model=Model(rank=rank, targets=TARGETS)), shape, [own]).total
 

@@ -20,20 +20,26 @@ class DecoderShape:
     vocabulary: int
     tied: bool
     window: int = 32768
+    head_dim: int = 0  # where it is not hidden / heads, as in Qwen3
 
     @property
     def head(self) -> int:
         """Width of one attention head."""
-        return self.hidden // self.heads
+        return self.head_dim or self.hidden // self.heads
+
+    @property
+    def attention(self) -> int:
+        """Width of all attention heads."""
+        return self.head * self.heads
 
     def linears(self) -> dict[str, tuple[int, int]]:
         """(in, out) of each linear layer of one block."""
         key_value = self.head * self.key_value_heads
         return {
-            "q_proj": (self.hidden, self.hidden),
+            "q_proj": (self.hidden, self.attention),
             "k_proj": (self.hidden, key_value),
             "v_proj": (self.hidden, key_value),
-            "o_proj": (self.hidden, self.hidden),
+            "o_proj": (self.attention, self.hidden),
             "gate_proj": (self.hidden, self.feed_forward),
             "up_proj": (self.hidden, self.feed_forward),
             "down_proj": (self.feed_forward, self.hidden),
@@ -70,6 +76,7 @@ def shape_of(name: str) -> DecoderShape | None:
                 found["vocab_size"],
                 bool(found.get("tie_word_embeddings")),
                 int(found["max_position_embeddings"]),
+                int(found.get("head_dim") or 0),
             )
         except (ValueError, KeyError) as error:
             raise ConfigError(f"model.name: {file} does not describe a decoder ({error})") from error

@@ -198,7 +198,7 @@ def engine_needs(config: RunConfig, shape: DecoderShape, members: int) -> float:
     """Return the bytes without which vLLM does not start: weights, adapters, the widest pass, one text as long as the window."""
     width, parameters = _width(config), adapter_parameters(shape, config.model.targets, config.model.rank)
     window = min(config.engine.window or shape.window, shape.window)
-    passing = VLLM_PASS * width * (3.0 * shape.feed_forward + 4 * shape.hidden)
+    passing = VLLM_PASS * width * (3.0 * shape.feed_forward + 2 * shape.hidden + 2 * shape.attention)
     return (shape.parameters + members * parameters) * width + passing + window * cache_bytes(shape, width)
 
 
@@ -219,13 +219,16 @@ def update_peaks(
 ) -> dict[str, dict[str, float]]:
     """Return what an update of that many adapters holds besides base and adapters, at each point that may be its largest.
 
-    `positions` are those of a micro-batch. A layer keeps four tensors of the feed-forward width, six of the hidden width and two
-    more in fp32, and its keys and values; with checkpointing it keeps its input alone, and the backward pass computes it again.
-    A chunk of logits has `reduced` bytes a logit beside itself: REDUCED on a GPU, none on a CPU, a few rows at a time. Rows
-    that share a prompt, of up to `row_tokens` positions, have a mask from each position to each.
+    `positions` are those of a micro-batch. A layer keeps four tensors of the feed-forward width, four of the heads' (queries,
+    repeated keys and values, what attention gives), two of the hidden width and two more in fp32, and its keys and values; with
+    checkpointing it keeps its input alone, and the backward pass computes it again. A chunk of logits has `reduced` bytes a logit
+    beside itself: REDUCED on a GPU, none on a CPU, a few rows at a time. Rows that share a prompt, of up to
+    `row_tokens` positions, have a mask from each position to each. From the second micro-batch on, the gradients of
+    all adapters are there from the start.
     """
     key_value = shape.head * shape.key_value_heads
-    layer = positions * (width * (4 * shape.feed_forward + 6 * shape.hidden + 4 * key_value) + 8.0 * shape.hidden)
+    matrices = 4 * shape.feed_forward + 4 * shape.attention + 2 * shape.hidden + 4 * key_value
+    layer = positions * (width * matrices + 8.0 * shape.hidden)
     gradients, again = 4.0 * adapters * parameters, BACKWARD * layer if checkpointing else 0.0
     if checkpointing:
         kept = positions * shape.layers * width * float(shape.hidden)
@@ -235,8 +238,8 @@ def update_peaks(
     head = float((width + reduced) * min(CHUNK, positions * shape.vocabulary))
     mask = float(width * positions * min(row_tokens, positions))
     return {
-        "loss": {"activations": kept, "output head": head, "mask": mask},
-        "backward begins": {"activations": kept, "recomputed layer": again, "mask": mask},
+        "loss": {"gradients": gradients, "activations": kept, "output head": head, "mask": mask},
+        "backward begins": {"gradients": gradients, "activations": kept, "recomputed layer": again, "mask": mask},
         "backward ends": {"gradients": gradients, "recomputed layer": again, "mask": mask},
         "step": {"gradients": 2 * gradients, "optimizer step": 28.0 * parameters},
     }

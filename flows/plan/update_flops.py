@@ -87,7 +87,7 @@ def update_flops(config: RunConfig, shape: DecoderShape, rows: Iterable[Rows]) -
     return UpdateFlops(
         blocks=((4 + 2 * base) * positions + 2 * repeated) * matrices,
         adapters=(6 * positions + 2 * repeated) * adapter,
-        attention=((1 + ATTENTION_BACKWARD + base) * seen + seen_again) * 4 * shape.layers * shape.hidden,
+        attention=((1 + ATTENTION_BACKWARD + base) * seen + seen_again) * 4 * shape.layers * shape.attention,
         head=(4 + 2 * base) * shape.vocabulary * shape.hidden * predicted,
     )
 

@@ -7,6 +7,7 @@ grouped_lora). Sampling inverts the cumulative distribution with uniforms drawn 
 given temperature without truncation (top_p 1, top_k off), so a draw depends on nothing else in the batch.
 """
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -36,11 +37,23 @@ def load_model(path_or_name: str, device: str = "auto", dtype: str = "bfloat16")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     avoid_cudnn()
+    if torch.device(device).type == "cuda":
+        _grow_segments()
     logging.disable_progress_bar()  # a run shows its own progress bars
     chosen = getattr(torch, compute_dtype(device, dtype))
     model = AutoModelForCausalLM.from_pretrained(path_or_name, dtype=chosen, attn_implementation="sdpa")
     loaded: nn.Module = model.to(device).eval()
     return loaded
+
+
+def _grow_segments() -> None:
+    """Let torch grow the segments of GPU memory that it reserves, unless the user has set how it allocates.
+
+    Passes differ a little in size, and the first one leaves gradients between freed activations: fixed segments would hold far
+    more than is in use. Only this process: in the environment, the setting would reach vLLM, which has its own.
+    """
+    if not (os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF")):
+        torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
 
 
 def load_tokenizer(path_or_name: str) -> Any:

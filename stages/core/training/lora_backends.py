@@ -172,17 +172,19 @@ def choose_backend(
 ) -> Backend:
     """Return the fastest applicable backend: grouped products on Hopper, batched ones for (nearly) equal groups, else the loop.
 
-    `capability` is the GPU's compute capability; None means that of the GPU that holds `x_TI`.
+    Equal groups, above all a single one, are batched on every device: they are fused with the base layer (EqualGroups), which
+    spares tensors as large as the layer's output. `capability` is the GPU's compute capability; None means that of the GPU that
+    holds `x_TI`.
     """
+    longest, total, num_adapters = max(tokens_N), sum(tokens_N), len(tokens_N)
+    if min(tokens_N) == longest:
+        return lora_bmm
     if capability is None and x_TI.is_cuda:
         capability = _capability(x_TI.device)
     axes = (x_TI.shape[1], A_NRI.shape[1], B_NOR.shape[1])
     if capability is not None and groups_natively(capability) and x_TI.dtype == torch.bfloat16 and all(n % 8 == 0 for n in axes):
         return lora_grouped_mm
-    longest, total, num_adapters = max(tokens_N), sum(tokens_N), len(tokens_N)
-    if min(tokens_N) == longest or (longest * num_adapters <= 2 * total and total <= _PADDED_TOKENS * num_adapters):
-        return lora_bmm
-    return lora_loop
+    return lora_bmm if longest * num_adapters <= 2 * total and total <= _PADDED_TOKENS * num_adapters else lora_loop
 
 
 def groups_natively(capability: tuple[int, int]) -> bool:

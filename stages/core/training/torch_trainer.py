@@ -10,6 +10,7 @@ Axes: N adapters · P parameters of one adapter · S samples · T response token
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,7 +102,8 @@ class TorchTrainer:
         }
         if names:
             rows = columns(names, self._kept(samples), response_tokens(samples))
-            updates |= self._run([adapters[name] for name in names], rows, counts)
+            with self._giving_back():
+                updates |= self._run([adapters[name] for name in names], rows, counts)
         return {adapter_id: updates[adapter_id] for adapter_id in adapters}
 
     def gradients(
@@ -114,22 +116,21 @@ class TorchTrainer:
         """
         check_samples(adapters, samples)
         names = tuple(adapters)
-        self._lora.load([adapter.weights for adapter in adapters.values()])
-        values, budget = self._accumulate_or_halve(columns(names, self._kept(samples), tokens))
-        gradients_NP = self._lora.gradients_NP.float().cpu().numpy()
+        with self._giving_back():
+            self._lora.load([adapter.weights for adapter in adapters.values()])
+            values, budget = self._accumulate_or_halve(columns(names, self._kept(samples), tokens))
+            gradients_NP = self._lora.gradients_NP.float().cpu().numpy()
         found = {name: Gradient(unflatten(self._lora, gradients_NP[slot]), budget) for slot, name in enumerate(names)}
-        self._lora.clear_gradients()
-        self._give_back()
         return found, tables.join([values.table(slot, name) for slot, name in enumerate(names)], tables.TOKENS)
 
     def drift(self, adapters: Mapping[str, Adapter], samples: pa.Table) -> dict[str, Drift]:
         """Return |log-probability here minus the engine's| over each adapter's samples, without taking a step."""
         check_samples(adapters, samples)
         rows = columns(tuple(adapters), samples, response_tokens(samples))
-        self._lora.load([adapter.weights for adapter in adapters.values()])
-        with torch.no_grad():
-            tokens = self.accumulate(rows, self._settings.pass_tokens)
-        self._give_back()
+        with self._giving_back():
+            self._lora.load([adapter.weights for adapter in adapters.values()])
+            with torch.no_grad():
+                tokens = self.accumulate(rows, self._settings.pass_tokens)
         apart = {name: np.abs(tokens.of(slot)["drift"]) for slot, name in enumerate(adapters)}
         return {name: Drift(float(own.mean()), float(own.max())) for name, own in apart.items() if len(own)}
 
@@ -146,18 +147,23 @@ class TorchTrainer:
         for slot, (name, adapter) in enumerate(zip(samples.names, adapters, strict=True)):
             norm, own = float(norms_N[slot]), tokens.of(slot)
             updates[name] = finished(adapter, names, gradients_NP[slot], norm, own, counts[name], budget, self._settings)
-        self._lora.clear_gradients()
-        del gradients_NP
-        self._give_back()
         return updates
 
-    def _give_back(self) -> None:
-        """Release the GPU memory that torch keeps cached: an engine in another process may need it next."""
-        if self._device.type == "cuda":
-            torch.cuda.empty_cache()
+    @contextmanager
+    def _giving_back(self) -> Iterator[None]:
+        """Release gradients and cached GPU memory at the end, also after an error: an engine elsewhere may need it next."""
+        try:
+            yield
+        finally:
+            self._lora.clear_gradients()
+            if self._device.type == "cuda":
+                torch.cuda.empty_cache()
 
     def _accumulate_or_halve(self, samples: Samples) -> tuple[TokenValues, int]:
-        """Compute the gradients of the whole step; if the device runs out of memory, retry once with half the budget."""
+        """Compute the gradients of the whole step; if the device runs out of memory, retry once with half the budget.
+
+        The retry keeps no activations: a row longer than half the budget is a pass of its own, and as large as before.
+        """
         budget = self._settings.pass_tokens
         try:
             return self.accumulate(samples, budget), budget
@@ -165,14 +171,18 @@ class TorchTrainer:
             pass  # leaving this block releases the memory of the failed pass
         self._lora.clear_gradients()
         torch.cuda.empty_cache()
-        return self.accumulate(samples, budget // 2), budget // 2
+        return self.accumulate(samples, budget // 2, recompute=True), budget // 2
 
-    def accumulate(self, samples: Samples, budget: int) -> TokenValues:
-        """Compute the gradients of these samples and take no step; a micro-batch has at most `budget` tokens."""
+    def accumulate(self, samples: Samples, budget: int, recompute: bool = False) -> TokenValues:
+        """Compute the gradients of these samples and take no step; a micro-batch has at most `budget` tokens.
+
+        With `recompute`, every pass computes its activations again, whatever the settings say.
+        """
         self._lora.clear_gradients()
         tokens = TokenValues()
         rows = pack_rows([int(slot) for slot in samples.slots_S], samples.prompts, samples.completions, self._settings.row_tokens)
-        again, above = self._settings.gradient_checkpointing, min(self._settings.recompute_above, budget)
+        again = recompute or self._settings.gradient_checkpointing
+        above = 0 if recompute else min(self._settings.recompute_above, budget)
         done, total = 0, sum(len(completion) for completion in samples.completions)
         self._progress("trained tokens", 0, total)
         try:

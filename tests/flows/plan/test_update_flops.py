@@ -19,7 +19,7 @@ from stages.core.training.packing import Samples, pack_rows
 from stages.core.training.settings import Settings
 from stages.core.training.torch_trainer import TorchTrainer
 
-SHAPE = DecoderShape(64, 4, 160, 4, 2, 512, False)
+SHAPE = DecoderShape(64, 4, 160, 4, 2, 512, False, head_dim=24)
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 RANK, ADAPTERS, PROMPTS, PROMPT, ATTEMPTS, RESPONSE = 8, 2, 3, 24, 8, 17
 FIRST = ("q_proj", "k_proj", "v_proj")  # of the first layer, whose input is the embedding and has no gradient
@@ -76,6 +76,7 @@ def counted(settings: Settings, attempts: int = ATTEMPTS) -> tuple[float, float]
         intermediate_size=SHAPE.feed_forward,
         num_attention_heads=SHAPE.heads,
         num_key_value_heads=SHAPE.key_value_heads,
+        head_dim=SHAPE.head,
         vocab_size=SHAPE.vocabulary,
         tie_word_embeddings=SHAPE.tied,
     )

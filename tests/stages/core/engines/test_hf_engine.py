@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoModelForCausalLM
 
 from stages.core.engines.hf_engine import HFEngine, load_model
 from stages.core.engines.protocol import Completion, Request, before_stop
@@ -42,6 +43,40 @@ def test_a_loaded_model_does_not_use_cudnn_s_attention() -> None:
         assert not torch.backends.cuda.cudnn_sdp_enabled()
     finally:
         torch.backends.cuda.enable_cudnn_sdp(before)
+
+
+@pytest.mark.parametrize(
+    ("device", "said", "asked"),
+    [
+        ("cuda", "", True),
+        ("cuda:1", "", True),
+        ("cpu", "", False),
+        ("cuda", "PYTORCH_ALLOC_CONF", False),
+        ("cuda", "PYTORCH_CUDA_ALLOC_CONF", False),
+    ],
+)
+def test_gpu_memory_grows_unless_the_user_has_said_how(
+    device: str, said: str, asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    if said:
+        monkeypatch.setenv(said, "backend:native")
+    settings, events = list[str](), list[str]()
+
+    class Model:
+        def to(self, device: str) -> "Model":
+            events.append(f"{len(settings)} settings before the first allocation")
+            return self
+
+        def eval(self) -> "Model":
+            return self
+
+    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", settings.append)
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", lambda *_, **__: Model())
+    load_model("any", device, "float32")
+    assert settings == ["expandable_segments:True"] * asked
+    assert events == [f"{len(settings)} settings before the first allocation"]
 
 
 @pytest.fixture(scope="module")

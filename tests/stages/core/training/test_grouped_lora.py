@@ -239,7 +239,9 @@ def test_a_grouped_product_never_sees_an_empty_group(tokens: list[int]) -> None:
 )
 def test_grouped_products_are_chosen_where_torch_has_a_right_kernel(capability: tuple[int, int], grouped: bool) -> None:
     x_TI, A_NRI, B_NOR = (torch.ones(shape, dtype=torch.bfloat16) for shape in [(24, 16), (3, 8, 16), (3, 24, 8)])
-    for tokens in ([8, 8, 8], [1, 20, 3], [5, 0, 19]):
+    for tokens in ([8, 8, 8], [24]):
+        assert choose_backend(x_TI, A_NRI, B_NOR, tokens, capability) is lora_bmm, "fused with the base layer"
+    for tokens in ([7, 8, 9], [1, 20, 3], [5, 0, 19]):
         assert (choose_backend(x_TI, A_NRI, B_NOR, tokens, capability) is lora_grouped_mm) == grouped
         assert choose_backend(x_TI.float(), A_NRI, B_NOR, tokens, capability) is not lora_grouped_mm
         assert choose_backend(x_TI[:, :12], A_NRI[:, :, :12], B_NOR, tokens, capability) is not lora_grouped_mm

@@ -363,23 +363,6 @@ def test_rows_that_no_loss_can_use_are_refused(adapters: dict[str, Adapter]) -> 
             trainer.update(adapters, tables.table([rows[0] | change], tables.SAMPLES))
 
 
-class ExhaustedOnce(TorchTrainer):
-    """A trainer whose device is full at the first attempt."""
-
-    def accumulate(self, samples, budget):  # type: ignore[no-untyped-def]
-        self.budgets = [*getattr(self, "budgets", []), budget]
-        if len(self.budgets) == 1:
-            raise torch.OutOfMemoryError("full")
-        return super().accumulate(samples, budget)
-
-
-def test_an_exhausted_device_gets_half_the_budget_once(adapters: dict[str, Adapter]) -> None:
-    samples, trainer = sample_rows(adapters), ExhaustedOnce(lora_of(), PAD, SETTINGS)
-    found, expected = (each.update(adapters, samples) for each in (trainer, TorchTrainer(lora_of(), PAD, SETTINGS)))
-    assert trainer.budgets == [96, 48] and found["s0"].metrics["micro_batch_tokens"] == 48
-    assert found["s0"].metrics["loss"] == pytest.approx(expected["s0"].metrics["loss"], rel=1e-10)
-
-
 def test_drift_is_measured_and_bounded(adapters: dict[str, Adapter]) -> None:
     """Engine log-probabilities that are off by a known amount show up as such; weights are capped."""
     settings = replace(SETTINGS, objective=Objective(importance_cap=2.0))
