@@ -128,7 +128,7 @@ ROLLOUTS = _schema(
     | _COMPLETION,
     {
         "answer": _STR,  # null: a format error
-        "answer_tokens": _INT,  # those up to the end of the answer, where the model wrote more behind it: what is trained
+        "answer_tokens": _INT,  # up to the first one behind the answer, where the model wrote more there: what is trained
     },
 )
 

@@ -1,5 +1,6 @@
 """Propose, verify, solve, grade, reward: literal rows in, literal rows out, with scripted completions and verdicts."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -9,11 +10,12 @@ from stages.core import tables
 from stages.core.earlier_tasks import SeenTasks, StoredTasks
 from stages.core.method.proposing import ProposalPlan
 from stages.core.method.rewards import Event, azr, form, populora
+from stages.core.prompts.document import DocumentPrompts
 from stages.core.prompts.styles import Kind
 from stages.grade import grade
 from stages.propose import propose
 from stages.reward import ESTIMATORS, reward
-from stages.solve import SolvePlan, solve
+from stages.solve import SolvePlan, answer_tokens, solve
 from stages.verify import verify
 from tests.support.fakes import PlainStyle, ScriptedEngine, TableSandbox
 
@@ -145,15 +147,54 @@ def test_only_valid_tasks_are_posed_and_each_answer_is_graded() -> None:
     assert grades["correct"].to_pylist() == [True, False, True, False, True, False]
 
 
-def test_what_stands_behind_an_answer_is_kept_but_not_trained() -> None:
+def test_behind_an_answer_only_the_first_token_is_trained() -> None:
     made, tasks, rollouts, grades = played("7# why", "8", "8# ", "1", "g", "4")
     assert rollouts["answer"].to_pylist()[:4] == ["7", "8", "8", "1"]
-    assert rollouts["answer_tokens"].to_pylist() == [1, None, 1, None, None, None]
+    assert rollouts["answer_tokens"].to_pylist() == [2, None, 2, None, None, None]
     samples = reward(made, tasks, rollouts, grades, populora, ESTIMATORS["dr_grpo"], "group", 0)
     encode = ScriptedEngine("").encode
-    assert samples["completion_ids"].to_pylist()[6:10] == [encode("7"), encode("8"), encode("8"), encode("1")]
-    assert [len(each) for each in samples["logprobs"].to_pylist()[6:10]] == [1, 1, 1, 1]
+    assert samples["completion_ids"].to_pylist()[6:10] == [encode("7#"), encode("8"), encode("8#"), encode("1")]
+    assert [len(each) for each in samples["logprobs"].to_pylist()[6:10]] == [2, 1, 2, 1]
     assert rollouts["text"].to_pylist()[0] == "7# why" and len(rollouts["completion_ids"].to_pylist()[0]) == 6
+
+
+class WordEngine(ScriptedEngine):
+    """A token is a word of WORDS."""
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return "".join(WORDS[token] for token in token_ids)
+
+
+WORDS = (" 3", "\n", " #", " so", ", 'so'", " 3,")
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "trained"),
+    [
+        ((0, 1), None),
+        ((0, 2, 3, 1), 2),
+        ((0, 4), 2),
+        ((5, 3, 1), 1),  # the token that ends the answer already reaches beyond it
+    ],
+)
+def test_the_decision_to_write_on_is_the_last_trained_token(token_ids: tuple[int, ...], trained: int | None) -> None:
+    engine = WordEngine()
+    text = engine.decode(token_ids)
+    assert answer_tokens(engine, DocumentPrompts(), Kind.DEDUCTION, token_ids, text) == trained
+
+
+@pytest.mark.parametrize("stops", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("right", [True, False])
+@pytest.mark.parametrize("penalty", [0.0, 0.5])
+def test_the_gradient_of_the_decision_to_stop_is_that_of_the_expected_reward(stops: float, right: bool, penalty: float) -> None:
+    """By enumeration of both branches behind a given answer; the logit of stopping against writing on."""
+    engine, earned = WordEngine(), 1.0 if right else -0.5
+    branches = ((stops, (0, 1), 1 - stops, earned), (1 - stops, (0, 2, 3, 1), -stops, earned - penalty))
+    found = 0.0
+    for chance, token_ids, slope, value in branches:  # slope: of the log-probability of the branch's second token
+        count = answer_tokens(engine, DocumentPrompts(), Kind.DEDUCTION, token_ids, engine.decode(token_ids))
+        found += chance * value * slope if len(token_ids[:count]) > 1 else 0.0
+    assert found == pytest.approx(penalty * stops * (1 - stops))
 
 
 def test_rewards_are_the_papers_and_centred_ones_sum_to_zero_in_a_group() -> None:
