@@ -203,7 +203,8 @@ class Reward(Group):
     gates: tuple[str, ...] = Field(
         (),
         title="Gates",
-        description="Enabled task gates: constant, identity, ignores_input, verbatim_output, quoted_input, telling_message.",
+        description="Enabled task gates: constant, identity, ignores_input, verbatim_output, quoted_input, telling_message. "
+        "Programs of suites that the run keeps out are always stopped (held_out).",
     )
     trace_weight: Below1 = Field(
         0.0,

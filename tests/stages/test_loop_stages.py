@@ -94,6 +94,7 @@ def test_verify_keeps_every_row_with_its_status() -> None:
     assert tasks["status"].to_pylist() == ["valid", "timeout", "valid", "valid", "error", "unparsed"]
     assert tasks["outputs"].to_pylist() == [["7"], [], ["9"], ["7"], [], []]
     assert tasks["probe_overlap"].to_pylist() == [False, False, True, False, False, False]
+    assert tasks["gate"].to_pylist() == [None, None, "held_out", None, None, None]
     assert tasks["duplicate"].to_pylist() == [False] * 6
 
 
@@ -107,6 +108,22 @@ def test_gates_name_their_reason_and_the_buffer_keeps_out_what_they_stop() -> No
     assert tasks["gate"].to_pylist() == ["identity", None, None, None, "constant", "constant"]
     kept = StoredTasks(seeds(), [tasks]).snapshot(100)
     assert [row["task_id"] for row in kept[Kind.DEDUCTION]] == ["seed-d0000", "g0000-m00-p001"]
+
+
+def test_a_program_that_the_run_keeps_out_is_neither_posed_stored_nor_paid() -> None:
+    known = {("probe", "1"): "1", ("p", "2"): "8"}
+    made, tasks = verified("probe|1", "p|2", "p|3", "p|3", "4|5", "no", known=known, gates=("identity",))
+    assert tasks["gate"].to_pylist()[:2] == ["held_out", None]
+    plan = SolvePlan(attempts=2, max_new_tokens=8, temperature=1.0)
+    rollouts = solve(matches(), DIGESTS, tasks, ScriptedEngine("8", "1"), PlainStyle(), plan, seed=0, generation=0)
+    assert "g0000-m00-p000" not in rollouts["task_id"].to_pylist()
+    assert [row["task_id"] for row in StoredTasks(seeds(), [tasks]).snapshot(9)[Kind.DEDUCTION]] == [
+        "seed-d0000",
+        "g0000-m00-p001",
+    ]
+    grades = grade(tasks, rollouts, TableSandbox(known))
+    samples = reward(made, tasks, rollouts, grades, populora, ESTIMATORS["dr_grpo"], "group", 0)
+    assert samples["reward"].to_pylist()[:2] == [0.0, 0.5]
 
 
 def test_the_buffer_keeps_the_newest() -> None:
