@@ -141,6 +141,15 @@ def test_a_task_whose_prompt_is_too_long_counts_as_invalid() -> None:
     assert tasks["status"].to_pylist()[:2] == ["valid", "too_long"]
 
 
+def test_a_deduction_whose_output_is_longer_than_an_answer_may_be_counts_as_invalid() -> None:
+    known = {("p", "1"): "77777", ("p", "2"): "7", ("p", "3"): "77777", ("id", "4"): "44444"}
+    made = proposals("p|1", "p|2", "p|3", "p|4", "4|5", "4|6")
+    arguments = TableSandbox(known), PlainStyle(), SeenTasks(seeds()).keys, set[str](), (), lambda text: True
+    tasks = verify(made, *arguments, answerable=lambda text: len(text) < 5)
+    assert tasks["status"].to_pylist() == ["too_long", "valid", "valid", "valid", "valid", "valid"]
+    assert tasks["detail"].to_pylist()[0] == "the output is longer than an answer may be"
+
+
 def played(*answers: str) -> tuple[pa.Table, pa.Table, pa.Table, pa.Table]:
     known = {
         ("p", "1"): "7",
