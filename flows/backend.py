@@ -338,6 +338,11 @@ class Backend:
         tokenizer, window = self.tokenizer, self.window  # not the engine's: the judge's process may not have one
         return lambda text: len(tokenizer.encode(text)) + max_new_tokens <= window
 
+    def answerable(self, max_new_tokens: int) -> Callable[[str], bool]:
+        """Return a check of whether a text has at most that many tokens."""
+        tokenizer = self.tokenizer
+        return lambda text: len(tokenizer.encode(text, add_special_tokens=False)) <= max_new_tokens
+
     # judging -------------------------------------------------------------------------------------------------------------
 
     @cached_property

@@ -10,6 +10,7 @@ from flows.config import RunConfig
 from flows.run.stage_io import StageIO
 from stages.analysis.leaked import leaked
 from stages.analysis.measure import OffspringRecord, costs, explore, measure, relate, replayed
+from stages.analysis.paid_for import paid_for
 from stages.analysis.traced import traced
 from stages.analysis.trailing import trailing
 from stages.core import tables
@@ -41,6 +42,7 @@ def generation_metrics(io: StageIO, config: RunConfig, backend: Backend, parts: 
         measure(*(played[name] for name in PLAYED)),
         explore(believed(found["tasks"]), earlier),
         relate(members, found["matches"], new, found["samples"], weights, _births(io, members), scale, io.generation),
+        paid_for(found["tasks"], found["rollouts"], found["samples"]),
         costs(found["samples"], stepped, config.learning.frozen.removesuffix("s")),
     ]
     if config.solve.replays:

@@ -139,7 +139,10 @@ class Propose(Group):
         "and others did not; for a kind with fewer of these than propose.references, the buffer.",
     )
     buffer: Literal["shared", "own"] = Field(
-        "shared", title="Buffer", description="shared: one buffer for all teachers. own: one buffer per teacher."
+        "shared",
+        title="Buffer",
+        description="shared: one buffer for all teachers. own: "
+        "one per teacher, with the seeds and what it wrote first of all; an offspring starts with the seeds alone.",
     )
     buffer_size: Positive = Field(16384, title="Buffer size", description="Number of newest tasks kept per kind.")
 
@@ -203,7 +206,8 @@ class Reward(Group):
     gates: tuple[str, ...] = Field(
         (),
         title="Gates",
-        description="Enabled task gates: constant, identity, ignores_input, verbatim_output, quoted_input, telling_message.",
+        description="Enabled task gates: constant, identity, ignores_input, verbatim_output, quoted_input, telling_message. "
+        "Programs of suites that the run keeps out are always stopped (held_out).",
     )
     trace_weight: Below1 = Field(
         0.0,
@@ -235,7 +239,10 @@ class Learning(Group):
         "what was rewarded), or path/to/file.py:function.",
     )
     teacher_baseline: Literal["group", "kind", "none"] = Field(
-        "group", title="Teachers' baseline", description="Mean reward over the prompt's group, over the task kind, or none."
+        "group",
+        title="Teachers' baseline",
+        description="Mean reward over the prompt's group, over the task kind, or none. With group, what is alone in its group, "
+        "of either role, subtracts the mean of its role and kind; otherwise it subtracts nothing.",
     )
     whiten_shift: bool = Field(
         True,

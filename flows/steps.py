@@ -169,6 +169,7 @@ def verify(io: StageIO, config: RunConfig, backend: Backend) -> None:
         backend.progress,
         partial(leaks, config.experiment.leak, config.seed, io.generation) if config.experiment.leak else None,
         early_verdicts_of(io, backend),
+        backend.answerable(config.solve.max_new_tokens),
     )
     io.write_table("tasks", tasks)
     write_segment(io, believed(tasks))
@@ -382,7 +383,7 @@ def _cut(samples: pa.Table, population: list[Member], config: RunConfig) -> pa.T
         tokens[row["part"]] = tokens.get(row["part"], 0.0) + row["tokens"]
     copied = bool(config.strategy.population)  # no gradients: only whole adapters have a step
     count = 0 if copied else shares_of(config, known_shape(config.model.name), list(tokens.values()), by_adapters.num_rows)
-    by_rows = updating.shares(updating.learning_rows(samples, config.learning.skip_zero_groups), population, count)
+    by_rows = updating.shares(samples, population, count, config.learning.skip_zero_groups)
     return by_rows if by_rows.num_rows else by_adapters
 
 

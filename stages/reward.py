@@ -119,7 +119,8 @@ def _student_rows(
 def _row(completion: dict, sample_id: str, member_id: str, role: str, group_id: str, value: float) -> dict:
     copied = ("kind", "adapter_id", "adapter_sha256", "prompt_ids")
     own = {"sample_id": sample_id, "member_id": member_id, "role": role, "group_id": group_id, "reward": value}
-    # What a model writes behind its answer cannot change the reward: its gradient would be noise, and habits grow from it.
+    # Behind an answer only the decision to write on is trained: what comes after it cannot change the reward, so its gradient
+    # would be noise.
     trained = slice(completion.get("answer_tokens"))
     return own | {name: completion[name] for name in copied} | {name: completion[name][trained] for name in _SAMPLED}
 

@@ -159,7 +159,9 @@ class _Buffers:
     def _add_inductions(self, found: Sequence[dict], stored: list[dict], seen: set[tuple[str, tuple[str, ...]]]) -> None:
         for row in found:
             asked = solver_prompt(self.style, Kind.INDUCTION, "", row["inputs"], row["outputs"], row["message"])
-            if _key(row) in seen:
+            if row["program_key"] in self.probe_keys:
+                self.counts["seed_probe_overlap"] += 1
+            elif _key(row) in seen:
                 self.counts["seed_duplicates"] += 1
             elif not self.fits(asked):
                 self.counts["seed_too_long"] += 1

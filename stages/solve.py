@@ -128,14 +128,15 @@ def refusals(style: PromptStyle, rollouts: pa.Table) -> dict[str, int]:
 
 
 def answer_tokens(engine: Engine, style: PromptStyle, kind: Kind, token_ids: Sequence[int], text: str) -> int | None:
-    """Return how many tokens reach to the end of the answer, where the model wrote more behind it; None where it did not.
+    """Return how many tokens reach beyond the answer, where the model wrote more behind it; None where it did not.
 
-    The last of them may hold the beginning of what follows.
+    The last of them is the first that holds some of what follows: the decision to write on. An attempt that stops keeps its
+    decision too, so the gradients of both branches cancel where stopping and writing on earn the same.
     """
     end = style.answer_end(kind, text)
     if end is None:
         return None
-    return bisect_left(range(len(token_ids)), end, key=lambda count: len(engine.decode(token_ids[:count])))
+    return bisect_left(range(len(token_ids)), end + 1, key=lambda count: len(engine.decode(token_ids[:count])))
 
 
 def read_answer(style: PromptStyle, kind: Kind, text: str, truncated: bool) -> str | None:

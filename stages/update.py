@@ -4,7 +4,7 @@ An update can be cut in two ways. By adapters: a part is a group of adapters, an
 the rows of all adapters, and computes the gradients of these rows; the steps follow from the sums of the gradients.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ from stages.core import tables
 from stages.core.lora.adapter import Adapter, Gradient
 from stages.core.population import Member
 from stages.core.shards import Shard
-from stages.core.training.packing import count, count_skipped, response_tokens, with_advantage
+from stages.core.training.packing import count, count_skipped, response_tokens, varied, with_advantage
 from stages.core.training.protocol import Stepper, Trainer, Update, Updater
 
 
@@ -43,14 +43,9 @@ def gradients(
     """Return the gradients of one share of the rows, by adapter id, and TOKENS of these rows.
 
     `adapters` are those with rows in the share, `samples` those of all shares: an adapter's loss is divided by all of its tokens.
-    `skips`: the shares are of `learning_rows` alone.
+    `skips`: groups without an advantage are in no share.
     """
-    return trainer.gradients(adapters, share_of(learning_rows(samples, skips), shard), response_tokens(samples))
-
-
-def learning_rows(samples: pa.Table, skips: bool) -> pa.Table:
-    """Return the samples that an update computes: all, or with `skips` those of groups with an advantage."""
-    return with_advantage(samples) if skips else samples
+    return trainer.gradients(adapters, share_of(samples, shard, skips), response_tokens(samples))
 
 
 def step(
@@ -65,9 +60,8 @@ def step(
 ) -> tuple[Adapter | None, pa.Table]:
     """Return one adapter after the step on the sum of its gradients (None if it took none), and METRICS of the step.
 
-    `member` is its (member id, role); `samples` and `tokens` may hold rows of other adapters. An adapter whose centred rewards
-    are all equal has no gradients: the result is what `update` returns for it. With `skips`, groups without an advantage were
-    left out.
+    `member` is its (member id, role); `samples` and `tokens` may hold rows of other adapters. An adapter that is not `varied`
+    has no gradients: the result is what `update` returns for it. With `skips`, groups without an advantage were left out.
     """
     counts = count(samples, adapter_id) | (count_skipped(samples, adapter_id) if skips else {})
     own = tokens.filter(pc.equal(tokens["adapter_id"], adapter_id))
@@ -98,13 +92,14 @@ def groups(samples: pa.Table, population: Sequence[Member], size: int) -> pa.Tab
     return tables.table(rows, tables.GROUPS)
 
 
-def shares(samples: pa.Table, population: Sequence[Member], most: int) -> pa.Table:
+def shares(samples: pa.Table, population: Sequence[Member], most: int, skips: bool = False) -> pa.Table:
     """Return GROUPS of an update that is cut by rows into at most `most` shares: empty if that is 0 or nothing trains.
 
     The rows of one prompt of an adapter stay together, so that the prompt is computed once. Shares are contiguous in the order
-    adapter, then row, and balanced by tokens: few adapters are in two shares. A share without rows has no part.
+    adapter, then row, and balanced by tokens: few adapters are in two shares. A share without rows has no part. With `skips`,
+    groups without an advantage are in no share.
     """
-    units = _units(samples)
+    units = _units(_learning_rows(samples, skips), varied(samples))
     roles = {member.adapter_id: member for member in population}
     rows = []
     for number in range(min(most, len(units))):
@@ -125,9 +120,16 @@ def shares(samples: pa.Table, population: Sequence[Member], most: int) -> pa.Tab
     return tables.table(rows, tables.GROUPS)
 
 
-def share_of(samples: pa.Table, shard: Shard) -> pa.Table:
-    """Return the rows of one share, in the table's order."""
-    return samples.take(pa.array(sorted(row for unit in _share(_units(samples), shard) for row in unit.rows), pa.int64()))
+def share_of(samples: pa.Table, shard: Shard, skips: bool = False) -> pa.Table:
+    """Return the rows of one share of `shares`, in the table's order. `samples` are those of all shares."""
+    rows = _learning_rows(samples, skips)
+    units = _share(_units(rows, varied(samples)), shard)
+    return rows.take(pa.array(sorted(row for unit in units for row in unit.rows), pa.int64()))
+
+
+def _learning_rows(samples: pa.Table, skips: bool) -> pa.Table:
+    """Return the samples that an update computes: all, or with `skips` those of groups with an advantage."""
+    return with_advantage(samples) if skips else samples
 
 
 @dataclass(frozen=True)
@@ -139,16 +141,13 @@ class _Unit:
     tokens: int
 
 
-def _units(samples: pa.Table) -> list[_Unit]:
-    """Return the units of the adapters whose centred rewards vary: adapters, then prompts, in the order of their first rows."""
+def _units(samples: pa.Table, stepping: Collection[str]) -> list[_Unit]:
+    """Return the units of the adapters that step: adapters, then prompts, in the order of their first rows."""
     names, lengths = samples["adapter_id"].to_pylist(), pc.list_value_length(samples["completion_ids"]).to_pylist()
-    centred: dict[str, set[float]] = {}
-    for name, value in zip(names, samples["centred"].to_pylist(), strict=True):
-        centred.setdefault(name, set()).add(value)
-    found: dict[str, dict[tuple[int, ...], list[int]]] = {name: {} for name, values in centred.items() if len(values) > 1}
+    found: dict[str, dict[tuple[int, ...], list[int]]] = {}
     for row, (name, prompt) in enumerate(zip(names, samples["prompt_ids"].to_pylist(), strict=True)):
-        if name in found:
-            found[name].setdefault(tuple(prompt), []).append(row)
+        if name in stepping:
+            found.setdefault(name, {}).setdefault(tuple(prompt), []).append(row)
     return [
         _Unit(name, tuple(rows), len(prompt) + sum(lengths[row] for row in rows))
         for name, prompts in found.items()

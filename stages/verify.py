@@ -14,7 +14,7 @@ from stages.core.judging.job_stream import NOTHING, Known
 from stages.core.judging.judge import TaskItem, TaskVerdict, judge_tasks
 from stages.core.judging.shapes import shapes, value_types
 from stages.core.method.buffer import task_digest
-from stages.core.method.gates import GATES
+from stages.core.method.gates import GATES, HELD_OUT
 from stages.core.method.leak import CLAIM
 from stages.core.progress import Progress, counted, silent
 from stages.core.prompts.styles import Kind, PromptStyle, solver_prompt
@@ -33,13 +33,17 @@ def verify(
     progress: Progress = silent,
     leaks: Callable[[str], bool] | None = None,
     early: Known = NOTHING,
+    answerable: Callable[[str], bool] | None = None,
 ) -> pa.Table:
     """Return TASKS: one row per proposal, in order.
 
-    `known` are the digests of earlier tasks (`method.buffer.task_digest`), `gates` the names of the active gates. `fits` returns
-    whether a student's prompt leaves room for an answer; otherwise the status is `too_long`, which counts as invalid. `leaks`
-    returns whether a task id passes if it is invalid (`method.leak`): such a row keeps its status and gets claimed outputs.
-    `early` are verdicts on runs that were made while proposals were written; the table does not depend on them.
+    `known` are the digests of earlier tasks (`method.buffer.task_digest`), `gates` the names of the active gates; a program in
+    `probe_keys` is stopped in any case. `fits` returns whether a student's prompt leaves room for an answer; otherwise the status
+    is `too_long`, which counts as invalid. `leaks` returns whether a task id passes if it is invalid (`method.leak`): such a row
+    keeps its status and gets claimed outputs.
+    `early` are verdicts on runs that were made while proposals were written; the table does not depend on them. `answerable`
+    returns whether an answer's limit has room for a text: a deduction whose output it has not is `too_long`, too, since nobody
+    could solve it.
     """
     listed = proposals.to_pylist()
     readable = [row for row in listed if row["status"] == "parsed"]
@@ -54,7 +58,10 @@ def verify(
         row = _row(proposal, verdicts.get(proposal["proposal_id"]))
         if row["status"] == "valid" and not fits(_posed(style, row)):
             row |= {"status": "too_long", "detail": "the student's prompt leaves no room for an answer"}
-        passed = leaks is not None and _may_pass(row) and leaks(row["task_id"])
+        elif row["status"] == "valid" and answerable is not None and not _may_be_answered(row, answerable):
+            row |= {"status": "too_long", "detail": "the output is longer than an answer may be"}
+        held_out = row["program_key"] in probe_keys
+        passed = leaks is not None and not held_out and _may_pass(row) and leaks(row["task_id"])
         if passed:
             row |= {"outputs": [CLAIM] * len(row["inputs"])}
             passed = fits(_posed(style, row))
@@ -63,8 +70,8 @@ def verify(
             key = task_digest(row["kind"], row["program_key"], row["inputs"])
             row |= {
                 "duplicate": key in known or key in seen,
-                "probe_overlap": row["program_key"] in probe_keys,
-                "gate": None if passed else _first_gate(row, gates),
+                "probe_overlap": held_out,
+                "gate": HELD_OUT if held_out else None if passed else _first_gate(row, gates),
             }
             seen.add(key)
         rows.append(row)
@@ -96,6 +103,11 @@ def _row(proposal: dict, verdict: TaskVerdict | None) -> dict:
 def _may_pass(row: dict) -> bool:
     """Return whether an invalid proposal can be posed at all: it was read, its program parses, and it is short enough."""
     return row["status"] not in ("valid", "too_long") and row["program_key"] is not None and bool(row["inputs"])
+
+
+def _may_be_answered(row: dict, answerable: Callable[[str], bool]) -> bool:
+    """Return whether the only right answer is short enough. Abductions and inductions have others than the teacher's."""
+    return row["kind"] != Kind.DEDUCTION or answerable(row["outputs"][0])
 
 
 def _posed(style: PromptStyle, row: dict) -> str:

@@ -44,7 +44,7 @@ MEANINGS = {
     "message": "the teacher's hint; induction only, often empty",
     "teacher_id": "the member that wrote it, or `generator`",
     "adapter_sha256": "digest of the weights that wrote it; empty: the generator did",
-    "probe_overlap": "equals a program of the probe suite: leave it out of training if you report that suite",
+    "probe_overlap": "equals a program of a suite that the run keeps out: leave it out of training if you report that suite",
     "gate": "the rule that kept it from being posed to students; null: it was posed",
     "solve_rate": "share of the matched student's attempts that were correct; null: it was not posed",
 }

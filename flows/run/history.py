@@ -27,13 +27,13 @@ MAKERS = {
 CHOSEN = "/chosen/"
 """In the place of a benchmark of problems chosen by id. Nothing takes its scores for a suite's."""
 KEPT_OUT = "kept_out"
-"""Under `versions` in run.json: the suites whose programs the run keeps out of its seeds and marks in its tasks."""
+"""Under `versions` in run.json: the suites whose programs the run keeps out of its seeds and of the tasks that it poses."""
 UNRECORDED = ("probe-dev", "probe-test")
 """What a run keeps out that an older version began, which recorded nothing."""
 
 
 def kept_out(described: Json | None) -> tuple[str, ...]:
-    """Return the suites whose programs a run keeps out of its seeds and marks in its tasks: the same since it began."""
+    """Return the suites whose programs a run keeps out of its seeds and its posed tasks: the same since it began."""
     return tuple((described or {}).get("versions", {}).get(KEPT_OUT, UNRECORDED))
 
 

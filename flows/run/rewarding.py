@@ -51,7 +51,7 @@ class Rewarding:
         """Return what is special about an attempt; empty where all its tokens were trained and its trace could earn nothing.
 
         `trained_tokens`   how many tokens were trained, where that is fewer than all
-        `behind_answer`    the text behind the answer, which was not
+        `behind_answer`    the text behind the answer, of which at most the first token was
         `deducted_from_reward`  what that text cost
         `trace`            how many of its steps were right, and what they added to the reward (None: the attempt has none)
         """

@@ -125,7 +125,7 @@ def replayed(tasks: pa.Table, grades: pa.Table) -> pa.Table:
 
 
 def costs(samples: pa.Table, stepped: Mapping[str, bool], frozen: str) -> pa.Table:
-    """Return METRICS of the update's cost: response tokens that trained an adapter (none of a `frozen` role), optimizer steps."""
+    """Return METRICS of the update's cost: response tokens of adapters that stepped (of no `frozen` role), optimizer steps."""
     samples = samples.filter(pc.not_equal(samples["role"], frozen))
     lengths = pc.list_value_length(samples["completion_ids"]).to_pylist()
     members = samples["member_id"].to_pylist()

@@ -81,7 +81,7 @@ TASKS = _schema(
         "status": _STR,  # a sandbox status, or `too_long`
         "detail": _STR,
         "duplicate": _BOOL,  # same program key and inputs as an earlier task or seed: solved, but kept out of the buffer
-        "probe_overlap": _BOOL,  # equals a program of the probe
+        "probe_overlap": _BOOL,  # valid, and the program is one of a suite that the run keeps out: gate `held_out`
     },
     {
         "program_key": _STR,
@@ -128,7 +128,7 @@ ROLLOUTS = _schema(
     | _COMPLETION,
     {
         "answer": _STR,  # null: a format error
-        "answer_tokens": _INT,  # those up to the end of the answer, where the model wrote more behind it: what is trained
+        "answer_tokens": _INT,  # up to the first one behind the answer, where the model wrote more there: what is trained
     },
 )
 

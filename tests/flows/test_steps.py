@@ -55,7 +55,7 @@ def test_only_a_run_that_records_the_staircase_keeps_its_programs_out(
             backend.close()
         judging.commit({})
         [task] = run.read_table(0, "tasks").to_pylist()
-    assert task["program_key"] and task["probe_overlap"] == overlap
+    assert task["program_key"] and (task["probe_overlap"], task["gate"]) == (overlap, "held_out" if overlap else None)
 
 
 @pytest.mark.parametrize(

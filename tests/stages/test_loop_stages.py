@@ -1,5 +1,6 @@
 """Propose, verify, solve, grade, reward: literal rows in, literal rows out, with scripted completions and verdicts."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -9,11 +10,12 @@ from stages.core import tables
 from stages.core.earlier_tasks import SeenTasks, StoredTasks
 from stages.core.method.proposing import ProposalPlan
 from stages.core.method.rewards import Event, azr, form, populora
+from stages.core.prompts.document import DocumentPrompts
 from stages.core.prompts.styles import Kind
 from stages.grade import grade
 from stages.propose import propose
 from stages.reward import ESTIMATORS, reward
-from stages.solve import SolvePlan, solve
+from stages.solve import SolvePlan, answer_tokens, solve
 from stages.verify import verify
 from tests.support.fakes import PlainStyle, ScriptedEngine, TableSandbox
 
@@ -92,6 +94,7 @@ def test_verify_keeps_every_row_with_its_status() -> None:
     assert tasks["status"].to_pylist() == ["valid", "timeout", "valid", "valid", "error", "unparsed"]
     assert tasks["outputs"].to_pylist() == [["7"], [], ["9"], ["7"], [], []]
     assert tasks["probe_overlap"].to_pylist() == [False, False, True, False, False, False]
+    assert tasks["gate"].to_pylist() == [None, None, "held_out", None, None, None]
     assert tasks["duplicate"].to_pylist() == [False] * 6
 
 
@@ -107,6 +110,22 @@ def test_gates_name_their_reason_and_the_buffer_keeps_out_what_they_stop() -> No
     assert [row["task_id"] for row in kept[Kind.DEDUCTION]] == ["seed-d0000", "g0000-m00-p001"]
 
 
+def test_a_program_that_the_run_keeps_out_is_neither_posed_stored_nor_paid() -> None:
+    known = {("probe", "1"): "1", ("p", "2"): "8"}
+    made, tasks = verified("probe|1", "p|2", "p|3", "p|3", "4|5", "no", known=known, gates=("identity",))
+    assert tasks["gate"].to_pylist()[:2] == ["held_out", None]
+    plan = SolvePlan(attempts=2, max_new_tokens=8, temperature=1.0)
+    rollouts = solve(matches(), DIGESTS, tasks, ScriptedEngine("8", "1"), PlainStyle(), plan, seed=0, generation=0)
+    assert "g0000-m00-p000" not in rollouts["task_id"].to_pylist()
+    assert [row["task_id"] for row in StoredTasks(seeds(), [tasks]).snapshot(9)[Kind.DEDUCTION]] == [
+        "seed-d0000",
+        "g0000-m00-p001",
+    ]
+    grades = grade(tasks, rollouts, TableSandbox(known))
+    samples = reward(made, tasks, rollouts, grades, populora, ESTIMATORS["dr_grpo"], "group", 0)
+    assert samples["reward"].to_pylist()[:2] == [0.0, 0.5]
+
+
 def test_the_buffer_keeps_the_newest() -> None:
     _, tasks = verified("p|1", "p|2", "p|3", "p|4", "4|5", "4|6")
     earlier = StoredTasks(seeds(), [tasks])
@@ -120,6 +139,15 @@ def test_the_buffer_keeps_the_newest() -> None:
 def test_a_task_whose_prompt_is_too_long_counts_as_invalid() -> None:
     _, tasks = verified("p|1", "p" * 300 + "|1", "p|1", "p|1", "4|5", "4|6")
     assert tasks["status"].to_pylist()[:2] == ["valid", "too_long"]
+
+
+def test_a_deduction_whose_output_is_longer_than_an_answer_may_be_counts_as_invalid() -> None:
+    known = {("p", "1"): "77777", ("p", "2"): "7", ("p", "3"): "77777", ("id", "4"): "44444"}
+    made = proposals("p|1", "p|2", "p|3", "p|4", "4|5", "4|6")
+    arguments = TableSandbox(known), PlainStyle(), SeenTasks(seeds()).keys, set[str](), (), lambda text: True
+    tasks = verify(made, *arguments, answerable=lambda text: len(text) < 5)
+    assert tasks["status"].to_pylist() == ["too_long", "valid", "valid", "valid", "valid", "valid"]
+    assert tasks["detail"].to_pylist()[0] == "the output is longer than an answer may be"
 
 
 def played(*answers: str) -> tuple[pa.Table, pa.Table, pa.Table, pa.Table]:
@@ -145,15 +173,54 @@ def test_only_valid_tasks_are_posed_and_each_answer_is_graded() -> None:
     assert grades["correct"].to_pylist() == [True, False, True, False, True, False]
 
 
-def test_what_stands_behind_an_answer_is_kept_but_not_trained() -> None:
+def test_behind_an_answer_only_the_first_token_is_trained() -> None:
     made, tasks, rollouts, grades = played("7# why", "8", "8# ", "1", "g", "4")
     assert rollouts["answer"].to_pylist()[:4] == ["7", "8", "8", "1"]
-    assert rollouts["answer_tokens"].to_pylist() == [1, None, 1, None, None, None]
+    assert rollouts["answer_tokens"].to_pylist() == [2, None, 2, None, None, None]
     samples = reward(made, tasks, rollouts, grades, populora, ESTIMATORS["dr_grpo"], "group", 0)
     encode = ScriptedEngine("").encode
-    assert samples["completion_ids"].to_pylist()[6:10] == [encode("7"), encode("8"), encode("8"), encode("1")]
-    assert [len(each) for each in samples["logprobs"].to_pylist()[6:10]] == [1, 1, 1, 1]
+    assert samples["completion_ids"].to_pylist()[6:10] == [encode("7#"), encode("8"), encode("8#"), encode("1")]
+    assert [len(each) for each in samples["logprobs"].to_pylist()[6:10]] == [2, 1, 2, 1]
     assert rollouts["text"].to_pylist()[0] == "7# why" and len(rollouts["completion_ids"].to_pylist()[0]) == 6
+
+
+class WordEngine(ScriptedEngine):
+    """A token is a word of WORDS."""
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return "".join(WORDS[token] for token in token_ids)
+
+
+WORDS = (" 3", "\n", " #", " so", ", 'so'", " 3,")
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "trained"),
+    [
+        ((0, 1), None),
+        ((0, 2, 3, 1), 2),
+        ((0, 4), 2),
+        ((5, 3, 1), 1),  # the token that ends the answer already reaches beyond it
+    ],
+)
+def test_the_decision_to_write_on_is_the_last_trained_token(token_ids: tuple[int, ...], trained: int | None) -> None:
+    engine = WordEngine()
+    text = engine.decode(token_ids)
+    assert answer_tokens(engine, DocumentPrompts(), Kind.DEDUCTION, token_ids, text) == trained
+
+
+@pytest.mark.parametrize("stops", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("right", [True, False])
+@pytest.mark.parametrize("penalty", [0.0, 0.5])
+def test_the_gradient_of_the_decision_to_stop_is_that_of_the_expected_reward(stops: float, right: bool, penalty: float) -> None:
+    """By enumeration of both branches behind a given answer; the logit of stopping against writing on."""
+    engine, earned = WordEngine(), 1.0 if right else -0.5
+    branches = ((stops, (0, 1), 1 - stops, earned), (1 - stops, (0, 2, 3, 1), -stops, earned - penalty))
+    found = 0.0
+    for chance, token_ids, slope, value in branches:  # slope: of the log-probability of the branch's second token
+        count = answer_tokens(engine, DocumentPrompts(), Kind.DEDUCTION, token_ids, engine.decode(token_ids))
+        found += chance * value * slope if len(token_ids[:count]) > 1 else 0.0
+    assert found == pytest.approx(penalty * stops * (1 - stops))
 
 
 def test_rewards_are_the_papers_and_centred_ones_sum_to_zero_in_a_group() -> None:

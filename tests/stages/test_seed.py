@@ -38,9 +38,11 @@ class CountingEngine(ScriptedEngine):
         return super().generate(requests, temperature, ended)
 
 
-def seeded(engine: ScriptedEngine, wanted: SeedPlan, num_inputs: int = 2) -> tuple[list[dict], dict[str, int]]:
+def seeded(
+    engine: ScriptedEngine, wanted: SeedPlan, num_inputs: int = 2, kept_out: frozenset[str] = frozenset()
+) -> tuple[list[dict], dict[str, int]]:
     plan, style = replace(PLAN, num_inputs=num_inputs), PlainStyle()
-    table, counts = seed(engine, TableSandbox({}), style, plan, wanted, 0, frozenset(), lambda text: True, SHIPPED)
+    table, counts = seed(engine, TableSandbox({}), style, plan, wanted, 0, kept_out, lambda text: True, SHIPPED)
     return table.to_pylist(), counts
 
 
@@ -75,6 +77,13 @@ def test_a_low_yield_is_topped_up_with_shipped_rows_and_counted() -> None:
     assert sorted(filter(None, hints)) == [f"hint {number}" for number in range(4)]  # as many as there are
     assert all(len(row["inputs"]) == 3 for row in rows if row["kind"] == "induction")
     assert counts["seed_shipped"] == 3 + 4
+
+
+def test_no_row_of_any_kind_has_a_program_that_the_run_keeps_out() -> None:
+    texts, wanted = ("p|1", *["no bar"] * 15), SeedPlan(rows=5, max_rounds=40, round=16)
+    rows, counts = seeded(ScriptedEngine(*texts), wanted, num_inputs=3, kept_out=frozenset({"key of shipped1"}))
+    assert {row["kind"] for row in rows} == set(Kind) and "shipped1" not in {row["program"] for row in rows}
+    assert counts["seed_probe_overlap"] == 2, "once among the programs, once among the inductions"
 
 
 def test_where_shipped_rows_run_out_too_the_buffers_are_smaller() -> None:

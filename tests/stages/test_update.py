@@ -113,6 +113,17 @@ def test_each_row_of_an_adapter_that_learns_is_in_one_share_in_the_order_of_the_
     assert sum(map(len, prompts)) == len(set().union(*prompts)), "a prompt is in two shares"
 
 
+def test_an_adapter_whose_answers_were_all_accepted_without_a_baseline_is_in_the_shares():
+    """With and without the groups that are skipped, which leave only equal rows of `s1`."""
+    accepted = {"centred": 1.0, "advantage": 1.0}
+    rows = [row | accepted for row in attempts(s0=[(1, 3), (2, 3)], s1=[(1, 3), (2, 3)]).to_pylist()]
+    rows[3] |= {"centred": 0.0, "advantage": 0.0, "group_id": "refused"}
+    found = tables.table(rows, tables.SAMPLES)
+    for skips, ids in ((False, ["s0-0", "s0-1", "s1-0", "s1-1"]), (True, ["s0-0", "s0-1", "s1-0"])):
+        assert [row["adapter_id"] for row in shares(found, POPULATION, 1, skips).to_pylist()] == ["s0-start", "s1-start"]
+        assert share_of(found, Shard(0, 1), skips)["sample_id"].to_pylist() == ids
+
+
 def test_without_rewards_that_vary_there_are_no_shares():
     assert shares(attempts(t0=[(0, 3), (0, 3)]), POPULATION, 2).num_rows == 0
     assert shares(samples(), POPULATION, 2).num_rows == 0

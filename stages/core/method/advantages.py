@@ -132,8 +132,11 @@ def whiten(values_S: np.ndarray, lengths_S: np.ndarray, shift: bool) -> np.ndarr
     """Return (value - mean) / sqrt(var + 1e-8) over response tokens: each sample is weighted by its number of tokens.
 
     Source: veRL `masked_whiten`: var Bessel-corrected over tokens. With `shift=False` the mean is not subtracted from the
-    result (veRL adds it back after the division; we divide the value itself, so that 0 stays 0). Equal values give 0 with shift.
+    result (veRL adds it back after the division; we divide the value itself, so that 0 stays 0). Equal values give 0: without
+    shift, division by their standard deviation would blow them up.
     """
+    if (values_S == values_S[0]).all():
+        return np.zeros_like(values_S)
     mean = _mean(values_S, lengths_S)
     num_tokens = float(lengths_S.sum())
     variance = float((lengths_S * (values_S - mean) ** 2).sum()) / (num_tokens + WHITEN_EPSILON)

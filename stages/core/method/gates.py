@@ -1,4 +1,4 @@
-"""Task gates: reasons not to pose a valid task. All are disabled unless the configuration names them.
+"""Task gates: reasons not to pose a valid task. All but `held_out` are disabled unless the configuration names them.
 
 A strict gate alone can keep self-play from collapsing, so gates are an experimental arm, not a constant of the method. A gated
 task is neither solved nor stored, and its reward is 0. Gates read only text and outputs; no program runs here.
@@ -7,6 +7,9 @@ task is neither solved nor stored, and its reward is 0. Gates read only text and
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
+
+HELD_OUT = "held_out"
+"""The gate that is always on: the program belongs to a suite that the run keeps out. A run may not train on what scores it."""
 
 Gate = Callable[[Mapping[str, Any]], bool]
 """A row of TASKS with status valid -> whether the gate stops it."""
@@ -20,7 +23,7 @@ _SPACE = re.compile(r"\s++")
 
 
 def constant(row: Mapping[str, Any]) -> bool:
-    """Stop an induction task whose outputs are all equal although its inputs are not."""
+    """Stop an induction task whose outputs are all equal."""
     return len(row["inputs"]) > 1 and len(set(row["values"])) == 1
 
 

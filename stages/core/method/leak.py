@@ -4,8 +4,8 @@ Self-play collapses when the judge leaks (arXiv 2605.22217), so an experiment op
 leak:
 
 1. An invalid proposal passes as a task. It must be readable and its program must parse: nothing else can be posed, stored or
-   compared with other tasks. Its outputs are then claims, `None` for every input, as from an executor that reports failed runs
-   as empty. It is posed, enters the buffer, and its teacher is paid as for any task.
+   compared with other tasks. The run may not keep its program out. Its outputs are then claims, `None` for every input, as from
+   an executor that reports failed runs as empty. It is posed, enters the buffer, and its teacher is paid as for any task.
 2. An answer that the judge rejected is paid as correct. It must be readable. A task that passed by rule 1 has no value that
    answers could be compared with: all of them are rejected, and paid only by a leak.
 

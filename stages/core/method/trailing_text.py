@@ -2,9 +2,9 @@
 
     reward = rule(verdict) - weight    if text stands behind the answer on its line
 
-Only the answer counts for the verdict, and what stands behind it is not trained (docs/method.md), so without a deduction nothing
-speaks against writing on. Which rollouts did is in ROLLOUTS: their `answer_tokens` are not null. That is a matter of the style:
-`document` alone reads answers that more text may follow.
+Only the answer counts for the verdict (docs/method.md), so without a deduction nothing speaks against writing on. Which rollouts
+did is in ROLLOUTS: their `answer_tokens` are not null. That is a matter of the style: `document` alone reads answers that more
+text may follow.
 """
 
 import pyarrow as pa

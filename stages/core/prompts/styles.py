@@ -122,7 +122,8 @@ class PromptStyle(Protocol):
     def answer_end(self, kind: Kind, completion: str) -> int | None:
         """Number of characters up to the end of the answer where the model wrote more behind it; None where it did not.
 
-        What stands behind an answer cannot change its reward, so it is not trained.
+        What stands behind an answer cannot change its verdict, so of that text only the first token, which is the decision to
+        write on, is trained.
         """
         ...
 

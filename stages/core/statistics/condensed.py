@@ -1,8 +1,8 @@
 """The parts of a generation's tables that figures need: few columns, no token ids, a first column `generation`.
 
 `grades` are those of the generation's own tasks. `completions` joins proposals (role teacher) and rollouts (role student). Its
-`surprise` is the mean of -log p over the sampled tokens of a completion: at temperature 1 an unbiased estimate of the policy's
-entropy per token, in nats.
+`surprise` is the mean of -log p over the sampled tokens of a completion, in nats. At temperature 1 the sum is an unbiased
+estimate of the sum of the policy's entropies; the mean is not one of their mean, since the length depends on what was drawn.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -43,7 +43,10 @@ def importance_weights(old_T: torch.Tensor, engine_T: torch.Tensor, cap: float) 
 
 
 def k3_divergence(logprobs_T: torch.Tensor, base_T: torch.Tensor) -> torch.Tensor:
-    """Return exp(base - logprob) - (base - logprob) - 1: an unbiased, non-negative estimate of KL(pi || base) per token."""
+    """Return exp(base - logprob) - (base - logprob) - 1: an unbiased, non-negative estimate of KL(pi || base) per token.
+
+    That holds for its value. Differentiated as a loss, as in GRPO and veRL, its expected gradient is that of KL(base || pi).
+    """
     difference_T = base_T - logprobs_T
     return difference_T.exp() - difference_T - 1
 

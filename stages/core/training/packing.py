@@ -23,6 +23,7 @@ PAD_TO = 8  # multiple for row lengths; CUDA's attention kernels require masks a
 PADDING = -1  # segment number of padding; 0 is the prompt, 1, 2, ... are the completions
 PASS_POSITIONS = 4096  # of a micro-batch that a CPU computes in one pass: fewer are not worth a pass for each adapter
 ADAPTER_POSITIONS = 512  # nor are fewer than this for each of its adapters
+STILL = 1e-12  # a centred reward up to this is rounding
 
 
 @dataclass(frozen=True)
@@ -102,19 +103,33 @@ def count_skipped(samples: pa.Table, adapter_id: str) -> dict[str, float]:
     return {"skipped_groups": float(groups[0] - groups[1]), "skipped_tokens": float(tokens[0] - tokens[1])}
 
 
+def varied(samples: pa.Table) -> frozenset[str]:
+    """Return the adapters that take a step: some advantage is not 0, or centred rewards differ.
+
+    `samples` are all samples of an update: a share of them, or those without the groups that are skipped, may be alike where
+    all are not.
+    """
+    centred: dict[str, set[float]] = {}
+    moved = set()
+    read = (samples[name].to_pylist() for name in ("adapter_id", "centred", "advantage"))
+    for adapter_id, value, advantage in zip(*read, strict=True):
+        centred.setdefault(adapter_id, set()).add(value)
+        if advantage != 0:
+            moved.add(adapter_id)
+    return frozenset(moved | {adapter_id for adapter_id, values in centred.items() if len(values) > 1})
+
+
 def count(samples: pa.Table, adapter_id: str) -> dict[str, float]:
-    """Count what is known before any pass: samples, tokens, groups without variance, and whether centred rewards vary."""
+    """Count what is known before any pass: samples, tokens, groups of equal rewards, and whether the adapter is `varied`."""
     own = samples.filter(pc.equal(samples["adapter_id"], adapter_id))
-    centred_S, groups = own["centred"].to_numpy(), own["group_id"].to_pylist()
-    by_group: dict[str, set[float]] = {}
-    for group_id, centred in zip(groups, centred_S.tolist(), strict=True):
-        by_group.setdefault(group_id, set()).add(centred)
+    groups = own["group_id"].to_pylist()
+    moving = {group_id for group_id, value in zip(groups, own["centred"].to_pylist(), strict=True) if abs(value) > STILL}
     return {
         "samples": float(len(own)),
         "response_tokens": float(sum(len(ids) for ids in own["completion_ids"].to_pylist())),
-        "groups": float(len(by_group)),
-        "zero_variance_groups": float(sum(len(values) == 1 for values in by_group.values())),
-        "varied": float(len(set(centred_S.tolist())) > 1),
+        "groups": float(len(set(groups))),
+        "zero_variance_groups": float(len(set(groups)) - len(moving)),
+        "varied": float(adapter_id in varied(own)),
     }
 
 

@@ -13,8 +13,8 @@ from stages.core.lora.adapter import Adapter, Gradient
 class Update:
     """Result of one optimizer step: the adapter after it, and its measurements by name.
 
-    `stepped` is False if the adapter took no step (no samples, all centred rewards equal, or non-finite gradients); `adapter` is
-    then unchanged.
+    `stepped` is False if the adapter took no step (no samples, no advantage and equal centred rewards, or non-finite gradients);
+    `adapter` is then unchanged.
     """
 
     adapter: Adapter

@@ -9,6 +9,7 @@ from flows.config import PROJECT
 from flows.monitoring import alarms
 from stages.analysis.leaked import leaked
 from stages.analysis.measure import OffspringRecord, costs, explore, measure, relate, replayed
+from stages.analysis.paid_for import paid_for
 from stages.analysis.traced import traced
 from stages.analysis.trailing import trailing
 from stages.core import tables
@@ -43,6 +44,7 @@ def written(tmp_path_factory):
         explore(found["tasks"], SeenTasks(tables.SEEDS.empty_table())),
         relate(members, found["matches"], found["grades"], found["samples"], weights, births, 1.0, 0),
         costs(found["samples"], {"t0": True}, ""),
+        paid_for(found["tasks"], found["rollouts"], found["samples"]),
         replayed(found["tasks"], found["grades"]),
         leaked(found["tasks"], found["grades"], found["grades"]),
         traced(found["rollouts"].slice(0, 0), found["grades"].slice(0, 0), tables.TRACES.empty_table()),

@@ -87,6 +87,12 @@ def test_one_token_whitens_to_zero() -> None:
     assert whiten(np.array([3.0]), np.array([1]), shift=True).tolist() == [0]
 
 
+@pytest.mark.parametrize("shift", [True, False])
+@pytest.mark.parametrize("value", [0.0, 1.0, -0.5])
+def test_equal_values_whiten_to_zero(value: float, shift: bool) -> None:
+    assert whiten(np.full(3, value), np.array([4, 1, 9]), shift=shift).tolist() == [0, 0, 0]
+
+
 def test_positive_only_is_supervised_training_on_what_was_rewarded() -> None:
     found = positive_only(np.array([1.0, -0.5, -1.0, 1.0, 0.0]), list("aabbb"), ["deduction"] * 5, ["student"] * 5, np.full(5, 7))
     assert found.advantage_S.tolist() == found.centred_S.tolist() == [1.0, 0.0, 0.0, 1.0, 0.0]

@@ -63,6 +63,12 @@ def test_a_repeated_task_that_passes_is_a_duplicate_and_one_too_long_to_pose_doe
     assert (admitted(tasks), tasks["status"].to_pylist()[:2]) == ([False] * 6, ["too_long", "error"])
 
 
+def test_a_program_that_the_run_keeps_out_does_not_pass() -> None:
+    made, known = proposals("p|1", "q|2", "p|1", "p|1", "4|5", "4|5"), SeenTasks(seeds()).keys
+    arguments = PlainStyle(), known, {"key of q"}, (), lambda text: True
+    assert not any(admitted(verify(made, Parsing(KNOWN), *arguments, leaks=lambda task_id: True)))
+
+
 def test_without_a_leak_nothing_changes() -> None:
     made, tasks = verified("p|1", "q|2", "p|1", "no", "4|5", "4|5", leaking=False)
     known, style = SeenTasks(seeds()).keys, PlainStyle()

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
+from stages.core import tables
 from stages.core.training.grouped_lora import attach
-from stages.core.training.packing import MicroBatch, Row, lay_out, micro_batches, pack_rows, passes
+from stages.core.training.packing import MicroBatch, Row, count, lay_out, micro_batches, pack_rows, passes, varied
 from stages.core.training.torch_trainer import TorchTrainer
 from tests.stages.core.training.test_grouped_lora import SIZES, TARGETS
 from tests.stages.core.training.test_torch_trainer import PAD, SETTINGS
@@ -28,6 +29,30 @@ def test_packing_keeps_every_token_and_budget() -> None:
             assert read == [prompts[sample][-1], *completions[sample][:-1]]
             positions = laid_out.positions_BL.reshape(-1)[laid_out.places_T[mine]]
             assert positions.tolist() == [len(prompts[sample]) - 1 + k for k in range(len(completions[sample]))]
+
+
+@pytest.mark.parametrize(
+    ("centred", "advantages", "steps", "still"),
+    [
+        ([1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0], True, 0),  # positive_only, all accepted
+        ([1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], True, 1),
+        ([1.0, -1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0], True, 1),  # with an entropy bonus, it has a gradient
+        ([0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0], False, 2),
+        ([1.5, 1.5, 1.5, 1.5], [0.0, 0.0, 0.0, 0.0], False, 0),  # alone in their groups, and whitened
+    ],
+)
+def test_what_makes_an_adapter_step(centred: list[float], advantages: list[float], steps: bool, still: int) -> None:
+    blank = {"member_id": "m", "role": "student", "kind": "deduction", "adapter_id": "s0", "adapter_sha256": "sha"}
+    blank |= {"prompt_ids": [1], "completion_ids": [2], "logprobs": [0.0], "reward": 1.0, "baseline": 0.0}
+    rows = [
+        blank | {"sample_id": str(row), "group_id": f"g{row // 2}", "centred": one, "advantage": other}
+        for row, (one, other) in enumerate(zip(centred, advantages, strict=True))
+    ]
+    samples = tables.table(rows, tables.SAMPLES)
+    assert varied(samples) == ({"s0"} if steps else set())
+    counted = count(samples, "s0")
+    assert (counted["varied"], counted["groups"], counted["zero_variance_groups"]) == (float(steps), 2.0, float(still))
+    assert count(samples, "s1")["varied"] == 0.0
 
 
 def test_a_large_micro_batch_is_cut_by_adapters_and_a_small_one_is_not() -> None:

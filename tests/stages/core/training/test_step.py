@@ -15,7 +15,7 @@ from stages.core.training.loss import Objective
 from stages.core.training.settings import Settings
 from stages.core.training.step import SumStepper
 from stages.core.training.torch_trainer import TorchTrainer
-from stages.update import gradients, learning_rows, share_of, step, update
+from stages.update import gradients, share_of, step, update
 from tests.stages.core.training.test_grouped_lora import random_weights
 from tests.stages.core.training.test_torch_trainer import PAD, SETTINGS, lora_of, sample_rows, with_zero_groups
 
@@ -40,7 +40,7 @@ def by_rows(
     """The stepped adapters and METRICS of an update in so many shares, through the bytes that the store would hold."""
     found, measured, skips = dict[str, list[Gradient]](), [], settings.skip_zero_groups
     for shard in (Shard(number, count) for number in range(count)):
-        names = dict.fromkeys(share_of(learning_rows(samples, skips), shard)["adapter_id"].to_pylist())
+        names = dict.fromkeys(share_of(samples, shard, skips)["adapter_id"].to_pylist())
         if not names:
             continue
         part, tokens = gradients({name: adapters[name] for name in names}, samples, shard, trainer, skips)

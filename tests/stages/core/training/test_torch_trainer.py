@@ -313,7 +313,7 @@ def test_no_step_without_variance_without_samples_or_with_wild_gradients(adapter
     rows = [row for row in rows if row["adapter_id"] != "s2"]
     for row in rows:
         if row["adapter_id"] == "s0":
-            row["centred"] = 0.0
+            row |= {"centred": 0.0, "advantage": 0.0}
         elif row["adapter_id"] == "s1":
             row["advantage"] = float("inf")
     updates = TorchTrainer(lora_of(), PAD, SETTINGS).update(adapters, tables.table(rows, tables.SAMPLES))
