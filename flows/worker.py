@@ -33,6 +33,7 @@ from flows.execution.remote_engine import KEY, Served
 from flows.execution.run_stage import OPTIONAL, REQUIRED, WHERE, execute, read_spec
 from flows.execution.stage_process import REST
 from flows.monitoring.meter import Meter, Reading
+from flows.run.hub_models import ModelMissing
 from stages.core.child_process import PROGRESS, answer, orders
 from stages.core.unavailable import Unavailable
 
@@ -161,6 +162,8 @@ def _answer(work: Callable[[], dict[str, Any]]) -> tuple[dict[str, Any], int]:
     """Return what the work returns, or what went wrong, as JSON values, with the exit code."""
     try:
         return {"done": work()}, 0
+    except ModelMissing as error:
+        return {"error": "ModelMissing", "message": str(error)}, 2
     except ConfigError as error:
         return {"error": "ConfigError", "message": str(error)}, 2
     except Unavailable as error:

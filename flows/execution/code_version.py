@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from flows.config import PROJECT
-from stages.core.engines.protocol import EngineUnavailable
+from stages.core.unavailable import Unsuited
 
 PACKAGE = "populora-pipeline"
 _PACKAGES = ("flows", "stages")
@@ -20,10 +20,10 @@ def own_version() -> str:
 
 
 def check_version(asked: str) -> None:
-    """Raise EngineUnavailable if a run asks that has other code than this machine: another worker may take the step."""
+    """Raise Unsuited if a run asks that has other code than this machine: another worker may take the step."""
     if asked and asked != (own := own_version()):
         worker = f"the worker on {socket.gethostname()} has version {own}"
-        raise EngineUnavailable(f"{worker}, the run {asked}: install the same version there")
+        raise Unsuited(f"{worker}, the run {asked}: install the same version there")
 
 
 def code_stamp() -> str:

@@ -16,6 +16,7 @@ from flows.execution.run_stage import Reference, Spec
 from flows.execution.stage_process import CANCELLED, StageFailed, Told, Workers
 from flows.stages import stage_of
 from stages.core.engines.protocol import EngineUnavailable
+from stages.core.unavailable import Unsuited
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Slots:
     def seat(self, tenant: Tenant, spec: Spec, python: str) -> Iterator[Workers]:
         """Wait for a free slot and yield its workers.
 
-        Raises CardUnavailable if other processes have all cards, or if the card is gone when the step fails.
+        Raises Unsuited if others have all cards or none is left, CardUnavailable if the card is gone when the step fails.
         """
         slot = self._taken(tenant, python, self._here and stage_of(spec.stage).uses_gpu(spec.part))
         try:
@@ -138,11 +139,11 @@ class Slots:
         free = sorted((slot for slot in self._cards if not slot.busy), key=rank)
         if needs_card:
             if not self._cards:
-                raise CardUnavailable("no card is left on this machine; resume the run on another")
+                raise Unsuited("no card is left on this machine; resume the run on another")
             if (slot := next((slot for slot in free if slot.take(tenant)), None)) is not None:
                 return slot
             if len(free) == len(self._cards):
-                raise cards.in_use([slot.card for slot in free if slot.card is not None])
+                raise Unsuited(str(cards.in_use([slot.card for slot in free if slot.card is not None])))
             return None
         ours = [slot for slot in free if slot.tenant == tenant]
         return next((slot for slot in (*ours, self._bare) if not slot.busy and slot.take(tenant)), None)

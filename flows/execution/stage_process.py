@@ -18,6 +18,7 @@ from flows.execution.agreement import CHECKED
 from flows.execution.preflight import cards_for
 from flows.execution.run_stage import WHERE, Spec
 from flows.monitoring.meter import Reading
+from flows.run.hub_models import ModelMissing
 from flows.run.lease import LeaseLost
 from flows.run.run import Overtaken
 from flows.stages import stage_of
@@ -26,11 +27,12 @@ from stages.core.child_process import ChildProcess, Json
 from stages.core.engines.protocol import EngineUnavailable
 from stages.core.sandbox.protocol import SandboxUnavailable
 from stages.core.suites.math_grader import GraderUnavailable
+from stages.core.unavailable import Unsuited
 
 _KNOWN: dict[str, type[Exception]] = {
     error.__name__: error
     for error in (
-        *(ConfigError, StoreUnavailable, Overtaken, LeaseLost),
+        *(ConfigError, ModelMissing, StoreUnavailable, Overtaken, LeaseLost, Unsuited),
         *(EngineUnavailable, CardUnavailable, SandboxUnavailable, GraderUnavailable),
     )
 }

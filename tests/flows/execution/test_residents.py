@@ -22,7 +22,7 @@ from flows.execution.residents import ADDRESS, Residents, idle_minutes, order_of
 from flows.execution.run_stage import Spec
 from flows.execution.stage_process import WorkerLost
 from flows.monitoring.meter import Reading
-from stages.core.engines.protocol import EngineUnavailable
+from stages.core.unavailable import Unsuited
 from tests.flows.execution.test_slots import _alive
 from tests.support.cards import Machine, machine, step
 
@@ -161,10 +161,10 @@ def test_a_worker_that_is_gone_is_lost_and_leaves_no_process(two: Machine) -> No
 
 def test_a_worker_of_another_version_says_so_and_does_nothing(two: Machine) -> None:
     line = f"the worker on {socket.gethostname()} has version {own_version()}, the run 9.9: install the same version there"
-    with pytest.raises(EngineUnavailable, match=f"^{re.escape(line)}$"):
+    with pytest.raises(Unsuited, match=f"^{re.escape(line)}$"):
         check_version("9.9")
     check_version(own_version())
-    with Residents(cards.cards(), 60) as kept, pytest.raises(EngineUnavailable, match=f"^{re.escape(line)}$"):
+    with Residents(cards.cards(), 60) as kept, pytest.raises(Unsuited, match=f"^{re.escape(line)}$"):
         run_resident(kept.address, asked(step("update", 0, "00")) | {"version": "9.9"}, silent)
     assert two.noted("start") == []
 

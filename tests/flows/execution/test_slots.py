@@ -15,6 +15,7 @@ from flows import cards
 from flows.cards import CardUnavailable
 from flows.execution.slots import Slots, Tenant
 from flows.execution.stage_process import StageFailed, WorkerLost
+from stages.core.unavailable import Unsuited
 from tests.support.cards import Machine, machine, step
 
 RUN = Tenant(1, ("r",))
@@ -115,7 +116,7 @@ def test_two_runs_share_a_machine_but_no_card(tmp_path: Path, monkeypatch: pytes
         second.run(step("update", 0, "00"))
         with (
             Slots(cards.usable("auto"), Tenant(1)) as third,
-            pytest.raises(CardUnavailable, match=f"^in use: card 0 by process {os.getpid()}, card 1 by process"),
+            pytest.raises(Unsuited, match=f"^in use: card 0 by process {os.getpid()}, card 1 by process"),
         ):
             third.run(step("update", 0, "00"))
     assert [one.card for one in two.noted("start")] == ["0", "1"]
@@ -138,7 +139,7 @@ def test_a_card_that_vanishes_mid_stage_is_named_and_the_step_runs_again_on_anot
         two.keep()
         with pytest.raises(CardUnavailable, match="is gone"):
             slots.run(step("update", 0, "00"), two.interpreter("engine-again", "exit 7"))
-        with pytest.raises(CardUnavailable, match=r"^no card is left on this machine; resume the run on another$"):
+        with pytest.raises(Unsuited, match=r"^no card is left on this machine; resume the run on another$"):
             slots.run(step("update", 0, "00"))
         assert slots.run(step("rate"))["stage"] == "noted"  # which needs none
     assert [one.card for one in two.noted("step", "engine")] == ["0", "1", "1"]  # the last: sleep before the update
