@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from flows.config import parse
 from flows.execution import orphan_guard
 from flows.execution.code_version import check_version, own_version
+from flows.execution.flow_cleanup import SILENT_SECONDS
 from flows.execution.preflight import cards_for
 from flows.execution.refusals import Patience, hold_the_place, naming_this_machine
 from flows.execution.residents import ADDRESS, order_of, run_resident
@@ -206,22 +207,28 @@ def parameters_of(spec: Spec) -> dict[str, Any]:
 def end_of(
     client: Any, flow_run_id: Any, pool: str, leaving: threading.Event, clock: Callable[[], float] = time.monotonic
 ) -> State:
-    """Wait for the final state. A silent server is asked again; a run that has not begun is left if its pool has no workers.
+    """Wait for the final state. A silent server is asked again; a run in one state for long is left if its pool has no workers.
+
+    The watch for silent runs is next to the workers: if they are gone, nobody marks a run that was lost with them.
 
     Raises WorkerLost for such a pool, StageFailed once `leaving` is set.
     """
-    began = clock()
+    since, known = clock(), ""
     while True:
         if leaving.wait(POLL_SECONDS):
             raise StageFailed(CANCELLED)
-        with suppress(httpx.HTTPError):
+        try:
             state = client.read_flow_run(flow_run_id).state
             if state is not None and state.is_final():
                 return state
+            if (name := state.name if state is not None else "") != known:
+                since, known = clock(), name
             waits = state is not None and (state.is_scheduled() or state.is_pending())
-            if waits and clock() - began > WITHOUT_WORKER_SECONDS:
+            if clock() - since > (WITHOUT_WORKER_SECONDS if waits else SILENT_SECONDS):
                 _need_worker(client, pool)
-                began = clock()
+                since = clock()
+        except httpx.HTTPError:  # workers need a moment, too, until they are heard again
+            since = clock()
 
 
 def finished(spec: Spec, pool: str, state: State | None) -> Reference:

@@ -22,7 +22,7 @@ from flows.config import ConfigError
 from flows.execution.code_version import check_version, code_stamp, own_version
 from flows.execution.run_stage import Reference, Spec
 from flows.execution.slots import Slots, Tenant
-from flows.execution.stage_process import Told, WorkerLost, Workers, result_of
+from flows.execution.stage_process import StageFailed, Told, WorkerLost, Workers, result_of
 from flows.monitoring.meter import Reading
 from stages.core.child_process import PROGRESS
 
@@ -100,8 +100,13 @@ class Residents:
         check_version(order["version"])
         spec, python = Spec(**order["spec"]), order["python"]
         tenant = Tenant(order["threads"], (*order["identity"], code_stamp()))
-        with self._slots.seat(tenant, spec, python) as workers, _ending_with(caller, workers):
-            return workers.run(spec, python, told)
+        try:
+            with self._slots.seat(tenant, spec, python) as workers, _ending_with(caller, workers):
+                return workers.run(spec, python, told)
+        except StageFailed:
+            if self._ended.is_set():  # the step was ended because we end: another machine repeats it
+                raise _ended_before(spec.stage) from None
+            raise
 
     def _end_idle(self) -> None:
         while not self._ended.wait(min(LOOK_SECONDS, self._seconds)):
@@ -132,8 +137,12 @@ def run_resident(address: str, order: Mapping[str, Any], told: Told) -> Referenc
     """Run one step (see `order_of`) in the processes that this machine's worker keeps. Raises WorkerLost if it is gone."""
     answer = _asked(address, order, told)
     if answer is None:
-        raise WorkerLost(f"the worker of this machine ended before stage {order['spec']['stage']} did")
+        raise _ended_before(order["spec"]["stage"])
     return result_of(answer)
+
+
+def _ended_before(stage: str) -> WorkerLost:
+    return WorkerLost(f"the worker of this machine ended before stage {stage} did")
 
 
 def order_of(spec: Spec, description: Mapping[str, Any], threads: int, python: str) -> dict[str, Any]:

@@ -149,8 +149,16 @@ def test_a_pending_stage_is_left_when_no_worker_is_there_any_more() -> None:
         pools.end_of(client, uuid4(), "gpu", Impatient(), lambda: client.now)
 
 
-@pytest.mark.parametrize(("worker", "state"), [("ONLINE", Pending()), ("OFFLINE", Running())])
-def test_a_stage_that_somebody_may_run_is_waited_for(worker: str, state: Any) -> None:
+def test_so_is_a_running_one_whose_machine_was_the_last() -> None:
+    client = Scripted("OFFLINE", Pending(), *[Running()] * 5)
+    with pytest.raises(WorkerLost, match="no worker takes work from the pool gpu"):
+        pools.end_of(client, uuid4(), "gpu", Impatient(), lambda: client.now)
+
+
+@pytest.mark.parametrize(
+    ("worker", "state", "looks"), [("ONLINE", Pending(), 5), ("ONLINE", Running(), 9), ("OFFLINE", Running(), 3)]
+)
+def test_a_stage_that_somebody_may_run_is_waited_for(worker: str, state: Any, looks: int) -> None:
     end = Completed()
-    client = Scripted(worker, *[state] * 5, end)
+    client = Scripted(worker, *[state] * looks, end)
     assert pools.end_of(client, uuid4(), "gpu", Impatient(), lambda: client.now) is end

@@ -169,6 +169,16 @@ def test_a_worker_of_another_version_says_so_and_does_nothing(two: Machine) -> N
     assert two.noted("start") == []
 
 
+def test_a_step_at_work_when_the_worker_ends_is_lost_not_failed(two: Machine) -> None:
+    slow = two.interpreter("engine", "sleep 600")
+    with ThreadPoolExecutor(1) as threads:
+        with Residents(cards.cards(), 60) as kept:
+            asking = threads.submit(run_resident, kept.address, asked(step("benchmark"), slow), silent)
+            until(lambda: len(two.noted("step")) == 1)
+        with pytest.raises(WorkerLost, match=r"^the worker of this machine ended before stage benchmark did$"):
+            asking.result()
+
+
 @pytest.mark.parametrize("minutes", ["0", "-1", "soon", "nan", "inf", ""])
 def test_minutes_that_are_none(minutes: str) -> None:
     assert idle_minutes({}) == 60
