@@ -170,7 +170,14 @@ def _answer(work: Callable[[], dict[str, Any]]) -> tuple[dict[str, Any], int]:
         return {"error": type(error).__name__, "message": str(error)}, 3
     except Exception as error:
         traceback.print_exc()
+        if of_device(error):
+            return {"error": "EngineUnavailable", "message": str(error)}, 3
         return {"error": type(error).__name__, "message": str(error)}, 1
+
+
+def of_device(error: Exception) -> bool:
+    """Return whether a card or its driver failed: an external fault. That a card's memory is full is a fault of the plan."""
+    return isinstance(error, RuntimeError) and any(name in str(error) for name in ("CUDA error", "cuDNN", "CUDNN", "NVML"))
 
 
 def _die_with_parent() -> None:

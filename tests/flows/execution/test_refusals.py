@@ -54,6 +54,18 @@ def test_a_model_that_a_stage_process_does_not_find_is_a_mistake_here_and_unsuit
         raise ConfigError("seed: no")
 
 
+def test_faults_of_a_card_are_no_faults_of_the_code() -> None:
+    def fails(message: str) -> str:
+        def work() -> dict[str, object]:
+            raise RuntimeError(message)
+
+        return str(worker._answer(work)[0]["error"])
+
+    for fault in ("CUDA error: unspecified launch failure", "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR", "NVML: Unknown Error"):
+        assert fails(fault) == "EngineUnavailable"
+    assert fails("CUDA out of memory. Tried to allocate 2 GiB") == fails("shapes differ") == "RuntimeError"
+
+
 def test_only_a_machine_that_is_unsuited_holds_its_place() -> None:
     slept: list[float] = []
     hold_the_place("Flow run encountered an exception: Unsuited: the worker on m: no card", slept.append)

@@ -132,6 +132,23 @@ def test_a_flow_run_that_is_killed_takes_its_process_with_it_and_the_next_begins
     assert len(two.noted("start")) == 2
 
 
+def test_who_hangs_up_while_it_waits_for_a_card_gets_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = machine(tmp_path, monkeypatch, 1)
+    slow = one.interpreter("engine", "while [ ! -e $0.go ]; do sleep 0.1; done")
+    with Residents(cards.cards(), 60) as kept, ThreadPoolExecutor(1) as threads:
+        first = threads.submit(run_resident, kept.address, asked(step("benchmark"), slow), silent)
+        until(lambda: len(one.noted("step")) == 1)
+        with socket.socket(socket.AF_UNIX) as second:
+            second.connect(kept.address)
+            second.sendall(json.dumps(asked(step("update", 0, "00", run_id="other"))).encode() + b"\n")
+            time.sleep(0.5)
+        time.sleep(0.5)
+        Path(f"{slow}.go").touch()
+        assert first.result()["stage"] == "noted"
+        time.sleep(1.0)
+        assert [noted.name for noted in one.noted("start")] == ["engine"] and _alive(one.noted("start")[0].pid)
+
+
 def test_idle_processes_end(two: Machine) -> None:
     with Residents(cards.cards(), 0.01) as kept:
         run_resident(kept.address, asked(step("update", 0, "00")), silent)
