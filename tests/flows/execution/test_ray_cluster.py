@@ -209,6 +209,6 @@ def test_nodes_of_another_version_refuse_a_run_in_one_line(tmp_path: Path) -> No
     said = [line for line in refused.stderr.splitlines() if line.startswith("populora")]  # Ray and Prefect say more
     own, worker = own_version(), f"the worker on {socket.gethostname()}"
     sources = own.partition("+")[2]
-    assert said == [f"populora: {worker} has version 9.9+{sources}, the run {own}: install the same version there"], (
-        refused.stderr
-    )
+    assert said == [
+        f"populora: {worker} has version 9.9+{sources}, the run {own}: install the same version there and start its worker again"
+    ], refused.stderr
