@@ -31,6 +31,7 @@ ADDRESS = "POPULORA_RESIDENTS"
 IDLE_MINUTES = "POPULORA_IDLE_MINUTES"
 DEFAULT_IDLE_MINUTES = 60.0
 LOOK_SECONDS = 5.0
+ADDRESS_BYTES = 100
 
 
 def idle_minutes(environment: Mapping[str, str] = os.environ) -> float:
@@ -49,7 +50,7 @@ class Residents:
 
     def __init__(self, found: Sequence[Card], minutes: float) -> None:
         self._slots, self._seconds = Slots(found, Tenant(1)), minutes * 60
-        self._folder = tempfile.mkdtemp(prefix="populora-residents-")  # a folder of mode 0700
+        self._folder = _socket_folder()
         self.address = f"{self._folder}/socket"
         self._listener = socket.socket(socket.AF_UNIX)
         self._ended = threading.Event()
@@ -112,6 +113,15 @@ class Residents:
     def _end_idle(self) -> None:
         while not self._ended.wait(min(LOOK_SECONDS, self._seconds)):
             self._slots.end_idle(self._seconds)
+
+
+def _socket_folder() -> str:
+    """Make a folder of mode 0700, in a place whose name leaves room: a socket's address has at most 108 bytes, 104 on macOS."""
+    folder = tempfile.mkdtemp(prefix="populora-residents-")
+    if len(os.fsencode(f"{folder}/socket")) > ADDRESS_BYTES:
+        os.rmdir(folder)
+        folder = tempfile.mkdtemp(prefix="populora-residents-", dir="/tmp")
+    return folder
 
 
 class _Caller:

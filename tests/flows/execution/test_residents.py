@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -178,6 +179,7 @@ def test_a_worker_that_is_gone_is_lost_and_leaves_no_process(two: Machine) -> No
 
 def test_a_worker_of_another_version_says_so_and_does_nothing(two: Machine) -> None:
     line = f"the worker on {socket.gethostname()} has version {own_version()}, the run 9.9: install the same version there"
+    line += " and start its worker again"
     with pytest.raises(Unsuited, match=f"^{re.escape(line)}$"):
         check_version("9.9")
     check_version(own_version())
@@ -207,6 +209,18 @@ def test_only_its_user_may_ask(two: Machine) -> None:
     with Residents(cards.cards(), 60) as kept:
         assert Path(kept.address).parent.stat().st_mode & 0o777 == 0o700
     assert not Path(kept.address).parent.exists()
+
+
+def test_a_long_temporary_folder_leaves_room_for_the_socket(
+    two: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / ("a" * 100)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    with Residents(cards.cards(), 60) as kept:
+        assert run_resident(kept.address, asked(step("update", 0, "00")), silent)["stage"] == "noted"
+        assert Path(kept.address).parent.stat().st_mode & 0o777 == 0o700
+    assert list(long.iterdir()) == []
 
 
 def test_a_signal_ends_the_worker_s_processes(two: Machine) -> None:
