@@ -177,7 +177,7 @@ class Backend:
 
         Applies to an engine that shares a process with the trainer. For vLLM, see flows.execution.agreement.
         """
-        if stage in self._agreed or self.config.engine.kind == "vllm":
+        if not adapters or stage in self._agreed or self.config.engine.kind == "vllm":  # an empty shard compares nothing
             return
         engine = self._serving(adapters)
         check_agreement(engine, self._trainer, adapters, self.config.engine.temperature, self.drift_bounds())

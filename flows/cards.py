@@ -8,18 +8,18 @@ import csv
 import fcntl
 import os
 import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from flows.config import ConfigError
 from stages.core.engines.protocol import EngineUnavailable
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 SECONDS = 20
 _ORDER = "CUDA_DEVICE_ORDER"
-_QUERY = ("nvidia-smi", "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits")
+_QUERY = ("nvidia-smi", "--query-gpu=index,uuid,memory.total,mig.mode.current", "--format=csv,noheader,nounits")
 
 
 class CardUnavailable(EngineUnavailable):
@@ -34,20 +34,27 @@ class Card:
         name: What CUDA_VISIBLE_DEVICES says of it: its number, or its identifier.
         uuid: Its identifier.
         memory_mb: Its memory in MiB; 0 if it does not tell.
+        divided: Whether it is divided into slices (MIG), of which a process uses one.
     """
 
     name: str
     uuid: str
     memory_mb: int = 0
+    divided: bool = False
 
     def __str__(self) -> str:
         return f"card {self.name}"
 
 
 def cards(environment: Mapping[str, str] = os.environ) -> list[Card]:
-    """Return the cards that a process with this environment may use: those of CUDA_VISIBLE_DEVICES where it is set."""
+    """Return the cards that a process with this environment may use: those of CUDA_VISIBLE_DEVICES where it is set.
+
+    Raises ConfigError for a card that is divided into slices (MIG) if the variable is not set: it must name slices.
+    """
     found = _listed()
     if VISIBLE not in environment or not found:
+        if divided := [card for card in found if card.divided]:
+            raise ConfigError(f"{divided[0]} is divided into slices (MIG): name them, {VISIBLE}=MIG-… (nvidia-smi -L lists them)")
         return found
     chosen: dict[str, Card] = {}
     for entry in environment[VISIBLE].split(","):
@@ -72,9 +79,12 @@ def present(card: Card) -> bool:
     return any(one.uuid == card.uuid for one in found) or (card.uuid.startswith("MIG-") and found != [])
 
 
-def pinned(card: Card | None, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return what a child's environment needs to see this card alone; nothing without one. Numbers are those of nvidia-smi."""
-    return {} if card is None else {_ORDER: environment.get(_ORDER, "PCI_BUS_ID"), VISIBLE: card.name}
+def pinned(card: Card | None) -> dict[str, str]:
+    """Return what a child's environment needs to see this card alone; nothing without one.
+
+    Numbers are those of nvidia-smi, whatever order the user has set: lock, memory and energy are those of its card.
+    """
+    return {} if card is None else {_ORDER: "PCI_BUS_ID", VISIBLE: card.name}
 
 
 def recorded() -> dict[str, str]:
@@ -158,7 +168,9 @@ def _open(card: Card) -> int:
 
 
 def _lock_file(card: Card) -> Path:
-    return Path(tempfile.gettempdir()) / f"populora-{card.uuid.replace('/', '-')}.lock"
+    # Not the temporary folder: a service or a job may have its own, and would not see the others' locks.
+    shared = Path("/dev/shm")
+    return (shared if os.access(shared, os.W_OK) else Path("/tmp")) / f"populora-{card.uuid.replace('/', '-')}.lock"
 
 
 def _named(entry: str, found: list[Card]) -> Card | None:
@@ -182,5 +194,5 @@ def _listed() -> list[Card]:
         return []
     except subprocess.TimeoutExpired as error:
         raise CardUnavailable(f"nvidia-smi did not answer within {SECONDS} s") from error
-    rows = [row for row in csv.reader(answer.splitlines(), skipinitialspace=True) if len(row) == 3 and row[0].isdigit()]
-    return [Card(index, uuid, int(memory) if memory.isdigit() else 0) for index, uuid, memory in rows]
+    rows = [row for row in csv.reader(answer.splitlines(), skipinitialspace=True) if len(row) >= 3 and row[0].isdigit()]
+    return [Card(index, uuid, int(memory) if memory.isdigit() else 0, more == ["Enabled"]) for index, uuid, memory, *more in rows]

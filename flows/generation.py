@@ -83,6 +83,8 @@ def _parts(stage: str, generation: int, *after: Reference) -> list[Reference]:
     else:
         futures = [here.submit(stage, generation, members, part, *after) for part, members in found]
     try:
+        for future in futures if current.cluster else ():
+            ray_cluster.wait_for_part(future)
         return [future.result() for future in futures]
     except BaseException:  # a cancel reaches this thread only
         current.leave()

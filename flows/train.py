@@ -109,4 +109,4 @@ def log_line() -> Callable[[str], None]:
 
 def placed(placement: Placement, config: RunConfig) -> Pools | None:
     """Return the runner of the run's steps in the pools that the placement names; None if it names none."""
-    return Pools(placement, config.engineless) if placement.sandbox or placement.gpu else None
+    return Pools(placement, config.engineless, log_line()) if placement.sandbox or placement.gpu else None

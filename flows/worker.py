@@ -33,6 +33,7 @@ from flows.execution.remote_engine import KEY, Served
 from flows.execution.run_stage import OPTIONAL, REQUIRED, WHERE, execute, read_spec
 from flows.execution.stage_process import REST
 from flows.monitoring.meter import Meter, Reading
+from flows.run.hub_models import ModelMissing
 from stages.core.child_process import PROGRESS, answer, orders
 from stages.core.unavailable import Unavailable
 
@@ -161,13 +162,22 @@ def _answer(work: Callable[[], dict[str, Any]]) -> tuple[dict[str, Any], int]:
     """Return what the work returns, or what went wrong, as JSON values, with the exit code."""
     try:
         return {"done": work()}, 0
+    except ModelMissing as error:
+        return {"error": "ModelMissing", "message": str(error)}, 2
     except ConfigError as error:
         return {"error": "ConfigError", "message": str(error)}, 2
     except Unavailable as error:
         return {"error": type(error).__name__, "message": str(error)}, 3
     except Exception as error:
         traceback.print_exc()
+        if of_device(error):
+            return {"error": "EngineUnavailable", "message": str(error)}, 3
         return {"error": type(error).__name__, "message": str(error)}, 1
+
+
+def of_device(error: Exception) -> bool:
+    """Return whether a card or its driver failed: an external fault. That a card's memory is full is a fault of the plan."""
+    return isinstance(error, RuntimeError) and any(name in str(error) for name in ("CUDA error", "cuDNN", "CUDNN", "NVML"))
 
 
 def _die_with_parent() -> None:

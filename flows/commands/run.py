@@ -65,17 +65,19 @@ def run(arguments: Namespace) -> int:
         config = apply(description["config"] | {"generations": planned}, arguments.set)
     else:
         config = load(arguments.config, arguments.set)
+    store, places = absolute(arguments.store), _placement(arguments.place)
+    elsewhere = bool(places.keys() & {"gpu", "ray"})
     if arguments.dry_run:
+        config = settled(config, elsewhere=True) if elsewhere else config  # what the run's cards will compute
         print(json.dumps(dump(config), indent=2), plan(config), sep="\n")
         return 0
-    store, places = absolute(arguments.store), _placement(arguments.place)
     if arguments.detach:
         from flows.prefect_ops.submit import submit
 
         print(submit(config, run_id, store, places))
         return 0
     known = Run(open_store(store), run_id).history.description()
-    config = settled(pinned(config, known), known, elsewhere=bool(places.keys() & {"gpu", "ray"}))
+    config = settled(pinned(config, known), known, elsewhere=elsewhere)
     check_resumable(Run(open_store(store), run_id), config)
     check_room(open_store(store), stored_bytes(config))
     follow = program("watch", run_id, *store_option(arguments.store))

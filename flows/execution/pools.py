@@ -26,16 +26,19 @@ from pydantic import BaseModel, ConfigDict, Field
 from flows.config import parse
 from flows.execution import orphan_guard
 from flows.execution.code_version import check_version, own_version
+from flows.execution.flow_cleanup import SILENT_SECONDS
 from flows.execution.preflight import cards_for
+from flows.execution.refusals import Patience, hold_the_place, naming_this_machine
 from flows.execution.residents import ADDRESS, order_of, run_resident
 from flows.execution.run_stage import Reference, Spec, reference
 from flows.execution.slots import Slots, Tenant
 from flows.execution.stage_process import CANCELLED, StageFailed, Told, WorkerLost, interpreter, known_error
-from flows.monitoring.progress import Display
+from flows.monitoring.progress import Display, to_stderr
 from flows.run.manifest import manifest_uri
 from flows.run.run import Run
 from flows.stages import stage_of
 from flows.storage import open_store
+from stages.core.unavailable import Unsuited
 
 POLL_SECONDS = 2
 WITHOUT_WORKER_SECONDS = 60
@@ -70,7 +73,12 @@ class Placement(BaseModel):
 HERE = Placement()
 
 
-@prefect.flow(name="stage", flow_run_name="{run_id}-{stage}", persist_result=False)
+def hold_place(flow: Any, flow_run: Any, state: State) -> None:
+    """Hook for stages that failed: the run already knows when a machine that is unsuited begins to wait."""
+    hold_the_place(state.message or "")
+
+
+@prefect.flow(name="stage", flow_run_name="{run_id}-{stage}", persist_result=False, on_failure=[hold_place])
 def stage(
     store: str,
     run_id: str,
@@ -106,8 +114,13 @@ def stage(
 def perform_here(spec: Spec, told: Told) -> Reference:
     """Run a step on this machine: in the processes that its worker keeps for its cards, otherwise in one that ends with the step.
 
-    Raises ConfigError for a card that is smaller than the run's plan, CardUnavailable if other processes have all cards.
+    Raises Unsuited, before the work begins, if this machine lacks what another may have.
     """
+    with naming_this_machine():
+        return _performed(spec, told)
+
+
+def _performed(spec: Spec, told: Told) -> Reference:
     description = Run(open_store(spec.store), spec.run_id).history.description()
     assert description is not None, f"run {spec.run_id} has no run.json"
     config = parse(description["config"])
@@ -122,13 +135,14 @@ def perform_here(spec: Spec, told: Told) -> Reference:
 class Pools:
     """The work pools of a placement. Steps run there as runs of the pool's stage deployment, those in `engineless` here."""
 
-    def __init__(self, placement: Placement, engineless: Set[str] = frozenset()) -> None:
+    def __init__(self, placement: Placement, engineless: Set[str] = frozenset(), say: Callable[[str], None] = to_stderr) -> None:
         self._placement, self._engineless, self._leaving = placement, engineless, threading.Event()
+        self._patience = Patience(say)
 
     def __call__(self, spec: Spec) -> Reference | None:
         """Run a step in its pool. Returns None if it belongs on this machine."""
         pool = self._placement.pool(spec.stage, spec.part, self._engineless)
-        return run_elsewhere(spec, pool, self._leaving) if pool else None
+        return run_elsewhere(spec, pool, self._leaving, self._patience) if pool else None
 
     def takes(self, stage: str) -> bool:
         """Return whether parts of the stage go to a pool."""
@@ -139,11 +153,20 @@ class Pools:
         self._leaving.set()
 
 
-def run_elsewhere(spec: Spec, pool: str, leaving: threading.Event) -> Reference:
-    """Run a step on a machine of the pool and return its reference.
+def run_elsewhere(spec: Spec, pool: str, leaving: threading.Event, patience: Patience) -> Reference:
+    """Run a step on a machine of the pool and return its reference. A machine that is unsuited is not the step's last.
 
-    Raises WorkerLost if that machine was lost, or if the Prefect server did not answer when the step was submitted.
+    Raises Unsuited if `patience` is at an end, WorkerLost if that machine was lost, or if the Prefect server did not answer when
+    the step was submitted.
     """
+    while True:
+        try:
+            return _run_once(spec, pool, leaving)
+        except Unsuited as refusal:
+            patience.wait(spec, pool, refusal, leaving)
+
+
+def _run_once(spec: Spec, pool: str, leaving: threading.Event) -> Reference:
     with get_client(sync_client=True) as client:
         began = _submitted(client, spec, pool)
         try:
@@ -184,22 +207,28 @@ def parameters_of(spec: Spec) -> dict[str, Any]:
 def end_of(
     client: Any, flow_run_id: Any, pool: str, leaving: threading.Event, clock: Callable[[], float] = time.monotonic
 ) -> State:
-    """Wait for the final state. A silent server is asked again; a run that has not begun is left if its pool has no workers.
+    """Wait for the final state. A silent server is asked again; a run in one state for long is left if its pool has no workers.
+
+    The watch for silent runs is next to the workers: if they are gone, nobody marks a run that was lost with them.
 
     Raises WorkerLost for such a pool, StageFailed once `leaving` is set.
     """
-    began = clock()
+    since, known = clock(), ""
     while True:
         if leaving.wait(POLL_SECONDS):
             raise StageFailed(CANCELLED)
-        with suppress(httpx.HTTPError):
+        try:
             state = client.read_flow_run(flow_run_id).state
             if state is not None and state.is_final():
                 return state
+            if (name := state.name if state is not None else "") != known:
+                since, known = clock(), name
             waits = state is not None and (state.is_scheduled() or state.is_pending())
-            if waits and clock() - began > WITHOUT_WORKER_SECONDS:
+            if clock() - since > (WITHOUT_WORKER_SECONDS if waits else SILENT_SECONDS):
                 _need_worker(client, pool)
-                began = clock()
+                since = clock()
+        except httpx.HTTPError:  # workers need a moment, too, until they are heard again
+            since = clock()
 
 
 def finished(spec: Spec, pool: str, state: State | None) -> Reference:

@@ -9,6 +9,10 @@ from flows.run.retention import check_room
 from flows.storage import open_store
 
 
+class CardTooSmall(ConfigError):
+    """A card of this machine is smaller than the run's plan."""
+
+
 def check(config: RunConfig, store: str, gpu_elsewhere: bool = False, stages_elsewhere: bool = False) -> None:
     """Raise ConfigError, SandboxUnavailable or StoreRefused for faults that a run on this machine would meet later.
 
@@ -34,7 +38,7 @@ def check(config: RunConfig, store: str, gpu_elsewhere: bool = False, stages_els
 def cards_for(config: RunConfig) -> list[Card]:
     """Return the cards of this machine to which the run's processes are pinned; none where it runs on the CPU.
 
-    Raises ConfigError for a card that is smaller than the run's plan, and names those that are not. With `auto` and the engine
+    Raises CardTooSmall for a card that is smaller than the run's plan, and names those that are not. With `auto` and the engine
     that also computes on a CPU, such a card is left out: torch may have been installed without CUDA on purpose.
     """
     found = cards.usable(config.model.device)
@@ -46,5 +50,5 @@ def cards_for(config: RunConfig) -> list[Card]:
         others = ",".join(one.name for one in found if one not in lacking)
         lower = "lower engine.batch_tokens, learning.micro_batch_tokens or learning.recompute_above"
         remedy = f"use the others: {cards.VISIBLE}={others}" if others else lower
-        raise ConfigError(f"{card} of this machine has {card.memory_mb / 1024:.1f} GiB, but {lack}; {remedy}")
+        raise CardTooSmall(f"{card} of this machine has {card.memory_mb / 1024:.1f} GiB, but {lack}; {remedy}")
     return found

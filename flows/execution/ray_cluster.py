@@ -12,9 +12,11 @@ killed.
 """
 
 import os
+import shutil
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
@@ -22,17 +24,20 @@ from functools import cache, partial
 from typing import Any
 
 from flows import cards
-from flows.cards import VISIBLE, Card
+from flows.cards import VISIBLE, Card, CardUnavailable
 from flows.config import ConfigError, RunConfig
 from flows.execution import orphan_guard
 from flows.execution.code_version import check_version, own_version
 from flows.execution.run_stage import Reference, Spec
 from flows.execution.slots import Slots, Tenant
 from flows.execution.stage_process import WorkerLost, Workers
+from flows.monitoring.progress import to_stderr
 from flows.stages import stage_of
 from stages.core.engines.protocol import EngineUnavailable
 
 CONNECT_SECONDS = 10.0
+LOOK_SECONDS = 30.0
+UNSERVED_SECONDS = 600.0
 OnNode = Callable[[Spec, str], Reference | None]
 """Runs a whole step, given with its interpreter, on a node; None if it belongs where the run is."""
 
@@ -100,12 +105,52 @@ def _whole(spec: Spec, python: str, threads: int, gpus: bool, engineless: Set[st
     options = {"num_gpus": 1, "name": spec.stage}
     try:
         step = ray.remote(run_here).options(**options).remote(asdict(spec), python, threads, own_version())
+        _wait_for(step, Unserved(gpus=1))
         done: Reference = ray.get(step)
     except RayTaskError as error:
         raise error.cause from None
     except RayError as error:
         raise WorkerLost(f"the node of stage {spec.stage} was lost: {str(error).splitlines()[0]}") from None
     return done
+
+
+class Unserved:
+    """How long no node of the cluster could take a step that waits. Ray itself waits without end, and says nothing."""
+
+    def __init__(self, gpus: int, say: Callable[[str], None] = to_stderr, clock: Callable[[], float] = time.monotonic) -> None:
+        self._needs = {"CPU": 1, "GPU": gpus}
+        self._say, self._clock = say, clock
+        self._since: float | None = None
+
+    def look(self, nodes: list[dict[str, Any]]) -> None:
+        """Look at Ray's nodes. Say it in one line when none could take the step, and raise WorkerLost when that lasts."""
+        if any(node["Alive"] and all(node["Resources"].get(of, 0) >= n for of, n in self._needs.items()) for node in nodes):
+            self._since = None
+            return
+        wanted = "one CPU and one GPU" if self._needs["GPU"] else "one CPU"
+        now = self._clock()
+        if self._since is None:
+            self._since = now
+            minutes = f"{UNSERVED_SECONDS / 60:.0f} min"
+            self._say(
+                f"no node of the Ray cluster has {wanted}, which a step asks for; the run stops if none joins within {minutes}"
+            )
+        elif now - self._since >= UNSERVED_SECONDS:
+            raise WorkerLost(f"no node of the Ray cluster has {wanted}, which a step asks for")
+
+
+def wait_for_part(future: Any) -> None:
+    """Wait for a part that Prefect's task runner has submitted. Raises WorkerLost if no node can take it for long."""
+    from prefect_ray.context import RemoteOptionsContext  # noqa: PLC0415
+
+    _wait_for(future.wrapped_future, Unserved(RemoteOptionsContext.get().current_remote_options.get("num_gpus", 0)))
+
+
+def _wait_for(reference: Any, unserved: Unserved) -> None:
+    import ray  # noqa: PLC0415
+
+    while not ray.wait([reference], timeout=LOOK_SECONDS)[0]:
+        unserved.look(ray.nodes())
 
 
 def run_here(spec: Reference, python: str, threads: int, version: str = "") -> Reference:
@@ -116,13 +161,14 @@ def run_here(spec: Reference, python: str, threads: int, version: str = "") -> R
     check_version(version)
     node_id = ray.get_runtime_context().get_node_id()
     try:
-        actor = ray.get_actor(_name(node_id)) if ray.get_gpu_ids() else None
+        given = [str(name) for name in ray.get_gpu_ids()]  # Ray may have been told not to set CUDA_VISIBLE_DEVICES
+        actor = ray.get_actor(_name(node_id)) if given else None
     except ValueError:  # the node is younger than the run
         actor = None
     if actor is None:
         return _workers(threads, node_id).run(Spec(**spec), python)
     try:
-        done: Reference = ray.get(actor.run.remote(os.environ[VISIBLE], spec, python, threads, _node(node_id)))
+        done: Reference = ray.get(actor.run.remote(given[0], spec, python, threads, _node(node_id)))
     except RayActorError as error:
         raise WorkerLost(f"the actor of node {_node(node_id)} ended: {str(error).splitlines()[0]}") from None
     except RayTaskError as error:
@@ -143,14 +189,24 @@ class NodeCards:
         with self._changing:
             if name not in self._kept:
                 os.environ["POPULORA_NODE"] = node
-                found = cards.cards(os.environ | {VISIBLE: name}) or [Card(name, name)]  # without nvidia-smi, Ray's word
-                self._kept[name] = Slots(found, Tenant(threads))
+                self._kept[name] = Slots([_named(name, node)], Tenant(threads))
         return self._kept[name].run(Spec(**spec), python)
 
     def end(self) -> None:
         """End the processes."""
         for slots in self._kept.values():
             slots.__exit__()
+
+
+def _named(name: str, node: str) -> Card:
+    """Return the card that Ray gave; without nvidia-smi, its word counts. Raises CardUnavailable for one that is not listed."""
+    if found := cards.cards(os.environ | {VISIBLE: name}):
+        return found[0]
+    if shutil.which("nvidia-smi") is not None:
+        raise CardUnavailable(
+            f"card {name} of node {node} is gone: nvidia-smi does not list it; start Ray there again without it"
+        )
+    return Card(name, name)
 
 
 def _actor(node_id: str, count: int) -> Any:

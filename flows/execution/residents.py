@@ -12,7 +12,7 @@ import shutil
 import socket
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any
@@ -22,7 +22,7 @@ from flows.config import ConfigError
 from flows.execution.code_version import check_version, code_stamp, own_version
 from flows.execution.run_stage import Reference, Spec
 from flows.execution.slots import Slots, Tenant
-from flows.execution.stage_process import Told, WorkerLost, Workers, result_of
+from flows.execution.stage_process import CANCELLED, StageFailed, Told, WorkerLost, Workers, result_of
 from flows.monitoring.meter import Reading
 from stages.core.child_process import PROGRESS
 
@@ -31,6 +31,7 @@ ADDRESS = "POPULORA_RESIDENTS"
 IDLE_MINUTES = "POPULORA_IDLE_MINUTES"
 DEFAULT_IDLE_MINUTES = 60.0
 LOOK_SECONDS = 5.0
+ADDRESS_BYTES = 100
 
 
 def idle_minutes(environment: Mapping[str, str] = os.environ) -> float:
@@ -49,7 +50,7 @@ class Residents:
 
     def __init__(self, found: Sequence[Card], minutes: float) -> None:
         self._slots, self._seconds = Slots(found, Tenant(1)), minutes * 60
-        self._folder = tempfile.mkdtemp(prefix="populora-residents-")  # a folder of mode 0700
+        self._folder = _socket_folder()
         self.address = f"{self._folder}/socket"
         self._listener = socket.socket(socket.AF_UNIX)
         self._ended = threading.Event()
@@ -100,40 +101,75 @@ class Residents:
         check_version(order["version"])
         spec, python = Spec(**order["spec"]), order["python"]
         tenant = Tenant(order["threads"], (*order["identity"], code_stamp()))
-        with self._slots.seat(tenant, spec, python) as workers, _ending_with(caller, workers):
-            return workers.run(spec, python, told)
+        try:
+            asking = _Caller(caller, self._slots.look_again)
+            with self._slots.seat(tenant, spec, python, asking.waits) as workers, asking.waits_for(workers):
+                return workers.run(spec, python, told)
+        except StageFailed:
+            if self._ended.is_set():  # the step was ended because we end: another machine repeats it
+                raise _ended_before(spec.stage) from None
+            raise
 
     def _end_idle(self) -> None:
         while not self._ended.wait(min(LOOK_SECONDS, self._seconds)):
             self._slots.end_idle(self._seconds)
 
 
-@contextmanager
-def _ending_with(caller: socket.socket, workers: Workers) -> Iterator[None]:
-    """Kill the workers if the caller hangs up before the step is done. A caller says nothing after its order."""
-    deciding, done = threading.Lock(), False
+def _socket_folder() -> str:
+    """Make a folder of mode 0700, in a place whose name leaves room: a socket's address has at most 108 bytes, 104 on macOS."""
+    folder = tempfile.mkdtemp(prefix="populora-residents-")
+    if len(os.fsencode(f"{folder}/socket")) > ADDRESS_BYTES:
+        os.rmdir(folder)
+        folder = tempfile.mkdtemp(prefix="populora-residents-", dir="/tmp")
+    return folder
 
-    def listen() -> None:
+
+class _Caller:
+    """Whoever asked for a step. A caller says nothing after its order; one that hangs up ends its step, also while it waits."""
+
+    def __init__(self, line: socket.socket, look_again: Callable[[], None]) -> None:
+        self._line, self._look_again = line, look_again
+        self._deciding, self._there = threading.Lock(), True
+        self._workers: Workers | None = None
+        threading.Thread(target=self._listen, name="caller", daemon=True).start()
+
+    def waits(self) -> bool:
+        """Return whether it has not hung up."""
+        return self._there
+
+    @contextmanager
+    def waits_for(self, workers: Workers) -> Iterator[None]:
+        """Kill the workers if the caller hangs up before the step is done. Raises StageFailed if it already has."""
+        with self._deciding:
+            if not self._there:
+                raise StageFailed(CANCELLED)
+            self._workers = workers
+        try:
+            yield
+        finally:
+            with self._deciding:
+                self._workers = None
+
+    def _listen(self) -> None:
         with suppress(OSError):
-            caller.recv(1, socket.MSG_PEEK)
-        with deciding:
-            if not done:
-                workers.leave()
-
-    threading.Thread(target=listen, name="caller", daemon=True).start()
-    try:
-        yield
-    finally:
-        with deciding:
-            done = True
+            self._line.recv(1, socket.MSG_PEEK)
+        with self._deciding:
+            self._there = False
+            if self._workers is not None:
+                self._workers.leave()
+        self._look_again()
 
 
 def run_resident(address: str, order: Mapping[str, Any], told: Told) -> Reference:
     """Run one step (see `order_of`) in the processes that this machine's worker keeps. Raises WorkerLost if it is gone."""
     answer = _asked(address, order, told)
     if answer is None:
-        raise WorkerLost(f"the worker of this machine ended before stage {order['spec']['stage']} did")
+        raise _ended_before(order["spec"]["stage"])
     return result_of(answer)
+
+
+def _ended_before(stage: str) -> WorkerLost:
+    return WorkerLost(f"the worker of this machine ended before stage {stage} did")
 
 
 def order_of(spec: Spec, description: Mapping[str, Any], threads: int, python: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ a GPU takes a free card, one on which its interpreter is warm if there is one, s
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -16,6 +16,9 @@ from flows.execution.run_stage import Reference, Spec
 from flows.execution.stage_process import CANCELLED, StageFailed, Told, Workers
 from flows.stages import stage_of
 from stages.core.engines.protocol import EngineUnavailable
+from stages.core.unavailable import Unsuited
+
+FAILURES = 2
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class Slot:
 
     def __init__(self, card: Card | None) -> None:
         self.card, self.busy, self.used = card, False, 0.0
+        self.failures, self.worked = 0, False
         self.tenant: Tenant | None = None
         self.workers = Workers(1)
 
@@ -38,6 +42,8 @@ class Slot:
         """Give the slot to a tenant, and end another's processes. Returns False if another process has the card."""
         if self.tenant != tenant:
             self.end()
+            if self.card is not None and self.workers.stuck:
+                return False
             self.workers = Workers(tenant.threads, self.card)
             if self.card is not None and not self.workers.claim():
                 return False
@@ -50,6 +56,10 @@ class Slot:
         self.busy, self.used = False, time.monotonic()
         if self.workers.left:
             self.end()
+
+    def note(self, worked: bool) -> None:
+        """Note how a step on the card ended."""
+        self.failures, self.worked = 0 if worked else self.failures + 1, worked
 
     def end(self) -> None:
         """End the processes, and release the card."""
@@ -64,6 +74,7 @@ class Slots:
         self._own, self._leaving, self._here = tenant, False, len(found) > 0
         self._bare, self._cards = Slot(None), [Slot(card) for card in found]
         self._changed = threading.Condition()
+        self._lost: list[Slot] = []
 
     def __enter__(self) -> "Slots":
         return self
@@ -72,6 +83,8 @@ class Slots:
         self.leave()
         with self._changed:
             self._changed.wait_for(lambda: not any(slot.busy for slot in self._all()))
+            for slot in self._all():
+                slot.workers.hang_up()  # all of them, before the first is waited for
             for slot in self._all():
                 slot.end()
 
@@ -86,22 +99,26 @@ class Slots:
             return workers.run(spec, python, told)
 
     @contextmanager
-    def seat(self, tenant: Tenant, spec: Spec, python: str) -> Iterator[Workers]:
-        """Wait for a free slot and yield its workers.
+    def seat(self, tenant: Tenant, spec: Spec, python: str, wanted: Callable[[], bool] = lambda: True) -> Iterator[Workers]:
+        """Wait for a free slot and yield its workers. Raises StageFailed if it is no longer `wanted` (see `look_again`).
 
-        Raises CardUnavailable if other processes have all cards, or if the card is gone when the step fails.
+        A card on which two steps in a row have failed while another worked is not used again: it may hang and still be listed.
+
+        Raises Unsuited if others have all cards or none is left, CardUnavailable if the card is lost when the step fails.
         """
-        slot = self._taken(tenant, python, self._here and stage_of(spec.stage).uses_gpu(spec.part))
+        slot = self._taken(tenant, python, self._here and stage_of(spec.stage).uses_gpu(spec.part), wanted)
         try:
             yield slot.workers
+            slot.note(worked=True)
         except (EngineUnavailable, StageFailed) as error:
-            if slot.card is None or slot.workers.left or cards.present(slot.card):
+            if slot.card is None or slot.workers.left or (why := self._lost_because(slot, error)) is None:
                 raise
             self._lose(slot)
-            raise CardUnavailable(f"{slot.card} ({slot.card.uuid}) is gone: {error}") from error
+            raise CardUnavailable(f"{slot.card} ({slot.card.uuid}) {why}: {error}") from error
         finally:
             with self._changed:
                 slot.give_back()
+                self._drop_stuck()
                 self._changed.notify_all()
 
     def leave(self) -> None:
@@ -116,13 +133,22 @@ class Slots:
     def end_idle(self, seconds: float) -> None:
         """End the processes that have done nothing for so long, and release their cards."""
         with self._changed:
-            for slot in self._all():
-                if not slot.busy and slot.tenant is not None and time.monotonic() - slot.used >= seconds:
-                    slot.end()
+            now = time.monotonic()
+            idle = [slot for slot in self._all() if not slot.busy and slot.tenant is not None and now - slot.used >= seconds]
+            for slot in idle:
+                slot.workers.hang_up()
+            for slot in idle:
+                slot.end()
+            self._drop_stuck()
 
-    def _taken(self, tenant: Tenant, python: str, needs_card: bool) -> Slot:
+    def look_again(self) -> None:
+        """Let those who wait for a slot look whether it is still wanted."""
         with self._changed:
-            while not self._leaving:
+            self._changed.notify_all()
+
+    def _taken(self, tenant: Tenant, python: str, needs_card: bool, wanted: Callable[[], bool]) -> Slot:
+        with self._changed:
+            while not self._leaving and wanted():
                 if (slot := self._free(tenant, python, needs_card)) is not None:
                     return slot
                 self._changed.wait()
@@ -135,22 +161,45 @@ class Slots:
             ours = slot.tenant == tenant
             return not (ours and slot.workers.warm(python)), not ours, slot.tenant is not None, 0.0 if ours else slot.used
 
+        self._drop_stuck()
         free = sorted((slot for slot in self._cards if not slot.busy), key=rank)
         if needs_card:
             if not self._cards:
-                raise CardUnavailable("no card is left on this machine; resume the run on another")
+                raise Unsuited("no card is left on this machine; resume the run on another")
             if (slot := next((slot for slot in free if slot.take(tenant)), None)) is not None:
                 return slot
             if len(free) == len(self._cards):
-                raise cards.in_use([slot.card for slot in free if slot.card is not None])
+                raise Unsuited(str(cards.in_use([slot.card for slot in free if slot.card is not None])))
             return None
         ours = [slot for slot in free if slot.tenant == tenant]
         return next((slot for slot in (*ours, self._bare) if not slot.busy and slot.take(tenant)), None)
 
+    def _lost_because(self, slot: Slot, error: Exception) -> str | None:
+        """Return why the card of a step that failed is not to be used again; None if it is."""
+        assert slot.card is not None
+        if not cards.present(slot.card):
+            return "is gone"
+        if isinstance(error, EngineUnavailable):
+            slot.note(worked=False)
+        others = [other for other in self._cards if other is not slot]
+        if slot.failures >= FAILURES and any(other.worked for other in others):
+            return f"is not used again after {slot.failures} failures in a row"
+        return None
+
+    def _drop_stuck(self) -> None:
+        """Use no card whose processes do not end. The slot is kept: with it would go the claim on the card."""
+        stuck = [slot for slot in self._cards if slot.workers.stuck and not slot.busy]
+        for slot in stuck:
+            slot.end()
+        self._lost += stuck
+        self._cards = [slot for slot in self._cards if slot not in stuck]
+
     def _lose(self, slot: Slot) -> None:
         with self._changed:
             slot.workers.leave()
-            self._cards.remove(slot)
+            if slot in self._cards:
+                self._cards.remove(slot)
+            self._lost.append(slot)
 
     def _all(self) -> list[Slot]:
         return [self._bare, *self._cards]

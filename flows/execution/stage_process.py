@@ -18,6 +18,7 @@ from flows.execution.agreement import CHECKED
 from flows.execution.preflight import cards_for
 from flows.execution.run_stage import WHERE, Spec
 from flows.monitoring.meter import Reading
+from flows.run.hub_models import ModelMissing
 from flows.run.lease import LeaseLost
 from flows.run.run import Overtaken
 from flows.stages import stage_of
@@ -26,11 +27,12 @@ from stages.core.child_process import ChildProcess, Json
 from stages.core.engines.protocol import EngineUnavailable
 from stages.core.sandbox.protocol import SandboxUnavailable
 from stages.core.suites.math_grader import GraderUnavailable
+from stages.core.unavailable import Unsuited
 
 _KNOWN: dict[str, type[Exception]] = {
     error.__name__: error
     for error in (
-        *(ConfigError, StoreUnavailable, Overtaken, LeaseLost),
+        *(ConfigError, ModelMissing, StoreUnavailable, Overtaken, LeaseLost, Unsuited),
         *(EngineUnavailable, CardUnavailable, SandboxUnavailable, GraderUnavailable),
     )
 }
@@ -39,6 +41,7 @@ _KNOWN: dict[str, type[Exception]] = {
 HOURS = "POPULORA_STAGE_HOURS"
 DEFAULT_HOURS = 24.0
 LAST_WORDS_SECONDS = 2.0
+IDLE_SECONDS = 5.0
 REST = "rest"
 """An order that is no step: put the engine to sleep."""
 CANCELLED = "the run of this step was cancelled"
@@ -80,6 +83,7 @@ class Workers:
     Attributes:
         card: The only card that the workers see; None leaves them the environment's.
         left: Whether `leave` was called.
+        stuck: The processes that do not end although they were killed. The card stays claimed: they may still hold its memory.
         parallel: How many steps can run at the same time.
     """
 
@@ -87,6 +91,7 @@ class Workers:
 
     def __init__(self, threads: int, card: Card | None = None) -> None:
         self.card, self.left = card, False
+        self.stuck: list[int] = []
         self._threads = threads
         self._running: dict[str, ChildProcess] = {}
         self._claim: Claim | None = None
@@ -95,9 +100,11 @@ class Workers:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.hang_up()
+        deadline = time.monotonic() + IDLE_SECONDS
         for python in list(self._running):
-            self._end(python)
-        if self._claim is not None:
+            self._end(python, patience=max(0.0, deadline - time.monotonic()))
+        if self._claim is not None and not self.stuck:
             self._claim.release()
             self._claim = None
 
@@ -111,6 +118,11 @@ class Workers:
         """Return whether that interpreter's worker is running, or an early one waits for its first step."""
         python = python or sys.executable
         return python in self._running or (python, self._threads, self.card) in _early
+
+    def hang_up(self) -> None:
+        """Let idle workers end by themselves, all at the same time."""
+        for worker in list(self._running.values()):
+            worker.hang_up()
 
     def leave(self) -> None:
         """Kill the workers and start no others, because the run is cancelled. May be called while a step runs."""
@@ -161,10 +173,12 @@ class Workers:
         ready = _early.pop((python, self._threads, self.card), None)
         return ready if ready is not None and ready.running else _launch(python, self._threads, self.card)
 
-    def _end(self, python: str, patience: float = 5.0) -> None:
+    def _end(self, python: str, patience: float = IDLE_SECONDS) -> None:
         worker = self._running.pop(python, None)
-        if worker is not None:
-            worker.end(patience)
+        if worker is not None and not worker.end(patience):
+            self.stuck.append(worker.process.pid)
+            where = "" if self.card is None else f"; {self.card} is not used again"
+            print(f"process {worker.process.pid} was killed and does not end{where}", file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -239,7 +253,7 @@ def _listen_until(worker: ChildProcess, asked: str, hours: float, told: Told) ->
 
 def _done(worker: ChildProcess, answer: Json | None, asked: str) -> Json:
     if answer is None:
-        raise WorkerLost(f"the worker of {asked} exited with code {worker.process.wait()}")
+        raise WorkerLost(f"the worker of {asked} exited with code {worker.process.poll()}")
     return result_of(answer)
 
 

@@ -3,7 +3,8 @@
 `python -m flows.prefect_ops.pool_worker setup STORE` creates the pools and deployments.
 
 A worker is Prefect's own. It starts with our settings after three checks: the server answers, its version matches, and the
-machine has a GPU if the pool requires one. A thread next to it cleans up after lost runs.
+machine has a GPU if the pool requires one. It ends by itself when the server is away for a quarter of an hour, and is then
+started again. A thread next to it cleans up after lost runs.
 """
 
 import os
@@ -13,7 +14,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import FrameType
 
 from flows import allowed
 from flows.config import PROJECT, ConfigError
@@ -26,6 +26,7 @@ SWEEP_SECONDS = 60.0
 FORMS_SECONDS = 10.0
 LAST_WORDS_SECONDS = 6.0
 WISH_SECONDS = 2.0
+RESTART_SECONDS = 30.0
 ENGINE = "prefect.engine"
 
 
@@ -57,11 +58,23 @@ def work(pool: str, limit: int | None, name: str | None) -> int:
 
 
 def _watched(command: list[str], pool: str) -> int:
-    """Run Prefect's worker. On SIGTERM or SIGINT its flow runs get the signal too, so they can release what they hold."""
     orphan_guard.start()
-    worker: subprocess.Popen[bytes] | None = None
+    threading.Thread(target=_sweep, args=(pool,), name="sweep", daemon=True).start()
+    if pool == "cpu":  # where the forms' flows run, so that the store can be reached
+        threading.Thread(target=_refresh_forms, name="forms", daemon=True).start()
+    return keep_at_work(command, pool)
 
-    def stop(_number: int, _frame: FrameType | None) -> None:
+
+def keep_at_work(command: list[str], pool: str, pause: float = RESTART_SECONDS) -> int:
+    """Run Prefect's worker until SIGTERM or SIGINT, and start it again, after a pause, when it ends by itself.
+
+    On a signal its flow runs get one too, so they can release what they hold. What the machine keeps for its cards stays.
+    """
+    worker: subprocess.Popen[bytes] | None = None
+    stopped: list[bool] = []
+
+    def stop(*_: object) -> None:
+        stopped.append(True)
         if worker is not None and worker.poll() is None:
             runs = orphan_guard.descendants(worker.pid, ENGINE)
             for pid in runs:
@@ -70,11 +83,18 @@ def _watched(command: list[str], pool: str) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    worker = subprocess.Popen(command, start_new_session=True)
-    threading.Thread(target=_sweep, args=(pool,), name="sweep", daemon=True).start()
-    if pool == "cpu":  # where the forms' flows run, so that the store can be reached
-        threading.Thread(target=_refresh_forms, name="forms", daemon=True).start()
-    code = worker.wait()
+    code = 0
+    while not stopped:
+        worker = subprocess.Popen(command, start_new_session=True)
+        if stopped:  # between the look and the start
+            stop()
+        code = worker.wait()
+        if not stopped:
+            said = f"Prefect's worker of the pool {pool} ended with code {code}; it is started again in {pause:g} s"
+            print(said, file=sys.stderr, flush=True)
+            until, code = time.monotonic() + pause, 0
+            while not stopped and time.monotonic() < until:
+                time.sleep(0.1)
     return 0 if code in (0, -signal.SIGTERM, 128 + signal.SIGTERM) else 1
 
 

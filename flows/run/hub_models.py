@@ -22,8 +22,12 @@ SMALL = ("*.json", "*.jinja")  # what describes a model
 PATTERNS = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "*.tiktoken")  # what loading a model may need
 
 
+class ModelMissing(ConfigError):
+    """This machine has no folder of that name, or may not fetch the model from the hub."""
+
+
 def local_folder(name: str) -> Path | None:
-    """Return the folder if `name` is one (relative to the project), None for a name on the hub. Raises ConfigError."""
+    """Return the folder if `name` is one (relative to the project), None for a hub name. Raises ModelMissing, ConfigError."""
     folder = Path(name) if Path(name).is_absolute() else PROJECT / name
     if folder.is_dir():
         return folder
@@ -33,7 +37,7 @@ def local_folder(name: str) -> Path | None:
             f"model.name: {name} is a {what}; give the folder of a Hugging Face checkpoint (safetensors) or a hub name"
         )
     if name.count("/") != 1 or name.startswith((".", "/")):
-        raise ConfigError(f"model.name: folder {name} does not exist")
+        raise ModelMissing(f"model.name: folder {name} does not exist")
     return None
 
 
@@ -142,7 +146,7 @@ def http_faults() -> tuple[type[Exception], ...]:
 
 
 def _asking(name: str, ask: Any) -> Any:
-    """Return the hub's answer. Raises ConfigError if it has no such model, EngineUnavailable if it does not answer."""
+    """Return the hub's answer. Raises ModelMissing if it has no such model, EngineUnavailable if it does not answer."""
     from huggingface_hub.errors import (  # noqa: PLC0415
         GatedRepoError,
         HfHubHTTPError,
@@ -156,11 +160,11 @@ def _asking(name: str, ask: Any) -> Any:
     try:
         return ask()
     except GatedRepoError as error:
-        raise ConfigError(
+        raise ModelMissing(
             f"{where}: the model is gated; accept its terms on that page, then set HF_TOKEN to your token"
         ) from error
     except RepositoryNotFoundError as error:
-        raise ConfigError(f"{where}: the model does not exist or requires a token (HF_TOKEN)") from error
+        raise ModelMissing(f"{where}: the model does not exist or requires a token (HF_TOKEN)") from error
     except silent as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
         raise EngineUnavailable(

@@ -19,6 +19,7 @@ from typing import IO, Any, TextIO
 Json = dict[str, Any]
 PROGRESS = "progress"
 CHUNK = 1 << 16
+KILLED_SECONDS = 30.0  # a killed process that has not ended by then hangs in the kernel, as in the driver of a card that is gone
 WATCH_SECONDS = 1.0  # between two looks at whether a child that says nothing still runs
 
 
@@ -98,17 +99,29 @@ class ChildProcess:
         finally:
             self.kill()
 
-    def end(self, patience: float = 0.0) -> None:
-        """Kill the process, and wait for its end. With `patience`, an idle one first has so many seconds to end by itself."""
-        if patience:
-            with suppress(OSError, subprocess.TimeoutExpired):
-                self._input.close()
-                self.process.wait(patience)
-        self.kill()  # before its input is closed: an order that it never read would be written until it is gone
+    def hang_up(self) -> None:
+        """Close its input: an idle process ends by itself."""
         with suppress(OSError):
             self._input.close()
-        self.process.wait()
-        self._output.close()
+
+    def end(self, patience: float = 0.0, limit: float = KILLED_SECONDS) -> bool:
+        """Kill the process, and wait for its end. With `patience`, an idle one first has so many seconds to end by itself.
+
+        Returns False if it has not ended `limit` seconds after it was killed.
+        """
+        if patience:
+            self.hang_up()
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(patience)
+        self.kill()  # before its input is closed: an order that it never read would be written until it is gone
+        self.hang_up()
+        try:
+            self.process.wait(limit)
+        except subprocess.TimeoutExpired:
+            return False
+        finally:
+            self._output.close()
+        return True
 
     def kill(self) -> None:
         """Kill the process. Whoever waits for its answer gets none."""

@@ -13,3 +13,9 @@ def test_the_first_adapters_need_the_model_s_shape_and_not_the_model() -> None:
     assert "_lora" in vars(warm) and "_lora" not in vars(cold)
     assert list(first.weights) == list(again.weights)
     assert all(np.array_equal(first.weights[name], again.weights[name]) for name in first.weights)
+
+
+def test_a_shard_without_adapters_is_no_check_of_its_stage() -> None:
+    backend = Backend(load("chaos", []))
+    backend.check_agreement("solve", {})
+    assert backend._agreed == set() and "_lora" not in backend.__dict__

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -59,11 +60,10 @@ def test_a_run_is_pinned_unless_it_names_its_device(eight: Machine, device: str,
     assert len(cards.usable(device)) == count
 
 
-def test_a_child_sees_its_card_alone_under_nvidia_s_numbers() -> None:
+def test_a_child_sees_its_card_alone_under_nvidia_s_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cards.pinned(None) == {}
-    assert cards.pinned(Card("3", "GPU-3"), {}) == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "3"}
-    chosen = {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
-    assert cards.pinned(Card("3", "GPU-3"), chosen) == chosen | {"CUDA_VISIBLE_DEVICES": "3"}
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
+    assert cards.pinned(Card("3", "GPU-3")) == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "3"}
 
 
 def test_the_clock_names_the_card_and_nothing_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,6 +89,24 @@ def test_a_card_belongs_to_one_process_until_it_ends(eight: Machine) -> None:
     ours = cards.claim(card)
     assert ours is not None and cards.claim(card) is None
     ours.release()
+
+
+def test_processes_with_temporary_folders_of_their_own_see_each_other_s_claims(
+    eight: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = cards.claim(cards.cards()[0])
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)  # as in a process that starts
+    assert ours is not None and cards.claim(cards.cards()[0]) is None
+    ours.release()
+
+
+def test_slices_of_a_divided_card_are_to_be_named(eight: Machine) -> None:
+    (eight.folder / "cards").write_text(f"0, {eight.uuid(0)}, 81559, [N/A]\n1, {eight.uuid(1)}, 81559, Enabled\n")
+    line = r"^card 1 is divided into slices \(MIG\): name them, CUDA_VISIBLE_DEVICES=MIG-… \(nvidia-smi -L lists them\)$"
+    with pytest.raises(ConfigError, match=line):
+        cards.cards({})
+    assert named({"CUDA_VISIBLE_DEVICES": "MIG-1"}) == ["MIG-1"] and named({"CUDA_VISIBLE_DEVICES": "0"}) == ["0"]
 
 
 def test_a_command_holds_one_card_and_sees_no_other(eight: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

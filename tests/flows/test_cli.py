@@ -80,6 +80,19 @@ def test_dry_run_prints_the_configuration_and_the_plan(tmp_path: Path) -> None:
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.parametrize("place", ["gpu=gpu", "ray=head:6379"])
+def test_a_dry_run_plans_what_cards_elsewhere_compute(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "-c", "paper-8gpu", "--dry-run"]) == 0
+    here = capsys.readouterr().out
+    assert main(["run", "-c", "paper-8gpu", "--dry-run", "--place", place]) == 0
+    there = capsys.readouterr().out
+    assert '"gradient_checkpointing": "auto"' in here and '"gradient_checkpointing": true' in there
+    chosen = ["--set", "learning.gradient_checkpointing=true", "--set", "learning.recompute_above=0"]
+    assert main(["run", "-c", "paper-8gpu", "--dry-run", *chosen]) == 0
+    assert capsys.readouterr().out == there
+    assert main(["run", "-c", "paper-8gpu", "--dry-run", "--place", "moon=gpu"]) == 2
+
+
 def test_a_run_that_is_not_there_is_followed_by_the_nearest_one(tmp_path: Path) -> None:
     with made(tmp_path, "gentler", 1, until="match"):
         pass

@@ -1,12 +1,16 @@
 """The version that machines compare: it follows the sources, wherever and whenever they were copied."""
 
 import os
+import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from flows.execution import code_version
+from flows.config import PROJECT
+from flows.execution.code_version import own_version, version_of
 
 
 @pytest.fixture
@@ -21,18 +25,13 @@ def copies(tmp_path: Path) -> tuple[Path, Path]:
     return first, second
 
 
-def version_in(project: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(code_version, "PROJECT", project)
-    return code_version.own_version()
-
-
-def test_copies_of_the_same_sources_have_one_version(copies: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = (version_in(copy, monkeypatch) for copy in copies)
-    assert first == second and first.count("+") == 1 and len(first.partition("+")[2]) == 8
+def test_copies_of_the_same_sources_have_one_version(copies: tuple[Path, Path]) -> None:
+    first, second = (version_of(copy) for copy in copies)
+    assert first == second and re.fullmatch(r"[\d.]+\+[0-9a-f]{8} torch [\d.]+ prefect [\d.]+", first)
 
 
 @pytest.mark.parametrize("change", ["edited", "added", "renamed", "other"])
-def test_other_sources_have_another_version(copies: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+def test_other_sources_have_another_version(copies: tuple[Path, Path], change: str) -> None:
     first, second = copies
     file = second / "stages" / "core" / "one.py"
     if change == "edited":
@@ -44,5 +43,15 @@ def test_other_sources_have_another_version(copies: tuple[Path, Path], monkeypat
     else:
         (second / "stages" / "notes.txt").write_text("not code")
         (second / "stages" / ".#one.py").symlink_to("somebody@elsewhere.1234")  # what Emacs leaves while a file is edited
-    changed = version_in(second, monkeypatch) != version_in(first, monkeypatch)
+    changed = version_of(second) != version_of(first)
     assert changed == (change != "other")
+
+
+def test_a_process_keeps_the_version_that_it_began_with(tmp_path: Path) -> None:
+    for package in ("flows", "stages"):
+        shutil.copytree(PROJECT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    ask = "from flows.execution.code_version import own_version; first = own_version(); open('flows/new.py', 'w').close(); "
+    ask += "print(first == own_version(), first)"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    said = subprocess.run([sys.executable, "-c", ask], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert said.stdout == f"True {own_version()}\n" and version_of(tmp_path) != own_version()

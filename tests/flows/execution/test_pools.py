@@ -15,8 +15,10 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Completed, Pending, Running
 
 from flows.execution import pools
+from flows.execution.refusals import PATIENCE_SECONDS, Patience
 from flows.execution.run_stage import Spec
 from flows.execution.stage_process import StageFailed, WorkerLost
+from stages.core.unavailable import Unsuited
 from tests.support.prefect_double import server_that
 
 ID = "00000000-0000-4000-8000-000000000001"
@@ -30,18 +32,18 @@ class Server:
     def __init__(self, failing: str = "", status: int = 500) -> None:
         self.asked: list[tuple[str, Any]] = []
         self._failing, self._status = failing, status
-
-    def __call__(self, asked: str, body: bytes) -> tuple[int, str]:
-        self.asked.append((asked, json.loads(body) if body else None))
-        if asked == self._failing:
-            return self._status, "{}"
-        known: dict[str, Any] = {
+        self.known: dict[str, Any] = {
             WORKERS: [{"id": ID, "name": "w", "work_pool_id": ID, "status": "ONLINE"}],
             DEPLOYMENT: {"id": ID, "name": "gpu", "flow_id": ID},
             SUBMIT: {"id": ID, "name": "solve", "flow_id": ID},
             END: {"state": {"type": "CANCELLING"}, "status": "ACCEPT", "details": {"type": "accept_details"}},
         }
-        return (200, json.dumps(known[asked])) if asked in known else (404, "{}")
+
+    def __call__(self, asked: str, body: bytes) -> tuple[int, str]:
+        self.asked.append((asked, json.loads(body) if body else None))
+        if asked == self._failing:
+            return self._status, "{}"
+        return (200, json.dumps(self.known[asked])) if asked in self.known else (404, "{}")
 
     def bodies(self, asked: str) -> list[Any]:
         """What it was sent with these requests."""
@@ -68,7 +70,7 @@ def test_a_server_that_is_away_is_a_lost_worker_which_is_tried_again(tmp_path: P
     with server_that(Server()) as port:
         pass  # gone again
     with at(port), pytest.raises(WorkerLost, match=r"solve could not be submitted to pool gpu, .* did not answer: ConnectError"):
-        pools.run_elsewhere(spec(tmp_path), "gpu", threading.Event())
+        pools.run_elsewhere(spec(tmp_path), "gpu", threading.Event(), Patience())
 
 
 @pytest.mark.parametrize("failing", [WORKERS, DEPLOYMENT, SUBMIT])
@@ -78,12 +80,12 @@ def test_a_server_that_fails_during_the_submission_is_one_too(failing: str, tmp_
         at(port),
         pytest.raises(WorkerLost, match="did not answer: PrefectHTTPStatusError"),
     ):
-        pools.run_elsewhere(spec(tmp_path), "gpu", threading.Event())
+        pools.run_elsewhere(spec(tmp_path), "gpu", threading.Event(), Patience())
 
 
 def test_a_request_that_the_server_refuses_is_not_tried_again(tmp_path: Path) -> None:
     with server_that(Server(SUBMIT, 409)) as port, at(port), pytest.raises(httpx.HTTPStatusError, match="409"):
-        pools.run_elsewhere(spec(tmp_path), "gpu", threading.Event())
+        pools.run_elsewhere(spec(tmp_path), "gpu", threading.Event(), Patience())
 
 
 def test_each_submission_has_a_key_of_its_own(tmp_path: Path) -> None:
@@ -92,7 +94,7 @@ def test_each_submission_has_a_key_of_its_own(tmp_path: Path) -> None:
     with server_that(server) as port, at(port):
         for _ in range(2):
             with pytest.raises(StageFailed):
-                pools.run_elsewhere(spec(tmp_path), "gpu", left())
+                pools.run_elsewhere(spec(tmp_path), "gpu", left(), Patience())
     keys = [body["idempotency_key"] for body in server.bodies(SUBMIT)]
     assert len(set(keys)) == 2 and all(keys)
     assert [body["state"]["type"] for body in server.bodies(END)] == ["CANCELLING"] * 2
@@ -102,7 +104,7 @@ def test_each_submission_has_a_key_of_its_own(tmp_path: Path) -> None:
 def test_a_server_that_cannot_be_told_of_a_cancel_does_not_hide_it(status: int, tmp_path: Path) -> None:
     server = Server(END, status)
     with server_that(server) as port, at(port), pytest.raises(StageFailed, match="was cancelled"):
-        pools.run_elsewhere(spec(tmp_path), "gpu", left())
+        pools.run_elsewhere(spec(tmp_path), "gpu", left(), Patience())
     assert len(server.bodies(END)) == 1
 
 
@@ -127,14 +129,36 @@ class Impatient(threading.Event):
         return False
 
 
+def test_a_step_that_a_machine_refuses_is_offered_to_the_pool_again_outside_the_task_s_retries(tmp_path: Path) -> None:
+    server, said = Server(), list[str]()
+    failed = {
+        "type": "FAILED",
+        "name": "Failed",
+        "message": "Flow run encountered an exception: Unsuited: the worker on m: no card",
+    }
+    server.known[f"GET /api/flow_runs/{ID}"] = {"id": ID, "name": "solve", "flow_id": ID, "state": failed}
+    times = iter([0.0, *[60.0] * 5, PATIENCE_SECONDS])
+    with server_that(server) as port, at(port), pytest.raises(Unsuited, match=r"^the worker on m: no card$"):
+        pools.run_elsewhere(spec(tmp_path), "gpu", Impatient(), Patience(said.append, lambda: next(times)))
+    assert len(server.bodies(SUBMIT)) > 3 and len(said) == 1 and server.bodies(END) == []
+
+
 def test_a_pending_stage_is_left_when_no_worker_is_there_any_more() -> None:
     client = Scripted("OFFLINE", Pending(), Pending())
     with pytest.raises(WorkerLost, match="no worker takes work from the pool gpu"):
         pools.end_of(client, uuid4(), "gpu", Impatient(), lambda: client.now)
 
 
-@pytest.mark.parametrize(("worker", "state"), [("ONLINE", Pending()), ("OFFLINE", Running())])
-def test_a_stage_that_somebody_may_run_is_waited_for(worker: str, state: Any) -> None:
+def test_so_is_a_running_one_whose_machine_was_the_last() -> None:
+    client = Scripted("OFFLINE", Pending(), *[Running()] * 5)
+    with pytest.raises(WorkerLost, match="no worker takes work from the pool gpu"):
+        pools.end_of(client, uuid4(), "gpu", Impatient(), lambda: client.now)
+
+
+@pytest.mark.parametrize(
+    ("worker", "state", "looks"), [("ONLINE", Pending(), 5), ("ONLINE", Running(), 9), ("OFFLINE", Running(), 3)]
+)
+def test_a_stage_that_somebody_may_run_is_waited_for(worker: str, state: Any, looks: int) -> None:
     end = Completed()
-    client = Scripted(worker, *[state] * 5, end)
+    client = Scripted(worker, *[state] * looks, end)
     assert pools.end_of(client, uuid4(), "gpu", Impatient(), lambda: client.now) is end

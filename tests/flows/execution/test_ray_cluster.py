@@ -11,6 +11,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,8 @@ from flows import cards
 from flows.audit.fsck import fsck
 from flows.config import PROJECT, ConfigError
 from flows.execution.code_version import own_version
-from flows.execution.ray_cluster import NodeCards, gpu_nodes
+from flows.execution.ray_cluster import NodeCards, Unserved, gpu_nodes, run_here
+from flows.execution.stage_process import WorkerLost
 from flows.run.run import Run
 from flows.stages import stage_of
 from flows.storage import open_store
@@ -102,6 +104,54 @@ def test_on_a_node_an_engine_starts_once_a_card_over_three_generations(tmp_path:
             kept.run("0", asdict(step("update", 0, "00")), four.interpreter("other", "exit 7"), 1, "host/n1")
     finally:
         kept.end()
+
+
+def test_a_card_that_nvidia_smi_does_not_list_is_gone_whatever_ray_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, two = NodeCards(), machine(tmp_path, monkeypatch, 2)
+    monkeypatch.setenv("POPULORA_NODE", "")
+    spec = asdict(step("update", 0, "00"))
+    two.keep(1)
+    gone = r"^card 0 of node host/n1 is gone: nvidia-smi does not list it; start Ray there again without it$"
+    with pytest.raises(cards.CardUnavailable, match=gone):
+        kept.run("0", spec, "", 1, "host/n1")
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    try:
+        assert kept.run("0", spec, "", 1, "host/n1")["stage"] == "noted"  # without nvidia-smi, Ray's word counts
+    finally:
+        kept.end()
+
+
+def test_a_step_that_no_node_can_take_is_told_of_once_and_lost_after_ten_minutes() -> None:
+    said, now = list[str](), [0.0]
+    waiting = Unserved(1, said.append, lambda: now[0])
+    alone, joined = [node(0), node(1, GPU=8.0, CPU=0.0), node(2, alive=False, GPU=8.0)], [node(0), node(3, GPU=1.0)]
+    for nodes in (joined, alone, alone, joined, alone):
+        waiting.look(nodes)
+        now[0] += 599
+    assert said == 2 * [
+        "no node of the Ray cluster has one CPU and one GPU, which a step asks for; the run stops if none joins within 10 min"
+    ]
+    now[0] += 1
+    with pytest.raises(WorkerLost, match=r"^no node of the Ray cluster has one CPU and one GPU, which a step asks for$"):
+        waiting.look(alone)
+    Unserved(0, said.append).look([node(0)])
+    assert len(said) == 2
+
+
+def test_the_card_is_the_one_that_ray_gives_also_where_it_sets_no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ray` stands for the package, which a machine without a cluster does not have."""
+    asked: list[Any] = []
+    run = SimpleNamespace(remote=lambda *order: asked.append(order) or {"stage": "update"})
+    ray, exceptions = ModuleType("ray"), ModuleType("ray.exceptions")
+    exceptions.__dict__.update(RayActorError=LookupError, RayTaskError=KeyError)
+    context = SimpleNamespace(get_node_id=lambda: "n1", get_job_id=lambda: "j")
+    ray.__dict__.update(get=lambda done: done, get_actor=lambda name: SimpleNamespace(run=run))
+    ray.__dict__.update(get_gpu_ids=lambda: [3], get_runtime_context=lambda: context)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setitem(sys.modules, "ray.exceptions", exceptions)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert run_here({"stage": "update"}, "", 1) == {"stage": "update"}
+    assert asked[0][0] == "3"
 
 
 def command(store: Path, settings: list[str], *more: str) -> list[str]:
@@ -209,6 +259,6 @@ def test_nodes_of_another_version_refuse_a_run_in_one_line(tmp_path: Path) -> No
     said = [line for line in refused.stderr.splitlines() if line.startswith("populora")]  # Ray and Prefect say more
     own, worker = own_version(), f"the worker on {socket.gethostname()}"
     sources = own.partition("+")[2]
-    assert said == [f"populora: {worker} has version 9.9+{sources}, the run {own}: install the same version there"], (
-        refused.stderr
-    )
+    assert said == [
+        f"populora: {worker} has version 9.9+{sources}, the run {own}: install the same version there and start its worker again"
+    ], refused.stderr

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,7 @@ from flows.execution.residents import ADDRESS, Residents, idle_minutes, order_of
 from flows.execution.run_stage import Spec
 from flows.execution.stage_process import WorkerLost
 from flows.monitoring.meter import Reading
-from stages.core.engines.protocol import EngineUnavailable
+from stages.core.unavailable import Unsuited
 from tests.flows.execution.test_slots import _alive
 from tests.support.cards import Machine, machine, step
 
@@ -132,6 +133,23 @@ def test_a_flow_run_that_is_killed_takes_its_process_with_it_and_the_next_begins
     assert len(two.noted("start")) == 2
 
 
+def test_who_hangs_up_while_it_waits_for_a_card_gets_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = machine(tmp_path, monkeypatch, 1)
+    slow = one.interpreter("engine", "while [ ! -e $0.go ]; do sleep 0.1; done")
+    with Residents(cards.cards(), 60) as kept, ThreadPoolExecutor(1) as threads:
+        first = threads.submit(run_resident, kept.address, asked(step("benchmark"), slow), silent)
+        until(lambda: len(one.noted("step")) == 1)
+        with socket.socket(socket.AF_UNIX) as second:
+            second.connect(kept.address)
+            second.sendall(json.dumps(asked(step("update", 0, "00", run_id="other"))).encode() + b"\n")
+            time.sleep(0.5)
+        time.sleep(0.5)
+        Path(f"{slow}.go").touch()
+        assert first.result()["stage"] == "noted"
+        time.sleep(1.0)
+        assert [noted.name for noted in one.noted("start")] == ["engine"] and _alive(one.noted("start")[0].pid)
+
+
 def test_idle_processes_end(two: Machine) -> None:
     with Residents(cards.cards(), 0.01) as kept:
         run_resident(kept.address, asked(step("update", 0, "00")), silent)
@@ -161,12 +179,23 @@ def test_a_worker_that_is_gone_is_lost_and_leaves_no_process(two: Machine) -> No
 
 def test_a_worker_of_another_version_says_so_and_does_nothing(two: Machine) -> None:
     line = f"the worker on {socket.gethostname()} has version {own_version()}, the run 9.9: install the same version there"
-    with pytest.raises(EngineUnavailable, match=f"^{re.escape(line)}$"):
+    line += " and start its worker again"
+    with pytest.raises(Unsuited, match=f"^{re.escape(line)}$"):
         check_version("9.9")
     check_version(own_version())
-    with Residents(cards.cards(), 60) as kept, pytest.raises(EngineUnavailable, match=f"^{re.escape(line)}$"):
+    with Residents(cards.cards(), 60) as kept, pytest.raises(Unsuited, match=f"^{re.escape(line)}$"):
         run_resident(kept.address, asked(step("update", 0, "00")) | {"version": "9.9"}, silent)
     assert two.noted("start") == []
+
+
+def test_a_step_at_work_when_the_worker_ends_is_lost_not_failed(two: Machine) -> None:
+    slow = two.interpreter("engine", "sleep 600")
+    with ThreadPoolExecutor(1) as threads:
+        with Residents(cards.cards(), 60) as kept:
+            asking = threads.submit(run_resident, kept.address, asked(step("benchmark"), slow), silent)
+            until(lambda: len(two.noted("step")) == 1)
+        with pytest.raises(WorkerLost, match=r"^the worker of this machine ended before stage benchmark did$"):
+            asking.result()
 
 
 @pytest.mark.parametrize("minutes", ["0", "-1", "soon", "nan", "inf", ""])
@@ -180,6 +209,18 @@ def test_only_its_user_may_ask(two: Machine) -> None:
     with Residents(cards.cards(), 60) as kept:
         assert Path(kept.address).parent.stat().st_mode & 0o777 == 0o700
     assert not Path(kept.address).parent.exists()
+
+
+def test_a_long_temporary_folder_leaves_room_for_the_socket(
+    two: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / ("a" * 100)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    with Residents(cards.cards(), 60) as kept:
+        assert run_resident(kept.address, asked(step("update", 0, "00")), silent)["stage"] == "noted"
+        assert Path(kept.address).parent.stat().st_mode & 0o777 == 0o700
+    assert list(long.iterdir()) == []
 
 
 def test_a_signal_ends_the_worker_s_processes(two: Machine) -> None:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +16,7 @@ from flows import cards
 from flows.cards import CardUnavailable
 from flows.execution.slots import Slots, Tenant
 from flows.execution.stage_process import StageFailed, WorkerLost
+from stages.core.unavailable import Unsuited
 from tests.support.cards import Machine, machine, step
 
 RUN = Tenant(1, ("r",))
@@ -115,7 +117,7 @@ def test_two_runs_share_a_machine_but_no_card(tmp_path: Path, monkeypatch: pytes
         second.run(step("update", 0, "00"))
         with (
             Slots(cards.usable("auto"), Tenant(1)) as third,
-            pytest.raises(CardUnavailable, match=f"^in use: card 0 by process {os.getpid()}, card 1 by process"),
+            pytest.raises(Unsuited, match=f"^in use: card 0 by process {os.getpid()}, card 1 by process"),
         ):
             third.run(step("update", 0, "00"))
     assert [one.card for one in two.noted("start")] == ["0", "1"]
@@ -138,7 +140,7 @@ def test_a_card_that_vanishes_mid_stage_is_named_and_the_step_runs_again_on_anot
         two.keep()
         with pytest.raises(CardUnavailable, match="is gone"):
             slots.run(step("update", 0, "00"), two.interpreter("engine-again", "exit 7"))
-        with pytest.raises(CardUnavailable, match=r"^no card is left on this machine; resume the run on another$"):
+        with pytest.raises(Unsuited, match=r"^no card is left on this machine; resume the run on another$"):
             slots.run(step("update", 0, "00"))
         assert slots.run(step("rate"))["stage"] == "noted"  # which needs none
     assert [one.card for one in two.noted("step", "engine")] == ["0", "1", "1"]  # the last: sleep before the update
@@ -198,6 +200,72 @@ def test_idle_processes_end_and_their_card_is_free(tmp_path: Path, monkeypatch: 
         free.release()
         slots.run(step("update", 0, "00"))
     assert len(one.noted("start")) == 2
+
+
+class Stuck:
+    """A process that was killed and does not end."""
+
+    process = SimpleNamespace(pid=4242)
+
+    def hang_up(self) -> None:
+        pass
+
+    def end(self, patience: float) -> bool:
+        return False
+
+
+def test_a_card_whose_process_does_not_end_is_left_and_stays_claimed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine(tmp_path, monkeypatch, 2)
+    with Slots(cards.usable("auto"), RUN) as slots:
+        with slots.seat(RUN, step("update", 0, "00"), "") as workers:
+            workers._running["engine"] = Stuck()  # type: ignore[assignment]
+            workers._end("engine", patience=0.0)
+        assert slots.parallel == 1 and cards.claim(cards.cards()[0]) is None
+        assert slots.run(step("update", 0, "00"))["stage"] == "noted"
+    kept = workers._claim
+    assert kept is not None and cards.claim(cards.cards()[0]) is None
+    kept.release()  # as the end of this process would: other tests have a card of this name
+    assert capsys.readouterr().err == "process 4242 was killed and does not end; card 0 is not used again\n"
+
+
+def test_a_card_that_is_listed_but_fails_step_after_step_is_left_while_another_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine(tmp_path, monkeypatch, 2)
+
+    def works(slots: Slots) -> None:
+        with slots.seat(RUN, step("benchmark"), ""):
+            pass
+
+    def fails(slots: Slots, raised: type[Exception] = WorkerLost, match: str = "^no answer$") -> None:
+        with pytest.raises(raised, match=match), slots.seat(RUN, step("benchmark"), ""):
+            raise WorkerLost("no answer")
+
+    with Slots(cards.usable("auto"), RUN) as slots:
+        for _ in range(3):  # where no card has worked, the fault may be elsewhere
+            fails(slots)
+    with Slots(cards.usable("auto"), RUN) as slots:
+        with slots.seat(RUN, step("benchmark"), ""):  # card 0, so that the others are on card 1
+            fails(slots)
+            works(slots)
+            fails(slots)
+        with slots.seat(RUN, step("benchmark"), ""):
+            fails(slots, CardUnavailable, r"^card 1 \(.*\) is not used again after 2 failures in a row: no answer$")
+        assert slots.parallel == 1
+        for _ in range(3):
+            fails(slots)
+
+
+def test_processes_end_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    four = machine(tmp_path, monkeypatch, 4)
+    slow = Path(four.interpreter("engine"))
+    slow.write_text(slow.read_text() + "sleep 3\n")
+    with Slots(cards.usable("auto"), RUN) as slots:
+        together(slots, "benchmark", 0, 4, str(slow))
+        began = time.monotonic()
+    assert time.monotonic() - began < 9  # not four times three
 
 
 @pytest.fixture(autouse=True)

@@ -1,10 +1,12 @@
 """Orders and answers as JSON lines between a process of ours and its child: what is read, when waiting ends, how it ends."""
 
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,6 +95,33 @@ def test_a_late_child_is_killed_after_its_last_words(start: Start) -> None:
     assert child.answer() == {} and child.answer(time.monotonic()) is None
     assert child.last_words(signal.SIGUSR1, 60.0) == {"late": True}
     assert child.process.wait() == -signal.SIGKILL
+
+
+class Stuck:
+    """A process inside a driver that does not answer: no signal ends it."""
+
+    def __init__(self, process: Any) -> None:
+        self._process, self.pid, self.waited = process, process.pid, list[float]()
+
+    def poll(self) -> None:
+        return None
+
+    def kill(self) -> None:
+        pass
+
+    def wait(self, timeout: float) -> int:
+        self.waited.append(timeout)
+        raise subprocess.TimeoutExpired("stuck", timeout)
+
+
+def test_a_killed_child_that_does_not_end_is_waited_for_only_so_long() -> None:
+    child = ChildProcess([sys.executable, "-c", "import sys; sys.stdin.read()"])
+    process = child.process
+    child.process = stuck = Stuck(process)  # type: ignore[assignment]
+    assert not child.end(5.0)
+    assert stuck.waited == [5.0, 30.0]
+    process.kill()
+    process.wait()
 
 
 def test_a_child_that_reads_no_order_ends_all_the_same(start: Start) -> None:
