@@ -68,7 +68,9 @@ KNOWN = (
         "somebody or something stopped it",
         "resume when it suits you",
     ),
-    Advice(("ConfigError",), "a setting does not fit", "the message names it; start or fork a run with another value"),
+    Advice(
+        ("ConfigError", "ModelMissing"), "a setting does not fit", "the message names it; start or fork a run with another value"
+    ),
     Advice(
         ("RowFailed",),
         "our own code failed at one row",

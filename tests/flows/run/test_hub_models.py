@@ -153,9 +153,9 @@ def test_a_model_that_the_hub_does_not_know_and_a_hub_that_does_not_answer(hub: 
     message = (
         "model.name: acme/none from https://huggingface.co/acme/none: the model does not exist or requires a token (HF_TOKEN)"
     )
-    assert unknown == ["ConfigError", message]
+    assert unknown == ["ModelMissing", message]
     (gated,) = opened(hub, tmp_path, [], name="acme/gated")
-    assert gated[0] == "ConfigError"
+    assert gated[0] == "ModelMissing"
     assert gated[1].endswith("the model is gated; accept its terms on that page, then set HF_TOKEN to your token")
     (silent,) = opened(hub, tmp_path, [], offline="1")
     hub.shutdown()
