@@ -28,7 +28,7 @@ from flows.run.manifest import (
     manifest_uri,
     read_json,
 )
-from flows.run.resume import mark_damaged
+from flows.run.resume import mark_damaged, obstacle
 from flows.run.run import SCHEMAS, Retired, Run
 from flows.run.scan import RunScan, check_chain, check_inputs, complete, dependents, survey_of
 from flows.storage import Damaged, NotStored, StoreRefused, decode_table
@@ -67,9 +67,11 @@ def fsck(run: Run) -> list[Finding]:
     check_inputs(survey)
     _check_contents(survey, description)
     borrowed = {ref.uri: ref.origin for manifest in survey.manifests.values() for ref in manifest.outputs if ref.origin}
-    mark_damaged(run, [uri for uri, _, bytes_wrong in survey.wrong if bytes_wrong and uri not in borrowed])
+    damaged = [uri for uri, _, bytes_wrong in survey.wrong if bytes_wrong and uri not in borrowed]
+    mark_damaged(run, damaged)
+    stops = obstacle(run, damaged) if damaged else None
     return [
-        Finding(uri, problem, dependents(survey, uri), advice(survey, uri, borrowed.get(uri, ""), bytes_wrong))
+        Finding(uri, problem, dependents(survey, uri), advice(survey, uri, borrowed.get(uri, ""), bytes_wrong, stops))
         for uri, problem, bytes_wrong in survey.wrong
     ]
 

@@ -1,7 +1,8 @@
 """Read access to the manifests of a run: in order, by name, and by the artifact that they name. Writes nothing."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
+from flows.config import ConfigError
 from flows.run import manifest as chain
 from flows.run.manifest import Json, Manifest, Ref, digest, folder_of, manifest_uri
 from flows.stages import STAGE_NAMES
@@ -35,6 +36,12 @@ UNRECORDED = ("probe-dev", "probe-test")
 def kept_out(described: Json | None) -> tuple[str, ...]:
     """Return the suites whose programs a run keeps out of its seeds and marks in its tasks: the same since it began."""
     return tuple((described or {}).get("versions", {}).get(KEPT_OUT, UNRECORDED))
+
+
+def check_prompts(run_id: str, description: Json) -> None:
+    """Raise ConfigError for a run whose prompts have another name today: later generations would be asked with other prompts."""
+    if description["config"]["model"].get("style") == "chat" and "prompts" not in description["versions"]:
+        raise ConfigError(f"run {run_id} began with prompts that are now called azr; start a new run with model.style=azr")
 
 
 class History:
@@ -79,10 +86,16 @@ class History:
         folders = (name for name in self.store.folders(f"{self.run_id}/") if name.startswith("generation="))
         return sorted(int(name.removeprefix("generation=")) for name in folders)
 
-    def of_generation(self, generation: int | None, parts: bool = False) -> list[Manifest]:
-        """Return the manifests of a generation (None: of `start`) in chain order, then those of parts if `parts` is set."""
+    def of_generation(
+        self, generation: int | None, parts: bool = False, without: Collection[str] = frozenset()
+    ) -> list[Manifest]:
+        """Return the manifests of a generation (None: of `start`) in chain order, then those of parts if `parts` is set.
+
+        Those named in `without` are not read.
+        """
         prefix = self.place(folder_of(generation)) + "/"
-        uris = [uri.removeprefix(f"{self.run_id}/") for uri in self.store.list(prefix) if uri.endswith(".json")]
+        named = (uri.removeprefix(f"{self.run_id}/") for uri in self.store.list(prefix) if uri.endswith(".json"))
+        uris = [uri for uri in named if uri not in without]
         order = {} if generation is None else {manifest_uri(stage, generation): at for at, stage in enumerate(STAGE_NAMES)}
         stages = sorted((uri for uri in uris if uri in order or generation is None), key=lambda uri: order.get(uri, 0))
         wanted = stages + sorted(uri for uri in uris if parts and ".parts/" in uri)
@@ -95,11 +108,11 @@ class History:
                 return finished
         return self.of_generation(None)
 
-    def walk(self) -> Iterator[Manifest]:
-        """Yield every manifest of the chain, oldest first."""
-        yield from self.of_generation(None)
+    def walk(self, without: Collection[str] = frozenset()) -> Iterator[Manifest]:
+        """Yield every manifest of the chain, oldest first, except those named in `without`."""
+        yield from self.of_generation(None, without=without)
         for generation in self.generations():
-            yield from self.of_generation(generation)
+            yield from self.of_generation(generation, without=without)
 
     def benchmarks(self) -> list[Manifest]:
         """Return the manifests of benchmarks of whole suites, or of evenly spread problems, scored outside the chain."""

@@ -1,0 +1,93 @@
+"""Where a run resumes when something of it is lost: what can be made again is, and nothing is removed for what cannot."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from flows.audit.fsck import fsck
+from flows.execution.session import versions
+from flows.run.fork import fork
+from flows.run.lease import hold
+from flows.run.resume import first_generation
+from flows.run.retention import RetentionPolicy, retire
+from flows.run.run import Run
+from flows.storage import StoreRefused, open_store
+from tests.support import example_run
+
+POLICY = RetentionPolicy(newest=1, optimizer_every=4, adapter_every=2)
+CONFIG = example_run.CONFIG.model_copy(update={"generations": 9})
+CLOCK = {"host": "here"}
+KEPT = "adapters/s0-g0001/adapter_model.safetensors"
+"""Of every 2nd generation: no later stage reads it."""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four generations after retention: the weights before all but the start and the last one are gone."""
+    folder = tmp_path_factory.mktemp("whole")
+    store = open_store(str(folder))
+    with hold(store, "smoke") as epoch:
+        retire(example_run.build(Run(store, "smoke", epoch), 4, CONFIG), POLICY, CLOCK)
+    return folder
+
+
+@pytest.fixture
+def run(whole: Path, tmp_path: Path) -> Iterator[Run]:
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    store = open_store(str(tmp_path))
+    with hold(store, "smoke") as epoch:
+        yield Run(store, "smoke", epoch)
+
+
+def fresh(run: Run, run_id: str = "smoke") -> Run:
+    return Run(run.store, run_id, run.epoch)
+
+
+def flip(run: Run, uri: str) -> None:
+    """Change the last bit of an artifact."""
+    data = run.store.read(f"smoke/{uri}")
+    run.store.delete(f"smoke/{uri}")
+    run.store.create(f"smoke/{uri}", data[:-1] + bytes([data[-1] ^ 1]))
+
+
+def lose(run: Run, uri: str) -> None:
+    run.store.delete(f"smoke/{uri}")
+
+
+@pytest.mark.parametrize(
+    ("harm", "uri", "reader", "forked"),
+    [
+        (flip, KEPT, "update of generation 1", 3),
+        (lose, KEPT, "update of generation 1", 3),
+        (lose, "generation=0001/rollouts.parquet", "solve of generation 1", 3),
+        (flip, "generation=0001/solve.json", "solve of generation 1", -1),
+    ],
+)
+def test_nothing_is_removed_for_what_cannot_be_made_again(
+    run: Run, harm: Callable[[Run, str], None], uri: str, reader: str, forked: int
+) -> None:
+    harm(run, uri)
+    if harm is flip:
+        (finding,) = fsck(fresh(run))
+        assert finding.command == (f"populora fork smoke --generation {forked} --run-id smoke-fixed --store {run.store.url}")
+    before = run.store.list("smoke/")
+    said = rf"run smoke cannot go on: {reader} would run again, and reads adapters/\S+, which was retired; nothing was removed; "
+    for _ in range(2):
+        with pytest.raises(StoreRefused, match=rf"{said}.*populora fork smoke --generation {forked} --run-id smoke-fixed "):
+            first_generation(fresh(run))
+    assert run.store.list("smoke/") == before
+    fork(fresh(run), "smoke-fixed", forked, [], versions, CLOCK)
+    with hold(run.store, "smoke-fixed") as epoch:
+        assert first_generation(Run(run.store, "smoke-fixed", epoch)) == forked + 1
+
+
+def test_what_reads_only_tables_or_adapters_that_are_there_runs_again(run: Run) -> None:
+    assert first_generation(fresh(run)) == 3
+    lose(run, "generation=0002/grades.parquet")
+    assert first_generation(fresh(run)) == 2
+    lose(run, "generation=0002/solve.json")
+    assert first_generation(fresh(run)) == 2, "the students' weights of generation 1 are kept"
+    lose(run, "generation=0000/rollouts.parquet")
+    assert first_generation(fresh(run)) == 0, "what a run starts with is never retired"
