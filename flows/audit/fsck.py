@@ -28,7 +28,7 @@ from flows.run.manifest import (
     manifest_uri,
     read_json,
 )
-from flows.run.resume import mark_damaged, obstacle
+from flows.run.resume import is_manifest, mark_damaged, obstacle
 from flows.run.run import SCHEMAS, Retired, Run
 from flows.run.scan import RunScan, check_chain, check_inputs, complete, dependents, survey_of
 from flows.storage import Damaged, NotStored, StoreRefused, decode_table
@@ -68,12 +68,22 @@ def fsck(run: Run) -> list[Finding]:
     _check_contents(survey, description)
     borrowed = {ref.uri: ref.origin for manifest in survey.manifests.values() for ref in manifest.outputs if ref.origin}
     damaged = [uri for uri, _, bytes_wrong in survey.wrong if bytes_wrong and uri not in borrowed]
-    mark_damaged(run, damaged)
+    mark_damaged(run, _still_wrong(run, damaged))
     stops = obstacle(run, damaged) if damaged else None
     return [
         Finding(uri, problem, dependents(survey, uri), advice(survey, uri, borrowed.get(uri, ""), bytes_wrong, stops))
         for uri, problem, bytes_wrong in survey.wrong
     ]
+
+
+def _still_wrong(run: Run, damaged: list[str]) -> list[str]:
+    """Return these without the manifests that are there and fit the chain by now: a run may have been at work on them."""
+    if not any(is_manifest(uri) for uri in damaged):
+        return damaged
+    again = survey_of(run)
+    check_chain(again, _description(again, ""))
+    wrong = {uri for uri, _, _ in again.wrong}
+    return [uri for uri in damaged if not is_manifest(uri) or uri in wrong]
 
 
 def _description(survey: RunScan, holder: str) -> Json:
@@ -176,9 +186,8 @@ def _read(survey: RunScan, ref: Ref) -> tuple[str, pa.Table | None]:
     """Return the problem of an artifact (empty if there is none), and the table if it is one."""
     try:
         data = survey.run.read_blob(ref)
-    except Retired:
-        sound = survey.tombstones(ref.origin)[ref.uri]["sha256"] == ref.sha256
-        return ("" if sound else "it was retired, but its tombstone names another digest"), None
+    except Retired as error:
+        return ("" if error.sha256 == ref.sha256 else "it was retired, but its tombstone names another digest"), None
     except NotStored:
         return "it is missing", None
     except Damaged as error:

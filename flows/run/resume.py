@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from flows.run.fork import Point, adapter_refs, fixed_id, newest_usable
+from flows.run.history import History
 from flows.run.manifest import Json, Manifest, Ref, digest, manifest_uri, place_of, skipped
 from flows.run.run import ADAPTER_FILES, GRADIENTS, LARGE, Run, sha256_hex
 from flows.stages import STAGE_NAMES
@@ -67,7 +68,7 @@ def first_generation(run: Run) -> int:
         )
         raise StoreRefused(f"run {run.run_id} cannot go on: {found.problem}; nothing was removed; {rest}")
     for uri in damaged:
-        if _is_manifest(uri) or uri.startswith(LARGE):
+        if is_manifest(uri) or uri.startswith(LARGE):
             run.remove(uri)
     if gaps.first is not None:
         return gaps.first
@@ -176,13 +177,24 @@ def _after_fork(run: Run, description: Json, place: int, generation: int) -> int
 
 
 def mark_damaged(run: Run, uris: list[str]) -> None:
-    """Note which artifacts the next start must not trust, with the digests found. Does nothing in a read-only store."""
-    marks = {uri: _found(run, uri) for uri in sorted(set(uris))}
+    """Note which artifacts the next start must not trust, with the digests found. Does nothing in a read-only store.
+
+    What is whole by now needs no mark, such as what was read while it was being replaced, nor does what is absent.
+    """
+    found = {uri: _found(run, uri) for uri in sorted(set(uris))}
+    marks = {uri: seen for uri, seen in found.items() if seen and not _whole(run, uri, seen)}
     try:
         if marks or run.store.exists(f"{run.run_id}/{MARK}"):
             run.store.replace(f"{run.run_id}/{MARK}", json.dumps(marks).encode())
     except StoreRefused:
         pass  # a run in a store that cannot be written cannot be resumed either
+
+
+def _whole(run: Run, uri: str, seen: str) -> bool:
+    """Return whether a manifest names this digest for the artifact."""
+    with suppress(Damaged, StoreRefused):
+        return any(ref.sha256 == seen for _, ref in History(run.store, run.run_id).naming(uri))
+    return False
 
 
 def _still_damaged(run: Run) -> set[str]:
@@ -205,5 +217,6 @@ def _lacks(manifest: Manifest, present: set[str], damaged: Collection[str]) -> b
     return any(not ref.origin and (ref.uri not in present or ref.uri in damaged) for ref in manifest.outputs)
 
 
-def _is_manifest(uri: str) -> bool:
+def is_manifest(uri: str) -> bool:
+    """Return whether a name is that of a manifest."""
     return uri.endswith(".json") and uri.startswith(("start/", "generation=", "benchmarks/"))

@@ -1,10 +1,9 @@
 """A run as found in its store: every manifest in chain order, and whether the chain is intact."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from flows.run.earlier_index import KEYS, ROWS
-from flows.run.history import History
 from flows.run.manifest import Json, Manifest, digest, folder_of, manifest_uri, place_of, read_manifest, skipped
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
@@ -18,18 +17,11 @@ class RunScan:
     run: Run
     manifests: dict[str, Manifest] = field(default_factory=dict)
     wrong: list[tuple[str, str, bool]] = field(default_factory=list)
-    retired: dict[str, Mapping[str, Json]] = field(default_factory=dict)
 
     def report(self, uri: str, problem: str, bytes_wrong: bool = True) -> None:
         """Record a problem once."""
         if (uri, problem, bytes_wrong) not in self.wrong:
             self.wrong.append((uri, problem, bytes_wrong))
-
-    def tombstones(self, holder: str) -> Mapping[str, Json]:
-        """Return what this run (or the one it was forked from) has retired, by uri."""
-        if holder not in self.retired:
-            self.retired[holder] = History(self.run.store, holder or self.run.run_id).retired()
-        return self.retired[holder]
 
     def of(self, generation: int | None) -> list[tuple[str, Manifest]]:
         """Return the manifests in a generation's folder, including parts."""

@@ -1,8 +1,10 @@
 """Where a run resumes when something of it is lost: what can be made again is, and nothing is removed for what cannot."""
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,3 +93,44 @@ def test_what_reads_only_tables_or_adapters_that_are_there_runs_again(run: Run) 
     assert first_generation(fresh(run)) == 2, "the students' weights of generation 1 are kept"
     lose(run, "generation=0000/rollouts.parquet")
     assert first_generation(fresh(run)) == 0, "what a run starts with is never retired"
+
+
+class Changing:
+    """A store in which the reads of an artifact are garbled, as often as given, or something happens at each read."""
+
+    def __init__(self, store: Any, uri: str = "", garbled: int = 0, at_read: Callable[[str], None] = lambda uri: None) -> None:
+        self._store, self._uri, self._garbled, self._at_read = store, uri, garbled, at_read
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def read(self, uri: str) -> bytes:
+        self._at_read(uri)
+        data: bytes = self._store.read(uri)
+        if uri.endswith(self._uri) and self._garbled:
+            self._garbled -= 1
+            return data[:-1] + bytes([data[-1] ^ 1])
+        return data
+
+
+@pytest.mark.parametrize(
+    ("uri", "garbled"), [("adapters/s0-g0003/adapter_model.safetensors", 2), ("generation=0002/solve.json", 1)]
+)
+def test_what_is_whole_by_the_time_it_is_marked_is_not_marked(run: Run, uri: str, garbled: int) -> None:
+    assert [finding.uri for finding in fsck(Run(Changing(run.store, uri, garbled), "smoke"))] == [uri]  # type: ignore[arg-type]
+    assert first_generation(fresh(run)) == 3 and run.store.exists(f"smoke/{uri}")
+
+
+def test_fsck_of_a_run_that_retires_meanwhile(run: Run) -> None:
+    """It meets something retired early, and later what a generation that ended in between has let go."""
+    late = "adapters/s0-g0003/optimizer.safetensors"
+
+    def retiring(uri: str) -> None:
+        if uri == f"smoke/{late}" and run.store.exists(uri):
+            ref = fresh(run).history.find(late)
+            tombstone = {"schema": 1, "retired": [ref.to_json() | {"reason": "old"}], "clock": {}}
+            run.store.create("smoke/gc/0002.json", json.dumps(tombstone).encode())
+            run.store.delete(uri)
+
+    assert fsck(Run(Changing(run.store, at_read=retiring), "smoke")) == []  # type: ignore[arg-type]
+    assert not run.store.exists(f"smoke/{late}")
