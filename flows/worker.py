@@ -34,7 +34,6 @@ from flows.execution.run_stage import OPTIONAL, REQUIRED, WHERE, execute, read_s
 from flows.execution.stage_process import REST
 from flows.monitoring.meter import Meter, Reading
 from stages.core.child_process import PROGRESS, answer, orders
-from stages.core.unavailable import Unavailable
 
 
 def main() -> int:
@@ -163,11 +162,10 @@ def _answer(work: Callable[[], dict[str, Any]]) -> tuple[dict[str, Any], int]:
         return {"done": work()}, 0
     except ConfigError as error:
         return {"error": "ConfigError", "message": str(error)}, 2
-    except Unavailable as error:
-        return {"error": type(error).__name__, "message": str(error)}, 3
     except Exception as error:
-        traceback.print_exc()
-        return {"error": type(error).__name__, "message": str(error)}, 1
+        if not hasattr(error, "exit_code"):  # no error of ours that explains itself in one line
+            traceback.print_exc()
+        return {"error": type(error).__name__, "message": str(error)}, getattr(error, "exit_code", 1)
 
 
 def _die_with_parent() -> None:

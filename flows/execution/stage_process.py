@@ -18,22 +18,25 @@ from flows.execution.agreement import CHECKED
 from flows.execution.preflight import cards_for
 from flows.execution.run_stage import WHERE, Spec
 from flows.monitoring.meter import Reading
-from flows.run.lease import LeaseLost
-from flows.run.run import Overtaken
+from flows.run.lease import Fenced, LeaseLost
+from flows.run.run import Overtaken, Retired
 from flows.stages import stage_of
-from flows.storage import StoreUnavailable
+from flows.storage import Damaged, NotStored, StoreRefused, StoreUnavailable
+from flows.store.errors import AccessRefused
 from stages.core.child_process import ChildProcess, Json
 from stages.core.engines.protocol import EngineUnavailable
 from stages.core.sandbox.protocol import SandboxUnavailable
 from stages.core.suites.math_grader import GraderUnavailable
 
-_KNOWN: dict[str, type[Exception]] = {
+_KNOWN: dict[str, Callable[[str], Exception]] = {
     error.__name__: error
     for error in (
-        *(ConfigError, StoreUnavailable, Overtaken, LeaseLost),
+        *(ConfigError, StoreUnavailable, Overtaken, LeaseLost, Fenced),
+        *(StoreRefused, AccessRefused, NotStored, Retired),
         *(EngineUnavailable, CardUnavailable, SandboxUnavailable, GraderUnavailable),
     )
 }
+_KNOWN[Damaged.__name__] = lambda message: Damaged(*message.split(": ", 1))
 
 
 HOURS = "POPULORA_STAGE_HOURS"
