@@ -21,8 +21,7 @@ from flows.monitoring.meter import Reading
 from flows.run.lease import Fenced, LeaseLost
 from flows.run.run import Overtaken, Retired
 from flows.stages import stage_of
-from flows.storage import Damaged, NotStored, StoreRefused, StoreUnavailable
-from flows.store.errors import AccessRefused
+from flows.storage import AccessRefused, Damaged, NotStored, StoreRefused, StoreUnavailable
 from stages.core.child_process import ChildProcess, Json
 from stages.core.engines.protocol import EngineUnavailable
 from stages.core.sandbox.protocol import SandboxUnavailable
