@@ -63,6 +63,8 @@ def fsck(run: Run) -> list[Finding]:
     """Return every problem of a run; empty if there is none. Raises NotStored if there is no such run."""
     survey = survey_of(run)
     description = _description(survey, "")
+    for uri, problem in run.history.unreadable_tombstones().items():
+        survey.report(uri, f"{problem}; what it names may be retired or lost: put the file back from a copy", False)
     check_chain(survey, description)
     check_inputs(survey)
     _check_contents(survey, description)
@@ -190,8 +192,8 @@ def _read(survey: RunScan, ref: Ref) -> tuple[str, pa.Table | None]:
         return ("" if error.sha256 == ref.sha256 else "it was retired, but its tombstone names another digest"), None
     except NotStored:
         return "it is missing", None
-    except Damaged as error:
-        return error.detail, None
+    except Damaged as error:  # perhaps of the tombstones, which are reported on their own
+        return error.detail if error.uri == survey.run.history.place(ref.uri, ref.origin) else "", None
     name = ref.uri.rpartition("/")[2].removesuffix(".parquet")
     if not ref.uri.endswith(".parquet") or name not in SCHEMAS:
         return "", None

@@ -59,7 +59,7 @@ def first_generation(run: Run) -> int:
     Raises StoreRefused, and removes nothing, if a stage would run again whose adapters retention has removed.
     """
     damaged = _still_damaged(run)
-    present = _present(run)
+    present = _present(run, damaged)
     gaps = _gaps(run, present, damaged)
     if found := _obstacle(run, present, damaged, gaps):
         remedy = found.fork(run.run_id)
@@ -78,15 +78,22 @@ def first_generation(run: Run) -> int:
 def obstacle(run: Run, damaged: Collection[str]) -> Obstacle | None:
     """Return why a resume could not make again what is absent or among these damaged artifacts; None if it can."""
     try:
-        present = _present(run)
+        present = _present(run, damaged)
         return _obstacle(run, present, damaged, _gaps(run, present, damaged))
     except Damaged:  # of the chain, or of a file that others need: a resume says so
         return None
 
 
-def _present(run: Run) -> set[str]:
-    """Return the names of what the run holds, and of what retention removed."""
-    return {uri.removeprefix(f"{run.run_id}/") for uri in run.store.list(f"{run.run_id}/")} | set(run.history.retired())
+def _present(run: Run, damaged: Collection[str]) -> set[str]:
+    """Return the names of what the run holds, and of what retention removed.
+
+    If a file of `gc/` cannot be read, absent adapters count as removed, as nearly all are: what reads one names that file.
+    """
+    present = {uri.removeprefix(f"{run.run_id}/") for uri in run.store.list(f"{run.run_id}/")} | set(run.history.retired())
+    if run.history.unreadable_tombstones():
+        refs = (ref for manifest in run.history.walk(damaged) for ref in manifest.outputs)
+        present |= {ref.uri for ref in refs if ref.uri.startswith(LARGE)}
+    return present
 
 
 def _gaps(run: Run, present: set[str], damaged: Collection[str]) -> _Gaps:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from flows.run.earlier_index import KEYS, ROWS
-from flows.run.manifest import Json, Manifest, digest, folder_of, manifest_uri, place_of, read_manifest, skipped
+from flows.run.manifest import Json, Manifest, digest, folder_of, generation_of, manifest_uri, place_of, read_manifest, skipped
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
 from flows.storage import Damaged, NotStored, StoreRefused
@@ -39,7 +39,9 @@ def survey_of(run: Run) -> RunScan:
     if not uris:
         raise NotStored(f"there is no run {run.run_id} in {run.store.url}")
     scan = RunScan(run)
-    wanted = [uri for uri in uris if uri.endswith(".json") and uri.startswith(("start/", "generation=", "benchmarks/"))]
+    tops = ("start", "benchmarks")
+    folders = {uri: uri.partition("/")[0] for uri in uris if uri.endswith(".json")}
+    wanted = [uri for uri, top in folders.items() if top in tops or generation_of(top) is not None]
     for uri in sorted(wanted, key=order_of):
         try:
             scan.manifests[uri] = read_manifest(run.store.read(f"{run.run_id}/{uri}"), uri)
@@ -134,6 +136,5 @@ def place_in_chain(uri: str) -> int | None:
     stage = rest.partition(".parts/")[0].removesuffix(".json")
     if top == "start":
         return place_of(None, stage)
-    if not top.startswith("generation=") or stage not in STAGE_NAMES:
-        return None
-    return place_of(int(top.removeprefix("generation=")), stage)
+    generation = generation_of(top)
+    return None if generation is None or stage not in STAGE_NAMES else place_of(generation, stage)

@@ -15,7 +15,7 @@ from flows.run.lease import hold
 from flows.run.resume import first_generation
 from flows.run.retention import RetentionPolicy, retire
 from flows.run.run import Run
-from flows.storage import StoreRefused, open_store
+from flows.storage import Damaged, StoreRefused, open_store
 from tests.support import example_run
 
 POLICY = RetentionPolicy(newest=1, optimizer_every=4, adapter_every=2)
@@ -134,3 +134,35 @@ def test_fsck_of_a_run_that_retires_meanwhile(run: Run) -> None:
 
     assert fsck(Run(Changing(run.store, at_read=retiring), "smoke")) == []  # type: ignore[arg-type]
     assert not run.store.exists(f"smoke/{late}")
+
+
+def test_a_broken_file_of_tombstones_is_named_and_stops_no_resume_that_needs_none_of_it(run: Run) -> None:
+    whole = run.store.read("smoke/gc/0001.json")
+    run.store.delete("smoke/gc/0001.json")
+    run.store.create("smoke/gc/0001.json", whole[:-3])
+    (finding,) = fsck(fresh(run))
+    assert (finding.uri, finding.command) == ("gc/0001.json", "")
+    assert finding.problem.startswith("not a JSON object with a schema version; what it names may be retired or lost")
+    assert first_generation(fresh(run)) == 3
+    with pytest.raises(Damaged, match=r"smoke/gc/0001\.json: .* whether adapters/s0-g0000/\S+ was retired or is lost"):
+        fresh(run).read_adapter("s0-g0000")
+    run.store.delete("smoke/gc/0001.json")
+    run.store.create("smoke/gc/0001.json", whole)
+    assert first_generation(fresh(run)) == 3 and fsck(fresh(run)) == [], "nothing was marked for want of its tombstone"
+
+
+def test_folders_that_are_no_generations_are_left_alone(run: Run) -> None:
+    for name in ("generation=0003.bak", "generation=old", "generation=3"):
+        run.store.create(f"smoke/{name}/solve.json", b"{}")
+    assert fresh(run).history.generations() == [0, 1, 2, 3]
+    assert fsck(fresh(run)) == [] and first_generation(fresh(run)) == 3
+
+
+def test_tombstones_are_read_by_number(run: Run) -> None:
+    """The ten-thousandth file revokes what the one before it named."""
+    uri = "adapters/s0-g0003/optimizer.safetensors"
+    retired = {"schema": 1, "retired": [{"uri": uri, "sha256": "0" * 64, "reason": "old"}], "clock": {}}
+    run.store.create("smoke/gc/9999.json", json.dumps(retired).encode())
+    assert fresh(run).history.tombstone(uri) is not None and uri in fresh(run).history.retired()
+    run.store.create("smoke/gc/10000.json", json.dumps({"schema": 1, "retired": [], "kept": [uri], "clock": {}}).encode())
+    assert fresh(run).history.tombstone(uri) is None and uri not in fresh(run).history.retired()
