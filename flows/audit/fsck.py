@@ -20,7 +20,7 @@ from flows.audit.replay_check import replay_problems
 from flows.backend import Backend
 from flows.choices import check_sources, choose
 from flows.config import ConfigError, RunConfig, parse
-from flows.run.history import kept_out
+from flows.run.history import History, kept_out
 from flows.run.manifest import (
     Json,
     Ref,
@@ -28,6 +28,7 @@ from flows.run.manifest import (
     manifest_uri,
     read_json,
 )
+from flows.run.planned import GENERATIONS
 from flows.run.resume import is_manifest, mark_damaged, obstacle
 from flows.run.run import SCHEMAS, Retired, Run
 from flows.run.scan import RunScan, check_chain, check_inputs, complete, dependents, survey_of
@@ -67,6 +68,8 @@ def fsck(run: Run) -> list[Finding]:
         survey.report(uri, f"{problem}; what it names may be retired or lost: put the file back from a copy", False)
     check_chain(survey, description)
     check_inputs(survey)
+    _check_clocks(survey)
+    _check_recorded_scores(survey)
     _check_contents(survey, description)
     borrowed = {ref.uri: ref.origin for manifest in survey.manifests.values() for ref in manifest.outputs if ref.origin}
     damaged = [uri for uri, _, bytes_wrong in survey.wrong if bytes_wrong and uri not in borrowed]
@@ -150,6 +153,32 @@ def _check_contents(survey: RunScan, description: Json) -> None:
         population = population_after(own["ratings"], own["offspring"], generation) if whole else None
     benchmarks = [manifest for uri, manifest in survey.manifests.items() if uri.startswith("benchmarks/")]
     _sound_tables(survey, [ref for manifest in benchmarks for ref in manifest.outputs])
+
+
+def _check_clocks(survey: RunScan) -> None:
+    """Check that all stages of one start plan as many generations. No digest covers that number, and a resume believes it."""
+    planned: dict[int, int] = {}
+    for uri, manifest in survey.manifests.items():
+        epoch, number = manifest.clock.get("epoch"), manifest.clock.get(GENERATIONS)
+        if epoch is not None and number is not None and (first := planned.setdefault(epoch, number)) != number:
+            survey.report(uri, f"its clock plans {number} generations, earlier stages of the same start {first}", False)
+
+
+def _check_recorded_scores(survey: RunScan) -> None:
+    """Check that the scores of public suites that a stage made beside the chain are there, with the digests that it recorded."""
+    for uri, manifest in survey.manifests.items():
+        holder = next((ref.origin for ref in manifest.outputs if ref.origin), "")
+        history = History(survey.run.store, holder or survey.run.run_id)
+        for recorded in manifest.versions.get("suites", {}).values():
+            scores, folder = recorded["uri"], recorded["uri"].rpartition("/")[0]
+            try:
+                done = history.manifest(f"{folder}/benchmark.json")
+            except Damaged:
+                continue  # reported as that manifest's own damage
+            if done is None:
+                survey.report(f"{folder}/benchmark.json", f"it is missing, although {uri} records its scores", False)
+            elif all((ref.uri, ref.sha256) != (scores, recorded["sha256"]) for ref in done.outputs):
+                survey.report(scores, f"its manifest names other scores than {uri} records", False)
 
 
 def _all_functions(survey: RunScan, description: Json) -> dict[str, tuple[RunConfig, Rule, Estimator] | None]:
