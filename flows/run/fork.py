@@ -19,7 +19,7 @@ from flows.run.manifest import Manifest, Ref, digest, folder_of, manifest_uri, p
 from flows.run.planned import GENERATIONS, planned_of_readable
 from flows.run.retention import NOTE, pin
 from flows.run.run import ADAPTER_FILES, Run
-from flows.stages import STAGE_NAMES
+from flows.stages import STAGE_NAMES, stage_of
 from flows.storage import Damaged, NotStored, StoreRefused, check_run_id
 from flows.store.names import RUN_ID
 from stages.core.population import population_after
@@ -91,6 +91,8 @@ def fork(
     _check_base(parent, at)  # before anything is written
     origin = {"run": parent.run_id, "generation": at.generation, "head": digest(_shared(parent, at)[-1])}
     origin |= {"stage": at.stage} if at.stage else {}
+    if (last := _shared(parent, at)[-1].stage) in STAGE_NAMES and stage_of(last).optional:
+        origin |= {"last": last}  # nothing else tells a fork without it from one that was killed before it was copied
     inherited: dict[str, Any] = {KEPT_OUT: list(kept_out(description))}  # what is shared keeps those out
     if at.place > place_of(0, STAGE_NAMES[0]) and leak_of(description) > config.experiment.leak:
         inherited |= recorded(leak_of(description), parent.run_id)

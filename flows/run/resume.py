@@ -178,7 +178,8 @@ def _after_fork(run: Run, description: Json, place: int, generation: int) -> int
         return generation
     borrowed, stage = int(forked["generation"]), forked.get("stage", "")
     own = place_of(borrowed, stage) if stage else place_of(borrowed + 1, STAGE_NAMES[0])  # the first stage that is its own
-    if skipped(place, own):
+    last = forked.get("last", "")
+    if skipped(place, own) or (last and run.manifest(last, borrowed) is None):
         raise StoreRefused(f"run {run.run_id} is an unfinished fork; run the same populora fork command again")
     return max(generation, borrowed if stage else borrowed + 1)
 
