@@ -55,8 +55,9 @@ class Heartbeat:
                 continue
             if taken:
                 self.taken = taken
-                self._stop.set()
-                _interrupt_main_thread()  # it could commit nothing of what it still computes
+                if not self._stop.is_set():  # else the run is ending, of the same cause or another
+                    self._stop.set()
+                    _interrupt_main_thread()  # it could commit nothing of what it still computes
                 return
             self._newest = began
             if self._fault:
