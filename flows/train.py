@@ -62,7 +62,7 @@ def train(
     """
     if os.environ.get("PREFECT__FLOW_RUN_ID"):  # started by a Prefect worker, not by our command line
         orphan_guard.leave_with_parent()
-        preflight.check(config, store, placement.gpu + placement.ray != "", placement.gpu + placement.sandbox != "")
+        preflight.check(config, store, run_id, placement.gpu + placement.ray != "", placement.gpu + placement.sandbox != "")
     browser = os.environ.get("POPULORA_BROWSER_URL", "")
     one_generation = (
         run_generation.with_options(task_runner=ray_cluster.runner(placement.ray)) if placement.ray else run_generation

@@ -35,7 +35,6 @@ from flows.execution.stage_process import REST
 from flows.monitoring.meter import Meter, Reading
 from flows.run.hub_models import ModelMissing
 from stages.core.child_process import PROGRESS, answer, orders
-from stages.core.unavailable import Unavailable
 
 
 def main() -> int:
@@ -166,13 +165,13 @@ def _answer(work: Callable[[], dict[str, Any]]) -> tuple[dict[str, Any], int]:
         return {"error": "ModelMissing", "message": str(error)}, 2
     except ConfigError as error:
         return {"error": "ConfigError", "message": str(error)}, 2
-    except Unavailable as error:
-        return {"error": type(error).__name__, "message": str(error)}, 3
     except Exception as error:
-        traceback.print_exc()
         if of_device(error):
+            traceback.print_exc()
             return {"error": "EngineUnavailable", "message": str(error)}, 3
-        return {"error": type(error).__name__, "message": str(error)}, 1
+        if not hasattr(error, "exit_code"):  # no error of ours that explains itself in one line
+            traceback.print_exc()
+        return {"error": type(error).__name__, "message": str(error)}, getattr(error, "exit_code", 1)
 
 
 def of_device(error: Exception) -> bool:

@@ -20,7 +20,7 @@ from flows.audit.replay_check import replay_problems
 from flows.backend import Backend
 from flows.choices import check_sources, choose
 from flows.config import ConfigError, RunConfig, parse
-from flows.run.history import kept_out
+from flows.run.history import History, kept_out
 from flows.run.manifest import (
     Json,
     Ref,
@@ -28,7 +28,8 @@ from flows.run.manifest import (
     manifest_uri,
     read_json,
 )
-from flows.run.resume import mark_damaged
+from flows.run.planned import GENERATIONS
+from flows.run.resume import is_manifest, mark_damaged, obstacle
 from flows.run.run import SCHEMAS, Retired, Run
 from flows.run.scan import RunScan, check_chain, check_inputs, complete, dependents, survey_of
 from flows.storage import Damaged, NotStored, StoreRefused, decode_table
@@ -63,15 +64,31 @@ def fsck(run: Run) -> list[Finding]:
     """Return every problem of a run; empty if there is none. Raises NotStored if there is no such run."""
     survey = survey_of(run)
     description = _description(survey, "")
+    for uri, problem in run.history.unreadable_tombstones().items():
+        survey.report(uri, f"{problem}; what it names may be retired or lost: put the file back from a copy", False)
     check_chain(survey, description)
     check_inputs(survey)
+    _check_clocks(survey)
+    _check_recorded_scores(survey)
     _check_contents(survey, description)
     borrowed = {ref.uri: ref.origin for manifest in survey.manifests.values() for ref in manifest.outputs if ref.origin}
-    mark_damaged(run, [uri for uri, _, bytes_wrong in survey.wrong if bytes_wrong and uri not in borrowed])
+    damaged = [uri for uri, _, bytes_wrong in survey.wrong if bytes_wrong and uri not in borrowed]
+    mark_damaged(run, _still_wrong(run, damaged))
+    stops = obstacle(run, damaged) if damaged else None
     return [
-        Finding(uri, problem, dependents(survey, uri), advice(survey, uri, borrowed.get(uri, ""), bytes_wrong))
+        Finding(uri, problem, dependents(survey, uri), advice(survey, uri, borrowed.get(uri, ""), bytes_wrong, stops))
         for uri, problem, bytes_wrong in survey.wrong
     ]
+
+
+def _still_wrong(run: Run, damaged: list[str]) -> list[str]:
+    """Return these without the manifests that are there and fit the chain by now: a run may have been at work on them."""
+    if not any(is_manifest(uri) for uri in damaged):
+        return damaged
+    again = survey_of(run)
+    check_chain(again, _description(again, ""))
+    wrong = {uri for uri, _, _ in again.wrong}
+    return [uri for uri in damaged if not is_manifest(uri) or uri in wrong]
 
 
 def _description(survey: RunScan, holder: str) -> Json:
@@ -138,6 +155,32 @@ def _check_contents(survey: RunScan, description: Json) -> None:
     _sound_tables(survey, [ref for manifest in benchmarks for ref in manifest.outputs])
 
 
+def _check_clocks(survey: RunScan) -> None:
+    """Check that all stages of one start plan as many generations. No digest covers that number, and a resume believes it."""
+    planned: dict[int, int] = {}
+    for uri, manifest in survey.manifests.items():
+        epoch, number = manifest.clock.get("epoch"), manifest.clock.get(GENERATIONS)
+        if epoch is not None and number is not None and (first := planned.setdefault(epoch, number)) != number:
+            survey.report(uri, f"its clock plans {number} generations, earlier stages of the same start {first}", False)
+
+
+def _check_recorded_scores(survey: RunScan) -> None:
+    """Check that the scores of public suites that a stage made beside the chain are there, with the digests that it recorded."""
+    for uri, manifest in survey.manifests.items():
+        holder = next((ref.origin for ref in manifest.outputs if ref.origin), "")
+        history = History(survey.run.store, holder or survey.run.run_id)
+        for recorded in manifest.versions.get("suites", {}).values():
+            scores, folder = recorded["uri"], recorded["uri"].rpartition("/")[0]
+            try:
+                done = history.manifest(f"{folder}/benchmark.json")
+            except Damaged:
+                continue  # reported as that manifest's own damage
+            if done is None:
+                survey.report(f"{folder}/benchmark.json", f"it is missing, although {uri} records its scores", False)
+            elif all((ref.uri, ref.sha256) != (scores, recorded["sha256"]) for ref in done.outputs):
+                survey.report(scores, f"its manifest names other scores than {uri} records", False)
+
+
 def _all_functions(survey: RunScan, description: Json) -> dict[str, tuple[RunConfig, Rule, Estimator] | None]:
     """Return what is needed to check the tables of this run (key "") and of each run whose artifacts it shares."""
     holders = {ref.origin for manifest in survey.manifests.values() for ref in manifest.outputs if ref.origin}
@@ -174,13 +217,12 @@ def _read(survey: RunScan, ref: Ref) -> tuple[str, pa.Table | None]:
     """Return the problem of an artifact (empty if there is none), and the table if it is one."""
     try:
         data = survey.run.read_blob(ref)
-    except Retired:
-        sound = survey.tombstones(ref.origin)[ref.uri]["sha256"] == ref.sha256
-        return ("" if sound else "it was retired, but its tombstone names another digest"), None
+    except Retired as error:
+        return ("" if error.sha256 == ref.sha256 else "it was retired, but its tombstone names another digest"), None
     except NotStored:
         return "it is missing", None
-    except Damaged as error:
-        return error.detail, None
+    except Damaged as error:  # perhaps of the tombstones, which are reported on their own
+        return error.detail if error.uri == survey.run.history.place(ref.uri, ref.origin) else "", None
     name = ref.uri.rpartition("/")[2].removesuffix(".parquet")
     if not ref.uri.endswith(".parquet") or name not in SCHEMAS:
         return "", None

@@ -3,10 +3,11 @@
 import re
 import shlex
 
+from flows.run.fork import fixed_id
 from flows.run.history import CHOSEN
 from flows.run.manifest import Manifest
+from flows.run.resume import Obstacle
 from flows.run.scan import RunScan
-from flows.store.names import RUN_ID
 
 _PROBE = re.compile(r"benchmarks/([^/]+)/(?:asked|chosen)/(.+)-n(\d+)-k(\d+)(?:-p[0-9a-f]{8})?/[^/]+")
 _PUBLIC = re.compile(r"benchmarks/([^/]+)/(?:asked|chosen)/(.+)-[0-9a-f]{12}/.+")
@@ -14,10 +15,11 @@ _MEMBERS = re.compile(r"(?:start|generation=(\d+))(?:-(all|top\d+))?")
 _ADAPTER = r"[tsa]\d+-(?:start|g\d{4,})"
 
 
-def advice(survey: RunScan, uri: str, holder: str, bytes_wrong: bool) -> str:
+def advice(survey: RunScan, uri: str, holder: str, bytes_wrong: bool, obstacle: Obstacle | None) -> str:
     """Return the command for a finding; empty if none helps. `holder` is the run that a fork borrows the artifact from.
 
-    Resuming the run restores lost or damaged bytes. Wrong contents with correct digests remain; only a fork leaves them behind.
+    Resuming the run restores lost or damaged bytes, unless there is an obstacle. Wrong contents with correct digests remain; only
+    a fork leaves them behind.
     """
     run_id, store = survey.run.run_id, f"--store {survey.run.store.url}"
     if holder:
@@ -25,17 +27,20 @@ def advice(survey: RunScan, uri: str, holder: str, bytes_wrong: bool) -> str:
     if uri == "run.json":
         return ""
     resume = f"populora run --resume {run_id} {store}"
+    if obstacle is not None:
+        fork = obstacle.fork(run_id)
+        resume = f"{fork} {store}" if fork else ""
     if bytes_wrong and (not uri.startswith("benchmarks/") or _of_a_generation(survey, uri)):
         return resume
     if bytes_wrong:
         again = _benchmark(survey, uri)
         words = f"populora benchmark {run_id} {again} {store}" if again else ""
         return (
-            f"{resume} && {words}" if words and uri.endswith(".json") else words
+            f"{resume} && {words}" if words and uri.endswith(".json") and obstacle is None else words
         )  # the start of a run removes damaged manifests
     if uri.startswith("generation="):
         generation = int(uri.partition("/")[0].removeprefix("generation="))
-        return f"populora fork {run_id} --generation {generation - 1} --run-id {_new_id(run_id)} {store}"
+        return f"populora fork {run_id} --generation {generation - 1} --run-id {fixed_id(run_id)} {store}"
     return ""
 
 
@@ -96,10 +101,3 @@ def _problems(makers: list[Manifest]) -> str:
 
 def _options(values: dict[str, str]) -> str:
     return "".join(f" {option} {value}" for option, value in values.items() if value != "0")
-
-
-def _new_id(run_id: str) -> str:
-    """Return a name for a fork: the run's, truncated if necessary."""
-    name = f"{run_id[:34].rstrip('-')}-fixed"
-    assert RUN_ID.fullmatch(name), name
-    return name

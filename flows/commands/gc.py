@@ -2,19 +2,20 @@
 
 from argparse import Namespace
 
-from flows.commands.arguments import Add, add_store, open_run
-from flows.config import parse
+from flows.commands.arguments import Add, add_settings, add_store, open_run
+from flows.config import ConfigError, apply
 
 
 def add(command: Add) -> None:
     """Add the command and its options."""
     parser = command("gc", "Remove adapter files that the retention rule no longer keeps; each leaves a tombstone.", gc)
     parser.add_argument("--dry-run", action="store_true", help="print what would be removed, and remove nothing")
+    add_settings(parser, "another rule than the run's, e.g. newest=1", "retention")
     add_store(parser)
 
 
 def gc(arguments: Namespace) -> int:
-    """Remove what the rule of the run's configuration no longer keeps."""
+    """Remove what the rule of the run's configuration, or the one given, no longer keeps."""
     from flows.execution.session import clock
     from flows.run import lease, retention
     from flows.run.run import Run
@@ -22,7 +23,12 @@ def gc(arguments: Namespace) -> int:
     found = open_run(arguments.store, arguments.run)
     description = found.history.description()
     assert description is not None, found.run_id
-    rule = parse(description["config"]).retention
+    rule = apply(description["config"], [f"retention.{setting}" for setting in arguments.set]).retention
+    if not rule.on and not arguments.set:
+        raise ConfigError(
+            f"run {found.run_id} keeps everything (retention.on = false); to remove adapter files all the same, say which stay: "
+            f"--set newest={rule.newest} --set optimizer_every={rule.optimizer_every} --set adapter_every={rule.adapter_every}"
+        )
     policy = retention.RetentionPolicy(rule.newest, rule.optimizer_every, rule.adapter_every)
     if arguments.dry_run:
         removed = retention.plan(found, policy)

@@ -79,7 +79,7 @@ def run(arguments: Namespace) -> int:
     known = Run(open_store(store), run_id).history.description()
     config = settled(pinned(config, known), known, elsewhere=elsewhere)
     check_resumable(Run(open_store(store), run_id), config)
-    check_room(open_store(store), stored_bytes(config))
+    check_room(open_store(store), {run_id: stored_bytes(config)})
     follow = program("watch", run_id, *store_option(arguments.store))
     with early_worker(config, prepare=not places) as check_reachable, command_server() as server_answers:
         from flows.execution.pools import Placement

@@ -13,7 +13,7 @@ class CardTooSmall(ConfigError):
     """A card of this machine is smaller than the run's plan."""
 
 
-def check(config: RunConfig, store: str, gpu_elsewhere: bool = False, stages_elsewhere: bool = False) -> None:
+def check(config: RunConfig, store: str, run_id: str, gpu_elsewhere: bool = False, stages_elsewhere: bool = False) -> None:
     """Raise ConfigError, SandboxUnavailable or StoreRefused for faults that a run on this machine would meet later.
 
     Cards may be on other machines; with a work pool for stages, the model or the sandbox may be there, too.
@@ -32,7 +32,7 @@ def check(config: RunConfig, store: str, gpu_elsewhere: bool = False, stages_els
             backend.check_run()
         finally:
             backend.close()
-    check_room(open_store(store), stored_bytes(config))
+    check_room(open_store(store), {run_id: stored_bytes(config)})
 
 
 def cards_for(config: RunConfig) -> list[Card]:

@@ -19,23 +19,25 @@ from flows.execution.preflight import cards_for
 from flows.execution.run_stage import WHERE, Spec
 from flows.monitoring.meter import Reading
 from flows.run.hub_models import ModelMissing
-from flows.run.lease import LeaseLost
-from flows.run.run import Overtaken
+from flows.run.lease import Fenced, LeaseLost
+from flows.run.run import Overtaken, Retired
 from flows.stages import stage_of
-from flows.storage import StoreUnavailable
+from flows.storage import AccessRefused, Damaged, NotStored, StoreRefused, StoreUnavailable
 from stages.core.child_process import ChildProcess, Json
 from stages.core.engines.protocol import EngineUnavailable
 from stages.core.sandbox.protocol import SandboxUnavailable
 from stages.core.suites.math_grader import GraderUnavailable
 from stages.core.unavailable import Unsuited
 
-_KNOWN: dict[str, type[Exception]] = {
+_KNOWN: dict[str, Callable[[str], Exception]] = {
     error.__name__: error
     for error in (
-        *(ConfigError, ModelMissing, StoreUnavailable, Overtaken, LeaseLost, Unsuited),
+        *(ConfigError, ModelMissing, StoreUnavailable, Overtaken, LeaseLost, Fenced, Unsuited),
+        *(StoreRefused, AccessRefused, NotStored, Retired),
         *(EngineUnavailable, CardUnavailable, SandboxUnavailable, GraderUnavailable),
     )
 }
+_KNOWN[Damaged.__name__] = lambda message: Damaged(*message.split(": ", 1))
 
 
 HOURS = "POPULORA_STAGE_HOURS"

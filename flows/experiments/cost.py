@@ -52,7 +52,7 @@ def check(runs: Sequence[Planned], store: Store, reachable: Callable[[RunConfig]
     left = [planned for planned in runs if Run(store, planned.run_id).manifest("evolve", planned.config.generations - 1) is None]
     for _, planned in sorted({planned.arm: planned for planned in left}.items()):
         reachable(planned.config)
-    check_room(store, sum(stored_bytes(planned.config) for planned in left))
+    check_room(store, {planned.run_id: stored_bytes(planned.config) for planned in left})
 
 
 def _primary(experiment: Experiment) -> str:

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from flows.monitoring.alarms import Alarm, Clock, alarms
 from flows.monitoring.time_left import elapsed
-from flows.run.manifest import Manifest, manifest_uri
+from flows.run.manifest import Manifest, generation_of, manifest_uri
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
 from flows.storage import Damaged, NotStored, decode_table
@@ -154,7 +154,7 @@ class RunTables:
         uris: dict[int, list[str]] = {generation: [] for generation in generations}
         for uri in self.run.store.list(f"{prefix}generation="):
             folder, _, name = uri.removeprefix(prefix).partition("/")
-            if name.endswith(".json") and (number := int(folder.removeprefix("generation="))) in uris:
+            if name.endswith(".json") and (number := generation_of(folder)) in uris:
                 uris[number].append(f"{folder}/{name}")
         read_each(lambda generation: self._keep(generation, self._manifests(generation, uris[generation])), generations)
 

@@ -18,7 +18,7 @@ from prefect.utilities.callables import parameter_schema
 from flows.benchmarks.suite_data import suite_names
 from flows.form_links import BEFORE_ALL, NUMBERED, generation_text
 from flows.prefect_ops import flows as flows_
-from flows.run.manifest import Json
+from flows.run.manifest import Json, generation_of
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
 from flows.storage import Damaged, NotStored, Store, StoreRefused, open_store
@@ -102,8 +102,8 @@ class Catalogue:
 
     def _offer(self, run_id: str) -> Offer:
         known = self._run(run_id)
-        folders = [name for name in self._store.folders(f"{run_id}/") if name.startswith("generation=")]
-        generations = tuple(sorted(int(name.removeprefix("generation=")) for name in folders))
+        numbers = map(generation_of, self._store.folders(f"{run_id}/"))
+        generations = tuple(sorted(number for number in numbers if number is not None))
         for number in reversed(generations):
             if number in known.members:
                 break

@@ -5,22 +5,23 @@ new run's manifests say `"from": parent` where the parent (or its own parent) ho
 the adapters that the fork uses; its retention keeps them. flows.run.retention explains why neither can miss the other.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from flows.config import ConfigError, RunConfig, apply_setting, differences, dump, identity, parse, with_defaults
 from flows.near_names import hint
-from flows.run.history import KEPT_OUT, History, kept_out
+from flows.run.history import KEPT_OUT, History, check_prompts, kept_out
 from flows.run.leaking import leak_of, recorded
 from flows.run.lease import hold
-from flows.run.manifest import Manifest, Ref, digest, manifest_uri, place_of, skipped
+from flows.run.manifest import Manifest, Ref, digest, folder_of, manifest_uri, place_of, skipped
 from flows.run.planned import GENERATIONS, planned_of_readable
-from flows.run.resume import check_prompts
 from flows.run.retention import NOTE, pin
 from flows.run.run import ADAPTER_FILES, Run
-from flows.stages import STAGE_NAMES
-from flows.storage import StoreRefused, check_run_id
+from flows.stages import STAGE_NAMES, stage_of
+from flows.storage import Damaged, NotStored, StoreRefused, check_run_id
+from flows.store.names import RUN_ID
 from stages.core.population import population_after
 
 FIXED = ("mode", "model.", "population.teachers", "population.students", "seeding.")
@@ -90,6 +91,8 @@ def fork(
     _check_base(parent, at)  # before anything is written
     origin = {"run": parent.run_id, "generation": at.generation, "head": digest(_shared(parent, at)[-1])}
     origin |= {"stage": at.stage} if at.stage else {}
+    if (last := _shared(parent, at)[-1].stage) in STAGE_NAMES and stage_of(last).optional:
+        origin |= {"last": last}  # nothing else tells a fork without it from one that was killed before it was copied
     inherited: dict[str, Any] = {KEPT_OUT: list(kept_out(description))}  # what is shared keeps those out
     if at.place > place_of(0, STAGE_NAMES[0]) and leak_of(description) > config.experiment.leak:
         inherited |= recorded(leak_of(description), parent.run_id)
@@ -157,8 +160,14 @@ def _undone(parent: Run, at: Point) -> str:
     return next((f"{stage} of generation {number}" for number, stage in needed if parent.manifest(stage, number) is None), "")
 
 
-def _adapter_refs(parent: Run, at: Point) -> list[Ref]:
-    """Return the files of the adapters that the fork's first stages read: the population's, or a shared update's."""
+def adapter_refs(
+    parent: Run, at: Point, names: Sequence[str] = ADAPTER_FILES, find: Callable[[str], Ref] | None = None
+) -> list[Ref]:
+    """Return files of the adapters that the first stages after that point read: the population's, or a shared update's.
+
+    `find` returns the reference of a name; without it, the manifests are searched.
+    """
+    find = find or parent.history.find
     if at.whole < 0:
         ratings, offspring = parent.read_table(None, "population"), parent.read_table(None, "population").slice(0, 0)
     else:
@@ -169,7 +178,7 @@ def _adapter_refs(parent: Run, at: Point) -> list[Ref]:
         assert updated is not None, at
         made = {ref.uri.split("/")[1] for ref in updated.outputs if ref.uri.startswith("adapters/")}
         adapters |= {adapter_id.rpartition("-")[0]: adapter_id for adapter_id in made}
-    return [parent.history.find(f"adapters/{adapter_id}/{name}") for adapter_id in adapters.values() for name in ADAPTER_FILES]
+    return [find(f"adapters/{adapter_id}/{name}") for adapter_id in adapters.values() for name in names]
 
 
 def _unusable(parent: Run, at: Point, retired: dict[str, set[str]]) -> str:
@@ -177,13 +186,44 @@ def _unusable(parent: Run, at: Point, retired: dict[str, set[str]]) -> str:
 
     `retired` caches the tombstones of each run that holds some of these files.
     """
-    for ref in _adapter_refs(parent, at):
+    for ref in adapter_refs(parent, at):
         holder = ref.origin or parent.run_id
         if holder not in retired:
             retired[holder] = set(History(parent.store, holder).retired())
         if ref.uri in retired[holder] or not parent.store.exists(parent.history.place(ref.uri, ref.origin)):
             return ref.uri
     return ""
+
+
+def newest_usable(parent: Run, before: int | None, damaged: Collection[str]) -> int | None:
+    """Return the newest generation (-1: the start) from which a fork can train further; None if there is none.
+
+    It comes before generation `before`, if given, and needs none of the damaged artifacts.
+    """
+    description = parent.history.description()
+    planned = planned_of_readable(parent.history, description) if description else 0
+    retired: dict[str, set[str]] = {}
+    for number in (*reversed(parent.history.generations()), -1):
+        if number >= planned - 1 or (before is not None and number >= before):  # the last one leaves a fork nothing to do
+            continue
+        with suppress(NotStored, Damaged):
+            at = Point(number)
+            needed = {ref.uri for ref in adapter_refs(parent, at)} | _population_tables(number)
+            if needed.isdisjoint(damaged) and not _undone(parent, at) and not _unusable(parent, at, retired):
+                return number
+    return None
+
+
+def _population_tables(generation: int) -> set[str]:
+    folder = folder_of(generation if generation >= 0 else None)
+    return {f"{folder}/{name}.parquet" for name in ("ratings", "offspring", "population")}
+
+
+def fixed_id(run_id: str) -> str:
+    """Return a name for a fork that leaves damage behind: the run's, truncated if necessary."""
+    name = f"{run_id[:34].rstrip('-')}-fixed"
+    assert RUN_ID.fullmatch(name), name
+    return name
 
 
 def _up_to(parent: Run, at: Point) -> list[Manifest]:
@@ -225,7 +265,7 @@ def _copy(made: Run, manifest: Manifest, parent_id: str) -> None:
 
 def _pin(parent: Run, run_id: str, at: Point) -> None:
     """Note what the fork uses in every run that holds some of it, then check again that all of it exists."""
-    refs, store = _adapter_refs(parent, at), parent.store
+    refs, store = adapter_refs(parent, at), parent.store
     holders = sorted({ref.origin or parent.run_id for ref in refs})
     new = [holder for holder in holders if not store.exists(f"{holder}/{NOTE}{run_id}")]
     for holder in holders:

@@ -15,14 +15,14 @@ JOIN_SECONDS = 5.0
 
 
 class Heartbeat:
-    """Call `renew` every `beat_seconds`. Once another process has the lease, `renew` returns a reason and the heartbeat stops.
+    """Call `renew` every `beat_seconds`. Once another process has the run, `renew` returns a reason and the heartbeat stops.
 
-    If no renewal succeeds for `give_up_seconds`, `lost` holds the reason and the main thread gets SIGTERM (SIGINT where nothing
-    handles SIGTERM), which interrupts whatever it waits for.
+    `taken` then holds the reason. If no renewal succeeds for `give_up_seconds`, `lost` does. Either way, the main thread gets
+    SIGTERM (SIGINT where nothing handles SIGTERM), which interrupts whatever it waits for.
     """
 
     def __init__(self, run_id: str, renew: Callable[[int], str], beat_seconds: float, give_up_seconds: float) -> None:
-        self.lost = ""
+        self.lost, self.taken = "", ""
         self._run_id, self._renew = run_id, renew
         self._beat_seconds, self._give_up_seconds = beat_seconds, give_up_seconds
         self._awake, self._newest = 0.0, 0.0  # seconds counted by the watch: in total, and when the newest renewal began
@@ -54,8 +54,10 @@ class Heartbeat:
                 self._say_fault(error)
                 continue
             if taken:
-                self._say(f"{taken}; this process commits nothing more")
-                self._stop.set()
+                self.taken = taken
+                if not self._stop.is_set():  # else the run is ending, of the same cause or another
+                    self._stop.set()
+                    _interrupt_main_thread()  # it could commit nothing of what it still computes
                 return
             self._newest = began
             if self._fault:

@@ -1,11 +1,12 @@
 """Read access to the manifests of a run: in order, by name, and by the artifact that they name. Writes nothing."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
+from flows.config import ConfigError
 from flows.run import manifest as chain
-from flows.run.manifest import Json, Manifest, Ref, digest, folder_of, manifest_uri
+from flows.run.manifest import Json, Manifest, Ref, digest, folder_of, generation_of, manifest_uri
 from flows.stages import STAGE_NAMES
-from flows.storage import NotStored, Store, check_run_id
+from flows.storage import Damaged, NotStored, Store, check_run_id
 
 MAKERS = {
     "matches": "match",
@@ -37,6 +38,19 @@ def kept_out(described: Json | None) -> tuple[str, ...]:
     return tuple((described or {}).get("versions", {}).get(KEPT_OUT, UNRECORDED))
 
 
+def check_prompts(run_id: str, description: Json) -> None:
+    """Raise ConfigError for a run whose prompts have another name today: later generations would be asked with other prompts."""
+    if description["config"]["model"].get("style") == "chat" and "prompts" not in description["versions"]:
+        raise ConfigError(f"run {run_id} began with prompts that are now called azr; start a new run with model.style=azr")
+
+
+def _check_tombstones(values: Json, place: str) -> None:
+    """Raise Damaged for a file of `gc/` without the entries that its readers need."""
+    retired = values.get("retired")
+    if not isinstance(retired, list) or not all(isinstance(one, dict) and {"uri", "reason"} <= one.keys() for one in retired):
+        raise Damaged(place, "the tombstones have a missing or invalid field")
+
+
 class History:
     """What a run has committed so far. Manifests never change, so they are cached once read; absent ones are looked up again."""
 
@@ -45,6 +59,7 @@ class History:
         self.run_id = check_run_id(run_id)
         self._kept: dict[str, Manifest] = {}
         self._tombstones: dict[str, Json] = {}
+        self._unreadable: dict[str, str] = {}  # files of gc/ with what is wrong with them
 
     def place(self, uri: str, origin: str = "") -> str:
         """Return the name in the store of an artifact of this run, or of the run it came from."""
@@ -76,13 +91,19 @@ class History:
 
     def generations(self) -> list[int]:
         """Return the numbers of the generations begun, in order."""
-        folders = (name for name in self.store.folders(f"{self.run_id}/") if name.startswith("generation="))
-        return sorted(int(name.removeprefix("generation=")) for name in folders)
+        numbers = map(generation_of, self.store.folders(f"{self.run_id}/"))
+        return sorted(number for number in numbers if number is not None)
 
-    def of_generation(self, generation: int | None, parts: bool = False) -> list[Manifest]:
-        """Return the manifests of a generation (None: of `start`) in chain order, then those of parts if `parts` is set."""
+    def of_generation(
+        self, generation: int | None, parts: bool = False, without: Collection[str] = frozenset()
+    ) -> list[Manifest]:
+        """Return the manifests of a generation (None: of `start`) in chain order, then those of parts if `parts` is set.
+
+        Those named in `without` are not read.
+        """
         prefix = self.place(folder_of(generation)) + "/"
-        uris = [uri.removeprefix(f"{self.run_id}/") for uri in self.store.list(prefix) if uri.endswith(".json")]
+        named = (uri.removeprefix(f"{self.run_id}/") for uri in self.store.list(prefix) if uri.endswith(".json"))
+        uris = [uri for uri in named if uri not in without]
         order = {} if generation is None else {manifest_uri(stage, generation): at for at, stage in enumerate(STAGE_NAMES)}
         stages = sorted((uri for uri in uris if uri in order or generation is None), key=lambda uri: order.get(uri, 0))
         wanted = stages + sorted(uri for uri in uris if parts and ".parts/" in uri)
@@ -95,11 +116,11 @@ class History:
                 return finished
         return self.of_generation(None)
 
-    def walk(self) -> Iterator[Manifest]:
-        """Yield every manifest of the chain, oldest first."""
-        yield from self.of_generation(None)
+    def walk(self, without: Collection[str] = frozenset()) -> Iterator[Manifest]:
+        """Yield every manifest of the chain, oldest first, except those named in `without`."""
+        yield from self.of_generation(None, without=without)
         for generation in self.generations():
-            yield from self.of_generation(generation)
+            yield from self.of_generation(generation, without=without)
 
     def benchmarks(self) -> list[Manifest]:
         """Return the manifests of benchmarks of whole suites, or of evenly spread problems, scored outside the chain."""
@@ -157,6 +178,12 @@ class History:
         stage, _, part = manifest.stage.partition(".parts/")
         return bool(self._stages(manifest.generation, STAGE_NAMES[STAGE_NAMES.index(stage) + (0 if part else 1) :]))
 
+    def unreadable_tombstones(self) -> dict[str, str]:
+        """Return the files of `gc/` that cannot be read, with what is wrong with them. What they name is in no answer here."""
+        for _ in self._gone():
+            pass
+        return {place.removeprefix(f"{self.run_id}/"): problem for place, problem in self._unreadable.items()}
+
     def retired(self) -> dict[str, Json]:
         """Return tombstones by uri: what retention removed, with digest and reason, without those that a later file revokes."""
         found: dict[str, Json] = {}
@@ -167,12 +194,17 @@ class History:
         return found
 
     def tombstone(self, uri: str) -> Json | None:
-        """Return the tombstone of one artifact, or None. Reads no further back than it must."""
+        """Return the tombstone of one artifact, or None. Reads no further back than it must.
+
+        Raises Damaged if there is none in what can be read, and a file of `gc/` that cannot be might have it.
+        """
         for values in self._gone():
             if uri in values.get("kept", ()):
                 return None
             if found := next((entry for entry in values["retired"] if entry["uri"] == uri), None):
                 return dict(found)
+        for place, problem in self._unreadable.items():
+            raise Damaged(place, f"{problem}; so nobody can tell whether {uri} was retired or is lost")
         return None
 
     def last_retired(self) -> list[str]:
@@ -185,10 +217,17 @@ class History:
         return []
 
     def _gone(self) -> Iterator[Json]:
-        """Yield the files of `gc/`, newest first."""
-        for place in reversed(self.store.list(self.place("gc/"))):
+        """Yield the files of `gc/`, newest first, except those that cannot be read."""
+        self._unreadable.clear()
+        for place in sorted(self.store.list(self.place("gc/")), key=lambda one: (len(one), one), reverse=True):  # by number
             if place not in self._tombstones:  # written once
-                self._tombstones[place] = chain.read_json(self.store.read(place), place)
+                try:
+                    values = chain.read_json(self.store.read(place), place)
+                    _check_tombstones(values, place)
+                except Damaged as error:
+                    self._unreadable[place] = error.detail
+                    continue
+                self._tombstones[place] = values
             yield self._tombstones[place]
 
     def _stages(self, generation: int, among: Sequence[str] = STAGE_NAMES) -> list[str]:
@@ -205,8 +244,8 @@ class History:
 
     def _candidates(self, uri: str) -> Iterator[Manifest]:
         top, _, name = uri.partition("/")
-        if top.startswith("generation="):
-            generation, maker = int(top.removeprefix("generation=")), MAKERS.get(name.removesuffix(".parquet"), "")
+        if (generation := generation_of(top)) is not None:
+            maker = MAKERS.get(name.removesuffix(".parquet"), "")
             if maker and (likeliest := self.manifest(manifest_uri(maker, generation))):
                 yield likeliest
             yield from self.of_generation(generation, parts=True)

@@ -4,7 +4,7 @@
 other is watched by our own monotonic clock until its heartbeat is unchanged for STALE_SECONDS. Clocks of two machines are never
 compared. A holder that cannot renew its lease stops before that time is over (flows.run.heartbeat). `.epoch-000001`, ... are
 created conditionally, one per start. Only the owner of the newest may commit, so a holder that was frozen and wakes up too
-late is fenced off.
+late is fenced off. If it still wrote a heartbeat, the owner of the newest epoch writes its own lease again.
 """
 
 import json
@@ -115,12 +115,13 @@ def hold(
 ) -> Iterator[int]:
     """Hold the run's lease while the block runs and yield our epoch. Each heartbeat carries what `doing` returns.
 
-    Raises LeaseHeld if another process works on the run, and LeaseLost, in the main thread, when the lease cannot be renewed.
+    Raises LeaseHeld if another process works on the run and, in the main thread, LeaseLost when the lease cannot be renewed and
+    Fenced when another process has taken the run over.
     """
     check_run_id(run_id)
     identity = _identity()
     epoch = _acquire(store, run_id, identity, beat_seconds, stale_seconds)
-    heart = Heartbeat(run_id, partial(_renew, store, run_id, identity, doing), beat_seconds, GIVE_UP * stale_seconds)
+    heart = Heartbeat(run_id, partial(_renew, store, run_id, identity, epoch, doing), beat_seconds, GIVE_UP * stale_seconds)
     heart.start()
     try:
         # not benchmarks: they may be written without the lease
@@ -128,6 +129,8 @@ def hold(
             store.sweep(f"{run_id}/{folder}")
         yield epoch
     except BaseException as error:
+        if heart.taken:
+            raise Fenced(heart.taken) from error
         if heart.lost:
             raise LeaseLost(heart.lost) from error
         raise
@@ -187,17 +190,21 @@ def _wait_until_stale(store: Store, run_id: str, holder: Json, beat_seconds: flo
             raise LeaseHeld(f"run {run_id} is in use by {_who(now)}; stop that process first, or wait for it")
 
 
-def _renew(store: Store, run_id: str, identity: Json, doing: Callable[[], Json], beat: int) -> str:
-    """Write the next heartbeat. If the lease is no longer ours, write nothing and return who has it."""
+def _renew(store: Store, run_id: str, identity: Json, epoch: int, doing: Callable[[], Json], beat: int) -> str:
+    """Write the next heartbeat. If there is a newer epoch, write nothing and return who has the run.
+
+    The epoch decides, not the lease: a process that was overtaken may still write one heartbeat over the new owner's.
+    Without the lock: a store that does not answer would keep the run's own commits waiting for it.
+    """
     computed = doing()
-    with store.lock(run_id):
-        holder = _read(store, _lease_uri(run_id))
-        if holder is None:
-            return "its lease was removed"
-        if holder.get("token", identity["token"]) != identity["token"]:  # a garbled one is overwritten
-            return f"its lease was taken over by {_who(holder)}"
-        now = {"beat": beat, BEATEN: time.monotonic()}
-        store.replace(_lease_uri(run_id), _bytes(identity | now | ({DOING: computed} if computed else {})))
+    holder = _read(store, _lease_uri(run_id)) or {}
+    if holder.get("token") != identity["token"]:
+        try:
+            check_epoch(store, run_id, epoch)
+        except Fenced as fenced:
+            return str(fenced)
+    now = {"beat": beat, BEATEN: time.monotonic()}
+    store.replace(_lease_uri(run_id), _bytes(identity | now | ({DOING: computed} if computed else {})))
     return ""
 
 

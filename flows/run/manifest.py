@@ -6,6 +6,7 @@ Everything that may differ between two equal runs is under `clock`, which no dig
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -161,6 +162,12 @@ def skipped(after: int, before: int) -> list[tuple[int | None, str]]:
 def folder_of(generation: int | None) -> str:
     """Return `start`, or `generation=0007`."""
     return "start" if generation is None else f"generation={generation:04d}"
+
+
+def generation_of(folder: str) -> int | None:
+    """Return the number in `generation=0007`; None for any other folder, such as a copy that someone made."""
+    found = re.fullmatch(r"generation=(\d{4,})", folder)
+    return int(found[1]) if found else None
 
 
 def manifest_uri(stage: str, generation: int | None, part: str | None = None) -> str:

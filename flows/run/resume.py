@@ -1,21 +1,52 @@
 """Where a run resumes: the walk over its manifests that decides which generation to enter, and what fsck found damaged."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 
-from flows.config import ConfigError
-from flows.run.manifest import Json, Manifest, digest, manifest_uri, place_of, skipped
-from flows.run.run import LARGE, Run, sha256_hex
+from flows.run.fork import Point, adapter_refs, fixed_id, newest_usable
+from flows.run.history import History
+from flows.run.manifest import Json, Manifest, Ref, digest, manifest_uri, place_of, skipped
+from flows.run.run import ADAPTER_FILES, GRADIENTS, LARGE, Run, sha256_hex
 from flows.stages import STAGE_NAMES
 from flows.storage import Damaged, NotStored, StoreRefused
+from stages.core.lora.adapter_files import WEIGHTS_FILE
 
 MARK = ".damaged"
 
 
-def check_prompts(run_id: str, description: Json) -> None:
-    """Raise ConfigError for a run whose prompts have another name today: later generations would be asked with other prompts."""
-    if description["config"]["model"].get("style") == "chat" and "prompts" not in description["versions"]:
-        raise ConfigError(f"run {run_id} began with prompts that are now called azr; start a new run with model.style=azr")
+@dataclass(frozen=True)
+class Obstacle:
+    """A stage that would run again and cannot, because what it reads is gone, and the generation to fork from, if one helps."""
+
+    problem: str
+    generation: int | None
+
+    def fork(self, run_id: str) -> str:
+        """Return the words of the command that goes on without that stage; empty if none does."""
+        number = self.generation
+        return "" if number is None else f"populora fork {run_id} --generation {number} --run-id {fixed_id(run_id)}"
+
+
+@dataclass
+class _Gaps:
+    """What a walk over the manifests found: the last place and generation of the chain, stages that lost their outputs, and
+    stages that lost their manifest although later ones have theirs."""
+
+    place: int = -2
+    generation: int = 0
+    lacking: list[Manifest] = field(default_factory=list)
+    missing: list[tuple[int | None, str]] = field(default_factory=list)
+    named: dict[str, Ref] = field(default_factory=dict)
+    """What the manifests that can be read name."""
+
+    @property
+    def first(self) -> int | None:
+        """The generation of the first gap; None if there is none."""
+        found = [one.generation or 0 for one in self.lacking] + [generation or 0 for generation, _ in self.missing]
+        return min(found, default=None)
 
 
 def first_generation(run: Run) -> int:
@@ -24,25 +55,120 @@ def first_generation(run: Run) -> int:
     Walks every manifest. Raises Damaged if the chain is broken. Outputs must exist; tables are hashed by the stages of the
     generation entered, adapters by what reads them, and everything by fsck. What fsck marked as damaged counts as absent while it
     is unchanged: marked adapters are removed, since the stage that makes them only looks whether they exist. Requires the lease.
+
+    Raises StoreRefused, and removes nothing, if a stage would run again whose adapters retention has removed.
     """
     damaged = _still_damaged(run)
+    present = _present(run, damaged)
+    gaps = _gaps(run, present, damaged)
+    if found := _obstacle(run, present, damaged, gaps):
+        remedy = found.fork(run.run_id)
+        rest = (
+            f"go on from what is whole with: {remedy} --store {run.store.url}" if remedy else "no generation of it can be forked"
+        )
+        raise StoreRefused(f"run {run.run_id} cannot go on: {found.problem}; nothing was removed; {rest}")
     for uri in damaged:
-        if _is_manifest(uri) or uri.startswith(LARGE):
+        if is_manifest(uri) or uri.startswith(LARGE):
             run.remove(uri)
+    if gaps.first is not None:
+        return gaps.first
+    return _after_fork(run, run.history.description() or {}, gaps.place, gaps.generation)
+
+
+def obstacle(run: Run, damaged: Collection[str]) -> Obstacle | None:
+    """Return why a resume could not make again what is absent or among these damaged artifacts; None if it can."""
+    try:
+        present = _present(run, damaged)
+        return _obstacle(run, present, damaged, _gaps(run, present, damaged))
+    except Damaged:  # of the chain, or of a file that others need: a resume says so
+        return None
+
+
+def _present(run: Run, damaged: Collection[str]) -> set[str]:
+    """Return the names of what the run holds, and of what retention removed.
+
+    If a file of `gc/` cannot be read, absent adapters count as removed, as nearly all are: what reads one names that file.
+    """
     present = {uri.removeprefix(f"{run.run_id}/") for uri in run.store.list(f"{run.run_id}/")} | set(run.history.retired())
-    description = run.history.description()
-    before, place, generation = digest(description) if description else "", -2, 0
-    for manifest in run.history.walk():
-        missing = skipped(place, place_of(manifest.generation, manifest.stage))
-        if missing:
-            return missing[0][0] or 0
-        if manifest.previous != before:
-            uri = manifest_uri(manifest.stage, manifest.generation)
-            raise Damaged(f"{run.run_id}/{uri}", "the chain of digests is broken before it; run populora fsck to see where")
-        before, place, generation = digest(manifest), place_of(manifest.generation, manifest.stage), manifest.generation or 0
-        if _lacks(manifest, present, damaged):
-            return generation
-    return _after_fork(run, description or {}, place, generation)
+    if run.history.unreadable_tombstones():
+        refs = (ref for manifest in run.history.walk(damaged) for ref in manifest.outputs)
+        present |= {ref.uri for ref in refs if ref.uri.startswith(LARGE)}
+    return present
+
+
+def _gaps(run: Run, present: set[str], damaged: Collection[str]) -> _Gaps:
+    """Walk over the manifests. Raises Damaged if the chain is broken before the first gap."""
+    description, gaps = run.history.description(), _Gaps()
+    before = digest(description) if description else ""
+    try:
+        for manifest in run.history.walk(damaged):
+            here = place_of(manifest.generation, manifest.stage)
+            gaps.missing += skipped(gaps.place, here)
+            if gaps.first is None and manifest.previous != before:
+                uri = manifest_uri(manifest.stage, manifest.generation)
+                raise Damaged(f"{run.run_id}/{uri}", "the chain of digests is broken before it; run populora fsck to see where")
+            gaps.named |= {ref.uri: ref for ref in manifest.outputs}
+            before, gaps.place, gaps.generation = digest(manifest), here, manifest.generation or 0
+            if _lacks(manifest, present, damaged):
+                gaps.lacking.append(manifest)
+    except Damaged:
+        if gaps.first is None:
+            raise
+    return gaps
+
+
+def _obstacle(run: Run, present: set[str], damaged: Collection[str], gaps: _Gaps) -> Obstacle | None:
+    """Return the first stage that would run again without the adapters that it reads; None if there is none."""
+    if gaps.first is None and not any(".parts/" in uri for uri in damaged):
+        return None
+    stored = present - set(damaged) - set(run.history.retired())
+    again = list(gaps.lacking)
+    lost = gaps.missing + [found for uri in damaged if (found := _part_of(uri)) is not None]
+    for number in run.history.generations():
+        if number >= (gaps.first or 0):
+            again += _parts_again(run, number, stored, present, damaged, again)
+    made = {ref.uri for manifest in again for ref in manifest.outputs}
+    needs = [(manifest.generation, manifest.stage, ref) for manifest in again for ref in manifest.inputs]
+    needs += [(generation, stage, ref) for generation, stage in lost for ref in _read_by(run, gaps, generation, stage)]
+    for generation, stage, ref in needs:
+        if not ref.uri.startswith("adapters/") or ref.uri in made:
+            continue
+        if ref.uri not in stored if not ref.origin else not run.store.exists(run.history.place(ref.uri, ref.origin)):
+            where = "start" if generation is None else f"{stage} of generation {generation}"
+            problem = f"{where} would run again, and reads {ref.uri}, which was retired"
+            ahead = min((begun or 0 for begun, _ in lost), default=None)
+            return Obstacle(problem, newest_usable(run, ahead, damaged))
+    return None
+
+
+def _parts_again(
+    run: Run, generation: int, stored: set[str], present: set[str], damaged: Collection[str], again: list[Manifest]
+) -> list[Manifest]:
+    """Return the parts of a generation's stages that would run again: they lost outputs, or gradients that a join reads again."""
+    joined = {manifest.stage for manifest in again if manifest.generation == generation}
+    found = []
+    for manifest in run.history.of_generation(generation, parts=True, without=damaged):
+        whole, _, part = manifest.stage.partition(".parts/")
+        gone = whole in joined and any(ref.uri.startswith(GRADIENTS) and ref.uri not in stored for ref in manifest.outputs)
+        if part and (gone or _lacks(manifest, present, damaged)):
+            found.append(manifest)
+    return found
+
+
+def _part_of(uri: str) -> tuple[int, str] | None:
+    """Return the generation and stage of a part's manifest; None for anything else."""
+    found = re.fullmatch(r"generation=(\d{4,})/(\w+)\.parts/[^/]+\.json", uri)
+    return (int(found[1]), found[2]) if found else None
+
+
+def _read_by(run: Run, gaps: _Gaps, generation: int | None, stage: str) -> list[Ref]:
+    """Return the adapter files that a stage whose manifest is lost would read. Those of an evolution depend on what it draws."""
+    if generation is None or stage not in ("propose", "solve", "update"):
+        return []
+    names = ADAPTER_FILES if stage == "update" else (WEIGHTS_FILE,)
+    with suppress(NotStored, Damaged, KeyError):  # what tells its population is lost, too, and made again
+        return adapter_refs(run, Point(generation - 1), names, gaps.named.__getitem__)
+    return []
 
 
 def _after_fork(run: Run, description: Json, place: int, generation: int) -> int:
@@ -52,19 +178,31 @@ def _after_fork(run: Run, description: Json, place: int, generation: int) -> int
         return generation
     borrowed, stage = int(forked["generation"]), forked.get("stage", "")
     own = place_of(borrowed, stage) if stage else place_of(borrowed + 1, STAGE_NAMES[0])  # the first stage that is its own
-    if skipped(place, own):
+    last = forked.get("last", "")
+    if skipped(place, own) or (last and run.manifest(last, borrowed) is None):
         raise StoreRefused(f"run {run.run_id} is an unfinished fork; run the same populora fork command again")
     return max(generation, borrowed if stage else borrowed + 1)
 
 
 def mark_damaged(run: Run, uris: list[str]) -> None:
-    """Note which artifacts the next start must not trust, with the digests found. Does nothing in a read-only store."""
-    marks = {uri: _found(run, uri) for uri in sorted(set(uris))}
+    """Note which artifacts the next start must not trust, with the digests found. Does nothing in a read-only store.
+
+    What is whole by now needs no mark, such as what was read while it was being replaced, nor does what is absent.
+    """
+    found = {uri: _found(run, uri) for uri in sorted(set(uris))}
+    marks = {uri: seen for uri, seen in found.items() if seen and not _whole(run, uri, seen)}
     try:
         if marks or run.store.exists(f"{run.run_id}/{MARK}"):
             run.store.replace(f"{run.run_id}/{MARK}", json.dumps(marks).encode())
     except StoreRefused:
         pass  # a run in a store that cannot be written cannot be resumed either
+
+
+def _whole(run: Run, uri: str, seen: str) -> bool:
+    """Return whether a manifest names this digest for the artifact."""
+    with suppress(Damaged, StoreRefused):
+        return any(ref.sha256 == seen for _, ref in History(run.store, run.run_id).naming(uri))
+    return False
 
 
 def _still_damaged(run: Run) -> set[str]:
@@ -83,9 +221,10 @@ def _found(run: Run, uri: str) -> str:
         return ""
 
 
-def _lacks(manifest: Manifest, present: set[str], damaged: set[str]) -> bool:
+def _lacks(manifest: Manifest, present: set[str], damaged: Collection[str]) -> bool:
     return any(not ref.origin and (ref.uri not in present or ref.uri in damaged) for ref in manifest.outputs)
 
 
-def _is_manifest(uri: str) -> bool:
+def is_manifest(uri: str) -> bool:
+    """Return whether a name is that of a manifest."""
     return uri.endswith(".json") and uri.startswith(("start/", "generation=", "benchmarks/"))

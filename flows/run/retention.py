@@ -160,10 +160,16 @@ def policy_of(config: RunConfig) -> RetentionPolicy | None:
     return RetentionPolicy(rule.newest, rule.optimizer_every, rule.adapter_every) if rule.on else None
 
 
-def check_room(store: Store, needed: int) -> None:
-    """Raise StoreRefused if the store reports its free space and it is less than the run will need."""
+def check_room(store: Store, at_end: Mapping[str, int]) -> None:
+    """Raise StoreRefused if the store reports its free space and it is less than the runs will still need.
+
+    `at_end` holds the bytes of each run at its end, by run id. What a run has stored already is not needed again.
+    """
     free = store.free()
-    if free is not None and free < needed:
+    if free is None:
+        return
+    needed = sum(max(0, size - sum(store.sizes(f"{run_id}/").values())) for run_id, size in at_end.items())
+    if free < needed:
         raise StoreRefused(
             f"store {store.url}: {free / GIGABYTE:.1f} GB are free, but the run will need about {needed / GIGABYTE:.1f} GB; "
             "choose another --store, fewer generations, or keep less"

@@ -53,7 +53,11 @@ class Overtaken(StoreUnavailable):
 
 
 class Retired(NotStored):
-    """The artifact was removed on purpose; its digest and the reason are kept in gc/."""
+    """The artifact was removed on purpose; its digest (here `sha256`) and the reason are kept in gc/."""
+
+    def __init__(self, message: str, sha256: str = "") -> None:
+        super().__init__(message)
+        self.sha256 = sha256
 
 
 class Run:
@@ -118,7 +122,7 @@ class Run:
                     return data
         except NotStored:
             if tombstone := self._tombstone(ref):
-                raise Retired(f"{ref.uri} was retired: {tombstone['reason']}") from None
+                raise Retired(f"{ref.uri} was retired: {tombstone['reason']}", tombstone.get("sha256", "")) from None
             raise
         raise Damaged(place, f"its digest is not {ref.sha256[:12]}…, as its manifest states")
 
@@ -224,10 +228,14 @@ class Run:
         """Return the manifest of a step that need not run again, or None.
 
         Its tables are hashed again. Its adapters and gradients are only looked up: what reads one verifies it, and nobody
-        downloads gigabytes to learn that nothing is left to do.
+        downloads gigabytes to learn that nothing is left to do. A part whose gradients are retired is finished only if its stage
+        is: else the join will read them.
         """
         manifest = self.manifest(stage, generation, part)
         if manifest is None or not all(self._intact(ref, not ref.uri.startswith(LARGE)) for ref in manifest.outputs):
+            return None
+        gradients = [self.history.place(ref.uri, ref.origin) for ref in manifest.outputs if ref.uri.startswith(GRADIENTS)]
+        if part is not None and not all(map(self.store.exists, gradients)) and self.finished(stage, generation) is None:
             return None
         return manifest
 

@@ -1,11 +1,10 @@
 """A run as found in its store: every manifest in chain order, and whether the chain is intact."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from flows.run.earlier_index import KEYS, ROWS
-from flows.run.history import History
-from flows.run.manifest import Json, Manifest, digest, folder_of, manifest_uri, place_of, read_manifest, skipped
+from flows.run.manifest import Json, Manifest, digest, folder_of, generation_of, manifest_uri, place_of, read_manifest, skipped
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
 from flows.storage import Damaged, NotStored, StoreRefused
@@ -18,18 +17,11 @@ class RunScan:
     run: Run
     manifests: dict[str, Manifest] = field(default_factory=dict)
     wrong: list[tuple[str, str, bool]] = field(default_factory=list)
-    retired: dict[str, Mapping[str, Json]] = field(default_factory=dict)
 
     def report(self, uri: str, problem: str, bytes_wrong: bool = True) -> None:
         """Record a problem once."""
         if (uri, problem, bytes_wrong) not in self.wrong:
             self.wrong.append((uri, problem, bytes_wrong))
-
-    def tombstones(self, holder: str) -> Mapping[str, Json]:
-        """Return what this run (or the one it was forked from) has retired, by uri."""
-        if holder not in self.retired:
-            self.retired[holder] = History(self.run.store, holder or self.run.run_id).retired()
-        return self.retired[holder]
 
     def of(self, generation: int | None) -> list[tuple[str, Manifest]]:
         """Return the manifests in a generation's folder, including parts."""
@@ -47,7 +39,9 @@ def survey_of(run: Run) -> RunScan:
     if not uris:
         raise NotStored(f"there is no run {run.run_id} in {run.store.url}")
     scan = RunScan(run)
-    wanted = [uri for uri in uris if uri.endswith(".json") and uri.startswith(("start/", "generation=", "benchmarks/"))]
+    tops = ("start", "benchmarks")
+    folders = {uri: uri.partition("/")[0] for uri in uris if uri.endswith(".json")}
+    wanted = [uri for uri, top in folders.items() if top in tops or generation_of(top) is not None]
     for uri in sorted(wanted, key=order_of):
         try:
             scan.manifests[uri] = read_manifest(run.store.read(f"{run.run_id}/{uri}"), uri)
@@ -142,6 +136,5 @@ def place_in_chain(uri: str) -> int | None:
     stage = rest.partition(".parts/")[0].removesuffix(".json")
     if top == "start":
         return place_of(None, stage)
-    if not top.startswith("generation=") or stage not in STAGE_NAMES:
-        return None
-    return place_of(int(top.removeprefix("generation=")), stage)
+    generation = generation_of(top)
+    return None if generation is None or stage not in STAGE_NAMES else place_of(generation, stage)

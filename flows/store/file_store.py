@@ -15,6 +15,8 @@ from flows.store.machine_lock import locked
 from flows.store.names import Uris, check_run_id, check_uri
 
 TEMPORARY = ".tmp-"
+LEASE = ".lease"
+"""Written every few seconds, and worth nothing after a power cut."""
 _PIECE = 1 << 24
 
 
@@ -52,7 +54,7 @@ class FileStore:
         return stamp
 
     def replace(self, uri: str, data: bytes) -> None:
-        """Overwrite a dotted file, such as a lease; nothing else may be overwritten."""
+        """Overwrite a dotted file, such as a lease; nothing else may be overwritten. It is durable, except a lease."""
         path = self._path(uri)
         assert path.name.startswith("."), uri
         with explained(uri, writing=True):
@@ -62,6 +64,8 @@ class FileStore:
                 os.replace(temporary, path)
             finally:
                 temporary.unlink(missing_ok=True)
+            if path.name != LEASE:
+                sync_folder(path.parent)
 
     def exists(self, uri: str) -> bool:
         """Return whether the artifact exists."""

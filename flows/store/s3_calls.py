@@ -26,7 +26,14 @@ PASSING = (
     "InternalError",
     "Throttling",
     "OperationAborted",
+    "408",
 )
+FULL = "Quota"
+"""In the codes of a full bucket, where its owner may make room: QuotaExceeded, XMinioAdminBucketQuotaExceeded."""
+UNKNOWN = ("NotImplemented", "501")
+"""The server does not know what the request asks for; it is no fault that passes."""
+ENDED = "NoSuchUpload"
+"""A sweep or a rule of the bucket has ended the multipart upload: another one must begin."""
 NO_ACCESS = {
     "NoSuchBucket": "the bucket does not exist",
     "InvalidAccessKeyId": "the server does not know this access key",
@@ -48,7 +55,10 @@ class RetryableFault(Exception):
 
 
 def settled(url: str, uri: str, request: Callable[[], Any]) -> Any:
-    """Return a request's response, retried with jitter while the fault is transient. Raises the store's own errors."""
+    """Return a request's response, retried with jitter while the fault is transient. Raises the store's own errors.
+
+    Raises RetryableFault at once for a part of an upload that is gone: whoever began the upload begins it again.
+    """
     for attempt in range(ATTEMPTS):
         try:
             return request()
@@ -59,7 +69,11 @@ def settled(url: str, uri: str, request: Callable[[], Any]) -> Any:
                 raise ObjectExists from error
             if code in ABSENT:
                 raise NotStored(f"{uri}: no such artifact") from error
-            if code not in PASSING and status < 500 and status != 429:
+            if code == ENDED:
+                raise RetryableFault("the upload was ended by a sweep or a rule of the bucket") from error
+            if code in UNKNOWN:
+                raise StoreRefused(f"store {url}: {uri}: this server cannot do what was asked ({code})") from error
+            if code not in PASSING and FULL not in code and status < 500 and status not in (408, 429):
                 kind = AccessRefused if code in NO_ACCESS or status in (401, 403) else StoreRefused
                 raise kind(f"store {url}: {uri}: {NO_ACCESS.get(code, f'refused ({code})')}") from error
             fault = code or f"HTTP {status}"

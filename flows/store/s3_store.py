@@ -31,7 +31,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from flows.store.errors import NotStored, StoreRefused, StoreUnavailable
 from flows.store.machine_lock import locked
 from flows.store.names import Uris, check_run_id, check_uri
-from flows.store.s3_calls import ATTEMPTS, ObjectExists, RetryableFault, client, pause, settled
+from flows.store.s3_calls import ATTEMPTS, ENDED, ObjectExists, RetryableFault, client, pause, settled
 
 READS = 3  # attempts for an object whose ETag does not match the bytes received
 TIMEOUT = 30.0
@@ -113,10 +113,14 @@ class S3Store:
 
     def sweep(self, prefix: str) -> None:
         """Abort the multipart uploads that killed writers left under `prefix`: they use space and no listing shows them."""
-        where = self._prefix + prefix
-        found = settled(self.url, prefix, lambda: self._client.list_multipart_uploads(Bucket=self.bucket, Prefix=where))
-        for upload in found.get("Uploads", []):
-            self._abort(upload["Key"], upload["UploadId"])
+        wanted = {"Bucket": self.bucket, "Prefix": self._prefix + prefix}
+        while True:
+            found = settled(self.url, prefix, partial(self._client.list_multipart_uploads, **wanted))
+            for upload in found.get("Uploads", []):
+                self._abort(upload["Key"], upload["UploadId"])
+            if not found.get("IsTruncated"):
+                return
+            wanted |= {"KeyMarker": found["NextKeyMarker"], "UploadIdMarker": found["NextUploadIdMarker"]}
 
     def list(self, prefix: str, hidden: bool = False) -> Uris:
         """List all artifacts whose name starts with `prefix`, sorted; dotted ones (leases) only if `hidden`."""
@@ -273,8 +277,10 @@ class S3Store:
             with ThreadPoolExecutor(THREADS) as pool:
                 parts = list(pool.map(send, range(1, len(pieces) + 1)))
             return _bare(self._client.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts}, IfNoneMatch="*"))
-        except BaseException:
+        except BaseException as error:
             self._abort(key, begun["UploadId"])
+            if isinstance(error, ClientError) and error.response.get("Error", {}).get("Code") == ENDED:
+                raise RetryableFault("the upload was ended before it was complete") from error
             raise
 
     def _abort(self, key: str, upload_id: str) -> None:

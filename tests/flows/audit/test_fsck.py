@@ -137,6 +137,34 @@ def test_a_manifest_in_the_wrong_place_or_with_unknown_inputs_is_found(run: Run,
     assert "names an input that no manifest made" in found(run)["generation=0002/evolve.json"]
 
 
+def test_a_number_of_generations_that_no_start_planned_is_found(run: Run, tmp_path: Path) -> None:
+    """No digest covers it, and a resume would train as many."""
+    for stage, planned in (("reward", 3), ("rate", 3), ("evolve", 900)):
+        place = path(tmp_path, f"generation=0002/{stage}.json")
+        values = json.loads(place.read_text())
+        place.write_text(json.dumps(values | {"clock": values["clock"] | {"generations": planned}}))
+    said = "its clock plans 900 generations, earlier stages of the same start 3"
+    assert found(run) == {"generation=0002/evolve.json": said}
+
+
+def test_scores_beside_the_chain_are_those_that_a_stage_recorded(run: Run, tmp_path: Path) -> None:
+    place, folder = path(tmp_path, "generation=0002/evolve.json"), f"benchmarks/{NIGHTLY}"
+    scores = run.history.find(f"{folder}/scores.parquet")
+    values = json.loads(place.read_text())
+
+    def record(sha256: str) -> None:
+        suites = {"gsm8k": {"uri": scores.uri, "sha256": sha256}}
+        place.write_text(json.dumps(values | {"versions": values["versions"] | {"suites": suites}}))
+
+    record(scores.sha256)
+    assert found(run) == {}
+    record("0" * 64)
+    assert found(run) == {scores.uri: "its manifest names other scores than generation=0002/evolve.json records"}
+    shutil.rmtree(path(tmp_path, folder))
+    said = "it is missing, although generation=0002/evolve.json records its scores"
+    assert found(run) == {f"{folder}/benchmark.json": said}
+
+
 def test_rows_that_a_manifest_counts_wrong_are_found(run: Run, tmp_path: Path) -> None:
     place = path(tmp_path, "generation=0002/evolve.json")
     values = json.loads(place.read_text())

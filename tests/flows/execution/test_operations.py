@@ -121,13 +121,13 @@ def test_a_run_that_wants_a_gpu_says_so_before_it_starts(tmp_path: Path, monkeyp
     without_gpu(monkeypatch, tmp_path)
     config = load("chaos", ["model.device=cuda"])
     with pytest.raises(ConfigError, match=r"model\.device: cuda was requested, .* place these stages in the pool gpu"):
-        preflight.check(config, str(tmp_path))
+        preflight.check(config, str(tmp_path), "r")
 
 
 def test_vllm_is_given_its_card_by_the_environment(tmp_path: Path) -> None:
     config = load("one-gpu", ["model.device=cuda:1"])
     with pytest.raises(ConfigError, match="vLLM uses the first visible card: set it to cuda, with CUDA_VISIBLE_DEVICES=1"):
-        preflight.check(config, str(tmp_path), gpu_elsewhere=True, stages_elsewhere=True)
+        preflight.check(config, str(tmp_path), "r", gpu_elsewhere=True, stages_elsewhere=True)
 
 
 def test_a_worker_takes_at_least_one_run(capsys: pytest.CaptureFixture[str]) -> None:

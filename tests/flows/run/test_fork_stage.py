@@ -16,6 +16,7 @@ from flows.run.retention import RetentionPolicy, pinned, retire
 from flows.run.run import Run
 from flows.stages import REQUIRED, STAGE_NAMES
 from flows.storage import StoreRefused, open_store
+from stages.core import tables
 from tests.support import example_run
 
 CONFIG = example_run.CONFIG.model_copy(update={"generations": 9})
@@ -119,3 +120,17 @@ def test_the_first_stage_that_a_fork_computes() -> None:
     assert point(3, "solve").place == place_of(3, "solve") and point(3, "solve").whole == 2
     assert point(3, "match") == point(2)
     assert point(0, "match") == point(-1)
+
+
+def test_a_fork_killed_before_its_last_copy_is_unfinished_though_that_stage_is_optional(run: Run) -> None:
+    run.remove("generation=0002/evolve.json")
+    scores = run.write_table(2, "scores", tables.SCORES.empty_table())
+    run.commit("benchmark", 2, [], [scores])
+    made = fork(run, "again", 2, [], versions, CLOCK, "evolve")
+    whole = {uri: made.store.read(uri) for uri in made.store.list("again/")}
+    assert first_generation(made) == 2
+    made.remove("generation=0002/benchmark.json")
+    with hold(run.store, "again") as epoch, pytest.raises(StoreRefused, match="run again is an unfinished fork"):
+        first_generation(Run(run.store, "again", epoch))
+    fork(run, "again", 2, [], versions, CLOCK, "evolve")
+    assert {uri: made.store.read(uri) for uri in made.store.list("again/")} == whole

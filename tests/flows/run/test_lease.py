@@ -143,7 +143,7 @@ def test_a_writer_frozen_overtaken_and_woken_changes_nothing(store: Store) -> No
 
 
 def test_a_woken_writer_does_not_remove_what_is_committed(store: Store) -> None:
-    with hold(store, "smoke") as old:
+    with hold(store, "smoke", beat_seconds=3600) as old:  # a beat would tell that it was overtaken
         frozen = Run(store, "smoke", old)
         store.delete("smoke/.lease")
         with hold(store, "smoke") as new:
@@ -208,9 +208,11 @@ class Flaky:
         self.fault: Exception | None = None
         self.hangs = threading.Event()
         self.hangs.set()
+        self.hanging = ""  # what hangs; all if empty
 
     def __getattr__(self, name: str) -> Any:
-        self.hangs.wait()
+        if self.hanging in ("", name):
+            self.hangs.wait()
         if self.fault is not None:
             raise self.fault
         return getattr(self._store, name)
@@ -272,12 +274,47 @@ def test_a_process_that_was_frozen_for_long_renews_its_lease_and_works_on(store:
     assert first.communicate("go\n") == ("committed\n", "")
 
 
-def test_a_lease_that_was_taken_away_is_said(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_owner_of_the_newest_epoch_keeps_its_lease(store: Store) -> None:
+    """Whatever became of the file: removed, or overwritten by the late heartbeat of a process that was overtaken."""
+    late = json.dumps({"pid": 7, "host": "far", "token": "theirs"}).encode()
     with hold(store, "smoke", beat_seconds=0.05):
-        store.replace("smoke/.lease", json.dumps({"pid": 7, "host": "far", "token": "theirs"}).encode())
-        said = "run smoke: its lease was taken over by process 7 on host far; this process commits nothing more\n"
-        wait_for(lambda: said == capsys.readouterr().err)
+        store.replace("smoke/.lease", late)
+        wait_for(lambda: lease(store)["pid"] == os.getpid())
+        store.delete("smoke/.lease")
+        wait_for(lambda: store.exists("smoke/.lease"))
+        beat = lease(store)["beat"]
+        wait_for(lambda: lease(store)["beat"] > beat)
+    assert not store.exists("smoke/.lease")
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_a_process_whose_run_was_taken_over_is_interrupted(store: Store) -> None:
+    """Without waiting for its next commit, and it leaves the new owner's lease alone."""
+    theirs = json.dumps({"pid": 7, "host": "far", "token": "theirs"}).encode()
+    said = r"run smoke was taken over by process 7 on host far; this process \(epoch 1\) commits nothing more"
+
+    def overtaken() -> None:
+        with hold(store, "smoke", beat_seconds=0.05):
+            store.create("smoke/.epoch-000002", theirs)
+            store.replace("smoke/.lease", theirs)
+            subprocess.run(["sleep", "60"], check=True)
+
+    with pytest.raises(Fenced, match=said):
+        overtaken()
     assert lease(store)["pid"] == 7
+
+
+def test_a_heartbeat_leaves_the_run_s_commits_alone(store: Store) -> None:
+    """While the store does not answer it, a commit of the same process gets its turn."""
+    slow: Any = Flaky(store)
+    with hold(slow, "smoke", beat_seconds=0.05):
+        slow.hanging = "read"
+        slow.hangs.clear()
+        time.sleep(0.3)  # a heartbeat waits for the store by now
+        began = time.monotonic()
+        with store.lock("smoke"):
+            assert time.monotonic() - began < 5
+        slow.hangs.set()
 
 
 def test_a_garbled_lease_is_written_anew_and_one_that_cannot_be_read_is_a_fault(

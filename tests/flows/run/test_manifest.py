@@ -302,6 +302,21 @@ def test_parts_have_manifests_of_their_own(run: Run) -> None:
     assert whole.previous == run.manifest("update", 0, "00").previous  # type: ignore[union-attr]
 
 
+def test_a_part_without_its_gradients_is_finished_only_if_its_stage_is(run: Run) -> None:
+    gradient = run.write_blob("gradients/g0000/00of01/t0-start.safetensors", b"gradient")
+    run.commit("update", 0, [], [gradient], part="00of01")
+    table = run.write_blob("generation=0000/metrics.parquet", b"metrics")
+    run.commit("update", 0, [gradient], [table])
+    tombstone = {"schema": 1, "retired": [gradient.to_json() | {"reason": "gradients of a complete update"}], "clock": {}}
+    run.store.create("smoke/gc/0001.json", json.dumps(tombstone).encode())
+    run.remove(gradient.uri)
+    assert run.finished("update", 0) is not None and run.finished("update", 0, "00of01") is not None
+    run.store.delete("smoke/generation=0000/metrics.parquet")
+    assert run.finished("update", 0) is None and run.finished("update", 0, "00of01") is None
+    run.write_blob(gradient.uri, b"gradient")
+    assert run.finished("update", 0, "00of01") is not None
+
+
 def test_benchmarks_commit_without_the_lease(run: Run) -> None:
     nightly = Run(run.store, "smoke")
     ref = nightly.write_table_at("benchmarks/probe/g0001/scores.parquet", tables.SCORES.empty_table(), tables.SCORES)

@@ -31,6 +31,7 @@ from flows.run.retention import (
 from flows.run.run import Retired, Run
 from flows.run.scan import survey_of
 from flows.storage import Damaged, StoreRefused, open_store
+from flows.store.file_store import FileStore
 from tests.support import example_run
 from tests.support.counted import CountingStore
 
@@ -158,9 +159,29 @@ def test_bytes_at_the_end_of_a_run() -> None:
 
 def test_a_store_that_is_too_small_is_refused(tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "not" / "yet"))
-    check_room(store, 1000)
+    check_room(store, {"r": 1000})
     with pytest.raises(StoreRefused, match=r"GB are free, but the run will need about 1000000\.0 GB"):
-        check_room(store, 10**15)
+        check_room(store, {"r": 10**15})
+
+
+class Disk(FileStore):
+    """A folder on a disk of so many bytes."""
+
+    size = 0
+
+    def free(self) -> int:
+        return self.size - sum(self.sizes("").values())
+
+
+def test_what_a_run_has_stored_is_not_asked_for_again(tmp_path: Path) -> None:
+    """A run of 6,000 bytes that fits into its disk at the start fits at each later one, too."""
+    store = Disk(tmp_path)
+    store.size = 10_000
+    for number in range(8):  # the last ones are more than expected
+        check_room(store, {"r": 6000, "other": 2000})
+        store.create(f"r/adapters/{number}", b"?" * 1000)
+    with pytest.raises(StoreRefused, match="choose another --store"):
+        check_room(store, {"r": 6000, "other": 2001})
 
 
 def test_what_no_manifest_names_is_listed(run: Run) -> None:

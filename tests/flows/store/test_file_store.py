@@ -26,6 +26,7 @@ from flows.storage import (
     encode_table,
     open_store,
 )
+from flows.store.file_store import FileStore
 from stages.core import tables
 
 ROOT = Path(__file__).parents[3]
@@ -283,3 +284,21 @@ def test_sizes_and_folders_of_a_store(tmp_path):
     assert store.folders("run/") == ["x"]
     assert open_store(str(tmp_path / "none")).folders("") == []
     assert open_store(str(tmp_path / "none")).sizes("run/") == {}
+
+
+def test_what_replaces_a_note_survives_a_power_cut_and_a_lease_need_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork's note must be durable before the fork is: else its parent could let go what the fork uses."""
+    synced: list[str] = []
+    sync = os.fsync
+
+    def noted(handle: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{handle}"))
+        sync(handle)
+
+    store = FileStore(tmp_path)
+    store.replace("run/.lease", b"1")
+    monkeypatch.setattr(os, "fsync", noted)
+    store.replace("run/.lease", b"2")
+    assert str(tmp_path / "run") not in synced
+    store.replace("run/.fork-other", b"t0-start")
+    assert synced[-1] == str(tmp_path / "run")

@@ -8,11 +8,14 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 from fastapi.testclient import TestClient
 
 from flows.audit.conformance import conformance
 from flows.browser.app import make_app
 from flows.storage import AccessRefused, StoreRefused, StoreUnavailable, open_store
+from flows.store.s3_calls import settled
+from flows.store.s3_store import PART, S3Store
 from tests.support import s3_servers
 
 
@@ -140,3 +143,96 @@ def test_a_folder_of_locks_that_belongs_to_somebody_else_is_declined(tmp_path: P
     os.chown(folder, 65534, 65534)
     with pytest.raises(StoreRefused, match="is not a folder owned by this user"), open_store("s3://bucket/x").lock("smoke"):
         pass
+
+
+def fault(code: str, status: int) -> ClientError:
+    return ClientError({"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}, "any")
+
+
+class Server:
+    """A client whose server keeps conditional objects and raises these faults in turn, by the name of the request."""
+
+    def __init__(self, **faults: list[ClientError]) -> None:
+        self._faults, self._objects = faults, dict[str, dict[str, Any]]()
+        self.uploads = [f"u{number}" for number in range(2500)]
+
+    def __getattr__(self, name: str) -> Any:
+        def request(**given: Any) -> dict[str, Any]:
+            if self._faults.get(name):
+                raise self._faults[name].pop(0)
+            return dict(getattr(self, f"_{name}")(**given) or {})
+
+        return request
+
+    def _put_object(self, Key: str, Metadata: dict[str, str], **_: Any) -> dict[str, Any]:
+        if Key in self._objects:
+            raise fault("PreconditionFailed", 412)
+        self._objects[Key] = Metadata
+        return {"ETag": "x"}
+
+    def _complete_multipart_upload(self, Key: str, **_: Any) -> dict[str, Any]:
+        return self._put_object(Key, {})
+
+    def _head_object(self, Key: str, **_: Any) -> dict[str, Any]:
+        return {"ETag": "x", "Metadata": self._objects[Key]}
+
+    def _create_multipart_upload(self, **_: Any) -> dict[str, Any]:
+        return {"UploadId": "u"}
+
+    def _upload_part(self, **_: Any) -> dict[str, Any]:
+        return {"ETag": "e"}
+
+    def _abort_multipart_upload(self, UploadId: str, **_: Any) -> None:
+        self.uploads = [one for one in self.uploads if one != UploadId]
+
+    def _delete_object(self, Key: str, **_: Any) -> None:
+        self._objects.pop(Key, None)
+
+    def _list_multipart_uploads(self, UploadIdMarker: str = "", **_: Any) -> dict[str, Any]:
+        rest = [one for one in self.uploads if one > UploadIdMarker]
+        page = sorted(rest)[:1000]
+        marks = {"NextKeyMarker": "k", "NextUploadIdMarker": page[-1] if page else ""}
+        return {"Uploads": [{"Key": "k", "UploadId": one} for one in page], "IsTruncated": len(rest) > 1000} | marks
+
+
+def store_of(server: Server) -> S3Store:
+    store = S3Store("s3://bucket/x")
+    store._client = server
+    return store
+
+
+@pytest.mark.parametrize(
+    ("code", "status"), [("408", 408), ("QuotaExceeded", 403), ("XMinioAdminBucketQuotaExceeded", 400), ("SlowDown", 503)]
+)
+def test_what_may_pass_is_tried_again(code: str, status: int) -> None:
+    faults = [fault(code, status)]
+
+    def request() -> str:
+        if faults:
+            raise faults.pop()
+        return "done"
+
+    assert settled("s3://b", "u", request) == "done"
+
+
+def test_a_server_that_does_not_know_conditions_is_declined_at_once() -> None:
+    store = store_of(Server(put_object=[fault("NotImplemented", 501)]))
+    with pytest.raises(StoreRefused, match=r"this server cannot do what was asked \(NotImplemented\)"):
+        store.create("r/a", b"x")
+
+
+def test_a_server_that_knows_conditions_only_for_whole_objects_gets_those() -> None:
+    store = store_of(Server(complete_multipart_upload=[fault("NotImplemented", 501)]))
+    assert store.create("r/a", b"x") == "x" and store._conditional_multipart is False
+
+
+@pytest.mark.parametrize("request_", ["upload_part", "complete_multipart_upload"])
+def test_an_upload_that_a_sweep_ended_begins_again(request_: str) -> None:
+    store = store_of(Server(**{request_: [fault("NoSuchUpload", 404)]}))
+    assert store._create("r/a", bytes(PART + 1), multipart=True) == "x"
+
+
+def test_a_sweep_ends_more_uploads_than_one_page_lists() -> None:
+    server = Server()
+    store_of(server).sweep("r/")
+    assert server.uploads == []

@@ -129,10 +129,11 @@ def test_a_flipped_bit_in_a_bucket_is_damage(store: Any) -> None:
 
 
 def test_a_second_holder_is_refused_and_a_fenced_one_commits_nothing(store: Store) -> None:
-    with hold(store, "smoke", beat_seconds=0.3) as old:
+    refused = pytest.raises(LeaseHeld, match="is in use by process")
+    with hold(store, "smoke", beat_seconds=0.3), refused, hold(store, "smoke", beat_seconds=0.3):
+        pass
+    with hold(store, "smoke", beat_seconds=3600) as old:  # a beat would tell that it was overtaken
         frozen = Run(store, "smoke", old)
-        with pytest.raises(LeaseHeld, match="is in use by process"), hold(store, "smoke", beat_seconds=0.3):
-            pass
         store.delete("smoke/.lease")
         with hold(store, "smoke") as new:
             run = Run(store, "smoke", new)
