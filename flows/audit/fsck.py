@@ -221,8 +221,10 @@ def _read(survey: RunScan, ref: Ref) -> tuple[str, pa.Table | None]:
         return ("" if error.sha256 == ref.sha256 else "it was retired, but its tombstone names another digest"), None
     except NotStored:
         return "it is missing", None
-    except Damaged as error:  # perhaps of the tombstones, which are reported on their own
-        return error.detail if error.uri == survey.run.history.place(ref.uri, ref.origin) else "", None
+    except Damaged as error:  # perhaps of the tombstones; this run's are reported on their own
+        if error.uri == survey.run.history.place(ref.uri, ref.origin):
+            return error.detail, None
+        return (str(error) if ref.origin else ""), None
     name = ref.uri.rpartition("/")[2].removesuffix(".parquet")
     if not ref.uri.endswith(".parquet") or name not in SCHEMAS:
         return "", None

@@ -28,7 +28,7 @@ from flows.execution import orphan_guard
 from flows.execution.code_version import check_version, own_version
 from flows.execution.flow_cleanup import SILENT_SECONDS
 from flows.execution.preflight import cards_for
-from flows.execution.refusals import Patience, hold_the_place, naming_this_machine
+from flows.execution.refusals import Patience, hold_if_unsuited, naming_this_machine
 from flows.execution.residents import ADDRESS, order_of, run_resident
 from flows.execution.run_stage import Reference, Spec, reference
 from flows.execution.slots import Slots, Tenant
@@ -75,7 +75,7 @@ HERE = Placement()
 
 def hold_place(flow: Any, flow_run: Any, state: State) -> None:
     """Hook for stages that failed: the run already knows when a machine that is unsuited begins to wait."""
-    hold_the_place(state.message or "")
+    hold_if_unsuited(state.message or "")
 
 
 @prefect.flow(name="stage", flow_run_name="{run_id}-{stage}", persist_result=False, on_failure=[hold_place])
@@ -164,6 +164,9 @@ def run_elsewhere(spec: Spec, pool: str, leaving: threading.Event, patience: Pat
             return _run_once(spec, pool, leaving)
         except Unsuited as refusal:
             patience.wait(spec, pool, refusal, leaving)
+        except Exception:
+            patience.forget(spec)
+            raise
 
 
 def _run_once(spec: Spec, pool: str, leaving: threading.Event) -> Reference:

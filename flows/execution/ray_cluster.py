@@ -68,7 +68,8 @@ def connected(address: str, config: RunConfig) -> Iterator[OnNode | None]:
         nodes = gpu_nodes(ray.nodes(), config.model.device)
         actors = [_actor(node_id, count) for node_id, count in nodes.items()]
         with _each_part_with_a_gpu() if actors else nullcontext():
-            yield partial(_whole, threads=config.threads, gpus=bool(actors), engineless=config.engineless)
+            kept = partial(_whole, threads=config.threads, gpus=bool(actors), engineless=config.engineless)
+            yield partial(kept, unserved=Unserved(gpus=1))
     finally:
         ray.shutdown()  # ends what this driver still has running on the nodes, its actors too
 
@@ -92,10 +93,10 @@ def runner(address: str) -> Any:
     return RayTaskRunner(address=address)
 
 
-def _whole(spec: Spec, python: str, threads: int, gpus: bool, engineless: Set[str]) -> Reference | None:
+def _whole(spec: Spec, python: str, threads: int, gpus: bool, engineless: Set[str], unserved: "Unserved") -> Reference | None:
     """Run a step that is no part on a node if it uses one of the cluster's GPUs. Raises what the step raises there.
 
-    Stages in `engineless` use no engine in this run.
+    Stages in `engineless` use no engine in this run. `unserved` is that of the run: a step that is tried again waits no longer.
     """
     import ray  # noqa: PLC0415
     from ray.exceptions import RayError, RayTaskError  # noqa: PLC0415
@@ -105,7 +106,11 @@ def _whole(spec: Spec, python: str, threads: int, gpus: bool, engineless: Set[st
     options = {"num_gpus": 1, "name": spec.stage}
     try:
         step = ray.remote(run_here).options(**options).remote(asdict(spec), python, threads, own_version())
-        _wait_for(step, Unserved(gpus=1))
+        try:
+            _wait_for(step, unserved)
+        except WorkerLost:
+            ray.cancel(step)  # else it would run as soon as there is a node, beside its next try
+            raise
         done: Reference = ray.get(step)
     except RayTaskError as error:
         raise error.cause from None
@@ -185,7 +190,7 @@ class NodeCards:
         self._changing = threading.Lock()
 
     def run(self, name: str, spec: Reference, python: str, threads: int, node: str) -> Reference:
-        """Run one step on the card of this name. Raises CardUnavailable if a process outside Ray has it, or if it is gone."""
+        """Run one step on the card of this name. Raises Unsuited if a process outside Ray has it or it is no longer used."""
         with self._changing:
             if name not in self._kept:
                 os.environ["POPULORA_NODE"] = node

@@ -31,7 +31,7 @@ def naming_this_machine() -> Iterator[None]:
         raise Unsuited(text if text.startswith(here) else f"{here}: {text}") from error
 
 
-def hold_the_place(message: str, sleep: Callable[[float], None] = time.sleep) -> None:
+def hold_if_unsuited(message: str, sleep: Callable[[float], None] = time.sleep) -> None:
     """Wait, after a flow run that failed with this message: while it waits, its worker takes no other run in its place."""
     if isinstance(known_error(message), Unsuited):
         sleep(HOLD_SECONDS)
@@ -58,3 +58,7 @@ class Patience:
             raise refusal
         if leaving.wait(ASK_AGAIN_SECONDS):
             raise StageFailed(CANCELLED)
+
+    def forget(self, spec: Spec) -> None:
+        """A machine has taken the step: if it is lost there, the pool is asked as long again."""
+        self._since.pop(spec, None)

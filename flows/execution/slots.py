@@ -165,7 +165,7 @@ class Slots:
         free = sorted((slot for slot in self._cards if not slot.busy), key=rank)
         if needs_card:
             if not self._cards:
-                raise Unsuited("no card is left on this machine; resume the run on another")
+                raise Unsuited("no card is left on this machine")
             if (slot := next((slot for slot in free if slot.take(tenant)), None)) is not None:
                 return slot
             if len(free) == len(self._cards):
@@ -179,7 +179,7 @@ class Slots:
         assert slot.card is not None
         if not cards.present(slot.card):
             return "is gone"
-        if isinstance(error, EngineUnavailable):
+        if isinstance(error, EngineUnavailable) and "out of memory" not in str(error):  # that is the plan's fault, not the card's
             slot.note(worked=False)
         others = [other for other in self._cards if other is not slot]
         if slot.failures >= FAILURES and any(other.worked for other in others):

@@ -37,7 +37,7 @@ _KNOWN: dict[str, Callable[[str], Exception]] = {
         *(EngineUnavailable, CardUnavailable, SandboxUnavailable, GraderUnavailable),
     )
 }
-_KNOWN[Damaged.__name__] = lambda message: Damaged(*message.split(": ", 1))
+_KNOWN[Damaged.__name__] = lambda message: Damaged(*message.partition(": ")[::2])
 
 
 HOURS = "POPULORA_STAGE_HOURS"

@@ -16,9 +16,9 @@ from flows.experiments.comparison import FIRST
 from flows.experiments.comparison_page import write_comparison
 from flows.experiments.spec import Planned, planned, read
 from flows.generation import RETRIES
-from flows.run.lease import LeaseHeld, hold
+from flows.run.lease import Fenced, LeaseHeld, hold
 from flows.run.run import Run
-from flows.storage import Store, open_store
+from flows.storage import Damaged, NotStored, Store, open_store
 from flows.train import train
 
 
@@ -62,9 +62,9 @@ def _run_all(runs: Sequence[Planned], opened: Store, store: str) -> list[str]:
         try:
             _run_or_resume(one, opened, store)
             _score_start_once(one, opened, store, scored)
-        except StageFailed as error:
+        except (StageFailed, Damaged, NotStored) as error:
             failed.append(f"{one.run_id} failed ({str(error).splitlines()[0]})")
-        except LeaseHeld:
+        except (LeaseHeld, Fenced):
             print(f"{one.run_id}: in use by another process", flush=True)
     return failed
 

@@ -69,8 +69,17 @@ KNOWN = (
         "resume when it suits you",
     ),
     Advice(
-        ("ConfigError", "ModelMissing"), "a setting does not fit", "the message names it; start or fork a run with another value"
+        ("ConfigError", "ModelMissing", "CardTooSmall"),
+        "a setting does not fit",
+        "the message names it; start or fork a run with another value",
     ),
+    Advice(
+        ("Unsuited",), "no machine of the pool could take the step", "give it what the message says that it lacks, then resume"
+    ),
+    Advice(
+        ("AccessRefused", "StoreRefused"), "the store refused", "check credentials, rights and room of the store, then resume"
+    ),
+    Advice(("Fenced",), "another process has the run", "nothing: it goes on there"),
     Advice(
         ("RowFailed",),
         "our own code failed at one row",

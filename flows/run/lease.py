@@ -62,8 +62,10 @@ def newest_epoch(store: Store, run_id: str) -> int:
 
 
 def check_epoch(store: Store, run_id: str, epoch: int) -> None:
-    """Raise Fenced, naming the new owner, unless `epoch` is still the newest."""
+    """Raise Fenced, naming the new owner if there is one, unless `epoch` is still the newest."""
     newest = newest_epoch(store, run_id)
+    if newest < epoch:
+        raise Fenced(f"run {run_id} was removed while it worked; this process (epoch {epoch}) commits nothing more")
     if newest != epoch:
         owner = _read(store, _epoch_uri(run_id, newest)) or {}
         raise Fenced(f"run {run_id} was taken over by {_who(owner)}; this process (epoch {epoch}) commits nothing more")

@@ -42,6 +42,10 @@ class Damaged(Exception):
         super().__init__(f"{uri}: {detail}")
         self.uri, self.detail = uri, detail
 
+    def __reduce__(self) -> tuple[type["Damaged"], tuple[str, str]]:
+        """Return what makes it again in another process: pickle would pass the message alone."""
+        return type(self), (self.uri, self.detail)
+
 
 @contextmanager
 def explained(uri: str, writing: bool = False) -> Iterator[None]:

@@ -73,7 +73,7 @@ ensure_images() {
     local names="sandbox worker"
     [ -n "${POSTGRES_IMAGE:-}" ] || names="$names postgres"
     [ -n "${S3_IMAGE:-}${S3_ENDPOINT:-}" ] || names="$names s3"
-    case ",${COMPOSE_PROFILES:-}," in *,gpu,*) [ -n "${GPU_IMAGE:-}" ] || names="$names gpu" ;; esac
+    case ",$(setting COMPOSE_PROFILES)," in *,gpu,*) [ -n "${GPU_IMAGE:-}" ] || names="$names gpu" ;; esac
     # shellcheck disable=SC2086  # a list of names without spaces
     bash "$here/images.sh" $names
 }
@@ -124,6 +124,7 @@ up() {
             export COMPOSE_PROFILES="${COMPOSE_PROFILES:+$COMPOSE_PROFILES,}$2"
             shift
             ;;
+        --profile=?*) export COMPOSE_PROFILES="${COMPOSE_PROFILES:+$COMPOSE_PROFILES,}${1#*=}" ;;
         *) options+=("$1") ;;
         esac
         shift

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -84,6 +85,26 @@ class FaultyLink:
             self.link.close()  # type: ignore[attr-defined]
             raise BrokenPipeError
         return self.link.send(data)  # type: ignore[attr-defined, no-any-return]
+
+
+def test_a_killed_template_costs_no_verdict_and_no_worker() -> None:
+    """Killed while it is idle, it cannot tell the pid of a program; the next job runs in another one of the same supervisor."""
+    sandbox = LocalSandbox(1)
+    with contextlib.closing(sandbox):
+        assert texts(sandbox.run(ADD[:4])) == SUMS[:4]
+        for _ in range(3):
+            for pid in templates(sandbox.workers[0].link.process.pid):  # type: ignore[attr-defined]
+                os.kill(pid, signal.SIGKILL)
+            assert texts(sandbox.run(ADD)) == SUMS
+        assert sandbox.counts["workers_lost"] == 0
+
+
+def templates(pid: int) -> list[int]:
+    """The template servers below a process."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    below = [int(child) for child in children]
+    own = [child for child in below if b"template.py" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    return own + [one for child in below for one in templates(child)]
 
 
 def test_a_program_that_ends_two_workers_is_quarantined() -> None:

@@ -6,10 +6,8 @@ from rules import FLAGS, SENSITIVE, VIEWS
 
 _CODE = type((lambda: 0).__code__)
 _SET_CODES = bytes(opmap[name] for name in ("BUILD_SET", "SET_ADD", "SET_UPDATE") if name in opmap)
-# `&`, `|`, `^` and `-` of two views of dicts make a set. Until 3.10 each is an operation, since then an argument of BINARY_OP,
-# where 13 more is the form with `=`
-_OPERATIONS = bytes(opmap[name] for name in ("BINARY_AND", "BINARY_OR", "BINARY_XOR", "BINARY_SUBTRACT") if name in opmap)
-_BINARY_OP, _SET_ARGUMENTS = opmap.get("BINARY_OP", -1), (1, 7, 10, 12, 14, 20, 23, 25)
+# `&`, `|`, `-` and `^` of two views of dicts make a set; 13 more is the form with `=`
+_BINARY_OP, _SET_ARGUMENTS = opmap["BINARY_OP"], (1, 7, 10, 12, 14, 20, 23, 25)
 _plain, _without_views = (FLAGS | SENSITIVE).isdisjoint, VIEWS.isdisjoint
 # bound getters: an attribute's name, and the descriptor behind it, lie on pages of their own
 _names_of, _bytes_of, _constants_of = (_CODE.__dict__[name].__get__ for name in ("co_names", "co_code", "co_consts"))
@@ -40,10 +38,7 @@ def scan(code: _CODE) -> tuple[bool, bool]:
 
 def _combines(operations: bytes, whole: bytes) -> bool:
     """Whether there is an operation that makes a set of two views."""
-    for operation in _OPERATIONS:
-        if operation in operations:
-            return True
-    place = operations.find(_BINARY_OP) if _BINARY_OP >= 0 else -1
+    place = operations.find(_BINARY_OP)
     while place >= 0:
         if whole[2 * place + 1] in _SET_ARGUMENTS:
             return True

@@ -84,9 +84,9 @@ class Template:
                 rest = self._hand(rest)
             (status, usage), killed = self._wait(start, alone, stream, flush)
         except OSError:
-            self.kill()
             with contextlib.suppress(OSError):
-                self._end_program()
+                self._end_program()  # first: only the open socket tells its pid
+            self.kill()
             sweep(self.config["uid"])
             return b"C", 0, _micro(start), 0, SERVER_ENDED, False, False
         if status == signal.SIGKILL and not killed and _oom_kills() == self.oom_kills:

@@ -104,7 +104,7 @@ class Supervisor:
         return self.templates[place]
 
     def uid(self, index: int) -> int:
-        """The user of a server's programs: always the same, and another one in every server, so that it tells no time."""
+        """The user of a server's programs: another one in every server, and always the same, so that no value changes with it."""
         return self.config["uid"] + index
 
     def job(self, number: int, flags: int, payload: bytes) -> None:

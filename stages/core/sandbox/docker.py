@@ -53,7 +53,7 @@ class DockerSandbox(Pool):
             raise SandboxUnavailable(f"image {image} is missing. Build it with {_mending(image)}") from error
         except _FAULTS as error:
             raise SandboxUnavailable(f"Docker does not answer: {error}") from error
-        # the same in every container: programs may find their uid out, and a container is none of their business
+        # the same in every container: should a program find its uid out, it would not know its container
         super().__init__(self._start_container, containers, limits or RunLimits(), 100_000, window, recycle_after, apart=0)
 
     def attestation(self) -> dict[str, object]:

@@ -11,7 +11,7 @@ import pytest
 from flows import cards, worker
 from flows.config import ConfigError, dump, load
 from flows.execution import pools
-from flows.execution.refusals import HOLD_SECONDS, PATIENCE_SECONDS, Patience, hold_the_place, naming_this_machine
+from flows.execution.refusals import HOLD_SECONDS, PATIENCE_SECONDS, Patience, hold_if_unsuited, naming_this_machine
 from flows.execution.run_stage import Spec
 from flows.execution.stage_process import StageFailed, result_of
 from flows.run.hub_models import local_folder
@@ -68,9 +68,9 @@ def test_faults_of_a_card_are_no_faults_of_the_code() -> None:
 
 def test_only_a_machine_that_is_unsuited_holds_its_place() -> None:
     slept: list[float] = []
-    hold_the_place("Flow run encountered an exception: Unsuited: the worker on m: no card", slept.append)
-    hold_the_place("Flow run encountered an exception: WorkerLost: gone", slept.append)
-    hold_the_place("Flow run encountered an exception: KeyError: 'a'", slept.append)
+    hold_if_unsuited("Flow run encountered an exception: Unsuited: the worker on m: no card", slept.append)
+    hold_if_unsuited("Flow run encountered an exception: WorkerLost: gone", slept.append)
+    hold_if_unsuited("Flow run encountered an exception: KeyError: 'a'", slept.append)
     assert slept == [HOLD_SECONDS]
     assert pools.stage.on_failure_hooks == [pools.hold_place]
 
@@ -87,6 +87,8 @@ def test_each_refusal_is_told_of_once_and_a_step_has_patience_of_its_own() -> No
     for _ in range(2):  # also when the task tries it again
         with pytest.raises(Unsuited, match="no card"):
             patience.wait(SOLVE, "gpu", refusal, never)
+    patience.forget(SOLVE)  # a machine took it, and was lost
+    patience.wait(SOLVE, "gpu", refusal, never)
     assert said == [
         "pool gpu: the worker on m: no card; steps that it refuses are offered to the pool's other machines for 30 min"
     ]

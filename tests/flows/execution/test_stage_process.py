@@ -1,6 +1,7 @@
 """The early worker: taken by the first step that needs one, ended where none does."""
 
 import os
+import pickle
 import sys
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from flows.config import ConfigError, load
 from flows.execution.orphan_guard import _children
 from flows.execution.run_stage import Spec
-from flows.execution.stage_process import StageFailed, WorkerLost, Workers, early_worker, stage_hours
+from flows.execution.stage_process import _KNOWN, StageFailed, WorkerLost, Workers, early_worker, stage_hours
 from stages.core.child_process import ChildProcess
 from stages.core.engines.protocol import EngineUnavailable
 
@@ -112,3 +113,11 @@ def test_a_deadline_that_is_none(hours: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("POPULORA_STAGE_HOURS", hours)
     with pytest.raises(ConfigError, match=f"POPULORA_STAGE_HOURS={hours}: give the hours"):
         stage_hours()
+
+
+@pytest.mark.parametrize("name", sorted(_KNOWN))
+def test_a_known_error_is_made_from_its_text_and_survives_a_pickle(name: str) -> None:
+    """Ray hands errors on as pickles."""
+    error = _KNOWN[name]("adapters/s0: wrong digest")
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again).__name__ == name and str(again) == str(error) == "adapters/s0: wrong digest"
