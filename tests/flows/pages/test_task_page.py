@@ -44,7 +44,7 @@ def attempts(pages: TestClient, run: str) -> list[str]:
 
 def test_text_behind_the_answer_is_set_apart(pages: TestClient) -> None:
     first, second = attempts(pages, "document")
-    assert "wrong [1, 2] Behind the answer, ignored: , 'a message' 10 tokens, 2 trained · seed " in first
+    assert "wrong [1, 2] Behind the answer, not judged: , 'a message' 10 tokens, 2 trained · seed " in first
     assert "correct [1, 2] 3 tokens · seed " in second and "trained" not in second
 
 
