@@ -213,7 +213,7 @@ def test_long_values_and_odd_characters_are_cut_and_written_out():
         text="a\u202eb<i>\x00" + "x" * 70_000, code="x = '</pre>" + SCRIPT + "'" + "y" * 70_000
     )
     assert show.startswith("a\\u202eb&lt;i&gt;\\x00") and "(69,987 more characters)" in show.split("|")[0]
-    assert "<script" not in show and ">more</span>" in show.split("|")[2]
+    assert "<script" not in show and show.endswith(" more characters)")
 
 
 def test_negative_numbers_have_a_minus_sign(pages):

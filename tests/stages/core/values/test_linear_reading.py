@@ -228,6 +228,7 @@ SEEING = (
     "stages.core.suites.math_answers",
     "stages.core.suites.prompts",
     "stages.core.values.canonical",
+    "stages.analysis.paid_for",
 )
 NOT_SEEING = MappingProxyType(
     {
@@ -239,6 +240,8 @@ NOT_SEEING = MappingProxyType(
         "flows.pages": "names of runs and rows, which are ours",
         "flows.store.names": "names of artifacts",
         "flows.run.lineage": "ids of rows",
+        "flows.run.manifest": "names of folders",
+        "flows.run.resume": "names of artifacts",
         "flows.form_links": "ids in links of 4,000 characters at most",
         "flows.notes.note_text": "notes about runs; model text in them was made visible and cut before",
         "flows.prefect_ops.prefect_api": "what a Prefect server says",
