@@ -25,7 +25,7 @@ class Obstacle:
     generation: int | None
 
     def fork(self, run_id: str) -> str:
-        """Return the words of the command that goes on without that stage; empty if none does."""
+        """Return the words of the command that resumes the work without that stage; empty if none does."""
         number = self.generation
         return "" if number is None else f"populora fork {run_id} --generation {number} --run-id {fixed_id(run_id)}"
 
