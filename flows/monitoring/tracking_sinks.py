@@ -26,7 +26,7 @@ def needed(module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ConfigError(f"{extra} is not installed: pip install -c constraints.txt '.[{extra}]'") from error
+        raise ConfigError(f"{extra} is not installed: pip install -c constraints.txt -e '.[{extra}]'") from error
 
 
 def flat(config: Mapping[str, Any], before: str = "") -> dict[str, str]:

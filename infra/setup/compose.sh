@@ -71,9 +71,9 @@ check_daemon() {
 
 ensure_images() {
     local names="sandbox worker"
-    [ -n "${POSTGRES_IMAGE:-}" ] || names="$names postgres"
-    [ -n "${S3_IMAGE:-}${S3_ENDPOINT:-}" ] || names="$names s3"
-    case ",$(setting COMPOSE_PROFILES)," in *,gpu,*) [ -n "${GPU_IMAGE:-}" ] || names="$names gpu" ;; esac
+    [ -n "$(setting POSTGRES_IMAGE)" ] || names="$names postgres"
+    [ -n "$(setting S3_IMAGE)" ] || names="$names s3" # compose starts the service with another S3_ENDPOINT, too
+    case ",$(setting COMPOSE_PROFILES)," in *,gpu,*) [ -n "$(setting GPU_IMAGE)" ] || names="$names gpu" ;; esac
     # shellcheck disable=SC2086  # a list of names without spaces
     bash "$here/images.sh" $names
 }

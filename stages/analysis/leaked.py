@@ -1,4 +1,4 @@
-"""Metrics of the gate experiment: how many wrong verdicts passed. All other metrics of tasks and answers count true verdicts."""
+"""Metrics of the gate experiment: how many wrong verdicts passed. docs/metrics.md says which other metrics count true verdicts."""
 
 import pyarrow as pa
 import pyarrow.compute as pc

@@ -199,5 +199,5 @@ def test_an_mlflow_server_that_stops_answering_is_one_line_without_the_password(
 def test_a_missing_library_names_its_extra(monkeypatch):
     from flows.monitoring.tracking_sinks import needed
 
-    with pytest.raises(ConfigError, match=r"wandb is not installed: pip install -c constraints.txt '.\[wandb\]'"):
+    with pytest.raises(ConfigError, match=r"wandb is not installed: pip install -c constraints.txt -e '.\[wandb\]'"):
         needed("no_such_library", "wandb")
