@@ -1,4 +1,4 @@
-"""Metrics of the gate experiment: how many wrong verdicts passed. docs/metrics.md says which other metrics count true verdicts."""
+"""Metrics of the gate experiment: how many wrong verdicts passed. docs/metrics.md names the other metrics that count true ones."""
 
 import pyarrow as pa
 import pyarrow.compute as pc
