@@ -1,4 +1,4 @@
-"""Metrics of the gate experiment: how many wrong verdicts passed. docs/metrics.md names the other metrics that count true ones."""
+"""Metrics of the gate experiment: how many wrong verdicts passed. docs/metrics.md says which metrics count true verdicts."""
 
 import pyarrow as pa
 import pyarrow.compute as pc
