@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from io import StringIO
 from typing import Any
 
@@ -62,7 +63,7 @@ class VLLMEngine:
         self._limits, self._progress = limits, progress
         self._tokenizer: Any = AutoTokenizer.from_pretrained(model)
         if _on_cuda():
-            os.environ |= card_settings(os.environ)
+            os.environ |= card_settings(os.environ, version("torch"))
         else:
             os.environ |= core_settings(os.environ, os.sched_getaffinity(0), limits.tensor_parallel)
         with _start_errors():

@@ -115,10 +115,10 @@ def _flat(arrays: Weights, names: Sequence[str], prefix: str = "") -> np.ndarray
 
 
 def _named(flat_P: torch.Tensor, shapes: Mapping[str, tuple[int, ...]], prefix: str) -> Weights:
-    """Return a row [P] as named arrays."""
+    """Return a row [P] as named arrays: views of it, since all of them live as long as their adapter."""
     row_P, found, start = flat_P.cpu().numpy(), {}, 0
     for name, shape in shapes.items():
         size = int(np.prod(shape))
-        found[prefix + name] = row_P[start : start + size].reshape(shape).copy()
+        found[prefix + name] = row_P[start : start + size].reshape(shape)
         start += size
     return found

@@ -9,6 +9,7 @@ import pytest
 
 from flows.backend import Backend
 from flows.config import load
+from flows.gpu_check import policy
 from flows.gpu_check.machine import MemoryMeter
 from flows.gpu_check.policy import PolicyCheck
 from stages.core.engines.protocol import Engine
@@ -50,6 +51,14 @@ def test_the_seed_model_passes() -> None:
 def test_an_engine_that_loses_its_adapters_fails() -> None:
     found = dict(findings(Forgetful(load("smoke", SHORT))))
     assert (found["drift at start"], found["drift after wake"]) == (False, False)
+
+
+def test_a_longer_update_tells_the_pace_from_what_every_update_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(policy.REPEATS, "cpu", 3)
+    with closing(Backend(load("smoke", SHORT))) as backend:
+        [update] = [one for one in PolicyCheck(backend, "cpu", MemoryMeter("cpu")).examine() if one.name == "update"]
+    assert update.good and "in what a longer one adds" in update.detail
+    assert update.figures["further_tokens"] == 2 * update.figures["tokens"]
 
 
 def test_an_update_that_did_not_fit_fails() -> None:
