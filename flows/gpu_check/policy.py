@@ -28,7 +28,7 @@ from stages.core.lora.adapter_files import weights_sha256
 from stages.core.training.protocol import Drift, Update
 
 SCALE, SCALE_WIDTH = 0.03, 1536
-"""Standard deviation of B in a model of that width, and less in a wider one, whose logits an adapter changes more.
+"""Standard deviation of B in a model of that width, in others in inverse proportion: an adapter changes a wide one's logits more.
 
 On a GPU with random weights, a wrong adapter drifted by 0.56 nats at width 1,536 and by 1.05 at 3,584 under the same 0.03;
 what engine and trainer differ by through rounding grows with it.
@@ -38,6 +38,7 @@ OVER_PLAN, BESIDE_PLAN = 1.2, 0.75 * GIB
 """A moment may need this much of the plan, or that many bytes more: fragmentation, allocators and cuBLAS are not in it."""
 REPEATS = {"cuda": 8, "cpu": 1}
 """Copies of the samples in the longer update: on a GPU, reading and writing adapters takes longer than a short one's passes."""
+TELLING = 0.05  # a longer update takes at least this share more, or the difference is noise
 
 
 @dataclass(frozen=True)
@@ -147,33 +148,39 @@ class PolicyCheck:
 
     def _update(self, adapters: Mapping[str, Adapter], samples: pa.Table) -> tuple[dict[str, Adapter], list[CheckFinding]]:
         with self.memory.watching():
-            updates, detail, figures = self._pace(adapters, samples)
+            updates, width, detail, figures = self._pace(adapters, samples)
         if self.device.startswith("cuda"):
             figures |= {"allocated_bytes": torch.cuda.max_memory_allocated(), "reserved_bytes": torch.cuda.max_memory_reserved()}
         stepped = all(update.stepped and np.isfinite(update.metrics["grad_norm"]) for update in updates.values())
-        width, wanted = min(update.metrics["micro_batch_tokens"] for update in updates.values()), self._width()
-        wrong = "" if stepped else "; an adapter took no step"
+        wrong, wanted = "" if stepped else "; an adapter took no step", self._width()
         if width < wanted:
             wrong += f"; out of memory with passes of {wanted:,} tokens, done with {width:,.0f}: the plan is too low"
         found = [CheckFinding("update", not wrong, detail + wrong, figures)]
         return {name: update.adapter for name, update in updates.items()}, [*found, *self._against_plan("update")]
 
-    def _pace(self, adapters: Mapping[str, Adapter], samples: pa.Table) -> tuple[dict[str, Update], str, dict[str, Any]]:
-        """Time an update and, on a GPU, a longer one: its further samples take no more reading and writing of adapters."""
+    def _pace(self, adapters: Mapping[str, Adapter], samples: pa.Table) -> tuple[dict[str, Update], float, str, dict[str, Any]]:
+        """Time an update and, on a GPU, a longer one: its further samples take no more reading and writing of adapters.
+
+        Return the updates, the fewest tokens of a pass in either, the finding's text and its figures.
+        """
         self._updated(adapters, samples)  # kernels are compiled and loaded when they are first used
         updates, seconds = self._timed(adapters, samples)
-        tokens, times = _positions(samples), REPEATS["cuda" if self.device.startswith("cuda") else "cpu"]
+        tokens, times, width = _positions(samples), REPEATS[self.device.partition(":")[0]], _width_of(updates)
         figures = {"seconds": seconds, "tokens": tokens, "tokens_per_s": tokens / seconds}
-        detail, shape = f"{tokens / seconds:,.0f} tokens/s", self._shape()
+        detail = f"{tokens / seconds:,.0f} tokens/s"
         if times > 1:
-            seconds = max(1e-9, self._timed(adapters, _copies(samples, times))[1] - seconds)
-            figures |= {"further_seconds": seconds, "further_tokens": (times - 1) * tokens}
-            detail += f" in a short update, {(times - 1) * tokens / seconds:,.0f} in what a longer one adds"
-        if shape is not None:
+            longer, whole = self._timed(adapters, _copies(samples, times))
+            width = min(width, _width_of(longer))
+            if whole - seconds < TELLING * seconds:
+                return updates, width, f"{detail}; {times} times as many tokens take no longer: too few to tell the pace", figures
+            seconds, further = whole - seconds, (times - 1) * tokens
+            figures |= {"further_seconds": seconds, "further_tokens": further}
+            detail += f" in a short update, {further / seconds:,.0f} in what a longer one adds"
+        if (shape := self._shape()) is not None:
             rate, useful = product_rate(self.device, self.backend.dtype), max(1, times - 1) * self._useful(shape, samples)
             figures |= {"product_rate": rate, "share_of_peak": useful / seconds / rate}
             detail += f", {100 * figures['share_of_peak']:.0f} % of the rate of one large product ({rate / 1e12:.2f} TFLOPS)"
-        return updates, detail, figures
+        return updates, width, detail, figures
 
     def _timed(self, adapters: Mapping[str, Adapter], samples: pa.Table) -> tuple[dict[str, Update], float]:
         began = time.perf_counter()
@@ -258,6 +265,11 @@ class PolicyCheck:
 
 def _beyond(drift: Drift, bounds: Drift) -> bool:
     return drift.mean > bounds.mean or drift.largest > bounds.largest
+
+
+def _width_of(updates: Mapping[str, Update]) -> float:
+    """Return the tokens of a pass: fewer than configured if an update ran out of memory."""
+    return min(update.metrics["micro_batch_tokens"] for update in updates.values())
 
 
 def _positions(samples: pa.Table) -> int:

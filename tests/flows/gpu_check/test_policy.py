@@ -1,5 +1,6 @@
 """Engine and trainer on the seed model: all checks pass, and an engine that loses its adapters fails them."""
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -59,6 +60,32 @@ def test_a_longer_update_tells_the_pace_from_what_every_update_takes(monkeypatch
         [update] = [one for one in PolicyCheck(backend, "cpu", MemoryMeter("cpu")).examine() if one.name == "update"]
     assert update.good and "in what a longer one adds" in update.detail
     assert update.figures["further_tokens"] == 2 * update.figures["tokens"]
+
+
+def test_a_longer_update_that_takes_no_longer_tells_no_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(policy.REPEATS, "cpu", 2)
+    monkeypatch.setattr(policy, "TELLING", math.inf)
+    with closing(Backend(load("smoke", SHORT))) as backend:
+        [update] = [one for one in PolicyCheck(backend, "cpu", MemoryMeter("cpu")).examine() if one.name == "update"]
+    assert update.good and "too few to tell" in update.detail
+    assert "share_of_peak" not in update.figures
+
+
+def test_a_longer_update_that_did_not_fit_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(policy.REPEATS, "cpu", 2)
+    backend = Backend(load("smoke", SHORT))
+    trainer = backend.trainer()
+    updated, shortest = trainer.update, math.inf
+
+    def halved(adapters: Mapping[str, Adapter], samples: pa.Table) -> dict[str, Update]:
+        nonlocal shortest
+        shortest = min(shortest, len(samples))
+        found, width = updated(adapters, samples), backend.config.learning.micro_batch_tokens
+        share = 0.5 if len(samples) > shortest else 1.0
+        return {name: replace(one, metrics=one.metrics | {"micro_batch_tokens": share * width}) for name, one in found.items()}
+
+    trainer.update = halved  # type: ignore[method-assign]
+    assert dict(findings(backend))["update"] is False
 
 
 def test_an_update_that_did_not_fit_fails() -> None:
