@@ -38,7 +38,8 @@ ensure_settings() {
         umask 077
         touch "$SETTINGS"
         for setting in POSTGRES_PASSWORD="$(secret)" PREFECT_AUTH="admin:$(secret)" S3_ACCESS_KEY=populora S3_SECRET_KEY="$(secret)" \
-            S3_READ_ACCESS_KEY=populora-reader S3_READ_SECRET_KEY="$(secret)" DOCKER_GROUP="$(docker_group)"; do
+            S3_READ_ACCESS_KEY=populora-reader S3_READ_SECRET_KEY="$(secret)" DOCKER_GROUP="$(docker_group)" \
+            POPULORA_NODE="$(uname -n)"; do
             grep -q "^${setting%%=*}=" "$SETTINGS" || printf '%s\n' "$setting" >>"$SETTINGS"
         done
     )

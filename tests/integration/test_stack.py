@@ -14,7 +14,11 @@ import yaml
 
 from flows.audit.fsck import fsck
 from flows.config import PROJECT
+from flows.execution.residents import DEFAULT_IDLE_MINUTES, IDLE_MINUTES
+from flows.execution.stage_process import DEFAULT_HOURS, HOURS
+from flows.monitoring.prices import PREFIX, of_machine
 from flows.run.run import Run
+from flows.settings import Cost
 from flows.storage import Store
 from tests.support.stack import Stack, tree
 
@@ -59,6 +63,16 @@ def test_the_browser_knows_nothing_of_prefect_and_answers_to_its_own_names() -> 
     assert not [key for key in environment if "PREFECT" in key] and environment["POPULORA_HOSTS"].startswith("browser,")
     assert SERVICES["prefect"]["environment"]["POPULORA_HOSTS"].startswith("prefect,")
     assert not SERVICES["browser"].get("volumes") and not SERVICES["prefect"].get("group_add")
+
+
+def test_workers_pass_on_what_the_machines_environment_decides() -> None:
+    names = {HOURS, IDLE_MINUTES, "POPULORA_NODE"} | {f"{PREFIX}{field.upper()}" for field in Cost.model_fields}
+    for worker in ("worker", "gpu-worker"):
+        own = SERVICES[worker]["environment"]
+        assert names <= set(own) and all(own[name].startswith(f"${{{name}:-") for name in names)
+    defaults = {name: SERVICES["worker"]["environment"][name].removeprefix(f"${{{name}:-").removesuffix("}") for name in names}
+    assert float(defaults[HOURS]) == DEFAULT_HOURS and float(defaults[IDLE_MINUTES]) == DEFAULT_IDLE_MINUTES
+    assert of_machine(Cost(kwh=0.3), defaults) == Cost(kwh=0.3)
 
 
 def test_only_workers_reach_a_docker_daemon() -> None:
