@@ -20,7 +20,9 @@ LIMITED = HEAVY | {"prefect", "docker", "matplotlib", "ray", "boto3", "botocore"
 COMPOSITION_ROOT = "flows/backend.py"
 PREFECT_AT_THE_TOP = {"flows/train.py", "flows/generation.py"}
 PREFECT_FREE = ("flows.worker", "flows.storage", "flows.backend", "flows.config", "flows.commands.doctor")
-GPU_CHECKS = ("flows.gpu_check.attention", "flows.gpu_check.kernels", "flows.gpu_check.machine", "flows.gpu_check.policy")
+GPU_CHECKS = tuple(
+    f"flows.gpu_check.{name}" for name in ("attention", "kernels", "machine", "policy", "strong_adapters", "update_pace")
+)
 RECIPES = tuple(f"flows.pretraining.{name}" for name in ("seed_recipe", "reasoner_recipe", "scoring", "checkpoint", "suites"))
 LATE_ONLY = ("flows.bench", *GPU_CHECKS, *RECIPES)
 """They import torch at their top, so everything else imports them inside functions."""

@@ -1,6 +1,6 @@
 """Engine and trainer on one model: speed, memory against the plan, and whether both compute with the same adapters.
 
-The adapters are random, with a B large enough to change every distribution: an adapter that is lost, or taken for another one,
+The adapters are random and strong enough to change every distribution: an adapter that is lost, or taken for another one,
 shows as drift. The engine is checked as it starts and again after it has slept through an update.
 """
 
@@ -11,34 +11,25 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 
 from flows.backend import Backend
 from flows.gpu_check.finding import CheckFinding
-from flows.gpu_check.machine import GIB, MemoryMeter, product_rate, synchronize
+from flows.gpu_check.machine import GIB, MemoryMeter, synchronize
+from flows.gpu_check.strong_adapters import drift_of_neighbours, random_adapters, strong_enough
+from flows.gpu_check.update_pace import timed_update
 from flows.plan.decoder_shape import DecoderShape, shape_of
 from flows.plan.memory_plan import Moment, beside_vllm, shared_process
-from flows.plan.update_flops import packed, update_flops
 from stages.core import tables
 from stages.core.engines.agreement import Disagreement, compare, probe
 from stages.core.engines.protocol import Request
 from stages.core.lora.adapter import Adapter
 from stages.core.lora.adapter_files import weights_sha256
-from stages.core.training.protocol import Drift, Update
+from stages.core.training.protocol import Drift
 
-SCALE, SCALE_WIDTH = 0.03, 1536
-"""Standard deviation of B in a model of that width, in others in inverse proportion: an adapter changes a wide one's logits more.
-
-On a GPU with random weights, a wrong adapter drifted by 0.56 nats at width 1,536 and by 1.05 at 3,584 under the same 0.03;
-what engine and trainer differ by through rounding grows with it.
-"""
 PROMPT, PROMPTS, ATTEMPTS = 96, 2, 8  # tokens of a prompt, prompts of an adapter, completions of a prompt
 OVER_PLAN, BESIDE_PLAN = 1.2, 0.75 * GIB
 """A moment may need this much of the plan, or that many bytes more: fragmentation, allocators and cuBLAS are not in it."""
-REPEATS = {"cuda": 8, "cpu": 1}
-"""Copies of the samples in the longer update: on a GPU, reading and writing adapters takes longer than a short one's passes."""
-TELLING = 0.05  # a longer update takes at least this share more, or the difference is noise
 
 
 @dataclass(frozen=True)
@@ -51,10 +42,12 @@ class PolicyCheck:
 
     def examine(self) -> Iterator[CheckFinding]:
         """Yield the findings in the order of a generation: start, rollout, check, sleep, update, evolve, wake, check."""
-        adapters = self._adapters()
-        engine, found = self._start(adapters)  # as in a run: there is no trainer yet
+        sizes = self.backend.config.population
+        first = random_adapters(self.backend.initial_adapter(), sizes.teachers + sizes.students)
+        found = self._start(first)  # as in a run: there is no trainer yet
         yield from found
-        self.backend.scorer()  # the trainer's base, which a rollout has beside it
+        adapters = strong_enough(first, self._effect)  # loads the trainer's base, which a rollout has beside it
+        engine = self.backend.engine(adapters)
         samples, found = self._rollout(engine, adapters)
         yield from found
         yield self._agreement("drift at start", engine, adapters)
@@ -68,28 +61,21 @@ class PolicyCheck:
         yield from found
         yield self._agreement("drift after wake", woken, trained)
 
-    def _adapters(self) -> dict[str, Adapter]:
-        config, fresh = self.backend.config, self.backend.initial_adapter()
-        shape = self._shape()
-        scale = SCALE if shape is None else SCALE * SCALE_WIDTH / shape.hidden
-        found = {}
-        for number in range(config.population.teachers + config.population.students):
-            rng = np.random.default_rng(number)
-            weights = {
-                name: rng.normal(0, scale, array.shape).astype(np.float32) if "lora_B" in name else array
-                for name, array in fresh.weights.items()
-            }
-            found[f"a{number}"] = Adapter(weights, {}, 0)
-        return found
+    def _effect(self, adapters: Mapping[str, Adapter]) -> float:
+        """Return the least drift of an adapter taken for its neighbour. The engine serves `adapters` from now on."""
+        return min(drift.mean for drift in self._neighbours(self.backend.engine(adapters), adapters).values())
 
-    def _start(self, adapters: Mapping[str, Adapter]) -> tuple[Any, list[CheckFinding]]:
+    def _neighbours(self, engine: Any, adapters: Mapping[str, Adapter]) -> dict[str, Drift]:
+        return drift_of_neighbours(engine, self.backend.scorer(), adapters, self.backend.config.engine.temperature)
+
+    def _start(self, adapters: Mapping[str, Adapter]) -> list[CheckFinding]:
         began = time.perf_counter()
         with self.memory.watching():
             engine: Any = self.backend.engine(adapters)
             engine.generate([Request(tuple(engine.encode("def f(x):")), None, 0, 1)], 1.0)
         seconds = time.perf_counter() - began
         started = CheckFinding("engine start", None, f"{seconds:.0f} s, {len(adapters)} adapters", {"seconds": seconds})
-        return engine, [started, *self._against_plan("start")]
+        return [started, *self._against_plan("start")]
 
     def _asleep(self) -> list[CheckFinding]:
         """Compare what the sleeping engine leaves in use with the plan; nothing for an engine that does not sleep."""
@@ -148,65 +134,22 @@ class PolicyCheck:
 
     def _update(self, adapters: Mapping[str, Adapter], samples: pa.Table) -> tuple[dict[str, Adapter], list[CheckFinding]]:
         with self.memory.watching():
-            updates, width, detail, figures = self._pace(adapters, samples)
+            timed = timed_update(self.backend, self.device, self._shape(), adapters, samples)
+        updates, figures = timed.updates, timed.figures
         if self.device.startswith("cuda"):
             figures |= {"allocated_bytes": torch.cuda.max_memory_allocated(), "reserved_bytes": torch.cuda.max_memory_reserved()}
         stepped = all(update.stepped and np.isfinite(update.metrics["grad_norm"]) for update in updates.values())
         wrong, wanted = "" if stepped else "; an adapter took no step", self._width()
-        if width < wanted:
-            wrong += f"; out of memory with passes of {wanted:,} tokens, done with {width:,.0f}: the plan is too low"
-        found = [CheckFinding("update", not wrong, detail + wrong, figures)]
+        if timed.width < wanted:
+            wrong += f"; out of memory with passes of {wanted:,} tokens, done with {timed.width:,.0f}: the plan is too low"
+        found = [CheckFinding("update", not wrong, timed.detail + wrong, figures)]
         return {name: update.adapter for name, update in updates.items()}, [*found, *self._against_plan("update")]
-
-    def _pace(self, adapters: Mapping[str, Adapter], samples: pa.Table) -> tuple[dict[str, Update], float, str, dict[str, Any]]:
-        """Time an update and, on a GPU, a longer one: its further samples take no more reading and writing of adapters.
-
-        Return the updates, the fewest tokens of a pass in either, the finding's text and its figures.
-        """
-        self._updated(adapters, samples)  # kernels are compiled and loaded when they are first used
-        updates, seconds = self._timed(adapters, samples)
-        tokens, times, width = _positions(samples), REPEATS[self.device.partition(":")[0]], _width_of(updates)
-        figures = {"seconds": seconds, "tokens": tokens, "tokens_per_s": tokens / seconds}
-        detail = f"{tokens / seconds:,.0f} tokens/s"
-        if times > 1:
-            longer, whole = self._timed(adapters, _copies(samples, times))
-            width = min(width, _width_of(longer))
-            if whole - seconds < TELLING * seconds:
-                return updates, width, f"{detail}; {times} times as many tokens take no longer: too few to tell the pace", figures
-            seconds, further = whole - seconds, (times - 1) * tokens
-            figures |= {"further_seconds": seconds, "further_tokens": further}
-            detail += f" in a short update, {further / seconds:,.0f} in what a longer one adds"
-        if (shape := self._shape()) is not None:
-            rate, useful = product_rate(self.device, self.backend.dtype), max(1, times - 1) * self._useful(shape, samples)
-            figures |= {"product_rate": rate, "share_of_peak": useful / seconds / rate}
-            detail += f", {100 * figures['share_of_peak']:.0f} % of the rate of one large product ({rate / 1e12:.2f} TFLOPS)"
-        return updates, width, detail, figures
-
-    def _timed(self, adapters: Mapping[str, Adapter], samples: pa.Table) -> tuple[dict[str, Update], float]:
-        began = time.perf_counter()
-        return self._updated(adapters, samples), time.perf_counter() - began
-
-    def _updated(self, adapters: Mapping[str, Adapter], samples: pa.Table) -> dict[str, Update]:
-        trainer, names, updates = self.backend.trainer(), list(adapters), dict[str, Update]()
-        size = self.backend.config.learning.adapters_per_group or len(names)
-        for first in range(0, len(names), size):
-            group = {name: adapters[name] for name in names[first : first + size]}
-            updates |= trainer.update(group, samples.filter(pc.is_in(samples["adapter_id"], pa.array(list(group)))))
-        synchronize(self.device)
-        return updates
 
     def _width(self) -> int:
         """Return the positions of a pass, where the device has room for it."""
         rule = self.backend.config.learning
         keeps = rule.gradient_checkpointing is True and rule.recompute_above > 0
         return min(rule.micro_batch_tokens, rule.recompute_above) if keeps else rule.micro_batch_tokens
-
-    def _useful(self, shape: DecoderShape, samples: pa.Table) -> float:
-        """Return the FLOP of an update of these samples; recomputation is not useful work."""
-        config, lengths = self.backend.config, [len(ids) for ids in samples["completion_ids"].to_pylist()]
-        groups = len(set(samples["group_id"].to_pylist()))
-        rows = packed(groups, PROMPT, ATTEMPTS, sum(lengths) / len(lengths), config.learning.row_tokens)
-        return update_flops(config.recomputing(False), shape, rows).total
 
     def _against_plan(self, moment: str) -> list[CheckFinding]:
         """Compare the last watched peak with the plan. On a CPU it is stated alone: the plan counts tensors, not processes.
@@ -253,41 +196,15 @@ class PolicyCheck:
 
     def _lost(self, engine: Any, adapters: Mapping[str, Adapter]) -> CheckFinding:
         """Claim that the engine served each adapter's neighbour: the comparison must object for every one."""
-        names = list(adapters)
-        claimed = dict(zip(names, [adapters[name] for name in (*names[1:], names[0])], strict=True))
-        samples = probe(engine, claimed, self.backend.config.engine.temperature)
-        found = self.backend.scorer().drift(claimed, samples)
+        found = self._neighbours(engine, adapters)
         bounds, least = self.backend.drift_bounds(), min(drift.mean for drift in found.values())
-        good = len(names) > 1 and all(_beyond(drift, bounds) for drift in found.values())
+        good = len(adapters) > 1 and all(_beyond(drift, bounds) for drift in found.values())
         detail = f"an adapter taken for another drifts by {least:.3f} nats a token or more; allowed {bounds.mean:g}"
         return CheckFinding("a wrong adapter shows", good, detail, {"mean": least})
 
 
 def _beyond(drift: Drift, bounds: Drift) -> bool:
     return drift.mean > bounds.mean or drift.largest > bounds.largest
-
-
-def _width_of(updates: Mapping[str, Update]) -> float:
-    """Return the tokens of a pass: fewer than configured if an update ran out of memory."""
-    return min(update.metrics["micro_batch_tokens"] for update in updates.values())
-
-
-def _positions(samples: pa.Table) -> int:
-    """Return the positions that an update computes: a prompt once for its group."""
-    groups = len(set(samples["group_id"].to_pylist()))
-    return PROMPT * groups + sum(map(len, samples["completion_ids"].to_pylist()))
-
-
-def _copies(samples: pa.Table, times: int) -> pa.Table:
-    """Return the samples that many times, each time as samples and groups of their own."""
-    parts = []
-    for number in range(times):
-        part = samples
-        for name in ("sample_id", "group_id"):
-            own = pa.array([f"{value}-{number}" for value in samples[name].to_pylist()])
-            part = part.set_column(part.schema.get_field_index(name), part.schema.field(name), own)
-        parts.append(part)
-    return pa.concat_tables(parts)
 
 
 def _row(number: int, request: Request, completion: Any, digests: Mapping[str, str]) -> dict[str, Any]:

@@ -5,12 +5,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from flows.backend import Backend
 from flows.config import load
-from flows.gpu_check import policy
+from flows.gpu_check import strong_adapters, update_pace
 from flows.gpu_check.machine import MemoryMeter
 from flows.gpu_check.policy import PolicyCheck
 from stages.core.engines.protocol import Engine
@@ -49,13 +50,34 @@ def test_the_seed_model_passes() -> None:
     ]
 
 
+@pytest.mark.parametrize("scale", [0.0005, 3.0])
+def test_adapters_of_any_strength_become_strong_enough_to_show(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strong_adapters, "SCALE", scale)
+    with closing(Backend(load("smoke", SHORT))) as backend:
+        found = {one.name: one for one in PolicyCheck(backend, "cpu", MemoryMeter("cpu")).examine()}
+    least, most = strong_adapters.ENOUGH
+    assert least <= found["a wrong adapter shows"].figures["mean"] <= most and found["drift at start"].good
+
+
+@pytest.mark.parametrize("unit", [1e-4, 0.3, 40.0, 1e6])
+@pytest.mark.parametrize("power", [0.5, 1, 3])
+def test_strength_is_found_whatever_the_effect_of_b(unit: float, power: float) -> None:
+    def effect_of(adapters: Mapping[str, Adapter]) -> float:
+        size = unit * float(adapters["a0"].weights["lora_B"][0, 0])
+        return math.inf if size > 1e4 else size**power
+
+    found = strong_adapters.strong_enough({"a0": Adapter({"lora_B": np.ones((1, 1), np.float32)}, {}, 0)}, effect_of)
+    least, most = strong_adapters.ENOUGH
+    assert least <= effect_of(found) <= most
+
+
 def test_an_engine_that_loses_its_adapters_fails() -> None:
     found = dict(findings(Forgetful(load("smoke", SHORT))))
     assert (found["drift at start"], found["drift after wake"]) == (False, False)
 
 
 def test_a_longer_update_tells_the_pace_from_what_every_update_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(policy.REPEATS, "cpu", 3)
+    monkeypatch.setitem(update_pace.REPEATS, "cpu", 3)
     with closing(Backend(load("smoke", SHORT))) as backend:
         [update] = [one for one in PolicyCheck(backend, "cpu", MemoryMeter("cpu")).examine() if one.name == "update"]
     assert update.good and "in what a longer one adds" in update.detail
@@ -63,8 +85,8 @@ def test_a_longer_update_tells_the_pace_from_what_every_update_takes(monkeypatch
 
 
 def test_a_longer_update_that_takes_no_longer_tells_no_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(policy.REPEATS, "cpu", 2)
-    monkeypatch.setattr(policy, "TELLING", math.inf)
+    monkeypatch.setitem(update_pace.REPEATS, "cpu", 2)
+    monkeypatch.setattr(update_pace, "TELLING", math.inf)
     with closing(Backend(load("smoke", SHORT))) as backend:
         [update] = [one for one in PolicyCheck(backend, "cpu", MemoryMeter("cpu")).examine() if one.name == "update"]
     assert update.good and "too few to tell" in update.detail
@@ -72,7 +94,7 @@ def test_a_longer_update_that_takes_no_longer_tells_no_pace(monkeypatch: pytest.
 
 
 def test_a_longer_update_that_did_not_fit_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(policy.REPEATS, "cpu", 2)
+    monkeypatch.setitem(update_pace.REPEATS, "cpu", 2)
     backend = Backend(load("smoke", SHORT))
     trainer = backend.trainer()
     updated, shortest = trainer.update, math.inf

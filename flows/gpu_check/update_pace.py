@@ -1,0 +1,109 @@
+"""How long an update takes, and what its pace is once reading and writing adapters is set aside.
+
+On a GPU that fixed part takes longer than the passes of a short update, so a longer one is timed as well: its further samples
+add passes alone.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flows.backend import Backend
+from flows.gpu_check.machine import product_rate, synchronize
+from flows.plan.decoder_shape import DecoderShape
+from flows.plan.update_flops import packed, update_flops
+from stages.core.lora.adapter import Adapter
+from stages.core.training.protocol import Update
+
+REPEATS = {"cuda": 8, "cpu": 1}  # copies of the samples in the longer update; 1: there is none
+TELLING = 0.05  # a longer update takes at least this share more, or the difference is noise
+
+
+@dataclass(frozen=True)
+class TimedUpdate:
+    """The updates of the short samples, the fewest tokens of a pass in any, what to say, and its numbers."""
+
+    updates: dict[str, Update]
+    width: float
+    detail: str
+    figures: dict[str, Any]
+
+
+def timed_update(
+    backend: Backend, device: str, shape: DecoderShape | None, adapters: Mapping[str, Adapter], samples: pa.Table
+) -> TimedUpdate:
+    """Update all adapters on these samples and, on a GPU, on copies of them. Without a `shape`, the arithmetic is unknown."""
+    _updated(backend, device, adapters, samples)  # kernels are compiled and loaded when they are first used
+    updates, seconds = _timed(backend, device, adapters, samples)
+    tokens, times, width = _positions(samples), REPEATS[device.partition(":")[0]], _width(updates)
+    figures: dict[str, Any] = {"seconds": seconds, "tokens": tokens, "tokens_per_s": tokens / seconds}
+    detail = f"{tokens / seconds:,.0f} tokens/s"
+    if times > 1:
+        longer, whole = _timed(backend, device, adapters, _copies(samples, times))
+        width = min(width, _width(longer))
+        if whole - seconds < TELLING * seconds:
+            short = f"{times} times as many tokens take no longer: too few to tell the pace"
+            return TimedUpdate(updates, width, f"{detail}; {short}", figures)
+        seconds, further = whole - seconds, (times - 1) * tokens
+        figures |= {"further_seconds": seconds, "further_tokens": further}
+        detail += f" in a short update, {further / seconds:,.0f} in what a longer one adds"
+    if shape is not None:
+        rate, useful = product_rate(device, backend.dtype), max(1, times - 1) * _useful(backend, shape, samples)
+        figures |= {"product_rate": rate, "share_of_peak": useful / seconds / rate}
+        detail += f", {100 * figures['share_of_peak']:.0f} % of the rate of one large product ({rate / 1e12:.2f} TFLOPS)"
+    return TimedUpdate(updates, width, detail, figures)
+
+
+def _timed(backend: Backend, device: str, adapters: Mapping[str, Adapter], samples: pa.Table) -> tuple[dict[str, Update], float]:
+    began = time.perf_counter()
+    return _updated(backend, device, adapters, samples), time.perf_counter() - began
+
+
+def _updated(backend: Backend, device: str, adapters: Mapping[str, Adapter], samples: pa.Table) -> dict[str, Update]:
+    trainer, names, updates = backend.trainer(), list(adapters), dict[str, Update]()
+    size = backend.config.learning.adapters_per_group or len(names)
+    for first in range(0, len(names), size):
+        group = {name: adapters[name] for name in names[first : first + size]}
+        updates |= trainer.update(group, samples.filter(pc.is_in(samples["adapter_id"], pa.array(list(group)))))
+    synchronize(device)
+    return updates
+
+
+def _width(updates: Mapping[str, Update]) -> float:
+    """Return the tokens of a pass: fewer than configured if an update ran out of memory."""
+    return min(update.metrics["micro_batch_tokens"] for update in updates.values())
+
+
+def _groups(samples: pa.Table) -> list[Sequence[int]]:
+    """Return the prompt of each group."""
+    return list(dict(zip(samples["group_id"].to_pylist(), samples["prompt_ids"].to_pylist(), strict=True)).values())
+
+
+def _positions(samples: pa.Table) -> int:
+    """Return the positions that an update computes: a prompt once for its group."""
+    return sum(map(len, _groups(samples))) + sum(map(len, samples["completion_ids"].to_pylist()))
+
+
+def _useful(backend: Backend, shape: DecoderShape, samples: pa.Table) -> float:
+    """Return the FLOP of an update of these samples, whose groups are alike; recomputation is not useful work."""
+    config, prompts = backend.config, _groups(samples)
+    lengths = [len(ids) for ids in samples["completion_ids"].to_pylist()]
+    attempts, mean = len(lengths) // len(prompts), sum(lengths) / len(lengths)
+    rows = packed(len(prompts), len(prompts[0]), attempts, mean, config.learning.row_tokens)
+    return update_flops(config.recomputing(False), shape, rows).total
+
+
+def _copies(samples: pa.Table, times: int) -> pa.Table:
+    """Return the samples that many times, each time as samples and groups of their own."""
+    parts = []
+    for number in range(times):
+        part = samples
+        for name in ("sample_id", "group_id"):
+            own = pa.array([f"{value}-{number}" for value in samples[name].to_pylist()])
+            part = part.set_column(part.schema.get_field_index(name), part.schema.field(name), own)
+        parts.append(part)
+    return pa.concat_tables(parts)
