@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from safetensors.numpy import load
 
 from flows.run.run import GRADIENTS, Manifest, Ref, Run
 from stages.core import tables
@@ -14,6 +13,7 @@ from stages.core.lora.adapter import Adapter, Gradient
 from stages.core.lora.adapter_files import (
     OPTIMIZER_FILE,
     WEIGHTS_FILE,
+    StoredWeights,
     adapter_bytes,
     gradient_bytes,
     read_adapter,
@@ -182,9 +182,8 @@ class StageIO:
         refs = [self.run.history.find(f"adapters/{adapter_id}/{name}") for name in names]
         self._inputs |= {ref.uri: _plain(ref) for ref in refs}
         files = self.run.read_adapter(adapter_id, names, refs)
-        if not moments:
-            return Adapter(load(files[WEIGHTS_FILE]), {}, 0)
-        return read_adapter(files[WEIGHTS_FILE], files[OPTIMIZER_FILE])
+        weights = StoredWeights(files[WEIGHTS_FILE], refs[0].sha256)
+        return read_adapter(weights, files[OPTIMIZER_FILE]) if moments else Adapter(weights, {}, 0)
 
     def _output(self, ref: Ref) -> None:
         self._outputs[ref.uri] = ref

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from huggingface_hub import HfApi, ModelCard
+from safetensors.numpy import load
 from transformers import AutoModelForCausalLM
 
 from flows.cli import main
@@ -83,7 +84,7 @@ def expected(run: Run) -> torch.Tensor:
     """Logits of the grouped layers, as the run's engine and trainer compute them."""
     lora = attach(AutoModelForCausalLM.from_pretrained(SEED, dtype=torch.float32), TARGETS, 2, 4, 1)
     files = run.read_adapter("s0-start")
-    lora.load([read_adapter(files["adapter_model.safetensors"], files["optimizer.safetensors"]).weights])
+    lora.load([read_adapter(load(files["adapter_model.safetensors"]), files["optimizer.safetensors"]).weights])
     with torch.no_grad(), lora.routed([2]):
         logits: torch.Tensor = lora.model(IDS).logits
     return logits

@@ -1,18 +1,21 @@
 """Adapters to bytes and back: equal adapters, equal bytes; nothing of this machine in them."""
 
 import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load
 
 from stages.core.lora.adapter import Adapter, Weights
 from stages.core.lora.adapter_files import (
     CONFIG_FILE,
     OPTIMIZER_FILE,
     WEIGHTS_FILE,
+    StoredWeights,
     adapter_bytes,
     initial_adapter,
     read_adapter,
@@ -41,7 +44,7 @@ def same(a: Weights, b: Weights) -> bool:
 @pytest.mark.parametrize("adapter", [trained(), initial_adapter(SHAPES, 2, 1)], ids=["trained", "fresh"])
 def test_bytes_hold_everything(adapter: Adapter) -> None:
     files = adapter_bytes(adapter, "seed", 2.0)
-    back = read_adapter(files[WEIGHTS_FILE], files[OPTIMIZER_FILE])
+    back = read_adapter(load(files[WEIGHTS_FILE]), files[OPTIMIZER_FILE])
     assert same(back.weights, adapter.weights) and same(back.moments, adapter.moments) and back.step == adapter.step
     assert adapter_bytes(back, "seed", 2.0) == files
 
@@ -51,6 +54,16 @@ def test_order_and_memory_layout_do_not_matter() -> None:
     other = {name: np.asfortranarray(array) for name, array in reversed(weights.items())}
     assert weights_bytes(other) == weights_bytes(weights)
     assert weights_sha256(weights | {next(iter(weights)): next(iter(weights.values())) + 1}) != weights_sha256(weights)
+
+
+def test_stored_weights_keep_the_digest_that_was_verified_and_what_is_made_of_them_has_its_own() -> None:
+    data = weights_bytes(trained().weights)
+    stored = StoredWeights(data, "verified")
+    assert same(stored, trained().weights) and weights_sha256(stored) == "verified"
+    truth = weights_sha256(trained().weights)
+    for copied in (dict(stored), stored.copy(), stored | {}, {**stored}):
+        assert weights_sha256(copied) == truth
+    assert weights_sha256(pickle.loads(pickle.dumps(stored))) == "verified"
 
 
 def test_configuration_is_sorted_and_names_the_base() -> None:
@@ -66,7 +79,7 @@ def test_moments_of_other_weights_and_other_types_are_refused() -> None:
     first = next(iter(adapter.weights))
     fewer = weights_bytes({name: array for name, array in adapter.weights.items() if name != first})
     with pytest.raises(ValueError, match="other weights"):
-        read_adapter(fewer, files[OPTIMIZER_FILE])
+        read_adapter(load(fewer), files[OPTIMIZER_FILE])
     with pytest.raises(ValueError, match="float32"):
         weights_bytes({first: adapter.weights[first].astype(np.float64)})
 
