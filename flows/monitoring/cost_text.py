@@ -62,7 +62,7 @@ def point_text(point: PointCost) -> str:
     points = f"{signed(point.gain, 2)}{error} points"
     gain = f"{point.suite}: {points} from {since} to generation {point.last} ({point.problems:,} problems)"
     if not point.sure:
-        return f"{gain}; no cost of a point: the gain is within its error (95 %)"
+        return f"{gain}; no cost of a point: no gain beyond the error (95 %)"
     return f"{gain}; a point cost {', '.join(_each(point))}"
 
 

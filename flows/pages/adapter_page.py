@@ -17,7 +17,7 @@ from flows.storage import Damaged, NotStored, StoreRefused
 from stages.core.lora.adapter_files import WEIGHTS_FILE
 from stages.core.lora.delta import check_alike, compare
 
-MEASURED_BYTES = 64 << 20  # bytes of two adapters' weights, up to which the page computes their difference
+MEASURED_BYTES = 256 << 20  # bytes of two adapters' weights, up to which the page computes their difference
 
 
 def adapters_page(library: Library, run_id: str) -> Json:
@@ -112,8 +112,11 @@ def _change(run: Run, node: Node, parent: str) -> Json:
     row: Json = {"parent": parent, "relative": None, "cosine": None, "said": ""}
     try:
         refs = [run.history.find(uri) for uri in (own, other)]
-        if sum(run.store.size(run.history.place(ref.uri, ref.origin)) for ref in refs) > MEASURED_BYTES:
-            return row | {"said": "too large to compute for this page"}
+        files = [_file(run, ref) for ref in refs]
+        if gone := next((file["gone"] for file in files if file["gone"]), ""):
+            return row | {"said": f"unknown: the weights are {gone}"}
+        if sum(file["bytes"] for file in files) > MEASURED_BYTES:
+            return row | {"said": f"not computed: both files together are larger than {MEASURED_BYTES >> 20} MiB"}
         child, before = (load(run.read_blob(ref)) for ref in refs)
         check_alike({node.adapter_id: child, parent: before})
         found = compare(child, before)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from flows.compare.scores import ScoreReader
 from flows.monitoring.run_state import StateReader
 from flows.monitoring.run_tables import RunTables
 from flows.pages.pedigree import Pedigree
@@ -40,6 +41,7 @@ class Library:
     def __init__(self, store: str | Store) -> None:
         self.store = open_store(store) if isinstance(store, str) else store
         self.states = StateReader(self.store)  # one for all pages, so that they agree on when a heartbeat was last seen to change
+        self.scores = ScoreReader()
         self._runs: dict[str, _OpenRun] = {}
         self._kept: OrderedDict[str, BinaryIO] = OrderedDict()
         self._lock = threading.Lock()

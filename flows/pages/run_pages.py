@@ -2,7 +2,9 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 
+from flows.compare.scores import MeanScore, scored_states
 from flows.compare.settings_diff import flat
 from flows.config import identity, with_defaults
 from flows.monitoring.alarms import Alarm, summary
@@ -13,7 +15,7 @@ from flows.monitoring.players import players
 from flows.monitoring.run_tables import RunTables
 from flows.monitoring.spending import Spent, total
 from flows.monitoring.start_score import unscored_start
-from flows.monitoring.status import done, following, holder
+from flows.monitoring.status import done, following, holder, upcoming
 from flows.monitoring.time_left import elapsed
 from flows.pages.keys import cells
 from flows.pages.library import Library
@@ -24,7 +26,7 @@ from flows.run.manifest import Json, Manifest, Ref, digest, folder_of
 from flows.run.planned import planned_generations
 from flows.run.run import Run
 from flows.stages import REQUIRED
-from flows.storage import NotStored, StoreRefused
+from flows.storage import Damaged, NotStored, StoreRefused
 from stages.analysis.summary import KINDS, Values
 
 OWN = ("diff", "choices")  # versions that describe the user's own files, by their paths and contents
@@ -51,6 +53,7 @@ def run_page(library: Library, run_id: str, every: bool = False) -> Json:
         "alarms": summary(alarms),
         "warning": warning(description),
         "faults": watch.faults,
+        "scores": _scores(library, watch),
         "benchmarks": [_benchmark(manifest) for manifest in _benchmarks(run, watch)],
         "start_hint": unscored_start(watch),
         "kinds": KINDS,
@@ -155,6 +158,7 @@ def _standing(library: Library, run: Run, planned: int) -> Json:
         "planned": planned,
         "done": done(run, planned),
         "next": following(run, planned),
+        "upcoming": upcoming(run, planned)[0],
         "holder": holder(library.states.standing(run.run_id, complete=False)),
         "head": run.history.head(),
     }
@@ -235,6 +239,15 @@ def _cost_table(stages: Mapping[str, Spent]) -> Json:
 def _benchmarks(run: Run, watch: RunTables) -> list[Manifest]:
     inside = [one for number in watch.generations for one in watch.manifests(number) if one.stage == "benchmark"]
     return inside + run.history.benchmarks() + run.history.chosen_benchmarks()
+
+
+def _scores(library: Library, watch: RunTables) -> list[MeanScore]:
+    """Return the mean scores of the population, by suite, the newest first. What cannot be read is left out."""
+    found = []
+    for state in scored_states(watch):
+        with suppress(NotStored, Damaged):
+            found.append(library.scores.mean(watch.run, state))
+    return sorted((mean for mean in found if mean is not None), key=lambda mean: (mean.suite, -mean.trained))
 
 
 def _benchmark(manifest: Manifest) -> Json:

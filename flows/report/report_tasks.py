@@ -51,7 +51,7 @@ def choose(tasks: pa.Table, grades: pa.Table) -> list[tuple[str, list[Row]]]:
         if (key := (row["generation"], row["task_id"])) in counts and not row["duplicate"]:
             rows.append(row | {"place": place, "attempts": counts[key][0], "right": counts[key][1]})
     rankings: list[tuple[str, Callable[[Row], bool], Callable[[Row], Any]]] = [
-        ("Easiest", lambda row: row["right"] > 0, lambda row: (row["right"] / row["attempts"], row["place"])),
+        ("Easiest", lambda row: 2 * row["right"] >= row["attempts"], lambda row: (row["right"] / row["attempts"], row["place"])),
         (
             "Hardest solved",
             lambda row: row["right"] > 0,

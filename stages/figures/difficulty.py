@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from matplotlib.ticker import MaxNLocator
 
 from stages.core.statistics.estimates import only
 from stages.core.statistics.paired import SeedEstimate, over_seeds
@@ -31,17 +32,20 @@ def difficulty(scores: pa.Table) -> Plate:
     kinds = [kind for kind in KIND if any(row["group"].startswith(f"{kind} ") for row in rows)]
     first, last = min(row["trained"] for row in rows), max(row["trained"] for row in rows)
     points = [(first, MUTED, ":")] if first == last else [(first, MUTED, ":"), (last, "", "-")]
+    step = "depth" if suite.startswith("staircase") else "band"
     figure, axes = canvas(plate.question, len(kinds), 1, 0.9 + 1.9 * len(kinds))
     for ax, kind in zip(axes, kinds, strict=True):
         for trained, colour, dashes in points:
             _curve(ax, _at(rows, kind, trained), f"{trained} generations trained", colour or KIND[kind], dashes)
         ax.set_ylim(0, 105)
-        label(ax, f"{kind}: solved (%)", ("depth" if suite.startswith("staircase") else "band") if kind == kinds[-1] else "")
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        label(ax, f"{kind}: solved (%)", step if kind == kinds[-1] else "")
     legend(axes[0], 2)
     members = max(len(found) for kind in kinds for found in _at(rows, kind, last).values())
     caption = (
         f"Suite {suite}, greedy, mean of the students as trained (at most {members}). Bars are the mean of their standard errors "
-        f"over problems; n = {_range(row['problems'] for row in rows)} problems per kind and band."
+        f"over problems; n = {_range(row['problems'] for row in rows)} problems per kind and {step}."
+        + (" Scored at one point of training, so far: no gain can be seen." if first == last else "")
     )
     return Plate(plate.name, plate.question, caption, plate.tables, figure)
 
@@ -66,6 +70,7 @@ def difficulty_of_arms(points: Sequence[Mapping[str, Any]], arms: Sequence[str])
         for name, colour, dashes, some in (line for line in lines if line[3]):
             _seeds_curve(ax, _by_band(some), name, colour, dashes)
         ax.set_ylim(0, 105)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         label(ax, f"{kind}: solved (%)", "depth or band" if kind == kinds[-1] else "")
     legend(axes[0], 3)
     seeds = {arm: len({point["seed"] for point in points if point["arm"] == arm and point["trained"]}) for arm in arms}

@@ -62,8 +62,9 @@ def ratings(found: pa.Table) -> Outline:
     matches = found["match_id"]
     caption = (
         f"TrueSkill rating of each member after each generation; bands are ±1 sigma of the belief (no sampling error). "
-        f"n = {len(latest)} members, {len(matches) - matches.null_count} rated sides of matches. Teachers "
-        "and students play a zero-sum game: both cannot rise. A single agent's rating is constant."
+        f"n = {len(latest)} members, {len(matches) - matches.null_count} rated sides of matches. A match "
+        "moves its two sides in opposite directions; replacing the weakest raises the mean of both roles. A single agent's "
+        "rating is constant."
     )
     return _shown(outline, caption, *panels)
 

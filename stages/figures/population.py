@@ -69,7 +69,8 @@ def heat_map(matches: pa.Table, grades: pa.Table) -> Plate:
     _name_cells(ax, teachers, students)
     tasks = met.group_by(["generation", "teacher_id", "student_id", "task_id"]).aggregate([]).num_rows
     caption = (
-        f"Attempts correct (%) over the whole run, ± standard error over tasks; brighter is easier. n = {tasks:,} tasks "
+        f"Attempts correct (%) over the whole run, ± standard error over tasks where there is room; brighter is easier, and the "
+        f"colours span what is shown. n = {tasks:,} tasks "
         f"that a student met, {grades.num_rows:,} attempts. Empty pairs never met; at "
         f"most the {SHOWN} newest members of a role are shown."
     )

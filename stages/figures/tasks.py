@@ -1,11 +1,13 @@
 """Figures of the tasks and of the machine: what teachers write, the sandbox's verdicts, and where the time goes."""
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from matplotlib.ticker import MaxNLocator
 
 from stages.core.judging.shapes import cell
 from stages.core.population import GENERATOR
@@ -13,6 +15,7 @@ from stages.core.statistics.estimates import only, series
 from stages.figures.panels import INK, KIND, MANY, ROLE, SERIES
 from stages.figures.plates import Plate, canvas, curve, label, legend, note
 
+USUAL = ("unparsed", "error", "timeout", "nondeterministic", "banned", "too_long")
 REASONS = 7  # the most frequent ones; others are drawn together
 MEASURES = {
     "lines": "lines",
@@ -52,11 +55,13 @@ def reasons(tasks: pa.Table) -> Plate:
     figure, (ax,) = canvas(plate.question, height=3.1)
     totals = Counter(tasks["generation"].to_pylist())
     frequent = [status for status, _ in Counter(refused["status"].to_pylist()).most_common(REASONS)]
+    colours = _colours(frequent)
     generations = np.array(sorted(totals))
     bottom = np.zeros(len(generations))
     named = [status if status in frequent else "others" for status in refused["status"].to_pylist()]
     counted = Counter(zip(refused["generation"].to_pylist(), named, strict=True))
-    for colour, status in zip(SERIES, [*frequent, *(["others"] if "others" in named else [])], strict=False):
+    for status in [*frequent, *(["others"] if "others" in named else [])]:
+        colour = colours[status]
         share = np.array([100 * counted[generation, status] / totals[generation] for generation in generations.tolist()])
         _stacked(ax, generations, share, bottom, colour, status)
         note(ax, status, colour, generations, share, n=[totals[generation] for generation in generations.tolist()], drawn="bars")
@@ -68,6 +73,15 @@ def reasons(tasks: pa.Table) -> Plate:
         f"error; n = {refused.num_rows:,} refused of {tasks.num_rows:,}."
     )
     return Plate(plate.name, plate.question, caption, plate.tables, figure)
+
+
+def _colours(statuses: Sequence[str]) -> dict[str, str]:
+    """Return a colour for each status and `others`: the usual ones have the same in every run."""
+    usual = dict(zip((*USUAL, "others"), SERIES, strict=False))
+    free = iter(
+        [colour for colour in SERIES if colour not in usual.values()] + [usual[one] for one in USUAL if one not in statuses]
+    )
+    return {status: usual.get(status) or next(free) for status in (*statuses, "others")}
 
 
 def _stacked(ax: Any, generations: np.ndarray, height: np.ndarray, bottom: np.ndarray, colour: str, name: str) -> None:
@@ -94,6 +108,7 @@ def program_complexity(tasks: pa.Table) -> Plate:
         curve(ax, series(valid, f"stripped_{column}", ["teacher_id", "group_id"]), INK, "stripped", dashes="--")
         label(ax, unit)
         ax.yaxis.label.set_fontsize(8)
+        ax.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True, min_n_ticks=1))  # two panels share the width
     axes[0].set_xlabel("")
     axes[1].set_xlabel("")
     legend(axes[0], 2)

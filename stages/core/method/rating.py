@@ -10,7 +10,8 @@ both variances grow by tau^2. With c^2 = 2 beta^2 + sigma_w^2 + sigma_l^2 and t 
 where v and w are the first and second correction of a Gaussian truncated to the outcome. For two players this closed form is the
 exact result of the factor graph; nothing is approximated beyond TrueSkill itself.
 
-Ratings of one run are relative: teachers and students play a zero-sum game, so both cannot rise. A flat rating is not a failure.
+Ratings of one run are relative: a match moves its two sides in opposite directions. A flat rating is not a failure, and the mean
+of both roles rises where evolution replaces their weakest by offspring that begin with a parent's rating.
 """
 
 import math

@@ -246,7 +246,7 @@ def test_a_gain_within_its_error_has_no_price(store: FileStore) -> None:
     score(run, "generation=0001-n0-k0", 21)
     (point,) = run_cost(run).points
     assert point.gain > 0 and not point.sure and point.of_a_point(1.0) is None
-    assert point_text(point).endswith("no cost of a point: the gain is within its error (95 %)")
+    assert point_text(point).endswith("no cost of a point: no gain beyond the error (95 %)")
     worse = PointCost("probe-dev", 0, 1, -3.0, 0.1, 200, Spent())
     assert not worse.sure
     score(run, "generation=0001-x", 21, problems=7)

@@ -203,7 +203,7 @@ def test_difficulty_shows_the_first_and_the_last_scores_of_the_suite_that_was_sc
     np.testing.assert_allclose(panel.lines[1].y, [45, 32.5, 22.5])
     assert np.isnan(panel.lines[1].error).all(), "of s1 no error is known"
     assert "at most 2" in plate.caption
-    assert "n = 50 problems per kind and band" in plate.caption
+    assert "n = 50 problems per kind and depth" in plate.caption
 
 
 def test_a_role_without_rewards_has_no_panel(gathered):
