@@ -46,7 +46,8 @@ class PolicyCheck:
         first = random_adapters(self.backend.initial_adapter(), sizes.teachers + sizes.students)
         found = self._start(first)  # as in a run: there is no trainer yet
         yield from found
-        adapters = strong_enough(first, self._effect)  # loads the trainer's base, which a rollout has beside it
+        self.backend.scorer()  # the trainer's base, which a rollout has beside it
+        adapters = strong_enough(first, self._effect) if len(first) > 1 else first  # one alone has no neighbour to differ from
         engine = self.backend.engine(adapters)
         samples, found = self._rollout(engine, adapters)
         yield from found
