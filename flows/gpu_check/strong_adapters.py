@@ -52,7 +52,10 @@ def strong_enough(adapters: Mapping[str, Adapter], effect_of: Callable[[Mapping[
     """Return the adapters with B scaled until `effect_of`, the least drift of a wrong one, is `ENOUGH`, or the last of ROUNDS.
 
     The effect grows with B, by how much is unknown: proportionally until it was once too small and once too large, then between.
+    One adapter alone has no neighbour to differ from and stays as it is.
     """
+    if len(adapters) == 1:
+        return adapters
     (least, most), factor, weak, strong = ENOUGH, 1.0, 0.0, float("inf")
     for _ in range(ROUNDS):
         tried = scaled(adapters, factor)

@@ -19,6 +19,7 @@ from stages.core.lora.adapter import Adapter
 from stages.core.training.protocol import Update
 
 SHORT = ["solve.max_new_tokens=12", "population.teachers=1", "population.students=2"]
+CURRICULUM = "propose.curriculum=infra/experiments/deductions.py:by_success_variance"
 
 
 class Forgetful(Backend):
@@ -66,9 +67,16 @@ def test_strength_is_found_whatever_the_effect_of_b(unit: float, power: float) -
         size = unit * float(adapters["a0"].weights["lora_B"][0, 0])
         return math.inf if size > 1e4 else size**power
 
-    found = strong_adapters.strong_enough({"a0": Adapter({"lora_B": np.ones((1, 1), np.float32)}, {}, 0)}, effect_of)
+    first = Adapter({"lora_B": np.ones((1, 1), np.float32)}, {}, 0)
+    found = strong_adapters.strong_enough({"a0": first, "a1": first}, effect_of)
     least, most = strong_adapters.ENOUGH
     assert least <= effect_of(found) <= most
+
+
+def test_one_adapter_alone_is_examined_without_a_neighbour() -> None:
+    found = dict(findings(Backend(load("smoke", [*SHORT, "population.teachers=0", "population.students=1", CURRICULUM]))))
+    assert found["a wrong adapter shows"] is None
+    assert (found["drift at start"], found["update"], found["drift after wake"]) == (True, True, True)
 
 
 def test_an_engine_that_loses_its_adapters_fails() -> None:
