@@ -21,7 +21,7 @@ TokenLoss = Callable[[torch.Tensor, torch.Tensor, slice], torch.Tensor]
 """(log-probabilities, entropies, which of the T tokens they are) -> losses, all of the slice's length."""
 
 CHUNK_ELEMENTS = 2**26  # elements of a [tokens, V] block; in fp32 256 MiB
-EVEN_TOKENS = 64  # a chunk has a multiple of them: with 441 tokens a product took an eighth longer than with 448 on two CPU cores
+EVEN_TOKENS = 64  # a chunk has a multiple of them: with 441 tokens a token took a twelfth longer than with 448 on two CPU cores
 BLOCK_ELEMENTS = 2**18  # of a chunk and a thread, in fp32 at once on a CPU: 1 MiB, which a core keeps in its cache
 
 
