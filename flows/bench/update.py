@@ -276,9 +276,11 @@ class _Peft:
     def __init__(self, arguments: argparse.Namespace, num_adapters: int, rows: int) -> None:
         from peft import LoraConfig, get_peft_model
 
+        from stages.core.training.attention import group_queries
         from stages.core.training.packing import lay_out, micro_batches, pack_rows
 
         self.model, self.names = model_of(arguments), [f"a{n}" for n in range(num_adapters)]
+        group_queries(self.model)  # the same attention on both sides
         config = LoraConfig(r=arguments.rank, lora_alpha=arguments.rank, target_modules=list(TARGETS))
         self.head = self.model.get_output_embeddings()
         self.decoder = self.model.base_model

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from stages.core.engines import sampling
-from stages.core.engines.row_cache import RowCache, group_queries
+from stages.core.engines.row_cache import RowCache
 from stages.core.progress import Progress
 from stages.core.training.grouped_lora import GroupedLoRA
 
@@ -96,7 +96,6 @@ class Decoder:
         self._pass_bytes, self._progress, self._finished = pass_bytes, progress, finished
         self._prefixes: dict[tuple[int, tuple[int, ...]], tuple[RowCache, int]] = {}
         self._done, self._tokens = 0.0, 0
-        group_queries(model)
         progress("completions", 0, len(drafts))
 
     def complete(self, groups: Sequence[Group], max_rows: int) -> None:

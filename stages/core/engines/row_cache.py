@@ -1,8 +1,7 @@
-"""The key-value cache of a decoding batch, and attention that reads it as it is.
+"""The key-value cache of a decoding batch.
 
 Each row fills its own positions from 0 on, so that a row can end and another request can take its place at any step. Buffers are
-allocated once. Attention of one new token folds the query heads that share a key-value head into one query each: keys and values
-are not copied for every head, as transformers' own path does where there is a mask.
+allocated once.
 
 Axes: B rows · S new tokens per row · K cache positions.
 """
@@ -11,12 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
 
-GROUPED_QUERIES = "sdpa_grouped_queries"
 _COPIED_ROWS = 64  # at once: the copies of all rows would need the memory of a layer
 _CLEAR_AHEAD = 32  # positions: clearing them one by one would cost a pass over all layers in every step
 
@@ -95,33 +89,3 @@ class RowCache:
                 for to, source in zip(places.split(_COPIED_ROWS), rows.split(_COPIED_ROWS), strict=True):
                     own[:, :, :filled].index_copy_(0, to, theirs[:, :, :filled].index_select(0, source))
         self.lengths_B[places_R] = lengths_R
-
-
-def group_queries(model: Any) -> None:
-    """Let a model that uses torch's attention decode without copies of keys and values."""
-    if getattr(model.config, "_attn_implementation", None) == "sdpa":
-        AttentionInterface.register(GROUPED_QUERIES, grouped_query_attention)
-        AttentionMaskInterface.register(GROUPED_QUERIES, sdpa_mask)
-        model.set_attn_implementation(GROUPED_QUERIES)
-
-
-def grouped_query_attention(
-    module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float | None = None,
-    **options: Any,
-) -> tuple[torch.Tensor, None]:
-    """Return attention [B, S, heads, width] as transformers' function of torch's attention does; one masked token without copies.
-
-    The heads of a group are its queries: [B, key-value heads, heads of a group, width]. All see the same positions.
-    """
-    batch, heads, length, width = query.shape
-    if length > 1 or heads == key.shape[1] or attention_mask is None or module.training:
-        out, _ = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
-        return out, None
-    folded = query.reshape(batch, key.shape[1], heads // key.shape[1], width)
-    found = F.scaled_dot_product_attention(folded, key, value, attn_mask=attention_mask, scale=scaling)
-    return found.reshape(batch, 1, heads, value.shape[3]), None

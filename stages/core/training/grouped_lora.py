@@ -20,6 +20,7 @@ from torch import nn
 
 from stages.core.lora.adapter import Weights
 from stages.core.lora.adapter_files import parameter_shapes
+from stages.core.training.attention import group_queries
 from stages.core.training.lora_backends import (
     Backend,
     EqualGroups,
@@ -236,6 +237,7 @@ def attach(model: nn.Module, targets: Sequence[str], rank: int, alpha: float, nu
     if kinds != {"full_attention"}:
         raise ValueError(f"layers of type {sorted(kinds)}: only full attention can be packed and cached by rows")
     model.requires_grad_(False).eval()
+    group_queries(model)
     router, layers = Router(), {}
     for path, shape in target_shapes(model, targets).items():
         parent_path, _, child = path.rpartition(".")
