@@ -27,6 +27,7 @@ os.environ.update(
     PREFECT_LOGGING_LEVEL="WARNING",
     HF_HUB_OFFLINE="1",  # no test may reach for a hub
     MPLBACKEND="Agg",
+    POPULORA_COPIES_GB="0",  # no test reads what another one left
 )
 os.environ.pop("PREFECT_API_URL", None)  # never talk to the developer's own server
 

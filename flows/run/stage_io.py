@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from flows.run.run import GRADIENTS, Manifest, Ref, Run
+from flows.store import local_copies
 from stages.core import tables
 from stages.core.lora.adapter import Adapter, Gradient
 from stages.core.lora.adapter_files import (
@@ -42,6 +43,7 @@ class StageIO:
         self.generation = -1 if generation is None else generation
         self._place = generation
         self._base_model, self._alpha = base_model, alpha
+        self._copies = local_copies.of_store(run.store.url)
         self._inputs: dict[str, Ref] = {}
         self._outputs: dict[str, Ref] = {}
         self._counts: dict[str, Any] = {}
@@ -144,7 +146,9 @@ class StageIO:
         refs = self.run.write_adapter(adapter_id, files)
         for ref in refs:
             self._output(ref)
-        return next(ref.sha256 for ref in refs if ref.uri.endswith(WEIGHTS_FILE))
+        digest = next(ref.sha256 for ref in refs if ref.uri.endswith(WEIGHTS_FILE))
+        self._copies.keep(digest, files[WEIGHTS_FILE])
+        return digest
 
     def write_gradient(self, adapter_id: str, gradient: Gradient) -> None:
         """Store the gradient of an adapter that this part computed. Retention removes it once the generation is complete."""
@@ -178,12 +182,17 @@ class StageIO:
         return self.run.read_table(ref, name)
 
     def _read_adapter(self, adapter_id: str, moments: bool) -> Adapter:
-        names = (WEIGHTS_FILE, OPTIMIZER_FILE) if moments else (WEIGHTS_FILE,)
-        refs = [self.run.history.find(f"adapters/{adapter_id}/{name}") for name in names]
-        self._inputs |= {ref.uri: _plain(ref) for ref in refs}
-        files = self.run.read_adapter(adapter_id, names, refs)
-        weights = StoredWeights(files[WEIGHTS_FILE], refs[0].sha256)
-        return read_adapter(weights, files[OPTIMIZER_FILE]) if moments else Adapter(weights, {}, 0)
+        weights_ref = self._adapter_file(adapter_id, WEIGHTS_FILE)
+        data = self._copies.read(weights_ref.sha256, lambda: self.run.read_blob(weights_ref))
+        weights = StoredWeights(data, weights_ref.sha256)
+        if not moments:
+            return Adapter(weights, {}, 0)
+        return read_adapter(weights, self.run.read_blob(self._adapter_file(adapter_id, OPTIMIZER_FILE)))
+
+    def _adapter_file(self, adapter_id: str, name: str) -> Ref:
+        ref = self.run.history.find(f"adapters/{adapter_id}/{name}")
+        self._inputs[ref.uri] = _plain(ref)
+        return ref
 
     def _output(self, ref: Ref) -> None:
         self._outputs[ref.uri] = ref

@@ -1,0 +1,140 @@
+"""Copies of artifacts on this machine, which its processes share: a machine reads the weights of an adapter from S3 at most once.
+
+A copy is named by its digest and verified by whoever reads it, so a damaged one is only a missing one. Copies save time and
+decide nothing: whatever goes wrong with them, the artifact is read from the store. One process reads an artifact while the others
+wait for its copy.
+"""
+
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from pathlib import Path
+from threading import get_ident
+
+from flows.store.errors import StoreRefused
+
+LIMIT = "POPULORA_COPIES_GB"
+DEFAULT_GB = "8"
+SPARE_BYTES = 2**30  # that a copy leaves free on the disk
+WAIT_SECONDS = 60.0  # for another process that reads the artifact
+ABANDONED_SECONDS = 3600.0
+
+
+class LocalCopies:
+    """Copies of at most `limit` bytes in `folder`; those read least recently go first. With a limit of 0, none."""
+
+    def __init__(self, folder: Path, limit: int) -> None:
+        self.folder, self.limit = folder, limit
+
+    def read(self, digest: str, from_store: Callable[[], bytes]) -> bytes:
+        """Return the bytes with this sha256: the copy, or what `from_store` returns and verifies, which is copied."""
+        if not self.limit:
+            return from_store()
+        with self._turn(digest):
+            data = self._copy(digest)
+            if data is None:
+                data = from_store()
+                self.keep(digest, data)
+        return data
+
+    def keep(self, digest: str, data: bytes) -> None:
+        """Copy the bytes with this sha256, unless there is no room."""
+        place = self.folder / digest
+        part = self.folder / f".{digest}.{os.getpid()}.{get_ident()}"
+        with suppress(OSError):
+            if len(data) > self.limit or place.exists():
+                return
+            self._make_room(len(data))
+            if shutil.disk_usage(self.folder).free < len(data) + SPARE_BYTES:
+                return
+            try:
+                part.write_bytes(data)
+                part.replace(place)
+            finally:
+                part.unlink(missing_ok=True)
+
+    def _copy(self, digest: str) -> bytes | None:
+        place = self.folder / digest
+        with suppress(OSError):
+            data = place.read_bytes()
+            if sha256(data).hexdigest() == digest:
+                os.utime(place)
+                return data
+            place.unlink(missing_ok=True)
+        return None
+
+    def _make_room(self, size: int) -> None:
+        """Remove what a killed process left, and the copies read least recently that exceed the limit together with `size`."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = []
+        for place in self.folder.iterdir():
+            with suppress(FileNotFoundError):  # another process removed it
+                known = place.stat()
+                if place.name.startswith("."):
+                    if time.time() - known.st_mtime > ABANDONED_SECONDS:
+                        place.unlink()
+                elif place.is_file():
+                    found.append((known.st_mtime_ns, known.st_size, place))
+        kept = size + sum(held for _, held, _ in found)
+        for _, held, place in sorted(found):
+            if kept <= self.limit:
+                break
+            place.unlink(missing_ok=True)
+            kept -= held
+
+    @contextmanager
+    def _turn(self, digest: str) -> Iterator[None]:
+        """Let one process at a time look for the artifact; after WAIT_SECONDS go ahead without waiting."""
+        handle = None
+        with suppress(OSError):
+            locks = self.folder / "locks"
+            locks.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle = os.open(locks / digest[:2], os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            if handle is not None:
+                _wait_for(handle)
+            yield
+        finally:
+            if handle is not None:
+                os.close(handle)
+
+
+def of_store(url: str, environment: Mapping[str, str] = os.environ) -> LocalCopies:
+    """Return the copies of a store's artifacts on this machine: none for a folder. Raises StoreRefused for a wrong limit."""
+    text = environment.get(LIMIT, "").strip() or DEFAULT_GB
+    try:
+        limit = float(text)
+    except ValueError:
+        limit = -1.0
+    if not 0 <= limit < float("inf"):
+        raise StoreRefused(f"{LIMIT}={text}: give the gigabytes that copies of adapters may take on this machine, or 0 for none")
+    folder = _cache_folder(environment)
+    if folder is None or not url.startswith("s3:"):
+        return LocalCopies(Path(), 0)
+    return LocalCopies(folder / "populora" / "adapters", int(limit * 1e9))
+
+
+def _cache_folder(environment: Mapping[str, str]) -> Path | None:
+    if named := environment.get("XDG_CACHE_HOME"):
+        return Path(named)
+    try:
+        return Path.home() / ".cache"
+    except RuntimeError:  # a user without a home
+        return None
+
+
+def _wait_for(handle: int) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.01)
+        except OSError:  # a file system without locks
+            return
+        else:
+            return

@@ -1,0 +1,76 @@
+"""What a stage reads from the store and what from this machine."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.run import stage_io
+from flows.run.lease import hold
+from flows.run.run import Run
+from flows.run.stage_io import StageIO
+from flows.storage import Damaged, Store, open_store
+from flows.store.local_copies import LocalCopies
+from stages.core.lora.adapter_files import OPTIMIZER_FILE, WEIGHTS_FILE
+from tests.support import example_run
+
+ADAPTER = "t0-g0000"
+
+
+class ReadingStore:
+    """A store that notes which files of adapters are read."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self.files = store, list[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def read(self, uri: str) -> bytes:
+        if "/adapters/" in uri:
+            self.files.append(uri.rpartition("/")[2])
+        return self._store.read(uri)
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReadingStore:
+    """One generation of the example run, as if in a bucket: its adapters are copied to this machine."""
+    monkeypatch.setattr(stage_io.local_copies, "of_store", lambda url: LocalCopies(tmp_path / "copies", 10**9))
+    opened = open_store(str(tmp_path / "runs"))
+    with hold(opened, "smoke") as epoch:
+        example_run.build(Run(opened, "smoke", epoch), 1)
+    return ReadingStore(opened)
+
+
+def stage(store: Any, name: str = "propose") -> StageIO:
+    return StageIO(Run(store, "smoke"), name, 1, None, "m", 4.0)
+
+
+def test_the_weights_of_an_adapter_are_read_once_per_machine_and_its_moments_each_time(store: ReadingStore) -> None:
+    first = stage(store).adapters([ADAPTER])[ADAPTER]
+    assert store.files == [WEIGHTS_FILE]
+    io = stage(store, "solve")
+    again = io.adapters([ADAPTER])[ADAPTER]
+    assert store.files == [WEIGHTS_FILE] and dict(again.weights).keys() == dict(first.weights).keys()
+    assert f"adapters/{ADAPTER}/{WEIGHTS_FILE}" in {ref.uri for ref in io.inputs()}
+    io = stage(store, "update")
+    assert io.adapters([ADAPTER], moments=True)[ADAPTER].step == 1
+    assert store.files == [WEIGHTS_FILE, OPTIMIZER_FILE]
+    assert {ref.uri for ref in io.inputs()} == {f"adapters/{ADAPTER}/{name}" for name in (WEIGHTS_FILE, OPTIMIZER_FILE)}
+
+
+def test_what_this_machine_wrote_it_does_not_read(store: ReadingStore, tmp_path: Path) -> None:
+    opened = open_store(str(tmp_path / "runs"))
+    with hold(opened, "smoke") as epoch:
+        writer = StageIO(Run(opened, "smoke", epoch), "update", 1, None, "m", 4.0)
+        digest = writer.write_adapter("t9-g0001", example_run.adapter(9, 1))
+    assert (tmp_path / "copies" / digest).is_file()
+
+
+def test_a_damaged_artifact_never_becomes_a_copy(store: ReadingStore, tmp_path: Path) -> None:
+    place = tmp_path / "runs" / "smoke" / "adapters" / ADAPTER / "adapter_model.safetensors"
+    place.chmod(0o644)
+    place.write_bytes(place.read_bytes()[:-1])
+    with pytest.raises(Damaged):
+        stage(store).adapters([ADAPTER])
+    assert not [one for one in (tmp_path / "copies").iterdir() if one.is_file()]
