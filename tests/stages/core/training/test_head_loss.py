@@ -138,6 +138,26 @@ def test_the_head_sees_every_token_once(learns: bool, chunk_elements: int) -> No
     assert sum(rows for rows, _ in seen) == 10 and len(seen) == (1 if chunk_elements > 310 else 3)
 
 
+def test_a_large_chunk_has_a_multiple_of_64_tokens_and_the_result_is_that_of_one_chunk() -> None:
+    torch.manual_seed(0)
+    head = nn.Linear(H, V, bias=False).double().requires_grad_(False)
+    targets_T, factors_T = torch.randint(V, (200,)), torch.rand(200)
+    found, chunks = [], list[int]()
+    hidden_TH = torch.randn(200, H, dtype=torch.double, requires_grad=True)
+
+    def counted(rows_RH: torch.Tensor) -> torch.Tensor:
+        chunks.append(len(rows_RH))
+        return head(rows_RH)
+
+    counted.weight = head.weight  # type: ignore[attr-defined]
+    for chunk_elements in (2**20, 100 * V):
+        loss = head_loss(hidden_TH, counted, targets_T, 0.7, weighted(factors_T, 0.3), chunk_elements)
+        found.append([*loss[1:], *torch.autograd.grad(loss.total, hidden_TH)])
+    assert chunks == [200, 64, 64, 64, 8]
+    for whole, cut in zip(*found, strict=True):
+        torch.testing.assert_close(cut, whole, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("chunk_elements", [2**20, 4 * 31])
 def test_a_token_takes_two_products_with_the_head(chunk_elements: int) -> None:
     """One forward and one for the gradient of the hidden state; computing the logits again would be a third."""
