@@ -1,8 +1,8 @@
-"""Copies of artifacts on this machine, which its processes share: a machine reads the weights of an adapter from S3 at most once.
+"""Copies of artifacts on this machine, which its processes share: usually, the weights of an adapter are read from S3 once.
 
-A copy is named by its digest and verified by whoever reads it, so a damaged one is only a missing one. Copies save time and
-decide nothing: whatever goes wrong with them, the artifact is read from the store. One process reads an artifact while the others
-wait for its copy.
+A copy is named by its digest and verified by whoever reads it, so a damaged one is only a missing one. Whatever goes wrong with
+copies, the artifact is read from the store. One process reads an artifact while the others wait for its copy. Where there is a
+copy, nobody asks whether the store still has the artifact: the manifest that named the digest is what counts.
 """
 
 import fcntl
@@ -34,57 +34,69 @@ class LocalCopies:
         """Return the bytes with this sha256: the copy, or what `from_store` returns and verifies, which is copied."""
         if not self.limit:
             return from_store()
+        data = self._copy(digest)
+        if data is not None:
+            return data
         with self._turn(digest):
-            data = self._copy(digest)
+            data = self._copy(digest)  # of the process that was waited for
             if data is None:
                 data = from_store()
-                self.keep(digest, data)
+                self._write(digest, data)
         return data
 
     def keep(self, digest: str, data: bytes) -> None:
-        """Copy the bytes with this sha256, unless there is no room."""
-        place = self.folder / digest
-        part = self.folder / f".{digest}.{os.getpid()}.{get_ident()}"
+        """Copy the bytes if this is their sha256, unless there is a copy or no room."""
         with suppress(OSError):
-            if len(data) > self.limit or place.exists():
-                return
-            self._make_room(len(data))
-            if shutil.disk_usage(self.folder).free < len(data) + SPARE_BYTES:
-                return
-            try:
-                part.write_bytes(data)
-                part.replace(place)
-            finally:
-                part.unlink(missing_ok=True)
+            if self.limit and not (self.folder / digest).exists() and sha256(data).hexdigest() == digest:
+                self._write(digest, data)
 
     def _copy(self, digest: str) -> bytes | None:
         place = self.folder / digest
-        with suppress(OSError):
+        try:
             data = place.read_bytes()
-            if sha256(data).hexdigest() == digest:
-                os.utime(place)
-                return data
-            place.unlink(missing_ok=True)
-        return None
+        except OSError:
+            return None
+        with suppress(OSError):
+            os.utime(place)
+        return data if sha256(data).hexdigest() == digest else None
 
-    def _make_room(self, size: int) -> None:
-        """Remove what a killed process left, and the copies read least recently that exceed the limit together with `size`."""
+    def _write(self, digest: str, data: bytes) -> None:
+        part = self.folder / f".{digest}.{os.getpid()}.{get_ident()}"
+        with suppress(OSError):
+            if not self._make_room(len(data)):
+                return
+            try:
+                part.write_bytes(data)
+                part.replace(self.folder / digest)
+            finally:
+                part.unlink(missing_ok=True)
+
+    def _make_room(self, size: int) -> bool:
+        """Remove what a killed process left, and copies until `size` more bytes fit; return whether they do.
+
+        Those read least recently go first. Processes that write at the same time may exceed the limit by what they write.
+        """
+        if size > self.limit:
+            return False
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = []
+        copies, kept = [], size
         for place in self.folder.iterdir():
             with suppress(FileNotFoundError):  # another process removed it
                 known = place.stat()
-                if place.name.startswith("."):
-                    if time.time() - known.st_mtime > ABANDONED_SECONDS:
-                        place.unlink()
+                if place.name.startswith(".") and time.time() - known.st_mtime > ABANDONED_SECONDS:
+                    place.unlink()
                 elif place.is_file():
-                    found.append((known.st_mtime_ns, known.st_size, place))
-        kept = size + sum(held for _, held, _ in found)
-        for _, held, place in sorted(found):
-            if kept <= self.limit:
+                    kept += known.st_size
+                    copies += [] if place.name.startswith(".") else [(known.st_mtime_ns, known.st_size, place)]
+        for _, held, place in sorted(copies):
+            if kept <= self.limit and self._fits(size):
                 break
             place.unlink(missing_ok=True)
             kept -= held
+        return self._fits(size)
+
+    def _fits(self, size: int) -> bool:
+        return shutil.disk_usage(self.folder).free >= size + SPARE_BYTES
 
     @contextmanager
     def _turn(self, digest: str) -> Iterator[None]:
@@ -100,7 +112,9 @@ class LocalCopies:
             yield
         finally:
             if handle is not None:
-                os.close(handle)
+                with suppress(OSError):
+                    fcntl.flock(handle, fcntl.LOCK_UN)  # a forked child would hold it as long as it lives
+                    os.close(handle)
 
 
 def of_store(url: str, environment: Mapping[str, str] = os.environ) -> LocalCopies:

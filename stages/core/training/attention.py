@@ -41,7 +41,9 @@ def grouped_query_attention(
     For one new token, the heads of a group are its queries: [B, key-value heads, heads of a group, width].
     """
     batch, heads, length, width = query.shape
-    if is_short(query, key, attention_mask) and not options.get("dropout"):
+    causal = attention_mask is not None or options.get("is_causal", module.is_causal)
+    plain = causal and not options.get("dropout") and options.get("position_bias") is None
+    if plain and is_short(query, key, value, attention_mask):
         out = short_attention(query, key, value, attention_mask, width**-0.5 if scaling is None else scaling)
         return out.transpose(1, 2).contiguous(), None
     if length > 1 or heads == key.shape[1] or attention_mask is None or module.training:

@@ -15,14 +15,15 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-SHORT = 192  # tokens of a row; with the forward pass on two cores, two fifths of the time at 64, half at 128, no less at 256
+SHORT = 192  # tokens of a row; with the forward pass on two cores, two fifths of the time at 64, half at 128, the same at 256
 SCORES = 2**19  # at once in fp32: 2 MiB, which stays in the caches
 
 
-def is_short(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None) -> bool:
-    """Return whether `short_attention` is the faster one: whole rows [B, H, S, D] that need a gradient."""
+def is_short(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None) -> bool:
+    """Return whether `short_attention` fits and is faster: whole rows [B, H, S, D], one mask for all heads, a gradient."""
     fits = query.device.type == "cpu" and query.dtype == torch.bfloat16 and 1 < query.shape[2] <= SHORT
-    return fits and torch.is_grad_enabled() and query.shape[2] == key.shape[2] and (mask is None or mask.is_floating_point())
+    whole = query.shape[2] == key.shape[2] and query.shape[3] == value.shape[3]
+    return fits and whole and torch.is_grad_enabled() and (mask is None or (mask.is_floating_point() and mask.shape[1] == 1))
 
 
 def short_attention(

@@ -1,5 +1,6 @@
 """What a stage reads from the store and what from this machine."""
 
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,8 @@ def test_what_this_machine_wrote_it_does_not_read(store: ReadingStore, tmp_path:
     with hold(opened, "smoke") as epoch:
         writer = StageIO(Run(opened, "smoke", epoch), "update", 1, None, "m", 4.0)
         digest = writer.write_adapter("t9-g0001", example_run.adapter(9, 1))
-    assert (tmp_path / "copies" / digest).is_file()
+    read = writer._copies.read(digest, lambda: pytest.fail("read from the store"))
+    assert sha256(read).hexdigest() == digest
 
 
 def test_a_damaged_artifact_never_becomes_a_copy(store: ReadingStore, tmp_path: Path) -> None:

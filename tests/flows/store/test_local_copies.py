@@ -3,11 +3,13 @@
 import fcntl
 import multiprocessing
 import os
+import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,7 +37,8 @@ def reads(log: Path) -> int:
     return len(log.read_text().splitlines()) if log.exists() else 0
 
 
-def read_in_a_process(folder: Path, log: Path) -> bytes:
+def read_in_a_process(folder: Path, log: Path, barrier: Any) -> bytes:
+    barrier.wait(60)
     return LocalCopies(folder, 10**6).read(DIGEST, counted(log))
 
 
@@ -46,8 +49,9 @@ def other(number: int) -> tuple[str, bytes]:
 
 def test_processes_that_want_an_artifact_at_the_same_time_read_it_once(tmp_path: Path) -> None:
     log, spawn = tmp_path / "log", multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(4, spawn) as processes:
-        found = [processes.submit(read_in_a_process, tmp_path / "copies", log) for _ in range(4)]
+    with spawn.Manager() as manager, ProcessPoolExecutor(4, spawn) as processes:
+        barrier = manager.Barrier(4)
+        found = [processes.submit(read_in_a_process, tmp_path / "copies", log, barrier) for _ in range(4)]
         assert all(one.result() == DATA for one in found)
     assert reads(log) == 1
 
@@ -69,7 +73,7 @@ def test_those_read_least_recently_make_room(tmp_path: Path) -> None:
     copies.keep(*other(3))
     left = {place.name for place in tmp_path.iterdir() if place.is_file()}
     assert left == {other(number)[0] for number in (0, 2, 3)}
-    copies.keep(DIGEST + "0", bytes(3001))
+    copies.keep(sha256(bytes(3001)).hexdigest(), bytes(3001))
     assert {place.name for place in tmp_path.iterdir() if place.is_file()} == left
 
 
@@ -107,6 +111,31 @@ def test_a_disk_that_is_nearly_full_gets_no_copy(tmp_path: Path, monkeypatch: py
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_disk_that_is_nearly_full_loses_old_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copies = LocalCopies(tmp_path, 10**6)
+    for number in range(3):
+        copies.keep(*other(number))
+        os.utime(tmp_path / other(number)[0], (number, number))
+    free = [0, 2 * local_copies.SPARE_BYTES]  # before and after the oldest has gone
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(0, 0, free.pop(0) if len(free) > 1 else free[0])
+    )
+    copies.keep(DIGEST, DATA)
+    assert {place.name for place in tmp_path.iterdir()} == {DIGEST, other(1)[0], other(2)[0]}
+
+
+def test_what_is_not_of_its_digest_is_not_kept(tmp_path: Path) -> None:
+    LocalCopies(tmp_path, 10**6).keep(DIGEST, DATA[:-1])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_copy_that_cannot_be_touched_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copies = LocalCopies(tmp_path, 10**6)
+    copies.keep(DIGEST, DATA)
+    monkeypatch.setattr(os, "utime", lambda place: (_ for _ in ()).throw(PermissionError()))
+    assert copies.read(DIGEST, lambda: pytest.fail("the copy was not used")) == DATA
+
+
 def test_what_the_store_raises_is_passed_on_and_nothing_is_kept(tmp_path: Path) -> None:
     def missing() -> bytes:
         raise NotStored("no such artifact")
@@ -114,7 +143,9 @@ def test_what_the_store_raises_is_passed_on_and_nothing_is_kept(tmp_path: Path) 
     copies = LocalCopies(tmp_path, 10**6)
     with pytest.raises(NotStored):
         copies.read(DIGEST, missing)
-    assert copies.read(DIGEST, lambda: DATA) == DATA  # its turn has ended
+    assert not (tmp_path / DIGEST).exists()
+    with (tmp_path / "locks" / DIGEST[:2]).open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # its turn has ended
 
 
 def test_only_a_store_on_a_network_is_copied(tmp_path: Path) -> None:

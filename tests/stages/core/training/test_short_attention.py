@@ -1,9 +1,12 @@
 """Attention of short rows: values of torch's kernel, gradients against double precision as the exact ones."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 
+from stages.core.training import attention
 from stages.core.training.attention import grouped_query_attention
 from stages.core.training.short_attention import SHORT, is_short, short_attention
 
@@ -26,10 +29,10 @@ def packed_mask(length: int) -> torch.Tensor:
     return mask.bfloat16().expand(BATCH, 1, length, length)
 
 
-def results(attention, tensors: list[torch.Tensor], dtype: torch.dtype) -> list[torch.Tensor]:
+def results(attend, tensors: list[torch.Tensor], dtype: torch.dtype) -> list[torch.Tensor]:
     """The attention and the gradients of queries, keys and values, in double precision."""
     leaves = [tensor.to(dtype, copy=True).requires_grad_() for tensor in tensors[:3]]
-    out = attention(*leaves)
+    out = attend(*leaves)
     out.backward(tensors[3].to(dtype))
     return [out.detach().double(), *(leaf.grad.double() for leaf in leaves)]
 
@@ -63,23 +66,56 @@ def test_gradients_of_a_row_do_not_depend_on_how_many_are_computed_at_once(monke
 
 def test_only_training_on_short_whole_rows_in_bfloat16_uses_it() -> None:
     query, key, *_ = inputs(40)
-    assert is_short(query, key, None) and is_short(query, key, packed_mask(40))
-    assert not is_short(query, key, packed_mask(40) == 0)  # a mask of truth values
-    assert not is_short(query.float(), key.float(), None)
-    assert not is_short(query[:, :, -1:], key, None)  # decoding
-    assert not is_short(query[:, :, -8:], key, None)  # behind a prefix that is known
+    assert is_short(query, key, key, None) and is_short(query, key, key, packed_mask(40))
+    assert not is_short(query, key, key, packed_mask(40) == 0)  # a mask of truth values
+    assert not is_short(query, key, key, packed_mask(40).expand(-1, HEADS, -1, -1))  # one for each head
+    assert not is_short(query, key, key[..., :8], None)  # narrower values
+    assert not is_short(query.float(), key.float(), key.float(), None)
+    assert not is_short(query[:, :, -1:], key, key, None)  # decoding
+    assert not is_short(query[:, :, -8:], key, key, None)  # behind a prefix that is known
     long = torch.empty(1, HEADS, SHORT + 1, WIDTH, dtype=torch.bfloat16)
-    assert not is_short(long, long, None)
+    assert not is_short(long, long, long, None)
     with torch.no_grad():
-        assert not is_short(query, key, None)
+        assert not is_short(query, key, key, None)
 
 
-def test_a_model_calls_it_with_its_own_scale_and_axes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_model_calls_it_with_its_own_scale_and_gets_the_bits_of_an_engine(
+    masked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine computes without gradients, so through transformers' function, which copies keys where there is a mask."""
+    calls, own = [], attention.short_attention
+    monkeypatch.setattr(attention, "short_attention", lambda *given: calls.append(given[4]) or own(*given))
+    query, key, value, grad = inputs(40)
+    mask = packed_mask(40) if masked else None
+    leaf = query.clone().requires_grad_()
+    out, weights = grouped_query_attention(causal_module(), leaf, key, value, mask, scaling=0.5)
+    with torch.no_grad():
+        engines, _ = grouped_query_attention(causal_module(), query, key, value, mask, scaling=0.5)
+    assert calls == [0.5] and weights is None and out.shape == (BATCH, 40, HEADS, WIDTH)
+    assert torch.equal(out, engines)
+    out.backward(grad.transpose(1, 2))
+    exact = query.double().requires_grad_()
+    F.scaled_dot_product_attention(
+        exact,
+        key.double(),
+        value.double(),
+        None if mask is None else mask.double(),
+        is_causal=not masked,
+        scale=0.5,
+        enable_gqa=True,
+    ).backward(grad.double())
+    assert (leaf.grad.double() - exact.grad).norm() < 0.01 * exact.grad.norm()
+
+
+@pytest.mark.parametrize("options", [{"dropout": 0.1}, {"is_causal": False}])
+def test_other_attention_is_left_to_transformers(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "short_attention", lambda *given: pytest.fail("called"))
     query, key, value, _ = inputs(40)
+    grouped_query_attention(causal_module(), query, key, value, None, scaling=0.5, **options)
+
+
+def causal_module() -> torch.nn.Module:
     module = torch.nn.Module()
     module.is_causal, module.num_key_value_groups = True, HEADS // GROUPS
-    out, weights = grouped_query_attention(module.eval(), query, key, value, None, scaling=0.5)
-    with torch.no_grad():
-        kernel, _ = grouped_query_attention(module.eval(), query, key, value, None, scaling=0.5)
-    assert weights is None and out.shape == kernel.shape == (BATCH, 40, HEADS, WIDTH)
-    assert torch.equal(out, kernel)
+    return module.eval()
