@@ -41,8 +41,9 @@ def grouped_query_attention(
     For one new token, the heads of a group are its queries: [B, key-value heads, heads of a group, width].
     """
     batch, heads, length, width = query.shape
-    causal = attention_mask is not None or options.get("is_causal", module.is_causal)
-    plain = causal and not options.get("dropout") and options.get("position_bias") is None
+    causal = options.get("is_causal")
+    causal = getattr(module, "is_causal", True) if causal is None else causal
+    plain = (causal or attention_mask is not None) and not options.get("dropout") and options.get("position_bias") is None
     if plain and is_short(query, key, value, attention_mask):
         out = short_attention(query, key, value, attention_mask, width**-0.5 if scaling is None else scaling)
         return out.transpose(1, 2).contiguous(), None
