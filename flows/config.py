@@ -145,6 +145,11 @@ class RunConfig(Group):
                 "learning.skip_zero_groups leaves out groups without an advantage, which learning.entropy_bonus or learning.kl "
                 "would train; set both to 0"
             )
+        if rule.off_policy_steps and not rule.importance_cap:
+            raise ValueError(
+                "learning.off_policy_steps trains weights on samples of earlier ones, which learning.importance_cap corrects; "
+                "set it, for example to 2"
+            )
         if rule.row_tokens > max(rule.micro_batch_tokens, USUAL_ROW_TOKENS):
             raise ValueError(
                 f"learning.row_tokens ({rule.row_tokens}) is more than learning.micro_batch_tokens ({rule.micro_batch_tokens}): "
@@ -175,6 +180,10 @@ class RunConfig(Group):
             raise ValueError("solve.trained_attempts must be 0 with strategy.population: every attempt says what its copy earns")
         if self.learning.divide == "rows":
             raise ValueError("learning.divide cannot be rows with strategy.population: there are no gradients to sum")
+        if self.learning.off_policy_steps:
+            raise ValueError(
+                "learning.off_policy_steps cannot be combined with strategy.population: copies are made anew each time"
+            )
         if self.learning.skip_zero_groups:
             raise ValueError(
                 "learning.skip_zero_groups leaves out gradients, and strategy.population computes none; set one of them"

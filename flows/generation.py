@@ -1,5 +1,8 @@
 """One generation as a Prefect flow: each stage is a task, each value a small reference to stored artifacts."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -64,30 +67,60 @@ def _named(task: Any, stage: str) -> Any:
     return task.with_options(name=stage)
 
 
-def step(stage: str, generation: int, *after: Reference) -> Reference:
-    """Run the stage as a task of the same name in the run graph, after its parts or after the references that it reads."""
+@dataclass(frozen=True)
+class Begun:
+    """Parts of a stage that run at the same time; their references in the order of the parts."""
+
+    futures: tuple[Any, ...]
+
+    def results(self) -> list[Reference]:
+        """Wait for the parts and return their references."""
+        for future in self.futures if session().cluster else ():
+            ray_cluster.wait_for_part(future)
+        return [future.result() for future in self.futures]
+
+
+def step(stage: str, generation: int, *after: Reference, begun: Begun | None = None) -> Reference:
+    """Run the stage as a task of the same name in the run graph, after its parts or after the references that it reads.
+
+    `begun` are its parts, if they run already.
+    """
     notes.publish_progress(generation, stage)
-    parts = _parts(stage, generation, *after)
+    if begun is None:
+        begun = begin(stage, generation, *after)
+    parts = begun.results() if begun is not None else _one_after_another(stage, generation, *after)
     return _named(run_stage, stage)(stage, generation, *(parts or after))
 
 
-def _parts(stage: str, generation: int, *after: Reference) -> list[Reference]:
-    """Run the parts of a stage: one after another on this machine, at the same time on its cards or on other machines."""
-    current, found = session(), session().parts(stage, generation)
-    here, there = _named(run_part, stage), _named(run_part_on_node, stage)
+def begin(stage: str, generation: int, *after: Reference) -> Begun | None:
+    """Submit the parts of a stage to this machine's cards or to other machines; None where they run one after another."""
+    current = session()
     if not current.spreads(stage):
-        return [here(stage, generation, members, part, *after) for part, members in found]
+        return None
+    found = current.parts(stage, generation)
     if current.cluster:
-        orders = [(members, current.order(stage, generation, part)) for part, members in found]
-        futures = [there.submit(stage, generation, members, order, *after) for members, order in orders]
+        there, orders = _named(run_part_on_node, stage), [current.order(stage, generation, part) for part, _ in found]
+        futures = [
+            there.submit(stage, generation, members, order, *after) for (_, members), order in zip(found, orders, strict=True)
+        ]
     else:
+        here = _named(run_part, stage)
         futures = [here.submit(stage, generation, members, part, *after) for part, members in found]
+    return Begun(tuple(futures))
+
+
+def _one_after_another(stage: str, generation: int, *after: Reference) -> list[Reference]:
+    here = _named(run_part, stage)
+    return [here(stage, generation, members, part, *after) for part, members in session().parts(stage, generation)]
+
+
+@contextmanager
+def _ending_parts() -> Iterator[None]:
+    """End the parts that still run when the block fails: a cancel reaches this thread only."""
     try:
-        for future in futures if current.cluster else ():
-            ray_cluster.wait_for_part(future)
-        return [future.result() for future in futures]
-    except BaseException:  # a cancel reaches this thread only
-        current.leave()
+        yield
+    except BaseException:
+        session().leave()
         raise
 
 
@@ -100,14 +133,16 @@ def run_generation(run_id: str, generation: int, population: Reference) -> Refer
         generation: Its number, from 0.
         population: Reference to the artifacts that hold the population before this generation.
     """
-    with notes.untagged():
+    with notes.untagged(), _ending_parts():
         matches = step("match", generation, population)
-        proposals = step("propose", generation, matches)
+        proposing = begin("propose", generation, matches)  # first: what the rollouts leave free is for an update beside them
+        updating = begin("update", generation, matches) if session().config.learning.off_policy_steps else None
+        proposals = step("propose", generation, matches, begun=proposing)
         tasks = step("verify", generation, proposals)
         rollouts = step("solve", generation, matches, tasks)
         grades = step("grade", generation, tasks, rollouts)
         samples = step("reward", generation, proposals, tasks, rollouts, grades)
-        updated = step("update", generation, samples)
+        updated = step("update", generation, samples, begun=updating)
         ratings = step("rate", generation, matches, grades, updated)
         before_evolution = [ratings]
         if benchmarks_at(session().config, generation):

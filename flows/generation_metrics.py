@@ -8,6 +8,7 @@ import pyarrow as pa
 from flows.backend import Backend
 from flows.config import RunConfig
 from flows.run.stage_io import StageIO
+from flows.trained_samples import trained_samples
 from stages.analysis.leaked import leaked
 from stages.analysis.measure import OffspringRecord, costs, explore, measure, relate, replayed
 from stages.analysis.paid_for import paid_for
@@ -43,7 +44,7 @@ def generation_metrics(io: StageIO, config: RunConfig, backend: Backend, parts: 
         explore(believed(found["tasks"]), earlier),
         relate(members, found["matches"], new, found["samples"], weights, _births(io, members), scale, io.generation),
         paid_for(found["tasks"], found["rollouts"], found["samples"]),
-        costs(found["samples"], stepped, config.learning.frozen.removesuffix("s")),
+        costs(trained_samples(io, config), stepped),
     ]
     if config.solve.replays:
         measured.append(replayed(found["tasks"], found["grades"]))

@@ -277,6 +277,12 @@ class Learning(Group):
         title="Importance cap",
         description="Upper limit of the importance weights between engine and trainer. 0 disables the correction.",
     )
+    off_policy_steps: Literal[0, 1] = Field(
+        0,
+        title="Steps off-policy",
+        description="1 trains on the samples of the generation before, so that updates run beside the rollouts on several cards "
+        "or machines. Needs importance_cap. The samples of the last generation, and of members that are replaced, train nobody.",
+    )
     micro_batch_tokens: Positive = Field(
         16384, title="Micro-batch size", description="Tokens per backward pass. On a CPU, small models are faster with 2048."
     )

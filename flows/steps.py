@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from flows.added_rewards import added_rewards
 from flows.backend import Backend
@@ -21,14 +20,13 @@ from flows.curriculum_choice import chosen_curriculum
 from flows.earlier_tasks import posed_again, recent, references_of, stored_among
 from flows.early_judging import early_verdicts_of, judged_early
 from flows.generation_metrics import generation_metrics, paid_grades
-from flows.plan.decoder_shape import known_shape
-from flows.plan.update_cut import shares_of
 from flows.program import program
 from flows.run.earlier_index import write_segment
 from flows.run.history import kept_out
 from flows.run.hub_models import check_files
 from flows.run.stage_io import StageIO
 from flows.strategy import engine_of, updater_of
+from flows.trained_samples import groups_after_reward, trained_samples, update_groups
 from stages import evolve as evolution
 from stages import generate as generating
 from stages import grade as grading
@@ -242,13 +240,13 @@ def reward(io: StageIO, config: RunConfig, backend: Backend) -> None:
         added_rewards(io, config, tasks, rollouts, grades),
     )
     io.write_table("samples", samples)
-    io.write_table("groups", _cut(_trained(samples, config), io.population(), config))
+    io.write_table("groups", groups_after_reward(io, config, samples))
 
 
 def update_parts(io: StageIO, config: RunConfig) -> list[tuple[str, list[str]]]:
     """Return the parts of this generation's update, each with the ids of its adapters: `00`, ... or, by rows, `00of02`, ..."""
     parts: dict[str, list[str]] = {}
-    for row in _groups(io, config).to_pylist():
+    for row in update_groups(io, config).to_pylist():
         parts.setdefault(row["part"], []).append(row["adapter_id"])
     return list(parts.items())
 
@@ -256,11 +254,11 @@ def update_parts(io: StageIO, config: RunConfig) -> list[tuple[str, list[str]]]:
 def update_part(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Take the optimizer step of one adapter group."""
     assert io.part is not None
-    group = only(_groups(io, config), part=io.part).to_pylist()
+    group = only(update_groups(io, config), part=io.part).to_pylist()
     members = {row["adapter_id"]: (row["member_id"], row["role"]) for row in group}
     adapters = io.adapters(members, moments=True)
-    stepped, metrics = updating.update(adapters, members, _trained(io.table("samples"), config), updater_of(io, config, backend))
-    check_drift(metrics, backend.drift_bounds().mean)
+    stepped, metrics = updating.update(adapters, members, trained_samples(io, config), updater_of(io, config, backend))
+    metrics = _checked(metrics, config, backend)
     for member_id, adapter in stepped.items():
         io.write_adapter(f"{member_id}-g{io.generation:04d}", adapter)
     io.write_part(metrics, tables.METRICS)
@@ -269,8 +267,8 @@ def update_part(io: StageIO, config: RunConfig, backend: Backend) -> None:
 def gradient_part(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Compute the gradients of one share of the rows."""
     assert io.part is not None
-    adapters = io.adapters(only(_groups(io, config), part=io.part)["adapter_id"].to_pylist())
-    samples, skips = _trained(io.table("samples"), config), config.learning.skip_zero_groups
+    adapters = io.adapters(only(update_groups(io, config), part=io.part)["adapter_id"].to_pylist())
+    samples, skips = trained_samples(io, config), config.learning.skip_zero_groups
     found, tokens = updating.gradients(adapters, samples, Shard.named(io.part), backend.trainer(), skips)
     for adapter_id, gradient in found.items():
         io.write_gradient(adapter_id, gradient)
@@ -285,7 +283,7 @@ def update(io: StageIO, config: RunConfig, backend: Backend) -> None:
 
 def summed_update(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Take the steps from the sums of the shares' gradients, one adapter after another, and measure the generation so far."""
-    parts, samples, skips = update_parts(io, config), _trained(io.table("samples"), config), config.learning.skip_zero_groups
+    parts, samples, skips = update_parts(io, config), trained_samples(io, config), config.learning.skip_zero_groups
     tokens = tables.join(io.parts([name for name, _ in parts], tables.TOKENS), tables.TOKENS)
     trained, metrics = set(samples["adapter_id"].to_pylist()), []
     for member in [one for one in io.population() if one.adapter_id in trained]:
@@ -293,10 +291,9 @@ def summed_update(io: StageIO, config: RunConfig, backend: Backend) -> None:
         gradients = io.gradients(name, [part for part, adapters in parts if name in adapters])
         role = (member.member_id, member.role)
         stepped, measured = updating.step(adapter, name, role, samples, gradients, tokens, backend.stepper(), skips)
-        check_drift(measured, backend.drift_bounds().mean)
+        metrics.append(_checked(measured, config, backend))
         if stepped is not None:
             io.write_adapter(f"{member.member_id}-g{io.generation:04d}", stepped)
-        metrics.append(measured)
     io.write_table("metrics", generation_metrics(io, config, backend, metrics))
 
 
@@ -375,25 +372,9 @@ def _digests(population: list[Member]) -> dict[str, str]:
     return {member.adapter_id: member.adapter_sha256 for member in population}
 
 
-def _cut(samples: pa.Table, population: list[Member], config: RunConfig) -> pa.Table:
-    """Return GROUPS: the parts of the update. By rows only where some adapter's rewards vary."""
-    by_adapters = updating.groups(samples, population, config.learning.adapters_per_group)
-    tokens: dict[str, float] = {}
-    for row in by_adapters.to_pylist():
-        tokens[row["part"]] = tokens.get(row["part"], 0.0) + row["tokens"]
-    copied = bool(config.strategy.population)  # no gradients: only whole adapters have a step
-    count = 0 if copied else shares_of(config, known_shape(config.model.name), list(tokens.values()), by_adapters.num_rows)
-    by_rows = updating.shares(samples, population, count, config.learning.skip_zero_groups)
-    return by_rows if by_rows.num_rows else by_adapters
-
-
-def _groups(io: StageIO, config: RunConfig) -> pa.Table:
-    """Return the groups that `reward` stored. Version 0.1 of this project stored none; they are then computed again."""
-    if io.has("groups"):
-        return io.table("groups")
-    return updating.groups(_trained(io.table("samples"), config), io.population(), config.learning.adapters_per_group)
-
-
-def _trained(samples: pa.Table, config: RunConfig) -> pa.Table:
-    """Return the samples that train: those of a frozen role do not."""
-    return samples.filter(pc.not_equal(samples["role"], config.learning.frozen.removesuffix("s")))
+def _checked(metrics: pa.Table, config: RunConfig, backend: Backend) -> pa.Table:
+    """Return METRICS of steps. Raises Disagreement if engine and trainer differ on samples of the weights that stepped."""
+    if config.learning.off_policy_steps:
+        return updating.as_lag(metrics)
+    check_drift(metrics, backend.drift_bounds().mean)
+    return metrics

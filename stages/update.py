@@ -69,6 +69,34 @@ def step(
     return result.adapter if result.stepped else None, tables.table(_metrics(result, *member), tables.METRICS)
 
 
+def carried_over(samples: pa.Table, population: Sequence[Member]) -> pa.Table:
+    """Return SAMPLES of an earlier generation as samples of the weights that their members have by now.
+
+    `logprobs` remain those of the weights that wrote the completions, so that the importance weights correct for the difference.
+    Rows of members that have been replaced are left out.
+    """
+    now = {member.member_id: member for member in population}
+    kept = samples.filter(pc.is_in(samples["member_id"], pa.array(list(now), pa.string())))
+    members = [now[member_id] for member_id in kept["member_id"].to_pylist()]
+    columns = {
+        "adapter_id": pa.array([member.adapter_id for member in members], pa.string()),
+        "adapter_sha256": pa.array([member.adapter_sha256 for member in members], pa.string()),
+    }
+    for name, values in columns.items():
+        kept = kept.set_column(kept.schema.get_field_index(name), name, values)
+    return tables.conform(kept, tables.SAMPLES)
+
+
+def as_lag(metrics: pa.Table) -> pa.Table:
+    """Return METRICS of steps on samples that were carried over, with `update.drift_*` named `update.lag_*`.
+
+    There the trainer's weights are not those that wrote the samples: the difference is what the policy has moved since, and says
+    nothing about engine and trainer.
+    """
+    names = pc.replace_substring(metrics["name"], "update.drift_", "update.lag_")
+    return tables.conform(metrics.set_column(metrics.schema.get_field_index("name"), "name", names), tables.METRICS)
+
+
 def groups(samples: pa.Table, population: Sequence[Member], size: int) -> pa.Table:
     """Return GROUPS: every adapter with samples, in groups of at most `size` (0: one group).
 

@@ -24,7 +24,7 @@ from flows.storage import Damaged, NotStored, StoreRefused, check_run_id
 from flows.store.names import RUN_ID
 from stages.core.population import population_after
 
-FIXED = ("mode", "model.", "population.teachers", "population.students", "seeding.")
+FIXED = ("mode", "model.", "population.teachers", "population.students", "seeding.", "learning.off_policy_steps")
 """Settings that produced the shared artifacts and that later generations rely on."""
 
 Versions = Callable[[RunConfig], Mapping[str, Any]]

@@ -133,7 +133,7 @@ class Lineage:
         samples = [row for row in self.rows(generation, "samples") if task_of(row["sample_id"]) == task_id]
         found = []
         for member_id in sorted({row["member_id"] for row in samples if row["advantage"]}):
-            rating = self.row(generation, "ratings", "member_id", member_id)
+            rating = self.row(generation + update_lag(self.run), "ratings", "member_id", member_id)
             if rating and rating["next_adapter_id"] != rating["adapter_id"]:
                 found.append({"member_id": member_id, "from": rating["adapter_id"], "to": rating["next_adapter_id"]})
         return found
@@ -184,8 +184,9 @@ class Lineage:
             wanted = ("member_id", "replaces", "operator", "parents", "parameters", "seed", "relative_change", "cosine")
             return made | {"parents": row.get("parent_adapter_ids", []), "birth": {key: row.get(key) for key in wanted}}
         if stage == "update" and manifest.generation is not None:
-            before = self._before(manifest.generation, adapter_id.rpartition("-g")[0])
-            return made | {"parents": [before] if before else [], "samples": self._samples_of(manifest.generation, before)}
+            member_id = adapter_id.rpartition("-g")[0]
+            before = self._before(manifest.generation, member_id)
+            return made | {"parents": [before] if before else [], "samples": self._samples_of(manifest.generation, member_id)}
         return made
 
     def _maker(self, adapter_id: str) -> Manifest:
@@ -204,9 +205,13 @@ class Lineage:
         sample = self.row(generation, "samples", "member_id", member_id)
         return str((rating or sample or {}).get("adapter_id", ""))
 
-    def _samples_of(self, generation: int, adapter_id: str) -> Json:
-        """Return the samples that updated these weights in a generation, their tasks, and who wrote those."""
-        own = [row for row in self.rows(generation, "samples") if row["adapter_id"] == adapter_id]
+    def trained_on(self, generation: int, member_id: str) -> list[Json]:
+        """Return the samples on which the update of a generation trained a member."""
+        return [row for row in self.rows(generation - update_lag(self.run), "samples") if row["member_id"] == member_id]
+
+    def _samples_of(self, generation: int, member_id: str) -> Json:
+        """Return the number of these samples, their tasks, and who wrote those."""
+        own = self.trained_on(generation, member_id)
         tasks = {task_of(row["sample_id"]) for row in own}
         places = sorted({place for task_id in tasks if (place := generation_of(task_id)) is not None})
         return {
@@ -231,6 +236,12 @@ class Lineage:
 
     def _sha256(self, adapter_id: str) -> str:
         return self.run.history.find(f"adapters/{adapter_id}/{WEIGHTS_FILE}").sha256
+
+
+def update_lag(run: Run) -> int:
+    """Return how many generations before its own an update's samples are from."""
+    config = (run.history.description() or {}).get("config", {})
+    return int(config.get("learning", {}).get("off_policy_steps", 0))
 
 
 def adapters_made(run: Run) -> dict[int | None, list[str]]:

@@ -124,9 +124,8 @@ def replayed(tasks: pa.Table, grades: pa.Table) -> pa.Table:
     return tables.table(rows, tables.METRICS)
 
 
-def costs(samples: pa.Table, stepped: Mapping[str, bool], frozen: str) -> pa.Table:
-    """Return METRICS of the update's cost: response tokens of adapters that stepped (of no `frozen` role), optimizer steps."""
-    samples = samples.filter(pc.not_equal(samples["role"], frozen))
+def costs(samples: pa.Table, stepped: Mapping[str, bool]) -> pa.Table:
+    """Return METRICS of the update's cost: response tokens of adapters that stepped on these samples, optimizer steps."""
     lengths = pc.list_value_length(samples["completion_ids"]).to_pylist()
     members = samples["member_id"].to_pylist()
     trained = [length for member, length in zip(members, lengths, strict=True) if stepped.get(member)]

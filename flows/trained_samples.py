@@ -1,0 +1,64 @@
+"""Which samples a generation's update trains on, and how it is cut into parts.
+
+They are the generation's own, or with `learning.off_policy_steps` those of the generation before: then nothing that the update
+reads is made by the rollouts of its generation, and it can run beside them.
+"""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flows.config import RunConfig
+from flows.plan.decoder_shape import known_shape
+from flows.plan.update_cut import shares_of
+from flows.run.stage_io import StageIO
+from stages import update as updating
+from stages.core import tables
+from stages.core.population import Member
+
+
+def trained_samples(io: StageIO, config: RunConfig) -> pa.Table:
+    """Return the samples that this generation's update trains on."""
+    return _learning(_samples(io, config), config)
+
+
+def update_groups(io: StageIO, config: RunConfig) -> pa.Table:
+    """Return GROUPS of this generation's update: those that `reward` stored, or for an update beside the rollouts computed.
+
+    Version 0.1 of this project stored none; they are then computed again.
+    """
+    if config.learning.off_policy_steps:  # also where they are stored: an early part must not read what a later stage writes
+        return _cut(trained_samples(io, config), io.population(), config)
+    if io.has("groups"):
+        return io.table("groups")
+    return updating.groups(trained_samples(io, config), io.population(), config.learning.adapters_per_group)
+
+
+def groups_after_reward(io: StageIO, config: RunConfig, samples: pa.Table) -> pa.Table:
+    """Return GROUPS for `reward` to store. `samples` are those that it has just written."""
+    if config.learning.off_policy_steps:
+        return update_groups(io, config)
+    return _cut(_learning(samples, config), io.population(), config)
+
+
+def _cut(samples: pa.Table, population: list[Member], config: RunConfig) -> pa.Table:
+    """Return GROUPS: the parts of an update on these samples. By rows only where some adapter's rewards vary."""
+    by_adapters = updating.groups(samples, population, config.learning.adapters_per_group)
+    tokens: dict[str, float] = {}
+    for row in by_adapters.to_pylist():
+        tokens[row["part"]] = tokens.get(row["part"], 0.0) + row["tokens"]
+    copied = bool(config.strategy.population)  # no gradients: only whole adapters have a step
+    count = 0 if copied else shares_of(config, known_shape(config.model.name), list(tokens.values()), by_adapters.num_rows)
+    by_rows = updating.shares(samples, population, count, config.learning.skip_zero_groups)
+    return by_rows if by_rows.num_rows else by_adapters
+
+
+def _samples(io: StageIO, config: RunConfig) -> pa.Table:
+    if not config.learning.off_policy_steps:
+        return io.table("samples")
+    if io.generation == 0:
+        return tables.SAMPLES.empty_table()
+    return updating.carried_over(io.table("samples", io.generation - 1), io.population())
+
+
+def _learning(samples: pa.Table, config: RunConfig) -> pa.Table:
+    return samples.filter(pc.not_equal(samples["role"], config.learning.frozen.removesuffix("s")))
