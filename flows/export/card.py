@@ -13,7 +13,7 @@ from typing import Any
 from flows.export.base_model import BaseModel
 from flows.export.markdown import block, code, escaped, one_line, table
 from flows.run.leaking import warning
-from flows.run.lineage import Json, Lineage, generation_of, update_lag
+from flows.run.lineage import Json, Lineage, generation_of
 from flows.run.manifest import sha256_hex
 from flows.run.run import Run
 from stages.core.lora.adapter_files import WEIGHTS_FILE
@@ -256,7 +256,7 @@ def _training(lineage: Lineage, steps: list[Json]) -> str:
     for step in steps:
         if not (step.get("samples") and step["parents"]):
             continue
-        generation = step["generation"] - update_lag(lineage.run)
+        generation = step["generation"] - lineage.run.history.off_policy_steps()
         tokens += step["samples"]["tokens"]
         own = [row["sample_id"] for row in lineage.trained_on(step["generation"], step["adapter_id"].rpartition("-g")[0])]
         mine = {one for one in own if one == task_of(one)}

@@ -10,7 +10,6 @@ from flows.monitoring.run_tables import RunTables
 from flows.pages.library import Library
 from flows.pages.outlined import member_figure, ratings_figure
 from flows.pages.pedigree import Node, Pedigree
-from flows.run.lineage import update_lag
 from flows.run.manifest import Json, Ref, folder_of
 from flows.run.planned import planned_generations
 from flows.run.run import ADAPTER_FILES, Retired, Run
@@ -148,7 +147,7 @@ def _samples(library: Library, run: Run, node: Node) -> Json | None:
     """Return the samples of the update that made these weights."""
     if node.made_by != "update" or node.generation is None or not node.parents:
         return None
-    generation = node.generation - update_lag(run)
+    generation = node.generation - run.history.off_policy_steps()
     uri = f"{folder_of(generation)}/samples.parquet"
     rows = library.rows(run, uri, ("kind", "reward", "advantage"), member_id=node.member_id)
     mean = sum(row["reward"] for row in rows) / len(rows) if rows else None

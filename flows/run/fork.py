@@ -255,7 +255,7 @@ def _copy(made: Run, manifest: Manifest, parent_id: str) -> None:
         replace(
             manifest,
             run=made.run_id,
-            previous=made.history.previous(stage, manifest.generation),
+            previous=made.history.previous(stage, manifest.generation, part or None),
             inputs=borrowed(manifest.inputs),
             outputs=borrowed(manifest.outputs),
             clock={key: value for key, value in manifest.clock.items() if key != GENERATIONS},

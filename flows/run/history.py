@@ -58,6 +58,7 @@ class History:
         self.store = store
         self.run_id = check_run_id(run_id)
         self._kept: dict[str, Manifest] = {}
+        self._off_policy_steps: int | None = None
         self._tombstones: dict[str, Json] = {}
         self._unreadable: dict[str, str] = {}  # files of gc/ with what is wrong with them
 
@@ -134,8 +135,19 @@ class History:
         uris = [uri.removeprefix(f"{self.run_id}/") for uri in self.store.list(self.place("benchmarks/"))]
         return [(uri, found) for uri in uris if uri.endswith("/benchmark.json") and (found := self.manifest(uri))]
 
-    def previous(self, stage: str, generation: int | None) -> str:
+    def off_policy_steps(self) -> int:
+        """Return how many generations before its own an update's samples are from."""
+        if self._off_policy_steps is None and (description := self.description()) is not None:
+            self._off_policy_steps = int(description.get("config", {}).get("learning", {}).get("off_policy_steps", 0))
+        return self._off_policy_steps or 0
+
+    def link_of_parts(self, stage: str) -> str:
+        """Return the stage whose predecessor its parts follow, too: itself, but propose for an update beside the rollouts."""
+        return "propose" if stage == "update" and self.off_policy_steps() else stage
+
+    def previous(self, stage: str, generation: int | None, part: str | None = None) -> str:
         """Return the digest of the manifest that precedes this stage (of run.json for the first one); empty if there is none."""
+        stage = stage if part is None else self.link_of_parts(stage)
         if generation is None:
             description = self.description()
             return digest(description) if description else ""

@@ -133,7 +133,7 @@ class Lineage:
         samples = [row for row in self.rows(generation, "samples") if task_of(row["sample_id"]) == task_id]
         found = []
         for member_id in sorted({row["member_id"] for row in samples if row["advantage"]}):
-            rating = self.row(generation + update_lag(self.run), "ratings", "member_id", member_id)
+            rating = self.row(generation + self.run.history.off_policy_steps(), "ratings", "member_id", member_id)
             if rating and rating["next_adapter_id"] != rating["adapter_id"]:
                 found.append({"member_id": member_id, "from": rating["adapter_id"], "to": rating["next_adapter_id"]})
         return found
@@ -207,7 +207,9 @@ class Lineage:
 
     def trained_on(self, generation: int, member_id: str) -> list[Json]:
         """Return the samples on which the update of a generation trained a member."""
-        return [row for row in self.rows(generation - update_lag(self.run), "samples") if row["member_id"] == member_id]
+        return [
+            row for row in self.rows(generation - self.run.history.off_policy_steps(), "samples") if row["member_id"] == member_id
+        ]
 
     def _samples_of(self, generation: int, member_id: str) -> Json:
         """Return the number of these samples, their tasks, and who wrote those."""
@@ -236,12 +238,6 @@ class Lineage:
 
     def _sha256(self, adapter_id: str) -> str:
         return self.run.history.find(f"adapters/{adapter_id}/{WEIGHTS_FILE}").sha256
-
-
-def update_lag(run: Run) -> int:
-    """Return how many generations before its own an update's samples are from."""
-    config = (run.history.description() or {}).get("config", {})
-    return int(config.get("learning", {}).get("off_policy_steps", 0))
 
 
 def adapters_made(run: Run) -> dict[int | None, list[str]]:

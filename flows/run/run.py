@@ -179,7 +179,7 @@ class Run:
             run=self.run_id,
             generation=generation,
             stage=f"{stage}.parts/{part}" if part else stage,
-            previous=self.history.previous(stage, generation),
+            previous=self.history.previous(stage, generation, part),
             inputs=tuple(inputs),
             outputs=tuple(outputs),
             counts=counts or {},

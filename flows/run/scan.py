@@ -90,8 +90,8 @@ def _check_identity(scan: RunScan, uri: str, manifest: Manifest) -> None:
     fits = stage in (*STAGE_NAMES, "start") and (benchmark or manifest_uri(stage, manifest.generation, part or None) == uri)
     if not fits or manifest.run != scan.run.run_id:
         scan.report(uri, f"its content is {manifest.stage} of generation {manifest.generation} of run {manifest.run}")
-    whole = scan.manifests.get(manifest_uri(stage, manifest.generation)) if is_part and fits else None
-    if whole is not None and whole.previous != manifest.previous:
+    link = manifest_uri(scan.run.history.link_of_parts(stage), manifest.generation) if is_part and fits else ""
+    if (linked := scan.manifests.get(link)) is not None and linked.previous != manifest.previous:
         scan.report(uri, "it is chained to a different manifest than its stage")
 
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,9 @@ def watch(module):
 """
 
 
-def run(folder: Path, cards: int, memory_mb: int = 81559, device: str = "auto") -> "subprocess.CompletedProcess[str]":
+def run(
+    folder: Path, cards: int, memory_mb: int = 81559, device: str = "auto", more: Sequence[str] = ()
+) -> "subprocess.CompletedProcess[str]":
     """`populora run` on a machine with so many cards, to `folder`/store. A hook in `folder` is loaded first."""
     folder.mkdir(exist_ok=True)
     made = Machine(folder, cards, memory_mb)
@@ -50,14 +53,14 @@ def run(folder: Path, cards: int, memory_mb: int = 81559, device: str = "auto") 
         "-m",
         "flows.cli",
         *words,
-        *(word for one in [*SETTINGS, f"model.device={device}"] for word in ("--set", one)),
+        *(word for one in [*SETTINGS, f"model.device={device}", *more] for word in ("--set", one)),
     ]
     return subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True)
 
 
-def finished(folder: Path, cards: int) -> Store:
+def finished(folder: Path, cards: int, more: Sequence[str] = ()) -> Store:
     """The store of a run that ended well."""
-    done = run(folder, cards)
+    done = run(folder, cards, more=more)
     assert done.returncode == 0, done.stderr[-3000:]
     return open_store(str(folder / "store"))
 
@@ -92,6 +95,20 @@ def test_parts_run_on_both_cards_in_one_process_each_and_the_bytes_are_those_of_
             mine = [card for uri, card in parts.items() if uri.startswith(f"r/generation={generation:04d}/{stage}.parts/")]
             assert set(mine) == {"0", "1"}, (generation, stage, mine)
     assert tree(store) == tree(plain) and fsck(Run(store, "r")) == []
+
+
+OFF_POLICY = ["learning.off_policy_steps=1", "learning.importance_cap=2.0"]
+
+
+@pytest.mark.timeout(1500)
+def test_an_off_policy_update_runs_beside_the_rollouts_and_the_bytes_are_those_of_a_machine_without_cards(tmp_path: Path) -> None:
+    alone, store = (finished(tmp_path / str(cards), cards, [*OFF_POLICY, "generations=2"]) for cards in (0, 2))
+    assert tree(store) == tree(alone) and fsck(Run(store, "r")) == []
+    ran = clocks(store)
+    trained = [clock for uri, clock in ran.items() if uri.startswith("r/generation=0001/update.parts/")]
+    solved = ran["r/generation=0001/solve.json"]
+    assert trained and min(clock["started"] for clock in trained) < solved["started"]
+    assert not any(uri.startswith("r/generation=0000/update.parts/") for uri in ran)  # nothing was sampled before
 
 
 @pytest.mark.timeout(1500)
