@@ -34,9 +34,9 @@ RETRIES: dict[str, Any] = {"retries": 3, "retry_delay_seconds": [5, 30, 120], "r
     persist_result=False,
     **RETRIES,
 )
-def run_stage(stage: str, generation: int, *after: Reference) -> Reference:
-    """Run a stage unless its manifest marks it as done."""
-    return session().run_stage(stage, generation)
+def run_stage(stage: str, generation: int, *after: Reference, joins: bool = False) -> Reference:
+    """Run a stage unless its manifest marks it as done. `joins`: `after` are its parts."""
+    return session().run_stage(stage, generation, joins=joins)
 
 
 @prefect.task(
@@ -89,7 +89,7 @@ def step(stage: str, generation: int, *after: Reference, begun: Begun | None = N
     if begun is None:
         begun = begin(stage, generation, *after)
     parts = begun.results() if begun is not None else _one_after_another(stage, generation, *after)
-    return _named(run_stage, stage)(stage, generation, *(parts or after))
+    return _named(run_stage, stage)(stage, generation, *(parts or after), joins=bool(parts))
 
 
 def begin(stage: str, generation: int, *after: Reference) -> Begun | None:

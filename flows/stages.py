@@ -31,9 +31,13 @@ class Stage:
     shards: Shards | None = None
     optional: bool = False
 
-    def uses_gpu(self, part: str | None) -> bool:
-        """Return whether a step of the stage uses a GPU where there is one. Joining the parts of an update does not."""
-        return self.generates or (self.trains and part is not None)
+    def uses_gpu(self, part: str | None, joins: bool = False) -> bool:
+        """Return whether a step of the stage uses a GPU where there is one. Joining shards or groups does not."""
+        return self.uses_engine(part, joins) or (self.trains and part is not None)
+
+    def uses_engine(self, part: str | None, joins: bool = False) -> bool:
+        """Return whether a step of the stage generates. Joining a benchmark's parts may: public suites have none."""
+        return self.generates and not (joins and part is None and self.shards == "completions")
 
 
 START = Stage("start", generates=True, judges=True)

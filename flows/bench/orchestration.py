@@ -42,7 +42,7 @@ class NoStages:
     def __init__(self, config: RunConfig, adapters: int, seconds: float = 0.0) -> None:
         self.config, self._adapters, self.cluster, self._seconds = config, adapters, False, seconds
 
-    def run_stage(self, stage: str, generation: int | None, part: str | None = None) -> Reference:
+    def run_stage(self, stage: str, generation: int | None, part: str | None = None, joins: bool = False) -> Reference:
         """Return a valid reference to nothing."""
         time.sleep(self._seconds)
         return {"stage": stage, "generation": generation, "manifest": f"{stage}-{generation}-{part}", "rows": {}}

@@ -62,12 +62,15 @@ class Placement(BaseModel):
         description="host:port of its head, ray://host:10001 or auto: its nodes take groups of update and shards of rollouts.",
     )
 
-    def pool(self, stage: str, part: str | None, engineless: Set[str] = frozenset()) -> str:
-        """Return the pool of a step; empty for this machine. Joining an update and stages in `engineless` need no GPU."""
+    def pool(self, stage: str, part: str | None, engineless: Set[str] = frozenset(), joins: bool = False) -> str:
+        """Return the pool of a step; empty for this machine. Joining parts and stages in `engineless` need no GPU.
+
+        Joining a rollout needs the model's tokenizer, which the machines that judge have.
+        """
         needs = stage_of(stage)
-        if needs.uses_gpu(part):
+        if needs.uses_gpu(part, joins):
             return "" if stage in engineless else self.gpu
-        return self.sandbox if needs.judges else ""
+        return self.sandbox if needs.judges or (joins and needs.generates) else ""
 
 
 HERE = Placement()
@@ -89,6 +92,7 @@ def stage(
     generations: int,
     cost: dict[str, Any] | None = None,
     version: str = "",
+    joins: bool = False,
 ) -> None:
     """Run one stage of a run whose flow is running elsewhere. Started by that flow, not by hand.
 
@@ -102,11 +106,12 @@ def stage(
         generations: Number of generations of the run.
         cost: The run's prices.
         version: Version of the project where the run is.
+        joins: Whether the step joins the stage's parts.
     """
     orphan_guard.start()
     orphan_guard.leave_with_parent()
     check_version(version)
-    spec = Spec(store, run_id, stage, generation, part, epoch, generations, cost or {})
+    spec = Spec(store, run_id, stage, generation, part, epoch, generations, cost or {}, joins=joins)
     with Display(get_run_logger().info) as display, display.step(stage) as told:
         perform_here(spec, told)
 
@@ -124,8 +129,8 @@ def _performed(spec: Spec, told: Told) -> Reference:
     description = Run(open_store(spec.store), spec.run_id).history.description()
     assert description is not None, f"run {spec.run_id} has no run.json"
     config = parse(description["config"])
-    python, address = interpreter(config, spec.stage, spec.part), os.environ.get(ADDRESS, "")
-    found = cards_for(config) if stage_of(spec.stage).uses_gpu(spec.part) else []
+    python, address = interpreter(config, spec.stage, spec.part, spec.joins), os.environ.get(ADDRESS, "")
+    found = cards_for(config) if spec.uses_gpu else []
     if found and address:
         return run_resident(address, order_of(spec, description, config.threads, python), told)
     with Slots(found, Tenant(config.threads)) as slots:
@@ -141,7 +146,7 @@ class Pools:
 
     def __call__(self, spec: Spec) -> Reference | None:
         """Run a step in its pool. Returns None if it belongs on this machine."""
-        pool = self._placement.pool(spec.stage, spec.part, self._engineless)
+        pool = self._placement.pool(spec.stage, spec.part, self._engineless, spec.joins)
         return run_elsewhere(spec, pool, self._leaving, self._patience) if pool else None
 
     def takes(self, stage: str) -> bool:

@@ -32,7 +32,6 @@ from flows.execution.run_stage import Reference, Spec
 from flows.execution.slots import Slots, Tenant
 from flows.execution.stage_process import WorkerLost, Workers
 from flows.monitoring.progress import to_stderr
-from flows.stages import stage_of
 from stages.core.engines.protocol import EngineUnavailable
 
 CONNECT_SECONDS = 10.0
@@ -101,7 +100,7 @@ def _whole(spec: Spec, python: str, threads: int, gpus: bool, engineless: Set[st
     import ray  # noqa: PLC0415
     from ray.exceptions import RayError, RayTaskError  # noqa: PLC0415
 
-    if not gpus or spec.stage in engineless or not stage_of(spec.stage).uses_gpu(spec.part):
+    if not gpus or spec.stage in engineless or not spec.uses_gpu:
         return None
     options = {"num_gpus": 1, "name": spec.stage}
     try:

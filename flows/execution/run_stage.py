@@ -51,6 +51,12 @@ class Spec:
     generations: int  # may have been raised since run.json was written
     cost: dict[str, Any] = field(default_factory=dict, compare=False)  # the run's prices (flows.settings.Cost), for the clock
     verdicts: str = field(default="", compare=False)  # folder for early verdicts; empty: rollouts and judges share no machine
+    joins: bool = field(default=False, compare=False)  # the stage's parts are done, and this step joins them
+
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether the step uses a GPU where there is one."""
+        return stage_of(self.stage).uses_gpu(self.part, self.joins)
 
 
 REQUIRED = tuple(one.name for one in fields(Spec) if one.default is MISSING and one.default_factory is MISSING)
@@ -99,7 +105,7 @@ def perform(run: Run, spec: Spec, config: RunConfig, backend: Backend) -> Manife
     began, cpu = time.monotonic(), time.process_time()
     started = time.time()
     forget_peaks()
-    energy = Energy(card_counters(config.model.device) if _uses_gpu(spec) else {}, processor_counters())
+    energy = Energy(card_counters(config.model.device) if spec.uses_gpu else {}, processor_counters())
     try:
         with energy:
             step_of(io, config)(io, config, backend)
@@ -123,10 +129,6 @@ def perform(run: Run, spec: Spec, config: RunConfig, backend: Backend) -> Manife
             "python": platform.python_version(),
         }
     )
-
-
-def _uses_gpu(spec: Spec) -> bool:
-    return stage_of(spec.stage).uses_gpu(spec.part)
 
 
 def cost_recorded(rule: Cost, energy: Mapping[str, Any], before: TokenCount, after: TokenCount) -> dict[str, Any]:

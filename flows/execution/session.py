@@ -100,11 +100,14 @@ class Session:
         self._watch = RunTables(run)
         self._adapters: retention.Known = {}
 
-    def run_stage(self, stage: str, generation: int | None, part: str | None = None) -> Reference:
-        """Return the reference of a step, from its manifest if it is done; otherwise run it in the worker of its stage."""
+    def run_stage(self, stage: str, generation: int | None, part: str | None = None, joins: bool = False) -> Reference:
+        """Return the reference of a step, from its manifest if it is done; otherwise run it in the worker of its stage.
+
+        `joins`: the stage has parts, and they are done.
+        """
         if finished := self.done(stage, generation, part):
             return finished
-        spec = self.spec(stage, generation, part)
+        spec = self.spec(stage, generation, part, joins)
         share = share_before(generation, stage, self.config)
         with self._display.step(self._name(spec), share) as shown, self._working.step(stage, generation, part) as noted:
 
@@ -115,7 +118,7 @@ class Session:
                 noted(reading)
                 notes.publish_progress(generation, stage, reading)
 
-            python = interpreter(self.config, stage, part)
+            python = interpreter(self.config, stage, part, joins)
             done = self.elsewhere(spec) if self.elsewhere is not None else None
             if done is None and self._on_node is not None:
                 done = self._on_node(spec, python)
@@ -128,11 +131,11 @@ class Session:
         part = "" if spec.part is None else f" {spec.part}"
         return f"generation {spec.generation} ({spec.generation + 1} of {self.config.generations}) · {spec.stage}{part}"
 
-    def spec(self, stage: str, generation: int | None, part: str | None = None) -> Spec:
+    def spec(self, stage: str, generation: int | None, part: str | None = None, joins: bool = False) -> Spec:
         """Return the spec that tells another process which step to run."""
         config, cost = self.config, self.config.cost.model_dump()
         run = (self.run.store.url, self.run.run_id)
-        return Spec(*run, stage, generation, part, self.run.epoch, config.generations, cost, self._verdicts)
+        return Spec(*run, stage, generation, part, self.run.epoch, config.generations, cost, self._verdicts, joins)
 
     def done(self, stage: str, generation: int | None, part: str | None = None) -> Reference | None:
         """Return the reference of a step whose manifest and files exist."""

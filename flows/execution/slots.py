@@ -14,7 +14,6 @@ from flows import cards
 from flows.cards import Card, CardUnavailable
 from flows.execution.run_stage import Reference, Spec
 from flows.execution.stage_process import CANCELLED, StageFailed, Told, Workers
-from flows.stages import stage_of
 from stages.core.engines.protocol import EngineUnavailable
 from stages.core.unavailable import Unsuited
 
@@ -106,7 +105,7 @@ class Slots:
 
         Raises Unsuited if others have all cards or none is left, CardUnavailable if the card is lost when the step fails.
         """
-        slot = self._taken(tenant, python, self._here and stage_of(spec.stage).uses_gpu(spec.part), wanted)
+        slot = self._taken(tenant, python, self._here and spec.uses_gpu, wanted)
         try:
             yield slot.workers
             slot.note(worked=True)

@@ -62,14 +62,13 @@ _early: dict[tuple[str, int, Card | None], ChildProcess] = {}  # by interpreter,
 _early_claims: dict[Card, Claim] = {}
 
 
-def interpreter(config: RunConfig, stage: str, part: str | None = None) -> str:
+def interpreter(config: RunConfig, stage: str, part: str | None = None, joins: bool = False) -> str:
     """Return the Python that runs a step, empty for this one: vLLM has its own environment.
 
     Joining the shards of propose or solve needs no engine, and must not wake the one that sleeps for the update; nor does a
     generator in the teachers' place.
     """
-    joins = part is None and config.engine.shards > 1 and stage_of(stage).shards == "completions"
-    generates = stage_of(stage).generates and stage not in config.engineless and not joins
+    generates = stage_of(stage).uses_engine(part, joins) and stage not in config.engineless
     return config.engine.python if config.engine.kind == "vllm" and generates else ""
 
 

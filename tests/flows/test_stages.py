@@ -45,6 +45,16 @@ def test_a_placement_follows_what_a_stage_needs(stage, part, pool):
     assert Placement(sandbox="sandbox", gpu="gpu").pool(stage, part) == pool
 
 
+def test_joining_a_rollout_needs_no_gpu_but_the_tokenizer_that_judging_needs_too():
+    placement = Placement(sandbox="sandbox", gpu="gpu")
+    assert [placement.pool(name, None, joins=True) for name in ("propose", "solve", "update", "benchmark")] == [
+        "sandbox", "sandbox", "", "gpu"
+    ]  # fmt: skip
+    assert Placement(gpu="gpu").pool("solve", None, joins=True) == ""
+    config = load("smoke", ["engine.kind=vllm", "engine.python=vllm/bin/python", "engine.shards=2"])
+    assert [interpreter(config, "solve", *step) for step in (("00",), (None,), (None, True))] == ["vllm/bin/python"] * 2 + [""]
+
+
 def test_what_needs_no_engine_stays_on_this_machine():
     generated = load("smoke", ["population.teachers=0", "propose.curriculum=uniform"]).engineless
     assert generated == {"propose"} and load("smoke").engineless == set()

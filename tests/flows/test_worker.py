@@ -68,7 +68,7 @@ def test_the_command_refuses_a_wrong_step_in_one_line_with_exit_code_2(tmp_path:
 
 def test_the_help_names_the_fields_of_a_step() -> None:
     told = " ".join(worker("--help").stdout.split())
-    assert "JSON object with store, run_id, generation, part, epoch, generations; cost, verdicts may be left out" in told
+    assert "JSON object with store, run_id, generation, part, epoch, generations; cost, verdicts, joins may be left out" in told
 
 
 @pytest.mark.parametrize(

@@ -235,9 +235,10 @@ def test_the_plan_is_the_most_that_a_card_holds_at_each_moment(tmp_path: Path, c
             for generation in range(2):
                 for stage in STAGE_NAMES:
                     session = there if (generation, stage) == (1, "solve") else here
-                    for part, _ in session.parts(stage, generation):
+                    parts = [part for part, _ in session.parts(stage, generation)]
+                    for part in parts:
                         session.run_stage(stage, generation, part)
-                    session.run_stage(stage, generation)
+                    session.run_stage(stage, generation, joins=bool(parts))
                     if stage == "solve":
                         assert ("vLLM" in workers.counted.held) == (session is there)
                     if (generation, stage) == (0, "solve"):
