@@ -78,6 +78,12 @@ def test_a_run_may_be_about_some_kinds_alone() -> None:
         (["learning.row_tokens=0"], "^learning.row_tokens: .*greater than or equal to 1$"),
         (["learning.row_tokens=20000"], r"learning.row_tokens \(20000\) is more than learning.micro_batch_tokens \(16384\)"),
         (["learning.skip_zero_groups=true", "learning.entropy_bonus=0.001"], "learning.entropy_bonus or learning.kl would train"),
+        (["learning.off_policy_steps=1"], "which learning.importance_cap corrects; set it, for example to 2"),
+        (["learning.off_policy_steps=2", "learning.importance_cap=2"], "learning.off_policy_steps"),
+        (
+            ["learning.off_policy_steps=1", "learning.importance_cap=2", "strategy.population=4"],
+            "learning.off_policy_steps cannot be combined with strategy.population",
+        ),
         (["learning.skip_zero_groups=true", "learning.kl=0.1"], "learning.entropy_bonus or learning.kl would train"),
     ],
 )

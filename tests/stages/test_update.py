@@ -6,7 +6,7 @@ from stages.core import tables
 from stages.core.method.rating import Rating
 from stages.core.population import Member
 from stages.core.shards import Shard
-from stages.update import groups, share_of, shares
+from stages.update import as_lag, carried_over, groups, share_of, shares
 
 NAMES = ("t0", "t1", "s0", "s1")
 ROLES = {"t": "teacher", "s": "student"}
@@ -53,6 +53,28 @@ def test_groups_are_balanced_by_tokens_and_listed_in_the_order_of_the_population
         parts.setdefault(row["part"], []).append(row["member_id"])
     assert parts == expected
     assert [row["tokens"] for row in sorted(found.to_pylist(), key=lambda row: -row["tokens"])] == [90, 40, 30, 20]
+
+
+def test_samples_carried_over_are_of_the_members_weights_now_and_those_of_members_that_are_gone_are_left_out():
+    written = samples(t0=3, s0=4, s1=5)
+    now = [Member(name, ROLES[name[0]], f"{name}-g0004", f"digest of {name}", Rating(), 0) for name in ("t0", "t1", "s1")]
+    found = carried_over(written, now)
+    assert found.schema.equals(tables.SAMPLES, check_metadata=True)
+    assert found.drop_columns(["adapter_id", "adapter_sha256"]) == written.take([0, 2]).drop_columns(
+        ["adapter_id", "adapter_sha256"]
+    )
+    assert found["adapter_id"].to_pylist() == ["t0-g0004", "s1-g0004"]
+    assert found["adapter_sha256"].to_pylist() == ["digest of t0", "digest of s1"]
+    assert carried_over(samples(), now).num_rows == 0
+
+
+def test_lag_is_drift_under_another_name():
+    measured = [("update.drift_mean", 0.5), ("update.drift_max", 2.0), ("update.loss", 1.0)]
+    rows = [{"name": name, "value": value, "member_id": "s0", "role": "student", "kind": None} for name, value in measured]
+    found = as_lag(tables.table(rows, tables.METRICS))
+    assert [(row["name"], row["value"]) for row in found.to_pylist()] == [
+        ("update.lag_mean", 0.5), ("update.lag_max", 2.0), ("update.loss", 1.0)
+    ]  # fmt: skip
 
 
 def test_an_adapter_without_samples_is_in_no_group():

@@ -1,0 +1,120 @@
+"""A whole run whose updates train on the samples of the generation before: who learns from what, resumed, inspected, forked."""
+
+import os
+import signal
+import subprocess
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from flows.audit.fsck import fsck
+from flows.config import PROJECT, ConfigError, load
+from flows.run.fork import fork
+from flows.run.lineage import Lineage
+from flows.run.manifest import digest
+from flows.run.run import Run
+from flows.run.stage_io import StageIO
+from flows.storage import open_store
+from flows.trained_samples import trained_samples
+from tests.flows.test_train import command, tree
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(600)]
+SETTINGS = (
+    "generations=3",
+    "evolution.every=2",
+    "learning.off_policy_steps=1",
+    "learning.importance_cap=2.0",
+    "benchmark.limit=1",
+)
+MORE = tuple(word for setting in SETTINGS for word in ("--set", setting))
+
+
+def run_to_its_end(store: Path) -> None:
+    done = subprocess.run(command(store, *MORE), cwd=PROJECT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    store = tmp_path_factory.mktemp("finished")
+    run_to_its_end(store)
+    return store
+
+
+@pytest.fixture
+def run(finished: Path) -> Run:
+    return Run(open_store(str(finished)), "r")
+
+
+def test_an_update_trains_what_members_are_now_on_what_they_wrote_before(run: Run) -> None:
+    assert list(fsck(run)) == []
+    replaced = {row["replaces"] for row in run.read_table(1, "offspring").to_pylist()}
+    assert replaced
+    for generation in range(3):
+        rated = {row["member_id"]: row for row in run.read_table(generation, "ratings").to_pylist()}
+        trained = trained_samples(StageIO(run, "update", generation, None, "m", 4.0), load("chaos", list(SETTINGS)))
+        if generation == 0:
+            assert trained.num_rows == 0
+            assert all(row["adapter_id"] == row["next_adapter_id"] for row in rated.values())
+            continue
+        before = run.read_table(generation - 1, "samples").to_pylist()
+        kept = [row for row in before if generation == 1 or row["member_id"] not in replaced]
+        assert [row["sample_id"] for row in trained.to_pylist()] == [row["sample_id"] for row in kept]
+        assert {(row["member_id"], row["adapter_id"]) for row in trained.to_pylist()} == {
+            (row["member_id"], rated[row["member_id"]]["adapter_id"]) for row in kept
+        }
+        moved = {name for name, row in rated.items() if row["adapter_id"] != row["next_adapter_id"]}
+        assert moved and moved <= {row["member_id"] for row in kept}
+
+
+def test_its_difference_from_the_engine_is_called_lag_not_drift(run: Run) -> None:
+    lags = [
+        {row["member_id"]: row["value"] for row in run.read_table(generation, "metrics").to_pylist() if row["name"] == name}
+        for generation in (1, 2)
+        for name in ("update.lag_mean", "update.drift_mean")
+    ]
+    assert lags[1] == lags[3] == {}
+    assert lags[0] and max(lags[0].values()) < 1e-4, "in generation 1 nothing has moved yet"
+    assert max(lags[2].values()) > 1e-4
+
+
+def test_the_parts_of_an_update_follow_match(run: Run) -> None:
+    stages = [manifest for manifest in run.history.walk() if manifest.generation == 1]
+    assert all(later.previous == digest(earlier) for earlier, later in pairwise(stages))
+    match = run.manifest("match", 1)
+    part = run.manifest("update", 1, "00")
+    assert match is not None and part is not None and part.previous == digest(match)
+    read = {ref.uri for ref in part.inputs}
+    assert "generation=0000/samples.parquet" in read and not any(uri.startswith("generation=0001/") for uri in read)
+
+
+def test_lineage_tells_on_which_generation_s_samples_weights_were_trained(run: Run) -> None:
+    made = next(row for row in run.read_table(1, "ratings").to_pylist() if row["adapter_id"] != row["next_adapter_id"])
+    step = Lineage(run).ancestry(made["next_adapter_id"])[0]
+    assert step["generation"] == 1 and step["samples"]["count"] > 0
+    assert all(task.startswith(("g0000-", "seed")) for task in step["samples"]["tasks"])
+    own = next(
+        row for row in run.read_table(0, "samples").to_pylist() if row["member_id"] == made["member_id"] and row["advantage"]
+    )
+    moved = Lineage(run).task(own["sample_id"].partition("/")[0] if made["role"] == "student" else own["sample_id"])
+    assert {"member_id": made["member_id"], "from": made["adapter_id"], "to": made["next_adapter_id"]} in moved["forwards"][
+        "weights_moved"
+    ]
+
+
+def test_a_fork_keeps_the_setting(run: Run) -> None:
+    with pytest.raises(ConfigError, match=r"^learning.off_policy_steps: a fork shares artifacts"):
+        fork(run, "other", 1, ["learning.off_policy_steps=0"], lambda config: {}, {})
+
+
+def test_a_killed_run_resumes_to_the_same_bytes(finished: Path, tmp_path: Path) -> None:
+    running = subprocess.Popen(command(tmp_path, *MORE), cwd=PROJECT, stdout=subprocess.DEVNULL, start_new_session=True)
+    while not (tmp_path / "r" / "generation=0001" / "update.parts" / "00.json").exists():
+        assert running.poll() is None, "the run ended before it could be killed"
+        time.sleep(0.02)
+    os.killpg(running.pid, signal.SIGKILL)
+    running.wait()
+    run_to_its_end(tmp_path)
+    assert tree(tmp_path) == tree(finished)
