@@ -1,5 +1,6 @@
 """Estimate a run's tokens, hours, memory and disk before it starts, by arithmetic alone (`populora run --dry-run`)."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from flows.config import RunConfig
@@ -8,7 +9,8 @@ from flows.monitoring.prices import of_machine
 from flows.plan.card_rates import CARDS, TWO_CORES, Card
 from flows.plan.decoder_shape import DecoderShape, adapter_parameters, shape_of
 from flows.plan.memory_plan import lacking, memory_lines
-from flows.plan.stage_plan import seconds_on, spread, stage_times, workload
+from flows.plan.off_policy_plan import best_division
+from flows.plan.stage_plan import generation_seconds, spread, stage_times, workload
 from flows.run.retention import expected_bytes, policy_of
 
 GIB = 1024**3
@@ -99,7 +101,7 @@ def hours(config: RunConfig) -> dict[str, float]:
         return {}
     found = {}
     for card in _machines(config, shape):
-        seconds = seconds_on(config, stage_times(config, shape, card, 1), 1) * config.generations
+        seconds = generation_seconds(stage_times(config, shape, card, 1)) * config.generations
         found[f"one {card.name} GPU" if card.memory else card.name] = seconds / 3600
     return found
 
@@ -123,21 +125,25 @@ def _seconds(config: RunConfig, shape: DecoderShape) -> list[str]:
         limits = dict.fromkeys(time.limit for time in times)
         rows.append((f"  {times[0].stage}", *(f"{time.seconds:,.1f}" for time in times), ", then ".join(limits)))
     usual = f"if completions have {MEAN:.1%} of their token limits"
-    rows.append(
-        (
-            "  one generation",
-            *(f"{seconds_on(config, times, count):,.0f}" for times, (_, count) in zip(columns, machines, strict=True)),
-            usual,
-        )
-    )
-    full = [seconds_on(config, stage_times(spread(config, count), shape, card, count), count) for card, count in machines]
+    rows.append(("  one generation", *(f"{generation_seconds(times):,.0f}" for times in columns), usual))
+    full = [generation_seconds(stage_times(spread(config, count), shape, card, count)) for card, count in machines]
     rows.append(("", *(f"{seconds:,.0f}" for seconds in full), "if they have all of them"))
+    if config.learning.off_policy_steps:
+        rows += _beside(config, shape, machines)
     widths = [max(len(row[place]) for row in rows) for place in range(len(names) + 1)]
     table = [
         f"{row[0]:17}" + "  ".join(f"{cell:>{width}}" for cell, width in zip(row[1:-1], widths[1:], strict=True)) + f"  {row[-1]}"
         for row in rows
     ]
     return [*table, *(f"assumed          {card}" for card in dict.fromkeys(card for card, _ in machines))]
+
+
+def _beside(config: RunConfig, shape: DecoderShape, machines: Sequence[tuple[Card, int]]) -> list[tuple[str, ...]]:
+    """Return the rows for a generation whose update runs beside its rollouts."""
+    found = [best_division(config, shape, card, count, MEAN) for card, count in machines]
+    shards = ", ".join(str(division.shards) for division in found)
+    usual = f"if the update runs beside the rollouts, with engine.shards={shards}, and {MEAN:.1%} of the limits"
+    return [("  off-policy", *(f"{division.seconds:,.0f}" for division in found), usual)]
 
 
 def price_of(config: RunConfig, needed: float) -> float | None:

@@ -105,20 +105,6 @@ def generation_seconds(times: Sequence[StageTime]) -> float:
     return sum(time.seconds for time in times)
 
 
-def overlapped_seconds(times: Sequence[StageTime]) -> float:
-    """Return the seconds of a generation whose update fills the time in which the sandbox or the scheduler keeps cards waiting.
-
-    Not counted: what an update fills while the last completions of a rollout leave cards without work.
-    """
-    waiting = sum(time.seconds for time in times if time.limit in ("sandbox", "scheduling"))
-    return generation_seconds(times) - min(waiting, sum(time.seconds for time in times if time.stage == "update"))
-
-
-def seconds_on(config: RunConfig, times: Sequence[StageTime], cards: int) -> float:
-    """Return the seconds of a generation on that many cards: on one, an update has nothing to run beside."""
-    return overlapped_seconds(times) if config.learning.off_policy_steps and cards > 1 else generation_seconds(times)
-
-
 def _runs(config: RunConfig, deduction: int, abduction: int) -> Fraction:
     """Return the mean number of program runs over the kinds that are written; an induction is run on every input."""
     runs = {Kind.DEDUCTION: deduction, Kind.ABDUCTION: abduction, Kind.INDUCTION: config.propose.num_inputs}

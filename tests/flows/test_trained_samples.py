@@ -18,16 +18,12 @@ from flows.run.run import Run
 from flows.run.stage_io import StageIO
 from flows.storage import open_store
 from flows.trained_samples import trained_samples
+from stages.core.method.top_up import task_of
 from tests.flows.test_train import command, tree
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(600)]
-SETTINGS = (
-    "generations=3",
-    "evolution.every=2",
-    "learning.off_policy_steps=1",
-    "learning.importance_cap=2.0",
-    "benchmark.limit=1",
-)
+OFF_POLICY = ("learning.off_policy_steps=1", "learning.importance_cap=2.0")
+SETTINGS = (*OFF_POLICY, "generations=3", "evolution.every=2", "benchmark.limit=1")
 MORE = tuple(word for setting in SETTINGS for word in ("--set", setting))
 
 
@@ -95,13 +91,9 @@ def test_lineage_tells_on_which_generation_s_samples_weights_were_trained(run: R
     step = Lineage(run).ancestry(made["next_adapter_id"])[0]
     assert step["generation"] == 1 and step["samples"]["count"] > 0
     assert all(task.startswith(("g0000-", "seed")) for task in step["samples"]["tasks"])
-    own = next(
-        row for row in run.read_table(0, "samples").to_pylist() if row["member_id"] == made["member_id"] and row["advantage"]
-    )
-    moved = Lineage(run).task(own["sample_id"].partition("/")[0] if made["role"] == "student" else own["sample_id"])
-    assert {"member_id": made["member_id"], "from": made["adapter_id"], "to": made["next_adapter_id"]} in moved["forwards"][
-        "weights_moved"
-    ]
+    own = next(row for row in Lineage(run).trained_on(1, made["member_id"]) if row["advantage"])
+    moved = Lineage(run).task(task_of(own["sample_id"]))["forwards"]["weights_moved"]
+    assert {"member_id": made["member_id"], "from": made["adapter_id"], "to": made["next_adapter_id"]} in moved
 
 
 def test_a_fork_keeps_the_setting(run: Run) -> None:

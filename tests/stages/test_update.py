@@ -60,9 +60,8 @@ def test_samples_carried_over_are_of_the_members_weights_now_and_those_of_member
     now = [Member(name, ROLES[name[0]], f"{name}-g0004", f"digest of {name}", Rating(), 0) for name in ("t0", "t1", "s1")]
     found = carried_over(written, now)
     assert found.schema.equals(tables.SAMPLES, check_metadata=True)
-    assert found.drop_columns(["adapter_id", "adapter_sha256"]) == written.take([0, 2]).drop_columns(
-        ["adapter_id", "adapter_sha256"]
-    )
+    names = ["adapter_id", "adapter_sha256"]
+    assert found.drop_columns(names) == written.take([0, 2]).drop_columns(names)
     assert found["adapter_id"].to_pylist() == ["t0-g0004", "s1-g0004"]
     assert found["adapter_sha256"].to_pylist() == ["digest of t0", "digest of s1"]
     assert carried_over(samples(), now).num_rows == 0

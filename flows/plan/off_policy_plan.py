@@ -1,0 +1,54 @@
+"""Seconds of a generation whose update runs beside its rollouts (`learning.off_policy_steps`), by arithmetic.
+
+Cards can be shared: rollouts take all of them, and the update fills the time in which the sandbox and the scheduler keep them
+waiting. Or they can be split: `engine.shards` of them roll out, and the others train at the same time. Split cards pay where a
+rollout waits for its longest completion, which more cards do not shorten.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flows.config import RunConfig
+from flows.plan.card_rates import Card
+from flows.plan.decoder_shape import DecoderShape
+from flows.plan.stage_plan import StageTime, generation_seconds, spread, stage_times
+
+
+@dataclass(frozen=True)
+class Division:
+    """The seconds of a generation, and how many of the cards roll out (all of them: they also train)."""
+
+    seconds: float
+    shards: int
+
+
+def best_division(config: RunConfig, shape: DecoderShape, card: Card, cards: int, share: float = 1.0) -> Division:
+    """Return the fastest way to use the cards. On one card, an update has nothing to run beside."""
+
+    def times(count: int) -> list[StageTime]:
+        return stage_times(spread(config, count), shape, card, count, share)
+
+    if cards == 1:
+        return Division(generation_seconds(times(1)), 1)
+    counts = sorted({max(1, min(cards - 1, round(cards * part / 16))) for part in range(1, 16)})
+    split = [Division(_split_seconds(times(count), times(cards - count)), count) for count in counts]
+    return min([Division(shared_seconds(times(cards)), cards), *split], key=lambda division: division.seconds)
+
+
+def shared_seconds(times: Sequence[StageTime]) -> float:
+    """Return the seconds if all cards roll out and train.
+
+    Not counted: what an update fills while the last completions of a rollout leave cards without work.
+    """
+    waiting = sum(time.seconds for time in times if time.limit in ("sandbox", "scheduling"))
+    return generation_seconds(times) - min(waiting, _of(times, "update"))
+
+
+def _split_seconds(rolling: Sequence[StageTime], training: Sequence[StageTime]) -> float:
+    """Return the seconds if some cards roll out while the others train, from the stages on each number of cards."""
+    alone = _of(rolling, "match", "rate")
+    return alone + max(generation_seconds(rolling) - alone - _of(rolling, "update"), _of(training, "update"))
+
+
+def _of(times: Sequence[StageTime], *stages: str) -> float:
+    return sum(time.seconds for time in times if time.stage in stages)
