@@ -18,7 +18,7 @@ from stages.core.population import Member
 
 def trained_samples(io: StageIO, config: RunConfig) -> pa.Table:
     """Return the samples that this generation's update trains on."""
-    return _learning(_samples(io, config), config)
+    return _learning(_carried(io) if config.learning.off_policy_steps else io.table("samples"), config)
 
 
 def update_groups(io: StageIO, config: RunConfig) -> pa.Table:
@@ -27,7 +27,7 @@ def update_groups(io: StageIO, config: RunConfig) -> pa.Table:
     Version 0.1 of this project stored none; they are then computed again.
     """
     if config.learning.off_policy_steps:  # also where they are stored: an early part must not read what a later stage writes
-        return _cut(trained_samples(io, config), io.population(), config)
+        return _cut(_learning(_carried(io), config), io.population(), config)
     if io.has("groups"):
         return io.table("groups")
     return updating.groups(trained_samples(io, config), io.population(), config.learning.adapters_per_group)
@@ -35,9 +35,15 @@ def update_groups(io: StageIO, config: RunConfig) -> pa.Table:
 
 def groups_after_reward(io: StageIO, config: RunConfig, samples: pa.Table) -> pa.Table:
     """Return GROUPS for `reward` to store. `samples` are those that it has just written."""
-    if config.learning.off_policy_steps:
-        return update_groups(io, config)
-    return _cut(_learning(samples, config), io.population(), config)
+    trained = _carried(io) if config.learning.off_policy_steps else samples
+    return _cut(_learning(trained, config), io.population(), config)
+
+
+def _carried(io: StageIO) -> pa.Table:
+    """Return the samples of the generation before as samples of the members' weights in this one."""
+    if io.generation == 0:
+        return tables.SAMPLES.empty_table()
+    return updating.carried_over(io.table("samples", io.generation - 1), io.population())
 
 
 def _cut(samples: pa.Table, population: list[Member], config: RunConfig) -> pa.Table:
@@ -50,14 +56,6 @@ def _cut(samples: pa.Table, population: list[Member], config: RunConfig) -> pa.T
     count = 0 if copied else shares_of(config, known_shape(config.model.name), list(tokens.values()), by_adapters.num_rows)
     by_rows = updating.shares(samples, population, count, config.learning.skip_zero_groups)
     return by_rows if by_rows.num_rows else by_adapters
-
-
-def _samples(io: StageIO, config: RunConfig) -> pa.Table:
-    if not config.learning.off_policy_steps:
-        return io.table("samples")
-    if io.generation == 0:
-        return tables.SAMPLES.empty_table()
-    return updating.carried_over(io.table("samples", io.generation - 1), io.population())
 
 
 def _learning(samples: pa.Table, config: RunConfig) -> pa.Table:

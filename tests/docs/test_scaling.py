@@ -20,6 +20,11 @@ def test_the_tables_are_the_plan(name: str) -> None:
     assert shown in plan(load(name, []))
 
 
+def test_the_row_of_an_update_beside_the_rollouts_is_the_plan_s() -> None:
+    shown = PAGE.split("--dry-run --set learning.off_policy_steps=1`")[-1].split("```")[1].strip("\n")
+    assert shown in plan(load("paper", ["learning.off_policy_steps=1"]))
+
+
 def test_the_costs_follow_from_the_seconds() -> None:
     config, shape = load("paper", []), KNOWN["Qwen2.5-Coder-7B"]
     rows = re.findall(r"^\| (\d+) \| ([\d,]+) \| ([\d,.]+) \|", PAGE, flags=re.MULTILINE)
