@@ -1,5 +1,6 @@
 """The cost of a run as text: cells of a table, one line, and sentences about what the numbers leave out."""
 
+import math
 from collections.abc import Iterator, Mapping
 
 from flows.monitoring.cost import PointCost, RunCost
@@ -83,7 +84,16 @@ def _each(point: PointCost) -> Iterator[str]:
 def _with_error(point: PointCost, amount: float, unit: str) -> str:
     each = point.of_a_point(amount)
     assert each is not None, point
-    return f"{_figures(each[0])} ± {_figures(each[1])} {unit}".rstrip()
+    return f"{measured_text(*each)} {unit}".rstrip()
+
+
+def measured_text(value: float, error: float) -> str:
+    """Format a value with its standard error, both to the error's second significant digit."""
+    if not error:
+        return f"{_figures(value)} ± 0"
+    places = 1 - math.floor(math.log10(error))
+    shown = (round(one, places) for one in (value, error))
+    return " ± ".join(f"{one:,.{max(places, 0)}f}" for one in shown)
 
 
 def remarks(cost: RunCost) -> list[str]:

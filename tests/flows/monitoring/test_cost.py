@@ -13,7 +13,7 @@ from flows.browser.app import make_app
 from flows.cli import main
 from flows.config import ConfigError, RunConfig, dump
 from flows.monitoring.cost import PointCost, run_cost
-from flows.monitoring.cost_text import NOT_COUNTED, cost_line, money_text, point_text, remarks
+from flows.monitoring.cost_text import NOT_COUNTED, cost_line, measured_text, money_text, point_text, remarks
 from flows.monitoring.prices import of_machine
 from flows.monitoring.spending import Spent, spent
 from flows.monitoring.status import status
@@ -238,6 +238,19 @@ def test_a_point_costs_the_training_between_two_scores(store: FileStore) -> None
     said = point_text(point)
     assert said.startswith("probe-dev: +20.00 ± 2.84 points from the start to generation 1 (200 problems); a point cost ")
     assert "Wh (estimated)" in said and "\x1b" not in said
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "text"),
+    [
+        (12728980.0, 6385250.0, "12,700,000 ± 6,400,000"),
+        (124.59, 62.5, "125 ± 62"),
+        (1.6204, 0.0996, "1.620 ± 0.100"),
+        (0.5, 0.0, "0.5 ± 0"),
+    ],
+)
+def test_an_amount_has_the_digits_that_its_error_leaves_it(value: float, error: float, text: str) -> None:
+    assert measured_text(value, error) == text
 
 
 def test_a_gain_within_its_error_has_no_price(store: FileStore) -> None:
