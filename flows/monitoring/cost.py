@@ -6,13 +6,14 @@ nor is waiting between stages. Parts that a killed stage had committed count, be
 outside the run (nightly, or by command) are not part of it. Stages that a fork took over are its parent's cost.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from flows.monitoring.amounts import SAMPLED, amounts
 from flows.monitoring.prices import of_machine
 from flows.monitoring.run_tables import RunTables
-from flows.monitoring.spending import NOTHING, Spent, spent, total
+from flows.monitoring.spending import NOTHING, Spent, added, spent, total
 from flows.run.manifest import Manifest, Ref
 from flows.run.run import Run
 from flows.settings import Cost
@@ -179,13 +180,27 @@ def _generation(
     known = {} if values is None else tokens(values, steps)
     stages = {}
     for name, own in by_stage.items():
-        used, of_tables = spent(own, fill, prices), known.get(name, NOTHING)
+        beside = _beside(name, by_stage)
+        used = added(own, beside, fill, prices) if beside else spent(own, fill, prices)
+        of_tables = known.get(name, NOTHING)
         if used.generated_tokens is not None and of_tables.generated_tokens is not None:
             of_tables = replace(of_tables, generated_tokens=None)
         stages[name] = used + of_tables
     done = START.name in stages if generation is None else "evolve" in stages
     origins = {step.whole_stage: ref.origin for step in steps for ref in step.outputs if ref.origin}
     return GenerationCost(generation, stages, done, origins)
+
+
+def _beside(stage: str, by_stage: Mapping[str, Sequence[Manifest]]) -> list[Manifest]:
+    """Return the steps that may have run at the same time as the stage: those of an update that began before its rewards."""
+    rewards = by_stage.get("reward", ())
+    if stage != "update" or not rewards or _began(by_stage[stage]) >= _began(rewards):
+        return []
+    return [step for name, own in by_stage.items() if name != stage for step in own]
+
+
+def _began(steps: Sequence[Manifest]) -> float:
+    return min(float(step.clock.get("started", math.inf)) for step in steps)
 
 
 def tokens(values: Values, steps: Sequence[Manifest]) -> dict[str, Spent]:

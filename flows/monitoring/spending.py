@@ -5,8 +5,8 @@ its hour is paid once, and counters of whole devices that several of them read a
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
@@ -112,6 +112,19 @@ def spent(manifests: Iterable[Manifest], fill: Cost, prices: Cost | None = None)
     return used + tokens_of
 
 
+def added(manifests: Sequence[Manifest], beside: Sequence[Manifest], fill: Cost, prices: Cost | None = None) -> Spent:
+    """Return what the steps of one stage used beyond what others used at the same time, so that sums count no machine twice."""
+    own, others, both = (spent(some, fill, prices) for some in (manifests, beside, [*beside, *manifests]))
+    return replace(
+        own,
+        machine_seconds=both.machine_seconds - others.machine_seconds,
+        joules=_less(both.joules, others.joules),
+        energy_seconds=both.energy_seconds - others.energy_seconds,
+        money=_less(both.money, others.money),
+        priced_seconds=both.priced_seconds - others.priced_seconds,
+    )
+
+
 def _step(clock: Mapping[str, Any], number: int, fill: Cost, prices: Cost | None) -> _Step:
     seconds = float(clock.get("seconds", 0.0))
     host, began = str(clock.get("host", "")), clock.get("started")
@@ -167,6 +180,10 @@ def _known(counts: Iterable[int | None]) -> int | None:
     for count in counts:
         found = _sum(found, count)
     return found
+
+
+def _less(whole: Mapping[str, float], part: Mapping[str, float]) -> dict[str, float]:
+    return {key: value - part.get(key, 0.0) for key, value in whole.items()}
 
 
 def _merged(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:

@@ -15,7 +15,7 @@ from flows.config import ConfigError, RunConfig, dump
 from flows.monitoring.cost import PointCost, run_cost
 from flows.monitoring.cost_text import NOT_COUNTED, cost_line, measured_text, money_text, point_text, remarks
 from flows.monitoring.prices import of_machine
-from flows.monitoring.spending import Spent, spent
+from flows.monitoring.spending import Spent, added, spent
 from flows.monitoring.status import status
 from flows.notes.note_data import NoteBuilder
 from flows.notes.note_writer import written
@@ -102,6 +102,28 @@ def test_a_run_of_an_older_version_has_seconds_and_the_tokens_of_its_metrics(tmp
     assert not cost.generations[-1].done and "grade" in cost.generations[-1].stages
     assert [text.split(":")[0] for text in remarks(cost)] == ["No energy", "No money", "Not counted"]
     assert "No energy" not in cost_line(used) and "money" not in cost_line(used)
+
+
+def test_an_update_beside_the_rollouts_costs_what_it_adds_to_them() -> None:
+    rollouts = [clock(0.0, 10.0, watts=100.0), clock(10.0, 30.0, watts=100.0)]
+    for seconds, more in ((25.0, 0.0), (50.0, 10.0)):
+        found = added([clock(0.0, seconds, watts=100.0)], rollouts, Cost(machine_hour=36.0, currency="EUR"))
+        assert (found.seconds, found.machine_seconds, found.priced_seconds) == (seconds, more, more)
+        assert found.joules == {"estimate": 100.0 * more} and found.money == {"EUR": pytest.approx(0.01 * more)}
+    elsewhere = added([clock(0.0, 25.0, "two")], rollouts, Cost())
+    assert elsewhere.machine_seconds == 25.0
+
+
+def test_a_run_whose_update_began_early_counts_its_machine_once(store: FileStore, tmp_path: Path) -> None:
+    before = run_cost(Run(store, "r"))
+    update, propose = (tmp_path / "r" / "generation=0000" / f"{stage}.json" for stage in ("update", "propose"))
+    found, began = json.loads(update.read_text()), json.loads(propose.read_text())["clock"]["started"]
+    update.unlink()
+    update.write_text(json.dumps(found | {"clock": found["clock"] | {"started": began - 6.0}}))
+    after = run_cost(Run(store, "r"))
+    one, other = (cost.generations[1].stages["update"] for cost in (before, after))
+    assert (one.machine_seconds, other.machine_seconds, other.seconds) == (36.0, pytest.approx(6.0), 36.0)
+    assert after.total.machine_seconds == pytest.approx(before.total.machine_seconds - 30.0)
 
 
 def test_a_resumed_run_counts_no_stage_twice(store: FileStore) -> None:
