@@ -1,7 +1,7 @@
 """One generation as a Prefect flow: each stage is a task, each value a small reference to stored artifacts."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -73,6 +73,12 @@ class Begun:
 
     futures: tuple[Any, ...]
 
+    def check(self) -> None:
+        """Raise what a part has raised so far. Does not wait."""
+        for future in self.futures:
+            with suppress(TimeoutError):
+                future.result(timeout=0)
+
     def results(self) -> list[Reference]:
         """Wait for the parts and return their references."""
         for future in self.futures if session().cluster else ():
@@ -80,11 +86,14 @@ class Begun:
         return [future.result() for future in self.futures]
 
 
-def step(stage: str, generation: int, *after: Reference, begun: Begun | None = None) -> Reference:
+def step(stage: str, generation: int, *after: Reference, begun: Begun | None = None, beside: Begun | None = None) -> Reference:
     """Run the stage as a task of the same name in the run graph, after its parts or after the references that it reads.
 
-    `begun` are its parts, if they run already.
+    `begun` are its parts, if they run already; `beside` those of another stage, which may have failed by now.
     """
+    if beside is not None:
+        beside.check()
+    session().reach(stage)
     notes.publish_progress(generation, stage)
     if begun is None:
         begun = begin(stage, generation, *after)
@@ -138,10 +147,10 @@ def run_generation(run_id: str, generation: int, population: Reference) -> Refer
         proposing = begin("propose", generation, matches)  # first: what the rollouts leave free is for an update beside them
         updating = begin("update", generation, matches) if session().config.learning.off_policy_steps else None
         proposals = step("propose", generation, matches, begun=proposing)
-        tasks = step("verify", generation, proposals)
-        rollouts = step("solve", generation, matches, tasks)
-        grades = step("grade", generation, tasks, rollouts)
-        samples = step("reward", generation, proposals, tasks, rollouts, grades)
+        tasks = step("verify", generation, proposals, beside=updating)
+        rollouts = step("solve", generation, matches, tasks, beside=updating)
+        grades = step("grade", generation, tasks, rollouts, beside=updating)
+        samples = step("reward", generation, proposals, tasks, rollouts, grades, beside=updating)
         updated = step("update", generation, samples, begun=updating)
         ratings = step("rate", generation, matches, grades, updated)
         before_evolution = [ratings]

@@ -47,6 +47,12 @@ class NoStages:
         time.sleep(self._seconds)
         return {"stage": stage, "generation": generation, "manifest": f"{stage}-{generation}-{part}", "rows": {}}
 
+    def reach(self, stage: str) -> None:
+        """Do nothing: nobody watches."""
+
+    def leave(self) -> None:
+        """Do nothing: nothing runs in the background."""
+
     def parts(self, stage: str, generation: int) -> list[tuple[str, str]]:
         """Return one part of the update per adapter."""
         return [(f"{number:02d}", f"s{number}") for number in range(self._adapters if stage == "update" else 0)]

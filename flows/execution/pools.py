@@ -68,8 +68,10 @@ class Placement(BaseModel):
         Joining a rollout needs the model's tokenizer, which the machines that judge have.
         """
         needs = stage_of(stage)
+        if needs.generates and stage in engineless:
+            return ""
         if needs.uses_gpu(part, joins):
-            return "" if stage in engineless else self.gpu
+            return self.gpu
         return self.sandbox if needs.judges or (joins and needs.generates) else ""
 
 
@@ -208,8 +210,12 @@ def _submitted(client: Any, spec: Spec, pool: str) -> Any:
 
 
 def parameters_of(spec: Spec) -> dict[str, Any]:
-    """Return the parameters of `stage` for a step. The folder for early verdicts is one of this machine."""
-    return {key: value for key, value in asdict(spec).items() if key != "verdicts"} | {"version": own_version()}
+    """Return the parameters of `stage` for a step. The folder for early verdicts is one of this machine.
+
+    `joins` only where it is set, which no first step has: so an older worker says that it is older.
+    """
+    left_out = {"verdicts"} if spec.joins else {"verdicts", "joins"}
+    return {key: value for key, value in asdict(spec).items() if key not in left_out} | {"version": own_version()}
 
 
 def end_of(

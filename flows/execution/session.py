@@ -99,6 +99,11 @@ class Session:
         self._began = time.monotonic()
         self._watch = RunTables(run)
         self._adapters: retention.Known = {}
+        self._reached = ""
+
+    def reach(self, stage: str) -> None:
+        """Note the stage that is next in the order of a generation. Only its steps tell how far the run has come."""
+        self._reached = stage
 
     def run_stage(self, stage: str, generation: int | None, part: str | None = None, joins: bool = False) -> Reference:
         """Return the reference of a step, from its manifest if it is done; otherwise run it in the worker of its stage.
@@ -108,7 +113,8 @@ class Session:
         if finished := self.done(stage, generation, part):
             return finished
         spec = self.spec(stage, generation, part, joins)
-        share = share_before(generation, stage, self.config)
+        early = self._reached not in ("", stage)
+        share = None if early else share_before(generation, stage, self.config)
         with self._display.step(self._name(spec), share) as shown, self._working.step(stage, generation, part) as noted:
 
             def told(reading: Reading) -> None:
@@ -116,7 +122,8 @@ class Session:
                     reading = replace(reading, seconds_left=None, left_of="")
                 shown(reading)
                 noted(reading)
-                notes.publish_progress(generation, stage, reading)
+                if not early:
+                    notes.publish_progress(generation, stage, reading)
 
             python = interpreter(self.config, stage, part, joins)
             done = self.elsewhere(spec) if self.elsewhere is not None else None

@@ -6,6 +6,7 @@ a GPU takes a free card, one on which its interpreter is warm if there is one, s
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from flows import cards
 from flows.cards import Card, CardUnavailable
 from flows.execution.run_stage import Reference, Spec
 from flows.execution.stage_process import CANCELLED, StageFailed, Told, Workers
+from flows.stages import stage_of
 from stages.core.engines.protocol import EngineUnavailable
 from stages.core.unavailable import Unsuited
 
@@ -73,6 +75,7 @@ class Slots:
         self._own, self._leaving, self._here = tenant, False, len(found) > 0
         self._bare, self._cards = Slot(None), [Slot(card) for card in found]
         self._changed = threading.Condition()
+        self._rollouts = Counter[Tenant]()  # steps that wait for a card, of each tenant
         self._lost: list[Slot] = []
 
     def __enter__(self) -> "Slots":
@@ -105,7 +108,7 @@ class Slots:
 
         Raises Unsuited if others have all cards or none is left, CardUnavailable if the card is lost when the step fails.
         """
-        slot = self._taken(tenant, python, self._here and spec.uses_gpu, wanted)
+        slot = self._taken(tenant, spec, python, wanted)
         try:
             yield slot.workers
             slot.note(worked=True)
@@ -145,12 +148,21 @@ class Slots:
         with self._changed:
             self._changed.notify_all()
 
-    def _taken(self, tenant: Tenant, python: str, needs_card: bool, wanted: Callable[[], bool]) -> Slot:
+    def _taken(self, tenant: Tenant, spec: Spec, python: str, wanted: Callable[[], bool]) -> Slot:
+        """Wait for a slot. A part of an update takes no card for which a rollout of its run waits: it runs beside rollouts."""
+        needs_card, trains = self._here and spec.uses_gpu, stage_of(spec.stage).trains
+        rollout = needs_card and not trains
         with self._changed:
-            while not self._leaving and wanted():
-                if (slot := self._free(tenant, python, needs_card)) is not None:
-                    return slot
-                self._changed.wait()
+            self._rollouts[tenant] += rollout
+            try:
+                while not self._leaving and wanted():
+                    behind = trains and self._rollouts[tenant] > 0
+                    if not behind and (slot := self._free(tenant, python, needs_card)) is not None:
+                        return slot
+                    self._changed.wait()
+            finally:
+                self._rollouts[tenant] -= rollout
+                self._changed.notify_all()
         raise StageFailed(CANCELLED)
 
     def _free(self, tenant: Tenant, python: str, needs_card: bool) -> Slot | None:

@@ -17,7 +17,7 @@ from statistics import fmean, median
 from flows.benchmarks.own_suites import OwnSuites
 from flows.benchmarks.schedule import benchmarks_at
 from flows.config import RunConfig
-from flows.monitoring.spending import spent
+from flows.monitoring.spending import spent_by_stage
 from flows.plan.stage_plan import update_rows, workload
 from flows.run.manifest import Manifest
 from flows.run.run import Run
@@ -58,10 +58,7 @@ def measured(run: Run, config: RunConfig) -> tuple[int, Pace | None]:
 
 
 def _by_stage(manifests: Sequence[Manifest]) -> dict[str, float]:
-    own: dict[str, list[Manifest]] = {}
-    for manifest in manifests:
-        own.setdefault(manifest.whole_stage, []).append(manifest)
-    return {stage: spent(found, Cost()).machine_seconds for stage, found in own.items()}
+    return {stage: used.machine_seconds for stage, used in spent_by_stage(manifests, Cost()).items()}
 
 
 def _between(steps: Sequence[Sequence[Manifest]], stages: Sequence[Mapping[str, float]]) -> float:

@@ -6,14 +6,13 @@ nor is waiting between stages. Parts that a killed stage had committed count, be
 outside the run (nightly, or by command) are not part of it. Stages that a fork took over are its parent's cost.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from flows.monitoring.amounts import SAMPLED, amounts
 from flows.monitoring.prices import of_machine
 from flows.monitoring.run_tables import RunTables
-from flows.monitoring.spending import NOTHING, Spent, added, spent, total
+from flows.monitoring.spending import NOTHING, Spent, spent_by_stage, total
 from flows.run.manifest import Manifest, Ref
 from flows.run.run import Run
 from flows.settings import Cost
@@ -174,14 +173,9 @@ def generation_cost(watch: RunTables, generation: int | None, prices: Cost | Non
 def _generation(
     generation: int | None, steps: Sequence[Manifest], values: Values | None, fill: Cost, prices: Cost | None
 ) -> GenerationCost:
-    by_stage: dict[str, list[Manifest]] = {}
-    for step in steps:
-        by_stage.setdefault(step.whole_stage, []).append(step)
     known = {} if values is None else tokens(values, steps)
     stages = {}
-    for name, own in by_stage.items():
-        beside = _beside(name, by_stage)
-        used = added(own, beside, fill, prices) if beside else spent(own, fill, prices)
+    for name, used in spent_by_stage(steps, fill, prices).items():
         of_tables = known.get(name, NOTHING)
         if used.generated_tokens is not None and of_tables.generated_tokens is not None:
             of_tables = replace(of_tables, generated_tokens=None)
@@ -189,18 +183,6 @@ def _generation(
     done = START.name in stages if generation is None else "evolve" in stages
     origins = {step.whole_stage: ref.origin for step in steps for ref in step.outputs if ref.origin}
     return GenerationCost(generation, stages, done, origins)
-
-
-def _beside(stage: str, by_stage: Mapping[str, Sequence[Manifest]]) -> list[Manifest]:
-    """Return the steps that may have run at the same time as the stage: those of an update that began before its rewards."""
-    rewards = by_stage.get("reward", ())
-    if stage != "update" or not rewards or _began(by_stage[stage]) >= _began(rewards):
-        return []
-    return [step for name, own in by_stage.items() if name != stage for step in own]
-
-
-def _began(steps: Sequence[Manifest]) -> float:
-    return min(float(step.clock.get("started", math.inf)) for step in steps)
 
 
 def tokens(values: Values, steps: Sequence[Manifest]) -> dict[str, Spent]:

@@ -185,7 +185,8 @@ class Follower:
             following = (STAGE_NAMES[place], self._generation)
         else:
             following = (STAGE_NAMES[0], self._generation + 1)
-        running = next(((step.stage, step.generation) for step in steps if self._later(step, following)), following)
+        ahead = ((step.stage, step.generation) for step in steps if self._later(step, following))
+        running = min(ahead, key=lambda place: STAGE_NAMES.index(place[0]), default=following)  # an update may run beside it
         finished = bool(running[1] is not None and running[1] >= planned)
         return ("", None, True) if finished else (*running, False)
 

@@ -4,6 +4,7 @@ A machine is a host name in the clocks (POPULORA_NODE where it is set). Steps th
 its hour is paid once, and counters of whole devices that several of them read are counted once, as the mean of what they say.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from flows.settings import Cost
 
 KWH = 3.6e6  # joules
 HOUR = 3600.0  # seconds
+UPDATE = "update"
 ESTIMATE = "estimate"
 """The source of joules that are watts x seconds. The other sources, `cards` and `processor`, are measured."""
 
@@ -112,8 +114,30 @@ def spent(manifests: Iterable[Manifest], fill: Cost, prices: Cost | None = None)
     return used + tokens_of
 
 
-def added(manifests: Sequence[Manifest], beside: Sequence[Manifest], fill: Cost, prices: Cost | None = None) -> Spent:
-    """Return what the steps of one stage used beyond what others used at the same time, so that sums count no machine twice."""
+def spent_by_stage(steps: Iterable[Manifest], fill: Cost, prices: Cost | None = None) -> dict[str, Spent]:
+    """Return what each stage of a generation used: of an update beside the rollouts what it added to them, so that sums hold."""
+    by_stage: dict[str, list[Manifest]] = {}
+    for step in steps:
+        by_stage.setdefault(step.whole_stage, []).append(step)
+    found = {}
+    for stage, own in by_stage.items():
+        beside = [step for other, some in by_stage.items() if other != stage for step in some]
+        early = stage == UPDATE and began_early(own, by_stage.get("reward", ()))
+        found[stage] = _added(own, beside, fill, prices) if early else spent(own, fill, prices)
+    return found
+
+
+def began_early(update: Iterable[Manifest], reward: Iterable[Manifest]) -> bool:
+    """Return whether an update ran beside the stages before it: a part began before the rewards that it would otherwise need."""
+    return _began(update) < _began(reward) < math.inf
+
+
+def _began(steps: Iterable[Manifest]) -> float:
+    return min((float(step.clock.get("started", math.inf)) for step in steps), default=math.inf)
+
+
+def _added(manifests: Sequence[Manifest], beside: Sequence[Manifest], fill: Cost, prices: Cost | None) -> Spent:
+    """Return what the steps of one stage used beyond what others used at the same time."""
     own, others, both = (spent(some, fill, prices) for some in (manifests, beside, [*beside, *manifests]))
     return replace(
         own,

@@ -4,10 +4,12 @@ Only clocks of manifests and readings of the running step are used, so whoever r
 generation is complete, nothing is usual yet and the only time left that is known is the running step's own.
 """
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from flows.monitoring.spending import began_early
 from flows.monitoring.working import Step
 from flows.run.manifest import Manifest
 from flows.stages import STAGE_NAMES, STAGES
@@ -25,14 +27,19 @@ class TimeLeft:
 
 
 def elapsed(manifests: Sequence[Manifest]) -> dict[str, float]:
-    """Return the seconds from the begin to the end of each stage. Parts that ran at the same time count once.
+    """Return the seconds in which each stage was at work. Parts that ran at the same time count once, breaks do not count.
 
-    Where a stage's parts began after a break (a resumed run), or have no start time, their own seconds are added instead.
+    Of an update beside the rollouts, only the seconds in which no other stage was at work: so they add up to the generation's.
+    Where parts have no start time (of an old version), their own seconds are added instead.
     """
-    clocks: dict[str, list[Mapping[str, object]]] = {}
+    steps: dict[str, list[Manifest]] = {}
     for manifest in manifests:
-        clocks.setdefault(manifest.whole_stage, []).append(manifest.clock)
-    return {stage: _elapsed(found) for stage, found in clocks.items()}
+        steps.setdefault(manifest.whole_stage, []).append(manifest)
+    found = {stage: _elapsed([step.clock for step in own]) for stage, own in steps.items()}
+    if began_early(steps.get("update", ()), steps.get("reward", ())):
+        others = [step.clock for stage, own in steps.items() if stage != "update" for step in own]
+        found["update"] = _elapsed([*others, *(step.clock for step in steps["update"])]) - _elapsed(others)
+    return found
 
 
 def usual_seconds(generations: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -85,8 +92,11 @@ def _elapsed(clocks: Sequence[Mapping[str, object]]) -> float:
     starts = [_number(clock["started"]) for clock in clocks if "started" in clock]
     if len(clocks) == 1 or len(starts) < len(clocks):
         return sum(seconds)
-    ends = [start + spent for start, spent in zip(starts, seconds, strict=True)]
-    return min(sum(seconds), max(ends) - min(starts))
+    at_work, until = 0.0, -math.inf
+    for start, spent in sorted(zip(starts, seconds, strict=True)):
+        at_work += max(0.0, start + spent - max(start, until))
+        until = max(until, start + spent)
+    return at_work
 
 
 def _number(value: object) -> float:

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from flows.monitoring.meter import Reading
+from flows.stages import STAGE_NAMES
 
 Json = dict[str, Any]
-STEPS = 16  # steps in one record: more run at the same time only on a cluster
+STEPS = 16  # steps in one record, the earliest in the order of a generation: more run or wait on a cluster
 COUNTS = 4
 TEXT = 80  # characters of a name in a record
 
@@ -69,8 +70,13 @@ class Working:
         """Return the planned generations and the running steps as JSON values, of bounded size."""
         now = self._clock()
         with self._lock:
-            steps = self._steps[:STEPS]
+            steps = sorted(self._steps, key=_order)[:STEPS]
         return {"planned": self.planned, "steps": [_written(step, now) for step in steps]}
+
+
+def _order(step: _Running) -> tuple[int, int]:
+    known = step.stage in STAGE_NAMES
+    return -1 if step.generation is None else step.generation, STAGE_NAMES.index(step.stage) if known else -1
 
 
 def _written(step: _Running, now: float) -> Json:

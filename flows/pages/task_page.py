@@ -153,9 +153,16 @@ class _Generation:
     def moved(self, samples: Iterable[Json]) -> list[Json]:
         """Return the updates that these samples took part in: from which weights to which."""
         playing = {row["member_id"]: row["adapter_id"] for row in samples if row["advantage"]}
-        rated = {row["member_id"]: row for row in self._rows("ratings", None)}
+        trained = self._generation + self._run.history.off_policy_steps()
+        rows = self._library.rows(self._run, f"{folder_of(trained)}/ratings.parquet", None)
+        rated = {row["member_id"]: row for row in rows}
         return [
-            {"member_id": member, "from": before, "to": rated.get(member, {}).get("next_adapter_id")}
+            {
+                "member_id": member,
+                "from": rated.get(member, {}).get("adapter_id", before),
+                "to": rated.get(member, {}).get("next_adapter_id"),
+                "replaced": bool(rated) and member not in rated,
+            }
             for member, before in sorted(playing.items())
         ]
 

@@ -1,8 +1,8 @@
 """Seconds of a generation whose update runs beside its rollouts (`learning.off_policy_steps`), by arithmetic.
 
 Cards can be shared: rollouts take all of them, and the update fills the time in which the sandbox and the scheduler keep them
-waiting. Or they can be split: `engine.shards` of them roll out, and the others train at the same time. Split cards pay where a
-rollout waits for its longest completion, which more cards do not shorten.
+waiting. Or they can be split: `engine.shards` of them roll out, at most half, and as many shares of the update are computed on
+the others at the same time. Split cards pay where a rollout waits for its longest completion, which more cards do not shorten.
 """
 
 from collections.abc import Sequence
@@ -30,8 +30,8 @@ def best_division(config: RunConfig, shape: DecoderShape, card: Card, cards: int
 
     if cards == 1:
         return Division(generation_seconds(times(1)), 1)
-    counts = sorted({max(1, min(cards - 1, round(cards * part / 16))) for part in range(1, 16)})
-    split = [Division(_split_seconds(times(count), times(cards - count)), count) for count in counts]
+    counts = sorted({max(1, cards * part // 16) for part in range(1, 9)})
+    split = [Division(_split_seconds(times(count)), count) for count in counts]
     return min([Division(shared_seconds(times(cards)), cards), *split], key=lambda division: division.seconds)
 
 
@@ -44,10 +44,10 @@ def shared_seconds(times: Sequence[StageTime]) -> float:
     return generation_seconds(times) - min(waiting, _of(times, "update"))
 
 
-def _split_seconds(rolling: Sequence[StageTime], training: Sequence[StageTime]) -> float:
-    """Return the seconds if some cards roll out while the others train, from the stages on each number of cards."""
-    alone = _of(rolling, "match", "rate")
-    return alone + max(generation_seconds(rolling) - alone - _of(rolling, "update"), _of(training, "update"))
+def _split_seconds(times: Sequence[StageTime]) -> float:
+    """Return the seconds if the cards of these stages roll out while as many others train."""
+    alone, training = _of(times, "match", "rate"), _of(times, "update")
+    return alone + max(generation_seconds(times) - alone - training, training)
 
 
 def _of(times: Sequence[StageTime], *stages: str) -> float:

@@ -44,6 +44,16 @@ def check_prompts(run_id: str, description: Json) -> None:
         raise ConfigError(f"run {run_id} began with prompts that are now called azr; start a new run with model.style=azr")
 
 
+def off_policy_steps(description: Json) -> int:
+    """Return how many generations before its own an update's samples are from, in the run of this run.json."""
+    return int(description.get("config", {}).get("learning", {}).get("off_policy_steps", 0))
+
+
+def chained_with(stage: str, off_policy_steps: int) -> str:
+    """Return the stage that has the same `previous` as the parts of `stage`: propose, for an update beside the rollouts."""
+    return "propose" if stage == "update" and off_policy_steps else stage
+
+
 def _check_tombstones(values: Json, place: str) -> None:
     """Raise Damaged for a file of `gc/` without the entries that its readers need."""
     retired = values.get("retired")
@@ -138,16 +148,13 @@ class History:
     def off_policy_steps(self) -> int:
         """Return how many generations before its own an update's samples are from."""
         if self._off_policy_steps is None and (description := self.description()) is not None:
-            self._off_policy_steps = int(description.get("config", {}).get("learning", {}).get("off_policy_steps", 0))
+            self._off_policy_steps = off_policy_steps(description)
         return self._off_policy_steps or 0
-
-    def link_of_parts(self, stage: str) -> str:
-        """Return the stage whose predecessor its parts follow, too: itself, but propose for an update beside the rollouts."""
-        return "propose" if stage == "update" and self.off_policy_steps() else stage
 
     def previous(self, stage: str, generation: int | None, part: str | None = None) -> str:
         """Return the digest of the manifest that precedes this stage (of run.json for the first one); empty if there is none."""
-        stage = stage if part is None else self.link_of_parts(stage)
+        if part is not None:
+            stage = chained_with(stage, self.off_policy_steps())
         if generation is None:
             description = self.description()
             return digest(description) if description else ""

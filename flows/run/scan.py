@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from flows.run.earlier_index import KEYS, ROWS
+from flows.run.history import chained_with, off_policy_steps
 from flows.run.manifest import Json, Manifest, digest, folder_of, generation_of, manifest_uri, place_of, read_manifest, skipped
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
@@ -80,19 +81,22 @@ def check_chain(scan: RunScan, description: Json) -> None:
         links.append((uri, digest(manifest), manifest.previous) if manifest else (uri, "", ""))
     _check_links(scan, links)
     for uri, manifest in scan.manifests.items():
-        _check_identity(scan, uri, manifest)
+        _check_identity(scan, uri, manifest, description)
 
 
-def _check_identity(scan: RunScan, uri: str, manifest: Manifest) -> None:
-    """Check that a manifest belongs to the run, generation and stage in its name, and a part to its stage's link in the chain."""
+def _check_identity(scan: RunScan, uri: str, manifest: Manifest, description: Json) -> None:
+    """Check that a manifest belongs to the run, generation and stage in its name, and that a part is chained where it belongs."""
     stage, is_part, part = manifest.stage.partition(".parts/")
     benchmark = uri.startswith("benchmarks/")
     fits = stage in (*STAGE_NAMES, "start") and (benchmark or manifest_uri(stage, manifest.generation, part or None) == uri)
     if not fits or manifest.run != scan.run.run_id:
         scan.report(uri, f"its content is {manifest.stage} of generation {manifest.generation} of run {manifest.run}")
-    link = manifest_uri(scan.run.history.link_of_parts(stage), manifest.generation) if is_part and fits else ""
-    if (linked := scan.manifests.get(link)) is not None and linked.previous != manifest.previous:
-        scan.report(uri, "it is chained to a different manifest than its stage")
+    if not (is_part and fits and description):
+        return
+    like = chained_with(stage, off_policy_steps(description))
+    beside = scan.manifests.get(manifest_uri(like, manifest.generation))
+    if beside is not None and beside.previous != manifest.previous:
+        scan.report(uri, f"it is chained to a different manifest than {'its stage' if like == stage else like}")
 
 
 def _check_links(scan: RunScan, links: Sequence[tuple[str, str, str]]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from flows.config import ConfigError, RunConfig, dump
 from flows.monitoring.cost import PointCost, run_cost
 from flows.monitoring.cost_text import NOT_COUNTED, cost_line, measured_text, money_text, point_text, remarks
 from flows.monitoring.prices import of_machine
-from flows.monitoring.spending import Spent, added, spent
+from flows.monitoring.spending import Spent, spent, spent_by_stage
 from flows.monitoring.status import status
 from flows.notes.note_data import NoteBuilder
 from flows.notes.note_writer import written
@@ -105,13 +106,23 @@ def test_a_run_of_an_older_version_has_seconds_and_the_tokens_of_its_metrics(tmp
 
 
 def test_an_update_beside_the_rollouts_costs_what_it_adds_to_them() -> None:
-    rollouts = [clock(0.0, 10.0, watts=100.0), clock(10.0, 30.0, watts=100.0)]
+    price = Cost(machine_hour=36.0, currency="EUR")
+
+    def update(seconds: float, host: str = "one") -> Spent:
+        steps = [
+            ("propose", 0.0, 10.0, "one"),
+            ("solve", 10.0, 30.0, "one"),
+            ("reward", 40.0, 0.0, "one"),
+            ("update", 0.0, seconds, host),
+        ]
+        made = [replace(clock(began, took, where, watts=100.0), stage=stage) for stage, began, took, where in steps]
+        return spent_by_stage(made, price)["update"]
+
     for seconds, more in ((25.0, 0.0), (50.0, 10.0)):
-        found = added([clock(0.0, seconds, watts=100.0)], rollouts, Cost(machine_hour=36.0, currency="EUR"))
+        found = update(seconds)
         assert (found.seconds, found.machine_seconds, found.priced_seconds) == (seconds, more, more)
         assert found.joules == {"estimate": 100.0 * more} and found.money == {"EUR": pytest.approx(0.01 * more)}
-    elsewhere = added([clock(0.0, 25.0, "two")], rollouts, Cost())
-    assert elsewhere.machine_seconds == 25.0
+    assert update(25.0, "two").machine_seconds == 25.0
 
 
 def test_a_run_whose_update_began_early_counts_its_machine_once(store: FileStore, tmp_path: Path) -> None:
