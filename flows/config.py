@@ -80,6 +80,17 @@ BETWEEN_FIELDS: list[Any] = [
             }
         },
     },
+    {
+        "if": {
+            "properties": {"learning": {"properties": {"off_policy_steps": {"const": 1}}, "required": ["off_policy_steps"]}},
+            "required": ["learning"],
+        },
+        "then": {
+            "properties": {
+                "learning": {"properties": {"importance_cap": {"exclusiveMinimum": 0}}, "required": ["importance_cap"]}
+            }
+        },
+    },
 ]
 """The part of `_consistent` that JSON schema can express: Prefect's server rejects such values before a run exists."""
 

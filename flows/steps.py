@@ -26,7 +26,7 @@ from flows.run.history import kept_out
 from flows.run.hub_models import check_files
 from flows.run.stage_io import StageIO
 from flows.strategy import engine_of, updater_of
-from flows.trained_samples import groups_after_reward, trained_samples, update_groups
+from flows.trained_samples import groups_after_reward, moved_since, trained_samples, update_groups
 from stages import evolve as evolution
 from stages import generate as generating
 from stages import grade as grading
@@ -258,7 +258,7 @@ def update_part(io: StageIO, config: RunConfig, backend: Backend) -> None:
     members = {row["adapter_id"]: (row["member_id"], row["role"]) for row in group}
     adapters = io.adapters(members, moments=True)
     stepped, metrics = updating.update(adapters, members, trained_samples(io, config), updater_of(io, config, backend))
-    metrics = _checked(metrics, config, backend)
+    metrics = _checked(metrics, moved_since(io, config), backend)
     for member_id, adapter in stepped.items():
         io.write_adapter(f"{member_id}-g{io.generation:04d}", adapter)
     io.write_part(metrics, tables.METRICS)
@@ -285,13 +285,13 @@ def summed_update(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Take the steps from the sums of the shares' gradients, one adapter after another, and measure the generation so far."""
     parts, samples, skips = update_parts(io, config), trained_samples(io, config), config.learning.skip_zero_groups
     tokens = tables.join(io.parts([name for name, _ in parts], tables.TOKENS), tables.TOKENS)
-    trained, metrics = set(samples["adapter_id"].to_pylist()), []
+    trained, moved, metrics = set(samples["adapter_id"].to_pylist()), moved_since(io, config), []
     for member in [one for one in io.population() if one.adapter_id in trained]:
         [(name, adapter)] = io.adapters([member.adapter_id], moments=True).items()
         gradients = io.gradients(name, [part for part, adapters in parts if name in adapters])
         role = (member.member_id, member.role)
         stepped, measured = updating.step(adapter, name, role, samples, gradients, tokens, backend.stepper(), skips)
-        metrics.append(_checked(measured, config, backend))
+        metrics.append(_checked(measured, moved, backend))
         if stepped is not None:
             io.write_adapter(f"{member.member_id}-g{io.generation:04d}", stepped)
     io.write_table("metrics", generation_metrics(io, config, backend, metrics))
@@ -372,9 +372,8 @@ def _digests(population: list[Member]) -> dict[str, str]:
     return {member.adapter_id: member.adapter_sha256 for member in population}
 
 
-def _checked(metrics: pa.Table, config: RunConfig, backend: Backend) -> pa.Table:
+def _checked(metrics: pa.Table, moved: frozenset[str], backend: Backend) -> pa.Table:
     """Return METRICS of steps. Raises Disagreement if engine and trainer differ on samples of the weights that stepped."""
-    if config.learning.off_policy_steps:
-        return updating.as_lag(metrics)
-    check_drift(metrics, backend.drift_bounds().mean)
-    return metrics
+    named = updating.as_lag(metrics, moved)
+    check_drift(named, backend.drift_bounds().mean)
+    return named

@@ -21,6 +21,15 @@ def trained_samples(io: StageIO, config: RunConfig) -> pa.Table:
     return _learning(_carried(io) if config.learning.off_policy_steps else io.table("samples"), config)
 
 
+def moved_since(io: StageIO, config: RunConfig) -> frozenset[str]:
+    """Return the members whose weights are no longer those that wrote the samples on which this generation's update trains."""
+    if not config.learning.off_policy_steps or io.generation == 0:
+        return frozenset()
+    written = io.table("samples", io.generation - 1)
+    wrote = set(zip(written["member_id"].to_pylist(), written["adapter_id"].to_pylist(), strict=True))
+    return frozenset(member.member_id for member in io.population() if (member.member_id, member.adapter_id) not in wrote)
+
+
 def update_groups(io: StageIO, config: RunConfig) -> pa.Table:
     """Return GROUPS of this generation's update: those that `reward` stored, or for an update beside the rollouts computed.
 

@@ -87,13 +87,14 @@ def carried_over(samples: pa.Table, population: Sequence[Member]) -> pa.Table:
     return tables.conform(kept, tables.SAMPLES)
 
 
-def as_lag(metrics: pa.Table) -> pa.Table:
-    """Return METRICS of steps on samples that were carried over, with `update.drift_*` named `update.lag_*`.
+def as_lag(metrics: pa.Table, moved: Collection[str]) -> pa.Table:
+    """Return METRICS of steps, with `update.drift_*` named `update.lag_*` for members that have moved since their samples.
 
-    There the trainer's weights are not those that wrote the samples: the difference is what the policy has moved since, and says
-    nothing about engine and trainer.
+    Their weights are not those that wrote the samples: the difference is what the policy has moved since, and says little about
+    engine and trainer.
     """
-    names = pc.replace_substring(metrics["name"], "update.drift_", "update.lag_")
+    lagging = pc.is_in(metrics["member_id"], pa.array(sorted(moved), pa.string()))
+    names = pc.if_else(lagging, pc.replace_substring(metrics["name"], "update.drift_", "update.lag_"), metrics["name"])
     return tables.conform(metrics.set_column(metrics.schema.get_field_index("name"), "name", names), tables.METRICS)
 
 

@@ -122,7 +122,10 @@ def _scored(pair: ClonePair, children: Mapping[str, pa.Table], clones: Mapping[s
 
 
 def _at_age(run: Run, event: int, member: str, age: int) -> str:
-    """Return the adapter of a child after `age` generations of training; empty if it did not live or train that long."""
+    """Return the adapter of a child after `age` generations; empty if it did not live or train that long.
+
+    Off-policy, it takes its first step in its second generation.
+    """
     if age == 0:
         return f"{member}-start"
     try:

@@ -27,10 +27,10 @@ class TimeLeft:
 
 
 def elapsed(manifests: Sequence[Manifest]) -> dict[str, float]:
-    """Return the seconds in which each stage was at work. Parts that ran at the same time count once, breaks do not count.
+    """Return the seconds from the begin to the end of each stage. Parts that ran at the same time count once.
 
-    Of an update beside the rollouts, only the seconds in which no other stage was at work: so they add up to the generation's.
-    Where parts have no start time (of an old version), their own seconds are added instead.
+    Where a stage's parts began after a break (a resumed run), or have no start time, their own seconds are added instead. Of an
+    update beside the rollouts, only the seconds in which no other stage was at work count: so the sum is the generation's time.
     """
     steps: dict[str, list[Manifest]] = {}
     for manifest in manifests:
@@ -38,7 +38,7 @@ def elapsed(manifests: Sequence[Manifest]) -> dict[str, float]:
     found = {stage: _elapsed([step.clock for step in own]) for stage, own in steps.items()}
     if began_early(steps.get("update", ()), steps.get("reward", ())):
         others = [step.clock for stage, own in steps.items() if stage != "update" for step in own]
-        found["update"] = _elapsed([*others, *(step.clock for step in steps["update"])]) - _elapsed(others)
+        found["update"] = _at_work([*others, *(step.clock for step in steps["update"])]) - _at_work(others)
     return found
 
 
@@ -92,11 +92,17 @@ def _elapsed(clocks: Sequence[Mapping[str, object]]) -> float:
     starts = [_number(clock["started"]) for clock in clocks if "started" in clock]
     if len(clocks) == 1 or len(starts) < len(clocks):
         return sum(seconds)
-    at_work, until = 0.0, -math.inf
-    for start, spent in sorted(zip(starts, seconds, strict=True)):
-        at_work += max(0.0, start + spent - max(start, until))
+    ends = [start + spent for start, spent in zip(starts, seconds, strict=True)]
+    return min(sum(seconds), max(ends) - min(starts))
+
+
+def _at_work(clocks: Sequence[Mapping[str, object]]) -> float:
+    """Return the seconds in which any of these steps was at work."""
+    found, until = 0.0, -math.inf
+    for start, spent in sorted((_number(clock.get("started")), _number(clock.get("seconds"))) for clock in clocks):
+        found += max(0.0, start + spent - max(start, until))
         until = max(until, start + spent)
-    return at_work
+    return found
 
 
 def _number(value: object) -> float:

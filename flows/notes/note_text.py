@@ -206,6 +206,8 @@ def _numbers(told: NoteData) -> str:
         ("entropy per token", _over_members(values, "update.entropy", 1, "{:.2f} nats"), ""),
         ("drift, engine to trainer", _over_members(values, "update.drift_mean", 1, "{:.2g} nats per token"), ""),
     ]
+    if any(key[0] == "update.lag_mean" for key in values):
+        rows.append(("lag, samples to weights", _over_members(values, "update.lag_mean", 1, "{:.2g} nats per token"), ""))
     return "| | | so far |\n|---|---|---|\n" + "\n".join(f"| {name} | {value} | {line} |" for name, value, line in rows)
 
 

@@ -67,13 +67,17 @@ def test_samples_carried_over_are_of_the_members_weights_now_and_those_of_member
     assert carried_over(samples(), now).num_rows == 0
 
 
-def test_lag_is_drift_under_another_name():
-    measured = [("update.drift_mean", 0.5), ("update.drift_max", 2.0), ("update.loss", 1.0)]
-    rows = [{"name": name, "value": value, "member_id": "s0", "role": "student", "kind": None} for name, value in measured]
-    found = as_lag(tables.table(rows, tables.METRICS))
-    assert [(row["name"], row["value"]) for row in found.to_pylist()] == [
-        ("update.lag_mean", 0.5), ("update.lag_max", 2.0), ("update.loss", 1.0)
-    ]  # fmt: skip
+def test_lag_is_the_drift_of_members_that_have_moved():
+    measured = [("update.drift_mean", "s0"), ("update.drift_max", "s0"), ("update.loss", "s0"), ("update.drift_mean", "s1")]
+    rows = [{"name": name, "value": 1.0, "member_id": member, "role": "student", "kind": None} for name, member in measured]
+    found = as_lag(tables.table(rows, tables.METRICS), {"s0"})
+    assert [(row["name"], row["member_id"]) for row in found.to_pylist()] == [
+        ("update.lag_mean", "s0"),
+        ("update.lag_max", "s0"),
+        ("update.loss", "s0"),
+        ("update.drift_mean", "s1"),
+    ]
+    assert as_lag(found, ()).equals(found)
 
 
 def test_an_adapter_without_samples_is_in_no_group():

@@ -77,6 +77,21 @@ def test_more_parts_than_cards_wait_for_their_turn(tmp_path: Path, monkeypatch: 
     assert sorted(one.card for one in two.noted("start")) == ["0", "1"] and len(two.noted("step")) == 5
 
 
+def test_a_part_of_an_update_takes_no_card_for_which_a_rollout_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = machine(tmp_path, monkeypatch, 1)
+    engine, order = one.interpreter("engine", "sleep 1"), list[str]()
+
+    def run(stage: str, part: str) -> None:
+        slots.run(step(stage, 0, part), engine)
+        order.append(f"{stage} {part}")
+
+    with Slots(cards.usable("auto"), RUN) as slots, ThreadPoolExecutor() as threads:
+        for stage, part in (("propose", "00"), ("update", "00"), ("update", "01"), ("solve", "00"), ("solve", "01")):
+            threads.submit(run, stage, part)
+            time.sleep(0.1)
+    assert [one.partition(" ")[0] for one in order] == ["propose", "solve", "solve", "update", "update"]
+
+
 def test_without_cards_everything_is_one_process_with_the_environment_s_cards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

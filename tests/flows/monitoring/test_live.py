@@ -84,6 +84,15 @@ def test_an_optional_stage_is_skipped_as_the_heartbeat_says(store):
     assert follower(store, "late").look().stage == "benchmark", "an old heartbeat does not lead back"
 
 
+def test_an_update_beside_the_rollouts_does_not_hide_where_the_run_is(store):
+    with made(store, "early", 2, until="verify"):
+        pass
+    working = Working()
+    with working.step("update", 1, "00"), working.step("solve", 1, None):
+        lease(store, "early", 1, working.record())
+        assert follower(store, "early").look().stage == "solve"
+
+
 def test_a_finished_run(store):
     state = follower(store, "whole").look()
     assert (state.condition, state.stage, state.share, state.complete) == ("finished", "", 1.0, 3)

@@ -43,7 +43,7 @@ def written(tmp_path_factory):
         measure(*played),
         explore(found["tasks"], SeenTasks(tables.SEEDS.empty_table())),
         relate(members, found["matches"], found["grades"], found["samples"], weights, births, 1.0, 0),
-        costs(found["samples"], {"t0": True}, ""),
+        costs(found["samples"], {"t0": True}),
         paid_for(found["tasks"], found["rollouts"], found["samples"]),
         replayed(found["tasks"], found["grades"]),
         leaked(found["tasks"], found["grades"], found["grades"]),

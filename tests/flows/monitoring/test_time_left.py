@@ -23,6 +23,15 @@ def test_parts_at_the_same_time_count_once_and_a_break_does_not_count():
     assert elapsed([manifest("match", seconds=0.5), manifest("rate")]) == {"match": 0.5, "rate": 0.0}
 
 
+def test_of_an_update_beside_the_rollouts_only_the_time_that_it_adds_counts():
+    early = [manifest(f"update.parts/{part:02d}", started=100.0 + part, seconds=30.0) for part in range(2)]
+    others = [manifest("propose", started=99.0, seconds=11.0), manifest("solve", started=112.0, seconds=8.0)]
+    ended = [manifest("reward", started=133.0, seconds=1.0), manifest("update", started=134.0, seconds=2.0)]
+    found = elapsed([*early, *others, *ended])
+    assert found == {"update": 15.0, "propose": 11.0, "solve": 8.0, "reward": 1.0}
+    assert sum(found.values()) == 136.0 - 99.0 - 2.0, "nothing was at work for 2 s before reward"
+
+
 def test_usual_is_the_median_and_of_the_optional_benchmark_the_mean():
     history = [{"match": 1.0, "solve": seconds} for seconds in (5.0, 6.0, 50.0)]
     history[0]["benchmark"] = 9.0

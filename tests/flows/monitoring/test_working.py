@@ -1,6 +1,7 @@
 """What a process computes, as a small record in its lease: bounded, and read without trust."""
 
 import json
+from contextlib import ExitStack
 
 import pytest
 
@@ -31,6 +32,16 @@ def test_a_step_that_fails_is_no_longer_running():
     with pytest.raises(OSError), working.step("solve", 0, None):
         raise OSError
     assert steps_of(working.record()) == ()
+
+
+def test_a_record_keeps_the_steps_that_are_first_in_a_generation():
+    working = Working()
+    with ExitStack() as stack:
+        for part in range(STEPS):
+            stack.enter_context(working.step("update", 0, f"{part:02d}"))
+        stack.enter_context(working.step("verify", 0, None))
+        found = steps_of(working.record())
+    assert found[0].stage == "verify" and len(found) == STEPS
 
 
 def test_a_record_is_bounded():

@@ -109,7 +109,11 @@ def test_what_holds_between_fields_is_refused_too() -> None:
     vllm["config"]["engine"]["kind"] = "vllm"
     skipping = form()
     skipping["config"]["learning"] |= {"skip_zero_groups": True, "entropy_bonus": 0.001}
-    assert refused(single) and refused(vllm) and refused(skipping)
+    off_policy = form()
+    off_policy["config"]["learning"] |= {"off_policy_steps": 1, "importance_cap": 0.0}
+    assert refused(single) and refused(vllm) and refused(skipping) and refused(off_policy)
+    off_policy["config"]["learning"]["importance_cap"] = 2.0
+    assert refused(off_policy) == []
     skipping["config"]["learning"]["entropy_bonus"] = 0.0
     assert refused(skipping) == []
     vllm["config"]["engine"]["python"] = ".venv-vllm/bin/python"
@@ -118,7 +122,18 @@ def test_what_holds_between_fields_is_refused_too() -> None:
 
 def test_a_stage_flow_takes_what_the_run_sends() -> None:
     properties = schema_of(stage)["properties"]
-    assert list(properties) == ["store", "run_id", "stage", "generation", "part", "epoch", "generations", "cost", "version"]
+    assert list(properties) == [
+        "store",
+        "run_id",
+        "stage",
+        "generation",
+        "part",
+        "epoch",
+        "generations",
+        "cost",
+        "version",
+        "joins",
+    ]
 
 
 @pytest.mark.parametrize("flow", [train, benchmark, report, fork, restart, benchmark_member, compare, stage])
