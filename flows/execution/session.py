@@ -113,8 +113,7 @@ class Session:
         if finished := self.done(stage, generation, part):
             return finished
         spec = self.spec(stage, generation, part, joins)
-        early = self._reached not in ("", stage)
-        share = None if early else share_before(generation, stage, self.config)
+        share = None if self._early(stage) else share_before(generation, stage, self.config)
         with self._display.step(self._name(spec), share) as shown, self._working.step(stage, generation, part) as noted:
 
             def told(reading: Reading) -> None:
@@ -122,7 +121,7 @@ class Session:
                     reading = replace(reading, seconds_left=None, left_of="")
                 shown(reading)
                 noted(reading)
-                if not early:
+                if not self._early(stage):
                     notes.publish_progress(generation, stage, reading)
 
             python = interpreter(self.config, stage, part, joins)
@@ -130,6 +129,10 @@ class Session:
             if done is None and self._on_node is not None:
                 done = self._on_node(spec, python)
             return done or self._workers.run(spec, python, told)
+
+    def _early(self, stage: str) -> bool:
+        """Return whether a step belongs to an update beside the rollouts, before its turn."""
+        return stage == "update" and self._reached not in ("", stage)
 
     def _name(self, spec: Spec) -> str:
         """Return the name of a step for the progress display."""
@@ -192,7 +195,7 @@ class Session:
         """Print one line for the generation, and its alarms below. Return the alarms."""
         watch = self._watch.look()
         metrics, ratings, offspring = (watch.of(generation, name) for name in ("metrics", "ratings", "offspring"))
-        line = generation_line(metrics, ratings, offspring, watch.clock().get(generation, {}), generation)
+        line = generation_line(metrics, ratings, offspring, watch.times(generation), generation)
         self._display.print(line)
         raised = [alarm for alarm in watch.alarms() if alarm.generation == generation]
         for alarm in raised:

@@ -72,7 +72,10 @@ def hours_left(config: RunConfig, done: int, paces: Sequence[Pace]) -> float | N
     """Return the hours of the generations after the first `done`, at the first of these paces that knows every stage; or None."""
     for pace in paces:
         own, other = _work(config), _work(pace.config)
-        if all(other[stage] or not own[stage] for stage in own):
+        alike = (
+            pace.config.learning.off_policy_steps == config.learning.off_policy_steps
+        )  # else an update's time means another thing
+        if alike and all(other[stage] or not own[stage] for stage in own):
             return _seconds_left(config, done, pace, own, other) / 3600
     return None
 

@@ -4,6 +4,7 @@ Three sources, none of them new: manifests say what is done, small tables raise 
 steps run (`flows.monitoring.working`). While no stage finishes, a look lists two folders and reads the lease.
 """
 
+import statistics
 import threading
 from collections import Counter
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from typing import Any, Literal
 from flows.monitoring.amounts import amounts
 from flows.monitoring.run_state import RunState, StateReader
 from flows.monitoring.run_tables import RunTables
-from flows.monitoring.time_left import RECENT, TimeLeft, elapsed, time_left, usual_seconds
+from flows.monitoring.time_left import RECENT, TimeLeft, elapsed, overlap, time_left, usual_seconds
 from flows.monitoring.working import Step, planned_by, steps_of
 from flows.run.manifest import Manifest, Ref, folder_of
 from flows.run.planned import planned_generations
@@ -126,7 +127,7 @@ class Follower:
         of_stage = [one for one in self._manifests if one.whole_stage == stage and one.generation == generation]
         left = TimeLeft()
         if stage and standing.held:
-            left = time_left(stage, generation, planned, steps, sum(elapsed(of_stage).values()), derived.usual)
+            left = time_left(stage, generation, planned, steps, sum(elapsed(of_stage).values()), derived.usual, derived.shared)
         return LiveState(
             self._run.run_id,
             CONDITIONS[standing.state],
@@ -206,16 +207,23 @@ class Follower:
         verdicts = self._tail("grades", GRADE_COLUMNS, None if before is None else before.verdicts, faults)
         alarms = [str(one) for one in tables.alarms() if newest is not None and one.generation >= newest - 1]
         return _Derived(
-            usual_seconds(history), _newest_speed(tables), tuple(done), tasks, verdicts, tuple(alarms), (*tables.faults, *faults)
+            usual_seconds([elapsed(own) for own in history]),
+            statistics.median(map(overlap, history)) if history else 0.0,
+            _newest_speed(tables),
+            tuple(done),
+            tasks,
+            verdicts,
+            tuple(alarms),
+            (*tables.faults, *faults),
         )
 
-    def _history(self, newest: int) -> list[dict[str, float]]:
-        """Return the seconds of each stage of the newest complete generations."""
+    def _history(self, newest: int) -> list[list[Manifest]]:
+        """Return the manifests of the newest complete generations."""
         found = []
         for generation in range(max(newest - RECENT, 0), newest + 1):
             manifests = self._run.history.of_generation(generation, parts=True)
             if any(manifest.stage == STAGE_NAMES[-1] for manifest in manifests):
-                found.append(elapsed(manifests))
+                found.append(manifests)
         return found
 
     def _tail(self, name: str, columns: tuple[str, ...], before: Tail | None, faults: list[str]) -> Tail | None:
@@ -240,6 +248,7 @@ class _Derived:
     """What changes only when a stage finishes."""
 
     usual: Mapping[str, float]
+    shared: float
     speed: tuple[float, str] | None
     done: tuple[DoneStage, ...]
     tasks: Tail | None

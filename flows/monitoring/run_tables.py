@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 
 from flows.monitoring.alarms import Alarm, Clock, alarms
-from flows.monitoring.time_left import elapsed
+from flows.monitoring.time_left import elapsed, overlap
 from flows.run.manifest import Manifest, generation_of, manifest_uri
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
@@ -117,6 +117,11 @@ class RunTables:
     def clock(self) -> Clock:
         """Return the same by generation and stage."""
         return {generation: self._seconds[generation] for generation in self.generations}
+
+    def times(self, generation: int) -> dict[str, float]:
+        """Return the seconds of each stage of a generation, and under `total` those of all, in which an update may share time."""
+        found = dict(self._seconds.get(generation, {}))
+        return found | {"total": sum(found.values()) - overlap(self._steps[generation])} if found else found
 
     def alarms(self) -> list[Alarm]:
         """Return all alarms, in order of generations. What cannot be read raises none."""

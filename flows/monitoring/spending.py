@@ -121,6 +121,8 @@ def spent_by_stage(steps: Iterable[Manifest], fill: Cost, prices: Cost | None = 
         by_stage.setdefault(step.whole_stage, []).append(step)
     found = {}
     for stage, own in by_stage.items():
+        if stage == UPDATE and len(by_stage) > 1 and not by_stage.get("reward"):
+            continue  # how much it adds is known when the others are done: sums of a run never fall
         beside = [step for other, some in by_stage.items() if other != stage for step in some]
         early = stage == UPDATE and began_early(own, by_stage.get("reward", ()))
         found[stage] = _added(own, beside, fill, prices) if early else spent(own, fill, prices)
@@ -137,12 +139,15 @@ def _began(steps: Iterable[Manifest]) -> float:
 
 
 def _added(manifests: Sequence[Manifest], beside: Sequence[Manifest], fill: Cost, prices: Cost | None) -> Spent:
-    """Return what the steps of one stage used beyond what others used at the same time."""
+    """Return what the steps of one stage used beyond what others used at the same time.
+
+    Where they share a counter, the mean power of both may be below that of the others: the energy added is then 0.
+    """
     own, others, both = (spent(some, fill, prices) for some in (manifests, beside, [*beside, *manifests]))
     return replace(
         own,
         machine_seconds=both.machine_seconds - others.machine_seconds,
-        joules=_less(both.joules, others.joules),
+        joules={source: max(0.0, joules) for source, joules in _less(both.joules, others.joules).items()},
         energy_seconds=both.energy_seconds - others.energy_seconds,
         money=_less(both.money, others.money),
         priced_seconds=both.priced_seconds - others.priced_seconds,

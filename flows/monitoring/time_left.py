@@ -30,15 +30,28 @@ def elapsed(manifests: Sequence[Manifest]) -> dict[str, float]:
     """Return the seconds from the begin to the end of each stage. Parts that ran at the same time count once.
 
     Where a stage's parts began after a break (a resumed run), or have no start time, their own seconds are added instead. Of an
-    update beside the rollouts, only the seconds in which no other stage was at work count: so the sum is the generation's time.
+    update beside the rollouts, the time between its parts and their join does not count.
     """
-    steps: dict[str, list[Manifest]] = {}
-    for manifest in manifests:
-        steps.setdefault(manifest.whole_stage, []).append(manifest)
+    steps = _by_stage(manifests)
     found = {stage: _elapsed([step.clock for step in own]) for stage, own in steps.items()}
     if began_early(steps.get("update", ()), steps.get("reward", ())):
-        others = [step.clock for stage, own in steps.items() if stage != "update" for step in own]
-        found["update"] = _at_work([*others, *(step.clock for step in steps["update"])]) - _at_work(others)
+        found["update"] = _at_work(steps["update"])
+    return found
+
+
+def overlap(manifests: Sequence[Manifest]) -> float:
+    """Return by how much the sum of `elapsed` exceeds the generation's time: what its update shared with other stages."""
+    steps = _by_stage(manifests)
+    if not began_early(steps.get("update", ()), steps.get("reward", ())):
+        return 0.0
+    others = [step for stage, own in steps.items() if stage != "update" for step in own]
+    return _at_work(others) + _at_work(steps["update"]) - _at_work(manifests)
+
+
+def _by_stage(manifests: Sequence[Manifest]) -> dict[str, list[Manifest]]:
+    found: dict[str, list[Manifest]] = {}
+    for manifest in manifests:
+        found.setdefault(manifest.whole_stage, []).append(manifest)
     return found
 
 
@@ -64,8 +77,12 @@ def time_left(
     steps: Sequence[Step],
     done_seconds: float,
     usual: Mapping[str, float],
+    shared: float = 0.0,
 ) -> TimeLeft:
-    """Return what is left while STAGE of GENERATION runs. `done_seconds`: what finished parts of the stage took."""
+    """Return what is left while STAGE of GENERATION runs.
+
+    `done_seconds`: what finished parts of the stage took; `shared`: the usual `overlap` of a generation's stages.
+    """
     own = [step for step in steps if step.stage == stage and step.generation == generation]
     now = _stage_left(own, done_seconds, usual.get(stage))
     if generation is None or not usual:
@@ -73,8 +90,9 @@ def time_left(
     later = STAGE_NAMES[STAGE_NAMES.index(stage) + 1 :]
     if now is None or any(name not in usual for name in later):
         return TimeLeft(now)
-    of_generation = now + sum(usual[name] for name in later)
-    return TimeLeft(now, of_generation, of_generation + max(planned - generation - 1, 0) * sum(usual.values()))
+    of_generation = now + sum(usual[name] for name in later) - (shared if "update" in later else 0.0)
+    whole = sum(usual.values()) - shared
+    return TimeLeft(now, max(of_generation, now), max(of_generation, now) + max(planned - generation - 1, 0) * whole)
 
 
 def _stage_left(own: Sequence[Step], done_seconds: float, usual: float | None) -> float | None:
@@ -96,10 +114,10 @@ def _elapsed(clocks: Sequence[Mapping[str, object]]) -> float:
     return min(sum(seconds), max(ends) - min(starts))
 
 
-def _at_work(clocks: Sequence[Mapping[str, object]]) -> float:
+def _at_work(steps: Sequence[Manifest]) -> float:
     """Return the seconds in which any of these steps was at work."""
     found, until = 0.0, -math.inf
-    for start, spent in sorted((_number(clock.get("started")), _number(clock.get("seconds"))) for clock in clocks):
+    for start, spent in sorted((_number(step.clock.get("started")), _number(step.clock.get("seconds"))) for step in steps):
         found += max(0.0, start + spent - max(start, until))
         until = max(until, start + spent)
     return found

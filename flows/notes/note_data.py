@@ -61,7 +61,7 @@ class NoteBuilder:
             values=lookup(watch.of(generation, "metrics")),
             ratings=watch.of(generation, "ratings").to_pylist(),
             offspring=watch.of(generation, "offspring").to_pylist(),
-            seconds=watch.clock().get(generation, {}),
+            seconds=watch.times(generation),
             alarms=[alarm for alarm in watch.alarms() if alarm.generation == generation],
             samples=[self._sample(generation, heading, task, own) for heading, task, own in choose(tasks, grades)],
             earlier=[_shares(lookup(watch.of(number, "metrics"))) for number in watch.generations if number <= generation],

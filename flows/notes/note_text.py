@@ -278,8 +278,9 @@ def _births(told: NoteData) -> str:
 def _seconds(seconds: Mapping[str, float]) -> str:
     if not seconds:
         return ""
-    spent = [*seconds.values(), sum(seconds.values())]
-    lines = [[*seconds, "total"], ["---"] * len(spent), [f"{value:.1f} s" for value in spent]]
+    stages = {stage: value for stage, value in seconds.items() if stage != "total"}
+    spent = [*stages.values(), seconds.get("total", sum(stages.values()))]
+    lines = [[*stages, "total"], ["---"] * len(spent), [f"{value:.1f} s" for value in spent]]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

@@ -90,7 +90,7 @@ def _rolling(teller: NoteBuilder) -> str:
     """Return the run's note: one line for each of its newest generations."""
     watch = teller.watch
     lines = [
-        generation_line(watch.of(one, "metrics"), watch.of(one, "ratings"), watch.of(one, "offspring"), watch.clock()[one], one)
+        generation_line(watch.of(one, "metrics"), watch.of(one, "ratings"), watch.of(one, "offspring"), watch.times(one), one)
         for one in watch.generations[-LINES:]
     ]
     cost = cost_so_far(watch)

@@ -16,7 +16,7 @@ from flows.monitoring.run_tables import RunTables
 from flows.monitoring.spending import Spent, total
 from flows.monitoring.start_score import unscored_start
 from flows.monitoring.status import done, following, holder, upcoming
-from flows.monitoring.time_left import elapsed
+from flows.monitoring.time_left import elapsed, overlap
 from flows.pages.keys import cells
 from flows.pages.library import Library
 from flows.pages.outlined import run_figures
@@ -79,7 +79,7 @@ def generation_page(library: Library, run_id: str, generation: int | None) -> Js
         "parts": [_stage(manifest, float(manifest.clock.get("seconds", 0.0))) for manifest in found if manifest not in stages],
         "missing": [stage for stage in REQUIRED if generation is not None and stage not in spent],
         "tables": [ref for manifest in stages for ref in manifest.outputs if ref.uri.endswith(".parquet")],
-        "seconds": sum(spent.values()),
+        "seconds": sum(spent.values()) - overlap(found),
         "planned": planned_generations(run.history.description() or {}, watch.newest_stages()),
         "numbers": None if generation is None else _own_row(watch, generation, alarms),
         "statuses": [] if generation is None else _statuses(watch.numbers(generation)),

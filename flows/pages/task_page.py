@@ -162,6 +162,7 @@ class _Generation:
                 "from": rated.get(member, {}).get("adapter_id", before),
                 "to": rated.get(member, {}).get("next_adapter_id"),
                 "replaced": bool(rated) and member not in rated,
+                "later": trained > self._generation,
             }
             for member, before in sorted(playing.items())
         ]

@@ -3,7 +3,7 @@
 import pytest
 
 from flows.monitoring.meter import Reading
-from flows.monitoring.time_left import TimeLeft, elapsed, time_left, usual_seconds
+from flows.monitoring.time_left import TimeLeft, elapsed, overlap, time_left, usual_seconds
 from flows.monitoring.working import Step
 from flows.run.manifest import Manifest
 from flows.stages import REQUIRED
@@ -23,13 +23,24 @@ def test_parts_at_the_same_time_count_once_and_a_break_does_not_count():
     assert elapsed([manifest("match", seconds=0.5), manifest("rate")]) == {"match": 0.5, "rate": 0.0}
 
 
-def test_of_an_update_beside_the_rollouts_only_the_time_that_it_adds_counts():
+def test_an_update_beside_the_rollouts_shares_its_time_with_them():
     early = [manifest(f"update.parts/{part:02d}", started=100.0 + part, seconds=30.0) for part in range(2)]
     others = [manifest("propose", started=99.0, seconds=11.0), manifest("solve", started=112.0, seconds=8.0)]
     ended = [manifest("reward", started=133.0, seconds=1.0), manifest("update", started=134.0, seconds=2.0)]
     found = elapsed([*early, *others, *ended])
-    assert found == {"update": 15.0, "propose": 11.0, "solve": 8.0, "reward": 1.0}
-    assert sum(found.values()) == 136.0 - 99.0 - 2.0, "nothing was at work for 2 s before reward"
+    assert found == {"update": 33.0, "propose": 11.0, "solve": 8.0, "reward": 1.0}
+    assert overlap([*early, *others, *ended]) == 18.0
+    assert sum(found.values()) - 18.0 == 136.0 - 99.0 - 2.0, "nothing was at work for 2 s before reward"
+    assert overlap([*others, *ended]) == 0.0
+
+
+def test_what_stages_share_is_not_left_twice():
+    usual = USUAL | {"update": 30.0}
+    alone, shared = (time_left("solve", 2, 4, [], 0.0, usual, share) for share in (0.0, 25.0))
+    assert alone.generation is not None and alone.run is not None
+    assert shared == TimeLeft(alone.stage, alone.generation - 25.0, alone.run - 2 * 25.0)
+    late = time_left("rate", 2, 4, [], 0.0, usual, 25.0)
+    assert late.generation == time_left("rate", 2, 4, [], 0.0, usual).generation
 
 
 def test_usual_is_the_median_and_of_the_optional_benchmark_the_mean():
