@@ -4,6 +4,7 @@ import json
 import shutil
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -324,7 +325,9 @@ def test_verdicts_are_handed_on_only_where_one_machine_writes_and_judges(tmp_pat
 
 def test_a_step_in_a_pool_is_told_no_folder_of_this_machine() -> None:
     spec = Spec("file:///runs", "r", "solve", 3, None, 1, 4, verdicts="/tmp/here")
-    assert set(parameters_of(spec)) == set(stage.fn.__annotations__) - {"return"} and "verdicts" not in parameters_of(spec)
+    taken = set(stage.fn.__annotations__) - {"return"}
+    assert set(parameters_of(spec)) == taken - {"joins"}, "an older worker knows no joins, and no first step has it"
+    assert set(parameters_of(replace(spec, joins=True))) == taken and "verdicts" not in taken
 
 
 def test_the_seed_model_reports_each_completion_when_it_ends(backend: Watching) -> None:
