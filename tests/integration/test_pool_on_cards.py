@@ -143,11 +143,12 @@ def submitted(service: Service, run_id: str, workers: int) -> None:
 
 def gpu_clocks(store: Store, run_id: str) -> dict[str, dict[str, object]]:
     """The clocks of the run's steps that use a GPU. No other step names a card."""
-    found = {}
-    for uri, clock in clocks(store, run_id).items():
+    found, made = {}, clocks(store, run_id)
+    for uri, clock in made.items():
         _, place, name = uri.split("/", 2)
         stage, dot, part = name.removesuffix(".json").partition(".parts/")
-        if place == "start" or stage_of(stage).uses_gpu(part if dot else None):
+        joins = not dot and any(other.startswith(f"{uri.removesuffix('.json')}.parts/") for other in made)
+        if place == "start" or stage_of(stage).uses_gpu(part if dot else None, joins):
             found[uri] = clock
         else:
             assert "cuda_visible_devices" not in clock, uri

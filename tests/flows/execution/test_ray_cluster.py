@@ -218,10 +218,12 @@ def test_on_gpus_of_a_cluster_a_process_starts_once_a_card_and_run_and_a_killed_
 def started(store: Any) -> dict[object, set[object]]:
     """The processes on each card that made something of the run: every step that uses a GPU, and no other."""
     found: dict[object, set[object]] = {}
-    for uri, clock in clocks(store).items():
+    made = clocks(store)
+    for uri, clock in made.items():
         stage, dot, part = uri.split("/")[2].removesuffix(".json").partition(".parts")
         part = uri.rpartition("/")[2].removesuffix(".json") if dot else ""
-        if stage_of(stage).uses_gpu(part or None):
+        joins = not dot and any(other.startswith(f"{uri.removesuffix('.json')}.parts/") for other in made)
+        if stage_of(stage).uses_gpu(part or None, joins):
             found.setdefault(clock["cuda_visible_devices"], set()).add((clock["host"], clock["pid"]))
         else:
             assert "cuda_visible_devices" not in clock, uri
