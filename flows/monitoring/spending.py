@@ -121,7 +121,8 @@ def spent_by_stage(steps: Iterable[Manifest], fill: Cost, prices: Cost | None = 
         by_stage.setdefault(step.whole_stage, []).append(step)
     found = {}
     for stage, own in by_stage.items():
-        if stage == UPDATE and len(by_stage) > 1 and not by_stage.get("reward"):
+        joined = any(step.stage == UPDATE for step in own)
+        if stage == UPDATE and len(by_stage) > 1 and not (joined or by_stage.get("reward")):
             continue  # how much it adds is known when the others are done: sums of a run never fall
         beside = [step for other, some in by_stage.items() if other != stage for step in some]
         early = stage == UPDATE and began_early(own, by_stage.get("reward", ()))

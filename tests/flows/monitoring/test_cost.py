@@ -123,6 +123,8 @@ def test_an_update_beside_the_rollouts_costs_what_it_adds_to_them() -> None:
         assert (found.seconds, found.machine_seconds, found.priced_seconds) == (seconds, more, more)
         assert found.joules == {"estimate": 100.0 * more} and found.money == {"EUR": pytest.approx(0.01 * more)}
     assert update(25.0, "two").machine_seconds == 25.0
+    running = [replace(clock(0.0, 5.0), stage=stage) for stage in ("propose", "update.parts/00")]
+    assert set(spent_by_stage(running, price)) == {"propose"}, "what it adds is not known yet"
 
 
 def test_a_run_whose_update_began_early_counts_its_machine_once(store: FileStore, tmp_path: Path) -> None:
