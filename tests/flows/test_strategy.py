@@ -1,36 +1,26 @@
 """A whole run by an evolution strategy: fsck finds nothing, and a killed run resumes to the same bytes."""
 
-import os
-import signal
-import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from flows.audit.fsck import fsck
-from flows.config import PROJECT
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
 from flows.storage import open_store
 from stages.core.lora.adapter import Adapter
 from stages.core.lora.adapter_files import adapter_bytes
 from stages.core.lora.strategy import NoiseKey, Strategy, fitness, stepped
-from tests.flows.test_train import command, tree
+from tests.flows.test_train import killed_once_made, run_to_its_end, tree
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(600)]
 MORE = ("--set", "strategy.population=2", "--set", "evolution.every=0", "--set", "benchmark.limit=1", "--set", "seeding.rows=4")
 
 
-def run_to_its_end(store: Path) -> None:
-    done = subprocess.run(command(store, *MORE), cwd=PROJECT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = tmp_path_factory.mktemp("finished")
-    run_to_its_end(store)
+    run_to_its_end(store, *MORE)
     return store
 
 
@@ -57,11 +47,6 @@ def read_adapter(run: Run, adapter_id: str) -> Adapter:
 
 
 def test_a_killed_run_resumes_to_the_same_bytes(finished: Path, tmp_path: Path) -> None:
-    running = subprocess.Popen(command(tmp_path, *MORE), cwd=PROJECT, stdout=subprocess.DEVNULL, start_new_session=True)
-    while not (tmp_path / "r" / "generation=0000" / "update.parts" / "00.json").exists():
-        assert running.poll() is None, "the run ended before it could be killed"
-        time.sleep(0.02)
-    os.killpg(running.pid, signal.SIGKILL)
-    running.wait()
-    run_to_its_end(tmp_path)
+    killed_once_made(tmp_path, "generation=0000/update.parts/00.json", *MORE)
+    run_to_its_end(tmp_path, *MORE)
     assert tree(tmp_path) == tree(finished)

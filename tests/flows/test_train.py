@@ -26,10 +26,20 @@ def command(store: Path, *more: str) -> list[str]:
     return [sys.executable, "-m", "flows.cli", "run", "-c", "chaos", "--run-id", "r", "--store", str(store), *more]
 
 
-def run_to_its_end(store: Path) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(command(store), cwd=PROJECT, capture_output=True, text=True)
+def run_to_its_end(store: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(command(store, *more), cwd=PROJECT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return done
+
+
+def killed_once_made(store: Path, made: str, *more: str) -> None:
+    """Start the run and kill it as soon as it has made a file."""
+    running = subprocess.Popen(command(store, *more), cwd=PROJECT, stdout=subprocess.DEVNULL, start_new_session=True)
+    while not (store / "r" / made).exists():
+        assert running.poll() is None, "the run ended before it could be killed"
+        time.sleep(0.02)
+    os.killpg(running.pid, signal.SIGKILL)
+    running.wait()
 
 
 def generation_lines(printed: str) -> list[str]:

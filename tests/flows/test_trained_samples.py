@@ -1,10 +1,6 @@
 """A whole run whose updates train on the samples of the generation before: who learns from what, resumed, inspected, forked."""
 
-import os
 import re
-import signal
-import subprocess
-import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,7 +9,7 @@ from fastapi.testclient import TestClient
 
 from flows.audit.fsck import fsck
 from flows.browser.app import make_app
-from flows.config import PROJECT, ConfigError, load
+from flows.config import ConfigError, load
 from flows.run.fork import fork
 from flows.run.lineage import Lineage
 from flows.run.manifest import digest
@@ -22,7 +18,7 @@ from flows.run.stage_io import StageIO
 from flows.storage import open_store
 from flows.trained_samples import trained_samples
 from stages.core.method.top_up import task_of
-from tests.flows.test_train import command, tree
+from tests.flows.test_train import killed_once_made, run_to_its_end, tree
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(600)]
 OFF_POLICY = ("learning.off_policy_steps=1", "learning.importance_cap=2.0")
@@ -30,15 +26,10 @@ SETTINGS = (*OFF_POLICY, "generations=3", "evolution.every=2", "benchmark.limit=
 MORE = tuple(word for setting in SETTINGS for word in ("--set", setting))
 
 
-def run_to_its_end(store: Path) -> None:
-    done = subprocess.run(command(store, *MORE), cwd=PROJECT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = tmp_path_factory.mktemp("finished")
-    run_to_its_end(store)
+    run_to_its_end(store, *MORE)
     return store
 
 
@@ -109,11 +100,6 @@ def test_a_fork_keeps_the_setting(run: Run) -> None:
 
 
 def test_a_killed_run_resumes_to_the_same_bytes(finished: Path, tmp_path: Path) -> None:
-    running = subprocess.Popen(command(tmp_path, *MORE), cwd=PROJECT, stdout=subprocess.DEVNULL, start_new_session=True)
-    while not (tmp_path / "r" / "generation=0001" / "update.parts" / "00.json").exists():
-        assert running.poll() is None, "the run ended before it could be killed"
-        time.sleep(0.02)
-    os.killpg(running.pid, signal.SIGKILL)
-    running.wait()
-    run_to_its_end(tmp_path)
+    killed_once_made(tmp_path, "generation=0001/update.parts/00.json", *MORE)
+    run_to_its_end(tmp_path, *MORE)
     assert tree(tmp_path) == tree(finished)
