@@ -138,11 +138,12 @@ def shared_process(config: RunConfig, shape: DecoderShape, members: int) -> list
     trained = {"adapters": float(stored * parameters * _trained(config, members))}
     bred = {"parents and offspring": 4.0 * parameters * BRED * _births(config, members)} if on_cpu else {}
     writing, stack = {"cache": cache, "prompt pass": reading}, {"adapters": 4.0 * parameters * _trained(config, members)}
+    serving = 4.0 + (2.0 if width == 2 else 0.0)  # bytes of a parameter: those of the stack, and rounded for the engine
     return [
-        Moment("start", base | {"adapters": 4.0 * parameters} | writing, "seeds fill engine.batch_tokens, as rollouts do"),
+        Moment("start", base | {"adapters": serving * parameters} | writing, "seeds fill engine.batch_tokens, as rollouts do"),
         Moment(
             "rollout",
-            base | {"adapters": 4.0 * parameters * members} | writing,
+            base | {"adapters": serving * parameters * members} | writing,
             "one process, no sleep or wake; all adapters; a cache of engine.batch_tokens positions",
         ),
         Moment(

@@ -126,7 +126,7 @@ class HFEngine:
         try:
             self._lora.load(stack)
             self._lora.pack()
-            with torch.inference_mode():
+            with torch.inference_mode(), self._lora.rounded():
                 decoder = Decoder(self._lora, drafts, temperature, self._ended, self._pass_bytes, self._progress, finished)
                 for pool, rows in self._pools(self._groups(requests, drafts)):
                     decoder.complete(pool, rows)

@@ -61,7 +61,8 @@ class Router:
 class GroupedLoRALinear(nn.Module):
     """A frozen linear layer plus one low-rank correction per adapter.
 
-    `A_NRI` and `B_NOR` are parameters in fp32 (fp64 over an fp64 base), cast to the activations' type when used.
+    `A_NRI` and `B_NOR` are parameters in fp32 (fp64 over an fp64 base), cast to the activations' type when used, or once for
+    all passes inside `GroupedLoRA.rounded`.
     """
 
     A_NRI: nn.Parameter
@@ -75,6 +76,7 @@ class GroupedLoRALinear(nn.Module):
         self.router, self.scale = router, scale
         self.backend: Backend | None = None
         self.packed: PackedWeight | None = None
+        self.rounded: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., I] -> [..., O]. Raise RuntimeError outside `routed`, or if the routing does not fit the batch."""
@@ -90,8 +92,8 @@ class GroupedLoRALinear(nn.Module):
         return out.view(*x.shape[:-1], self.out_features)
 
     def _routed(self, x_TI: torch.Tensor, tokens_N: list[int]) -> torch.Tensor:
-        A_NRI: torch.Tensor = self.A_NRI
-        B_NOR: torch.Tensor = self.B_NOR
+        rounded = None if torch.is_grad_enabled() else self.rounded
+        A_NRI, B_NOR = rounded or (self.A_NRI, self.B_NOR)
         if not (tokens_N[0] and tokens_N[-1]):  # adapters outside the range cost nothing; their gradient is exactly zero
             active = [n for n, count in enumerate(tokens_N) if count]
             span = slice(active[0], active[-1] + 1)
@@ -104,7 +106,8 @@ class GroupedLoRALinear(nn.Module):
             return self._equal_groups(x_TI, *factors)
         if backend is lora_loop:
             return self._segments(x_TI, *factors, tokens_N)
-        return torch.add(self._base(x_TI), backend(x_TI, *factors, tokens_N), alpha=self.scale)
+        out_TO, added_TO = self._base(x_TI), backend(x_TI, *factors, tokens_N)
+        return torch.add(out_TO, added_TO, alpha=self.scale) if torch.is_grad_enabled() else out_TO.add_(added_TO, alpha=self.scale)
 
     def _equal_groups(self, x_TI: torch.Tensor, A_NRI: torch.Tensor, B_NOR: torch.Tensor) -> torch.Tensor:
         if torch.is_grad_enabled():
@@ -196,6 +199,21 @@ class GroupedLoRA:
     def routed(self, counts_N: Sequence[int]) -> AbstractContextManager[None]:
         """Route the batch's rows: the first `counts_N[0]` to adapter 0, and so on."""
         return self._router.routed(counts_N)
+
+    @contextmanager
+    def rounded(self) -> Iterator[None]:
+        """Round the loaded adapters to the model's type once, for passes inside the block that need no gradient.
+
+        Decoding would otherwise read all factors in fp32 for every token. They must not change inside the block.
+        """
+        dtype = next(self.model.parameters()).dtype
+        try:
+            for layer in self.layers.values():
+                layer.rounded = (layer.A_NRI.detach().to(dtype), layer.B_NOR.detach().to(dtype))
+            yield
+        finally:
+            for layer in self.layers.values():
+                layer.rounded = None
 
     def alone(self) -> AbstractContextManager[None]:
         """Run the base model without any adapter inside the block."""

@@ -30,19 +30,24 @@ def lora_bmm(x_TI: torch.Tensor, A_NRI: torch.Tensor, B_NOR: torch.Tensor, token
     longest, num_adapters = max(tokens_N), len(tokens_N)
     equal = min(tokens_N) == longest
     if not equal:
-        rows_T = _padded_rows(tuple(tokens_N), x_TI.device)
-        x_TI = x_TI.new_zeros(num_adapters * longest, x_TI.shape[1]).index_copy(0, rows_T, x_TI)
+        sources, rows_T = _padding(tuple(tokens_N), x_TI.device)
+        x_TI = x_TI.index_select(0, sources)
     hidden = torch.bmm(x_TI.view(num_adapters, longest, -1), A_NRI.transpose(1, 2))
     out = torch.bmm(hidden, B_NOR.transpose(1, 2)).view(num_adapters * longest, -1)
     return out if equal else out.index_select(0, rows_T)
 
 
 @lru_cache(maxsize=64)
-def _padded_rows(tokens_N: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """Return the row of each token when every group is padded to the longest."""
+def _padding(tokens_N: tuple[int, ...], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the token of each row when every group is padded to the longest, and the row of each token.
+
+    Padding repeats the first token, since nothing reads what comes of it: copying rows is faster than writing them into zeros.
+    """
     longest = max(tokens_N)
-    places = [n * longest + place for n, count in enumerate(tokens_N) for place in range(count)]
-    return _kept(places, torch.int64, device)
+    starts_N = [0, *accumulate(tokens_N)]
+    sources = [start + place if place < count else 0 for start, count in zip(starts_N, tokens_N) for place in range(longest)]
+    rows_T = [n * longest + place for n, count in enumerate(tokens_N) for place in range(count)]
+    return _kept(sources, torch.int64, device), _kept(rows_T, torch.int64, device)
 
 
 def lora_grouped_mm(x_TI: torch.Tensor, A_NRI: torch.Tensor, B_NOR: torch.Tensor, tokens_N: Sequence[int]) -> torch.Tensor:

@@ -143,6 +143,28 @@ def test_bfloat16_base_stays_close_to_the_loop(stack: list[Weights]) -> None:
     assert (loop - bmm).norm() <= 0.02 * loop.norm()  # stated tolerance: bfloat16 keeps 8 bits
 
 
+@pytest.mark.parametrize("counts", [[2, 2, 2], [1, 3, 2], [0, 4, 2]])
+def test_factors_rounded_once_give_the_same_bits_and_are_rounded_anew_for_the_next_weights(
+    stack: list[Weights], counts: list[int]
+) -> None:
+    lora = grouped(stack, dtype=torch.bfloat16)
+
+    def logits() -> torch.Tensor:
+        with torch.no_grad(), lora.routed(counts):
+            return lora.model(IDS, use_cache=False).logits
+
+    for _ in range(2):
+        expected = logits()
+        with lora.rounded():
+            assert torch.equal(logits(), expected)
+            _, rounded = gradients(lora, IDS, counts)
+        _, plain = gradients(lora, IDS, counts)
+        assert torch.equal(rounded, plain)
+        with torch.no_grad():
+            lora.parameters_NP.mul_(3)
+    assert not torch.equal(logits(), expected)
+
+
 def test_backends_on_distinct_axes() -> None:
     rng = np.random.default_rng(1)
     x_TI, A_NRI, B_NOR = (torch.from_numpy(rng.normal(size=shape)) for shape in [(7, 3), (3, 2, 3), (3, 5, 2)])
