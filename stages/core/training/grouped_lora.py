@@ -106,8 +106,8 @@ class GroupedLoRALinear(nn.Module):
             return self._equal_groups(x_TI, *factors)
         if backend is lora_loop:
             return self._segments(x_TI, *factors, tokens_N)
-        out_TO, added_TO = self._base(x_TI), backend(x_TI, *factors, tokens_N)
-        return torch.add(out_TO, added_TO, alpha=self.scale) if torch.is_grad_enabled() else out_TO.add_(added_TO, alpha=self.scale)
+        add = torch.add if torch.is_grad_enabled() else torch.Tensor.add_
+        return add(self._base(x_TI), backend(x_TI, *factors, tokens_N), alpha=self.scale)
 
     def _equal_groups(self, x_TI: torch.Tensor, A_NRI: torch.Tensor, B_NOR: torch.Tensor) -> torch.Tensor:
         if torch.is_grad_enabled():

@@ -44,8 +44,8 @@ def _padding(tokens_N: tuple[int, ...], device: torch.device) -> tuple[torch.Ten
     Padding repeats the first token, since nothing reads what comes of it: copying rows is faster than writing them into zeros.
     """
     longest = max(tokens_N)
-    starts_N = [0, *accumulate(tokens_N)]
-    sources = [start + place if place < count else 0 for start, count in zip(starts_N, tokens_N) for place in range(longest)]
+    groups = [(stop - count, count) for stop, count in zip(accumulate(tokens_N), tokens_N, strict=True)]
+    sources = [start + place if place < count else 0 for start, count in groups for place in range(longest)]
     rows_T = [n * longest + place for n, count in enumerate(tokens_N) for place in range(count)]
     return _kept(sources, torch.int64, device), _kept(rows_T, torch.int64, device)
 
