@@ -26,7 +26,7 @@ class SideCost:
 
     `stages` is what it spent itself, by stage; `inherited` what the stages cost that it took over (None: none). `generations` is
     how many it finished itself, `finished` what these cost without benchmarks, `steps` the optimizer steps of its updates (None:
-    unknown).
+    unknown). With `off_policy`, updates ran beside the rollouts, and their machine time is what they added.
     """
 
     generations: int
@@ -34,6 +34,7 @@ class SideCost:
     inherited: Spent | None
     finished: Spent
     steps: float | None
+    off_policy: bool
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,8 @@ def cost_of(watch: RunTables) -> SideCost:
     whole = [one for one in found if one.generation is not None and one.done and one.own]
     finished = total(used for one in whole for stage, used in one.own.items() if stage != BENCHMARK)
     taken = [used for one in found for used in one.inherited.values()]
-    return SideCost(len(whole), own_stages(found), total(taken) if taken else None, finished, _steps(watch, found))
+    off_policy = bool(watch.run.history.off_policy_steps())
+    return SideCost(len(whole), own_stages(found), total(taken) if taken else None, finished, _steps(watch, found), off_policy)
 
 
 def _steps(watch: RunTables, found: Sequence[GenerationCost]) -> float | None:
@@ -105,7 +107,7 @@ def cost_rows(runs: Sequence[SideCost]) -> list[CostRow]:
     rows.append(CostRow("all stages", "s", tuple(one.machine_seconds for one in sums)))
     rows.append(CostRow("a generation, without benchmark", "s", tuple(_per_generation(run) for run in runs)))
     sampled = [total(run.stages[stage] for stage in ("propose", "solve") if stage in run.stages) for run in runs]
-    trained = [run.stages.get("update", NOTHING) for run in runs]
+    trained = [NOTHING if run.off_policy else run.stages.get("update", NOTHING) for run in runs]
     made = tuple(_rate(used.generated_tokens, used) for used in sampled)
     rows.append(CostRow("tokens generated per second of propose and solve", "", made))
     rows.append(

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from flows.compare.best_members import Ancestor, BestMember, best_members, descent, rank_text
-from flows.compare.costs import cost_of, cost_rows
+from flows.compare.costs import SideCost, cost_of, cost_rows
 from flows.compare.side_by_side import Comparer, SideBySide, as_json
 from flows.compare.text import bars, blocks
 from flows.monitoring.cost import run_cost
 from flows.monitoring.run_state import RunState
 from flows.monitoring.run_tables import RunTables
+from flows.monitoring.spending import Spent
 from flows.monitoring.start_score import unscored_start
 from flows.run.fork import fork
 from flows.run.lease import BEATEN, hold
@@ -137,6 +138,14 @@ def test_costs_are_those_of_the_cost_command(store: FileStore) -> None:
     used = cost.stages["propose"] + cost.stages["solve"]
     speed = rows["tokens generated per second of propose and solve"].values[0]
     assert speed == pytest.approx((used.generated_tokens or 0) / used.machine_seconds)
+
+
+def test_updates_beside_the_rollouts_have_no_rate() -> None:
+    used = Spent(machine_seconds=2.0, trained_tokens=100)
+    cost = SideCost(1, {"update": used}, None, used, 3.0, off_policy=False)
+    rows = {row.name: row.values for row in cost_rows([cost, replace(cost, off_policy=True)])}
+    assert rows["tokens trained on per second of update"] == (50.0, None)
+    assert rows["tokens trained on"] == (100, 100)
 
 
 def test_a_fork_is_charged_for_what_it_computed_and_no_version_differs(tmp_path: Path) -> None:
