@@ -4,16 +4,17 @@ from flows.benchmarks.schedule import start_folder
 from flows.config import RunConfig
 from flows.run.manifest import Ref
 from flows.run.run import Run
-from stages.core.suites.changes import score_changes
+from stages.core.suites.changes import ScoreChange, score_changes
 from stages.core.suites.scores import by_band
 
-GREEDY = "pass@1 greedy"
+GREEDY, SAMPLED = "pass@1 greedy", "pass@1"
 
 
 def learned_text(run: Run, config: RunConfig) -> str | None:
     """Return the change since the start, paired problem by problem, members averaged within each; None if either is not scored.
 
-    The suite is the project's own one, `benchmark.suite`, all kinds together, answered greedily.
+    The suite is the project's own one, `benchmark.suite`, all kinds together, answered greedily and, with
+    `benchmark.attempts`, also by one sample at temperature 1.
     """
     suite = config.benchmark.suite
     before = _answers(run, 0, f"{start_folder(suite)}/answers.parquet")
@@ -23,14 +24,23 @@ def learned_text(run: Run, config: RunConfig) -> str | None:
         return None
     answers = run.read_table(after, "answers")
     changes = score_changes(answers, run.read_table(before, "answers"), by_band)
-    one = next(change for change in changes if (change.group, change.measure) == ("all", GREEDY))
-    error = "" if one.found.stderr is None else f" ± {100 * one.found.stderr:.1f}"
+    of = {change.measure: change for change in changes if change.group == "all"}
     members = len(set(answers["member_id"].to_pylist()))
     who = "one member" if members == 1 else f"mean of {members} members"
+    sampled = f"; one sample: {_change(of[SAMPLED])}, {_levels(of[SAMPLED])}" if SAMPLED in of else ""
     return (
-        f"{100 * one.found.difference:+.1f}{error} points on {one.found.problems} held-out problems ({suite}): "
-        f"{100 * one.before:.1f} → {100 * one.after:.1f} % after generation {generation} ({who}, greedy)"
+        f"{_change(of[GREEDY])} points on {of[GREEDY].found.problems} held-out problems ({suite}): "
+        f"{_levels(of[GREEDY])} after generation {generation} ({who}, greedy){sampled}"
     )
+
+
+def _change(one: ScoreChange) -> str:
+    error = "" if one.found.stderr is None else f" ± {100 * one.found.stderr:.1f}"
+    return f"{100 * one.found.difference:+.1f}{error}"
+
+
+def _levels(one: ScoreChange) -> str:
+    return f"{100 * one.before:.1f} → {100 * one.after:.1f} %"
 
 
 def _newest_first(run: Run) -> list[int]:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from flows.benchmarks.learned import learned_text
@@ -73,6 +74,25 @@ def test_the_change_is_from_the_start_to_the_newest_benchmark_and_over_all_membe
     # a problem's change: 0, 1, 0.5 and 0 points; their mean is 0.375, its error 0.239
     assert found == (
         "+37.5 ± 23.9 points on 4 held-out problems (probe-dev): 25.0 → 62.5 % after generation 2 (mean of 2 members, greedy)"
+    )
+
+
+def test_sampled_attempts_are_told_beside_the_greedy_one(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+
+    def both(greedy: str, sampled: str) -> pa.Table:
+        drawn = [row | {"greedy": False, "attempt": 1} for row in answers({"s0": sampled})]
+        return tables.table(answers({"s0": greedy}) + drawn, tables.ANSWERS)
+
+    with hold(store, "run") as epoch:
+        run = Run(store, "run", epoch)
+        for generation, folder, table in ((0, "start", both("rwww", "wwww")), (1, "generation=0001", both("rwww", "rrww"))):
+            ref = run.write_table_at(f"benchmarks/probe-dev/{folder}/answers.parquet", table, tables.ANSWERS)
+            run.commit("benchmark", generation, [], [ref])
+        found = learned_text(run, CONFIG)
+    assert found == (
+        "+0.0 ± 0.0 points on 4 held-out problems (probe-dev): 25.0 → 25.0 % after generation 1 (one member, greedy); "
+        "one sample: +50.0 ± 28.9, 0.0 → 50.0 %"
     )
 
 
