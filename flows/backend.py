@@ -180,7 +180,9 @@ class Backend:
         if not adapters or stage in self._agreed or self.config.engine.kind == "vllm":  # an empty shard compares nothing
             return
         engine = self._serving(adapters)
+        self.progress("engine and trainer compared", 0, 1)
         check_agreement(engine, self._trainer, adapters, self.config.engine.temperature, self.drift_bounds())
+        self.progress("engine and trainer compared", 1, 1)
         self._agreed.add(stage)
 
     def drift_bounds(self) -> Drift:

@@ -68,6 +68,8 @@ def run(arguments: Namespace) -> int:
     store, places = absolute(arguments.store), _placement(arguments.place)
     elsewhere = bool(places.keys() & {"gpu", "ray"})
     if arguments.dry_run:
+        if arguments.resume:
+            check_resumable(Run(open_store(store), run_id), config)
         config = settled(config, elsewhere=True) if elsewhere else config  # what the run's cards will compute
         print(json.dumps(dump(config), indent=2), plan(config), sep="\n")
         return 0

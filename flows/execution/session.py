@@ -296,7 +296,8 @@ def check_resumable(run: Run, config: RunConfig) -> None:
     differing = [key for key in differences(old, new) if key != "generations"]
     if differing:
         raise ConfigError(
-            f"run {run.run_id} exists with another configuration: {', '.join(differing)} differ; choose another --run-id"
+            f"run {run.run_id} exists with another configuration: {', '.join(differing)}; "
+            "choose another --run-id, or fork the run"
         )
     check_prompts(run.run_id, description)
     planned, done = int(old["generations"]), _done(run)

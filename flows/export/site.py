@@ -120,7 +120,7 @@ class _Site:
             text = static_page(answer.text, lambda address: self._relative(wanted, address), self._note)
             file.write_text(text, encoding="utf-8", newline="\n")
             self._pages += 1
-            if self._pages % PAGES_BETWEEN_LINES == 0 and sys.stderr.isatty():
+            if self._pages % PAGES_BETWEEN_LINES == 0:
                 print(f"{self._pages:,} pages, {len(self._todo):,} more known", file=sys.stderr, flush=True)
         else:
             file.write_bytes(answer.content)

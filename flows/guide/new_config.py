@@ -229,7 +229,9 @@ def _budgeted(answers: Answers, different: Mapping[str, Any]) -> int:
     one = load(name, [f"{key}={as_toml(value)}" for key, value in different.items()] + ["generations=1"])
     estimates = hours(one)
     if not estimates:
-        raise ConfigError(f"budget: the size of {one.model.name} is unknown, so give a number of generations instead of hours")
+        model = one.model.name
+        why = f"there is no folder {model}" if Path(model).is_absolute() and not Path(model).is_dir() else f"{model} is unknown"
+        raise ConfigError(f"budget: {why}, so hours cannot be estimated; give a number of generations instead")
     wanted = "80 GB" if name.startswith("paper") else "24 GB"
     each = next((value for machine, value in estimates.items() if wanted in machine), next(iter(estimates.values())))
     return max(1, int(float(found[2]) * CARDS.get(name, 1) / each))

@@ -5,13 +5,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 PERIOD = 0.5  # seconds between two readings
+TELLING = 0.05  # share of a count after which it says how long the rest takes: the first completions wait for all prompts
 
 
 @dataclass(frozen=True)
 class Reading:
     """Progress of a step at one moment: (what, done, total) of each count, outermost first, with tokens and their rate.
 
-    `seconds_left` is for the count `left_of`: the outermost or, if that has not moved yet, the newest.
+    `seconds_left` is for the count `left_of`: the outermost or, if that tells nothing yet, the newest. None: neither does.
     """
 
     counts: tuple[tuple[str, float, float], ...]
@@ -46,7 +47,7 @@ class _Count:
     tokens: int = 0
 
     def seconds_left(self, now: float) -> float | None:
-        if self.done <= self.first:
+        if self.done <= self.first or self.done - self.first < TELLING * (self.total - self.first):
             return None
         return (now - self.began) * (self.total - self.done) / (self.done - self.first)
 

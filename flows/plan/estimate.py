@@ -169,4 +169,4 @@ def _money(config: RunConfig) -> list[str]:
 
 def _hours(config: RunConfig) -> list[str]:
     found = ", ".join(f"{value:,.{2 if value < 10 else 0}f} on {machine}" for machine, value in hours(config).items())
-    return [f"hours            {found}: an estimate from arithmetic, completions at full length"]
+    return [f"hours            {found}: an estimate from arithmetic, completions at full length, without start and benchmarks"]

@@ -61,7 +61,8 @@ def memory_lines(config: RunConfig, shape: DecoderShape, members: int) -> list[s
         if config.engine.kind == "vllm":
             return ["memory           no estimate for vLLM on a CPU"]
         moments = shared_process(settled_for(config, shape, 0), shape, members)
-        return [*(f"memory           {moment}" for moment in moments), *_bases(moments)]
+        kept = "assumed          freed memory returns to the system after each stage; for long runs, keep as much again free"
+        return [*(f"memory           {moment}" for moment in moments), *_bases(moments), kept]
     settled = {name: settled_for(config, shape, size) for name, size in CARDS.items()}
     if config.engine.kind == "transformers":
         found = {name: shared_process(own, shape, members) for name, own in settled.items()}

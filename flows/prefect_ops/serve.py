@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 import secrets
+import shlex
 import signal
 import socket
 import sys
@@ -138,13 +139,25 @@ def _wait_for_server(plan: ServeOptions, server: supervised.Child) -> None:
 
 def _print_addresses(plan: ServeOptions) -> None:
     print(f"Prefect UI  {login_link.link(plan.url, password(plan.home))}")
-    print(f"            (opens once, within an hour; get another link with: {program('serve', '--link')})")
+    print(f"            (opens once, within an hour; get another link with: {program('serve', '--link', *_own_home(plan.home))})")
     print(f"browser     {plan.browser_url}")
     print(f"store       {plan.store}")
-    print(f"start runs  in the UI under Deployments, or with: {program('run', '--detach')}")
+    print(f"start runs  in the UI under Deployments, or with: {_detach(plan)}")
     print(f"logs        {plan.home / 'logs'}")
     print("Press Ctrl-C to stop everything.", flush=True)
     _note(plan).write_text(json.dumps({"pid": os.getpid(), "url": plan.url, "store": plan.store}))
+
+
+def _own_home(home: Path) -> list[str]:
+    return [] if home == HOME else ["--home", str(home)]
+
+
+def _detach(plan: ServeOptions) -> str:
+    """Return the command that hands a run to this server; away from the defaults, it names the server and its password."""
+    named = [] if plan.url == ServeOptions("").url else [f"PREFECT_API_URL={plan.url}/api"]
+    if plan.home != HOME:
+        named.append(f'{PASSWORD}="$(cat {shlex.quote(str(plan.home / "password"))})"')
+    return " ".join([*named, program("run", "--detach")])
 
 
 class _Told(Exception):
@@ -209,7 +222,9 @@ def link(home: Path = HOME) -> str:
     """Return a new link to the UI of this home's server. Raises ServerUnreachable if none is running."""
     there = address(home)
     if there is None:
-        raise prefect_api.ServerUnreachable(f"no populora serve is running on {home}; start it with: {program('serve')}")
+        raise prefect_api.ServerUnreachable(
+            f"no populora serve is running on {home}; start it with: {program('serve', *_own_home(home))}"
+        )
     return login_link.link(there["url"], password(home))
 
 

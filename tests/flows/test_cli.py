@@ -93,6 +93,16 @@ def test_a_dry_run_plans_what_cards_elsewhere_compute(place: str, capsys: pytest
     assert main(["run", "-c", "paper-8gpu", "--dry-run", "--place", "moon=gpu"]) == 2
 
 
+def test_a_dry_run_refuses_what_resuming_would_refuse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with made(tmp_path, "one", 2, until="solve"):
+        pass
+    words = ["run", "--resume", "one", "--set", "seed=7", "--store", str(tmp_path)]
+    for more in ([], ["--dry-run"]):
+        assert main([*words, *more]) == 2
+        said = capsys.readouterr().err
+        assert said == "populora: run one exists with another configuration: seed; choose another --run-id, or fork the run\n"
+
+
 def test_a_run_that_is_not_there_is_followed_by_the_nearest_one(tmp_path: Path) -> None:
     with made(tmp_path, "gentler", 1, until="match"):
         pass

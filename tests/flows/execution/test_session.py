@@ -41,7 +41,8 @@ def test_a_run_that_another_process_made_while_we_waited_for_the_lease_is_not_ou
         time.sleep(0.5)  # it reads the store and finds no run, then waits
         Run(store, "r", epoch).describe(dump(load("chaos", ["seed=7"])), {}, {})
     ours.join()
-    assert [str(error) for error in raised] == ["run r exists with another configuration: seed differ; choose another --run-id"]
+    expected = "run r exists with another configuration: seed; choose another --run-id, or fork the run"
+    assert [str(error) for error in raised] == [expected]
 
 
 def test_a_run_records_the_style_that_auto_means_and_resumes_with_it(tmp_path: Path) -> None:

@@ -118,6 +118,16 @@ def test_readings_hold_rate_and_time_left_of_the_outermost_count() -> None:
     assert readings[-1] == Reading((("answers", 0, 10),), 0, None, None)
 
 
+def test_no_time_is_told_before_a_twentieth_is_done() -> None:
+    clock, readings = Clock(), list[Reading]()
+    meter = Meter(readings.append, clock)
+    meter("completions", 0, 200)
+    for now, done, left in ((30.0, 9, None), (40.0, 10, 760.0)):  # all prompts are read before the first completion
+        clock.now = now
+        meter("completions", done, 200, done)
+        assert readings[-1].seconds_left == left
+
+
 def test_readings_are_few() -> None:
     clock, readings = Clock(), list[Reading]()
     meter = Meter(readings.append, clock)

@@ -46,6 +46,7 @@ def at_work(service: Service, run: str, manifest: str) -> list[int]:
 def test_it_says_where_it_is_and_its_page_asks_no_other_host(service: Service) -> None:
     printed = service.output.read_text()
     assert service.url in printed and f"http://127.0.0.1:{service.browser_port}" in printed
+    assert f"serve --link --home {service.home}" in printed and f"PREFECT_API_URL={service.url}/api PREFECT_API_AUTH_" in printed
     asked = urllib.request.Request(f"{service.url}/v2/dashboard", headers={"Accept": "text/html"})  # as a browser asks for a page
     with urllib.request.urlopen(asked) as page:
         assert page.headers["content-security-policy"] == ui_server.POLICY
