@@ -3,7 +3,7 @@
 from argparse import Namespace
 from pathlib import Path
 
-from flows.commands.arguments import Add, absolute, add_functions, add_store, function_folders
+from flows.commands.arguments import Add, absolute, add_functions, add_store, function_folders, store_option
 
 
 def add(command: Add) -> None:
@@ -32,5 +32,6 @@ def serve(arguments: Namespace) -> int:
     store = absolute(arguments.store)
     open_store(store)  # an invalid address is rejected immediately
     functions = function_folders(arguments.functions)
+    named = store_option(arguments.store)
     ports = {"port": arguments.port, "browser_port": arguments.browser_port}
-    return service.serve(service.ServeOptions(store, arguments.host, **ports, home=home, functions=functions))
+    return service.serve(service.ServeOptions(store, arguments.host, **ports, home=home, functions=functions, naming_store=named))

@@ -47,7 +47,7 @@ class _Count:
     tokens: int = 0
 
     def seconds_left(self, now: float) -> float | None:
-        if self.done <= self.first or self.done - self.first < TELLING * (self.total - self.first):
+        if not self.first < self.done < self.total or self.done - self.first < TELLING * (self.total - self.first):
             return None
         return (now - self.began) * (self.total - self.done) / (self.done - self.first)
 

@@ -46,6 +46,8 @@ class ServeOptions:
     home: Path = HOME
     functions: tuple[Path, ...] = ()
     """Folders whose functions runs may name."""
+    naming_store: tuple[str, ...] = ()
+    """The option with which a suggested command names the store; empty for the default one."""
 
     @property
     def url(self) -> str:
@@ -153,11 +155,13 @@ def _own_home(home: Path) -> list[str]:
 
 
 def _detach(plan: ServeOptions) -> str:
-    """Return the command that hands a run to this server; away from the defaults, it names the server and its password."""
-    named = [] if plan.url == ServeOptions("").url else [f"PREFECT_API_URL={plan.url}/api"]
+    """Return the command that hands a run to this server; away from the defaults, it names server, password and store."""
+    named = []
+    if plan.home != HOME or plan.url != ServeOptions("").url:
+        named.append(f"PREFECT_API_URL={plan.url}/api")
     if plan.home != HOME:
         named.append(f'{PASSWORD}="$(cat {shlex.quote(str(plan.home / "password"))})"')
-    return " ".join([*named, program("run", "--detach")])
+    return " ".join([*named, program("run", "--detach", *plan.naming_store)])
 
 
 class _Told(Exception):

@@ -31,7 +31,10 @@ def lora_bmm(x_TI: torch.Tensor, A_NRI: torch.Tensor, B_NOR: torch.Tensor, token
     equal = min(tokens_N) == longest
     if not equal:
         sources, rows_T = _padding(tuple(tokens_N), x_TI.device)
-        x_TI = x_TI.index_select(0, sources)
+        if torch.is_grad_enabled():  # zeros: infinities of a token must not reach the gradient of another adapter
+            x_TI = x_TI.new_zeros(len(sources), x_TI.shape[1]).index_copy(0, rows_T, x_TI)
+        else:  # copying rows is faster than writing them into zeros
+            x_TI = x_TI.index_select(0, sources)
     hidden = torch.bmm(x_TI.view(num_adapters, longest, -1), A_NRI.transpose(1, 2))
     out = torch.bmm(hidden, B_NOR.transpose(1, 2)).view(num_adapters * longest, -1)
     return out if equal else out.index_select(0, rows_T)
@@ -41,7 +44,7 @@ def lora_bmm(x_TI: torch.Tensor, A_NRI: torch.Tensor, B_NOR: torch.Tensor, token
 def _padding(tokens_N: tuple[int, ...], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the token of each row when every group is padded to the longest, and the row of each token.
 
-    Padding repeats the first token, since nothing reads what comes of it: copying rows is faster than writing them into zeros.
+    Padding repeats the first token: without a gradient, nothing reads what comes of it.
     """
     longest = max(tokens_N)
     groups = [(stop - count, count) for stop, count in zip(accumulate(tokens_N), tokens_N, strict=True)]

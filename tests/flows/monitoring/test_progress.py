@@ -121,8 +121,12 @@ def test_readings_hold_rate_and_time_left_of_the_outermost_count() -> None:
 def test_no_time_is_told_before_a_twentieth_is_done() -> None:
     clock, readings = Clock(), list[Reading]()
     meter = Meter(readings.append, clock)
+    meter("engine and trainer compared", 0, 1)
+    clock.now = 5.0
+    meter("engine and trainer compared", 1, 1)
+    assert readings[-1].seconds_left is None  # it is over, and says nothing of what follows
     meter("completions", 0, 200)
-    for now, done, left in ((30.0, 9, None), (40.0, 10, 760.0)):  # all prompts are read before the first completion
+    for now, done, left in ((35.0, 9, None), (45.0, 10, 760.0)):  # all prompts are read before the first completion
         clock.now = now
         meter("completions", done, 200, done)
         assert readings[-1].seconds_left == left

@@ -165,6 +165,14 @@ def test_factors_rounded_once_give_the_same_bits_and_are_rounded_anew_for_the_ne
     assert not torch.equal(logits(), expected)
 
 
+def test_an_infinite_token_reaches_no_gradient_of_another_adapter() -> None:
+    x_TI = torch.randn(6, 4)
+    x_TI[0] = torch.inf
+    A_NRI, B_NOR = (torch.randn(3, *shape, requires_grad=True) for shape in ((2, 4), (5, 2)))
+    lora_bmm(x_TI, A_NRI, B_NOR, [3, 1, 2])[3:].sum().backward()
+    assert A_NRI.grad is not None and A_NRI.grad[1:].isfinite().all() and A_NRI.grad[1:].any()
+
+
 def test_backends_on_distinct_axes() -> None:
     rng = np.random.default_rng(1)
     x_TI, A_NRI, B_NOR = (torch.from_numpy(rng.normal(size=shape)) for shape in [(7, 3), (3, 2, 3), (3, 5, 2)])
