@@ -40,7 +40,7 @@ def run(arguments: Namespace) -> int:
     """Start or resume the run; print a line a generation, then where everything is and what comes next."""
     from flows.benchmarks.learned import learned_text
     from flows.execution.recomputation import settled
-    from flows.execution.session import check_resumable
+    from flows.execution.session import check_resumable, check_same_settings
     from flows.execution.stage_process import early_worker
     from flows.plan.estimate import plan, stored_bytes
     from flows.prefect_ops.command_server import command_server
@@ -64,12 +64,12 @@ def run(arguments: Namespace) -> int:
             )
         config = apply(description["config"] | {"generations": planned}, arguments.set)
     else:
-        config = load(arguments.config, arguments.set)
+        config, description = load(arguments.config, arguments.set), None
     store, places = absolute(arguments.store), _placement(arguments.place)
     elsewhere = bool(places.keys() & {"gpu", "ray"})
     if arguments.dry_run:
-        if arguments.resume:
-            check_resumable(Run(open_store(store), run_id), config)
+        if description is not None:
+            check_same_settings(run_id, description, settled(pinned(config, description), description))
         config = settled(config, elsewhere=True) if elsewhere else config  # what the run's cards will compute
         print(json.dumps(dump(config), indent=2), plan(config), sep="\n")
         return 0

@@ -282,6 +282,16 @@ def session() -> Session:
     return _CURRENT.get()
 
 
+def check_same_settings(run_id: str, description: Mapping[str, Any], config: RunConfig) -> None:
+    """Raise ConfigError if the run that `description` describes began with another configuration; see `check_resumable`."""
+    old, new = identity(with_defaults(description["config"])), identity(dump(config))
+    differing = [key for key in differences(old, new) if key != "generations"]
+    if differing:
+        raise ConfigError(
+            f"run {run_id} exists with another configuration: {', '.join(differing)}; choose another --run-id, or fork the run"
+        )
+
+
 def check_resumable(run: Run, config: RunConfig) -> None:
     """Raise ConfigError if the store has a run of this id that cannot be resumed with this configuration and model.
 
@@ -292,15 +302,9 @@ def check_resumable(run: Run, config: RunConfig) -> None:
     if description is None:
         return
     config = settled(hub_models.pinned(config, description), description)
-    old, new = identity(with_defaults(description["config"])), identity(dump(config))
-    differing = [key for key in differences(old, new) if key != "generations"]
-    if differing:
-        raise ConfigError(
-            f"run {run.run_id} exists with another configuration: {', '.join(differing)}; "
-            "choose another --run-id, or fork the run"
-        )
+    check_same_settings(run.run_id, description, config)
     check_prompts(run.run_id, description)
-    planned, done = int(old["generations"]), _done(run)
+    planned, done = int(with_defaults(description["config"])["generations"]), _done(run)
     if config.generations < max(planned, done):
         has = f"has {done} generations already" if done > planned else f"was started with generations={planned}"
         raise ConfigError(

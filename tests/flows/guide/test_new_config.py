@@ -128,7 +128,7 @@ def test_a_folder_becomes_an_absolute_path_since_a_relative_one_starts_at_the_pr
         ({"population": "0+4"}, "^population: '0"),
         ({"budget": "0"}, "^budget: '0' is neither"),
         ({"budget": "soon"}, "^budget: 'soon' is neither"),
-        ({"budget": "8h", "model": "some/model"}, "^budget: the size of some/model is unknown"),
+        ({"budget": "8h", "model": "some/model"}, "^budget: some/model is unknown"),
     ],
 )
 def test_an_answer_that_cannot_be_used_is_one_line(given: dict[str, str], said: str) -> None:
