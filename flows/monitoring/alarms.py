@@ -9,6 +9,7 @@
 | zero-variance | more than 80 % of a role's groups have equal rewards and teach nothing |
 | truncated | more than a quarter of proposals or answers hit the token limit |
 | drift | engine and trainer differ by more than 0.03 nats per token on the same tokens |
+| lag | weights one step off-policy differ by more than 0.1 nats per token from those that wrote their samples |
 | not-finite | an adapter took no step because its gradients were not finite |
 | slow | a stage took more than six times its median over the other generations, and more than 5 s longer |
 """
@@ -27,6 +28,7 @@ from stages.core.statistics.metric_rows import ZERO_VARIANCE_LIMIT
 LEAST_VALID, FALL, ENTROPY_FALL = 0.1, 0.5, 0.25
 ONE_SIDED = 0.1
 TRUNCATED, DRIFT = 0.25, 0.03
+LAG = 0.1  # four times the most that was measured (docs/metrics.md)
 SLOW, SLOW_SECONDS = 6.0, 5.0
 REPEATED = 0.5
 BARREN = 10  # generations without a new cell
@@ -35,7 +37,8 @@ SPANS = 6  # ranges of generations that a line lists
 
 WATCHED = (
     *("propose.valid_share", "propose.duplicate_share", "propose.truncated_share", "solve.truncated_share", "solve.rate"),
-    *("coverage.new_cells", "reward.zero_variance_share", "update.entropy", "update.drift_mean", "update.nonfinite"),
+    *("coverage.new_cells", "reward.zero_variance_share"),
+    *("update.entropy", "update.drift_mean", "update.lag_mean", "update.nonfinite"),
 )
 """The metrics that alarms look at."""
 
@@ -193,6 +196,10 @@ def _drifted(measured: Measured) -> list[Alarm]:
             if value > DRIFT:
                 message = f"engine and trainer differ by {value:.2f} nats per token for {role}s"
                 found.append(Alarm(generation, "drift", role, message))
+        for generation, value in _values(measured, "update.lag_mean", role).items():
+            if value > LAG:
+                message = f"the {role}s' weights have moved {value:.2f} nats per token from those that wrote their samples"
+                found.append(Alarm(generation, "lag", role, message))
         for generation, share in _values(measured, "update.nonfinite", role).items():
             if share > 0:
                 message = f"{100 * share:.0f} % of the {role}s' adapters took no step: gradients were not finite"

@@ -75,15 +75,17 @@ def test_members_of_a_role_are_averaged_and_a_single_agent_counts_in_both():
     assert alarms(metrics((0, name, 0.8, "s0", "student")), NO_RATINGS, {}) == []
 
 
-def test_truncation_drift_and_entropy():
+def test_truncation_drift_lag_and_entropy():
     rows = [(0, "solve.truncated_share", 0.26, None, None), (0, "propose.truncated_share", 0.25, None, None)]
     rows += [(2, "update.nonfinite", 1.0, "t0", "teacher"), (2, "update.nonfinite", 0.0, "s0", "student")]
     rows += [(1, "update.drift_mean", 0.2, "s0", "student"), (1, "update.drift_mean", 0.01, "t0", "teacher")]
+    rows += [(2, "update.lag_mean", 0.11, "s0", "student"), (2, "update.lag_mean", 0.09, "t0", "teacher")]
     rows += [(generation, "update.entropy", value, "s0", "student") for generation, value in enumerate((1.0, 0.9, 1.1, 0.2))]
     found = names(alarms(metrics(*rows), NO_RATINGS, {}))
     assert found == [
         (0, "truncated", "solve"),
         (1, "drift", "student"),
+        (2, "lag", "student"),
         (2, "not-finite", "teacher"),
         (3, "collapse", "entropy student"),
     ]
