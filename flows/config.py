@@ -34,6 +34,7 @@ from flows.settings import (
     Solve,
     StrategyRule,
 )
+from stages.core.method.culling import replaced_members
 from stages.core.prompts.styles import Kind
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -171,9 +172,22 @@ class RunConfig(Group):
         if self.reward.trace_weight and self.model.style not in ("auto", "trace"):
             raise ValueError(f"reward.trace_weight needs model.style trace, whose answers have a trace, not {self.model.style}")
         self._check_copies()
+        self._check_operators()
         allowed.check_interpreter(self.engine.python)
         allowed.check_sandbox(self.sandbox.kind)
         return self
+
+    def _check_operators(self) -> None:
+        """Raise ValueError unless every event has an operator that it can apply."""
+        rule, sizes = self.evolution, (self.population.teachers, self.population.students)
+        left = [members - count for members in sizes if (count := replaced_members(members, rule.gamma))] if rule.every else []
+        if left and not (rule.mutations or rule.crossovers):
+            raise ValueError("evolution.mutations and .crossovers are both empty: name an operator, or set evolution.every=0")
+        if left and min(left) < 2 and not rule.mutations:
+            raise ValueError(
+                "evolution.mutations is empty, but an event leaves one member of a role, and crossover needs two: name a "
+                "mutation, or set a larger population or a smaller evolution.gamma"
+            )
 
     def _check_copies(self) -> None:
         """Raise ValueError unless all copies of an adapter get the same prompts equally often."""

@@ -89,6 +89,7 @@ def _seeds(config: RunConfig, backend: Backend, held_out: frozenset[str]) -> tup
             backend.fits(config.solve.max_new_tokens),
             backend.shipped_tasks(),
             backend.progress,
+            backend.answerable(config.solve.max_new_tokens),
         )
     except seeding.UnreadableProposals as error:
         model, hint = config.model, f"see what it follows: {program('try-prompts', config.model.name)}"

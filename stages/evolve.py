@@ -28,6 +28,7 @@ import pyarrow as pa
 from stages.core import tables
 from stages.core.lora.adapter import Adapter, Weights
 from stages.core.lora.delta import AdapterChange, check_alike, compare
+from stages.core.method.culling import replaced_members
 from stages.core.method.rating import Rating
 from stages.core.population import PREFIX, Member, Role, next_number, start_adapter_id
 from stages.core.progress import Progress, counted, silent
@@ -137,12 +138,11 @@ def births(population: Sequence[Member], generation: int, seed: int, policy: Evo
 
 def culled(members: Sequence[Member], generation: int, policy: EvolutionPolicy) -> list[Member]:
     """Return the members of one role that are removed at the end of `generation`, weakest first; slots break ties."""
-    if not policy.gamma or not policy.every:
+    if not policy.every:
         return []
-    count = min(max(1, int(len(members) * policy.gamma)), len(members) - 1)
     open_to_culling = [member for member in members if not _protected(member, generation, policy)]
     ranked = sorted(open_to_culling, key=lambda member: member.rating.fitness(policy.kappa))
-    return ranked[: max(count, 0)]
+    return ranked[: replaced_members(len(members), policy.gamma)]
 
 
 def _protected(member: Member, generation: int, policy: EvolutionPolicy) -> bool:

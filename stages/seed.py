@@ -3,7 +3,7 @@
 Starting from one identity triplet, the base model (no adapter) proposes tasks. Valid, new tasks enter the buffer and become
 references in the next round, until every kind has its rows. The same triplets seed the deduction and the abduction buffer.
 Differences from AZR: duplicates are also dropped within a round, programs of the probe are left out, and every row's own gold
-answer has been graded correct.
+answer has been graded correct; as in `verify`, a row is dropped whose prompt or output is too long for a student.
 
 A model with a low yield strands no run: what it has not written when its rounds are over, or when their yield shows that they
 will not suffice, is topped up with rows that the project ships. A model whose first rounds hold nothing readable ends the run.
@@ -12,6 +12,7 @@ will not suffice, is topped up with rows that the project ships. A model whose f
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pyarrow as pa
 
@@ -21,7 +22,8 @@ from stages.core.judging.judge import TaskItem, judge_tasks
 from stages.core.method.proposing import PromptTooLong, ProposalPlan, draw_prompt, read_proposal
 from stages.core.population import Member
 from stages.core.progress import Progress, silent
-from stages.core.prompts.styles import Kind, PromptStyle, Proposed, solver_prompt
+from stages.core.prompts.room import too_long
+from stages.core.prompts.styles import Kind, PromptStyle, Proposed
 from stages.core.randomness import completion_seed, generator
 from stages.core.row_errors import reading, rows_named
 from stages.core.sandbox.protocol import Sandbox
@@ -54,16 +56,19 @@ def seed(
     fits: Callable[[str], bool],
     shipped: Sequence[Proposed] = (),
     progress: Progress = silent,
+    answerable: Callable[[str], bool] | None = None,
 ) -> tuple[pa.Table, dict[str, int]]:
     """Return SEEDS with `wanted.rows` tasks of each kind, and the counts on the way. Deductions and abductions are the same.
 
     Both are made whatever the kinds of `plan`: inductions are about their programs. Inductions are made if `plan` has them.
 
+    A row is stored only if `fits` and `answerable` say that each of its kinds can be posed (`prompts.room`).
     `shipped` are the project's own tasks, those with several inputs for induction. There are fewer rows where they run out.
     Raise `UnreadableProposals` if the first rounds hold nothing readable, `PromptTooLong` if nothing leaves room for a
     completion, ValueError if a buffer stays empty.
     """
-    buffers = _Buffers(engine, sandbox, style, plan, wanted, run_seed, probe_keys, fits, progress)
+    check = partial(too_long, style, fits=fits, answerable=answerable)
+    buffers = _Buffers(engine, sandbox, style, plan, wanted, run_seed, probe_keys, check, progress)
     programs = buffers.programs([one for one in shipped if len(one.inputs) == 1])
     pairs = [
         row | {"kind": kind, "task_id": f"seed-{kind[0]}{row['task_id']}"}
@@ -87,7 +92,7 @@ class _Buffers:
     wanted: SeedPlan
     run_seed: int
     probe_keys: frozenset[str]
-    fits: Callable[[str], bool]
+    too_long: Callable[[dict], str]
     progress: Progress
     counts: dict[str, int] = field(
         default_factory=lambda: {"seed_proposals": 0, "seed_probe_overlap": 0, "seed_duplicates": 0, "seed_too_long": 0}
@@ -119,7 +124,7 @@ class _Buffers:
         rows, rounds = self.wanted.rows, self.wanted.max_rounds
         stored: list[dict] = []
         seen: set[tuple[str, tuple[str, ...]]] = set()
-        sizes = [0]
+        sizes, dropped = [0], self.counts["seed_too_long"]
         for number in range(rounds):
             self.progress("seed inductions (2 of 2)", min(len(stored), rows), rows)
             if len(stored) >= rows or self._hopeless(sizes, len(shipped)):
@@ -130,7 +135,7 @@ class _Buffers:
             sizes.append(len(stored))
         cut = [replace(one, inputs=one.inputs[: self.plan.num_inputs]) for one in shipped]
         self._top_up(rows, stored, lambda: self._add_inductions(self._shipped(cut, Kind.INDUCTION), stored, seen))
-        if not stored and self.counts["seed_too_long"]:
+        if not stored and self.counts["seed_too_long"] > dropped:
             raise PromptTooLong(f"no induction task leaves room for an answer in a window of {self.engine.window} tokens")
         if not stored:
             raise ValueError(f"the base model wrote inputs for none of its seed programs in {rounds} rounds")
@@ -152,18 +157,19 @@ class _Buffers:
                 self.counts["seed_probe_overlap"] += 1
             elif _key(row) in seen:
                 self.counts["seed_duplicates"] += 1
+            elif any(self.too_long(row | {"kind": kind}) for kind in (Kind.DEDUCTION, Kind.ABDUCTION)):
+                self.counts["seed_too_long"] += 1
             else:
                 seen.add(_key(row))
                 stored.append(row)
 
     def _add_inductions(self, found: Sequence[dict], stored: list[dict], seen: set[tuple[str, tuple[str, ...]]]) -> None:
         for row in found:
-            asked = solver_prompt(self.style, Kind.INDUCTION, "", row["inputs"], row["outputs"], row["message"])
             if row["program_key"] in self.probe_keys:
                 self.counts["seed_probe_overlap"] += 1
             elif _key(row) in seen:
                 self.counts["seed_duplicates"] += 1
-            elif not self.fits(asked):
+            elif self.too_long(row):
                 self.counts["seed_too_long"] += 1
             else:
                 seen.add(_key(row))

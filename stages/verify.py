@@ -17,7 +17,8 @@ from stages.core.method.buffer import task_digest
 from stages.core.method.gates import GATES, HELD_OUT
 from stages.core.method.leak import CLAIM
 from stages.core.progress import Progress, counted, silent
-from stages.core.prompts.styles import Kind, PromptStyle, solver_prompt
+from stages.core.prompts.room import posed, too_long
+from stages.core.prompts.styles import PromptStyle
 from stages.core.row_errors import rows_named
 from stages.core.sandbox.protocol import Sandbox
 
@@ -56,15 +57,13 @@ def verify(
     rows = []
     for proposal in listed:
         row = _row(proposal, verdicts.get(proposal["proposal_id"]))
-        if row["status"] == "valid" and not fits(_posed(style, row)):
-            row |= {"status": "too_long", "detail": "the student's prompt leaves no room for an answer"}
-        elif row["status"] == "valid" and answerable is not None and not _may_be_answered(row, answerable):
-            row |= {"status": "too_long", "detail": "the output is longer than an answer may be"}
+        if row["status"] == "valid" and (detail := too_long(style, row, fits, answerable)):
+            row |= {"status": "too_long", "detail": detail}
         held_out = row["program_key"] in probe_keys
         passed = leaks is not None and not held_out and _may_pass(row) and leaks(row["task_id"])
         if passed:
             row |= {"outputs": [CLAIM] * len(row["inputs"])}
-            passed = fits(_posed(style, row))
+            passed = fits(posed(style, row))
             row |= {} if passed else {"outputs": []}
         if row["status"] == "valid" or passed:
             key = task_digest(row["kind"], row["program_key"], row["inputs"])
@@ -103,15 +102,6 @@ def _row(proposal: dict, verdict: TaskVerdict | None) -> dict:
 def _may_pass(row: dict) -> bool:
     """Return whether an invalid proposal can be posed at all: it was read, its program parses, and it is short enough."""
     return row["status"] not in ("valid", "too_long") and row["program_key"] is not None and bool(row["inputs"])
-
-
-def _may_be_answered(row: dict, answerable: Callable[[str], bool]) -> bool:
-    """Return whether the only right answer is short enough. Abductions and inductions have others than the teacher's."""
-    return row["kind"] != Kind.DEDUCTION or answerable(row["outputs"][0])
-
-
-def _posed(style: PromptStyle, row: dict) -> str:
-    return solver_prompt(style, Kind(row["kind"]), row["program"], row["inputs"], row["outputs"], row["message"])
 
 
 def _first_gate(row: dict, gates: Sequence[str]) -> str | None:

@@ -72,6 +72,9 @@ def test_a_run_may_be_about_some_kinds_alone() -> None:
         (["strategy.population=4", "learning.divide=rows"], "learning.divide cannot be rows"),
         (["strategy.population=4", "strategy.sigma=0"], "strategy.sigma"),
         (["reward.trace_weight=1.0"], "reward.trace_weight"),
+        (["evolution.mutations=[]", "evolution.crossovers=[]"], "both empty: name an operator"),
+        (["evolution.mutations=[]", "population.students=2"], "an event leaves one member of a role"),
+        (["evolution.mutations=[]", "evolution.gamma=0.75"], "an event leaves one member of a role"),
         (["reward.trace_weight=0.5"], "reward.trace_weight needs model.style trace, whose answers have a trace, not compact"),
         (["learning.gradient_checkpointing=maybe"], "^learning.gradient_checkpointing: 'maybe' is not true, false or auto$"),
         (["learning.gradient_checkpointing=2"], "^learning.gradient_checkpointing: 2 is not true, false or auto$"),
@@ -91,6 +94,12 @@ def test_a_bad_setting_is_one_line_that_names_it(settings: list[str], message: s
     with pytest.raises(ConfigError, match=message) as error:
         load("smoke", settings)
     assert "\n" not in str(error.value)
+
+
+def test_one_kind_of_operator_is_enough_where_every_event_can_use_it() -> None:
+    settings = ["population.teachers=4", "population.students=4", "evolution.mutations=[]"]
+    assert load("smoke", settings).evolution.crossovers and load("smoke", ["evolution.crossovers=[]"]).evolution.mutations
+    assert not load("smoke", ["evolution.every=0", "evolution.mutations=[]", "evolution.crossovers=[]"]).evolution.mutations
 
 
 def test_recomputation_is_true_false_or_left_to_the_plan() -> None:

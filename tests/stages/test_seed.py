@@ -86,6 +86,24 @@ def test_no_row_of_any_kind_has_a_program_that_the_run_keeps_out() -> None:
     assert counts["seed_probe_overlap"] == 2, "once among the programs, once among the inductions"
 
 
+def test_no_row_is_stored_that_a_student_could_not_be_asked_or_answer() -> None:
+    """Such a row would be posed again by `solve.top_up`: one ends the run, the other only trains on failure."""
+    texts, wanted = ("p|1", "a long program|2", "q|3"), SeedPlan(rows=4, max_rounds=1, round=3)
+    plan, style = replace(PLAN, kinds=(Kind.DEDUCTION,)), PlainStyle()
+
+    def short(text: str) -> bool:
+        return "a long program" not in text
+
+    def answerable(text: str) -> bool:
+        return "a long output" not in text
+
+    judge = TableSandbox({("q", "3"): "'a long output'"})
+    table, counts = seed(ScriptedEngine(*texts), judge, style, plan, wanted, 0, frozenset(), short, answerable=answerable)
+    assert of_kind(table.to_pylist(), Kind.DEDUCTION) == of_kind(table.to_pylist(), Kind.ABDUCTION)
+    assert of_kind(table.to_pylist(), Kind.DEDUCTION) == ["def f(a):\n    return a", "p"]
+    assert counts["seed_too_long"] == 2
+
+
 def test_where_shipped_rows_run_out_too_the_buffers_are_smaller() -> None:
     rows, counts = seeded(ScriptedEngine("p|1", "no bar"), SeedPlan(rows=99, max_rounds=2, round=4), num_inputs=3)
     assert len(of_kind(rows, Kind.DEDUCTION)) == 6 and counts["seed_shipped"] == 8
