@@ -60,12 +60,13 @@ def panels(io: StageIO, config: RunConfig) -> Iterator[Panel]:
 
     `births` contains newborns with the weights that evolution gave them, and their parents unless these were scored as trained
     a generation ago; `children` those that reach an age, as trained. Regular scores include all members, so ages need none then.
-    `start` contains one member before its first update: a new adapter changes nothing, so it stands for all.
+    `start` contains one student before its first update: a new adapter changes nothing, so it stands for all.
     """
     rule, generation = config.benchmark, io.generation
     folder = f"benchmarks/{rule.suite}/generation={generation:04d}"
     if rule.start and generation == 0:
-        yield Panel(start_folder(rule.suite), [_contestant(next(one for one in io.population() if _chosen(config, one)))])
+        student = next(one for one in io.population() if one.role != "teacher")  # comparisons leave teachers out
+        yield Panel(start_folder(rule.suite), [_contestant(student)])
     if _regular(config, generation):
         yield Panel(folder, [_contestant(member) for member in io.trained_population() if _chosen(config, member)])
     ages = rule.children_at

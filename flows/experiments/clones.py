@@ -68,8 +68,9 @@ def clone_fork(event: CloneEvent, ages: Sequence[int], versions: Versions, clock
     config, first = _config(event.run), event.generation + 1
     kept = Run(event.run.store, event.fork_id).history.description()
     if kept is None:
-        done = sum(event.run.manifest("evolve", number) is not None for number in event.run.history.generations())
-        generations = max(min(first + max(ages), done), first + 1)
+        done = [number for number in event.run.history.generations() if event.run.manifest("evolve", number) is not None]
+        ends = min([len(done), *(number + 1 for number in done if number > event.generation and _left_out(event.run, number))])
+        generations = max(min(first + max(ages), ends), first + 1)
     else:  # made for other ages, or when the run was shorter: it stays as it is, and what it has is scored
         generations, ages = kept["config"]["generations"], kept["config"]["benchmark"]["children_at"]
     settings = (
@@ -80,6 +81,15 @@ def clone_fork(event: CloneEvent, ages: Sequence[int], versions: Versions, clock
         "benchmark.suites=[]",
     )
     return fork(event.run, event.fork_id, event.generation, settings, versions, clock, "evolve")
+
+
+def _left_out(run: Run, generation: int) -> bool:
+    """Return whether the run has no offspring where a longer run has an event, since it was to end there until it was extended.
+
+    A fork that trains further would have that event, and would differ from its run by more than the children's weights.
+    """
+    every = _config(run).evolution.every
+    return bool(every) and (generation + 1) % every == 0 and not run.read_table(generation, "offspring").num_rows
 
 
 def clone_pairs(event: CloneEvent, ages: Sequence[int]) -> Iterator[ClonePair]:

@@ -45,10 +45,13 @@ def leak_curves(described: Experiment, found: Sequence[ComparedRun]) -> list[Cur
 
 
 def leak_table(curves: Sequence[Curve], alpha: float) -> Html:
-    """Return the values of the curves: means over seeds in percent, with their standard errors."""
+    """Return the values of the curves: means over seeds in percent, with their standard errors.
+
+    A run that posed no task in its last third has no solve rate. A mean over fewer seeds than have a score says over how many.
+    """
     rows = [
         [escape(curve.name), escape(f"{leak:g}"), escape(len(values["skill"]))]
-        + [escape(_percent(over_seeds(values[quantity], alpha))) for quantity in QUANTITIES]
+        + [escape(_percent(over_seeds(values[quantity], alpha), len(values["skill"]))) for quantity in QUANTITIES]
         for curve in curves
         for leak, values in curve.values.items()
     ]
@@ -76,7 +79,8 @@ def _leak(one: ComparedRun) -> float:
     return one.planned.config.experiment.leak
 
 
-def _percent(found: SeedEstimate) -> str:
+def _percent(found: SeedEstimate, seeds: int) -> str:
     if not found.n:
         return "–"
-    return f"{100 * found.mean:.2f}" + (f" ± {100 * found.stderr:.2f}" if found.stderr is not None else "")
+    error = f" ± {100 * found.stderr:.2f}" if found.stderr is not None else ""
+    return f"{100 * found.mean:.2f}{error}" + (f" ({found.n} of {seeds} seeds)" if found.n != seeds else "")

@@ -167,23 +167,26 @@ def _trained(point: Point) -> int:
 def changes(curves: Iterable[Point], alpha: float) -> pa.Table:
     """Return CHANGES of every arm and metric from the first third of a run's generations to the last, over seeds.
 
-    A curve's row has arm, seed, name, trained (generations so far), value, and stderr if the generation reports one. A run with
-    no value in one of the thirds is left out of the metric's row.
+    A curve's row has arm, seed, name, trained (generations so far), value, and stderr if the generation reports one. The run's
+    generations are those of all its metrics: a metric that ended early, such as the solve rate of a run that poses no tasks any
+    more, has no last third. A run with no value in one of the thirds is left out of the metric's row.
     """
     runs: dict[tuple[str, str], dict[int, list[Point]]] = {}
+    done: dict[tuple[str, int], int] = {}
     for row in curves:
         runs.setdefault((row["arm"], row["name"]), {}).setdefault(row["seed"], []).append(row)
+        done[row["arm"], row["seed"]] = max(row["trained"], done.get((row["arm"], row["seed"]), 0))
     rows = []
     for (arm, name), own in sorted(runs.items()):
-        thirds = {seed: ends for seed, points in sorted(own.items()) if (ends := _ends(points)) is not None}
+        found = {seed: _ends(points, done[arm, seed]) for seed, points in sorted(own.items())}
+        thirds = {seed: ends for seed, ends in found.items() if ends is not None}
         if thirds:
             rows.append({"arm": arm, "measure": name, "seeds": list(thirds)} | _change(list(thirds.values()), alpha))
     return pa.Table.from_pylist(rows, schema=CHANGES)
 
 
-def _ends(points: Sequence[Point]) -> tuple[float, float, float, float | None] | None:
-    """Return (early mean, late mean, swing, noise) of one run's curve."""
-    last = max(point["trained"] for point in points)
+def _ends(points: Sequence[Point], last: int) -> tuple[float, float, float, float | None] | None:
+    """Return (early mean, late mean, swing, noise) of one curve of a run with `last` generations."""
     third = max(1, last // 3)
     early = [point["value"] for point in points if point["trained"] <= third]
     late = [point["value"] for point in points if point["trained"] > last - third]

@@ -7,7 +7,7 @@ import pytest
 
 from flows.benchmarks.learned import learned_text
 from flows.benchmarks.schedule import benchmarks_at, panels
-from flows.config import RunConfig, load
+from flows.config import RunConfig, apply, dump, load
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
@@ -50,7 +50,7 @@ def scored(run: Run, generation: int, panels: dict[str, dict[str, str]]) -> None
     run.commit("benchmark", generation, [], refs)
 
 
-@pytest.mark.parametrize("config", [CONFIG, UNSCORED])
+@pytest.mark.parametrize("config", [CONFIG, UNSCORED, apply(dump(CONFIG), ["benchmark.members=all"])])
 def test_the_start_is_scored_in_the_first_generation_where_it_is_asked_for(config: RunConfig, tmp_path: Path) -> None:
     assert [at for at in range(3) if benchmarks_at(config, at)] == ([0, 2] if config.benchmark.start else [2])
     store = open_store(str(tmp_path))

@@ -89,6 +89,16 @@ def test_the_fork_shares_all_but_the_event_and_copies_there_only(store: Store) -
     assert again.history.description() == description, "other ages find the fork as it is"
 
 
+def test_a_fork_stops_where_its_run_left_out_an_event(tmp_path: Path) -> None:
+    """The run was planned for two generations and then extended: it has no offspring after generation 1, a fork would have."""
+    opened = open_store(str(tmp_path))
+    with hold(opened, "smoke") as epoch:
+        run = example_run.build(Run(opened, "smoke", epoch), 2)
+        example_run.one_generation(run, example_run.population_of(run, 1), 2, True)
+    description = clone_fork(clone_events(Run(opened, "smoke"))[0], (0, 2), versions, {}).history.description()
+    assert description is not None and description["config"]["generations"] == 2
+
+
 def test_child_and_clone_are_paired_by_problem_at_every_age_that_both_reached(store: Store, tmp_path: Path) -> None:
     event = cloned(store)
     assert fsck(Run(store, "smoke-c0")) == []

@@ -124,6 +124,13 @@ def test_changes_are_from_the_first_third_to_the_last_over_seeds() -> None:
     assert (row["swing"], row["noise"]) == (pytest.approx(0, abs=1e-9), 0.5)
 
 
+def test_a_metric_that_ends_early_has_no_last_third() -> None:
+    """A run whose teachers write no valid task from generation 40 on has no solve rate at its end, and must not look stable."""
+    valid = [row | {"name": "propose.valid_share"} for row in curve("a", 0, [0.9] * 40 + [0.0] * 80)]
+    (row,) = changes([*curve("a", 0, [0.8] * 40), *valid, *curve("a", 1, [0.8] * 120)], 0.05).to_pylist()[1:]
+    assert (row["measure"], row["seeds"], row["late"]) == ("solve.rate", [1], pytest.approx(0.8))
+
+
 def test_a_swing_is_about_the_line_and_runs_without_a_third_are_left_out() -> None:
     zigzag = [0.0, 1.0, 0.0, 1.0, 0.0, 1.0]
     rows = [*curve("a", 0, zigzag), *curve("a", 1, zigzag)[2:4], *curve("b", 0, zigzag)[:1]]

@@ -53,7 +53,8 @@ def write(store: str, one: Planned) -> None:
         run.commit("start", None, [], [start], {}, {"base_model": "m" * 64}, {})
         for generation in range(3):
             valid = 0.9 - share * (generation == 2) - one.seed / 10
-            rows = [value_row("propose.valid_share", valid), value_row("solve.rate", 0.5)]
+            rows = [value_row("propose.valid_share", valid)]
+            rows += [value_row("solve.rate", 0.5)] if generation < 2 or not one.seed else []  # seed 1 ends without a valid task
             rows += [value_row("leak.posed", 0.2)] if share else []
             metrics = run.write_table(generation, "metrics", tables.table(rows, tables.METRICS))
             run.commit("update", generation, [], [metrics], clock={"seconds": 2.0})
@@ -82,6 +83,7 @@ def test_arms_that_differ_in_their_leak_only_make_a_curve(tmp_path: Path) -> Non
     written = write_comparison(described, file, runs, open_store(store), tmp_path / "out.html")
     page = (tmp_path / "out.html").read_text()
     assert "Skill and validity against the leak" in page and "15.00 ± 5.00" in page and "35.00 ± 5.00" in page
+    assert page.count("50.00 (1 of 2 seeds)") == 2
     assert any(path.endswith("/leak.svg") for path in written["figures"])
 
 
