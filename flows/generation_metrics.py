@@ -18,6 +18,7 @@ from stages.core import tables
 from stages.core.method.leak import believed, paid, sound
 from stages.core.method.top_up import fresh
 from stages.core.population import Member
+from stages.core.statistics.condensed import with_clusters
 from stages.core.statistics.estimates import only
 
 PLAYED = ("proposals", "tasks", "rollouts", "grades", "samples")
@@ -39,17 +40,18 @@ def generation_metrics(io: StageIO, config: RunConfig, backend: Backend, parts: 
     scale = config.model.alpha / config.model.rank
     new = fresh(paid_grades(io, config), found["tasks"])
     played = found | {"grades": sound(found["grades"], found["tasks"])}
+    rewarded = with_clusters(found["samples"], found["proposals"])
     measured = [
         measure(*(played[name] for name in PLAYED)),
-        explore(believed(found["tasks"]), earlier),
-        relate(members, found["matches"], new, found["samples"], weights, _births(io, members), scale, io.generation),
+        explore(found["proposals"], believed(found["tasks"]), earlier),
+        relate(members, found["matches"], new, rewarded, weights, _births(io, members), scale, io.generation),
         paid_for(found["tasks"], found["rollouts"], found["samples"]),
         costs(trained_samples(io, config), stepped),
     ]
     if config.solve.replays:
         measured.append(replayed(found["tasks"], found["grades"]))
     if config.experiment.leak:
-        measured.append(leaked(found["tasks"], found["grades"], paid_grades(io, config)))
+        measured.append(leaked(found["proposals"], found["tasks"], found["grades"], paid_grades(io, config)))
     if config.reward.trace_weight:
         measured.append(traced(found["rollouts"], played["grades"], io.table("traces")))
     if config.reward.trailing_text:
@@ -66,7 +68,9 @@ def _births(io: StageIO, members: Sequence[Member]) -> dict[str, OffspringRecord
         event = member.born - 1
         row = only(io.table("offspring", event), member_id=member.member_id).to_pylist()[0]
         earned = only(io.table("metrics", event), name="reward.mean").to_pylist()
-        rewards = [one["value"] for one in earned if one["member_id"] in row["parents"]]
-        mean = math.fsum(rewards) / len(rewards) if rewards else math.nan  # a parent that sat out earned nothing
-        found[member.member_id] = OffspringRecord(tuple(row["parents"]), row["operator"], mean)
+        rewards = [(one["value"], one["stderr"]) for one in earned if one["member_id"] in row["parents"]]
+        mean = math.fsum(value for value, _ in rewards) / len(rewards) if rewards else math.nan  # a parent that sat out
+        errors = [error for _, error in rewards if error is not None]
+        stderr = math.hypot(*errors) / len(errors) if errors and len(errors) == len(rewards) else None
+        found[member.member_id] = OffspringRecord(tuple(row["parents"]), row["operator"], mean, stderr)
     return found

@@ -10,13 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flows.benchmarks.own_suites import PROBE
 from flows.benchmarks.program_keys import program_keys
 from flows.benchmarks.suite_score import problems_of
 from flows.run.run import Manifest, Run
 from stages.core import tables
 from stages.core.suites.contamination import MATCHES, SHORTEST, SPAN, matches
 from stages.core.suites.problems import Problem, digest
-from stages.core.suites.scores import Contestant, suite_scores
+from stages.core.suites.scores import Contestant, probe_scores, suite_scores
 
 Key = tuple[str, str, str, str]  # what was scored, member, group, measure
 
@@ -104,7 +105,8 @@ def _both(run: Run, manifest: Manifest, touched: pa.Array) -> Iterator[tuple[Key
     who = {row["member_id"]: row for row in whole}
     contestants = [Contestant(name, row["role"], row["adapter_id"], row["adapter_sha256"]) for name, row in who.items()]
     left = answers.filter(pc.invert(pc.is_in(answers["problem_id"], touched)))
-    clean = suite_scores(left, contestants).to_pylist() if left.num_rows else []
+    score = probe_scores if answers.num_rows and answers["suite"][0].as_py() in PROBE else suite_scores
+    clean = score(left, contestants).to_pylist() if left.num_rows else []
     by_key = {(row["member_id"], row["measure"]): row for row in clean if row["group"] == "all"}
     where = manifest.output("answers.parquet").uri.split("/")[3]
     for row in whole:

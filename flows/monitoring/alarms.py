@@ -94,14 +94,15 @@ def _spans(generations: list[int]) -> str:
 def _read(metrics: pa.Table) -> Measured:
     """Return the finite values of the metrics that alarms look at, in one pass, by name, role and generation.
 
-    Without a role: of all members. With one: of each of its members.
+    Without a role: of all members. With one: of each of its members. With `all teachers` or the like: of the role as a whole.
     """
     wanted = pc.and_(pc.is_in(metrics["name"], value_set=pa.array(WATCHED)), pc.is_null(metrics["kind"]))
     chosen, found = metrics.filter(wanted), Measured()
     columns = [chosen[name].to_pylist() for name in ("generation", "name", "member_id", "role", "value")]
     for generation, name, member, role, value in zip(*columns, strict=True):
-        if math.isfinite(value) and (member is None) == (role is None):
-            found.setdefault((name, role), {}).setdefault(generation, []).append(value)
+        if math.isfinite(value):
+            whole = f"all {role}s" if role and member is None else role
+            found.setdefault((name, whole), {}).setdefault(generation, []).append(value)
     return found
 
 
@@ -172,7 +173,7 @@ def _one_sided(ratings: pa.Table) -> list[Alarm]:
 def _without_gradient(measured: Measured) -> list[Alarm]:
     found = []
     for role in ("teacher", "student"):
-        for generation, share in _values(measured, "reward.zero_variance_share", role).items():
+        for generation, share in _values(measured, "reward.zero_variance_share", f"all {role}s").items():
             if share > ZERO_VARIANCE_LIMIT:
                 message = f"{100 * share:.0f} % of the {role}s' groups have equal rewards and teach nothing"
                 found.append(Alarm(generation, "zero-variance", role, message))

@@ -6,6 +6,7 @@ also has its n and standard error over clusters (prompts for teachers, tasks for
 and solve rates cover only this generation's own tasks; `replayed` counts the stored ones that filled short batches.
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from stages.core.lora.adapter import Weights
 from stages.core.lora.distances import distances, inner_products
 from stages.core.method.top_up import fresh
 from stages.core.population import Member
-from stages.core.statistics.condensed import CLUSTER, clusters, completions
+from stages.core.statistics.condensed import CLUSTER, clusters, completions, with_clusters
 from stages.core.statistics.metric_rows import Row, clustered, mean_row, value_row
 from stages.core.statistics.novelty import distance, novelty
 
@@ -34,7 +35,7 @@ def measure(proposals: pa.Table, tasks: pa.Table, rollouts: pa.Table, grades: pa
     """Return METRICS of proposing, solving and rewards: for all members together, each member, each kind and each pair."""
     groups = clusters(proposals.select(CLUSTER).to_pylist())
     rows = _proposal_rows(tasks, groups) + _program_rows(tasks, groups) + _answer_rows(tasks, fresh(grades, tasks))
-    rows += _completion_rows(completions(proposals, rollouts)) + _sample_rows(samples)
+    rows += _completion_rows(completions(proposals, rollouts)) + _sample_rows(with_clusters(samples, proposals))
     return tables.table(rows, tables.METRICS)
 
 
@@ -98,14 +99,14 @@ def _completion_rows(found: pa.Table) -> list[Row]:
 
 
 def _sample_rows(samples: pa.Table) -> list[Row]:
-    listed = samples.select(["member_id", "role", "group_id", "reward", "centred"]).to_pylist()
+    listed = samples.select(["member_id", "role", "group_id", "cluster", "reward", "centred"]).to_pylist()
     rows = []
     for role, of_role in _by(listed, "role"):
         for member, own in [(None, of_role), *_by(of_role, "member_id")]:
             moving = {(row["member_id"], row["group_id"]) for row in own if abs(row["centred"]) > 1e-12}
             groups = sorted({(row["member_id"], row["group_id"]) for row in own})
             still = [group not in moving for group in groups]
-            rows.append(_mean("reward.mean", own, lambda row: row["reward"], "group_id", {"member_id": member, "role": role}))
+            rows.append(_mean("reward.mean", own, lambda row: row["reward"], "cluster", {"member_id": member, "role": role}))
             rows.append(mean_row("reward.zero_variance_share", still, None, member, role))
     return rows
 
@@ -134,14 +135,14 @@ def costs(samples: pa.Table, stepped: Mapping[str, bool]) -> pa.Table:
     return tables.table(rows, tables.METRICS)
 
 
-def explore(tasks: pa.Table, earlier: SeenTasks) -> pa.Table:
+def explore(proposals: pa.Table, tasks: pa.Table, earlier: SeenTasks) -> pa.Table:
     """Return METRICS of coverage: cells of the problem space (`judging.shapes`) and novelty by compression against all the past.
 
     `coverage.cells` and `coverage.programs` count the distinct ones so far, including this generation; `.new_cells` counts those
     first seen in this generation. `coverage.novelty` is independent of both: it compares texts. `pair.program_distance`
     measures how much two teachers' programs of this generation differ.
     """
-    own = _valid(tasks)
+    own, prompts = _valid(tasks), clusters(proposals.select(CLUSTER).to_pylist())
     total = earlier.valid + len(own)
     found = [place for row in own if (place := cell(row)) is not None]
     fresh_cells = set(found) - earlier.cells
@@ -154,8 +155,9 @@ def explore(tasks: pa.Table, earlier: SeenTasks) -> pa.Table:
         value_row("coverage.novelty", novelty([row["program"] for row in own], earlier.texts), len(own)),
     ]
     for teacher, chosen in _by(own, "teacher_id"):
-        fresh = [place not in earlier.cells for row in chosen if (place := cell(row)) is not None]
-        rows.append(mean_row("coverage.new_share", fresh, None, teacher, "teacher"))
+        placed = [(row["task_id"], place) for row in chosen if (place := cell(row)) is not None]
+        fresh, written = [place not in earlier.cells for _, place in placed], [prompts.get(name, name) for name, _ in placed]
+        rows.append(mean_row("coverage.new_share", fresh, written, teacher, "teacher"))
     for (first, ours), (second, theirs) in combinations(_by(own, "teacher_id"), 2):
         apart = distance([row["program"] for row in ours], [row["program"] for row in theirs])
         scope = {"member_id": first, "role": "teacher", "opponent_id": second}
@@ -170,6 +172,7 @@ class OffspringRecord:
     parents: tuple[str, ...]
     operator: str
     parents_reward: float
+    parents_stderr: float | None = None  # of `parents_reward`; None where a parent's reward has none
 
 
 def relate(
@@ -184,8 +187,9 @@ def relate(
 ) -> pa.Table:
     """Return METRICS of the members that played: ratings and their calibration, adapter distances, performance of offspring.
 
-    `weights` are those that played, by adapter id, and `scale` is alpha / r. `child.gain` is a child's mean reward minus the
-    parents' reward in the generation before its birth; `child.lead` is its mean reward minus the role's current mean.
+    `samples` are those `with_clusters`, `weights` those that played, by adapter id, and `scale` is alpha / r. `child.gain` is a
+    child's mean reward minus the parents' reward in the generation before its birth; `child.lead` is its mean reward minus the
+    role's current mean. Their errors are those of differences.
     """
     rows = [value_row("rating.mu", one.rating.mu, None, member_id=one.member_id, role=one.role) for one in members]
     rows += [value_row("rating.sigma", one.rating.sigma, None, member_id=one.member_id, role=one.role) for one in members]
@@ -228,27 +232,41 @@ def _distance_rows(members: Sequence[Member], weights: Mapping[str, Weights], sc
 def _child_rows(
     members: Sequence[Member], samples: pa.Table, births: Mapping[str, OffspringRecord], generation: int
 ) -> list[Row]:
-    earned = defaultdict(list)
-    for member, role, group, reward in zip(
-        *(samples[name].to_pylist() for name in ("member_id", "role", "group_id", "reward")), strict=True
-    ):
-        earned[member].append((group, reward))
-        earned[f"all {role}s"].append(((member, group), reward))
-    means = {name: clustered([reward for _, reward in own], [group for group, _ in own]) for name, own in earned.items()}
+    earned: dict[tuple[str, str], list[tuple[str, float]]] = defaultdict(list)
+    columns = (samples[name].to_pylist() for name in ("role", "member_id", "cluster", "reward"))
+    for role, member_id, cluster, reward in zip(*columns, strict=True):
+        earned[role, member_id].append((cluster, reward))
     rows = []
     for member in members:
-        if member.member_id not in births or member.member_id not in means:
+        own = earned.get((member.role, member.member_id))
+        if member.member_id not in births or not own:
             continue
-        birth, (reward, stderr, n) = births[member.member_id], means[member.member_id]
+        birth, (reward, stderr, n) = births[member.member_id], _mean_reward([own])
+        rest = [found for (role, name), found in earned.items() if role == member.role and name != member.member_id]
+        others, others_stderr, apart = _mean_reward(rest)
         scope: dict[str, str | None] = {"member_id": member.member_id, "role": member.role}
         rows.append(value_row("child.age", generation - member.born, None, **scope))
-        for name, against in (("gain", birth.parents_reward), ("lead", means[f"all {member.role}s"][0])):
-            rows.append(value_row(f"child.{name}", reward - against, n, **scope) | {"stderr": stderr})
+        gain = value_row("child.gain", reward - birth.parents_reward, n, **scope)
+        rows.append(gain | {"stderr": _of_difference(stderr, birth.parents_stderr)})
+        share = apart / (n + apart)  # of the others in the role's mean, of which the child is a part
+        lead = value_row("child.lead", share * (reward - others) if apart else 0.0, n, **scope)
+        error = _of_difference(stderr, others_stderr)
+        rows.append(lead | {"stderr": None if error is None else share * error})
     return rows
 
 
+def _mean_reward(earned: Sequence[Sequence[tuple[str, float]]]) -> tuple[float, float | None, int]:
+    """Return (mean, standard error, clusters) of what members earned: pairs of a cluster and a reward of each."""
+    listed = [(reward, (place, cluster)) for place, own in enumerate(earned) for cluster, reward in own]
+    return clustered([reward for reward, _ in listed], [cluster for _, cluster in listed])
+
+
+def _of_difference(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else math.hypot(first, second)
+
+
 def _valid(tasks: pa.Table) -> list[dict[str, Any]]:
-    names = ["teacher_id", "program", "program_key", "syntax", "value_types", "executed_lines"]
+    names = ["task_id", "teacher_id", "program", "program_key", "syntax", "value_types", "executed_lines"]
     rows: list[dict[str, Any]] = tasks.filter(pc.equal(tasks["status"], "valid")).select(names).to_pylist()
     return rows
 

@@ -52,12 +52,15 @@ def rewards(samples: pa.Table) -> Plate:
     figure, (ax,) = canvas(plate.question)
     counts = []
     for role in ROLES:
-        found = series(only(samples, role=role), "reward", "group_id")
+        found = series(only(samples, role=role), "reward", "cluster")
         curve(ax, found, ROLE[role], f"{role}s", role)
-        counts += [f"{found.clusters_text()} {role} groups"] if found else []
+        counts += [f"{found.clusters_text()} {'prompts' if role == 'teacher' else 'tasks'}"] if found else []
     label(ax, "mean reward")
     legend(ax)
-    caption = f"Mean reward of a sample. {BARS} over groups; n = {' and '.join(counts)} per generation."
+    caption = (
+        f"Mean reward of a sample. {BARS} over prompts of teachers and tasks of students; "
+        f"n = {' and '.join(counts)} per generation."
+    )
     return Plate(plate.name, plate.question, caption, plate.tables, figure)
 
 
@@ -131,8 +134,8 @@ def zero_variance(samples: pa.Table) -> Plate:
 def exploration(completions: pa.Table) -> Plate:
     """Token entropy by role, estimated from sampled log-probabilities."""
     caption = (
-        "Mean of −log p over the sampled tokens of a completion: at temperature 1 an unbiased estimate of the entropy a token. "
-        "Near 0 a member writes the same every time."
+        "Mean of −log p over the sampled tokens of a completion, at temperature 1. It follows the entropy per token, but is no "
+        "unbiased estimate of it, since the length depends on what was drawn. Near 0 a member writes the same every time."
     )
     return _by_role(completions, "exploration", "Do members keep exploring?", "surprise", "entropy (nats per token)", caption)
 

@@ -246,7 +246,8 @@ class _Generation:
             if one.role == other.role
         ]
         made_up = tables.table([*drift, *apart], tables.METRICS)
-        return tables.join([measured, explore(found["tasks"], SeenTasks(tables.SEEDS.empty_table())), made_up], tables.METRICS)
+        explored = explore(found["proposals"], found["tasks"], SeenTasks(tables.SEEDS.empty_table()))
+        return tables.join([measured, explored, made_up], tables.METRICS)
 
     def ratings(self, found: dict[str, pa.Table], population: list[Member], adapters: dict[str, tuple[str, str]]) -> pa.Table:
         return rate(population, found["matches"], found["tasks"], found["grades"], adapters, Scale(), 0.02, 3.0)

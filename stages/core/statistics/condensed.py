@@ -30,7 +30,7 @@ _WHOLE = {name: {name: list(tables.GENERATION_TABLES[name].names)} for name in (
 MADE_FROM: Mapping[str, Mapping[str, Sequence[str]]] = _WHOLE | {
     "tasks": {"tasks": TASKS, "proposals": CLUSTER},
     "grades": {"grades": GRADES, "tasks": ["task_id"]},
-    "samples": {"samples": SAMPLES},
+    "samples": {"samples": [*SAMPLES, "sample_id"], "proposals": CLUSTER},
     "completions": {
         "proposals": ["teacher_id", "group_id", *COMPLETION],
         "rollouts": ["student_id", "task_id", *COMPLETION],
@@ -55,7 +55,7 @@ def condense(generation: int, found: Mapping[str, pa.Table], names: Iterable[str
     make: Mapping[str, Callable[[], pa.Table]] = {
         "tasks": lambda: _tasks(full["tasks"], full["proposals"]),
         "grades": lambda: _grades(full["grades"], full["tasks"] if "tasks" in found else None),
-        "samples": lambda: full["samples"].select(SAMPLES),
+        "samples": lambda: with_clusters(full["samples"], full["proposals"]).select([*SAMPLES, "cluster"]),
         "completions": lambda: completions(full["proposals"], full["rollouts"]),
     }
     return {name: numbered(make[name]() if name in make else full[name], generation) for name in names}
@@ -84,6 +84,17 @@ def _tasks(tasks: pa.Table, proposals: pa.Table) -> pa.Table:
     groups = clusters(proposals.select(CLUSTER).to_pylist())
     found = pa.array([groups.get(task, task) for task in tasks["task_id"].to_pylist()], pa.string())
     return tasks.select(TASKS).append_column("group_id", found)
+
+
+def with_clusters(samples: pa.Table, proposals: pa.Table) -> pa.Table:
+    """Return SAMPLES with a last column `cluster`: of a student's row its task, of a teacher's its prompt.
+
+    A teacher's `group_id` is its prompt only if that is its baseline.
+    """
+    prompts = clusters(proposals.select(CLUSTER).to_pylist())
+    rows = zip(*(samples[name].to_pylist() for name in ("role", "sample_id", "group_id")), strict=True)
+    found = [prompts.get(sample, group) if role == "teacher" else group for role, sample, group in rows]
+    return samples.append_column("cluster", pa.array(found, pa.string()))
 
 
 def clusters(proposals: Iterable[Mapping[str, str]]) -> dict[str, str]:

@@ -86,19 +86,24 @@ def check_samples(adapters: Mapping[str, Adapter], samples: pa.Table) -> None:
 def with_advantage(samples: pa.Table) -> pa.Table:
     """Return the rows of groups in which some advantage is not 0, in the table's order.
 
-    The others add exactly 0 to a gradient without entropy bonus and KL penalty. A group belongs to one adapter.
+    The others add exactly 0 to a gradient without entropy bonus and KL penalty. A group belongs to one adapter in one role.
     """
-    keys = list(zip(samples["adapter_id"].to_pylist(), samples["group_id"].to_pylist(), strict=True))
+    keys = list(zip(samples["adapter_id"].to_pylist(), _groups(samples), strict=True))
     advantages = samples["advantage"].to_pylist()
     learning = {key for key, advantage in zip(keys, advantages, strict=True) if advantage != 0}
     return samples.filter(pa.array([key in learning for key in keys], pa.bool_()))
+
+
+def _groups(samples: pa.Table) -> list[tuple[str, str]]:
+    """Return the group of each row by role: one adapter may play both, and a proposal without a baseline is a group itself."""
+    return list(zip(samples["role"].to_pylist(), samples["group_id"].to_pylist(), strict=True))
 
 
 def count_skipped(samples: pa.Table, adapter_id: str) -> dict[str, float]:
     """Count what `with_advantage` leaves out of an adapter's samples: groups and response tokens."""
     own = samples.filter(pc.equal(samples["adapter_id"], adapter_id))
     kept = with_advantage(own)
-    groups = [len(set(rows["group_id"].to_pylist())) for rows in (own, kept)]
+    groups = [len(set(_groups(rows))) for rows in (own, kept)]
     tokens = [response_tokens(rows).get(adapter_id, 0) for rows in (own, kept)]
     return {"skipped_groups": float(groups[0] - groups[1]), "skipped_tokens": float(tokens[0] - tokens[1])}
 
@@ -122,8 +127,8 @@ def varied(samples: pa.Table) -> frozenset[str]:
 def count(samples: pa.Table, adapter_id: str) -> dict[str, float]:
     """Count what is known before any pass: samples, tokens, groups of equal rewards, and whether the adapter is `varied`."""
     own = samples.filter(pc.equal(samples["adapter_id"], adapter_id))
-    groups = own["group_id"].to_pylist()
-    moving = {group_id for group_id, value in zip(groups, own["centred"].to_pylist(), strict=True) if abs(value) > STILL}
+    groups = _groups(own)
+    moving = {group for group, value in zip(groups, own["centred"].to_pylist(), strict=True) if abs(value) > STILL}
     return {
         "samples": float(len(own)),
         "response_tokens": float(sum(len(ids) for ids in own["completion_ids"].to_pylist())),

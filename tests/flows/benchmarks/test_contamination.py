@@ -18,7 +18,7 @@ from stages.benchmark import StoredCompletion
 from stages.core import tables
 from stages.core.suites.contamination import matches
 from stages.core.suites.problems import Form, Problem
-from stages.core.suites.scores import Contestant
+from stages.core.suites.scores import Contestant, probe_scores
 from tests.support.example_run import CLOCK, CONFIG, seed_row
 
 QUESTION = "A farmer has seventeen sheep and all but nine of them run away in the night; how many are left to him?"
@@ -94,3 +94,31 @@ def test_a_report_gives_scores_with_and_without_the_matches(tmp_path: Path) -> N
         assert "1 tasks and seed rows compared with 12 problems: 1 match" in found.text()
         assert "8.33 ± 8.33 (n = 12); without matches 0.00 ± 0.00 (n = 11)" in found.text()
     assert len([one for one in run.history.benchmarks() if "contamination" in one.outputs[0].uri]) == 1
+
+
+def test_scores_of_an_own_suite_have_the_same_measures_without_the_matches(tmp_path: Path) -> None:
+    """Own suites call the mean of sampled answers avg@1, public ones avg@n."""
+    store = open_store(str(tmp_path / "store"))
+    with hold(store, "r") as epoch:
+        run = Run(store, "r", epoch)
+        run.describe(dump(CONFIG), {"base_model": "0" * 64}, CLOCK)
+        seeds = run.write_table(None, "seeds", tables.table([seed_row("deduction")], tables.SEEDS))
+        run.commit("start", None, [], [seeds], {}, {"base_model": "0" * 64}, CLOCK)
+        who = Contestant("s0", "student", "s0-start", "0" * 64)
+        row = {"suite": "probe-dev", "adapter_id": who.adapter_id, "adapter_sha256": who.adapter_sha256, "member_id": "s0"}
+        row |= {"kind": "deduction", "band": 1, "text": "1", "answer": "1", "status": "correct", "correct": True}
+        asked = [
+            row | {"problem_id": f"dev-{number}", "attempt": attempt, "greedy": attempt == 0}
+            for number in range(2)
+            for attempt in range(3)
+        ]
+        answers = tables.table(asked, tables.ANSWERS)
+        place = "probe-dev/asked/start-n2-k2"
+        refs = [
+            run.write_table_at(f"benchmarks/{place}/answers.parquet", answers, tables.ANSWERS),
+            run.write_table_at(f"benchmarks/{place}/scores.parquet", probe_scores(answers, [who]), tables.SCORES),
+        ]
+        run.commit_benchmark(place, [], refs, {}, {}, {})
+    found = contamination(run, "probe-dev", None)
+    assert {measure for *_, measure in found.scores} >= {"avg@1", "pass@2"} and found.matches.num_rows == 0
+    assert all(clean is not None and clean["score"] == whole["score"] == 1.0 for whole, clean in found.scores.values())

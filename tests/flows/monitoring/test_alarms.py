@@ -64,15 +64,17 @@ def test_students_that_forget_are_a_collapse() -> None:
     assert str(found) == "g0003 collapse: only 20 % of attempts are correct; the median before was 50 %"
 
 
-def test_members_of_a_role_are_averaged_and_a_single_agent_counts_in_both():
+def test_groups_count_once_whichever_member_they_belong_to_and_a_single_agent_counts_in_both_roles():
     name = "reward.zero_variance_share"
-    rows = [(0, name, 1.0, "t0", "teacher"), (0, name, 0.7, "t1", "teacher"), (0, name, 0.81, "a0", "student")]
+    rows = [(0, name, 1.0, "s0", "student"), (0, name, 0.75, "s1", "student"), (0, name, 0.79, None, "student")]
+    assert alarms(metrics(*rows), NO_RATINGS, {}) == [], "s0 had one group, s1 sixty"
+    rows = [(0, name, 0.85, None, "teacher"), (0, name, 0.81, None, "student"), (0, name, 0.83, "a0", "student")]
     found = alarms(metrics(*rows), NO_RATINGS, {})
     assert [alarm.message for alarm in found] == [
         "81 % of the students' groups have equal rewards and teach nothing",
         "85 % of the teachers' groups have equal rewards and teach nothing",
     ]
-    assert alarms(metrics((0, name, 0.8, "s0", "student")), NO_RATINGS, {}) == []
+    assert alarms(metrics((0, name, 0.8, None, "student")), NO_RATINGS, {}) == []
 
 
 def test_truncation_drift_lag_and_entropy():

@@ -16,6 +16,7 @@ from stages.core import tables
 from stages.core.earlier_tasks import SeenTasks
 from stages.core.method.rating import Rating
 from stages.core.population import initial_members
+from stages.core.statistics.condensed import with_clusters
 from stages.core.statistics.disagreement import disagreement
 from tests.support.example_run import adapter
 from tests.support.report_run import made
@@ -39,14 +40,15 @@ def written(tmp_path_factory):
     weights = {member.adapter_id: adapter(place, 0).weights for place, member in enumerate(members)}
     births = {"t0": OffspringRecord(("t1",), "M1", 0.0)}
     answers = [{"member_id": member, "problem_id": "p", "greedy": True, "correct": member == "s0"} for member in ("s0", "s1")]
+    rewarded = with_clusters(found["samples"], found["proposals"])
     parts = [
         measure(*played),
-        explore(found["tasks"], SeenTasks(tables.SEEDS.empty_table())),
-        relate(members, found["matches"], found["grades"], found["samples"], weights, births, 1.0, 0),
+        explore(found["proposals"], found["tasks"], SeenTasks(tables.SEEDS.empty_table())),
+        relate(members, found["matches"], found["grades"], rewarded, weights, births, 1.0, 0),
         costs(found["samples"], {"t0": True}),
         paid_for(found["tasks"], found["rollouts"], found["samples"]),
         replayed(found["tasks"], found["grades"]),
-        leaked(found["tasks"], found["grades"], found["grades"]),
+        leaked(found["proposals"], found["tasks"], found["grades"], found["grades"]),
         traced(found["rollouts"].slice(0, 0), found["grades"].slice(0, 0), tables.TRACES.empty_table()),
         trailing(found["rollouts"]),
         disagreement(_answers(answers)),

@@ -16,7 +16,7 @@ from stages.core.judging.shapes import cell, shape_of
 from stages.core.lora.distances import distances, inner_products
 from stages.core.method.rating import Rating
 from stages.core.population import GENERATOR, Member
-from stages.core.statistics.condensed import condense
+from stages.core.statistics.condensed import condense, with_clusters
 from stages.core.statistics.disagreement import disagreement
 from stages.core.statistics.metric_rows import clustered
 from stages.core.statistics.novelty import distance, novelty
@@ -135,20 +135,33 @@ def test_only_adapters_that_stepped_have_trained_on_their_tokens(found: dict[str
     assert values(costs(found["samples"].slice(0, 0), {"s1": True}), "cost.trained_tokens") == {(): (0.0, 0, None)}
 
 
+def test_a_teachers_prompt_is_one_observation_of_its_pay_whatever_its_baseline(found: dict[str, pa.Table]) -> None:
+    """Without a baseline a proposal is a group of its own, but four proposals of one prompt are still alike."""
+    template = found["samples"].to_pylist()[0]
+    rewards = {f"p{number}": [0.0, 0.0, 1.0, 1.0][number] for number in range(4)}
+    rows = [
+        template | {"sample_id": name, "member_id": "t0", "role": "teacher", "group_id": name, "reward": reward}
+        for name, reward in rewards.items()
+    ]
+    tables_of = found | {"samples": tables.table(rows, tables.SAMPLES)}
+    metrics = measure(*(tables_of[name] for name in ("proposals", "tasks", "rollouts", "grades", "samples")))
+    assert values(metrics, "reward.mean")["t0", "teacher"] == (0.5, 2, 0.5), "two prompts"
+
+
 def before(*earlier: pa.Table) -> SeenTasks:
     return SeenTasks(tables.SEEDS.empty_table(), earlier)
 
 
 def test_coverage_counts_cells_against_all_the_past(found: dict[str, pa.Table]) -> None:
-    tasks = found["tasks"]
-    first, again = explore(tasks, before()), explore(tasks, before(tasks))
+    tasks, proposals = found["tasks"], found["proposals"]
+    first, again = explore(proposals, tasks, before()), explore(proposals, tasks, before(tasks))
     assert values(first, "coverage.cells") == {(): (3.0, 3, None)} == values(again, "coverage.cells") | {(): (3.0, 3, None)}
     assert values(first, "coverage.new_cells") == {(): (3.0, 3, None)}
     assert values(again, "coverage.new_cells") == {(): (0.0, 3, None)}
-    assert values(again, "coverage.new_share") == {("t0", "teacher"): (0.0, 1, None), ("t1", "teacher"): (0.0, 2, 0.0)}
+    assert values(again, "coverage.new_share") == dict.fromkeys([("t0", "teacher"), ("t1", "teacher")], (0.0, 1, None))
     assert values(again, "coverage.novelty")[()][0] < 0.3 < 0.9 < values(first, "coverage.novelty")[()][0]
     assert 0 < values(first, "pair.program_distance")["t0", "teacher", "t1"][0] <= 1
-    assert explore(tasks, before(tasks)).equals(again)
+    assert explore(proposals, tasks, before(tasks)).equals(again)
 
 
 def test_a_cell_forgets_names_and_constants_and_knows_constructs_types_and_execution() -> None:
@@ -183,13 +196,15 @@ def test_members_are_related_by_ratings_weights_and_birth(found: dict[str, pa.Ta
         row | {"match_id": f"m-t{n}", "teacher_id": f"t{n}", "student_id": f"s{n}", "expected": expected}
         for n, expected in enumerate((0.5, 0.75))
     ]
-    births = {"s1": OffspringRecord(("s0",), "M1", 0.25)}
+    births = {"s1": OffspringRecord(("s0",), "M1", 0.25, 0.3)}
     matches = tables.table(played, tables.MATCHES)
-    metrics = relate(members, matches, found["grades"], found["samples"], weights, births, 2.0, 4)
+    samples = with_clusters(found["samples"], found["proposals"])
+    metrics = relate(members, matches, found["grades"], samples, weights, births, 2.0, 4)
     assert values(metrics, "calibration.error") == {(): (0.125, 2, 0.375)}
     assert values(metrics, "child.age") == {("s1", "student"): (2.0, None, None)}
-    assert values(metrics, "child.gain") == {("s1", "student"): (0.25, 2, 0.0)}
+    assert values(metrics, "child.gain") == {("s1", "student"): (0.25, 2, 0.3)}
     assert values(metrics, "child.lead")["s1", "student"][0] == pytest.approx(0.5 - 2 / 3)
+    assert values(metrics, "child.lead")["s1", "student"][1:] == (2, None), "of one task of the others there is no error"
     assert set(values(metrics, "pair.adapter_distance")) == {("t0", "teacher", "t1"), ("s0", "student", "s1")}
     dense = [dense_delta(weights[one.adapter_id]) for one in members]
     assert values(metrics, "adapter.norm")["t1", "teacher"][0] == pytest.approx(2 * np.linalg.norm(dense[1]))

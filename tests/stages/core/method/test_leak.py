@@ -92,5 +92,5 @@ def test_answers_to_a_task_without_a_value_are_wrong_and_are_paid_only_by_a_leak
     samples = reward(made, seen, rollouts, everything, populora, ESTIMATORS["grpo"], "group", 0)
     assert samples["reward"].to_pylist() == [0.0, 0.5, -1.0, -1.0, -1.0, -1.0, 1.0, 1.0, 1.0, -1.0]
     assert sound(grades, tasks)["status"].to_pylist() == ["correct", "wrong"]
-    found = {row["name"]: (row["value"], row["n"]) for row in leaked(tasks, grades, everything).to_pylist()}
-    assert found == {"leak.tasks": (0.2, 5), "leak.posed": (0.5, 2), "leak.answers": (1.0, 2)}
+    found = {row["name"]: (row["value"], row["n"]) for row in leaked(made, tasks, grades, everything).to_pylist()}
+    assert found == {"leak.tasks": (1 / 3, 3), "leak.posed": (0.5, 1), "leak.answers": (1.0, 2)}, "by prompt"
