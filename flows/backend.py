@@ -141,9 +141,10 @@ class Backend:
         return self.config.engine.kind == "vllm" and find_spec("vllm") is None
 
     def _vllm_engine(self) -> Any:
-        from stages.core.engines.vllm_engine import EngineLimits, VLLMEngine
+        from stages.core.engines.vllm_engine import EngineLimits, VLLMEngine, check_build
 
         rule, model = self.config.engine, self.config.model
+        check_build(model.device)
         limits = EngineLimits(model.rank, model.alpha, self.config.served, self.window, dtype=self.dtype)
         limits = replace(limits, max_rows=rule.rows, memory_share=rule.memory_share, compile=rule.compile)
         return VLLMEngine(self.model_path, limits, {}, self.progress)
@@ -168,7 +169,7 @@ class Backend:
         return engine
 
     def rest(self) -> None:
-        """Put a vLLM engine to sleep after the last rollout of a generation, which frees the GPU for the update."""
+        """Put a vLLM engine to sleep, which frees the GPU for the update."""
         if self.config.engine.kind == "vllm" and "_engine" in self.__dict__:
             self._engine.sleep()
 

@@ -179,7 +179,7 @@ def _named(entry: str, found: list[Card]) -> Card | None:
         return Card(entry, entry)
     for card in found:
         if entry == card.name or (entry.startswith("GPU-") and card.uuid.startswith(entry)):
-            return replace(card, name=entry)
+            return replace(card, name=card.uuid if entry.startswith("GPU-") else entry)  # vLLM knows whole identifiers only
     return None
 
 

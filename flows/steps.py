@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from flows.added_rewards import added_rewards
 from flows.backend import Backend
-from flows.benchmarks.schedule import members_at, panels, shared, write_panels
+from flows.benchmarks.schedule import Panel, members_at, panels, shared, write_panels
 from flows.benchmarks.score import probe_plan, score_members
 from flows.choices import choose
 from flows.config import ConfigError, RunConfig
@@ -38,7 +38,7 @@ from stages import seed as seeding
 from stages import solve as solving
 from stages import update as updating
 from stages import verify as verification
-from stages.benchmark import answer_probe, chosen_problems
+from stages.benchmark import SamplingPlan, answer_probe, chosen_problems
 from stages.core import tables
 from stages.core.engines.agreement import check_drift
 from stages.core.judging.judge import judge_answers, judge_tasks
@@ -199,7 +199,6 @@ def solve(io: StageIO, config: RunConfig, backend: Backend) -> None:
             shard,
             early,
         )
-    backend.rest()
     io.write_own("rollouts", rollouts)
     count_refused_answers(io, backend, rollouts)
     io.version(engine=backend.engine_version())
@@ -322,11 +321,9 @@ def benchmark(io: StageIO, config: RunConfig, backend: Backend) -> None:
     if not (everybody := list(panels(io, config))):
         return
     chosen = shared(everybody, config.engine.shards, io.part)
-    adapters = io.adapters(one.adapter_id for panel in chosen for one in panel.contestants if one.adapter_id)
-    engine, sandbox = backend.engine(adapters), backend.sandbox()
     problems = chosen_problems(backend.suites.problems(rule.suite), rule.limit)
     plan = probe_plan(rule.suite, config, backend, rule.attempts)
-    answers = [answer_probe(panel.contestants, problems, engine, sandbox, plan, backend.progress) for panel in chosen]
+    answers = [_answers(panel, io, backend, problems, plan) for panel in chosen]
     if io.part is None:
         write_panels(io, chosen, answers)
     else:
@@ -334,6 +331,12 @@ def benchmark(io: StageIO, config: RunConfig, backend: Backend) -> None:
     if io.part is None:
         score_members(io, config, backend, members_at(io, config))
     io.version(engine=backend.engine_version(), sandbox=backend.walls(), suite=backend.suites.digest(rule.suite))
+
+
+def _answers(panel: Panel, io: StageIO, backend: Backend, problems: pa.Table, plan: SamplingPlan) -> pa.Table:
+    """Return a panel's answers. The engine has the adapters of one panel: of all there may be more than vLLM has room for."""
+    engine = backend.engine(io.adapters(one.adapter_id for one in panel.contestants if one.adapter_id))
+    return answer_probe(panel.contestants, problems, engine, backend.sandbox(), plan, backend.progress)
 
 
 def evolve(io: StageIO, config: RunConfig, backend: Backend) -> None:

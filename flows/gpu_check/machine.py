@@ -79,15 +79,17 @@ def synchronize(device: str) -> None:
 
 def _vllm(python: str, compiles: bool) -> CheckFinding:
     """Check vLLM's interpreter. On a GPU, vLLM compiles kernels with the machine's compiler and Python's headers."""
-    command = [python, "-c", f"import vllm; print(vllm.__version__); {_MISSING}"]
+    command = [python, "-c", f"import vllm, torch; print(vllm.__version__); print(torch.version.cuda); {_MISSING}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False, cwd=PROJECT)
     except (OSError, subprocess.TimeoutExpired) as error:
         return CheckFinding("vLLM", False, f"{python}: {error}; make vllm")
     said = done.stdout.strip().splitlines()
-    if done.returncode or len(said) < 2:
+    if done.returncode or len(said) < 3:
         return CheckFinding("vLLM", False, f"{python} cannot import vllm; make vllm")
-    release, missing = said[-2], said[-1].removeprefix("missing:").strip()
+    release, cuda, missing = said[-3], said[-2], said[-1].removeprefix("missing:").strip()
+    if compiles and cuda == "None":
+        return CheckFinding("vLLM", False, f"{release} was built for a CPU and leaves the GPU unused; VLLM_BUILD=cuda make vllm")
     if compiles and missing:
         return CheckFinding(
             "vLLM", False, f"{release} cannot compile its kernels without {missing}; make vllm says what to install"

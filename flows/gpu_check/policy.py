@@ -73,7 +73,7 @@ class PolicyCheck:
         began = time.perf_counter()
         with self.memory.watching():
             engine: Any = self.backend.engine(adapters)
-            engine.generate([Request(tuple(engine.encode("def f(x):")), None, 0, 1)], 1.0)
+            _one_token(engine)
         seconds = time.perf_counter() - began
         started = CheckFinding("engine start", None, f"{seconds:.0f} s, {len(adapters)} adapters", {"seconds": seconds})
         return [started, *self._against_plan("start")]
@@ -87,6 +87,7 @@ class PolicyCheck:
     def _wake(self, adapters: Mapping[str, Adapter]) -> tuple[Any, list[CheckFinding]]:
         with self.memory.watching():
             engine: Any = self.backend.engine(adapters)
+            _one_token(engine)  # an engine in another process wakes at its first order
             synchronize(self.device)
         return engine, self._against_plan("wake")
 
@@ -205,6 +206,10 @@ class PolicyCheck:
         good = all(_beyond(drift, bounds) for drift in found.values())
         detail = f"an adapter taken for another drifts by {least:.3f} nats a token or more; allowed {bounds.mean:g}"
         return CheckFinding("a wrong adapter shows", good, detail, {"mean": least})
+
+
+def _one_token(engine: Any) -> None:
+    engine.generate([Request(tuple(engine.encode("def f(x):")), None, 0, 1)], 1.0)
 
 
 def _beyond(drift: Drift, bounds: Drift) -> bool:

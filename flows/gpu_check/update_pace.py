@@ -98,12 +98,16 @@ def _useful(backend: Backend, shape: DecoderShape, samples: pa.Table) -> float:
 
 
 def _copies(samples: pa.Table, times: int) -> pa.Table:
-    """Return the samples that many times, each time as samples and groups of their own."""
+    """Return the samples that many times, each time with prompts of their own: equal ones would share rows."""
     parts = []
     for number in range(times):
         part = samples
-        for name in ("sample_id", "group_id"):
-            own = pa.array([f"{value}-{number}" for value in samples[name].to_pylist()])
-            part = part.set_column(part.schema.get_field_index(name), part.schema.field(name), own)
+        for name in ("sample_id", "group_id", "prompt_ids"):
+            values = [
+                [*value[number:], *value[:number]] if name == "prompt_ids" else f"{value}-{number}"
+                for value in samples[name].to_pylist()
+            ]
+            field = part.schema.field(name)
+            part = part.set_column(part.schema.get_field_index(name), field, pa.array(values, field.type))
         parts.append(part)
     return pa.concat_tables(parts)

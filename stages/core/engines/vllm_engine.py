@@ -9,17 +9,13 @@ should be enabled.
 """
 
 import os
-import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from importlib.metadata import version
-from io import StringIO
 from typing import Any
 
-from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
 from transformers import AutoTokenizer
 from vllm import LLM, SamplingParams  # type: ignore[import-not-found,unused-ignore]
 from vllm.lora.request import LoRARequest  # type: ignore[import-not-found,unused-ignore]
@@ -149,10 +145,7 @@ class VLLMEngine:
         samplings = [self._sampling(request, temperature) for request in requests]
         adapters = [None if request.adapter_id is None else self._served[request.adapter_id] for request in requests]
         with self._engine_errors():
-            if ended is not None:
-                return stepped(self._llm, prompts, samplings, adapters, _completion, ended, self._progress)
-            outputs = self._llm.generate(prompts, samplings, lora_request=adapters, use_tqdm=partial(_Bar, self._progress))
-        return [_completion(output) for output in outputs]
+            return stepped(self._llm, prompts, samplings, adapters, _completion, ended, self._progress)
 
     def _sampling(self, request: Request, temperature: float) -> Any:
         room = self.window - len(request.prompt_ids)
@@ -182,19 +175,17 @@ class VLLMEngine:
     def sleep(self, level: int = 1) -> None:
         """Free the GPU for the update: level 1 moves the weights to the host, 2 drops them. On a CPU this does nothing.
 
-        Raise `EngineUnavailable` if vLLM has died.
+        Raise `EngineUnavailable` if that fails, such as when memory of the host is short: the engine is of no use then.
         """
         if _on_cuda():
-            with self._engine_errors():
+            with _order("sleep"):
                 self._llm.sleep(level=level)
 
     def wake(self) -> None:
         """Reclaim the GPU after `sleep`. Raise `EngineUnavailable` if that fails, such as when GPU memory is short."""
         if _on_cuda():
-            try:
+            with _order("wake"):
                 self._llm.wake_up()
-            except Exception as error:  # EngineDeadError, or a bare Exception that carries the text of the other process
-                raise EngineUnavailable(f"vLLM did not wake: {error}") from error
 
     def close(self) -> None:
         """Remove the published adapters."""
@@ -207,6 +198,22 @@ class VLLMEngine:
             yield
         except EngineDeadError as error:
             raise EngineUnavailable(f"vLLM has died{exit_codes(self._llm.llm_engine.engine_core)}: {error}") from error
+
+
+def check_build(device: str) -> None:
+    """Raise ValueError if this process was given a card, as `model.device` wants one, and its vLLM would leave it unused."""
+    card = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if card and device != "cpu" and not _on_cuda():
+        raise ValueError(f"engine.python: its vLLM was built for a CPU and leaves card {card} unused; VLLM_BUILD=cuda make vllm")
+
+
+@contextmanager
+def _order(what: str) -> Iterator[None]:
+    """Raise `EngineUnavailable` where vLLM does not obey: EngineDeadError, or an Exception with the text of its other process."""
+    try:
+        yield
+    except Exception as error:
+        raise EngineUnavailable(f"vLLM did not {what}: {error}") from error
 
 
 @contextmanager
@@ -232,24 +239,5 @@ def _completion(output: Any) -> Completion:
 
 
 def _on_cuda() -> bool:
+    """Return whether this vLLM uses a GPU. One that was built for a CPU does not, whatever the machine has."""
     return bool(current_platform.is_cuda())
-
-
-class _Bar(tqdm):  # type: ignore[misc,type-arg,unused-ignore]
-    """The bar that vLLM updates while it takes prompts (`items`), then while it generates. Draws nothing; reports the latter."""
-
-    def __init__(self, progress: Progress, *items: Any, total: int | None = None, **_: Any) -> None:
-        self._progress = progress
-        super().__init__(*items, total=total, file=StringIO(), mininterval=float("inf"))
-        progress("completions", 0, self.total, 0)  # the first completion may take minutes
-
-    @property
-    def format_dict(self) -> dict[str, Any]:
-        """The bar's values with `elapsed` of one second: vLLM divides its counts by it and writes the rates into `postfix`."""
-        return {**super().format_dict, "elapsed": 1.0}
-
-    def update(self, n: float | None = 1) -> None:
-        """Report `n` more finished completions."""
-        super().update(n)
-        written = re.search(r"output: ([\d.]+)", str(self.postfix))
-        self._progress("completions", self.n, self.total, int(float(written[1])) if written else 0)

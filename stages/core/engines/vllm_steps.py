@@ -1,4 +1,7 @@
-"""vLLM's steps one by one, so that each completion is reported as it ends; `LLM.generate` returns only when all have ended."""
+"""vLLM's steps one by one: each completion is reported as it ends.
+
+`LLM.generate` returns when all have ended, and until then keeps an object for every token, six times as large as ours.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +16,7 @@ def stepped(
     samplings: Sequence[Any],
     adapters: Sequence[Any],
     completion_of: Callable[[Any], Completion],
-    ended: Ended,
+    ended: Ended | None,
     progress: Progress,
 ) -> list[Completion]:
     """Return the completions that `llm.generate` would give, in the order of the prompts, and report each as it ends.
@@ -32,5 +35,6 @@ def stepped(
                 found[place] = completion_of(output)
                 tokens += len(found[place].token_ids)
                 progress("completions", len(found), len(prompts), tokens)
-                ended(place, found[place])
+                if ended is not None:
+                    ended(place, found[place])
     return [found[place] for place in range(len(prompts))]

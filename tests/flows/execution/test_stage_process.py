@@ -90,6 +90,30 @@ def test_a_worker_whose_engine_has_died_is_replaced(tmp_path: Path) -> None:
         check_replaced(workers, broken, tmp_path)
 
 
+NOTING = """
+import json, sys
+print('{}', flush=True)
+for line in sys.stdin:
+    order = json.loads(line)
+    with open(sys.argv[1], "a") as notes:
+        notes.write(f"{sys.argv[2]} {order.get('stage', 'rest')}\\n")
+    print(json.dumps({"done": {}}), flush=True)
+"""
+
+
+def test_engines_of_the_card_sleep_before_an_optimizer_step_and_not_before_others(tmp_path: Path) -> None:
+    """Also the engine of the worker that trains: vLLM may be installed in the interpreter of the project itself."""
+    notes = tmp_path / "notes"
+    with Workers(1) as workers:
+        for name, python in (("own", sys.executable), ("vllm", "another")):
+            made = ChildProcess([sys.executable, "-c", NOTING, str(notes), name], group=True)
+            assert made.answer() == {}
+            workers._running[python] = made
+        for stage, part in (("solve", "0of2"), ("update", "0of1"), ("update", None)):
+            workers.run(Spec(tmp_path.as_uri(), "none", stage, 0, part, 0, 1))
+    assert notes.read_text().split("\n") == ["own solve", "own rest", "vllm rest", "own update", "own update", ""]
+
+
 STUCK = """
 import faulthandler, re, signal
 faulthandler.register(signal.SIGUSR1)

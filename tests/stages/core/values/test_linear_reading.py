@@ -250,7 +250,6 @@ NOT_SEEING = MappingProxyType(
         "flows.monitoring.tracking_sinks": "names of metrics",
         "flows.execution.stage_process": "messages of errors",
         "stages.figures.plates": "figures, which are ours",
-        "stages.core.engines.vllm_engine": "what vLLM's progress bar says",
         "stages.core.seed_model.program_grammar": "programs that we generate",
         "stages.core.seed_model.programs": "programs that we generate",
         "stages.core.seed_model.steps": "templates of our own",
