@@ -9,10 +9,10 @@ from typing import Any
 import prefect
 from prefect.cache_policies import NO_CACHE
 
-from flows.benchmarks.schedule import benchmarks_at
 from flows.execution import ray_cluster
 from flows.execution.session import session
 from flows.notes import publish as notes
+from flows.run.planned import benchmarks_at
 from stages.core.unavailable import Unavailable
 
 Reference = dict[str, Any]

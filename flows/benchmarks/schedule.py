@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from flows.config import RunConfig
+from flows.run.planned import born_at, regular_at
 from flows.run.sharding import own_contestants
 from flows.run.stage_io import StageIO
 from stages.core import tables
@@ -38,19 +39,9 @@ def write_panels(io: StageIO, panels: Sequence[Panel], answers: Sequence[pa.Tabl
         io.write_at(f"{panel.folder}/disagreement.parquet", disagreement(table), tables.METRICS)
 
 
-def benchmarks_at(config: RunConfig, generation: int) -> bool:
-    """Return whether any member is scored: all every `benchmark.every` generations and at the last, offspring at their ages.
-
-    `benchmark.start` scores the start in the first generation.
-    """
-    if config.benchmark.start and generation == 0:
-        return True
-    return _regular(config, generation) or any(_born_at(config, generation, age) for age in config.benchmark.children_at)
-
-
 def members_at(io: StageIO, config: RunConfig) -> list[Contestant]:
     """Return the members that public suites score in this generation, as trained; none outside the regular benchmarks."""
-    if not (config.benchmark.suites and _regular(config, io.generation)):
+    if not (config.benchmark.suites and regular_at(config, io.generation)):
         return []
     return [_contestant(member) for member in io.trained_population() if _chosen(config, member)]
 
@@ -67,20 +58,20 @@ def panels(io: StageIO, config: RunConfig) -> Iterator[Panel]:
     if rule.start and generation == 0:
         student = next(one for one in io.population() if one.role != "teacher")  # comparisons leave teachers out
         yield Panel(start_folder(rule.suite), [_contestant(student)])
-    if _regular(config, generation):
+    if regular_at(config, generation):
         yield Panel(folder, [_contestant(member) for member in io.trained_population() if _chosen(config, member)])
     ages = rule.children_at
-    if 0 in ages and _born_at(config, generation, 0):
+    if 0 in ages and born_at(config, generation, 0):
         population = io.population()
         newborn = [member for member in population if member.born == generation and _chosen(config, member)]
         wanted = {member.member_id for member in newborn}
-        if not _regular(config, generation - 1):
+        if not regular_at(config, generation - 1):
             offspring = io.table("offspring", generation - 1).to_pylist()
             wanted |= {parent for row in offspring if row["member_id"] in wanted for parent in row["parents"]}
         if newborn:
             yield Panel(f"{folder}/births", [_contestant(member) for member in population if member.member_id in wanted])
-    grown = [generation + 1 - age for age in ages if age and _born_at(config, generation, age)]
-    if grown and not _regular(config, generation):
+    grown = [generation + 1 - age for age in ages if age and born_at(config, generation, age)]
+    if grown and not regular_at(config, generation):
         found = [member for member in io.trained_population() if member.born in grown and _chosen(config, member)]
         if found:
             yield Panel(f"{folder}/children", [_contestant(member) for member in found])
@@ -89,19 +80,6 @@ def panels(io: StageIO, config: RunConfig) -> Iterator[Panel]:
 def start_folder(suite: str) -> str:
     """Return the folder of the start's scores."""
     return f"benchmarks/{suite}/start"
-
-
-def _regular(config: RunConfig, generation: int) -> bool:
-    every = config.benchmark.every
-    return generation == config.generations - 1 or (bool(every) and (generation + 1) % every == 0)
-
-
-def _born_at(config: RunConfig, generation: int, age: int) -> bool:
-    """Return whether offspring can have that age: born after an evolving generation, trained for `age` generations by now."""
-    event = generation - max(age, 1)  # newborns are scored with the weights that play, the others after their update
-    several = max(config.population.students, config.population.teachers if config.benchmark.members == "all" else 1) > 1
-    rule = config.evolution
-    return bool(several and rule.every and rule.gamma and event >= 0 and (event + 1) % rule.every == 0)
 
 
 def _chosen(config: RunConfig, member: Member) -> bool:

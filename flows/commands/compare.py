@@ -26,6 +26,7 @@ def compare(arguments: Namespace) -> int:
     import sys
 
     from rich.console import Console
+    from rich.text import Text
 
     from flows.compare.side_by_side import MOST, Comparer, as_json
     from flows.compare.text import blocks
@@ -42,5 +43,5 @@ def compare(arguments: Namespace) -> int:
         return 0
     console = Console(highlight=False, width=None if sys.stdout.isatty() else UNSEEN_WIDTH)
     for block in blocks(found, Commands(called(), store_option(arguments.store)).named):
-        console.print(block)
+        console.print(block, soft_wrap=isinstance(block, Text))  # a command in a note is copied: no line may break in it
     return 0

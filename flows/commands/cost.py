@@ -4,8 +4,9 @@ import json
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
-from flows.commands.arguments import Add, add_settings, add_store, open_run
+from flows.commands.arguments import Add, add_settings, add_store, open_run, store_option
 from flows.config import apply
+from flows.program import called
 
 if TYPE_CHECKING:
     from flows.monitoring.cost import PointCost, RunCost
@@ -26,6 +27,7 @@ def cost(arguments: Namespace) -> int:
     """Print the table, or JSON."""
     from flows.monitoring.cost import run_cost
     from flows.monitoring.cost_text import cost_text
+    from flows.pages.commands import Commands
     from flows.storage import StoreRefused
 
     prices = apply({}, [f"cost.{setting}" for setting in arguments.set]).cost if arguments.set else None
@@ -39,10 +41,11 @@ def cost(arguments: Namespace) -> int:
     if arguments.generation is not None:
         wanted = None if arguments.generation < 0 else arguments.generation
         chosen = next((one for one in found.generations if one.generation == wanted), None)
-        if chosen is None:
-            raise StoreRefused(f"run {found.run_id} has no generation {arguments.generation}")
+        if chosen is None or arguments.generation < -1:
+            last = max((one.generation for one in found.generations if one.generation is not None), default=-1)
+            raise StoreRefused(f"run {found.run_id} has no generation {arguments.generation}: it has -1 (the start) to {last}")
         rows = dict(chosen.stages)
-    print(cost_text(found, rows))
+    print(Commands(called(), store_option(arguments.store)).named(cost_text(found, rows)))
     return 0
 
 
@@ -61,6 +64,7 @@ def _values(found: "RunCost") -> dict[str, Any]:
         "generations": generations,
         "points": [_point(point) for point in found.points],
         "unpaired": list(found.unpaired),
+        "unread": list(found.unread),
     }
 
 

@@ -26,7 +26,7 @@ def blocks(found: SideBySide, named: Callable[[str], str]) -> Iterator[Renderabl
     """Yield the parts of a comparison, each with its heading. `named` writes commands in sentences as the user calls them."""
     names = [run.run_id for run in found.runs]
     if found.notes:
-        yield Group(_heading("Notes"), *(Text(f"  {visible(named(line), 600)}") for line in found.notes))
+        yield from (_heading("Notes"), *(Text(f"  {visible(named(line), 600)}") for line in found.notes))
     yield Group(_heading("Runs"), _runs(found))
     equal = f"Configuration: settings that differ: {len(found.settings.differing)}, equal: {found.settings.equal}"
     yield Group(_heading(equal), *_differing(names, found.settings, "setting"))

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from flows.benchmarks.own_suites import OwnSuites
-from flows.benchmarks.schedule import benchmarks_at
 from flows.config import RunConfig
 from flows.monitoring.spending import spent_by_stage
 from flows.plan.stage_plan import update_rows, workload
 from flows.run.manifest import Manifest
+from flows.run.planned import benchmarks_at
 from flows.run.run import Run
 from flows.settings import Cost
 from flows.storage import Damaged, NotStored

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 
-from flows.monitoring.run_state import SILENT_TEXT, RunState, StateReader
+from flows.monitoring.run_state import RunState, StateReader, silent_text
 from flows.monitoring.status import active, done, following, holder, upcoming
 from flows.run.planned import planned_generations
 from flows.run.run import Run
@@ -105,7 +105,7 @@ def _state(found: _Found, states: StateReader, report: Path) -> tuple[str, tuple
     if known.state is RunState.RUNNING:
         return f"running, {known.who}; {so_far}; next: {following(run, planned)}", ("status", run.run_id)
     if known.state is RunState.SILENT:
-        return f"{SILENT_TEXT}; {holder(known)}; {so_far}; next: {following(run, planned)}", ("watch", run.run_id)
+        return f"{silent_text(known.who)}; {holder(known)}; {so_far}; next: {following(run, planned)}", ("watch", run.run_id)
     if known.state is RunState.FINISHED:
         after = ("browse",) if report.is_file() else ("report", run.run_id)
         return f"done, {planned} generations" + (f"; its report is {report}" if report.is_file() else ""), after

@@ -94,13 +94,15 @@ class PointCost:
 class RunCost:
     """The cost of a run so far. `generations` begins with the start, once that is done.
 
-    `unpaired` names the benchmarks that were scored twice, but on other problems: a gain, and so its cost, is not known.
+    `unpaired` names the benchmarks that were scored twice, but on other problems: a gain, and so its cost, is not known. `unread`
+    says which tables could not be read: what they know is not counted.
     """
 
     run_id: str
     generations: tuple[GenerationCost, ...]
     points: tuple[PointCost, ...]
     unpaired: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
 
     @property
     def stages(self) -> dict[str, Spent]:
@@ -149,7 +151,8 @@ def run_cost(run: Run, prices: Cost | None = None) -> RunCost:
 def cost_so_far(watch: RunTables, prices: Cost | None = None) -> RunCost:
     """Return the same from tables that have been read. What cannot be read of a benchmark gives no point."""
     found = generation_costs(watch, prices)
-    return RunCost(watch.run.run_id, found, *point_costs(watch, found))
+    points, unpaired = point_costs(watch, found)
+    return RunCost(watch.run.run_id, found, points, unpaired, tuple(watch.faults))
 
 
 def generation_costs(watch: RunTables, prices: Cost | None = None) -> tuple[GenerationCost, ...]:

@@ -114,6 +114,7 @@ def remarks(cost: RunCost) -> list[str]:
         f"{suite}: no cost of a point: its first and last scores are not of the same readable problems."
         for suite in cost.unpaired
     ]
+    said += [f"Not counted, since it cannot be read: {fault}. `populora fsck {cost.run_id}` says more." for fault in cost.unread]
     return [*said, NOT_COUNTED]
 
 

@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from flows.config import ConfigError, parse
 from flows.monitoring.amounts import amounts
 from flows.monitoring.run_state import RunState, StateReader
 from flows.monitoring.run_tables import RunTables
-from flows.monitoring.time_left import RECENT, TimeLeft, elapsed, overlap, time_left, usual_seconds
+from flows.monitoring.time_left import BENCHMARK, RECENT, Benchmarks, TimeLeft, elapsed, overlap, time_left, usual_seconds
 from flows.monitoring.working import Step, planned_by, steps_of
-from flows.run.manifest import Manifest, Ref, folder_of
-from flows.run.planned import planned_generations
+from flows.run.manifest import Json, Manifest, Ref, folder_of
+from flows.run.planned import benchmarks_at, planned_generations
 from flows.run.run import Run
 from flows.run.table_reader import WIDE, parquet_file
 from flows.run.verified import Reader, open_verified
@@ -80,6 +81,7 @@ class LiveState:
     verdicts: Tail | None
     alarms: tuple[str, ...]  # of the newest two generations
     faults: tuple[str, ...]
+    who: str = ""  # the process that works on the run, or that left its lease
     killed: bool = True  # of a crashed run: its process has certainly ended; else nobody can see more than its silence
 
     @property
@@ -107,6 +109,7 @@ class Follower:
         self._generation: int | None = None
         self._manifests: list[Manifest] = []
         self._derived: _Derived | None = None
+        self._due: tuple[int, frozenset[int]] | None = None
 
     def look(self) -> LiveState:
         """Read what is new. Raises NotStored if there is no such run, StoreUnavailable if the store does not answer."""
@@ -122,12 +125,14 @@ class Follower:
         newest = self._stages() if self._generation is None else self._tables.newest_stages()
         planned = max(planned_generations(description, newest), planned_by(standing.doing))
         steps = steps_of(standing.doing)
-        stage, generation, finished = self._place(planned, steps)
+        due = self._benchmarks(description, planned)
+        stage, generation, finished = self._place(planned, steps, due)
         standing = standing.when(finished)
         of_stage = [one for one in self._manifests if one.whole_stage == stage and one.generation == generation]
         left = TimeLeft()
-        if stage and standing.held:
-            left = time_left(stage, generation, planned, steps, sum(elapsed(of_stage).values()), derived.usual, derived.shared)
+        if stage and standing.state is RunState.RUNNING:
+            spent, benchmark = sum(elapsed(of_stage).values()), Benchmarks(due or (), derived.benchmark)
+            left = time_left(stage, generation, planned, steps, spent, derived.usual, derived.shared, benchmark)
         return LiveState(
             self._run.run_id,
             CONDITIONS[standing.state],
@@ -137,13 +142,14 @@ class Follower:
             generation,
             steps,
             left,
-            _speed(steps) or derived.speed,
+            (_speed(steps) or derived.speed) if standing.state is not RunState.SILENT else None,
             self._generation,
             derived.done,
             derived.tasks,
             derived.verdicts,
             derived.alarms,
             derived.faults,
+            standing.who,
             standing.lease is None or standing.lease.ended,
         )
 
@@ -176,14 +182,25 @@ class Follower:
             return 0
         return self._generation + any(manifest.stage == STAGE_NAMES[-1] for manifest in self._stages())
 
-    def _place(self, planned: int, steps: tuple[Step, ...]) -> tuple[str, int | None, bool]:
+    def _benchmarks(self, description: Json, planned: int) -> frozenset[int] | None:
+        """Return the generations with a benchmark; None if this version cannot read the run's settings."""
+        if self._due is None or self._due[0] != planned:
+            try:
+                config = parse(description["config"] | {"generations": planned})
+            except ConfigError:
+                return None
+            self._due = planned, frozenset(one for one in range(planned) if benchmarks_at(config, one))
+        return self._due[1]
+
+    def _place(self, planned: int, steps: tuple[Step, ...], due: frozenset[int] | None) -> tuple[str, int | None, bool]:
         """Return the running or next stage, its generation, and whether none is left."""
         stages = self._stages()
         if self._generation is None:
             following: tuple[str, int | None] = (STAGE_NAMES[0], 0) if stages else ("start", None)
         elif not stages or stages[-1].stage != STAGE_NAMES[-1]:
             place = STAGE_NAMES.index(stages[-1].stage) + 1 if stages else 0
-            following = (STAGE_NAMES[place], self._generation)
+            skips = STAGE_NAMES[place] == BENCHMARK and due is not None and self._generation not in due
+            following = (STAGE_NAMES[place + skips], self._generation)
         else:
             following = (STAGE_NAMES[0], self._generation + 1)
         ahead = ((step.stage, step.generation) for step in steps if self._later(step, following))
@@ -209,6 +226,7 @@ class Follower:
         return _Derived(
             usual_seconds([elapsed(own) for own in history]),
             statistics.median(map(overlap, history)) if history else 0.0,
+            next((took for one in reversed(tables.generations) if (took := tables.seconds(one).get(BENCHMARK))), 0.0),
             _newest_speed(tables),
             tuple(done),
             tasks,
@@ -249,6 +267,7 @@ class _Derived:
 
     usual: Mapping[str, float]
     shared: float
+    benchmark: float  # seconds of the newest one
     speed: tuple[float, str] | None
     done: tuple[DoneStage, ...]
     tasks: Tail | None

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from flows.monitoring.live import LiveState, Tail
 from flows.monitoring.meter import duration
-from flows.monitoring.run_state import SILENT_TEXT
+from flows.monitoring.run_state import silent_text
 from flows.monitoring.working import Step
 from flows.run.lease import STALE_SECONDS
 from stages.core.highlight import visible
@@ -22,13 +22,13 @@ def headline(state: LiveState) -> str:
         return f"{done}; the run is ending"
     place = place_of(state)
     if state.condition == "stopped":
-        return f"stopped: no process works on the run; next: {place}; {done}"
+        return f"stopped: no process works on the run; populora run --resume {state.run_id} continues at {place}; {done}"
     if state.condition == "crashed":
         again = f"Retry in Prefect or populora run --resume {state.run_id}"
         why = "its process was killed" if state.killed else f"no heartbeat of its process for more than {duration(STALE_SECONDS)}"
         return f"crashed: {why}; {again} continues at {place}; {done}"
     if state.condition == "silent":
-        return f"{SILENT_TEXT}; at {place}; {done}"
+        return f"{silent_text(state.who)}; at {place}; {done}"
     return f"running {place}; {done}"
 
 

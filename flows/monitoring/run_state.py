@@ -30,10 +30,10 @@ class RunState(StrEnum):
     UNREADABLE = "unreadable"  # its run.json is damaged, or of a newer version
 
 
-SILENT_TEXT = (
-    f"{RunState.SILENT} for more than {SILENT_SECONDS:.0f} s: "
-    "its process may be suspended (kill -CONT PID resumes it) or dead, or may have lost the store"
-)
+def silent_text(who: str) -> str:
+    """Return what a run's missing heartbeat may mean; `who` is the process that holds its lease."""
+    may = "may be suspended (kill -CONT with its number resumes it) or dead, or may have lost the store"
+    return f"{RunState.SILENT} for more than {SILENT_SECONDS:.0f} s: {who or 'its process'} {may}"
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ def status(run: Run) -> str:
     lines = [
         f"run        {run.run_id} in {run.store.url}",
         *(f"WARNING    {text}" for text in [warning(description)] if text),
+        *(f"WARNING    {fault}; `populora fsck {run.run_id}` says what depends on it" for fault in tables.faults),
         f"done       {done(run, planned)}",
         *(f"now        {text}" for text in [_now(run, tables, states)] if text),
         f"next       {following(run, planned)}",
@@ -47,11 +48,11 @@ def status(run: Run) -> str:
 
 
 def _now(run: Run, tables: RunTables, states: StateReader) -> str:
-    """Return what a process computes at the moment, as the live page says it; empty if none works on the run."""
+    """Return what a process computes at the moment, or how to resume, as the live page says it; empty if the run is finished."""
     state = Follower(run, tables, states).look()
-    if state.condition == "silent":
-        return headline(state)
-    return "; ".join([headline(state), *map(step_text, state.steps)]) if state.condition == "running" else ""
+    if state.condition in ("finished", "running"):
+        return "; ".join([headline(state), *map(step_text, state.steps)]) if state.condition == "running" else ""
+    return headline(state)
 
 
 def active(description: Json, finished: Sequence[Manifest]) -> float:

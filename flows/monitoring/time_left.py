@@ -1,18 +1,19 @@
 """Time that a generation and a run still need: what their stages usually took in this run, less what is already done.
 
-Only clocks of manifests and readings of the running step are used, so whoever reads the store computes the same. Before the first
-generation is complete, nothing is usual yet and the only time left that is known is the running step's own.
+Only clocks of manifests and readings of the running step are used, so whoever reads the store computes the same. A benchmark that
+is due counts for as long as the newest one took. Before the first generation is complete, nothing is usual yet, and the only time
+left that is known is the running step's own.
 """
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from flows.monitoring.spending import began_early
 from flows.monitoring.working import Step
 from flows.run.manifest import Manifest
-from flows.stages import STAGE_NAMES, STAGES
+from flows.stages import REQUIRED, STAGE_NAMES
 
 RECENT = 10  # complete generations that tell what is usual
 
@@ -24,6 +25,18 @@ class TimeLeft:
     stage: float | None = None
     generation: float | None = None
     run: float | None = None
+
+
+@dataclass(frozen=True)
+class Benchmarks:
+    """The generations of a run that have a benchmark, and the seconds of the newest one; 0 before the first."""
+
+    due: Collection[int] = ()
+    seconds: float = 0.0
+
+
+NONE_DUE = Benchmarks()
+BENCHMARK = "benchmark"
 
 
 def elapsed(manifests: Sequence[Manifest]) -> dict[str, float]:
@@ -56,18 +69,10 @@ def _by_stage(manifests: Sequence[Manifest]) -> dict[str, list[Manifest]]:
 
 
 def usual_seconds(generations: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return what each stage usually takes: its median over the newest generations; of an optional stage its mean."""
+    """Return what each stage that every generation has usually takes: its median over the newest of them."""
     recent = generations[-RECENT:]
-    if not recent:
-        return {}
-    found = {}
-    for stage in STAGES:
-        spent = [one[stage.name] for one in recent if stage.name in one]
-        if stage.optional:
-            found[stage.name] = sum(spent) / len(recent)
-        elif spent:
-            found[stage.name] = statistics.median(spent)
-    return found
+    spent = {name: [one[name] for one in recent if name in one] for name in REQUIRED}
+    return {name: statistics.median(seconds) for name, seconds in spent.items() if seconds}
 
 
 def time_left(
@@ -78,21 +83,24 @@ def time_left(
     done_seconds: float,
     usual: Mapping[str, float],
     shared: float = 0.0,
+    benchmark: Benchmarks = NONE_DUE,
 ) -> TimeLeft:
     """Return what is left while STAGE of GENERATION runs.
 
     `done_seconds`: what finished parts of the stage took; `shared`: the usual `overlap` of a generation's stages.
     """
     own = [step for step in steps if step.stage == stage and step.generation == generation]
-    now = _stage_left(own, done_seconds, usual.get(stage))
+    now = _stage_left(own, done_seconds, benchmark.seconds if stage == BENCHMARK else usual.get(stage))
     if generation is None or not usual:
         return TimeLeft(now)
-    later = STAGE_NAMES[STAGE_NAMES.index(stage) + 1 :]
-    if now is None or any(name not in usual for name in later):
+    later = [name for name in STAGE_NAMES[STAGE_NAMES.index(stage) + 1 :] if name != BENCHMARK or generation in benchmark.due]
+    costs = {**usual, BENCHMARK: benchmark.seconds}
+    if now is None or any(name not in costs for name in later):
         return TimeLeft(now)
-    of_generation = now + sum(usual[name] for name in later) - (shared if "update" in later else 0.0)
-    whole = sum(usual.values()) - shared
-    return TimeLeft(now, max(of_generation, now), max(of_generation, now) + max(planned - generation - 1, 0) * whole)
+    of_generation = now + sum(costs[name] for name in later) - (shared if "update" in later else 0.0)
+    of_others = max(planned - generation - 1, 0) * (sum(usual.values()) - shared)
+    of_others += benchmark.seconds * sum(generation < one < planned for one in benchmark.due)
+    return TimeLeft(now, max(of_generation, now), max(of_generation, now) + of_others)
 
 
 def _stage_left(own: Sequence[Step], done_seconds: float, usual: float | None) -> float | None:

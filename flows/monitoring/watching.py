@@ -12,6 +12,7 @@ from rich.text import Text
 from flows.monitoring import live_text
 from flows.monitoring.live import LiveState, Tail
 from flows.monitoring.meter import duration
+from flows.monitoring.run_state import silent_text
 from flows.run.lease import STALE_SECONDS
 from flows.storage import StoreUnavailable
 from stages.core.highlight import visible
@@ -76,7 +77,10 @@ def _follow(
             return 0
         patience = {"stopped": STOPPED_SECONDS, "crashed": STOPPED_SECONDS, "silent": STALE_SECONDS}.get(state.condition)
         if patience is not None and clock() - since >= patience:
-            say(f"run {state.run_id} is not finished and no process works on it; the command that started it resumes it")
+            if state.condition == "silent":
+                say(f"run {state.run_id} is not finished: {silent_text(state.who)}; once it has ended, resume the run")
+            else:
+                say(f"run {state.run_id} is not finished and no process works on it; the command that started it resumes it")
             return 1
         before = state
         wait(POLL_SECONDS)

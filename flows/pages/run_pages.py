@@ -12,6 +12,7 @@ from flows.monitoring.cost import RunCost, cost_so_far, generation_cost
 from flows.monitoring.cost_text import HEADER, point_text, remarks
 from flows.monitoring.cost_text import cells as cost_cells
 from flows.monitoring.players import players
+from flows.monitoring.run_state import RunState, Standing, silent_text
 from flows.monitoring.run_tables import RunTables
 from flows.monitoring.spending import Spent, total
 from flows.monitoring.start_score import unscored_start
@@ -151,17 +152,27 @@ def artifact_ref(run: Run, uri: str) -> Ref:
 
 def _standing(library: Library, run: Run, planned: int) -> Json:
     config = (run.history.description() or {}).get("config", {})
+    stage, _ = upcoming(run, planned)
+    known = library.states.standing(run.run_id, complete=not stage)
     return {
         "run": run.run_id,
+        "trouble": _trouble(known, run.run_id),
         "players": players(config),
         "model": config.get("model", {}).get("name", "?"),
         "planned": planned,
         "done": done(run, planned),
         "next": following(run, planned),
-        "upcoming": upcoming(run, planned)[0],
-        "holder": holder(library.states.standing(run.run_id, complete=False)),
+        "upcoming": stage,
+        "holder": holder(known),
         "head": run.history.head(),
     }
+
+
+def _trouble(known: Standing, run_id: str) -> str:
+    """Return what is wrong with the process that worked on a run, and what to do; empty if nothing is."""
+    if known.state is RunState.CRASHED:
+        return f"Crashed: {holder(known)}. Retry in Prefect or populora run --resume {run_id} resumes it."
+    return f"There is {silent_text(known.who)}." if known.state is RunState.SILENT else ""
 
 
 def _own_row(watch: RunTables, generation: int, alarms: list[Alarm]) -> Json:

@@ -186,10 +186,14 @@ def _reason(manifest: Manifest, ref: Ref, needed: set[str], telling: set[str], p
     if _kept_for_good(manifest.generation, name, policy):
         return ""
     if name == OPTIMIZER_FILE:
-        return f"optimizer state older than {policy.newest} generations, not of every {policy.optimizer_every}th"
+        return f"optimizer state older than {_generations(policy.newest)}, not of every {policy.optimizer_every}th"
     if adapter_id in telling:
         return ""
-    return f"weights older than {policy.newest} generations, not of every {policy.adapter_every}th, a death or a benchmark"
+    return f"weights older than {_generations(policy.newest)}, not of every {policy.adapter_every}th, a death or a benchmark"
+
+
+def _generations(count: int) -> str:
+    return "1 generation" if count == 1 else f"{count} generations"
 
 
 def _kept_for_good(generation: int, name: str, policy: RetentionPolicy) -> bool:

@@ -6,9 +6,10 @@ import pyarrow as pa
 import pytest
 
 from flows.benchmarks.learned import learned_text
-from flows.benchmarks.schedule import benchmarks_at, panels
+from flows.benchmarks.schedule import panels
 from flows.config import RunConfig, apply, dump, load
 from flows.run.lease import hold
+from flows.run.planned import benchmarks_at
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
 from flows.storage import open_store

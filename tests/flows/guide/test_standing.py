@@ -98,8 +98,8 @@ def test_a_suspended_process_has_no_heartbeat_wherever_one_asks(tmp_path: Path) 
         lease = json.loads(store.read("one/.lease"))
     store.replace("one/.lease", json.dumps(lease | {BEATEN: time.monotonic() - 300.0, "beat": 7}).encode())
     words = (
-        "no heartbeat for more than 30 s: its process may be suspended (kill -CONT PID resumes it) or dead, "
-        "or may have lost the store"
+        f"no heartbeat for more than 30 s: process {lease['pid']} on host {lease['host']} may be suspended "
+        "(kill -CONT with its number resumes it) or dead, or may have lost the store"
     )
     held = f"held by process {lease['pid']} on host {lease['host']}, last heartbeat 5 min ago"
     so_far = "1 of 2 generations; last finished: solve of generation 1; next: grade of generation 1"

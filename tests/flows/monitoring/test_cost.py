@@ -357,7 +357,10 @@ def test_the_command_prints_tables_and_json(store: FileStore, capsys: pytest.Cap
     values = json.loads(capsys.readouterr().out)
     assert values["total"]["energy"] == "estimated" and values["total"]["money"][HOSTILE] == pytest.approx(0.3895)
     assert [one["generation"] for one in values["generations"]] == [None, 0, 1] and values["points"] == []
-    assert main([*arguments, "--generation", "9"]) == 2
-    assert capsys.readouterr().err == "populora: run r has no generation 9\n"
+    for unknown in ("9", "-5"):
+        assert main([*arguments, "--generation", unknown]) == 2
+        assert capsys.readouterr().err == f"populora: run r has no generation {unknown}: it has -1 (the start) to 1\n"
+    assert main([*arguments[:3], f"{store.root}/nowhere"]) == 2
+    assert capsys.readouterr().err == f"populora: store {store.root}/nowhere: there is no such folder\n"
     assert main([*arguments, "--set", "machine_hour=dear"]) == 2
     assert capsys.readouterr().err.startswith("populora: cost.machine_hour: ")

@@ -3,12 +3,13 @@
 import pytest
 
 from flows.monitoring.meter import Reading
-from flows.monitoring.time_left import TimeLeft, elapsed, overlap, time_left, usual_seconds
+from flows.monitoring.time_left import Benchmarks, TimeLeft, elapsed, overlap, time_left, usual_seconds
 from flows.monitoring.working import Step
 from flows.run.manifest import Manifest
 from flows.stages import REQUIRED
 
-USUAL = dict.fromkeys(REQUIRED, 10.0) | {"benchmark": 4.0}
+USUAL = dict.fromkeys(REQUIRED, 10.0)
+DUE = Benchmarks({2, 3, 9}, 4.0)
 
 
 def manifest(stage, **clock):
@@ -43,17 +44,27 @@ def test_what_stages_share_is_not_left_twice():
     assert late.generation == time_left("rate", 2, 4, [], 0.0, usual).generation
 
 
-def test_usual_is_the_median_and_of_the_optional_benchmark_the_mean():
+def test_usual_is_the_median_of_stages_that_every_generation_has():
     history = [{"match": 1.0, "solve": seconds} for seconds in (5.0, 6.0, 50.0)]
     history[0]["benchmark"] = 9.0
-    assert usual_seconds(history) == {"match": 1.0, "solve": 6.0, "benchmark": 3.0}
+    assert usual_seconds(history) == {"match": 1.0, "solve": 6.0}
     assert usual_seconds([]) == {}
 
 
 def test_a_reading_of_the_whole_stage_is_believed_first():
     reading = Reading((("completions", 1.0, 4.0),), 0, None, 33.0, "completions")
-    found = time_left("evolve", 2, 4, [Step("evolve", 2, None, 5.0, reading)], 0.0, USUAL)
+    found = time_left("evolve", 2, 4, [Step("evolve", 2, None, 5.0, reading)], 0.0, USUAL, 0.0, DUE)
     assert found == TimeLeft(33.0, 33.0, 33.0 + 94.0)
+
+
+def test_benchmarks_count_where_they_are_due_and_as_long_as_the_newest_took():
+    def left(stage, generation):
+        return time_left(stage, generation, 50, [], 0.0, USUAL, 0.0, Benchmarks({9, 19, 49}, 40.0))
+
+    assert left("rate", 18) == TimeLeft(10.0, 20.0, 20.0 + 31 * 90.0 + 2 * 40.0)
+    assert left("rate", 19) == TimeLeft(10.0, 60.0, 60.0 + 30 * 90.0 + 40.0)
+    assert left("benchmark", 19) == TimeLeft(40.0, 50.0, 50.0 + 30 * 90.0 + 40.0)
+    assert left("evolve", 49) == TimeLeft(10.0, 10.0, 10.0)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +72,7 @@ def test_a_reading_of_the_whole_stage_is_believed_first():
     [("evolve", 4.0, 0.0, (6.0, 6.0, 100.0)), ("evolve", 40.0, 0.0, (0.0, 0.0, 94.0)), ("rate", 1.0, 2.0, (7.0, 21.0, 115.0))],
 )
 def test_without_one_it_is_what_the_stage_usually_takes(stage, seconds, done, left):
-    assert time_left(stage, 2, 4, [Step(stage, 2, None, seconds)], done, USUAL) == TimeLeft(*left)
+    assert time_left(stage, 2, 4, [Step(stage, 2, None, seconds)], done, USUAL, 0.0, DUE) == TimeLeft(*left)
 
 
 def test_before_the_first_generation_is_complete_only_the_step_is_known():

@@ -150,7 +150,9 @@ def test_the_command_ends_with_the_run_and_leaves_quietly(tmp_path):
     listening = [sys.executable, "-c", LISTENS, *command]
     with subprocess.Popen(listening, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        assert process.stdout.readline().startswith("whole: stopped: no process works on the run; next: match of generation 1")
+        said = process.stdout.readline()
+        assert said.startswith("whole: stopped: no process works on the run; populora run")
+        assert f"--store {tmp_path} --resume whole continues at match of generation 1; 1 of 3 generations done" in said
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate(timeout=60)
         assert (process.returncode, errors) == (130, "") and "Traceback" not in out

@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 from flows.browser.app import make_app
 from flows.compare.run_list import RunList
 from flows.monitoring.meter import duration
-from flows.monitoring.run_state import SILENT_TEXT, StateReader
+from flows.monitoring.run_state import StateReader, silent_text
 from flows.monitoring.status import status
 from flows.monitoring.telemetry import StoreMetrics
 from flows.monitoring.working import Working
@@ -86,7 +86,7 @@ def test_a_machine_that_died_elsewhere_is_a_crash_on_every_page_and_in_the_metri
     at_work = "running grade of generation 1; 1 of 9 generations done"
     assert said() == ((1, 0), "running", at_work, "running", f"held by {where}, beat 5")
     now[0] = 60.0
-    silent = f"{SILENT_TEXT}; at grade of generation 1; 1 of 9 generations done"
+    silent = f"{silent_text(where)}; at grade of generation 1; 1 of 9 generations done"
     assert said() == ((1, 60), "silent", silent, "no heartbeat", f"held by {where}, last heartbeat 60 s ago")
     now[0] = STALE_SECONDS + 120.0
     why = f"no heartbeat of its process for more than {duration(STALE_SECONDS)}"

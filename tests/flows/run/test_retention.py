@@ -83,7 +83,7 @@ def test_retired_is_never_missing(run: Run) -> None:
     assert first_generation(run) == 3
     assert Run(run.store, "smoke").done("update", 0)
     assert "s0-g0000" in inspect(run, adapter="s3-g0002")
-    with pytest.raises(Retired, match="was retired: weights older than 1 generations"):
+    with pytest.raises(Retired, match="was retired: weights older than 1 generation,"):
         run.read_adapter("t0-g0000")
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flows.benchmarks.schedule import benchmarks_at
 from flows.config import load
+from flows.run.planned import benchmarks_at
 from stages.analysis.measure import OffspringRecord, costs, explore, measure, relate
 from stages.core import tables
 from stages.core.earlier_tasks import SeenTasks
