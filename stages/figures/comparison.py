@@ -142,7 +142,8 @@ def leak(curves: Mapping[str, Mapping[float, tuple[Sequence[float], Sequence[flo
             x, mean = np.array(list(found)), np.array([100 * one.mean for one in found.values()])
             reach = [100 * (one.stderr or 0.0) for one in found.values()]
             ax.errorbar(x, mean, reach, color=colour, marker="o", markersize=3, linewidth=1.3, capsize=2, label=name)
-        counts.append(f"{name} {', '.join(str(len(values[0])) for _, values in sorted(curves[name].items()))}")
+        seeds = [str(len(values[0])) for _, values in sorted(curves[name].items())]
+        counts.append(f"{name} {', '.join(seeds) or 'none'}")
     label(axes[0], f"{what} (%)", "leak")
     label(axes[1], "valid proposals (%)", "leak")
     legend(axes[0], 3)
