@@ -141,10 +141,12 @@ class Backend:
         return self.config.engine.kind == "vllm" and find_spec("vllm") is None
 
     def _vllm_engine(self) -> Any:
-        from stages.core.engines.vllm_engine import EngineLimits, VLLMEngine, check_build
+        from flows import cards
+        from stages.core.engines.vllm_engine import EngineLimits, VLLMEngine, on_cuda
 
         rule, model = self.config.engine, self.config.model
-        check_build(model.device)
+        if cards.usable(model.device) and not on_cuda():
+            raise ConfigError("engine.python: its vLLM was built for a CPU and leaves the GPU unused; VLLM_BUILD=cuda make vllm")
         limits = EngineLimits(model.rank, model.alpha, self.config.served, self.window, dtype=self.dtype)
         limits = replace(limits, max_rows=rule.rows, memory_share=rule.memory_share, compile=rule.compile)
         return VLLMEngine(self.model_path, limits, {}, self.progress)

@@ -39,11 +39,12 @@ from flows.commands import (
     watch,
     worker,
 )
-from flows.commands.arguments import Action
+from flows.commands.arguments import Action, store_option
 from flows.commands.studies import attack, bench, clones, experiment, gpu_check, simulate, try_prompts
 from flows.config import ConfigError
 from flows.execution import orphan_guard
 from flows.near_names import hint
+from flows.program import program
 from flows.store.errors import Damaged, NotStored, StoreRefused
 from stages.core.unavailable import Unavailable
 
@@ -114,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Unavailable as error:
         return _fail(error, UNREACHABLE)
     except Damaged as error:
-        return _fail(error, 1)
+        return _fail(f"{str(error).splitlines()[0]}{_advice(parsed)}", 1)
     except BrokenPipeError:
         return 0  # the reader has seen enough
     except STOPS as stop:
@@ -131,6 +132,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _fail(error: object, code: int) -> int:
     print(f"populora: {str(error).splitlines()[0] if str(error) else type(error).__name__}", file=sys.stderr)
     return code
+
+
+def _advice(parsed: argparse.Namespace) -> str:
+    """Return what to do about a damaged artifact of the run that a command names."""
+    run = getattr(parsed, "run", "")
+    if not isinstance(run, str) or not run or parsed.command == "fsck":
+        return ""
+    store = getattr(parsed, "store", None)
+    return f"; {program('fsck', run, *(store_option(store) if store else ()))} says what depends on it"
 
 
 def _known_behind(error: BaseException | None) -> BaseException | None:

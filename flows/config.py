@@ -172,22 +172,9 @@ class RunConfig(Group):
         if self.reward.trace_weight and self.model.style not in ("auto", "trace"):
             raise ValueError(f"reward.trace_weight needs model.style trace, whose answers have a trace, not {self.model.style}")
         self._check_copies()
-        self._check_operators()
         allowed.check_interpreter(self.engine.python)
         allowed.check_sandbox(self.sandbox.kind)
         return self
-
-    def _check_operators(self) -> None:
-        """Raise ValueError unless every event has an operator that it can apply."""
-        rule, sizes = self.evolution, (self.population.teachers, self.population.students)
-        left = [members - count for members in sizes if (count := replaced_members(members, rule.gamma))] if rule.every else []
-        if left and not (rule.mutations or rule.crossovers):
-            raise ValueError("evolution.mutations and .crossovers are both empty: name an operator, or set evolution.every=0")
-        if left and min(left) < 2 and not rule.mutations:
-            raise ValueError(
-                "evolution.mutations is empty, but an event leaves one member of a role, and crossover needs two: name a "
-                "mutation, or set a larger population or a smaller evolution.gamma"
-            )
 
     def _check_copies(self) -> None:
         """Raise ValueError unless all copies of an adapter get the same prompts equally often."""
@@ -295,7 +282,24 @@ def load(source: str = "smoke", settings: Iterable[str] = ()) -> RunConfig:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
-    return apply(values, settings)
+    found = apply(values, settings)
+    check_operators(found)
+    return found
+
+
+def check_operators(config: RunConfig) -> None:
+    """Raise ConfigError if an evolution event of the run could apply no operator. Older runs may have such a configuration."""
+    rule, sizes = config.evolution, (config.population.teachers, config.population.students)
+    if not 0 < rule.every < config.generations:
+        return
+    left = [members - count for members in sizes if (count := replaced_members(members, rule.gamma))]
+    if left and not (rule.mutations or rule.crossovers):
+        raise ConfigError("evolution.mutations and .crossovers are both empty: name an operator, or set evolution.every=0")
+    if left and min(left) < 2 and not rule.mutations:
+        raise ConfigError(
+            "evolution.mutations is empty, but an event leaves one member of a role, and crossover needs two: name a mutation, "
+            "or set a larger population or a smaller evolution.gamma"
+        )
 
 
 def apply(values: dict[str, Any], settings: Iterable[str]) -> RunConfig:

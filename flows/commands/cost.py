@@ -42,8 +42,9 @@ def cost(arguments: Namespace) -> int:
         wanted = None if arguments.generation < 0 else arguments.generation
         chosen = next((one for one in found.generations if one.generation == wanted), None)
         if chosen is None or arguments.generation < -1:
-            last = max((one.generation for one in found.generations if one.generation is not None), default=-1)
-            raise StoreRefused(f"run {found.run_id} has no generation {arguments.generation}: it has -1 (the start) to {last}")
+            there = [-1 if one.generation is None else one.generation for one in found.generations]
+            known = f"its generations are {min(there)} to {max(there)}; -1 is the start" if there else "it has none yet"
+            raise StoreRefused(f"run {found.run_id} has no generation {arguments.generation}; {known}")
         rows = dict(chosen.stages)
     print(Commands(called(), store_option(arguments.store)).named(cost_text(found, rows)))
     return 0

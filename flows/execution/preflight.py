@@ -3,7 +3,7 @@
 from flows import cards
 from flows.backend import Backend
 from flows.cards import Card
-from flows.config import ConfigError, RunConfig
+from flows.config import ConfigError, RunConfig, check_operators
 from flows.plan.estimate import stored_bytes, too_small
 from flows.run.retention import check_room
 from flows.storage import open_store
@@ -18,6 +18,7 @@ def check(config: RunConfig, store: str, run_id: str, gpu_elsewhere: bool = Fals
 
     Cards may be on other machines; with a work pool for stages, the model or the sandbox may be there, too.
     """
+    check_operators(config)
     if config.model.device.startswith("cuda") and not gpu_elsewhere and not cards.cards():
         raise ConfigError(
             f"model.device: {config.model.device} was requested, but no NVIDIA GPU is visible on this machine; "

@@ -195,11 +195,13 @@ def _drifted(measured: Measured) -> list[Alarm]:
     for role in ("teacher", "student", "both"):
         for generation, value in _values(measured, "update.drift_mean", role).items():
             if value > DRIFT:
-                message = f"engine and trainer differ by {value:.2f} nats per token for {role}s"
+                whom = "the agent" if role == "both" else f"{role}s"
+                message = f"engine and trainer differ by {value:.2f} nats per token for {whom}"
                 found.append(Alarm(generation, "drift", role, message))
         for generation, value in _values(measured, "update.lag_mean", role).items():
             if value > LAG:
-                message = f"the {role}s' weights have moved {value:.2f} nats per token from those that wrote their samples"
+                whose = "agent's" if role == "both" else f"{role}s'"
+                message = f"the {whose} weights have moved {value:.2f} nats per token from those that wrote their samples"
                 found.append(Alarm(generation, "lag", role, message))
         for generation, share in _values(measured, "update.nonfinite", role).items():
             if share > 0:

@@ -152,7 +152,7 @@ def cost_so_far(watch: RunTables, prices: Cost | None = None) -> RunCost:
     """Return the same from tables that have been read. What cannot be read of a benchmark gives no point."""
     found = generation_costs(watch, prices)
     points, unpaired = point_costs(watch, found)
-    return RunCost(watch.run.run_id, found, points, unpaired, tuple(watch.faults))
+    return RunCost(watch.run.run_id, found, points, unpaired, tuple(watch.unread("metrics")))
 
 
 def generation_costs(watch: RunTables, prices: Cost | None = None) -> tuple[GenerationCost, ...]:

@@ -226,7 +226,7 @@ class Follower:
         return _Derived(
             usual_seconds([elapsed(own) for own in history]),
             statistics.median(map(overlap, history)) if history else 0.0,
-            next((took for one in reversed(tables.generations) if (took := tables.seconds(one).get(BENCHMARK))), 0.0),
+            next((tables.seconds(one)[BENCHMARK] for one in reversed(tables.generations) if _scored(tables.manifests(one))), 0.0),
             _newest_speed(tables),
             tuple(done),
             tasks,
@@ -274,6 +274,10 @@ class _Derived:
     verdicts: Tail | None
     alarms: tuple[str, ...]
     faults: tuple[str, ...]
+
+
+def _scored(manifests: list[Manifest]) -> bool:
+    return any(manifest.stage == BENCHMARK for manifest in manifests)
 
 
 def _outputs(manifests: list[Manifest]) -> list[Ref]:

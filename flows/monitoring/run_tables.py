@@ -58,6 +58,10 @@ class RunTables:
         """Return sentences about what could not be read."""
         return [str(self._faults[key]) for key in sorted(self._faults)]
 
+    def unread(self, name: str) -> list[str]:
+        """Return the same of one small table."""
+        return [str(self._faults[key]) for key in sorted(self._faults) if key[1] == name]
+
     def manifests(self, generation: int) -> list[Manifest]:
         """Return the finished stages of a generation, in order."""
         return [manifest for manifest in self.steps(generation) if ".parts/" not in manifest.stage]

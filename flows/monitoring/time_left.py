@@ -90,7 +90,7 @@ def time_left(
     `done_seconds`: what finished parts of the stage took; `shared`: the usual `overlap` of a generation's stages.
     """
     own = [step for step in steps if step.stage == stage and step.generation == generation]
-    now = _stage_left(own, done_seconds, benchmark.seconds if stage == BENCHMARK else usual.get(stage))
+    now = _stage_left(own, done_seconds, (benchmark.seconds or None) if stage == BENCHMARK else usual.get(stage))
     if generation is None or not usual:
         return TimeLeft(now)
     later = [name for name in STAGE_NAMES[STAGE_NAMES.index(stage) + 1 :] if name != BENCHMARK or generation in benchmark.due]

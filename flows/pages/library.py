@@ -10,6 +10,7 @@ from typing import BinaryIO
 from flows.compare.scores import ScoreReader
 from flows.monitoring.run_state import StateReader
 from flows.monitoring.run_tables import RunTables
+from flows.near_names import near_or_all
 from flows.pages.pedigree import Pedigree
 from flows.run.manifest import Ref
 from flows.run.run import Run
@@ -65,7 +66,7 @@ class Library:
         if known is None:
             found = Run(self.store, run_id)
             if found.history.description() is None:  # first: a refusal to read says why, a refused stamp does not
-                raise NotStored(f"There is no run {run_id} in {self.store.url}.")
+                raise NotStored(f"There is no run {run_id} in {self.store.url}{near_or_all(run_id, self.store.folders(''))}.")
             stamp = self._stamp(run_id)
             with self._lock:
                 known = self._runs.setdefault(run_id, _OpenRun(found, RunTables(found), stamp))

@@ -69,7 +69,9 @@ def generation_page(library: Library, run_id: str, generation: int | None) -> Js
     run = library.run(run_id)
     found = run.history.of_generation(generation, parts=True)
     if not found:
-        raise NotStored(f"Run {run_id} has finished no stage of {folder_of(generation)}.")
+        begun, what = run.history.generations(), "its start" if generation is None else f"generation {generation}"
+        there = f": it has begun generations {begun[0]} to {begun[-1]}" if begun else ""
+        raise NotStored(f"Run {run_id} has finished no stage of {what}{there}.")
     watch = library.watch(run)
     stages = [manifest for manifest in found if ".parts/" not in manifest.stage]
     spent, alarms = elapsed(found), watch.alarms()
@@ -171,7 +173,9 @@ def _standing(library: Library, run: Run, planned: int) -> Json:
 def _trouble(known: Standing, run_id: str) -> str:
     """Return what is wrong with the process that worked on a run, and what to do; empty if nothing is."""
     if known.state is RunState.CRASHED:
-        return f"Crashed: {holder(known)}. Retry in Prefect or populora run --resume {run_id} resumes it."
+        return f"Crashed: its lease was {holder(known)}. Retry in Prefect or populora run --resume {run_id} resumes it."
+    if known.state is RunState.STOPPED:
+        return f"Stopped: no process works on this run. populora run --resume {run_id} resumes it."
     return f"There is {silent_text(known.who)}." if known.state is RunState.SILENT else ""
 
 

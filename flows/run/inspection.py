@@ -12,7 +12,6 @@ from flows.run.lineage import Json, Lineage, adapters_made, generation_of, repla
 from flows.run.manifest import Manifest
 from flows.run.planned import planned_generations
 from flows.run.run import Run
-from flows.stages import STAGE_NAMES
 from flows.storage import NotStored, StoreRefused
 from stages.core.highlight import visible
 from stages.core.method.leak import admitted, paid
@@ -79,9 +78,10 @@ def _benchmarks(run: Run, manifests: list[Manifest]) -> list[str]:
 
 def generation_summary(run: Run, lineage: Lineage, generation: int) -> Json:
     """Return the generation's stages, matches, tasks by status, ratings and offspring. A stage's seconds include its parts'."""
-    manifests, spent = run.history.of_generation(generation), dict.fromkeys(STAGE_NAMES, 0.0)
+    manifests, spent = run.history.of_generation(generation), dict[str, float]()
     for step in run.history.of_generation(generation, parts=True):
-        spent[step.whole_stage] += float(step.clock.get("seconds", 0.0))
+        if "seconds" in step.clock:
+            spent[step.whole_stage] = round(spent.get(step.whole_stage, 0.0) + float(step.clock["seconds"]), 3)
     if not manifests:
         begun = run.history.generations()
         there = f"its generations are 0 to {begun[-1]}" if begun else "it has none yet"
@@ -92,7 +92,7 @@ def generation_summary(run: Run, lineage: Lineage, generation: int) -> Json:
         "stages": [
             {
                 "stage": manifest.stage,
-                "seconds": round(spent[manifest.stage], 3) or None,
+                "seconds": spent.get(manifest.stage),
                 "outputs": len(manifest.outputs),
                 "rows": {ref.uri.rpartition("/")[2]: ref.rows for ref in manifest.outputs if ref.rows is not None},
             }

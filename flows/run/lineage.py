@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from flows.near_names import hint, near_or_all
+from flows.near_names import LISTED, hint, near_or_all
 from flows.run.rewarding import Rewarding, rewarding_config
 from flows.run.run import Manifest, Run
 from flows.storage import NotStored, StoreRefused
@@ -256,7 +256,8 @@ def no_adapter(run: Run, adapter_id: str) -> StoreRefused:
     member = adapter_id.partition("-")[0]
     own = [name for names in made.values() for name in names if name.partition("-")[0] == member]
     newest = list(made.values())[-1] if made else []
-    return StoreRefused(f"run {run.run_id} has no adapter {adapter_id}{hint(adapter_id, own) or near_or_all(adapter_id, newest)}")
+    latest = f"; the newest {'are' if newest[1:] else 'is'} {', '.join(newest[:LISTED])}" if newest else ""
+    return StoreRefused(f"run {run.run_id} has no adapter {adapter_id}{hint(adapter_id, own) or latest}")
 
 
 def no_task(run: Run, task_id: str, known: Sequence[str]) -> StoreRefused:

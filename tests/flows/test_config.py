@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.config import RUNS, ConfigError, RunConfig, differences, dump, load, setting_keys
+from flows.config import RUNS, ConfigError, RunConfig, check_operators, differences, dump, load, parse, setting_keys
 from flows.plan.estimate import plan
 from stages.core.prompts.styles import Kind
 
@@ -99,7 +99,16 @@ def test_a_bad_setting_is_one_line_that_names_it(settings: list[str], message: s
 def test_one_kind_of_operator_is_enough_where_every_event_can_use_it() -> None:
     settings = ["population.teachers=4", "population.students=4", "evolution.mutations=[]"]
     assert load("smoke", settings).evolution.crossovers and load("smoke", ["evolution.crossovers=[]"]).evolution.mutations
-    assert not load("smoke", ["evolution.every=0", "evolution.mutations=[]", "evolution.crossovers=[]"]).evolution.mutations
+    for none in ("evolution.every=0", "generations=5"):  # no event: the last generation of a run has none
+        assert not load("smoke", [none, "evolution.mutations=[]", "evolution.crossovers=[]"]).evolution.mutations
+
+
+def test_a_stored_configuration_whose_events_have_no_operator_is_still_read() -> None:
+    """A run of an older version has stopped at its first event: it can be forked, scored and exported."""
+    stored = dump(load("smoke", ["generations=20"])) | {"evolution": {"mutations": [], "crossovers": []}}
+    assert not parse(stored).evolution.mutations
+    with pytest.raises(ConfigError, match="both empty"):
+        check_operators(parse(stored))
 
 
 def test_recomputation_is_true_false_or_left_to_the_plan() -> None:

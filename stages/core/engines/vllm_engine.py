@@ -58,7 +58,7 @@ class VLLMEngine:
     def __init__(self, model: str, limits: EngineLimits, adapters: Mapping[str, Weights], progress: Progress = silent) -> None:
         self._limits, self._progress = limits, progress
         self._tokenizer: Any = AutoTokenizer.from_pretrained(model)
-        if _on_cuda():
+        if on_cuda():
             os.environ |= card_settings(os.environ, version("torch"))
         else:
             os.environ |= core_settings(os.environ, os.sched_getaffinity(0), limits.tensor_parallel)
@@ -81,8 +81,8 @@ class VLLMEngine:
             max_model_len=limits.window,
             max_num_seqs=limits.max_rows,
             # vLLM rewinds a seeded generator after a partial prompt. CPU generators cannot rewind: no partial prompts there
-            enable_chunked_prefill=_on_cuda(),
-            max_num_batched_tokens=limits.batch_tokens if _on_cuda() else max(limits.batch_tokens, limits.window),
+            enable_chunked_prefill=on_cuda(),
+            max_num_batched_tokens=limits.batch_tokens if on_cuda() else max(limits.batch_tokens, limits.window),
             gpu_memory_utilization=limits.memory_share,
             tensor_parallel_size=limits.tensor_parallel,
             enforce_eager=not limits.compile,
@@ -92,7 +92,7 @@ class VLLMEngine:
             max_cpu_loras=2 * limits.max_adapters,  # the adapters of this generation and of the next
             enable_prefix_caching=True,
             logprobs_mode="processed_logprobs",  # after temperature scaling, as in the trainer
-            enable_sleep_mode=_on_cuda(),
+            enable_sleep_mode=on_cuda(),
             seed=0,
         )
 
@@ -177,13 +177,13 @@ class VLLMEngine:
 
         Raise `EngineUnavailable` if that fails, such as when memory of the host is short: the engine is of no use then.
         """
-        if _on_cuda():
+        if on_cuda():
             with _order("sleep"):
                 self._llm.sleep(level=level)
 
     def wake(self) -> None:
         """Reclaim the GPU after `sleep`. Raise `EngineUnavailable` if that fails, such as when GPU memory is short."""
-        if _on_cuda():
+        if on_cuda():
             with _order("wake"):
                 self._llm.wake_up()
 
@@ -198,13 +198,6 @@ class VLLMEngine:
             yield
         except EngineDeadError as error:
             raise EngineUnavailable(f"vLLM has died{exit_codes(self._llm.llm_engine.engine_core)}: {error}") from error
-
-
-def check_build(device: str) -> None:
-    """Raise ValueError if this process was given a card, as `model.device` wants one, and its vLLM would leave it unused."""
-    card = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if card and device != "cpu" and not _on_cuda():
-        raise ValueError(f"engine.python: its vLLM was built for a CPU and leaves card {card} unused; VLLM_BUILD=cuda make vllm")
 
 
 @contextmanager
@@ -238,6 +231,6 @@ def _completion(output: Any) -> Completion:
     return Completion(token_ids, logprobs, found.finish_reason == "length")
 
 
-def _on_cuda() -> bool:
+def on_cuda() -> bool:
     """Return whether this vLLM uses a GPU. One that was built for a CPU does not, whatever the machine has."""
     return bool(current_platform.is_cuda())

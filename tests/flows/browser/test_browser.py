@@ -232,7 +232,7 @@ def test_negative_numbers_have_a_minus_sign(pages):
         ("/runs/none", 404, "There is no run none"),
         ("/runs/..%2Fetc", 404, "has no page at this address"),
         ("/runs/UPPER", 404, "run id"),
-        ("/runs/whole/generations/7", 404, "has finished no stage of generation=0007"),
+        ("/runs/whole/generations/7", 404, "has finished no stage of generation 7: it has begun generations 0 to"),
         ("/runs/whole/generations/x", 404, "has no generation x"),
         ("/runs/whole/tables/generation=0000/nonsense.parquet", 404, "No manifest of run whole lists"),
         ("/runs/whole/tables/../../../etc/passwd", 404, ""),

@@ -145,7 +145,7 @@ def test_what_is_not_there_is_a_clear_error(run: Run) -> None:
         ({"task": "g0009-m00-p000"}, "run smoke has no task g0009-m00-p000; its generations are 0 to 2"),
         ({"task": "nothing"}, "run smoke has no task nothing; there are seed-deduction, seed-abduction, seed-induction"),
         ({"adapter": "s0-g0009"}, "run smoke has no adapter s0-g0009; did you mean s0-g0002?"),
-        ({"adapter": "nothing"}, "run smoke has no adapter nothing; there are s0-g0002, s3-g0002, t0-g0002, t1-g0002"),
+        ({"adapter": "nothing"}, "run smoke has no adapter nothing; the newest are s0-g0002, s3-g0002, t0-g0002, t1-g0002"),
         ({"generation": 7}, "run smoke has no generation 7; its generations are 0 to 2"),
     ],
 )

@@ -359,7 +359,10 @@ def test_the_command_prints_tables_and_json(store: FileStore, capsys: pytest.Cap
     assert [one["generation"] for one in values["generations"]] == [None, 0, 1] and values["points"] == []
     for unknown in ("9", "-5"):
         assert main([*arguments, "--generation", unknown]) == 2
-        assert capsys.readouterr().err == f"populora: run r has no generation {unknown}: it has -1 (the start) to 1\n"
+        assert (
+            capsys.readouterr().err
+            == f"populora: run r has no generation {unknown}; its generations are -1 to 1; -1 is the start\n"
+        )
     assert main([*arguments[:3], f"{store.root}/nowhere"]) == 2
     assert capsys.readouterr().err == f"populora: store {store.root}/nowhere: there is no such folder\n"
     assert main([*arguments, "--set", "machine_hour=dear"]) == 2

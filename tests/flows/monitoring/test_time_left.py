@@ -65,6 +65,7 @@ def test_benchmarks_count_where_they_are_due_and_as_long_as_the_newest_took():
     assert left("rate", 19) == TimeLeft(10.0, 60.0, 60.0 + 30 * 90.0 + 40.0)
     assert left("benchmark", 19) == TimeLeft(40.0, 50.0, 50.0 + 30 * 90.0 + 40.0)
     assert left("evolve", 49) == TimeLeft(10.0, 10.0, 10.0)
+    assert time_left("benchmark", 9, 50, [], 0.0, USUAL, 0.0, Benchmarks({9})) == TimeLeft(), "nobody knows the first one"
 
 
 @pytest.mark.parametrize(

@@ -78,23 +78,29 @@ def test_a_machine_that_died_elsewhere_is_a_crash_on_every_page_and_in_the_metri
         numbers = {one.name: one.value for family in metrics.collect() for one in family.samples}
         live = live_page(Followers(library).state("far"))
         (entry,) = RunList(library.store, library.states).entries()
-        held = run_page(library, "far")["standing"]["holder"]
+        standing = run_page(library, "far")["standing"]
         lease = (numbers["populora_lease_held"], numbers["populora_lease_unchanged_seconds"])
-        return lease, live["condition"], live["fields"]["headline"], str(entry.state), held
+        condition, headline = live["condition"], live["fields"]["headline"]
+        return lease, condition, headline, str(entry.state), standing["holder"], standing["trouble"]
 
     where = "process 7 on host elsewhere"
     at_work = "running grade of generation 1; 1 of 9 generations done"
-    assert said() == ((1, 0), "running", at_work, "running", f"held by {where}, beat 5")
+    assert said() == ((1, 0), "running", at_work, "running", f"held by {where}, beat 5", "")
     now[0] = 60.0
     silent = f"{silent_text(where)}; at grade of generation 1; 1 of 9 generations done"
-    assert said() == ((1, 60), "silent", silent, "no heartbeat", f"held by {where}, last heartbeat 60 s ago")
+    trouble = f"There is {silent_text(where)}."
+    assert said() == ((1, 60), "silent", silent, "no heartbeat", f"held by {where}, last heartbeat 60 s ago", trouble)
     now[0] = STALE_SECONDS + 120.0
     why = f"no heartbeat of its process for more than {duration(STALE_SECONDS)}"
     crashed = (
         f"crashed: {why}; Retry in Prefect or populora run --resume far continues at grade of generation 1; 1 of 2 generations"
     )
     left = f"left by {where}, last heartbeat {duration(now[0])} ago"
-    assert said() == ((0, now[0]), "crashed", f"{crashed} done", "crashed", left)
+    trouble = f"Crashed: its lease was {left}. Retry in Prefect or populora run --resume far resumes it."
+    assert said() == ((0, now[0]), "crashed", f"{crashed} done", "crashed", left, trouble)
+    (tmp_path / "far" / ".lease").unlink()
+    stopped = "Stopped: no process works on this run. populora run --resume far resumes it."
+    assert run_page(library, "far")["standing"]["trouble"] == stopped
 
 
 def test_hostile_text_is_text_on_the_page_and_in_the_feed(pages, store):

@@ -17,6 +17,7 @@ from stages.core.prompts.styles import Kind
 from stages.core.prompts.trace import TracePrompts
 from stages.core.training.grouped_lora import GroupedLoRA, attach
 from tests.stages.core.training.test_grouped_lora import TARGETS
+from tests.support.cards import machine
 
 ROOT = Path(__file__).resolve().parents[4]
 PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
@@ -187,3 +188,12 @@ def test_a_call_raises_when_vllm_s_process_is_killed_and_so_does_the_next(traced
     for said, seconds in (during, after):
         assert said.startswith("vLLM has died (EngineCore exited with code -9): ")
         assert seconds < 30
+
+
+def test_a_build_for_processors_is_refused_where_there_is_a_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would write on the CPU without a word."""
+    machine(tmp_path, monkeypatch, 1)
+    config = f'load("chaos", ["engine.kind=vllm", "engine.python={PYTHON}", "model.device=auto"])'
+    code = f"from flows.backend import Backend\nfrom flows.config import load\nBackend({config})._vllm_engine()"
+    done = subprocess.run([str(PYTHON), "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.stderr.splitlines()[-1].endswith("was built for a CPU and leaves the GPU unused; VLLM_BUILD=cuda make vllm")
