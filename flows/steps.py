@@ -257,6 +257,7 @@ def update_part(io: StageIO, config: RunConfig, backend: Backend) -> None:
     group = only(update_groups(io, config), part=io.part).to_pylist()
     members = {row["adapter_id"]: (row["member_id"], row["role"]) for row in group}
     adapters = io.adapters(members, moments=True)
+    backend.rest()  # an engine of this process; those of others sleep already (flows.execution.stage_process)
     stepped, metrics = updating.update(adapters, members, trained_samples(io, config), updater_of(io, config, backend))
     metrics = _checked(metrics, moved_since(io, config), backend)
     for member_id, adapter in stepped.items():

@@ -64,7 +64,7 @@ def open_run(store: str, run_id: str) -> "Run":
     from flows.storage import NotStored, open_store
 
     if "://" not in store and not Path(store).is_dir():
-        raise NotStored(f"store {store}: there is no such folder")
+        raise NotStored(f"no run {run_id}: there is no folder {store}")
     found = Run(open_store(store), run_id)
     if found.history.description() is None:
         raise NotStored(f"no run {run_id} in {store}{near_or_all(run_id, found.store.folders(''))}")

@@ -135,12 +135,13 @@ class Workers:
         """Run one step in the worker of that interpreter and return its small reference. `told` receives its progress.
 
         A step that names an interpreter uses vLLM there: it is first compared with the trainer, see flows.execution.agreement.
-        Before an optimizer step the engines here sleep, which frees the card. They do not where the attempts are written: a sleep
-        that fails ends the engine and repeats the step, but loses no rollouts.
+        Before an optimizer step, engines in other interpreters sleep, which frees the card. They do not where the attempts are
+        written: a sleep that fails ends the engine and repeats the step, but loses no rollouts.
         """
         step = asdict(spec)
         if stage_of(spec.stage).trains and spec.part is not None:
-            for other in [name for name, worker in self._running.items() if worker.running]:
+            awake = [other for other, worker in self._running.items() if worker.running and other != (python or sys.executable)]
+            for other in awake:
                 self.ask({REST: True}, other, f"the engine before {spec.stage}", told)
         if python and spec.stage in CHECKED:
             samples = self.ask({"probe": step}, python, f"the probe before {spec.stage}", told)["samples"]

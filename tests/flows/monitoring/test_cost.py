@@ -364,6 +364,6 @@ def test_the_command_prints_tables_and_json(store: FileStore, capsys: pytest.Cap
             == f"populora: run r has no generation {unknown}; its generations are -1 to 1; -1 is the start\n"
         )
     assert main([*arguments[:3], f"{store.root}/nowhere"]) == 2
-    assert capsys.readouterr().err == f"populora: store {store.root}/nowhere: there is no such folder\n"
+    assert capsys.readouterr().err == f"populora: no run r: there is no folder {store.root}/nowhere\n"
     assert main([*arguments, "--set", "machine_hour=dear"]) == 2
     assert capsys.readouterr().err.startswith("populora: cost.machine_hour: ")
