@@ -264,8 +264,9 @@ def _tables(found: Sequence[ComparedRun], compared: pa.Table, gained: pa.Table, 
         | one.totals
         for one in found
     ]
+    known = dict.fromkeys(name for row in runs for name in row)  # a run that has not started has no totals
     kept = {
-        "runs": pa.Table.from_pylist(runs),
+        "runs": pa.Table.from_pylist([{name: row.get(name) for name in known} for row in runs]),
         "scores": pa.Table.from_pylist([point for one in found for point in one.points if point["what"] == "score"]),
         "curves": pa.Table.from_pylist([row for one in found for row in one.curves]),
         "differences": compared,

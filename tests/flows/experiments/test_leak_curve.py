@@ -87,6 +87,19 @@ def test_arms_that_differ_in_their_leak_only_make_a_curve(tmp_path: Path) -> Non
     assert any(path.endswith("/leak.svg") for path in written["figures"])
 
 
+def test_the_table_of_runs_has_the_totals_of_those_that_have_started(tmp_path: Path) -> None:
+    file, store = tmp_path / "tiny.toml", str(tmp_path / "store")
+    file.write_text(FILE)
+    described = read(file)
+    runs = planned(described)
+    write(store, runs[-1])
+    write_comparison(described, file, runs, open_store(store), tmp_path / "out.html")
+    header, *rows = (tmp_path / "out" / "runs.csv").read_text().splitlines()
+    assert '"generated_tokens"' in header and '"seconds"' in header
+    assert [len(row.split(",")) for row in rows] == [len(header.split(","))] * len(runs)
+    assert "not started" in rows[0] and "finished" in rows[-1]
+
+
 def test_an_experiment_without_a_leak_has_no_curve(tmp_path: Path) -> None:
     described = read(PROJECT / "infra" / "experiments" / "size.toml")
     assert leak_curves(described, gather(open_store(str(tmp_path)), planned(described))) == []
