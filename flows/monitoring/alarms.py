@@ -195,8 +195,8 @@ def _drifted(measured: Measured) -> list[Alarm]:
     for role in ("teacher", "student", "both"):
         for generation, value in _values(measured, "update.drift_mean", role).items():
             if value > DRIFT:
-                whom = "the agent" if role == "both" else f"{role}s"
-                message = f"engine and trainer differ by {value:.2f} nats per token for {whom}"
+                subject = "the agent" if role == "both" else f"{role}s"
+                message = f"engine and trainer differ by {value:.2f} nats per token for {subject}"
                 found.append(Alarm(generation, "drift", role, message))
         for generation, value in _values(measured, "update.lag_mean", role).items():
             if value > LAG:
