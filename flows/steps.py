@@ -63,7 +63,7 @@ def start(io: StageIO, config: RunConfig, backend: Backend) -> None:
     check_files(Path(backend.model_path), described.get("versions", {}).get("model", {}))
     adapter, sizes = backend.initial_adapter(), config.population
     names = [start_adapter_id(member) for member, _ in member_ids(sizes.teachers, sizes.students, config.mode)]
-    digests = {name: io.write_adapter(name, adapter) for name in names}
+    digests = io.write_adapters(dict.fromkeys(names, adapter))
     rating = Rating(config.rating.mu, config.rating.sigma)
     members = initial_members(sizes.teachers, sizes.students, config.mode, digests, rating)
     io.write_table("population", seeding.starting_ratings(members, config.evolution.kappa))
@@ -260,8 +260,7 @@ def update_part(io: StageIO, config: RunConfig, backend: Backend) -> None:
     backend.rest()  # an engine of this process; those of others sleep already (flows.execution.stage_process)
     stepped, metrics = updating.update(adapters, members, trained_samples(io, config), updater_of(io, config, backend))
     metrics = _checked(metrics, moved_since(io, config), backend)
-    for member_id, adapter in stepped.items():
-        io.write_adapter(f"{member_id}-g{io.generation:04d}", adapter)
+    io.write_adapters({f"{member_id}-g{io.generation:04d}": adapter for member_id, adapter in stepped.items()})
     io.write_part(metrics, tables.METRICS)
 
 
@@ -294,7 +293,7 @@ def summed_update(io: StageIO, config: RunConfig, backend: Backend) -> None:
         stepped, measured = updating.step(adapter, name, role, samples, gradients, tokens, backend.stepper(), skips)
         metrics.append(_checked(measured, moved, backend))
         if stepped is not None:
-            io.write_adapter(f"{member.member_id}-g{io.generation:04d}", stepped)
+            io.write_adapters({f"{member.member_id}-g{io.generation:04d}": stepped})
     io.write_table("metrics", generation_metrics(io, config, backend, metrics))
 
 
@@ -357,8 +356,7 @@ def evolve(io: StageIO, config: RunConfig, backend: Backend) -> None:
         lambda child: weights_sha256(child.weights),
         progress=backend.progress,
     )
-    for adapter_id, adapter in children.items():
-        io.write_adapter(adapter_id, adapter)
+    io.write_adapters(children)
     io.write_table("offspring", offspring)
 
 

@@ -116,8 +116,7 @@ def _update(stage: StageWork) -> None:
     for name in ("matches", "proposals", "tasks", "rollouts", "grades", "samples"):
         io.table(name)
     stage.earlier.seen(io, seeds=False)
-    for one in members:
-        io.write_adapter(f"{one.member_id}-g{io.generation:04d}", _adapter())
+    io.write_adapters({f"{one.member_id}-g{io.generation:04d}": _adapter() for one in members})
     stage.filled("metrics")
 
 
@@ -156,7 +155,7 @@ def start(run: Run, sizes: Sizes) -> None:
     """Store population, seeds and adapters."""
     io = StageIO(run, "start", None, None, "bench", 2.0)
     names = [f"{role}{number}-start" for role in "ts" for number in range(sizes.members)]
-    digests = {name: io.write_adapter(name, _adapter()) for name in names}
+    digests = io.write_adapters({name: _adapter() for name in names})
     members = initial_members(sizes.members, sizes.members, "population", digests, Rating())
     rows = [_rating(one, one.adapter_id, one.adapter_sha256) for one in members]
     io.write_table("population", tables.table(rows, tables.RATINGS))

@@ -29,15 +29,19 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import numpy as np
+
 from flows.bench.growth import growth
 from flows.bench.turns import in_turns
 from flows.config import ConfigError
 from flows.run.lease import hold
 from flows.run.manifest import Manifest, Ref
 from flows.run.run import Retired, Run
+from flows.run.stage_io import StageIO
 from flows.storage import Store, open_store
+from stages.core.lora.adapter import Adapter
 
-WEIGHTS_7B = 80_740_352 * 4  # bytes of one adapter's factors in fp32
+WEIGHTS_7B, RANK = 80_740_352 * 4, 32  # bytes of one adapter's factors in fp32
 Line = dict[str, Any]
 
 
@@ -110,26 +114,36 @@ def _bytes(run: Run, ref: Ref) -> bytes:
 
 
 def members(count: int, repeats: int) -> Iterator[Line]:
-    """Store adapters of 7B size as a run does, against the disk alone."""
-    weights = secrets.token_bytes(1 << 20) * (WEIGHTS_7B >> 20)
-    files = {"adapter_config.json": b"{}", "adapter_model.safetensors": weights, "optimizer.safetensors": weights * 2}
-    size = count * sum(len(data) for data in files.values())
+    """Store adapters of 7B size as an update does, against the disk alone."""
+    adapter = _adapter_7b()
+    names, bytes_each = [f"t{number}-start" for number in range(count)], 3 * sum(one.nbytes for one in adapter.weights.values())
 
     def ours(folder: Path) -> None:
         store = open_store(str(folder))
         with hold(store, "members") as epoch:
-            run = Run(store, "members", epoch)
-            for number in range(count):
-                run.write_adapter(f"t{number}-g0000", files)
+            StageIO(Run(store, "members", epoch), "start", None, None, "model", 32.0).write_adapters(
+                dict.fromkeys(names, adapter)
+            )
 
     def theirs(folder: Path) -> None:
-        for number in range(count):
-            for name, data in files.items():
-                with open(folder / f"{number}-{name}", "wb", buffering=0) as file:
-                    file.write(data)
-                    os.fsync(file.fileno())
+        data = secrets.token_bytes(1 << 20) * (bytes_each >> 20)
+        for name in names:
+            with open(folder / name, "wb", buffering=0) as file:
+                file.write(data)
+                os.fsync(file.fileno())
 
-    yield _paired("members", size, "disk", _in_folder(ours), _in_folder(theirs), repeats)
+    yield _paired("members", count * bytes_each, "disk", _in_folder(ours), _in_folder(theirs), repeats)
+
+
+def _adapter_7b() -> Adapter:
+    """Return an adapter with as many values as one of the 7B model, in one module, and its moments."""
+    width = WEIGHTS_7B // 4 // 2 // RANK
+    rng = np.random.default_rng(0)
+    weights = {
+        f"base_model.model.model.layers.0.self_attn.q_proj.lora_{side}.weight": rng.random(shape, dtype=np.float32)
+        for side, shape in (("A", (RANK, width)), ("B", (width, RANK)))
+    }
+    return Adapter(weights, {f"{moment}.{name}": one for moment in ("exp_avg", "exp_avg_sq") for name, one in weights.items()}, 1)
 
 
 def _in_folder(write: Callable[[Path], None]) -> Callable[[], float]:

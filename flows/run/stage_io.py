@@ -1,9 +1,10 @@
 """What one stage reads and writes: every read becomes an input of its manifest, every write an output."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -21,6 +22,12 @@ from stages.core.lora.adapter_files import (
     read_gradient,
 )
 from stages.core.population import Member, population_after
+
+ADAPTERS_AT_ONCE = 4
+"""Adapters read or written at the same time: hashing uses several cores, and the disk need not wait. Each is in memory twice."""
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class StageIO:
@@ -80,7 +87,9 @@ class StageIO:
 
     def adapters(self, adapter_ids: Iterable[str], moments: bool = False) -> dict[str, Adapter]:
         """Return adapters by id, each read once; optimizer moments only if `moments` is set."""
-        return {adapter_id: self._read_adapter(adapter_id, moments) for adapter_id in dict.fromkeys(adapter_ids)}
+        names = (WEIGHTS_FILE, OPTIMIZER_FILE) if moments else (WEIGHTS_FILE,)
+        found = {one: [self._adapter_file(one, name) for name in names] for one in dict.fromkeys(adapter_ids)}
+        return dict(zip(found, _side_by_side(self._read_adapter, found.values()), strict=True))
 
     def updated_adapters(self) -> dict[str, tuple[str, str]]:
         """Return (adapter id, sha256) of the weights that this generation's update made, by member id."""
@@ -140,15 +149,14 @@ class StageIO:
         """Write a table elsewhere in the run, such as under `benchmarks/`."""
         self._output(self.run.write_table_at(uri, table, schema))
 
-    def write_adapter(self, adapter_id: str, adapter: Adapter) -> str:
-        """Store an adapter and return the sha256 of its weights."""
-        files = adapter_bytes(adapter, self._base_model, self._alpha)
-        refs = self.run.write_adapter(adapter_id, files)
-        for ref in refs:
-            self._output(ref)
-        digest = next(ref.sha256 for ref in refs if ref.uri.endswith(WEIGHTS_FILE))
-        self._copies.keep(digest, files[WEIGHTS_FILE])
-        return digest
+    def write_adapters(self, adapters: Mapping[str, Adapter]) -> dict[str, str]:
+        """Store adapters by id and return the sha256 of the weights of each."""
+        digests = {}
+        for adapter_id, refs in zip(adapters, _side_by_side(self._store_adapter, adapters.items()), strict=True):
+            for ref in refs:
+                self._output(ref)
+            digests[adapter_id] = next(ref.sha256 for ref in refs if ref.uri.endswith(WEIGHTS_FILE))
+        return digests
 
     def write_gradient(self, adapter_id: str, gradient: Gradient) -> None:
         """Store the gradient of an adapter that this part computed. Retention removes it once the generation is complete."""
@@ -181,13 +189,20 @@ class StageIO:
         self._inputs[ref.uri] = _plain(ref)
         return self.run.read_table(ref, name)
 
-    def _read_adapter(self, adapter_id: str, moments: bool) -> Adapter:
-        weights_ref = self._adapter_file(adapter_id, WEIGHTS_FILE)
-        data = self._copies.read(weights_ref.sha256, lambda: self.run.read_blob(weights_ref))
-        weights = StoredWeights(data, weights_ref.sha256)
-        if not moments:
-            return Adapter(weights, {}, 0)
-        return read_adapter(weights, self.run.read_blob(self._adapter_file(adapter_id, OPTIMIZER_FILE)))
+    def _read_adapter(self, files: list[Ref]) -> Adapter:
+        """Return the adapter of these files: its weights and, where they are wanted, its moments."""
+        stored, *moments = files
+        data = self._copies.read(stored.sha256, lambda: self.run.read_blob(stored))
+        weights = StoredWeights(data, stored.sha256)
+        return read_adapter(weights, self.run.read_blob(moments[0])) if moments else Adapter(weights, {}, 0)
+
+    def _store_adapter(self, named: tuple[str, Adapter]) -> list[Ref]:
+        """Write the files of an adapter, and copy its weights to this machine."""
+        adapter_id, adapter = named
+        files = adapter_bytes(adapter, self._base_model, self._alpha)
+        refs = self.run.write_adapter(adapter_id, files)
+        self._copies.keep(next(ref.sha256 for ref in refs if ref.uri.endswith(WEIGHTS_FILE)), files[WEIGHTS_FILE])
+        return refs
 
     def _adapter_file(self, adapter_id: str, name: str) -> Ref:
         ref = self.run.history.find(f"adapters/{adapter_id}/{name}")
@@ -196,6 +211,12 @@ class StageIO:
 
     def _output(self, ref: Ref) -> None:
         self._outputs[ref.uri] = ref
+
+
+def _side_by_side(do: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """Return what `do` returns for each item, in their order. Raises what it raises."""
+    with ThreadPoolExecutor(ADAPTERS_AT_ONCE) as pool:
+        return list(pool.map(do, items))
 
 
 def _plain(ref: Ref) -> Ref:

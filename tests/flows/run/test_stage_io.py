@@ -1,9 +1,11 @@
 """What a stage reads from the store and what from this machine."""
 
+import time
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flows.run import stage_io
@@ -12,6 +14,7 @@ from flows.run.run import Run
 from flows.run.stage_io import StageIO
 from flows.storage import Damaged, Store, open_store
 from flows.store.local_copies import LocalCopies
+from stages.core.lora.adapter import Adapter
 from stages.core.lora.adapter_files import OPTIMIZER_FILE, WEIGHTS_FILE
 from tests.support import example_run
 
@@ -64,7 +67,7 @@ def test_what_this_machine_wrote_it_does_not_read(store: ReadingStore, tmp_path:
     opened = open_store(str(tmp_path / "runs"))
     with hold(opened, "smoke") as epoch:
         writer = StageIO(Run(opened, "smoke", epoch), "update", 1, None, "m", 4.0)
-        digest = writer.write_adapter("t9-g0001", example_run.adapter(9, 1))
+        [digest] = writer.write_adapters({"t9-g0001": example_run.adapter(9, 1)}).values()
     read = writer._copies.read(digest, lambda: pytest.fail("read from the store"))
     assert sha256(read).hexdigest() == digest
 
@@ -76,3 +79,49 @@ def test_a_damaged_artifact_never_becomes_a_copy(store: ReadingStore, tmp_path: 
     with pytest.raises(Damaged):
         stage(store).adapters([ADAPTER])
     assert not [one for one in (tmp_path / "copies").iterdir() if one.is_file()]
+
+
+class LateStore(ReadingStore):
+    """A store in which the files of the first adapter take longest."""
+
+    def read(self, uri: str) -> bytes:
+        self._wait(uri)
+        return super().read(uri)
+
+    def create(self, uri: str, data: bytes) -> str | None:
+        self._wait(uri)
+        return self._store.create(uri, data)
+
+    @staticmethod
+    def _wait(uri: str) -> None:
+        if "/adapters/t0-" in uri:
+            time.sleep(0.2)
+
+
+def test_adapters_are_named_in_the_order_in_which_they_were_asked_for(store: ReadingStore, tmp_path: Path) -> None:
+    late, made = (
+        LateStore(open_store(str(tmp_path / "runs"))),
+        [f"{member}-g0001" for member in ("t0", "t1", "s0", "s1", "s2", "s3")],
+    )
+    with hold(late, "smoke") as epoch:
+        writer = StageIO(Run(late, "smoke", epoch), "update", 1, None, "m", 4.0)
+        digests = writer.write_adapters({name: example_run.adapter(number, 1) for number, name in enumerate(made)})
+    assert list(digests) == made and len(set(digests.values())) == len(made)
+    named = [uri.split("/")[1] for uri in writer._outputs]
+    assert list(dict.fromkeys(named)) == made and named == sorted(named, key=made.index)
+    reader, wanted = stage(late), ["t0-g0000", "s1-g0000", "s0-g0000"]
+    found = reader.adapters(wanted, moments=True)
+    assert list(found) == wanted
+    alone = {name: stage(store).adapters([name], moments=True)[name] for name in wanted}
+    assert [found[name].weights.sha256 for name in wanted] == [alone[name].weights.sha256 for name in wanted]
+    assert list(dict.fromkeys(ref.uri.split("/")[1] for ref in reader.inputs())) == wanted
+
+
+def test_an_adapter_that_cannot_be_stored_stores_no_digest(store: ReadingStore, tmp_path: Path) -> None:
+    opened = open_store(str(tmp_path / "runs"))
+    odd = Adapter({name: one.astype(np.float64) for name, one in example_run.adapter(9, 1).weights.items()}, {}, 0)
+    with hold(opened, "smoke") as epoch:
+        writer = StageIO(Run(opened, "smoke", epoch), "update", 1, None, "m", 4.0)
+        with pytest.raises(ValueError, match="must be float32"):
+            writer.write_adapters({"t8-g0001": example_run.adapter(8, 1), "t9-g0001": odd})
+        assert not writer._outputs
