@@ -6,12 +6,16 @@ this machine, which ends with its process.
 
 import csv
 import fcntl
+import gc
 import os
+import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from flows.config import ConfigError
 from stages.core.engines.protocol import EngineUnavailable
@@ -19,6 +23,7 @@ from stages.core.engines.protocol import EngineUnavailable
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 SECONDS = 20
 _ORDER = "CUDA_DEVICE_ORDER"
+_used: set[str] = set()  # identifier of the card on which torch has computed in this process
 _QUERY = ("nvidia-smi", "--query-gpu=index,uuid,memory.total,mig.mode.current", "--format=csv,noheader,nounits")
 
 
@@ -49,19 +54,19 @@ class Card:
 def cards(environment: Mapping[str, str] = os.environ) -> list[Card]:
     """Return the cards that a process with this environment may use: those of CUDA_VISIBLE_DEVICES where it is set.
 
-    Raises ConfigError for a card that is divided into slices (MIG) if the variable is not set: it must name slices.
+    Raises ConfigError for a card that is divided into slices (MIG): the variable must name slices.
     """
     found = _listed()
-    if VISIBLE not in environment or not found:
-        if divided := [card for card in found if card.divided]:
-            raise ConfigError(f"{divided[0]} is divided into slices (MIG): name them, {VISIBLE}=MIG-… (nvidia-smi -L lists them)")
-        return found
-    chosen: dict[str, Card] = {}
-    for entry in environment[VISIBLE].split(","):
-        card = _named(entry.strip(), found)
-        if card is None:
-            break  # CUDA, too, sees nothing after a name that it does not know
-        chosen.setdefault(card.uuid, card)
+    chosen = {card.uuid: card for card in found}
+    if VISIBLE in environment and found:
+        chosen.clear()
+        for entry in environment[VISIBLE].split(","):
+            card = _named(entry.strip(), found)
+            if card is None:
+                break  # CUDA, too, sees nothing after a name that it does not know
+            chosen.setdefault(card.uuid, card)
+    if divided := [card for card in chosen.values() if card.divided]:
+        raise ConfigError(f"{divided[0]} is divided into slices (MIG): name them, {VISIBLE}=MIG-… (nvidia-smi -L lists them)")
     return list(chosen.values())
 
 
@@ -75,6 +80,8 @@ def present(card: Card) -> bool:
     try:
         found = _listed()
     except CardUnavailable:  # no answer says nothing about the card
+        return True
+    if not found and shutil.which(_QUERY[0]) is None:  # as on a node whose cards only Ray knows
         return True
     return any(one.uuid == card.uuid for one in found) or (card.uuid.startswith("MIG-") and found != [])
 
@@ -126,13 +133,16 @@ def claim(card: Card) -> Claim | None:
 def one_card(found: Sequence[Card]) -> Iterator[None]:
     """Hold a free one of these cards inside the block, and let this process and its children see no other.
 
-    For commands that use a model in their own process, before torch looks for cards. Does nothing if there are none. Raises
-    CardUnavailable if others hold all of them.
+    For commands that use a model in their own process, before torch looks for cards. Does nothing if there are none. A process
+    in which torch has computed on a card gets no other one: torch would stay there. What torch has cached is freed afterwards.
+
+    Raises CardUnavailable if others hold all of them.
     """
-    held = next(((card, right) for card in found if (right := claim(card)) is not None), None)
+    fitting = [card for card in found if not _used or card.uuid in _used] or found
+    held = next(((card, right) for card in fitting if (right := claim(card)) is not None), None)
     if held is None:
         if found:
-            raise in_use(list(found))
+            raise in_use(list(fitting))
         yield
         return
     seen = pinned(held[0])
@@ -141,9 +151,21 @@ def one_card(found: Sequence[Card]) -> Iterator[None]:
     try:
         yield
     finally:
+        if _freed():
+            _used.add(held[0].uuid)
         for name, value in before.items():
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
         held[1].release()
+
+
+def _freed() -> bool:
+    """Give the memory that torch has cached back to its card. Return whether torch has used one in this process."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return False
+    gc.collect()
+    torch.cuda.empty_cache()
+    return True
 
 
 def in_use(refused: list[Card]) -> CardUnavailable:

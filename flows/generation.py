@@ -1,21 +1,25 @@
 """One generation as a Prefect flow: each stage is a task, each value a small reference to stored artifacts."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import prefect
 from prefect.cache_policies import NO_CACHE
+from prefect.logging import get_run_logger
 
 from flows.execution import ray_cluster
 from flows.execution.session import session
 from flows.notes import publish as notes
+from flows.run.lease import LeaseLost
 from flows.run.planned import benchmarks_at
 from stages.core.unavailable import Unavailable
 
 Reference = dict[str, Any]
+Answer = TypeVar("Answer")
 
 
 def worlds_fault(task: Any, task_run: Any, state: Any) -> bool:
@@ -24,8 +28,22 @@ def worlds_fault(task: Any, task_run: Any, state: Any) -> bool:
     return isinstance(error, Unavailable)
 
 
-RETRIES: dict[str, Any] = {"retries": 3, "retry_delay_seconds": [5, 30, 120], "retry_condition_fn": worlds_fault}
+DELAYS = (5, 30, 120)  # seconds
+RETRIES: dict[str, Any] = {"retries": len(DELAYS), "retry_delay_seconds": [*DELAYS], "retry_condition_fn": worlds_fault}
 """Options of every task that uses the outside world."""
+
+
+def bridged(ask: Callable[[], Answer]) -> Answer:
+    """Return what `ask` returns. Between tasks, the flow itself asks the store, and retries external faults as a task does."""
+    for seconds in DELAYS:
+        try:
+            return ask()
+        except LeaseLost:
+            raise
+        except Unavailable as error:
+            get_run_logger().warning("%s; trying again in %d s", error, seconds)
+            time.sleep(seconds)
+    return ask()
 
 
 @prefect.task(
@@ -106,7 +124,7 @@ def begin(stage: str, generation: int, *after: Reference) -> Begun | None:
     current = session()
     if not current.spreads(stage):
         return None
-    found = current.parts(stage, generation)
+    found = bridged(lambda: current.parts(stage, generation))
     if current.cluster:
         there, orders = _named(run_part_on_node, stage), [current.order(stage, generation, part) for part, _ in found]
         futures = [
@@ -119,8 +137,8 @@ def begin(stage: str, generation: int, *after: Reference) -> Begun | None:
 
 
 def _one_after_another(stage: str, generation: int, *after: Reference) -> list[Reference]:
-    here = _named(run_part, stage)
-    return [here(stage, generation, members, part, *after) for part, members in session().parts(stage, generation)]
+    here, found = _named(run_part, stage), bridged(lambda: session().parts(stage, generation))
+    return [here(stage, generation, members, part, *after) for part, members in found]
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
+from functools import partial
 from typing import Annotated, Any
 
 import prefect
@@ -17,11 +18,12 @@ from flows.config import RunConfig
 from flows.execution import flow_cleanup, gc_tuning, orphan_guard, preflight, ray_cluster
 from flows.execution.pools import HERE, Placement, Pools
 from flows.execution.session import Session, open_session, session
-from flows.generation import RETRIES, run_generation
+from flows.generation import RETRIES, bridged, run_generation
 from flows.monitoring.progress import to_stderr
 from flows.notes import endings
 from flows.notes import publish as notes
 from flows.store.names import RUN_ID
+from stages.core.unavailable import Unavailable
 
 
 @prefect.task(
@@ -85,21 +87,25 @@ def _generations(current: Session, one_generation: Any, population: dict[str, An
     config, run_id = current.config, current.run.run_id
     with ThreadPoolExecutor(1, "report") as beside:
         reported: Future[None] | None = None
-        for generation in range(current.first_generation(), config.generations):
+        for generation in range(bridged(current.first_generation), config.generations):
             with notes.tagged(run_id, config.mode, generation):
                 population = one_generation(run_id, generation, population)
             if reported is not None:
                 reported.result()
-            current.retire(generation)
+            bridged(partial(current.retire, generation))
             reported = beside.submit(copy_context().run, _report, current, generation)
         if reported is not None:
             reported.result()
 
 
 def _report(current: Session, generation: int) -> None:
+    """Print a generation's line, and publish its alarms. A store that does not answer ends no run for a line's sake."""
     if generation + 1 < current.config.generations:
         time.sleep(notes.ASIDE_SECONDS)
-    notes.publish_alarms(generation, current.report_generation(generation))
+    try:
+        notes.publish_alarms(generation, current.report_generation(generation))
+    except Unavailable as error:
+        log_line()(f"generation {generation} is complete, but could not be reported: {error}")
 
 
 def log_line() -> Callable[[str], None]:

@@ -1,5 +1,7 @@
 """Check that this machine can run a configuration, before anything is written. Faults are reported in one line."""
 
+from importlib.metadata import version
+
 from flows import cards
 from flows.backend import Backend
 from flows.cards import Card
@@ -40,16 +42,18 @@ def cards_for(config: RunConfig) -> list[Card]:
     """Return the cards of this machine to which the run's processes are pinned; none where it runs on the CPU.
 
     Raises CardTooSmall for a card that is smaller than the run's plan, and names those that are not. With `auto` and the engine
-    that also computes on a CPU, such a card is left out: torch may have been installed without CUDA on purpose.
+    that also computes on a CPU, such cards are left out if there are others, or if torch was built without CUDA.
     """
     found = cards.usable(config.model.device)
     lacking = {card: lack for card in found if card.memory_mb and (lack := too_small(config, card.memory_mb * 2.0**20))}
-    if config.model.device == "auto" and config.engine.kind == "transformers":
+    may_choose = config.model.device == "auto" and config.engine.kind == "transformers"
+    if may_choose and (len(lacking) < len(found) or version("torch").endswith("+cpu")):
         return [card for card in found if card not in lacking]
     if lacking:
         card, lack = next(iter(lacking.items()))
         others = ",".join(one.name for one in found if one not in lacking)
         lower = "lower engine.batch_tokens, learning.micro_batch_tokens or learning.recompute_above"
+        lower += ", or set model.device=cpu" if may_choose else ""
         remedy = f"use the others: {cards.VISIBLE}={others}" if others else lower
         raise CardTooSmall(f"{card} of this machine has {card.memory_mb / 1024:.1f} GiB, but {lack}; {remedy}")
     return found

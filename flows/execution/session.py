@@ -203,8 +203,14 @@ class Session:
         return raised
 
     def retire(self, generation: int) -> None:
-        """Remove what the retention rule no longer keeps, now that the generation is done. Each removal leaves a tombstone."""
-        if policy := retention.policy_of(self.config):
+        """Remove what the retention rule no longer keeps, now that the generation is done. Each removal leaves a tombstone.
+
+        Gradients, which only their own update needs, go without a rule, too.
+        """
+        policy = retention.policy_of(self.config)
+        if policy is None and self.config.learning.divide == "rows":
+            policy = retention.EVERYTHING
+        if policy is not None:
             retention.retire(self.run, policy, clock(), generation, self._adapters)
 
     def finish(self) -> str:

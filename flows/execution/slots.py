@@ -43,6 +43,7 @@ class Slot:
         """Give the slot to a tenant, and end another's processes. Returns False if another process has the card."""
         if self.tenant != tenant:
             self.end()
+            self.failures, self.worked = 0, False  # what another run did on the card says nothing about this one
             if self.card is not None and self.workers.stuck:
                 return False
             self.workers = Workers(tenant.threads, self.card)
@@ -192,7 +193,7 @@ class Slots:
             return "is gone"
         if isinstance(error, EngineUnavailable) and "out of memory" not in str(error):  # that is the plan's fault, not the card's
             slot.note(worked=False)
-        others = [other for other in self._cards if other is not slot]
+        others = [other for other in self._cards if other is not slot and other.tenant == slot.tenant]
         if slot.failures >= FAILURES and any(other.worked for other in others):
             return f"is not used again after {slot.failures} failures in a row"
         return None

@@ -19,7 +19,7 @@ from flows.run.manifest import SCHEMA, Manifest, Ref, readable_json
 from flows.run.run import GRADIENTS, LARGE, Run
 from flows.run.scan import RunScan
 from flows.storage import NotStored, Store, StoreRefused
-from stages.core.lora.adapter_files import CONFIG_FILE, OPTIMIZER_FILE
+from stages.core.lora.adapter_files import CONFIG_FILE, OPTIMIZER_FILE, WEIGHTS_FILE
 from stages.core.population import population_after
 
 GIGABYTE = 1e9
@@ -28,7 +28,10 @@ NOTE = ".fork-"  # one dotted note per fork, in the run that it borrows from
 
 @dataclass(frozen=True)
 class RetentionPolicy:
-    """What is kept. `every` counts generations as evolution does: every 5th means numbers 4, 9, 14, …"""
+    """What is kept. `every` counts generations as evolution does: every 5th means numbers 4, 9, 14, …
+
+    A generation is kept with the weights and states of all its members, also of one that took its last step before.
+    """
 
     newest: int = 2
     optimizer_every: int = 20
@@ -46,13 +49,18 @@ class Retirement:
 
 @dataclass(frozen=True)
 class GenerationAdapters:
-    """What retention needs to know of a complete generation: its adapter files and gradients, replaced members and benchmarked
-    adapters. A file comes with the manifest of the stage that wrote it, a gradient with that of the stage that read it."""
+    """What retention needs to know of a complete generation: its adapter files and gradients, the weights with which members
+    continue, replaced members and benchmarked adapters. A file comes with the manifest of the stage that wrote it, a gradient
+    with that of the stage that read it."""
 
     files: tuple[tuple[Manifest, Ref], ...]
+    population: frozenset[str]
     deaths: frozenset[str]
     benchmarked: frozenset[str]
 
+
+EVERYTHING = RetentionPolicy(newest=1, optimizer_every=1, adapter_every=1)
+"""Only gradients go."""
 
 Known = dict[int, GenerationAdapters]
 """Complete generations that were read before, by number. They never change, so a session reads each one once."""
@@ -101,9 +109,11 @@ def _planned(
     if not whole:
         return []
     known.update({number: _adapters_of(run, number) for number in whole if number not in known})
-    needed = pinned(run).union(*(_population(run, number) for number in whole[-policy.newest :]))
+    with_states = [number for number in whole if _kept_for_good(number, OPTIMIZER_FILE, policy)] + whole[-policy.newest :]
+    needed = pinned(run).union(*(known[number].population for number in with_states))
     asked = run.history.benchmarks() + run.history.chosen_benchmarks()
     telling = _scored(asked).union(*(known[number].deaths | known[number].benchmarked for number in whole))
+    telling = telling.union(*(known[number].population for number in whole if _kept_for_good(number, WEIGHTS_FILE, policy)))
     for number in set(begun) - set(whole):
         telling |= _scored(run.history.of_generation(number))
     going = []
@@ -233,20 +243,12 @@ def _adapters_of(run: Run, generation: int) -> GenerationAdapters:
     named = [(manifest, ref) for manifest in manifests for ref in manifest.outputs if ref.uri.startswith("adapters/")]
     named += [(manifest, ref) for manifest in manifests for ref in manifest.inputs if ref.uri.startswith(GRADIENTS)]
     files = tuple((manifest, ref) for manifest, ref in named if not ref.origin)
-    return GenerationAdapters(files, frozenset(_deaths(run, generation)), frozenset(_scored(manifests)))
-
-
-def _population(run: Run, generation: int) -> set[str]:
-    """Return the weights with which members continue after a generation."""
-    members = population_after(run.read_table(generation, "ratings"), run.read_table(generation, "offspring"), generation)
-    return {member.adapter_id for member in members}
-
-
-def _deaths(run: Run, generation: int) -> set[str]:
-    """Return the last weights of replaced members (those of births are evolution's own output and always stay)."""
-    replaced = set(run.read_table(generation, "offspring")["replaces"].to_pylist())
-    rows = run.read_table(generation, "ratings").to_pylist() if replaced else []
-    return {row["next_adapter_id"] for row in rows if row["member_id"] in replaced}
+    ratings, offspring = run.read_table(generation, "ratings"), run.read_table(generation, "offspring")
+    population = frozenset(member.adapter_id for member in population_after(ratings, offspring, generation))
+    # the last weights of replaced members; those of births are evolution's own output and always stay
+    replaced = set(offspring["replaces"].to_pylist())
+    deaths = frozenset(row["next_adapter_id"] for row in ratings.to_pylist() if row["member_id"] in replaced)
+    return GenerationAdapters(files, population, deaths, frozenset(_scored(manifests)))
 
 
 def _scored(manifests: Iterable[Manifest]) -> set[str]:

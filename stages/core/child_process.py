@@ -107,7 +107,7 @@ class ChildProcess:
     def end(self, patience: float = 0.0, limit: float = KILLED_SECONDS) -> bool:
         """Kill the process, and wait for its end. With `patience`, an idle one first has so many seconds to end by itself.
 
-        Returns False if it has not ended `limit` seconds after it was killed.
+        Returns False if it, or another process of its group, has not ended `limit` seconds after it was killed.
         """
         if patience:
             self.hang_up()
@@ -115,12 +115,17 @@ class ChildProcess:
                 self.process.wait(patience)
         self.kill()  # before its input is closed: an order that it never read would be written until it is gone
         self.hang_up()
+        deadline = time.monotonic() + limit
         try:
             self.process.wait(limit)
         except subprocess.TimeoutExpired:
             return False
         finally:
             self._output.close()
+        while self._group and _runs(self.process.pid):  # such as vLLM's engine process, which holds the memory of a GPU
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
         return True
 
     def kill(self) -> None:
@@ -161,3 +166,19 @@ class ChildProcess:
             if ended:
                 return False
         return False
+
+
+def _runs(group: int) -> bool:
+    """Return whether a process of the group has not ended. One that nobody has waited for yet (a zombie) has."""
+    try:
+        os.killpg(group, 0)
+    except (ProcessLookupError, PermissionError):  # none is left, or the number is another user's by now
+        return False
+    if not Path("/proc/self/stat").exists():
+        return True
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended meanwhile
+            state, _, its_group = place.read_text(errors="replace").rpartition(")")[2].split()[:3]
+            if int(its_group) == group and state not in "ZX":
+                return True
+    return False

@@ -5,12 +5,14 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from flows import cards
 from flows.cards import Card
 from flows.config import PROJECT, ConfigError, load
+from flows.execution import preflight
 from flows.execution.preflight import cards_for
 from flows.execution.stage_process import early_worker
 from tests.support.cards import Machine, machine
@@ -106,7 +108,37 @@ def test_slices_of_a_divided_card_are_to_be_named(eight: Machine) -> None:
     line = r"^card 1 is divided into slices \(MIG\): name them, CUDA_VISIBLE_DEVICES=MIG-… \(nvidia-smi -L lists them\)$"
     with pytest.raises(ConfigError, match=line):
         cards.cards({})
+    for chosen in ("1", "0,1", eight.uuid(1)):
+        with pytest.raises(ConfigError, match=r"is divided into slices \(MIG\)"):
+            cards.cards({"CUDA_VISIBLE_DEVICES": chosen})
     assert named({"CUDA_VISIBLE_DEVICES": "MIG-1"}) == ["MIG-1"] and named({"CUDA_VISIBLE_DEVICES": "0"}) == ["0"]
+
+
+def test_a_process_in_which_torch_has_computed_on_a_card_gets_no_other(eight: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    emptied: list[str] = []
+    cuda = SimpleNamespace(is_initialized=lambda: True, empty_cache=lambda: emptied.append(os.environ["CUDA_VISIBLE_DEVICES"]))
+    monkeypatch.setattr(cards, "_used", set())
+    found = cards.usable("auto")
+    with cards.one_card(found[3:]):  # torch looks for no cards here
+        pass
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    with cards.one_card(found[1:]):
+        assert cards.claim(found[1]) is None
+    assert emptied == ["1"]
+    other = cards.claim(found[1])
+    assert other is not None
+    with pytest.raises(cards.CardUnavailable, match=r"^in use: card 1 by process \d+; stop it"), cards.one_card(found):
+        raise AssertionError("it would compute on card 1")
+    other.release()
+    with cards.one_card(found):
+        assert [card.uuid for card in cards.cards()] == [eight.uuid(1)]
+
+
+def test_where_only_ray_knows_the_cards_none_is_gone(eight: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (eight.folder / "cards").write_text("")
+    assert not cards.present(Card("0", "0"))
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    assert cards.present(Card("0", "0"))
 
 
 def test_a_command_holds_one_card_and_sees_no_other(eight: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +191,11 @@ def test_a_card_that_is_smaller_than_the_plan_is_refused_in_one_line(eight: Mach
         cards_for(small)
     with pytest.raises(ConfigError, match=r"^card 0 of this machine has 8\.0 GiB, but vLLM needs [\d.]+ GiB and its share is 4"):
         cards_for(large)
-    assert cards_for(load("one-gpu", own_engine)) == []  # it may compute on the CPU
+    monkeypatch.setattr(preflight, "version", {"torch": "2.13.0+cpu"}.__getitem__)
+    assert cards_for(load("one-gpu", own_engine)) == []  # torch uses none
+    monkeypatch.setattr(preflight, "version", {"torch": "2.13.0"}.__getitem__)  # torch would use the first, which nobody claimed
+    with pytest.raises(ConfigError, match=r"needs [\d.]+ GiB; lower .*, or set model\.device=cpu$"):
+        cards_for(load("one-gpu", own_engine))
     eight.keep(*range(8))
     assert len(cards_for(small)) == len(cards_for(large)) == 8
 

@@ -1,7 +1,7 @@
 """A small run written through the real storage and the real pure stages; only completions, verdicts and weights are made up."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -66,13 +66,15 @@ def start(run: Run, weights: Adapter | None = None) -> list[Member]:
     return members
 
 
-def one_generation(run: Run, population: list[Member], generation: int, last: bool, indexed: bool = True) -> list[Member]:
-    """All stages of a generation; returns the population of the next one."""
+def one_generation(
+    run: Run, population: list[Member], generation: int, last: bool, indexed: bool = True, idle: Collection[str] = ()
+) -> list[Member]:
+    """All stages of a generation, in which some members take no step; returns the population of the next one."""
     state = play(run, population, generation, indexed)
     commit = partial(_commit, run, population, generation, state)
     inputs = [state[name] for name in ("proposals", "tasks", "rollouts", "grades")]
     commit("reward", "samples", reward(*inputs, populora, reinforce_plus_plus_baseline, "group", 0), ("grades",))
-    made, refs = _updated(run, population, generation)
+    made, refs = _updated(run, [member for member in population if member.member_id not in idle], generation)
     metrics = [{"name": "solve.rate", "value": 0.5, "member_id": None, "role": None, "kind": None}]
     commit("update", "metrics", tables.table(metrics, tables.METRICS), ("samples",), tuple(refs))
     rated = rate(population, state["matches"], state["tasks"], state["grades"], made, Scale(), 0.02, 3.0)

@@ -273,6 +273,18 @@ def test_a_card_that_is_listed_but_fails_step_after_step_is_left_while_another_w
             fails(slots)
 
 
+def test_what_one_run_cannot_do_costs_no_other_its_cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(tmp_path, monkeypatch, 2)
+    wrong = Tenant(1, ("wrong",))
+    with Slots(cards.usable("auto"), RUN) as slots:
+        with slots.seat(RUN, step("benchmark"), ""):
+            pass
+        for _ in range(4):
+            with pytest.raises(WorkerLost), slots.seat(wrong, step("benchmark"), ""):
+                raise WorkerLost("out of the host's memory")
+        assert slots.parallel == 2
+
+
 def test_processes_end_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     four = machine(tmp_path, monkeypatch, 4)
     slow = Path(four.interpreter("engine"))

@@ -110,6 +110,25 @@ def test_an_attempt_killed_after_its_tombstone_is_finished_by_the_next(run: Run)
     assert not any(run.store.exists(f"smoke/{one.ref.uri}") for one in going)
 
 
+def test_a_member_that_took_no_step_is_kept_as_its_generation_is(tmp_path: Path) -> None:
+    """Its weights and states are of an earlier generation, which alone would not be kept."""
+    store = open_store(str(tmp_path))
+    with hold(store, "smoke") as epoch:
+        made = Run(store, "smoke", epoch)
+        made.describe(dump(CONFIG), {"base_model": "0" * 64}, example_run.CLOCK)
+        population = example_run.start(made)
+        for generation in range(6):
+            idle = {1: ["t1"], 3: ["t0"]}.get(generation, [])  # generation 1 keeps its weights, generation 3 everything
+            population = example_run.one_generation(made, population, generation, last=True, idle=idle)
+            retire(made, POLICY, CLOCK, generation)
+        assert files(made, "adapter_model.safetensors") >= {"t0-g0001", "t1-g0000", "s0-g0001", "t0-g0002", "t1-g0003"}
+        assert {"t0-g0002", "t1-g0003"} <= files(made, "optimizer.safetensors")
+        assert not {"t1-g0000", "t0-g0001", "s0-g0002"} & files(made, "optimizer.safetensors")
+        assert not {"t0-g0000", "s0-g0002"} & files(made, "adapter_model.safetensors")
+        assert 3 in forkable(POLICY, 6)
+        fork(made, "from4", 3, [], versions, CLOCK)
+
+
 def test_generation_by_generation_is_the_same_as_at_once(tmp_path: Path) -> None:
     """So that a run killed between a commit and its retention ends with the same files."""
     kept = []

@@ -129,3 +129,17 @@ def test_a_child_that_reads_no_order_ends_all_the_same(start: Start) -> None:
     assert child.answer() == {}
     child.end()
     assert child.process.returncode == -signal.SIGKILL
+
+
+def test_the_end_of_a_group_is_that_of_its_last_process(start: Start) -> None:
+    """As of vLLM's engine process, which holds a GPU's memory for a while after the worker that started it is gone."""
+    grandchild = "import sys, time; kept = bytearray(256 << 20); print(1, flush=True); time.sleep(600)"
+    child = start(
+        "import subprocess, sys\nfrom stages.core.child_process import answer\n"
+        f"inner = subprocess.Popen([sys.executable, '-c', {grandchild!r}], stdout=subprocess.PIPE)\n"
+        "inner.stdout.readline(); answer(sys.stdout, {'pid': inner.pid}); sys.stdin.read()"
+    )
+    said = child.answer(time.monotonic() + 60)
+    assert said is not None and child.end()
+    stat = Path(f"/proc/{said['pid']}/stat")
+    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] in "ZX"
