@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,9 +84,16 @@ def _tasks(run: Run) -> Iterator[tuple[int, dict[str, Any]]]:
             yield from ((generation, row) for row in run.read_table(generation, "tasks").select(names).to_pylist())
 
 
+_FOR_ANNOTATIONS = re.compile(r"^(?:from typing import [^\n(]*|from typing import \([^)]*\)|import typing)[ \t]*(?:\n|\Z)", re.M)
+
+
 def _keys(problems: tuple[Problem, ...]) -> dict[str, list[str]]:
-    """Return program keys of each problem's visible code and of its reference, both the publisher's texts."""
-    pairs = [(one.problem_id, text) for one in problems for text in (one.program, one.reference) if text]
+    """Return program keys of each problem's visible code and of its reference, both the publisher's texts.
+
+    Keys ignore annotations, so the same texts without what is imported for annotations have keys of their own.
+    """
+    texts = [(one.problem_id, text) for one in problems for text in (one.program, one.reference) if text]
+    pairs = list(dict.fromkeys(pair for name, text in texts for pair in ((name, text), (name, _FOR_ANNOTATIONS.sub("", text)))))
     found: dict[str, list[str]] = {}
     for (name, _), key in zip(pairs, program_keys([text for _, text in pairs]), strict=True):
         if key:

@@ -44,6 +44,10 @@ set frozenset hash id intersection union difference symmetric_difference __hash_
 """
 SENSITIVE = frozenset(_SENSITIVE_TEXT.split())
 VIEWS = frozenset(["keys", "items"])  # sets of them are sets
+_COMBINING_TEXT = """
+and_ or_ sub xor iand ior isub ixor __and__ __or__ __sub__ __xor__ __rand__ __ror__ __rsub__ __rxor__
+"""
+COMBINING = frozenset(_COMBINING_TEXT.split())  # what makes a set of two views without an operator
 
 
 def children(node: ast.AST) -> list[ast.AST]:

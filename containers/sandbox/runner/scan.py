@@ -2,13 +2,13 @@
 
 from opcode import opmap
 
-from rules import FLAGS, SENSITIVE, VIEWS
+from rules import COMBINING, FLAGS, SENSITIVE, VIEWS
 
 _CODE = type((lambda: 0).__code__)
 _SET_CODES = bytes(opmap[name] for name in ("BUILD_SET", "SET_ADD", "SET_UPDATE") if name in opmap)
 # `&`, `|`, `-` and `^` of two views of dicts make a set; 13 more is the form with `=`
 _BINARY_OP, _SET_ARGUMENTS = opmap["BINARY_OP"], (1, 7, 10, 12, 14, 20, 23, 25)
-_plain, _without_views = (FLAGS | SENSITIVE).isdisjoint, VIEWS.isdisjoint
+_plain, _without_views, _without_combining = (FLAGS | SENSITIVE).isdisjoint, VIEWS.isdisjoint, COMBINING.isdisjoint
 # bound getters: an attribute's name, and the descriptor behind it, lie on pages of their own
 _names_of, _bytes_of, _constants_of = (_CODE.__dict__[name].__get__ for name in ("co_names", "co_code", "co_consts"))
 
@@ -27,7 +27,7 @@ def scan(code: _CODE) -> tuple[bool, bool]:
         for operation in _SET_CODES:
             if operation in operations:
                 sensitive = True
-        combined = combined or _combines(operations, whole)
+        combined = combined or not _without_combining(names) or _combines(operations, whole)
         for constant in _constants_of(code):
             if type(constant) is _CODE:
                 stack += (constant,)

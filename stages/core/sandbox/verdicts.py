@@ -97,7 +97,17 @@ def payload(job: Job, input_text: int = MAX_TEXT) -> bytes | Verdict:
         return Verdict(Status.UNPARSED, None, f"input: {error}", None)
     marshalled = "{" not in job.input and "set" not in job.input  # a set would be written in this process's order
     data = marshal.dumps(arguments, 2) if marshalled else arguments_wire(arguments).encode("ascii")  # type: ignore[arg-type]
-    return bytes([job.trace | marshalled << 1]) + size.to_bytes(4, "big") + program + data
+    flags = job.trace | marshalled << 1 | (not marshalled and _holds_an_order(arguments)) << 3
+    return bytes([flags]) + size.to_bytes(4, "big") + program + data
+
+
+def _holds_an_order(value: object) -> bool:
+    """Return whether a parsed value is or holds a set of several members: a program may show their order without making a set."""
+    if isinstance(value, set | frozenset):
+        return len(value) > 1 or any(map(_holds_an_order, value))
+    if isinstance(value, dict):
+        return any(map(_holds_an_order, value)) or any(map(_holds_an_order, value.values()))
+    return isinstance(value, list | tuple) and any(map(_holds_an_order, value))
 
 
 def needs_modules(program: str) -> bool:

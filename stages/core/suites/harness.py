@@ -197,13 +197,17 @@ def f(source, prelude, data):
 """
 )
 
-PRELUDE = (
-    "import sys, math, random, itertools, functools, collections, heapq, bisect, string, re, json, copy, operator, io\n"
-    "from typing import *\nfrom collections import *\nfrom itertools import *\nfrom functools import *\nfrom heapq import *\n"
-    "from bisect import *\nfrom math import *\nfrom operator import *\nfrom string import *\nfrom math import pow, gcd\n"
-    "sys.setrecursionlimit(50000)\n"
+# in LiveCodeBench's order: later names replace earlier ones, so that `pow` and `open` are the builtins
+_STARRED = (
+    "string re datetime collections heapq bisect copy math random statistics itertools functools operator "
+    "io sys json builtins typing"
 )
-"""What LiveCodeBench's runner puts before a solution, in substance: star imports of the usual modules."""
+PRELUDE = (
+    "".join(f"from {name} import *\n" for name in _STARRED.split())
+    + f"import {', '.join(name for name in _STARRED.split() if name != 'builtins')}\n"
+    + "sys.setrecursionlimit(50000)\n"
+)
+"""What LiveCodeBench's runner puts before a solution: star imports of the usual modules. It has numpy, too, where installed."""
 
 
 @dataclass(frozen=True)

@@ -143,14 +143,20 @@ def _question(problem: Problem) -> str:
 
 
 _FENCE = re.compile(r"^[ \t]*+```[ \t]*+(?P<label>[\w+-]*+)[^\n]*+\n(?P<text>.*?)(?:^[ \t]*+```|\Z)", re.M | re.S)
+_OPENING = re.compile(r"\A\s*```[\w+-]*[ \t]*\n")
 _TAG = re.compile(r"<answer>(?P<inside>.*?)(?:</answer>|\Z)", re.S)
 _PROGRAM_LABELS = ("", "python", "python3", "py")
+_VALUE_LABELS = ("python", "output", "input")
+_DEFINES_F = re.compile(r"^def[ \t]++f[ \t]*+\(", re.M)
 
 
 def continued(problem: Problem, text: str, style: str) -> str | None:
     """Return the answer of a completion that continues its wording and ends before `stops`; None if there is none."""
     if style == "chat":
-        return answer(problem, "```python\n" + text if _is_function(problem) else text)
+        # the fence is open already; an answer that opens it again means the same
+        text = "```python\n" + _OPENING.sub("", text) if _is_function(problem) else text
+        literal = problem.form in (Form.DEDUCTION, Form.ABDUCTION)
+        return answer(problem, text) or (_value_in_another_fence(text) if literal else None)
     if style != "completion" or problem.form is Form.MATHEMATICS:
         return answer(problem, text)
     if problem.form is Form.DEDUCTION:
@@ -183,6 +189,12 @@ def _literal(text: str, label: str) -> str | None:
         return labelled[-1] or None
     alone = text.strip()
     return alone if alone and "\n" not in alone else None
+
+
+def _value_in_another_fence(text: str) -> str | None:
+    """Return the last fence of another label that does not define `f`, which training reads as the value, too."""
+    fences = [found["text"].strip() for found in _FENCE.finditer(text) if found["label"].lower() in _VALUE_LABELS]
+    return next((found for found in reversed(fences) if found and not _DEFINES_F.search(found)), None)
 
 
 def _program(problem: Problem, text: str) -> str | None:

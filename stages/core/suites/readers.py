@@ -1,6 +1,5 @@
 """Read problems from the rows of a publisher's file, one function per file format. Pure; raises BadSuite naming the row."""
 
-import ast
 import base64
 import io
 import json
@@ -13,7 +12,7 @@ from typing import Any
 from stages.core.suites.math_answers import last_boxed
 from stages.core.suites.mbpp_inputs import typed
 from stages.core.suites.problems import BadSuite, Form, Problem, checked, field
-from stages.core.values.canonical import arguments_wire
+from stages.core.values.canonical import arguments_wire, parse_value
 
 Row = dict[str, Any]
 MAX_TESTS = 1 << 29  # bytes that the tests of one problem may unpack to
@@ -60,7 +59,8 @@ def evalplus(row: Row, number: int) -> list[Problem]:
     return [problem]
 
 
-_TESTED = re.compile(r"assertion\((\w+)\(\*inp\), exp, ([\d.e+-]+)\)")
+# what is called, and the tolerance; some rows compare with the reference's value, and one (a root) with zero
+_TESTED = re.compile(r"assertion\((\w+)\(\*inp\), (?:exp|ref_func\(\*inp\)), ([\d.e+-]+)\)|assert _poly\(\*(\w+)\(\*inp\), inp\)")
 _INPUTS = re.compile(r"^[ \t]*inputs = (\[.*\])[ \t]*$", re.M)
 
 
@@ -76,14 +76,28 @@ def _evalplus_hub(row: Row) -> list[Problem]:
         problem_id=f"Mbpp/{task_id}" if mbpp else task_id,
         form=Form.FUNCTION,
         group="mbpp" if mbpp else "humaneval",
-        question=prompt,
+        question=f"{prompt.strip()}\n{_shown_test(row)}".strip() if mbpp else prompt,
         program="" if mbpp else prompt,
         entry_point=tested[1] if mbpp else str(row["entry_point"]),
         reference=reference,
-        inputs=tuple(arguments_wire(tuple(given)) for given in ast.literal_eval(inputs[1])),
-        tolerance=float(tested[2]),
+        inputs=tuple(arguments_wire(tuple(given)) for given in _listed(inputs[1])),
+        tolerance=float(tested[2] or 0.0),
     )
     return [problem]
+
+
+def _listed(text: str) -> list[Any]:
+    """Return the argument lists of a row; `inf` and `nan` occur in them. Raises BadSuite, or ValueError."""
+    found = parse_value(text, len(text))
+    if not isinstance(found, list) or not all(isinstance(given, list | tuple) for given in found):
+        raise BadSuite("`inputs` is not a list of argument lists")
+    return found
+
+
+def _shown_test(row: Row) -> str:
+    """Return the test that a prompt of MBPP+ shows, as EvalPlus's own prompts do: nothing else in it names the function."""
+    tests = row.get("test_list")
+    return str(tests[0]).strip() if tests is not None and len(tests) else ""
 
 
 def _arguments(task_id: str, listed: Any, mbpp: bool) -> tuple[str, ...]:

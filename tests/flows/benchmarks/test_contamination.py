@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flows.benchmarks import targets
-from flows.benchmarks.contamination import contamination
+from flows.benchmarks.contamination import _keys, contamination
 from flows.benchmarks.program_keys import program_keys
 from flows.benchmarks.score import request_for
 from flows.benchmarks.suite_data import SAMPLES, load
@@ -67,6 +67,14 @@ def test_a_short_task_is_looked_up_as_a_whole_only() -> None:
 
 def test_a_text_that_is_no_program_has_no_key() -> None:
     assert program_keys(["def f(:", "def f(x): return x"])[0] is None
+
+
+@pytest.mark.parametrize("line", ["from typing import List, Dict", "from typing import (\n    List,\n)", "import typing"])
+def test_a_copy_without_what_annotations_need_is_the_same_program(line: str) -> None:
+    stub = f"{line}\n\n\ndef add(a: List[int], b: int) -> List[int]:\n    return [x + b for x in a]\n"
+    problem = Problem("typed", Form.FUNCTION, "humaneval", "", stub, "add", stub)
+    [copied] = program_keys(["def f(values, n):\n    return [one + n for one in values]"])
+    assert copied in _keys((problem,))["typed"]
 
 
 def test_a_report_gives_scores_with_and_without_the_matches(tmp_path: Path) -> None:

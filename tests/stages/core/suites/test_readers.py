@@ -119,6 +119,33 @@ def test_humaneval_as_the_hub_has_it() -> None:
     assert (found.inputs, found.tolerance, found.program) == (("(1, 2)", "(3, (4,))"), 1e-6, "def add(a, b):\n")
 
 
+@pytest.mark.parametrize(
+    ("line", "tolerance"),
+    [("assertion(candidate(*inp), ref_func(*inp), 0)", 0.0), ("assert _poly(*candidate(*inp), inp) <= 0.0001", 0.0)],
+)
+def test_rows_of_the_hub_that_compare_with_something_else(line: str, tolerance: float) -> None:
+    row = {"task_id": "HumanEval/1", "prompt": "def f(a):\n", "canonical_solution": "    return a\n", "entry_point": "f"}
+    row["test"] = f"def check(candidate):\n    inputs = [[inf], [[-inf, 1.5]]]\n    for i, inp in x:\n        {line}"
+    found = readers.read(readers.evalplus, [row])[0]
+    assert (found.inputs, found.tolerance, found.entry_point) == (("(inf,)", "([-inf, 1.5],)"), tolerance, "f")
+
+
+def test_mbpp_as_the_hub_has_it() -> None:
+    """Only the first test names the function."""
+    row = {
+        "task_id": 3,
+        "prompt": "Write a python function to identify non-prime numbers.",
+        "code": "def is_not_prime(n):\n    return n < 2",
+        "test": "inputs = [[2], [10]]\nfor i, (inp, exp) in x:\n    assertion(is_not_prime(*inp), exp, 0)",
+        "test_list": ["assert is_not_prime(2) == False", "assert is_not_prime(10) == True"],
+    }
+    found = readers.read(readers.evalplus, [row])[0]
+    assert found.question == f"{row['prompt']}\nassert is_not_prime(2) == False"
+    assert (found.problem_id, found.entry_point, found.inputs) == ("Mbpp/3", "is_not_prime", ("(2,)", "(10,)"))
+    with pytest.raises(BadSuite, match="row 1: `inputs` is not a list of argument lists"):
+        readers.read(readers.evalplus, [row | {"test": str(row["test"]).replace("[[2], [10]]", "[2, 10]")}])
+
+
 def test_private_tests_that_hold_anything_but_text_are_refused() -> None:
     good = json.loads((SAMPLES / "livecodebench.jsonl").read_text().splitlines()[1])
     assert len(readers.livecodebench(good, 1)[0].inputs) == 3

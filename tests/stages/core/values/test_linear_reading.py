@@ -233,6 +233,7 @@ SEEING = (
 NOT_SEEING = MappingProxyType(
     {
         "flows.audit.fsck_advice": "names of artifacts",
+        "flows.benchmarks.contamination": "problems of suites",
         "flows.benchmarks.targets": "names of models",
         "flows.browser": "formats of numbers and texts, which are ours",
         "flows.commands.doctor": "what commands of this machine say",
