@@ -14,7 +14,9 @@ import torch
 
 from stages.core.engines import sampling
 from stages.core.engines.row_cache import RowCache
+from stages.core.engines.shared_prompts import FEWEST, SharedPrompts
 from stages.core.progress import Progress
+from stages.core.training.attention import GROUPED_QUERIES
 from stages.core.training.grouped_lora import GroupedLoRA
 
 PASS_BYTES = 2**29  # limit for the widest activations while prompts are read, and for the distributions sampled from at once
@@ -94,6 +96,7 @@ class Decoder:
         self._lora, self._model, self._device = lora, model, next(model.parameters()).device
         self._drafts, self._temperature, self._ends = drafts, temperature, ends
         self._pass_bytes, self._progress, self._finished = pass_bytes, progress, finished
+        self._shares_prompts = self._device.type == "cpu" and model.config._attn_implementation == GROUPED_QUERIES
         self._prefixes: dict[tuple[int, tuple[int, ...]], tuple[RowCache, int]] = {}
         self._done, self._tokens = 0.0, 0
         progress("completions", 0, len(drafts))
@@ -102,22 +105,27 @@ class Decoder:
         """Write the completions of these groups, in their order as rows become free. No group is larger than `max_rows`."""
         waiting, rows = deque(groups), _Rows()
         total = sum(len(group.places) for group in groups)
-        cache = RowCache(min(max_rows, total), max(group.positions for group in groups))
+        count = min(max_rows, total)
+        if self._shares_prompts and total >= FEWEST * len(groups):
+            prompts = SharedPrompts(min(count, len(groups)), max(len(group.prompt_ids) for group in groups))
+            cache = RowCache(count, max(group.positions - len(group.prompt_ids) for group in groups))
+        else:
+            prompts, cache = None, RowCache(count, max(group.positions for group in groups))
         while True:
             alive_B = np.array([not self._drafts[place].finished for place in rows.places_B], bool)
             new = self._next(waiting, cache.rows, cache.rows - int(alive_B.sum()))
             if new:
-                rows = self._admit(new, rows, np.flatnonzero(alive_B), cache)
+                rows = self._admit(new, rows, np.flatnonzero(alive_B), cache, prompts)
                 needed = {group.prefix for group in waiting}
                 self._prefixes = {prefix: kept for prefix, kept in self._prefixes.items() if prefix in needed}
                 continue
             if not alive_B.any():
                 return
             if alive_B.mean() < _COMPACT_BELOW:
-                rows = _chosen(rows, np.flatnonzero(alive_B), cache)
+                rows = self._chosen(rows, np.flatnonzero(alive_B), cache, prompts)
                 alive_B = np.ones(len(rows), bool)
             at_B = np.where(alive_B, cache.lengths_B, -1)
-            logits_BV = self._forward(rows.tokens_B[:, None], at_B[:, None], rows.slots_B, cache)
+            logits_BV = self._forward(rows.tokens_B[:, None], at_B[:, None], rows.slots_B, cache, prompts=prompts)
             rows.tokens_B = self._sample(logits_BV, rows.places_B)
 
     def _next(self, waiting: deque[Group], rows: int, free: int) -> list[Group]:
@@ -129,8 +137,13 @@ class Decoder:
                 free -= len(new[-1].places)
         return new
 
-    def _admit(self, groups: list[Group], rows: _Rows, kept: np.ndarray, cache: RowCache) -> _Rows:
-        """Read the prompts of new groups into the cache, next to the kept rows, and sample the first token of each new row."""
+    def _admit(
+        self, groups: list[Group], rows: _Rows, kept: np.ndarray, cache: RowCache, shared: SharedPrompts | None
+    ) -> _Rows:
+        """Read the prompts of new groups into the cache, next to the kept rows, and sample the first token of each new row.
+
+        Where rows share prompts, these have a place of their own, and new rows begin empty.
+        """
         new = [(group, place) for group in groups for place in group.places]
         slots_B = np.r_[rows.slots_B[kept], [group.slot for group, _ in new]].astype(np.int64)
         order = np.argsort(slots_B, kind="stable")  # the order of the stack
@@ -141,6 +154,8 @@ class Decoder:
             np.r_[rows.tokens_B[kept], np.zeros(len(new))].astype(np.int64)[order],
         )
         row_of = {place: row for row, place in enumerate(merged.places_B.tolist())}
+        of_B = np.r_[shared.keep(kept) if shared else kept, np.zeros(len(new))].astype(np.int64)[order]
+        first = shared.add(len(groups)) if shared else 0
         self._share(groups)
         self._progress("prompts", 0, len(groups))
         read = 0
@@ -151,9 +166,23 @@ class Decoder:
             sizes = [len(group.places) for group in part]
             own = np.array([row_of[place] for group in part for place in group.places])
             source = np.repeat(np.arange(len(part)), sizes)
-            cache.fill(own, prompts, source)
+            if shared:
+                shared.fill(first, prompts)
+                of_B[own] = first + source
+                first += len(part)
+            else:
+                cache.fill(own, prompts, source)
             merged.tokens_B[own] = self._sample(logits_UV.index_select(0, self._tensor(source)), merged.places_B[own])
+        if shared:
+            shared.continued_by(of_B, self._model.dtype)
         return merged
+
+    def _chosen(self, rows: _Rows, kept: np.ndarray, cache: RowCache, shared: SharedPrompts | None) -> _Rows:
+        """Return these rows only, and drop the others from the cache."""
+        cache.arrange(kept)
+        if shared:
+            shared.continued_by(shared.keep(kept), self._model.dtype)
+        return _Rows(rows.slots_B[kept], rows.places_B[kept], rows.tokens_B[kept])
 
     def _share(self, groups: Sequence[Group]) -> None:
         """Compute the shared beginnings that these groups need for the first time."""
@@ -227,17 +256,20 @@ class Decoder:
         cache: RowCache,
         seen: int | None = None,
         head: bool = True,
+        prompts: SharedPrompts | None = None,
     ) -> torch.Tensor:
         """Compute new tokens at these positions of their rows (-1: padding). Return the logits after each row's last token.
 
         Attention sees `seen` positions, by default those up to the last of the new tokens. Without `head`, only the cache is
-        filled, and hidden states are returned.
+        filled, and hidden states are returned. Rows that continue one of `prompts` count their positions from its end on.
         """
         stop, positions_BS = cache.reserve(at_BS, self._device, seen), self._tensor(np.maximum(at_BS, 0))
         hidden_BSK = torch.arange(stop, device=self._device) > positions_BS[:, :, None]
         mask = torch.zeros(len(ids_BS), 1, ids_BS.shape[1], stop, dtype=self._model.dtype, device=self._device)
         mask.masked_fill_(hidden_BSK[:, None], torch.finfo(mask.dtype).min)
         inputs = {"attention_mask": mask, "position_ids": positions_BS, "past_key_values": cache, "use_cache": True}
+        if prompts is not None:
+            inputs |= {"position_ids": positions_BS + self._tensor(prompts.lengths_B)[:, None], "prompts": prompts}
         counts_N = np.bincount(slots_B, minlength=self._lora.num_adapters).tolist()
         with self._lora.routed(counts_N):
             if not head:
@@ -277,12 +309,6 @@ class Decoder:
 
     def _tensor(self, values: Any) -> torch.Tensor:
         return torch.as_tensor(np.asarray(values), device=self._device)
-
-
-def _chosen(rows: _Rows, kept: np.ndarray, cache: RowCache) -> _Rows:
-    """Return these rows only, and drop the others from the cache."""
-    cache.arrange(kept)
-    return _Rows(rows.slots_B[kept], rows.places_B[kept], rows.tokens_B[kept])
 
 
 def _by_prefix(groups: Iterator[Group]) -> list[Group]:

@@ -38,8 +38,11 @@ def grouped_query_attention(
 ) -> tuple[torch.Tensor, None]:
     """Return attention [B, S, heads, width] as transformers' function of torch's attention does.
 
-    For one new token, the heads of a group are its queries: [B, key-value heads, heads of a group, width].
+    For one new token, the heads of a group are its queries: [B, key-value heads, heads of a group, width]. An engine whose rows
+    share prompts passes them as `prompts` (stages.core.engines.shared_prompts).
     """
+    if (prompts := options.pop("prompts", None)) is not None:
+        return prompts.attention(module.layer_idx, query, key, value, attention_mask, scaling), None
     batch, heads, length, width = query.shape
     causal = options.get("is_causal")
     causal = getattr(module, "is_causal", True) if causal is None else causal

@@ -211,7 +211,7 @@ LIVE = {
         "a, b = map(int, input().split())\nprint(a + b, a - b)\nraise SystemExit(1)": "error",
         "input(); input()": "error",
         "a, b = map(int, stdin.readline().split())\nassert pow(3, -1, 7) == 5\nprint(a + b)\nprint(a - b)": "correct",
-        "a, b = deepcopy([int(x) for x in re.split(' ', input())])\ndatetime.date(9, 1, 1)\nprint(a + b)\nprint(a - b)": "correct",
+        "a, b = deepcopy([int(x) for x in re.split(' ', input())])\ndatetime.date\nprint(a + b)\nprint(a - b)": "correct",
     },
     "sample_b": {
         "n = int(input())\nprint(sum(map(float, input().split())) / n)": "wrong",
