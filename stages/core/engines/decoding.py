@@ -137,9 +137,7 @@ class Decoder:
                 free -= len(new[-1].places)
         return new
 
-    def _admit(
-        self, groups: list[Group], rows: _Rows, kept: np.ndarray, cache: RowCache, shared: SharedPrompts | None
-    ) -> _Rows:
+    def _admit(self, groups: list[Group], rows: _Rows, kept: np.ndarray, cache: RowCache, shared: SharedPrompts | None) -> _Rows:
         """Read the prompts of new groups into the cache, next to the kept rows, and sample the first token of each new row.
 
         Where rows share prompts, these have a place of their own, and new rows begin empty.

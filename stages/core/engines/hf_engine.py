@@ -1,10 +1,11 @@
 """The transformers engine: completions from many adapters in one batch, on CPU or CUDA, bitwise reproducible on a CPU.
 
-Requests that share an adapter and a prompt form a group: the prompt is computed once and its cache is copied to the group's
-rows. The tokens that prompts of one adapter begin with, such as the instructions of a kind, are computed once as well (see
-prefixes). Finished rows leave the batch, and waiting groups take their places. Rows follow the order of the adapter stack (see
-grouped_lora). Sampling inverts the cumulative distribution with uniforms drawn beforehand from the request's own seed, at the
-given temperature without truncation (top_p 1, top_k off), so a draw depends on nothing else in the batch.
+Requests that share an adapter and a prompt form a group: the prompt is computed once. On a CPU, the rows of a group also read its
+keys and values together (see shared_prompts); elsewhere, and where prompts have few rows, they are copied to each row. The tokens
+that prompts of one adapter begin with, such as the instructions of a kind, are computed once as well (see prefixes). Finished
+rows leave the batch, and waiting groups take their places. Rows follow the order of the adapter stack (see grouped_lora).
+Sampling inverts the cumulative distribution with uniforms drawn beforehand from the request's own seed, at the given temperature
+without truncation (top_p 1, top_k off), so a draw depends on nothing else in the batch.
 """
 
 import os

@@ -10,8 +10,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 
+from stages.core.engines import decoding
 from stages.core.engines.hf_engine import HFEngine, load_model
 from stages.core.engines.protocol import Completion, Request, before_stop
+from stages.core.engines.shared_prompts import FEWEST, SharedPrompts
 from stages.core.training.grouped_lora import GroupedLoRA, attach
 from tests.stages.core.training.test_grouped_lora import TARGETS, random_weights, tiny
 
@@ -308,3 +310,30 @@ def test_each_completion_is_reported_once_when_it_ends(lora: GroupedLoRA, engine
     one_batch.generate(asked, 1.0, lambda *ended: order.append(ended))
     lengths = [len(completion.token_ids) for _, completion in order]
     assert lengths == sorted(lengths), "rows of one batch step together"
+
+
+@pytest.mark.parametrize("fewest", [FEWEST, 99])
+def test_rows_of_a_prompt_give_what_they_give_alone(
+    engine: HFEngine, lora: GroupedLoRA, fewest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether they share their prompt or have a copy each; some end early, and other prompts take their places."""
+    monkeypatch.setattr(decoding, "FEWEST", fewest)
+    added: list[int] = []
+    add = SharedPrompts.add
+    monkeypatch.setattr(SharedPrompts, "add", lambda shared, count: added.append(count) or add(shared, count))
+    rng, early = np.random.default_rng(6), tuple(chr(95 + token) for token in range(2, 16))
+    prompts = [tuple(rng.integers(2, 31, 3 + n).tolist()) for n in range(10)]
+    asked = [
+        Request(prompt, f"s{n % 3}", 10 * n + k, 12, early if k else ())
+        for n, prompt in enumerate(prompts)
+        for k in range(1 + n % 4)
+    ]
+    refilled = HFEngine(lora, Letters(), engine._adapters, batch_tokens=16 * 24)
+    completions = refilled.generate(asked, 1.0)
+    assert (len(added) > 1 and sum(added) == 10) if fewest == FEWEST else not added
+    for request, completion in zip(asked, completions, strict=True):
+        alone = naive(engine, lora, request, 1.0)
+        text = before_stop("".join(chr(95 + token) for token in alone.token_ids), request.stops)
+        kept = completion.token_ids[: len(text)]
+        assert kept == alone.token_ids[: len(kept)] and len(kept) == len(text)
+        np.testing.assert_allclose(completion.logprobs, alone.logprobs[: len(completion.logprobs)], atol=2e-5)
