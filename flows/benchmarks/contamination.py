@@ -84,7 +84,10 @@ def _tasks(run: Run) -> Iterator[tuple[int, dict[str, Any]]]:
             yield from ((generation, row) for row in run.read_table(generation, "tasks").select(names).to_pylist())
 
 
-_FOR_ANNOTATIONS = re.compile(r"^(?:from typing import [^\n(]*|from typing import \([^)]*\)|import typing)[ \t]*(?:\n|\Z)", re.M)
+# a whole line each, or lines in brackets
+_FOR_ANNOTATIONS = re.compile(
+    r"^(?:from typing import [\w, ]+(?:#[^\n]*)?|from typing import \([^)]*\)|import typing(?: as \w+)?)[ \t]*(?:\n|\Z)", re.M
+)
 
 
 def _keys(problems: tuple[Problem, ...]) -> dict[str, list[str]]:

@@ -169,9 +169,11 @@ class Slots:
     def _free(self, tenant: Tenant, python: str, needs_card: bool) -> Slot | None:
         """Take the best free slot; None if one has to be waited for. A step without a GPU may share a card's processes."""
 
-        def rank(slot: Slot) -> tuple[bool, bool, bool, float]:
+        def rank(slot: Slot) -> tuple[bool, bool, bool, bool, float]:
             ours = slot.tenant == tenant
-            return not (ours and slot.workers.warm(python)), not ours, slot.tenant is not None, 0.0 if ours else slot.used
+            failing = ours and slot.failures >= FAILURES  # another card tells whether this one is the fault
+            warm = ours and slot.workers.warm(python)
+            return failing, not warm, not ours, slot.tenant is not None, 0.0 if ours else slot.used
 
         self._drop_stuck()
         free = sorted((slot for slot in self._cards if not slot.busy), key=rank)

@@ -136,6 +136,7 @@ def test_one_busy_loop_ends_in_time(sandbox: Sandbox) -> None:
             "def f(s, t):\n    import operator\n    return list(operator.and_(s.keys(), t))",
             "{{'{0}': 1, '{1}': 2}}, {{'{1}', '{0}'}}",
         ),
+        ("def f(s, t): return list(getattr(s.keys(), '__or__')(t))", "{{'{}': 1}}, ['{}']"),
         ("def f(s, t): return list(s.keys().__or__(t))", "{{'{}': 1}}, ['{}']"),
     ],
 )

@@ -31,6 +31,10 @@ def scan(code: _CODE) -> tuple[bool, bool]:
         for constant in _constants_of(code):
             if type(constant) is _CODE:
                 stack += (constant,)
+            elif type(constant) is str:  # as `getattr` and `operator.methodcaller` take names
+                sensitive = sensitive or constant in SENSITIVE
+                views = views or constant in VIEWS
+                combined = combined or constant in COMBINING
             elif type(constant) is tuple or type(constant) is frozenset:
                 sensitive = sensitive or _shows_order(constant)
     return flagged, sensitive or (views and combined)

@@ -14,9 +14,8 @@ import torch
 
 from stages.core.engines import sampling
 from stages.core.engines.row_cache import RowCache
-from stages.core.engines.shared_prompts import FEWEST, SharedPrompts
+from stages.core.engines.shared_prompts import SharedPrompts, pays
 from stages.core.progress import Progress
-from stages.core.training.attention import GROUPED_QUERIES
 from stages.core.training.grouped_lora import GroupedLoRA
 
 PASS_BYTES = 2**29  # limit for the widest activations while prompts are read, and for the distributions sampled from at once
@@ -79,7 +78,8 @@ class _Rows:
 class Decoder:
     """Writes the drafts of one call. `ends` says whether the draft's last token ended it.
 
-    `finished` is called with the place of each draft once nothing more is written to it.
+    `finished` is called with the place of each draft once nothing more is written to it. `shares_prompts`: the model can
+    (stages.core.engines.shared_prompts).
     """
 
     def __init__(
@@ -91,12 +91,13 @@ class Decoder:
         pass_bytes: int,
         progress: Progress,
         finished: Callable[[int], None],
+        shares_prompts: bool = False,
     ) -> None:
         model: Any = lora.model
         self._lora, self._model, self._device = lora, model, next(model.parameters()).device
         self._drafts, self._temperature, self._ends = drafts, temperature, ends
         self._pass_bytes, self._progress, self._finished = pass_bytes, progress, finished
-        self._shares_prompts = self._device.type == "cpu" and model.config._attn_implementation == GROUPED_QUERIES
+        self._shares_prompts = shares_prompts
         self._prefixes: dict[tuple[int, tuple[int, ...]], tuple[RowCache, int]] = {}
         self._done, self._tokens = 0.0, 0
         progress("completions", 0, len(drafts))
@@ -106,7 +107,7 @@ class Decoder:
         waiting, rows = deque(groups), _Rows()
         total = sum(len(group.places) for group in groups)
         count = min(max_rows, total)
-        if self._shares_prompts and total >= FEWEST * len(groups):
+        if self._shares_prompts and pays([len(group.places) for group in groups]):
             prompts = SharedPrompts(min(count, len(groups)), max(len(group.prompt_ids) for group in groups))
             cache = RowCache(count, max(group.positions - len(group.prompt_ids) for group in groups))
         else:

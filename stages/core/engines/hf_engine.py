@@ -23,6 +23,7 @@ from stages.core.engines.decoding import PASS_BYTES, REFILL_AT, Decoder, Draft, 
 from stages.core.engines.precision import compute_dtype
 from stages.core.engines.prefixes import shared_prefixes
 from stages.core.engines.protocol import Completion, Ended, EngineUnavailable, Request
+from stages.core.engines.shared_prompts import can_share
 from stages.core.engines.text_ends import text_ends
 from stages.core.lora.adapter import Weights
 from stages.core.lora.adapter_files import parameter_shapes
@@ -81,6 +82,9 @@ class HFEngine:
         self._ends = text_ends(model.generation_config.to_dict() if model.generation_config else {}, tokenizer)
         shapes = parameter_shapes(lora.shapes(), lora.rank)
         self._base: Weights = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+        self._lora.load([self._base])
+        with torch.inference_mode(), self._lora.rounded():
+            self._shares_prompts = can_share(self._lora)
         self.set_adapters(adapters)
 
     def set_adapters(self, adapters: Mapping[str, Weights]) -> None:
@@ -128,7 +132,8 @@ class HFEngine:
             self._lora.load(stack)
             self._lora.pack()
             with torch.inference_mode(), self._lora.rounded():
-                decoder = Decoder(self._lora, drafts, temperature, self._ended, self._pass_bytes, self._progress, finished)
+                rest = self._pass_bytes, self._progress, finished, self._shares_prompts
+                decoder = Decoder(self._lora, drafts, temperature, self._ended, *rest)
                 for pool, rows in self._pools(self._groups(requests, drafts)):
                     decoder.complete(pool, rows)
         except RuntimeError as error:

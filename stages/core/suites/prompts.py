@@ -143,7 +143,7 @@ def _question(problem: Problem) -> str:
 
 
 _FENCE = re.compile(r"^[ \t]*+```[ \t]*+(?P<label>[\w+-]*+)[^\n]*+\n(?P<text>.*?)(?:^[ \t]*+```|\Z)", re.M | re.S)
-_OPENING = re.compile(r"\A\s*```[\w+-]*[ \t]*\n")
+_OPENING = re.compile(r"\A\s*```(?P<label>[\w+-]*)[ \t]*\n")
 _TAG = re.compile(r"<answer>(?P<inside>.*?)(?:</answer>|\Z)", re.S)
 _PROGRAM_LABELS = ("", "python", "python3", "py")
 _VALUE_LABELS = ("python", "output", "input")
@@ -153,8 +153,7 @@ _DEFINES_F = re.compile(r"^def[ \t]++f[ \t]*+\(", re.M)
 def continued(problem: Problem, text: str, style: str) -> str | None:
     """Return the answer of a completion that continues its wording and ends before `stops`; None if there is none."""
     if style == "chat":
-        # the fence is open already; an answer that opens it again means the same
-        text = "```python\n" + _OPENING.sub("", text) if _is_function(problem) else text
+        text = "```python\n" + _after_opening(text) if _is_function(problem) else text
         literal = problem.form in (Form.DEDUCTION, Form.ABDUCTION)
         return answer(problem, text) or (_value_in_another_fence(text) if literal else None)
     if style != "completion" or problem.form is Form.MATHEMATICS:
@@ -189,6 +188,16 @@ def _literal(text: str, label: str) -> str | None:
         return labelled[-1] or None
     alone = text.strip()
     return alone if alone and "\n" not in alone else None
+
+
+def _after_opening(text: str) -> str:
+    """Return what follows where an answer opens the fence again that is open already.
+
+    A line without a label may also close it: then a fence with a label follows.
+    """
+    found = _OPENING.match(text)
+    rest = text[found.end() :] if found else text
+    return rest if found and (found["label"] or "```python" not in rest) else text
 
 
 def _value_in_another_fence(text: str) -> str | None:

@@ -279,10 +279,40 @@ def test_what_one_run_cannot_do_costs_no_other_its_cards(tmp_path: Path, monkeyp
     with Slots(cards.usable("auto"), RUN) as slots:
         with slots.seat(RUN, step("benchmark"), ""):
             pass
-        for _ in range(4):
-            with pytest.raises(WorkerLost), slots.seat(wrong, step("benchmark"), ""):
+        seats: list[str] = []
+
+        def fail() -> None:
+            with slots.seat(wrong, step("benchmark"), "") as workers:
+                seats.append(str(workers.card))
                 raise WorkerLost("out of the host's memory")
-        assert slots.parallel == 2
+
+        for _ in range(4):
+            with pytest.raises(WorkerLost):
+                fail()
+        assert seats == ["card 1", "card 1", "card 0", "card 0"] and slots.parallel == 2
+        with slots.seat(RUN, step("benchmark"), ""):
+            pass
+
+
+def test_a_card_that_fails_is_left_once_the_run_works_on_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if another run had all that work before."""
+    machine(tmp_path, monkeypatch, 2)
+    other = Tenant(1, ("other",))
+    with Slots(cards.usable("auto"), RUN) as slots:
+        with slots.seat(RUN, step("benchmark"), ""):
+            pass
+        for _ in range(2):
+            with pytest.raises(WorkerLost), slots.seat(other, step("benchmark"), ""):
+                raise WorkerLost("no answer")
+        with slots.seat(other, step("benchmark"), "") as workers:
+            assert str(workers.card) == "card 0"
+        with (
+            slots.seat(other, step("benchmark"), ""),  # on card 0 again
+            pytest.raises(CardUnavailable, match=r"^card 1 .* is not used again after 3 failures in a row"),
+            slots.seat(other, step("benchmark"), ""),
+        ):
+            raise WorkerLost("no answer")
+        assert slots.parallel == 1
 
 
 def test_processes_end_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from stages.core.engines import decoding
 from stages.core.engines.hf_engine import HFEngine, load_model
 from stages.core.engines.protocol import Completion, Request, before_stop
-from stages.core.engines.shared_prompts import FEWEST, SharedPrompts
+from stages.core.engines.shared_prompts import SharedPrompts
 from stages.core.training.grouped_lora import GroupedLoRA, attach
 from tests.stages.core.training.test_grouped_lora import TARGETS, random_weights, tiny
 
@@ -312,12 +312,12 @@ def test_each_completion_is_reported_once_when_it_ends(lora: GroupedLoRA, engine
     assert lengths == sorted(lengths), "rows of one batch step together"
 
 
-@pytest.mark.parametrize("fewest", [FEWEST, 99])
+@pytest.mark.parametrize("shares", [True, False])
 def test_rows_of_a_prompt_give_what_they_give_alone(
-    engine: HFEngine, lora: GroupedLoRA, fewest: int, monkeypatch: pytest.MonkeyPatch
+    engine: HFEngine, lora: GroupedLoRA, shares: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether they share their prompt or have a copy each; some end early, and other prompts take their places."""
-    monkeypatch.setattr(decoding, "FEWEST", fewest)
+    monkeypatch.setattr(decoding, "pays", lambda rows: shares)
     added: list[int] = []
     add = SharedPrompts.add
     monkeypatch.setattr(SharedPrompts, "add", lambda shared, count: added.append(count) or add(shared, count))
@@ -330,7 +330,7 @@ def test_rows_of_a_prompt_give_what_they_give_alone(
     ]
     refilled = HFEngine(lora, Letters(), engine._adapters, batch_tokens=16 * 24)
     completions = refilled.generate(asked, 1.0)
-    assert (len(added) > 1 and sum(added) == 10) if fewest == FEWEST else not added
+    assert (len(added) > 1 and sum(added) == 10) if shares else not added
     for request, completion in zip(asked, completions, strict=True):
         alone = naive(engine, lora, request, 1.0)
         text = before_stop("".join(chr(95 + token) for token in alone.token_ids), request.stops)

@@ -4,9 +4,15 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+import transformers
 
+from stages.core.engines.hf_engine import HFEngine
+from stages.core.engines.protocol import Request
 from stages.core.engines.row_cache import RowCache
-from stages.core.engines.shared_prompts import SharedPrompts
+from stages.core.engines.shared_prompts import SharedPrompts, can_share, pays
+from stages.core.training.grouped_lora import attach
+from tests.stages.core.engines.test_hf_engine import Letters, naive
+from tests.stages.core.training.test_grouped_lora import random_weights
 
 LENGTHS, WIDTH = (5, 9, 2), 8
 
@@ -50,6 +56,51 @@ def test_attention_is_that_over_the_prompt_and_the_row(of: list[int], heads: int
     found = shared.attention(0, query, keys, values, mask, None)
     assert found.dtype == dtype and found.shape == (6, 1, heads, WIDTH)
     assert (found.float() - expected(read, of, own, query)).abs().max() < bound
+
+
+def test_prompts_with_few_rows_and_with_many_are_asked_apart() -> None:
+    """As where the rows of older prompts have ended one after another: three prompts of a row each, and one of eight."""
+    of, lengths = [3, 0, 3, 3, 1, 3, 3, 3, 2, 3, 3], (5, 9, 2, 7)
+    read, own = held(*lengths), held(*[1 + row % 4 for row in range(11)], seed=1)
+    shared = SharedPrompts(4, 9)
+    shared.fill(shared.add(4), read)
+    shared.continued_by(np.array(of), torch.float32)
+    assert [rows.shape for _, rows in shared._calls] == [(3, 1), (1, 8)]
+    query = torch.randn(11, 2, 1, WIDTH, generator=torch.Generator().manual_seed(2))
+    hidden = torch.arange(4)[None] >= torch.from_numpy(own.lengths_B)[:, None]
+    mask = torch.zeros(11, 1, 1, 4).masked_fill_(hidden[:, None, None], torch.finfo(torch.float32).min)
+    keys, values = (buffer[:, :, :4] for buffer in own.buffers[0])
+    found = shared.attention(0, query, keys, values, mask, None)
+    assert (found - expected(read, of, own, query)).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("rows", "shared"), [((8, 8), True), ((2,), True), ((1, 1, 1), False), ((33, *[1] * 31), False), ((8, 4, 6), True)]
+)
+def test_prompts_are_shared_where_it_pays(rows: tuple[int, ...], shared: bool) -> None:
+    assert pays(rows) == shared
+
+
+MODELS = {"LlamaForCausalLM": True, "Qwen2ForCausalLM": True, "NemotronForCausalLM": False, "DiffLlamaForCausalLM": False}
+
+
+@pytest.mark.parametrize(("name", "can"), MODELS.items())
+def test_only_models_whose_attention_asks_for_prompts_share_them(name: str, can: bool) -> None:
+    """Nemotron's layers do not pass them on, and DiffLlama's attention has other values than it caches."""
+    made = getattr(transformers, name)
+    shape = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 30}
+    torch.manual_seed(0)
+    model = made(made.config_class(**shape, num_key_value_heads=2, max_position_embeddings=64)).eval()
+    targets = [one for one in ("q_proj", "v_proj", "up_proj", "down_proj") if any(one in key for key, _ in model.named_modules())]
+    lora = attach(model, targets, 2, 4, 1)
+    lora.load([random_weights(lora, 0)])
+    with torch.inference_mode(), lora.rounded():
+        assert can_share(lora) == can
+    engine = HFEngine(lora, Letters(), {"a": random_weights(lora, 0)})
+    asked = [Request((2, 3 + n, 5), "a", 10 * n + k, 5) for n in range(2) for k in range(3)]
+    for request, completion in zip(asked, engine.generate(asked, 1.0), strict=True):
+        alone = naive(engine, lora, request, 1.0)  # which knows one end token, where a model may have others
+        assert completion.token_ids == alone.token_ids[: len(completion.token_ids)]
 
 
 def test_prompts_that_no_row_continues_leave_and_others_come() -> None:

@@ -86,6 +86,12 @@ CONTINUED = [
     (STDIN, "chat", "Read it:\n```python\nprint(input())\n```", "print(input())\n"),
     (BODY, "chat", "```python\ndef add(a, b):\n    return a + b\n```\n", "def add(a, b):\n    return a + b\n"),
     (BODY, "chat", "\n```\n    return a + b\n```", STUB + "    return a + b\n"),
+    (
+        ADD,
+        "chat",
+        "```\nThat is wrong. Here it is:\n```python\ndef add(a, b):\n    return a + b\n```\n",
+        "def add(a, b):\n    return a + b\n",
+    ),
     (OUTPUT, "chat", "```output\n[1]\n```", "[1]"),
     (OUTPUT, "chat", "So:\n```python\n[1]\n```", "[1]"),
     (OUTPUT, "chat", "```python\n[2]\n```\n```output\n[1]\n```", "[1]"),
