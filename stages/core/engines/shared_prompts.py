@@ -9,6 +9,7 @@ Axes: B rows · P prompts · R most rows of a prompt · G key-value heads · F q
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -137,7 +138,7 @@ class _Heard:
         self._cache, self.layers, self.as_cached = cache, list[int](), True
 
     def attention(self, layer: int, query: Any, key: Any, value: Any, mask: Any, scale: float | None) -> torch.Tensor:
-        held = [buffer.data_ptr() for buffer in self._cache.buffers[layer]]
+        held = [buffer.data_ptr() for buffer in self._cache.buffers[layer]] if self._cache.buffers else []
         alike = query.shape[3] == key.shape[3] == value.shape[3]
         self.as_cached = self.as_cached and alike and held == [key.data_ptr(), value.data_ptr()]
         self.layers.append(layer)
@@ -147,8 +148,8 @@ class _Heard:
 def can_share(lora: GroupedLoRA) -> bool:
     """Return whether the rows of a model may share prompts: on a CPU, if attention of every layer asks for them, exactly once.
 
-    Some models do not pass on what they do not know, or hand attention other keys and values than they have cached: one step
-    shows it. Adapters are loaded.
+    Some models refuse what they do not know or do not pass it on, or hand attention other keys and values than they have cached:
+    one step shows it. Adapters are loaded.
     """
     model: Any = lora.model
     parameter = next(model.parameters())
@@ -159,6 +160,6 @@ def can_share(lora: GroupedLoRA) -> bool:
     cache.reserve(np.zeros((1, 1), np.int64), parameter.device)
     heard, zero = _Heard(cache), torch.zeros(1, 1, dtype=torch.int64)
     mask = torch.zeros(1, 1, 1, 1, dtype=model.dtype)
-    with lora.routed([1] + [0] * (lora.num_adapters - 1)):
+    with lora.routed([1] + [0] * (lora.num_adapters - 1)), suppress(TypeError):  # of a function that takes no such argument
         model(zero, attention_mask=mask, position_ids=zero, past_key_values=cache, use_cache=True, prompts=heard)
-    return heard.as_cached and sorted(heard.layers) == list(range(len(cache.buffers)))
+    return heard.as_cached and bool(heard.layers) and sorted(heard.layers) == list(range(len(cache.buffers)))

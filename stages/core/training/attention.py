@@ -42,7 +42,7 @@ def grouped_query_attention(
     share prompts passes them as `prompts` (stages.core.engines.shared_prompts).
     """
     if (prompts := options.pop("prompts", None)) is not None:
-        return prompts.attention(module.layer_idx, query, key, value, attention_mask, scaling), None
+        return prompts.attention(getattr(module, "layer_idx", -1), query, key, value, attention_mask, scaling), None
     batch, heads, length, width = query.shape
     causal = options.get("is_causal")
     causal = getattr(module, "is_causal", True) if causal is None else causal

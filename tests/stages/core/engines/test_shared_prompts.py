@@ -1,5 +1,7 @@
 """Rows that share a prompt: attention is what it would be over the prompt and the row's own keys, and so are completions."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,7 @@ from stages.core.engines.row_cache import RowCache
 from stages.core.engines.shared_prompts import SharedPrompts, can_share, pays
 from stages.core.training.grouped_lora import attach
 from tests.stages.core.engines.test_hf_engine import Letters, naive
-from tests.stages.core.training.test_grouped_lora import random_weights
+from tests.stages.core.training.test_grouped_lora import TARGETS, random_weights, tiny
 
 LENGTHS, WIDTH = (5, 9, 2), 8
 
@@ -101,6 +103,20 @@ def test_only_models_whose_attention_asks_for_prompts_share_them(name: str, can:
     for request, completion in zip(asked, engine.generate(asked, 1.0), strict=True):
         alone = naive(engine, lora, request, 1.0)  # which knows one end token, where a model may have others
         assert completion.token_ids == alone.token_ids[: len(completion.token_ids)]
+
+
+def test_a_model_that_refuses_unknown_arguments_shares_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    lora = attach(tiny(dtype=torch.float32), TARGETS, 2, 4, 1)
+    lora.load([random_weights(lora, 0)])
+    with torch.inference_mode(), lora.rounded():
+        assert can_share(lora)
+        forward = lora.model.forward
+
+        def old(ids: Any, attention_mask: Any, position_ids: Any, past_key_values: Any, use_cache: bool) -> Any:
+            return forward(ids)
+
+        monkeypatch.setattr(lora.model, "forward", old)
+        assert not can_share(lora)
 
 
 def test_prompts_that_no_row_continues_leave_and_others_come() -> None:
