@@ -344,7 +344,7 @@ class RatingRule(Group):
     mu: float = Field(25.0, title="Initial mu")
     sigma: float = Field(25.0 / 3.0, title="Initial sigma")
     beta: float = Field(25.0 / 6.0, title="Beta", description="Standard deviation of a single performance.")
-    tau: float = Field(25.0 / 300.0, title="Tau", description="Amount added to sigma (in quadrature) between generations.")
+    tau: float = Field(25.0 / 300.0, title="Tau", description="Amount added to sigma (in quadrature) before each match.")
     draw_probability: Share = Field(0.1, title="Draw probability")
     draw_margin: Amount = Field(
         0.02,

@@ -22,13 +22,15 @@ START = "start"  # folder of the scores of what every member starts with
 OTHERS = ("births", "children")  # folders of scores that are not those of the population
 LARGEST = 200_000  # answers of one benchmark, up to which runs are paired: they need them in memory
 KEPT = 512
+OWN_WAY = "as its configuration says"
 
 
 @dataclass(frozen=True)
 class ScoredState:
     """Scores of a run's population after `trained` generations (0: the start), with the answers that they come from.
 
-    `suite_sha256` is that of the suite's problems, known if the run itself scored them.
+    `suite_sha256` is that of the suite's problems, known if the run itself scored them. `question` says how `populora benchmark`
+    asked them, such as "chat, 1,024 tokens"; empty: as the run's own configuration does.
     """
 
     suite: str
@@ -36,6 +38,7 @@ class ScoredState:
     scores: Ref
     answers: Ref | None
     suite_sha256: str = ""
+    question: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,11 +57,15 @@ class MeanScore:
     highest: float
     members: int
     problems: int
+    question: str = ""
 
 
 @dataclass(frozen=True)
 class PairedScores:
-    """Two runs on the problems of one suite that both answered, the second minus the first. `said`: why there are no changes."""
+    """Two runs on the problems of one suite that both answered, the second minus the first. `said`: why there are no changes.
+
+    Both were asked the same `question`, as in ScoredState.
+    """
 
     suite: str
     first: str
@@ -67,6 +74,11 @@ class PairedScores:
     second_trained: int
     changes: tuple[ScoreChange, ...]
     said: str = ""
+    question: str = ""
+
+
+Asked = dict[tuple[str, str], dict[int, ScoredState]]
+"""Scored states by (suite, question) and generations trained."""
 
 
 def scored_states(watch: RunTables) -> list[ScoredState]:
@@ -80,7 +92,7 @@ def scored_states(watch: RunTables) -> list[ScoredState]:
     return sorted(found, key=lambda state: (state.suite, state.trained, state.answers is not None))
 
 
-def mean_score(scores: pa.Table, suite: str, trained: int) -> MeanScore | None:
+def mean_score(scores: pa.Table, suite: str, trained: int, question: str = "") -> MeanScore | None:
     """Return the main measure of SCORES: greedy if there is one, of all members but teachers; None without such a row."""
     rows = [row for row in scores.to_pylist() if row["group"] == "all" and row["role"] != "teacher"]
     measure = MAIN if any(row["measure"] == MAIN for row in rows) else rows[0]["measure"] if rows else ""
@@ -88,18 +100,18 @@ def mean_score(scores: pa.Table, suite: str, trained: int) -> MeanScore | None:
     if not own:
         return None
     of, problems = population([row["score"] for row in own], [row["stderr"] for row in own]), max(row["problems"] for row in own)
-    return MeanScore(suite, trained, measure, of.mean, of.stderr, of.lowest, of.highest, of.members, problems)
+    return MeanScore(suite, trained, measure, of.mean, of.stderr, of.lowest, of.highest, of.members, problems, question)
 
 
 def on_the_same_problems(means: Iterable[MeanScore]) -> list[MeanScore]:
-    """Return the scores of each suite that form a curve: of one number of problems, that with the most ages.
+    """Return the scores of each suite that form a curve: of one number of problems asked in one way, that with the most ages.
 
-    Scores on a part of a suite and on the whole are of different problems, and do not compare. Of several numbers with equally
-    many ages the one with the newest counts, and of several scores of one age the last.
+    Scores on a part of a suite and on the whole are of different problems, and do not compare; nor do scores of different
+    prompts. Of several curves with equally many ages the one with the newest counts, and of several scores of one age the last.
     """
-    suites: dict[str, dict[int, dict[int, MeanScore]]] = {}
+    suites: dict[str, dict[tuple[int, str], dict[int, MeanScore]]] = {}
     for mean in means:
-        suites.setdefault(mean.suite, {}).setdefault(mean.problems, {})[mean.trained] = mean
+        suites.setdefault(mean.suite, {}).setdefault((mean.problems, mean.question), {})[mean.trained] = mean
     chosen = (max(sets.values(), key=lambda ages: (len(ages), max(ages))) for sets in suites.values())
     return [mean for ages in chosen for mean in ages.values()]
 
@@ -113,27 +125,31 @@ class ScoreReader:
 
     def mean(self, run: Run, state: ScoredState) -> MeanScore | None:
         """Return the mean score of a state. Raises NotStored or Damaged."""
-        key = ("mean", state.scores.sha256, state.suite, str(state.trained))
+        key = ("mean", state.scores.sha256, state.suite, str(state.trained), state.question)
         known, found = self._look(key)
         if not known:
-            found = self._keep(key, mean_score(_for_mean(run, state.scores), state.suite, state.trained))
+            found = self._keep(key, mean_score(_for_mean(run, state.scores), state.suite, state.trained, state.question))
         assert found is None or isinstance(found, MeanScore)
         return found
 
     def pairs(
         self, first: Run, first_states: Sequence[ScoredState], second: Run, second_states: Sequence[ScoredState]
     ) -> Iterator[PairedScores]:
-        """Yield, for each suite, the runs' newest scores and, if these differ in age, the newest at equal generations.
+        """Yield, for each suite and way of asking, the newest scores and, if of other ages, the newest at equal generations.
 
         States on different problems may form a pair: their difference is over the problems that both have answered.
         """
-        ours, theirs = _by_suite(first_states), _by_suite(second_states)
-        for key in (key for key in ours if key in theirs):
-            mine, other = ours[key], theirs[key]
-            yield self._pair(first, mine[max(mine)], second, other[max(other)])
-            equal = max(mine.keys() & other.keys(), default=None)
-            if equal is not None and max(mine) != max(other):
-                yield self._pair(first, mine[equal], second, other[equal])
+        ours, theirs = _by_question(first_states), _by_question(second_states)
+        for suite in dict.fromkeys(suite for suite, _ in ours):
+            shared = [key for key in ours if key[0] == suite and key in theirs]
+            for mine, other in ((ours[key], theirs[key]) for key in shared):
+                yield self._pair(first, mine[max(mine)], second, other[max(other)])
+                equal = max(mine.keys() & other.keys(), default=None)
+                if equal is not None and max(mine) != max(other):
+                    yield self._pair(first, mine[equal], second, other[equal])
+            others = [key for key in theirs if key[0] == suite]
+            if others and not shared:
+                yield self._pair(first, _newest(ours, suite), second, _newest(theirs, suite))
 
     def _pair(self, first: Run, one: ScoredState, second: Run, other: ScoredState) -> PairedScores:
         changes: tuple[ScoreChange, ...] = ()
@@ -145,7 +161,7 @@ class ScoreReader:
                 said = f"not paired: {error}"
             except (NotStored, Damaged) as error:
                 said = f"not paired: {str(error).splitlines()[0]}"
-        return PairedScores(one.suite, first.run_id, second.run_id, one.trained, other.trained, changes, said)
+        return PairedScores(one.suite, first.run_id, second.run_id, one.trained, other.trained, changes, said, one.question)
 
     def _changes(self, first: Run, one: ScoredState, second: Run, other: ScoredState) -> tuple[ScoreChange, ...]:
         assert one.answers is not None and other.answers is not None, (one, other)
@@ -184,6 +200,8 @@ def _unpairable(one: ScoredState, other: ScoredState) -> str:
         return f"not paired: more than {LARGEST:,} answers"
     if one.suite_sha256 and other.suite_sha256 and one.suite_sha256 != other.suite_sha256:
         return "not paired: the runs used different versions of the suite"
+    if one.question != other.question:
+        return f"not paired: asked in different ways ({one.question or OWN_WAY}; {other.question or OWN_WAY})"
     return ""
 
 
@@ -196,12 +214,19 @@ def _students(run: Run, state: ScoredState) -> pa.Table:
     return answers.filter(pc.invert(pc.is_in(answers["member_id"], value_set=teachers)))
 
 
-def _by_suite(states: Sequence[ScoredState]) -> dict[str, dict[int, ScoredState]]:
-    """Return the states by suite and age; of several of one age, the last one, which has stored answers if any has."""
-    found: dict[str, dict[int, ScoredState]] = {}
+def _by_question(states: Sequence[ScoredState]) -> Asked:
+    """Return the states by (suite, question) and age; of several of one age, the last one, which has answers if any has."""
+    found: Asked = {}
     for state in states:
-        found.setdefault(state.suite, {})[state.trained] = state
+        found.setdefault((state.suite, state.question), {})[state.trained] = state
     return found
+
+
+def _newest(asked: Asked, suite: str) -> ScoredState:
+    """Return the newest state on a suite, however it was asked."""
+    return max(
+        (state for key, own in asked.items() if key[0] == suite for state in own.values()), key=lambda state: state.trained
+    )
 
 
 def _own(manifest: Manifest) -> Iterator[ScoredState]:
@@ -223,7 +248,16 @@ def _asked(manifest: Manifest) -> Iterator[ScoredState]:
         parts = folder.split("/")
         trained = _age(parts[-1]) if name == "scores.parquet" and len(parts) == 4 and parts[2] == "asked" else None
         if trained is not None:
-            yield ScoredState(parts[1], trained, ref, _answers(manifest, folder))
+            yield ScoredState(parts[1], trained, ref, _answers(manifest, folder), question=_question(manifest))
+
+
+def _question(manifest: Manifest) -> str:
+    """Return how a public suite was asked, without how often; the project's own probes are asked as the run trains."""
+    asked = manifest.versions.get("question", {})
+    said = [str(asked["style"])] if "style" in asked else []
+    said += [f"{asked['max_new_tokens']:,} tokens"] if "max_new_tokens" in asked else []
+    said += [f"temperature {asked['temperature']:g}"] if asked.get("attempts") else []
+    return ", ".join(said)
 
 
 def _age(who: str) -> int | None:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from flows.compare.best_members import BestMember, best_members
 from flows.compare.costs import CostRow, SideCost, cost_of, cost_rows, spent
-from flows.compare.scores import MeanScore, PairedScores, ScoredState, ScoreReader, on_the_same_problems, scored_states
+from flows.compare.scores import OWN_WAY, MeanScore, PairedScores, ScoredState, ScoreReader, on_the_same_problems, scored_states
 from flows.compare.settings_diff import SettingsDiff, diff, flat
 from flows.config import identity, with_defaults
 from flows.monitoring.players import players
@@ -244,6 +244,11 @@ def _notes(runs: Sequence[Side]) -> list[str]:
     seeds = {run.settings.get("seed") for run in runs}
     if len(seeds) == 1 and len({run.start for run in runs} - {""}) > 1:
         said.append("The runs have one seed, but not the same seed tasks and starting adapters.")
+    for suite in sorted({score.suite for run in runs for score in run.scores}):
+        asked = {run.run_id: {score.question for score in run.scores if score.suite == suite} for run in runs}
+        if len(ways := {way for own in asked.values() for way in own}) > 1:
+            names = "; ".join(f"{way or OWN_WAY}: {', '.join(run for run in asked if way in asked[run])}" for way in sorted(ways))
+            said.append(f"The scores on {suite} do not compare, because the runs were asked in different ways: {names}.")
     for run in runs:
         if forked := run.versions.get(f"{FORKED}run"):
             at, head = run.versions.get(f"{FORKED}generation"), str(run.versions.get(f"{FORKED}head", "?"))[:12]

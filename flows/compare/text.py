@@ -122,12 +122,14 @@ def _trained(score: MeanScore) -> int:
 def _score(one: MeanScore) -> str:
     error = "" if one.stderr is None else f" ± {100 * one.stderr:.1f}"
     known = f"generations trained: {one.trained}, members: {one.members}, n = {one.problems:,}"
+    known += f"; {one.question}" if one.question else ""
     return f"{100 * one.score:.1f}{error}, {one.measure}, {known}"
 
 
 def _pair(pair: PairedScores) -> Group:
+    asked = f" ({pair.question})" if pair.question and pair.changes else ""
     heading = _heading(
-        f"{pair.suite}, paired by problem: {pair.second} ({pair.second_trained} trained) − "
+        f"{pair.suite}{asked}, paired by problem: {pair.second} ({pair.second_trained} trained) − "
         f"{pair.first} ({pair.first_trained} trained), percentage points"
     )
     if not pair.changes:

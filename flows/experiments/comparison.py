@@ -17,7 +17,7 @@ import pyarrow as pa
 from flows.config import RunConfig, differences, dump, identity, with_defaults
 from flows.execution.recomputation import settled
 from flows.experiments.spec import Planned
-from flows.run.manifest import Json
+from flows.run.manifest import Json, Manifest
 from flows.run.run import Run
 from flows.storage import Damaged, NotStored, Store
 from stages.analysis.curves import curve_rows
@@ -69,10 +69,19 @@ def problems(found: Sequence[ComparedRun]) -> list[str]:
         )
         said.append(f"The runs have {len(models)} different base models and are compared only within each. {names}")
     for seed in sorted({one.planned.seed for one in found}):
+        scored = {problems_of(one) for one in found if one.planned.seed == seed and one.usable} - {frozenset()}
+        if len(scored) > 1:
+            said.append(f"The runs of seed {seed} were scored on different problems; such runs are not compared.")
         starts = {(one.model, one.start) for one in found if one.planned.seed == seed and one.start}
         if len(starts) > len({model for model, _ in starts}):
             said.append(f"The runs of seed {seed} do not share seed tasks and starting adapters: their differences include that.")
     return said
+
+
+def problems_of(one: ComparedRun) -> frozenset[tuple[str, int]]:
+    """Return what a run was scored on: the digest of the suite, with the number of problems."""
+    scores = [point for point in one.points if point["what"] == "score" and point["group"] == "all"]
+    return frozenset((point["suite_sha256"], point["problems"]) for point in scores if point["suite_sha256"])
 
 
 def _gather(run: Run, planned: Planned) -> ComparedRun:
@@ -181,17 +190,21 @@ def _scores(run: Run, planned: Planned, costs: dict[int, Row]) -> Iterator[Row]:
             if ref.uri == f"benchmarks/{suite}/generation={generation:04d}/scores.parquet" and generation + 1 in costs:
                 scores = run.read_table(ref, "scores")
                 problems = max(scores["problems"].to_pylist(), default=0)
-                yield from _points(scores, generation + 1, costs[generation + 1])
+                yield from _points(scores, generation + 1, costs[generation + 1], _suite(manifest))
     for manifest in run.history.benchmarks():
         for ref in (ref for ref in manifest.outputs if ref.uri.endswith("/scores.parquet")):
             scores = run.read_table(ref, "scores")
             base = [row for row in scores.to_pylist() if row["suite"] == suite and row["adapter_id"] in FIRST]
             if base and (not problems or max(row["problems"] for row in base) == problems):
-                yield from _points(tables.table(base, tables.SCORES), 0, costs[0])
+                yield from _points(tables.table(base, tables.SCORES), 0, costs[0], _suite(manifest))
                 return
 
 
-def _points(scores: pa.Table, trained: int, costs: Row) -> Iterator[Row]:
+def _suite(manifest: Manifest | None) -> str:
+    return str(manifest.versions.get("suite", "")) if manifest else ""
+
+
+def _points(scores: pa.Table, trained: int, costs: Row, suite_sha256: str) -> Iterator[Row]:
     """Yield the mean, best and worst member for every measure and group; of a kind's bands or depths the mean only."""
     found = defaultdict(list)
     for row in scores.to_pylist():
@@ -199,7 +212,8 @@ def _points(scores: pa.Table, trained: int, costs: Row) -> Iterator[Row]:
             found[row["measure"], row["group"]].append((row["score"], row["problems"]))
     for (measure, group), values in found.items():
         own = [score for score, _ in values]
-        shared = {"what": "score", "measure": measure, "group": group, "trained": trained, "problems": values[0][1]} | costs
+        shared = {"what": "score", "measure": measure, "group": group, "trained": trained} | costs
+        shared |= {"problems": values[0][1], "suite_sha256": suite_sha256}
         yield from (
             shared | {"over": over, "members": len(own), "score": score}
             for over, score in (("mean", math.fsum(own) / len(own)), ("best", max(own)), ("worst", min(own)))
@@ -223,21 +237,29 @@ def _ends(planned: Planned, curves: Sequence[Row], generations: int) -> Iterator
         yield scope | {"generations": float(generations), "score": math.fsum(values) / len(values)}
 
 
+def asked(config: RunConfig) -> tuple[Any, ...]:
+    """Return what the scores of a start depend on, besides its weights."""
+    rule = config.benchmark
+    return config.model.style, rule.suite, rule.limit, rule.attempts, rule.max_new_tokens, config.engine.temperature
+
+
 def _with_shared_base(found: Sequence[ComparedRun]) -> list[ComparedRun]:
-    """Share base model scores among runs of one seed, which start from the same weights."""
+    """Give runs that did not score their start the scores of a run of their seed that starts from the same weights."""
     bases: dict[tuple[Any, ...], list[Row]] = {}
     for one in found:
-        base = [point for point in one.points if point["what"] == "score" and not point["trained"]]
-        if base:
+        if base := _base(one):
             bases.setdefault(_sharing(one), base)
     shared = []
     for one in found:
         own = [point for point in one.points if point["what"] != "score" or point["trained"]]
-        base = [point | {"arm": one.planned.arm} for point in bases.get(_sharing(one), [])] if one.points else []
-        shared.append(replace(one, points=(*base, *own)))
+        base = _base(one) or [point | {"arm": one.planned.arm} for point in bases.get(_sharing(one), [])]
+        shared.append(replace(one, points=(*base, *own)) if one.points else one)
     return shared
 
 
+def _base(one: ComparedRun) -> list[Row]:
+    return [point for point in one.points if point["what"] == "score" and not point["trained"]]
+
+
 def _sharing(one: ComparedRun) -> tuple[Any, ...]:
-    rule = one.planned.config.benchmark
-    return one.planned.seed, one.model, one.adapters, rule.suite, rule.limit, rule.attempts
+    return one.planned.seed, one.model, one.adapters, *asked(one.planned.config)

@@ -12,7 +12,7 @@ from flows.benchmarks.members import Chosen
 from flows.benchmarks.score import Question, score_run
 from flows.execution.session import check_resumable
 from flows.execution.stage_process import StageFailed
-from flows.experiments.comparison import FIRST
+from flows.experiments.comparison import FIRST, asked
 from flows.experiments.comparison_page import write_comparison
 from flows.experiments.spec import Planned, planned, read
 from flows.generation import RETRIES
@@ -77,8 +77,7 @@ def _run_or_resume(one: Planned, opened: Store, store: str) -> None:
 
 def _score_start_once(one: Planned, opened: Store, store: str, scored: set[tuple[object, ...]]) -> None:
     """Score the starting point of this run, unless an earlier run has scored the same one."""
-    rule = one.config.benchmark
-    question = (one.seed, one.config.model, rule.suite, rule.limit, rule.attempts)
+    question = (one.seed, one.config.model, *asked(one.config))
     if question not in scored:
         with hold(opened, one.run_id):
             score_base(one, store)
@@ -95,8 +94,7 @@ def score_base(one: Planned, store: str) -> None:
     """Score the base model, as the adapter that every member starts with, on the run's own problems; once is enough."""
     rule = one.config.benchmark
     first = FIRST[one.config.mode == "single"]
-    asked = Question(rule.suite, rule.limit, rule.attempts)
-    score_run(Run(open_store(store), one.run_id), Chosen((first,)), asked)
+    score_run(Run(open_store(store), one.run_id), Chosen((first,)), Question(rule.suite, rule.limit, rule.attempts))
 
 
 def _beside(store: str, name: str) -> Path:

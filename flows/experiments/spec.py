@@ -143,7 +143,18 @@ def planned(experiment: Experiment) -> list[Planned]:
     for one in found:
         if (other := arms.setdefault(one.run_id, one.arm)) != one.arm:
             raise ConfigError(f"arms {other} and {one.arm} both have the run {one.run_id}")
+    for contrast in experiment.compared():
+        _check_scored_alike(*(next(one for one in found if one.arm == arm) for arm in contrast))
     return found
+
+
+def _check_scored_alike(first: Planned, second: Planned) -> None:
+    """Raise ConfigError unless both arms of a contrast are scored on the same problems."""
+    for key in ("suite", "limit", "members"):
+        ours, theirs = (getattr(one.config.benchmark, key) for one in (first, second))
+        if ours != theirs:
+            said = f"benchmark.{key} is {ours!r} for {first.arm} and {theirs!r} for {second.arm}"
+            raise ConfigError(f"{said}; arms that are compared must be scored alike")
 
 
 def _planned(experiment: Experiment, arm: Arm, seed: int) -> Planned:

@@ -30,8 +30,7 @@ def answers(runs: list[Path]) -> Iterator[str]:
     """A line for each number of generations trained; means over runs."""
     found = defaultdict(list)
     for run in runs:
-        for file in sorted((run / "benchmarks/probe-test").glob("**/answers.parquet")):
-            trained = int(file.parent.name.partition("=")[2] or -1) + 1 if "generation=" in file.parent.name else 0
+        for trained, file in _scored(run):
             rows = pq.read_table(file, columns=["greedy", "status", "correct"]).to_pylist()
             for greedy in (True, False):
                 own = [row for row in rows if row["greedy"] == greedy]
@@ -42,6 +41,16 @@ def answers(runs: list[Path]) -> Iterator[str]:
         how = "greedy " if greedy else "sampled"
         said = f"formed {form:6.1%}  right of those {right:6.1%}  product {form * right:6.1%}  runs {len(values)}"
         yield f"after {trained:2d}  {how}  {said}"
+
+
+def _scored(run: Path) -> Iterator[tuple[int, Path]]:
+    """The answers of the members as trained, by generations trained; 0: what every member starts with."""
+    probe = run / "benchmarks/probe-test"
+    yield from (
+        (0, file) for place in ("start", "asked/*-start-*", "asked/start-*") for file in probe.glob(f"{place}/answers.parquet")
+    )
+    for file in sorted(probe.glob("generation=*/answers.parquet")):
+        yield int(file.parent.name.partition("=")[2]) + 1, file
 
 
 def specialisation(runs: list[Path]) -> str:
@@ -58,7 +67,8 @@ def specialisation(runs: list[Path]) -> str:
 def _steady(run: Path) -> bool:
     """Whether there are pairs to tell apart, the same ones throughout a window."""
     config = json.loads((run / "run.json").read_text())["config"]
-    return config["population"]["students"] > 1 and config["evolution"]["every"] in (0, WINDOW)
+    pairs = min(config["population"]["students"], config["population"]["teachers"])
+    return pairs > 1 and config["evolution"]["every"] in (0, WINDOW)
 
 
 def _windows(run: Path) -> range:

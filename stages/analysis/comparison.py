@@ -85,9 +85,9 @@ def differences(
     """Return DIFFERENCES of every contrast, measure, group, summary over members and budget.
 
     Each is taken at the largest amount of the budget that both runs of a pair reached. The row that equals `primary` in all
-    its keys is confirmatory. Runs of different base models do not form a pair. A pair is also left out where that amount lies
-    before the first state of one run: nothing is known there. Metrics have one state, the end of the run, so their pairs are
-    runs of equally many generations.
+    its keys is confirmatory. Runs of different base models, or scored on different problems, do not form a pair. Nor does a run
+    with no score after training; and a pair is left out where that amount lies before the first state of one run: nothing is
+    known there. Metrics have one state, the end of the run, so their pairs are runs of equally many generations.
     """
     runs: dict[tuple[str, ...], dict[tuple[str, int], list[Point]]] = {}
     for point in points:
@@ -111,7 +111,9 @@ def _difference(
     budget, pairs = scope["budget"], []
     for seed in sorted({seed for arm, seed in runs if arm == scope["first"]}):
         ours, theirs = runs[scope["first"], seed], runs.get((scope["second"], seed), [])
-        if not theirs or {point["model"] for point in ours} != {point["model"] for point in theirs}:
+        if not theirs or not _comparable(ours, theirs):
+            continue
+        if not all(any(point["trained"] for point in side) for side in (ours, theirs)):
             continue
         amount = min(max(point[budget] for point in side) for side in (ours, theirs))
         if amount < max(min(point[budget] for point in side) for side in (ours, theirs)):
@@ -132,6 +134,15 @@ def _difference(
     }
 
 
+def _comparable(ours: Sequence[Point], theirs: Sequence[Point]) -> bool:
+    """Return whether two runs have the same base model and, as far as it is known, were scored on the same problems."""
+    for key in ("model", "problems", "suite_sha256"):
+        one, other = ({point.get(key) for point in side} - {None, ""} for side in (ours, theirs))
+        if one and other and one != other:
+            return False
+    return True
+
+
 def _spread(found: SeedEstimate, apart: Sequence[float]) -> dict[str, Any]:
     """Return the columns of _SPREAD."""
     own = {"n": found.n, "stderr": found.stderr, "low": found.low, "high": found.high}
@@ -141,7 +152,7 @@ def _spread(found: SeedEstimate, apart: Sequence[float]) -> dict[str, Any]:
 def gains(points: Iterable[Point], alpha: float) -> pa.Table:
     """Return GAINS of every arm, measure, group and summary over members, from its start to its last scored state.
 
-    A run whose start was not scored is left out.
+    A run whose start was not scored, or nothing after it, is left out.
     """
     runs: dict[tuple[str, ...], dict[int, list[Point]]] = {}
     for point in points:
@@ -150,7 +161,11 @@ def gains(points: Iterable[Point], alpha: float) -> pa.Table:
     rows = []
     for (arm, measure, group, over), own in runs.items():
         ends = {seed: (min(one, key=_trained), max(one, key=_trained)) for seed, one in sorted(own.items())}
-        whole = {seed: (first["score"], last["score"]) for seed, (first, last) in ends.items() if not first["trained"]}
+        whole = {
+            seed: (first["score"], last["score"])
+            for seed, (first, last) in ends.items()
+            if not first["trained"] and last["trained"]
+        }
         if whole:
             apart = [end - start for start, end in whole.values()]
             found = over_seeds(apart, alpha)

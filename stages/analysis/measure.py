@@ -27,6 +27,7 @@ from stages.core.population import Member
 from stages.core.statistics.condensed import CLUSTER, clusters, completions, with_clusters
 from stages.core.statistics.metric_rows import Row, clustered, mean_row, value_row
 from stages.core.statistics.novelty import distance, novelty
+from stages.core.training.packing import STILL
 
 STAGE_OF = {"teacher": "propose", "student": "solve"}
 
@@ -103,12 +104,16 @@ def _sample_rows(samples: pa.Table) -> list[Row]:
     rows = []
     for role, of_role in _by(listed, "role"):
         for member, own in [(None, of_role), *_by(of_role, "member_id")]:
-            moving = {(row["member_id"], row["group_id"]) for row in own if abs(row["centred"]) > 1e-12}
-            groups = sorted({(row["member_id"], row["group_id"]) for row in own})
-            still = [group not in moving for group in groups]
+            still = [_is_still(group) for _, of_member in _by(own, "member_id") for _, group in _by(of_member, "group_id")]
             rows.append(_mean("reward.mean", own, lambda row: row["reward"], "cluster", {"member_id": member, "role": role}))
             rows.append(mean_row("reward.zero_variance_share", still, None, member, role))
     return rows
+
+
+def _is_still(group: Sequence[dict]) -> bool:
+    """Return whether the rewards of a group are equal. A sample without others has none to differ from: its baseline counts."""
+    values = [row["reward"] for row in group] if len(group) > 1 else [0.0, group[0]["centred"]]
+    return max(values) - min(values) <= STILL
 
 
 def replayed(tasks: pa.Table, grades: pa.Table) -> pa.Table:

@@ -110,10 +110,12 @@ def zero_variance(samples: pa.Table) -> Plate:
     plate = Plate("zero-variance", "How many groups teach nothing?", "No sample has been rewarded yet.", ("samples",))
     if not samples.num_rows:
         return plate
-    moving = pc.greater(pc.abs(samples["centred"]), 1e-12)
-    groups = samples.append_column("moving", moving).group_by(["generation", "role", "member_id", "group_id"], use_threads=False)
-    still = groups.aggregate([("moving", "max")])
-    still = still.append_column("still", pc.invert(still["moving_max"]))
+    groups = samples.append_column("far", pc.abs(samples["centred"]))
+    groups = groups.group_by(["generation", "role", "member_id", "group_id"], use_threads=False)
+    still = groups.aggregate([("reward", "max"), ("reward", "min"), ("reward", "count"), ("far", "max")])
+    apart = pc.subtract(still["reward_max"], still["reward_min"])
+    apart = pc.if_else(pc.greater(still["reward_count"], 1), apart, still["far_max"])  # a lone sample: from its baseline
+    still = still.append_column("still", pc.less_equal(apart, 1e-12))
     figure, (ax,) = canvas(plate.question)
     counts = []
     for role in ROLES:

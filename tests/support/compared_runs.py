@@ -52,6 +52,13 @@ def score_later(run: Run, generation: int, right: Right, limit: int = 0) -> None
     run.commit_benchmark(folder, [], _written(run, folder, generation, right, limit), {}, {}, {})
 
 
+def score_public(run: Run, generation: int, right: Right, style: str, key: str) -> None:
+    """Write what `populora benchmark --style` would have made of a public suite."""
+    folder = f"cruxeval/asked/generation={generation:04d}-{key}"
+    question = {"style": style, "attempts": 0, "max_new_tokens": 96, "temperature": 1.0, "seed": 0}
+    run.commit_benchmark(folder, [], _written(run, folder, generation, right), {}, {"suite": "3" * 64, "question": question}, {})
+
+
 def _written(run: Run, folder: str, generation: int, right: Right, limit: int = 0) -> list[Ref]:
     members = [row for row in run.read_table(generation, "ratings").to_pylist() if row["role"] == "student"]
     who = [Contestant(row["member_id"], "student", row["next_adapter_id"], row["next_adapter_sha256"]) for row in members]

@@ -183,7 +183,19 @@ def rebuild(
         B_OP, A_PI = torch.cat([parent.B[index] for parent in parents], 1), torch.cat([parent.A[index] for parent in parents])
         _product(B_OP, left_NPR[index], step_B / math.sqrt(first.B[index].numel()), source, B[index])
         _product(right_NRP[index], A_PI, step_A / math.sqrt(first.A[index].numel()), source, A[index])
+        if revive:
+            _fill_lost_rows(A[index], first.A[index][span], sides_A_NR[index, span], thin.values_NR[index, span])
     return Factors(first.names, A, B)
+
+
+def _fill_lost_rows(A_RI: Tensor, first_RI: Tensor, sides_R: Tensor, values_R: Tensor) -> None:
+    """Give dead components without a row of A the first parent's row, as long as the row would have been.
+
+    A dead component's right vector is arbitrary, and one that the rows of A map to 0 makes no row where these are dependent.
+    """
+    lost_R = (values_R == 0) & (A_RI.norm(dim=1) <= _DEAD * sides_R)
+    if lost_R.any():
+        A_RI[lost_R] = torch.nn.functional.normalize(first_RI[lost_R], dim=1) * sides_R[lost_R, None].float()
 
 
 def _product(left: Tensor, right: Tensor, noise: float, source: torch.Generator | None, out: Tensor) -> None:

@@ -105,6 +105,31 @@ def test_a_curve_of_scores_is_of_one_set_of_problems(tmp_path: Path) -> None:
     assert [change.found.problems for change in newest.changes if change.group == "all"] == [4], "those that both answered"
 
 
+def test_scores_of_other_prompts_form_neither_a_curve_nor_a_pair(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    first, second = (compared_runs.build(store, name, 2, {}) for name in ("first", "second"))
+    compared_runs.score_public(first, 0, lambda number: number < 1, "chat", "aaa")
+    compared_runs.score_public(first, 1, lambda number: number < 1, "chat", "aaa")
+    compared_runs.score_public(first, 1, lambda number: number < 6, "completion", "bbb")
+    compared_runs.score_public(second, 1, lambda number: number < 2, "chat", "ccc")
+    found = compared(store, "first", "second")
+    assert [(one.trained, one.score, one.question) for one in found.runs[0].scores] == [
+        (1, 0.125, "chat, 96 tokens"),
+        (2, 0.125, "chat, 96 tokens"),
+    ]
+    (pair,) = found.pairs
+    (whole,) = [change for change in pair.changes if change.group == "all"]
+    assert (whole.before, whole.after, pair.question) == (0.125, 0.25, "chat, 96 tokens")
+    third = compared_runs.build(store, "third", 2, {})
+    compared_runs.score_public(third, 1, lambda number: number < 2, "azr", "ddd")
+    found = compared(store, "second", "third")
+    (pair,) = found.pairs
+    said = "asked in different ways (chat, 96 tokens; azr, 96 tokens)"
+    assert pair.changes == () and pair.said == f"not paired: {said}"
+    (note,) = [note for note in found.notes if "cruxeval" in note]
+    assert note.endswith("asked in different ways: azr, 96 tokens: third; chat, 96 tokens: second.")
+
+
 def test_what_cannot_be_paired_says_why(store: FileStore, tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     compared_runs.build(store, "first", 1, {0: lambda number: True})

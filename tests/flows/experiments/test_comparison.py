@@ -28,6 +28,11 @@ def test_intervals_and_tests_are_scipys() -> None:
     assert p_flip(APART) == pytest.approx(flips.pvalue)
 
 
+def test_the_observed_signs_count_whatever_the_size_of_the_values() -> None:
+    assert p_flip([106911.68, 116432.36, 106608.74]) == 0.25
+    assert p_flip([1e-7, 2e-7, 3e-7, -1e-7]) == p_flip([1.0, 2.0, 3.0, -1.0])
+
+
 def test_values_of_one_run_count_as_one() -> None:
     found = over_runs([("a", 0.1), ("a", 0.3), ("b", 0.5), ("a", 0.2)], 0.05)
     assert (found.n, found.mean, found.stderr) == (2, pytest.approx(0.35), pytest.approx(0.15))
@@ -70,6 +75,20 @@ def test_runs_are_compared_at_the_largest_amount_that_both_reached() -> None:
     assert (row["difference"], row["n"], row["stderr"], row["label"]) == (pytest.approx(-0.1), 1, None, "confirmatory")
 
 
+def test_a_run_without_scores_of_its_members_forms_no_pair_and_has_no_gain() -> None:
+    scored = [point(arm, seed, at, 0.1 + at / 1e4) for arm in ("one", "many") for seed in (0, 1) for at in (0, 1000)]
+    points = [one for one in scored if (one["arm"], one["seed"], one["trained"]) != ("many", 1, 10)]
+    (row,) = differences(points, [("many", "one")], ["generations"], {}, 0.05, 0.8).to_pylist()
+    assert row["seeds"] == [0]
+    assert {row["arm"]: row["seeds"] for row in gains(points, 0.05).to_pylist()} == {"one": [0, 1], "many": [0]}
+
+
+def test_runs_scored_on_different_problems_form_no_pair() -> None:
+    for key, ours, theirs, pairs in (("problems", 12, 7, 0), ("suite_sha256", "a", "b", 0), ("suite_sha256", "a", "", 1)):
+        points = [point("one", 0, 1000, 0.3) | {key: ours}, point("many", 0, 1000, 0.4) | {key: theirs}]
+        assert differences(points, [("many", "one")], ["generations"], {}, 0.05, 0.8).num_rows == pairs
+
+
 def test_a_pair_is_left_out_where_nothing_is_known_of_one_run() -> None:
     longer = [point("longer", 0, 213_000, 0.5)]  # one scored state, and no base model
     budgets = ["generations", "generated_tokens"]
@@ -103,7 +122,7 @@ def test_only_the_primary_row_is_confirmatory_and_unlike_models_are_no_pair() ->
 
 def test_a_gain_is_from_the_scored_start_to_the_last_state_over_seeds() -> None:
     points = [point("a", seed, at, 0.1 + seed / 10 + at / 1e4) for seed in (0, 1) for at in (0, 500, 1000)]
-    points += [point("a", 2, 1000, 0.9), point("b", 0, 0, 0.1) | {"group": "deduction band 7"}]
+    points += [point("a", 2, 1000, 0.9)] + [point("b", 0, at, 0.1) | {"group": "deduction band 7"} for at in (0, 500)]
     first, second = gains(points, 0.05).to_pylist()
     assert (first["arm"], first["seeds"], first["n"], first["group"]) == ("a", [0, 1], 2, "all")
     assert (first["start"], first["end"], first["gain"]) == tuple(map(pytest.approx, (0.15, 0.25, 0.1)))

@@ -170,6 +170,10 @@ def test_arms_lie_over_the_experiment_over_the_configuration(file: Path) -> None
         ),
         (('name = "tiny"', f'name = "{"t" * 40}"'), "is longer than 40 characters"),
         (("[primary]\n", '[primary]\nbudget = "watts"\n'), "primary.budget: Input should be"),
+        (
+            ("evolution = { every = 0 }", "evolution = { every = 0 }, benchmark = { limit = 7 }"),
+            "benchmark.limit is 6 for many and 7 for one; arms that are compared must be scored alike",
+        ),
     ],
 )
 def test_a_mistake_in_the_file_is_one_line_that_names_it(file: Path, change: tuple[str, str], said: str) -> None:
@@ -186,7 +190,15 @@ def test_a_file_that_is_not_there_ends_with_code_2() -> None:
     assert (done.returncode, done.stderr) == (2, "populora: no.toml: No such file or directory\n")
 
 
-def write(store: str, one: Planned, generations: int | None = None, model: str = "m", gain: float = 0.0) -> None:
+def write(
+    store: str,
+    one: Planned,
+    generations: int | None = None,
+    model: str = "m",
+    gain: float = 0.0,
+    start: float = 0.1,
+    suite: str = "",
+) -> None:
     """A run's manifests, metrics and scores: what a comparison reads."""
     opened = open_store(store)
     with hold(opened, one.run_id) as epoch:
@@ -194,13 +206,13 @@ def write(store: str, one: Planned, generations: int | None = None, model: str =
         run.describe(dump(one.config), {"code": "c0de"}, {"started": 1.0})
         seeds = run.write_table(None, "seeds", tables.SEEDS.empty_table())
         run.commit("start", None, [], [seeds], {}, {"base_model": model * 64}, {})
-        score(run, one, None, 0.1)
+        score(run, one, None, start, suite)
         for generation in range(one.config.generations if generations is None else generations):
             rows = [value_row("cost.generated_tokens", 1000), value_row("cost.trained_tokens", 800), value_row("solve.rate", 0.5)]
             rows += members(one)
             metrics = run.write_table(generation, "metrics", tables.table(rows, tables.METRICS))
             run.commit("update", generation, [], [metrics], clock={"seconds": 2.0})
-            score(run, one, generation, 0.1 + gain * (generation + 1) + one.seed / 100)
+            score(run, one, generation, start + gain * (generation + 1) + one.seed / 100, suite)
             run.commit("evolve", generation, [], [run.write_table(generation, "offspring", tables.OFFSPRING.empty_table())])
 
 
@@ -217,7 +229,7 @@ def members(one: Planned) -> list[dict]:
     ]
 
 
-def score(run: Run, one: Planned, generation: int | None, value: float) -> Manifest:
+def score(run: Run, one: Planned, generation: int | None, value: float, suite: str = "") -> Manifest:
     member = "a0" if one.config.mode == "single" else "s0"
     adapter = f"{member}-start" if generation is None else f"{member}-g{generation:04d}"
     row = {
@@ -232,8 +244,8 @@ def score(run: Run, one: Planned, generation: int | None, value: float) -> Manif
     place = f"probe-dev/generation={generation:04d}" if generation is not None else f"probe-dev/asked/{adapter}-n12-k0"
     ref = run.write_table_at(f"benchmarks/{place}/scores.parquet", tables.table([row], tables.SCORES), tables.SCORES)
     if generation is None:
-        return run.commit_benchmark(place, [], [ref], {}, {}, {})
-    return run.commit("benchmark", generation, [], [ref], clock={"seconds": 5.0})
+        return run.commit_benchmark(place, [], [ref], {}, {"suite": suite}, {})
+    return run.commit("benchmark", generation, [], [ref], {}, {"suite": suite}, clock={"seconds": 5.0})
 
 
 def compared(file: Path, store: str) -> tuple[str, Path]:
@@ -280,6 +292,26 @@ def test_what_is_missing_is_said_and_unlike_runs_are_not_averaged(file: Path, tm
     assert "No seed has finished runs with scores in both arms yet." in text
     found = gather(open_store(store), runs)
     assert [one.state for one in found] == ["finished", "finished", "finished", "half finished", "not started"]
+
+
+def test_runs_of_different_versions_of_a_suite_are_not_averaged(file: Path, tmp_path: Path) -> None:
+    store = str(tmp_path / "runs")
+    for one in planned(read(file)):
+        write(store, one, suite="a" if one.seed == 0 or one.arm == "many" else "b")
+    text, folder = compared(file, store)
+    assert "The runs of seed 1 were scored on different problems; such runs are not compared." in text
+    assert "The runs of seed 0 were scored" not in text
+    rows = pq.read_table(folder / "differences.parquet").to_pylist()
+    assert {tuple(row["seeds"]) for row in rows if row["what"] == "score"} == {(0,)}
+
+
+def test_a_run_that_scored_its_own_start_is_measured_from_it(file: Path, tmp_path: Path) -> None:
+    store = str(tmp_path / "runs")
+    for one in planned(read(file)):
+        write(store, one, gain=0.05, start=0.5 if one.arm == "one" else 0.1)
+    _, folder = compared(file, store)
+    gains = {row["arm"]: row for row in pq.read_table(folder / "gains.parquet").to_pylist() if row["over"] == "mean"}
+    assert (gains["many"]["start"], gains["one"]["start"]) == (pytest.approx(0.1), pytest.approx(0.5))
 
 
 def test_a_run_of_another_configuration_is_left_out(file: Path, tmp_path: Path) -> None:

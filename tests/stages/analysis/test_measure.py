@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from flows.config import load
@@ -281,3 +282,11 @@ def test_members_disagree_where_exactly_one_of_them_is_right() -> None:
     }
     assert values(found, "disagreement")[()][:2] == (pytest.approx(1 / 3), 4)
     assert disagreement(tables.ANSWERS.empty_table()).num_rows == 0
+
+
+def test_a_group_is_still_if_its_rewards_are_equal_whatever_the_baseline(found: dict[str, pa.Table]) -> None:
+    samples = found["samples"]
+    place = samples.schema.get_field_index("centred")
+    apart = samples.set_column(place, samples.schema.field(place), pc.add(samples["centred"], 0.3))
+    same = [values(measure(**(found | {"samples": one})), "reward.zero_variance_share") for one in (samples, apart)]
+    assert same[1]["student",] == same[0]["student",]

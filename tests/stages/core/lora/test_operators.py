@@ -292,3 +292,17 @@ def test_unlike_adapters_are_refused_by_name():
         check_alike({"t0": good, "t1": {key: values for key, values in good.items() if key != f"layer0{B_SUFFIX}"}})
     check_alike({"t0": good, "t1": adapter(2)})
     check_alike({})
+
+
+def test_no_component_is_lost_where_the_rows_of_a_are_dependent() -> None:
+    parents = [adapter(seed, 4) for seed in (0, 1)]
+    for weights in parents:
+        for name in [name for name in weights if name.endswith(A_SUFFIX)]:
+            weights[name][3] = weights[name][2]
+            weights[name] = parents[0][name]  # one A for both, as of members that share a start
+        for name in [name for name in weights if name.endswith(B_SUFFIX)]:
+            weights[name][:, 2:] = 0
+    child, _ = operators()["X1"](parents, np.random.default_rng(0))
+    for name in [name for name in child if name.endswith(A_SUFFIX)]:
+        lengths = np.linalg.norm(child[name], axis=1), np.linalg.norm(child[name.replace(A_SUFFIX, B_SUFFIX)], axis=0)
+        assert (np.maximum(*lengths) > 1e-3).all(), name
