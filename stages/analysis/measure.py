@@ -113,7 +113,7 @@ def _sample_rows(samples: pa.Table) -> list[Row]:
 def _is_still(group: Sequence[dict]) -> bool:
     """Return whether the rewards of a group are equal. A sample without others has none to differ from: its baseline counts."""
     values = [row["reward"] for row in group] if len(group) > 1 else [0.0, group[0]["centred"]]
-    return max(values) - min(values) <= STILL
+    return bool(max(values) - min(values) <= STILL)
 
 
 def replayed(tasks: pa.Table, grades: pa.Table) -> pa.Table:
