@@ -7,6 +7,7 @@ stage that made them as not done, runs it again, and writes the same bytes (flow
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from flows.audit.replay_check import replay_problems
 from flows.backend import Backend
 from flows.choices import check_sources, choose
 from flows.config import ConfigError, RunConfig, parse
+from flows.run.fork import newest_usable
 from flows.run.history import History, kept_out
 from flows.run.manifest import (
     Json,
@@ -75,8 +77,9 @@ def fsck(run: Run) -> list[Finding]:
     damaged = [uri for uri, _, bytes_wrong in survey.wrong if bytes_wrong and uri not in borrowed]
     mark_damaged(run, _still_wrong(run, damaged))
     stops = obstacle(run, damaged) if damaged else None
+    usable = cache(lambda generation: newest_usable(run, generation, damaged))
     return [
-        Finding(uri, problem, dependents(survey, uri), advice(survey, uri, borrowed.get(uri, ""), bytes_wrong, stops))
+        Finding(uri, problem, dependents(survey, uri), advice(survey, uri, borrowed.get(uri, ""), bytes_wrong, stops, usable))
         for uri, problem, bytes_wrong in survey.wrong
     ]
 

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections.abc import Callable
 
 from flows.run.fork import fixed_id
 from flows.run.history import CHOSEN
@@ -15,11 +16,18 @@ _MEMBERS = re.compile(r"(?:start|generation=(\d+))(?:-(all|top\d+))?")
 _ADAPTER = r"[tsa]\d+-(?:start|g\d{4,})"
 
 
-def advice(survey: RunScan, uri: str, holder: str, bytes_wrong: bool, obstacle: Obstacle | None) -> str:
+def advice(
+    survey: RunScan,
+    uri: str,
+    holder: str,
+    bytes_wrong: bool,
+    obstacle: Obstacle | None,
+    usable: Callable[[int], int | None],
+) -> str:
     """Return the command for a finding; empty if none helps. `holder` is the run that a fork borrows the artifact from.
 
     Resuming the run restores lost or damaged bytes, unless there is an obstacle. Wrong contents with correct digests remain; only
-    a fork leaves them behind.
+    a fork leaves them behind: from the generation that `usable` finds before the given one.
     """
     run_id, store = survey.run.run_id, f"--store {survey.run.store.url}"
     if holder:
@@ -40,7 +48,8 @@ def advice(survey: RunScan, uri: str, holder: str, bytes_wrong: bool, obstacle: 
         )  # the start of a run removes damaged manifests
     if uri.startswith("generation="):
         generation = int(uri.partition("/")[0].removeprefix("generation="))
-        return f"populora fork {run_id} --generation {generation - 1} --run-id {fixed_id(run_id)} {store}"
+        before = usable(generation)
+        return "" if before is None else f"populora fork {run_id} --generation {before} --run-id {fixed_id(run_id)} {store}"
     return ""
 
 

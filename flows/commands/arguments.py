@@ -33,9 +33,9 @@ def default_store() -> str:
 
 
 def add_configuration(parser: ArgumentParser, default: str) -> None:
-    """Add `-c`, a configuration."""
+    """Add `-c`, a configuration. Not given, it is None: the command takes the default that the help names."""
     summary = f"TOML file, or a name in infra/runs (default: {default})"
-    complete(parser.add_argument("-c", "--config", default=default, help=summary), complete_configurations)
+    complete(parser.add_argument("-c", "--config", help=summary), complete_configurations)
 
 
 def add_settings(parser: ArgumentParser, summary: str, group: str = "") -> None:

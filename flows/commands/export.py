@@ -8,6 +8,8 @@ from flows.commands.arguments import Add, add_store, open_run
 from flows.config import ConfigError
 from flows.guide.completion import complete, complete_runs
 
+LARGEST_MB = 10.0  # of an artifact for download on a site
+
 
 def add(command: Add) -> None:
     """Add the command and its options."""
@@ -20,13 +22,14 @@ def add(command: Add) -> None:
     parser.add_argument("--merge", action="store_true", help="a merged model instead of a PEFT folder")
     parser.add_argument("--tasks", type=Path, metavar="DIR", help="the run's valid, deduplicated tasks as Parquet")
     parser.add_argument("--site", type=Path, metavar="DIR", help="the run's pages in the artifact browser, as a static site")
-    summary = "largest artifact that the site holds for download, in MB (default: 10; 0: none)"
-    parser.add_argument("--files-up-to", type=float, default=10.0, metavar="MB", help=summary)
+    summary = f"largest artifact that the site holds for download, in MB (default: {LARGEST_MB:g}; 0: none)"
+    parser.add_argument("--files-up-to", type=float, metavar="MB", help=summary)
     add_store(parser, run=False)
 
 
 def export(arguments: Namespace) -> int:
     """Write the folder and print its path."""
+    _check_one_form(arguments)
     found = open_run(arguments.store, arguments.run)
     if arguments.tasks is not None:
         from flows.export.tasks import export_tasks
@@ -36,14 +39,24 @@ def export(arguments: Namespace) -> int:
     if arguments.site is not None:
         from flows.export.site import export_site
 
-        if not arguments.files_up_to >= 0:
-            raise ConfigError(f"--files-up-to {arguments.files_up_to}: must be 0 or more")
+        largest = LARGEST_MB if arguments.files_up_to is None else arguments.files_up_to
+        if not largest >= 0:
+            raise ConfigError(f"--files-up-to {largest}: must be 0 or more")
         print(f"writing every page of {arguments.run}; this may take a minute", file=sys.stderr, flush=True)
-        print(export_site(found, arguments.site, int(min(arguments.files_up_to, 1e9) * 1_000_000)))
+        print(export_site(found, arguments.site, int(min(largest, 1e9) * 1_000_000)))
         return 0
-    if arguments.adapter is None or arguments.folder is None:
-        raise ConfigError("export: give RUN ADAPTER DIR, RUN --tasks DIR, or RUN --site DIR")
     from flows.export.adapter import export_adapter
 
     print(export_adapter(found, arguments.adapter, arguments.folder, arguments.merge))
     return 0
+
+
+def _check_one_form(arguments: Namespace) -> None:
+    """Raise ConfigError unless exactly one thing is to be written, with options of its own."""
+    adapter = arguments.adapter is not None
+    if sum((adapter, arguments.tasks is not None, arguments.site is not None)) != 1 or adapter != (arguments.folder is not None):
+        raise ConfigError("export: give one of RUN ADAPTER DIR, RUN --tasks DIR, and RUN --site DIR")
+    if arguments.merge and not adapter:
+        raise ConfigError("export: --merge needs an ADAPTER and a DIR")
+    if arguments.files_up_to is not None and arguments.site is None:
+        raise ConfigError("export: --files-up-to needs --site")

@@ -24,7 +24,8 @@ def gc(arguments: Namespace) -> int:
     description = found.history.description()
     assert description is not None, found.run_id
     rule = apply(description["config"], [f"retention.{setting}" for setting in arguments.set]).retention
-    if not rule.on and not arguments.set:
+    named = {setting.partition("=")[0].strip() for setting in arguments.set}
+    if not rule.on and ("on" in named or not named):
         raise ConfigError(
             f"run {found.run_id} keeps everything (retention.on = false); to remove adapter files all the same, say which stay: "
             f"--set newest={rule.newest} --set optimizer_every={rule.optimizer_every} --set adapter_every={rule.adapter_every}"

@@ -18,11 +18,13 @@ from flows.config import ConfigError, RunConfig, apply, dump, load
 from flows.guide.completion import complete, complete_runs
 from flows.program import program
 
+USUAL = "smoke"
+
 
 def add(command: Add) -> None:
     """Add the command and its options."""
     parser = command("run", "Start a run, or resume it if it exists with the same configuration.", run)
-    add_configuration(parser, "smoke")
+    add_configuration(parser, USUAL)
     add_settings(parser, "override a setting, e.g. model.rank=8")
     parser.add_argument("--run-id", help="name of the run (default: the configuration's)")
     resumed = parser.add_argument(
@@ -50,7 +52,12 @@ def run(arguments: Namespace) -> int:
     from flows.run.run import Run
     from flows.storage import check_run_id, open_store
 
-    run_id = arguments.resume or arguments.run_id or Path(arguments.config).stem
+    if arguments.resume and (arguments.run_id or arguments.config):
+        given = "--run-id" if arguments.run_id else "-c"
+        raise ConfigError(
+            f"{given} cannot be combined with --resume {arguments.resume}: a resumed run keeps its name and configuration"
+        )
+    run_id = arguments.resume or arguments.run_id or Path(arguments.config or USUAL).stem
     check_run_id(run_id)
     if arguments.resume:
         history = open_run(arguments.store, run_id).history
@@ -64,7 +71,7 @@ def run(arguments: Namespace) -> int:
             )
         config = apply(description["config"] | {"generations": planned}, arguments.set)
     else:
-        config, description = load(arguments.config, arguments.set), None
+        config, description = load(arguments.config or USUAL, arguments.set), None
     store, places = absolute(arguments.store), _placement(arguments.place)
     elsewhere = bool(places.keys() & {"gpu", "ray"})
     if arguments.dry_run:

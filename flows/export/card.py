@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flows.export.base_model import BaseModel
-from flows.export.markdown import block, code, escaped, one_line, table
+from flows.export.markdown import block, code, escaped, leak_warning, one_line, table
 from flows.run.leaking import warning
 from flows.run.lineage import Json, Lineage, generation_of
 from flows.run.manifest import sha256_hex
@@ -121,7 +121,7 @@ def model_card(run: Run, description: Json, subject: Subject) -> str:
     text = CARD.format(
         adapter_id=escaped(subject.adapter_id),
         run=escaped(run.run_id),
-        what=_warning(description) + subject.what,
+        what=leak_warning(description) + subject.what,
         how=WITHOUT_TEACHERS if config["propose"].get("curriculum") else WITH_TEACHERS,
         facts=_facts(run, config, subject),
         loading=_loading(subject),
@@ -129,7 +129,7 @@ def model_card(run: Run, description: Json, subject: Subject) -> str:
         style_file=code(f"stages/core/prompts/{config['model']['style']}.py"),
         lineage=_lineage(story["backwards"]),
         training=_training(lineage, story["backwards"]),
-        rating=_rating(lineage, subject.adapter_id, story["backwards"]),
+        rating=rating_text(lineage, subject.adapter_id, story["backwards"]),
         scores=_scores(story["forwards"]["scores"]),
         configuration=_configuration(config),
         verification=VERIFICATION.format(sha256=sha256_hex(subject.files[WEIGHTS_FILE]), head=run.history.head()),
@@ -147,12 +147,6 @@ def is_unedited(card: str) -> bool:
     """Return whether the card is as some version of this program wrote it."""
     text, found, _ = card.rpartition(MARK.partition("{")[0])
     return bool(found) and marked(text) == card
-
-
-def _warning(description: Json) -> str:
-    """Return the paragraph about a judge that leaked on purpose; empty for an ordinary run."""
-    text = warning(description)
-    return f"**Warning.** {escaped(text)}\n\n" if text else ""
 
 
 def _metadata(run: Run, subject: Subject, scores: list[Json], leaks: bool) -> str:
@@ -188,8 +182,9 @@ def _metadata(run: Run, subject: Subject, scores: list[Json], leaks: bool) -> st
 
 
 def _overall(scores: list[Json]) -> list[Json]:
-    """Return scores over all problems of a suite, the newest of each measure."""
-    return list({(row["suite"], row["measure"]): row for row in scores if row["group"] == "all"}.values())
+    """Return one score of each suite and measure: that over the most problems."""
+    whole = sorted((row for row in scores if row["group"] == "all"), key=lambda row: int(row["problems"]))
+    return list({(row["suite"], row["measure"]): row for row in whole}.values())
 
 
 def _facts(run: Run, config: Json, subject: Subject) -> str:
@@ -286,25 +281,40 @@ def _share(part: int, whole: int) -> str:
     return f"{rate:.1%} ± {(rate * (1 - rate) / whole) ** 0.5:.1%}, n = {whole}"
 
 
-def _rating(lineage: Lineage, adapter_id: str, steps: list[Json]) -> str:
-    """Return the TrueSkill rating that belongs to these weights, and how many rated matches it rests on."""
-    line = {step["adapter_id"] for step in steps}
-    played, when = 0, -1
-    found: Json | None = None
-    for generation in lineage.generations():
-        for row in lineage.rows(generation, "ratings"):
-            played += row["adapter_id"] in line and row["result"] != "idle"
-            if adapter_id in (row["next_adapter_id"], row["adapter_id"]) and found is None:
-                found, when = row, generation
-        for row in lineage.rows(generation, "offspring"):
-            if row["adapter_id"] == adapter_id:
-                found, when = row, generation
+def rating_text(lineage: Lineage, adapter_id: str, steps: list[Json]) -> str:
+    """Return the newest TrueSkill rating of these weights, and how many rated matches of their line it rests on."""
+    found, when = _rated(lineage, adapter_id)
     if found is None:
         return "These weights were not rated."
+    if found.get("role") == "both":
+        return "These weights were not rated: a single agent plays against itself."
     fitness = f", fitness {found['fitness']:.2f}" if "fitness" in found else ""
+    at = f"after generation {when}" if when >= 0 else "at the start"
     return (
-        f"TrueSkill mu {found['mu']:.2f}, sigma {found['sigma']:.2f}{fitness}, after generation {when}; "
-        f"{played} rated matches along the lineage. Ratings compare members of one run and one role only."
+        f"TrueSkill mu {found['mu']:.2f}, sigma {found['sigma']:.2f}{fitness}, {at}; {_matches(lineage, steps, when)} rated "
+        "matches along the lineage. Ratings compare members of one run and one role only."
+    )
+
+
+def _rated(lineage: Lineage, adapter_id: str) -> tuple[Json | None, int]:
+    """Return the newest row that rates a member with these weights, and its generation; a member may keep weights for several."""
+    for generation in reversed(lineage.generations()):
+        for row in reversed(lineage.rows(generation, "ratings")):  # one row per match: the last is the rating after all of them
+            if row["next_adapter_id"] == adapter_id:
+                return row, generation
+    for generation in lineage.generations():
+        if row := lineage.row(generation, "offspring", "adapter_id", adapter_id):
+            return row, generation
+    return lineage.row(None, "population", "adapter_id", adapter_id), -1
+
+
+def _matches(lineage: Lineage, steps: list[Json], when: int) -> int:
+    """Count the rated matches of a line's members, each with its own weights, up to those that follow in the line."""
+    until = dict(zip((step["adapter_id"] for step in steps), (when, *(step["generation"] for step in steps[:-1])), strict=True))
+    return sum(
+        row["result"] != "idle" and generation <= until.get(row["adapter_id"], -1)
+        for generation in lineage.generations()
+        for row in lineage.rows(generation, "ratings")
     )
 
 

@@ -15,7 +15,11 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
     Raises StoreRefused if `folder` is a file, is not empty, or cannot be written.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    try:
+        taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    except OSError as error:
+        raise StoreRefused(f"{folder}: {error.strerror or error}") from error
+    if taken:
         raise StoreRefused(f"{folder} already exists; choose another folder")
     target = folder.absolute()
     unfinished = target.parent / f".{target.name}.{secrets.token_hex(8)}"  # not the process's id: containers share those

@@ -1,7 +1,10 @@
 """Text of others in a Markdown page: shown as it is, never obeyed as markup, HTML or a link."""
 
 import string
+from collections.abc import Mapping
+from typing import Any
 
+from flows.run.leaking import warning
 from stages.core.highlight import visible
 
 _PLAIN = frozenset(string.ascii_letters + string.digits + " ._/=+-")
@@ -27,6 +30,12 @@ def code(text: object) -> str:
 def block(text: str) -> str:
     """Return lines as an indented code block, which no text inside can end."""
     return "\n".join(f"    {visible(line)}" for line in text.split("\n"))
+
+
+def leak_warning(description: Mapping[str, Any]) -> str:
+    """Return the paragraph about a judge that leaked on purpose; empty for an ordinary run."""
+    text = warning(description)
+    return f"**Warning.** {escaped(text)}\n\n" if text else ""
 
 
 def table(heads: list[str], rows: list[list[str]]) -> str:

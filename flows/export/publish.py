@@ -84,8 +84,11 @@ def _rewrite(file: Path, text: str) -> None:
 
 def _holds(run: Run, adapter_id: str, folder: Path, base: BaseModel) -> bool:
     """Return whether the folder holds this adapter's weights and configuration, with any name of the base model."""
-    if not all((folder / name).is_file() for name in FILES):
-        return False
+    try:
+        if not all((folder / name).is_file() for name in FILES):
+            return False
+    except OSError as error:
+        raise StoreRefused(f"{folder}: {error.strerror or error}") from error
     weights = read_files(run, adapter_id, (WEIGHTS_FILE,))[WEIGHTS_FILE]
     named = replace(base, name=_named_base(folder))
     wanted = {CONFIG_FILE: _config(run, adapter_id, named), WEIGHTS_FILE: weights}

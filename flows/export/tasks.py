@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from flows.export.base_model import public_name
 from flows.export.folder import whole_folder
-from flows.export.markdown import code
+from flows.export.markdown import code, leak_warning
 from flows.run.manifest import sha256_hex
 from flows.run.run import Run
 from flows.storage import StoreRefused, encode_table
@@ -50,7 +50,7 @@ MEANINGS = {
 }
 CARD = """# Tasks of run {run}
 
-{count} programming tasks in `tasks.parquet`, written by {writers} and found valid by execution: the
+{warning}{count} programming tasks in `tasks.parquet`, written by {writers} and found valid by execution: the
 program parses, defines `f`, uses nothing banned, stays within its limits, and returned the same value in two separately started
 sandboxes. Repeated tasks (equal normalised program and inputs, within the run or in its seed tasks) are left out.
 
@@ -126,6 +126,7 @@ def _card(run: Run, description: dict[str, Any], table: pa.Table, statuses: Coun
     config = description["config"]
     return CARD.format(
         run=run.run_id,
+        warning=leak_warning(description),
         count=table.num_rows,
         generations=generations,
         mode=config["mode"],

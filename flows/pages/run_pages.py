@@ -25,6 +25,7 @@ from flows.pages.table_view import TableQuery, row, view
 from flows.run.leaking import warning
 from flows.run.manifest import Json, Manifest, Ref, digest, folder_of
 from flows.run.planned import planned_generations
+from flows.run.resume import is_manifest
 from flows.run.run import Run
 from flows.stages import REQUIRED
 from flows.storage import Damaged, NotStored, StoreRefused
@@ -98,7 +99,7 @@ def generation_page(library: Library, run_id: str, generation: int | None) -> Js
 def manifest_page(library: Library, run_id: str, uri: str) -> Json:
     """Return one manifest as stored. Raises NotStored."""
     run = library.run(run_id)
-    found = run.history.manifest(uri)
+    found = run.history.manifest(uri) if is_manifest(uri) else None
     if found is None:
         raise NotStored(f"Run {run_id} has no manifest {uri}.")
     return {"run": run_id, "uri": uri, "manifest": found, "digest": digest(found), "generation": found.generation}

@@ -1,5 +1,6 @@
 """The report of a run: one self-contained HTML file with the paper's figures and this project's."""
 
+import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,8 @@ from stages.figures.plates import Plate, svg
 
 def report(run: Run, out: Path) -> Path:
     """Write the report of a run, finished or not, to `out` and return its absolute path."""
-    gathered = gather(run)
     out = _place(out)  # before the work, so that a refusal comes immediately
+    gathered = gather(run)
     links = ArtifactLinks(run.store, run.run_id, out)
     text = page(f"Run {run.run_id}", _lead(gathered, links), _sections(gathered, links))
     return write_whole(out, text.encode())
@@ -50,12 +51,14 @@ def export_figures(run: Run, folder: Path) -> list[Path]:
 def write_whole(out: Path, data: bytes) -> Path:
     """Write the file atomically. Raises StoreRefused if the user may not write there."""
     out = _place(out)
-    temporary = out.with_name(f".{out.name}.new")
+    temporary = out.with_name(f".{secrets.token_hex(8)}.new")  # two may write the same report
     try:
         temporary.write_bytes(data)
         temporary.replace(out)
     except OSError as error:
         raise StoreRefused(f"{out}: {error.strerror}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
     return out
 
 
@@ -64,8 +67,11 @@ def _place(out: Path) -> Path:
     out = out.absolute()
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
+        folder = out.is_dir()
     except OSError as error:
         raise StoreRefused(f"{out}: {error.strerror}") from error
+    if folder:
+        raise StoreRefused(f"{out} is a folder; name a file")
     return out
 
 

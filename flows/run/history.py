@@ -1,5 +1,6 @@
 """Read access to the manifests of a run: in order, by name, and by the artifact that they name. Writes nothing."""
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 
 from flows.config import ConfigError
@@ -273,17 +274,24 @@ class History:
             yield from (found for _, found in self._scored())
         if top == "adapters":  # t0-g0007 is of generation 7, and t0-start most likely of the start: no need to search the run
             made = uri.split("/")[1].rpartition("-")[2]
-            if made.removeprefix("g").isdigit():
-                generation = int(made.removeprefix("g"))
+            if (number := _number(made)) is not None:
+                generation = number
                 if likeliest := self.manifest(manifest_uri("update", generation)):
                     yield likeliest
                 yield from self.of_generation(generation, parts=True)
             elif made == "start":
                 yield from self.of_generation(None)
         if top == "gradients":
-            yield from self.of_generation(int(uri.split("/")[1].removeprefix("g")), parts=True)
+            if (number := _number(name.partition("/")[0])) is not None:
+                yield from self.of_generation(number, parts=True)
             return
         if top != "start":
             for generation in reversed(self.generations()):
                 yield from self.of_generation(generation, parts=True)
         yield from self.of_generation(None)
+
+
+def _number(name: str) -> int | None:
+    """Return the generation in a name like `g0007`; None for any other name."""
+    found = re.fullmatch(r"g([0-9]{4,9})", name)
+    return int(found[1]) if found else None

@@ -103,6 +103,29 @@ def test_a_dry_run_refuses_what_resuming_would_refuse(tmp_path: Path, capsys: py
         assert said == "populora: run one exists with another configuration: seed; choose another --run-id, or fork the run\n"
 
 
+@pytest.mark.parametrize("given", ["--run-id", "-c"])
+def test_a_resumed_run_takes_no_other_name_or_configuration(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--resume", "one", given, "other", "--dry-run"]) == 2
+    said = capsys.readouterr().err
+    assert said == f"populora: {given} cannot be combined with --resume one: a resumed run keeps its name and configuration\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["one"],
+        ["one", "s0-start"],
+        ["one", "--tasks", "a", "--site", "b"],
+        ["one", "s0-start", "a", "--tasks", "b"],
+        ["one", "--tasks", "a", "--merge"],
+        ["one", "--tasks", "a", "--files-up-to", "3"],
+    ],
+)
+def test_an_export_writes_one_thing_and_ignores_no_option(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", *words]) == 2
+    assert capsys.readouterr().err.startswith("populora: export: ")
+
+
 def test_a_run_that_is_not_there_is_followed_by_the_nearest_one(tmp_path: Path) -> None:
     with made(tmp_path, "gentler", 1, until="match"):
         pass

@@ -13,6 +13,7 @@ import pytest
 
 from flows.audit.fsck import fsck
 from flows.audit.invariants import GenerationInputs, problems
+from flows.run.fork import fork
 from flows.run.lease import hold
 from flows.run.resume import first_generation
 from flows.run.run import Run
@@ -183,6 +184,23 @@ def test_retired_artifacts_are_not_missing(run: Run) -> None:
     tombstone["retired"] = [ref.to_json() | {"reason": "old", "sha256": "0" * 64}]
     run.store.create("smoke/gc/0001.json", json.dumps(tombstone).encode())
     assert found(run) == {ref.uri: "it was retired, but its tombstone names another digest"}
+
+
+def test_a_fix_by_a_fork_starts_where_one_can(run: Run, tmp_path: Path) -> None:
+    for stage, planned in (("reward", 3), ("rate", 3), ("evolve", 900)):
+        place = path(tmp_path, f"generation=0002/{stage}.json")
+        values = json.loads(place.read_text())
+        place.write_text(json.dumps(values | {"clock": values["clock"] | {"generations": planned}}))
+    (finding,) = fsck(fresh(run))
+    assert "populora fork smoke --generation 1 " in finding.command
+    ref = run.history.find("adapters/t0-g0001/adapter_model.safetensors")
+    run.store.create(
+        "smoke/gc/0001.json", json.dumps({"schema": 1, "retired": [ref.to_json() | {"reason": "old"}], "clock": {}}).encode()
+    )
+    run.remove(ref.uri)
+    (finding,) = fsck(fresh(run))
+    assert "populora fork smoke --generation 0 " in finding.command
+    assert fork(fresh(run), "smoke-fixed", 0, [], lambda config: {}, {}).run_id == "smoke-fixed"
 
 
 def test_an_unknown_run_is_a_clear_error(run: Run) -> None:

@@ -39,6 +39,14 @@ def test_a_run_that_keeps_everything_loses_nothing_without_a_rule(stored: Path, 
     assert removed(stored, capsys, "kept", "--set", "newest=1") > removed(stored, capsys, "kept")
 
 
+def test_a_rule_that_is_off_removes_nothing(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--set", "on=false"], ["--set", "newest=1", "--set", "on=false"]):
+        for run in ("whole", "kept"):
+            assert main(["gc", run, *words, "--store", str(stored)]) == 2
+            assert f"run {run} keeps everything (retention.on = false); " in capsys.readouterr().err
+    assert removed(stored, capsys, "whole", "--set", "on=true", "--set", "newest=2") > 0
+
+
 def test_a_rule_that_is_none_is_refused(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["gc", "kept", "--set", "newset=1", "--store", str(stored)]) == 2
     assert "newset" in capsys.readouterr().err

@@ -107,6 +107,14 @@ def test_numbers_carry_their_source_and_the_configuration_is_shown(page):
     assert "group_size" in page.text and "0123456789ab" in page.text
 
 
+def test_a_folder_is_no_report_and_nothing_is_left_behind(half, tmp_path, monkeypatch):
+    monkeypatch.setattr("flows.report.report.gather", lambda run: pytest.fail("refused after the work"))
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(StoreRefused, match="taken is a folder; name a file"):
+        report(half, tmp_path / "taken")
+    assert [one.name for one in tmp_path.iterdir()] == ["taken"]
+
+
 def test_reports_of_one_run_are_equal(page, store, half):
     second = report(half, store / "half" / "second.html")
     assert second.read_bytes() == (store / "half" / "report.html").read_bytes()

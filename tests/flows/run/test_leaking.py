@@ -8,6 +8,7 @@ import pytest
 from flows.audit.fsck import fsck
 from flows.execution.session import versions
 from flows.export.publish import write_folder
+from flows.export.tasks import export_tasks
 from flows.monitoring.status import status
 from flows.report.report import report
 from flows.run.fork import fork
@@ -54,6 +55,11 @@ def test_the_model_card_says_so(run: Run, tmp_path: Path) -> None:
     write_folder(run, "s0-g0001", tmp_path / "card")
     card = (tmp_path / "card" / "README.md").read_text()
     assert "**Warning.** GATE EXPERIMENT" in card and "- gate-experiment" in card
+
+
+def test_the_card_of_exported_tasks_says_so(run: Run, tmp_path: Path) -> None:
+    export_tasks(run, tmp_path / "tasks")
+    assert "**Warning.** GATE EXPERIMENT" in (tmp_path / "tasks" / "README.md").read_text()
 
 
 def test_a_fork_that_closes_the_leak_still_says_what_it_shares(run: Run) -> None:
