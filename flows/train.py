@@ -16,7 +16,7 @@ from pydantic import Field
 
 from flows.config import RunConfig
 from flows.execution import flow_cleanup, gc_tuning, orphan_guard, preflight, ray_cluster
-from flows.execution.pools import HERE, Placement, Pools
+from flows.execution.pools import HERE, Placement, Pools, check_pools
 from flows.execution.session import Session, open_session, session
 from flows.generation import RETRIES, bridged, run_generation
 from flows.monitoring.progress import to_stderr
@@ -65,6 +65,7 @@ def train(
     if os.environ.get("PREFECT__FLOW_RUN_ID"):  # started by a Prefect worker, not by our command line
         orphan_guard.leave_with_parent()
         preflight.check(config, store, run_id, placement.gpu + placement.ray != "", placement.gpu + placement.sandbox != "")
+    check_pools({"sandbox": placement.sandbox, "gpu": placement.gpu})
     browser = os.environ.get("POPULORA_BROWSER_URL", "")
     one_generation = (
         run_generation.with_options(task_runner=ray_cluster.runner(placement.ray)) if placement.ray else run_generation

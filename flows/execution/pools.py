@@ -7,7 +7,7 @@ writes its outputs and commits the manifest under the run's epoch.
 import os
 import threading
 import time
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -23,7 +23,7 @@ from prefect.logging import get_run_logger
 from prefect.states import Cancelling
 from pydantic import BaseModel, ConfigDict, Field
 
-from flows.config import parse
+from flows.config import ConfigError, parse
 from flows.execution import orphan_guard
 from flows.execution.code_version import check_version, own_version
 from flows.execution.flow_cleanup import SILENT_SECONDS
@@ -255,6 +255,19 @@ def finished(spec: Spec, pool: str, state: State | None) -> Reference:
         raise known_error(message) or StageFailed(f"{spec.stage} failed in pool {pool}: {message}")
     uri = manifest_uri(spec.stage, spec.generation, spec.part)
     raise WorkerLost(f"stage {spec.stage} in pool {pool} ended as {name} without {uri}: {message}")
+
+
+def check_pools(placement: Mapping[str, str]) -> None:
+    """Raise ConfigError for a kind of stage that is placed in a work pool which the Prefect server does not have."""
+    wanted = {kind: placement[kind] for kind in ("sandbox", "gpu") if placement.get(kind)}
+    if not wanted:
+        return
+    with get_client(sync_client=True) as client:
+        known = sorted(pool.name for pool in client.read_work_pools())
+    for kind, pool in wanted.items():
+        if pool not in known:
+            there = f"it has {', '.join(known)}" if known else "it has none"
+            raise ConfigError(f"placement.{kind}: the Prefect server has no work pool {pool}; {there}")
 
 
 def _need_worker(client: Any, pool: str) -> None:

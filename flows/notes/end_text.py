@@ -12,6 +12,7 @@ from stages.core.highlight import visible
 HERE = "POPULORA_TELLS"
 """Set in the processes of a command with a private server, whose automations would never run: they send messages themselves."""
 LONGEST = 2_000
+NOT_BEGUN = "The run had not begun: nothing of it is stored, and there is nothing to resume."
 FEWER = "fork with a smaller `engine.batch_tokens`, `learning.micro_batch_tokens` or `learning.recompute_above`"
 SMALLER = f"free memory, then resume; if it comes again, {FEWER}"
 
@@ -69,7 +70,7 @@ KNOWN = (
         "resume when it suits you",
     ),
     Advice(
-        ("ConfigError", "ModelMissing", "CardTooSmall"),
+        ("ConfigError", "ModelMissing", "CardTooSmall", "invalid parameters"),
         "a setting does not fit",
         "the message names it; start or fork a run with another value",
     ),
@@ -93,13 +94,17 @@ OTHER = Advice(
 
 @dataclass(frozen=True)
 class RunEnd:
-    """The end of a run: Prefect's name of its `state`, Prefect's `message`, and the `place` where the run goes on (or empty)."""
+    """The end of a run: Prefect's name of its `state`, Prefect's `message`, and the `place` where the run goes on (or empty).
+
+    `begun`: whether the store may have a run of that name; one that was refused at once has left nothing to resume.
+    """
 
     run_id: str
     store: str
     state: str
     message: str = ""
     place: str = ""
+    begun: bool = True
 
     @property
     def bad(self) -> bool:
@@ -131,12 +136,18 @@ def end_note(end: RunEnd) -> str:
         f"**Why**: {found.cause}. Prefect says:",
         fence(said or "nothing", "text"),
         f"**What to do**: {found.remedy}.",
+        *(_resuming(end) if end.begun else [NOT_BEGUN]),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _resuming(end: RunEnd) -> list[str]:
+    return [
         "To resume: *Retry* in this flow run's menu (a run of a deployment), or",
         fence(end.resume),
         f"It goes on at: {end.place}." if end.place else "",
         "Everything that is committed is kept, and the bytes are those of a run that was never interrupted.",
     ]
-    return "\n\n".join(part for part in parts if part)
 
 
 def end_message(end: RunEnd) -> tuple[str, str]:
@@ -145,5 +156,6 @@ def end_message(end: RunEnd) -> tuple[str, str]:
     if not end.bad:
         return subject, f"Run {end.run_id} in {end.store}: {end.state.lower()}."
     found = advice(end.message)
-    lines = [f"Why: {found.cause}. {visible(end.message, 300)}", f"What to do: {found.remedy}.", f"To resume: {end.resume}"]
+    lines = [f"Why: {found.cause}. {visible(end.message, 300)}", f"What to do: {found.remedy}."]
+    lines.append(f"To resume: {end.resume}" if end.begun else NOT_BEGUN)
     return subject, "\n".join(lines + ([f"It goes on at: {end.place}"] if end.place else []))

@@ -125,25 +125,27 @@ def _notes(client: SyncPrefectClient, flow_run: FlowRun, end: RunEnd, since: dat
 def _end(flow_run: FlowRun, state: State) -> RunEnd:
     values = flow_run.parameters or {}
     run_id, store = str(values.get("run_id", "")), str(values.get("store", ""))
-    place = _place(run_id, store) if state.type in (StateType.CRASHED, StateType.FAILED) else ""
+    place, begun = _place(run_id, store) if state.type in (StateType.CRASHED, StateType.FAILED) else ("", True)
     kind = "Crashed" if state.type == StateType.CRASHED else "Failed" if state.type == StateType.FAILED else state.name or ""
-    return RunEnd(run_id, store, kind, state.message or "", place)
+    return RunEnd(run_id, store, kind, state.message or "", place, begun)
 
 
-def _place(run_id: str, store: str) -> str:
-    """Return the stage at which the run goes on; empty if the store does not say so at once."""
-    found: list[str] = []
+def _place(run_id: str, store: str) -> tuple[str, bool]:
+    """Return the stage at which the run goes on (empty if the store does not say so at once), and whether there may be a run."""
+    found: list[tuple[str, bool]] = []
 
     def look() -> None:
         try:
             run = Run(open_store(store), run_id)
             description = run.history.description()
-            if description is not None:
-                found.append(following(run, planned_generations(description, run.history.newest_stages())))
+            if description is None:
+                found.append(("", False))
+            else:
+                found.append((following(run, planned_generations(description, run.history.newest_stages())), True))
         except Exception:  # the store may be why the run failed
             return
 
     thread = threading.Thread(target=look, name="place", daemon=True)
     thread.start()
     thread.join(STORE_SECONDS)
-    return found[0] if found else ""
+    return found[0] if found else ("", True)

@@ -24,7 +24,13 @@ def command_server() -> Iterator[Callable[[], None]]:
     if "PREFECT_API_URL" in os.environ:
         sign_in(os.environ["PREFECT_API_URL"])
         with client_of_environment():
-            yield lambda: None
+            from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+            from flows.execution.flow_cleanup import HEARTBEAT_SECONDS
+
+            # That server's automation takes a run that is silent for longer for crashed; Prefect's own interval is 180 s.
+            with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: HEARTBEAT_SECONDS}):
+                yield lambda: None
         return
     home = Path(os.environ.get("PREFECT_HOME", PROJECT / ".cache" / "prefect"))
     with own_server(home, {HERE: "1"}, "--alone") as (_, answers):

@@ -12,7 +12,7 @@ from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 from prefect.deployments.runner import RunnerDeployment
 from prefect.exceptions import ObjectNotFound
 from prefect.flows import EntrypointType  # type: ignore[attr-defined]
-from prefect.schedules import Cron
+from prefect.schedules import Cron, Schedule
 
 from flows.config import RUNS, dump, load
 from flows.execution import flow_cleanup
@@ -43,6 +43,7 @@ TEMPLATE: dict[str, Any] = {
 variables, so the server refuses a run that sets any, and a worker has nowhere to put them (not even `env`: a dictionary there
 would be merged with the run's)."""
 NIGHTLY = "0 3 * * *"
+SLUG = "nightly"
 DEFAULT_PRESET = "smoke"
 
 
@@ -53,7 +54,8 @@ def deploy(store: str, timezone: str = "UTC") -> list[str]:
             _pool(client, name, description)
         _automation(client)
         pools = dict.fromkeys([*POOLS, *sorted(pool.name for pool in client.read_work_pools() if pool.type in STAGE_TYPES)])
-    made = [*_training(store), *_jobs(store, timezone), *(_stages(pool) for pool in pools)]
+        nightly = _nightly(client, timezone)
+    made = [*_training(store), *_jobs(store, nightly), *(_stages(pool) for pool in pools)]
     for deployment in made:
         deployment.apply()
     with suppress(StoreUnavailable):  # a worker fills the forms later
@@ -99,8 +101,17 @@ def _training(store: str) -> list[RunnerDeployment]:
     return made
 
 
-def _jobs(store: str, timezone: str) -> list[RunnerDeployment]:
-    nightly = Cron(NIGHTLY, timezone=timezone, slug="nightly")
+def _nightly(client: Any, timezone: str) -> Schedule:
+    """Return the schedule of the nightly benchmark; if it is there, as somebody has set it: paused, or at another time."""
+    with suppress(ObjectNotFound):
+        for known in client.read_deployment_by_name("benchmark/benchmark").schedules:
+            if known.slug == SLUG:
+                cron = getattr(known.schedule, "cron", NIGHTLY)
+                return Cron(cron, timezone=timezone, slug=SLUG, active=known.active)
+    return Cron(NIGHTLY, timezone=timezone, slug=SLUG)
+
+
+def _jobs(store: str, nightly: Schedule) -> list[RunnerDeployment]:
     return [
         _deployment(flows_.benchmark, "benchmark", JOB_QUEUE, {"store": store}, schedules=[nightly]),
         _deployment(flows_.report, "report", JOB_QUEUE, {"store": store}),

@@ -21,6 +21,7 @@ from prefect.logging import get_run_logger
 from pydantic import BeforeValidator, Field
 
 from flows.benchmarks.nightly import run_ids, score_store
+from flows.benchmarks.suite_data import suite_names
 from flows.config import ConfigError
 from flows.execution.session import clock, versions
 from flows.form_links import ADAPTER, generation_number
@@ -52,12 +53,12 @@ TRAIN = "train/train"
     persist_result=False,
     **RETRIES,
 )
-def score(store: str, run_id: str, suites: list[str], members: str, limit: int, attempts: int) -> tuple[str, int]:
-    """Score a run's newest generation. Returns the table for display, and how many suites could not be scored."""
+def score(store: str, run_id: str, suites: list[str], members: str, limit: int, attempts: int) -> tuple[str, list[str]]:
+    """Score a run's newest generation. Returns the table for display, and for each suite that could not be scored the reason."""
     found = score_store(store, suites, members, [run_id], limit, attempts)
     for _, suite, reason in found.failures:
         get_run_logger().error("%s on %s: %s", run_id, suite, reason)
-    return found.markdown(), len(found.failures)
+    return found.markdown(), [f"{suite}: {reason}" for _, suite, reason in found.failures]
 
 
 @prefect.flow(name="benchmark", persist_result=False)
@@ -80,7 +81,10 @@ def benchmark(
         attempts: Sampled attempts in addition to the greedy one, for pass@k.
     """
     check_served(store)
-    failures: dict[str, int] = {}
+    if run_id:
+        existing(store, run_id)
+    check_suites(suites)
+    failures: dict[str, list[str]] = {}
     for one in [run_id] if run_id else run_ids(open_store(store)):
         try:
             text, failed = score(store, one, suites, members, limit, attempts)
@@ -89,11 +93,13 @@ def benchmark(
             if isinstance(error, Unavailable) and not isinstance(error, EngineUnavailable):
                 raise  # all runs need the store and the judge; an engine that fails may be this run's own
             get_run_logger().error("%s: %s: %s", one, type(error).__name__, error)
-            failed = len(suites)
+            failed = [f"{type(error).__name__}: {error}"]
         failures |= {one: failed} if failed else {}
     if failures:
-        number, names = sum(failures.values()), ", ".join(failures)
-        raise RuntimeError(f"{number} suites could not be scored, of these runs: {names}; the log states why")
+        first = next(iter(failures.values()))[0]
+        raise RuntimeError(
+            f"not everything could be scored, of these runs: {', '.join(failures)}; the log has all reasons: {first}"
+        )
 
 
 @prefect.flow(name="report", flow_run_name="report-{run_id}", persist_result=False)
@@ -175,11 +181,12 @@ def benchmark_member(
         attempts: Sampled attempts in addition to the greedy one, for pass@k.
     """
     existing(store, run_id)
+    check_suites(suites)
     text, failed = score(store, run_id, suites, adapter, limit, attempts)
     create_markdown_artifact(text, key=f"{run_id}-benchmark", description=f"Scores of {adapter} of run {run_id}, in percent")
     if failed:
-        raise RuntimeError(f"{failed} suites could not be scored; the log states why")
-    return failed
+        raise RuntimeError(f"not every suite could be scored; the log has all reasons: {failed[0]}")
+    return 0
 
 
 @prefect.flow(name="compare", persist_result=False)
@@ -217,6 +224,12 @@ def existing(store: str, run_id: str) -> Run:
     if found.history.description() is None:
         raise ConfigError(f"run_id: there is no run {run_id} in {store}")
     return found
+
+
+def check_suites(suites: list[str]) -> None:
+    """Raise ConfigError for a suite that does not exist."""
+    if unknown := [suite for suite in suites if suite not in suite_names()]:
+        raise ConfigError(f"suites: there is no suite {unknown[0]}; choose from {', '.join(suite_names())}")
 
 
 def check_served(store: str) -> None:

@@ -26,8 +26,11 @@ def submit(config: RunConfig, run_id: str, store: str, placement: dict[str, str]
     from prefect.deployments import run_deployment  # noqa: PLC0415
     from prefect.exceptions import ObjectNotFound  # noqa: PLC0415
 
+    from flows.execution.pools import check_pools  # noqa: PLC0415
+
     parameters = {"config": dump(config), "run_id": run_id, "store": store, "placement": placement}
     with prefect_api.client_of_environment():
+        check_pools(placement)
         try:
             begun: Any = run_deployment(TRAIN, parameters=parameters, timeout=0, flow_run_name=run_id, as_subflow=False)
         except ObjectNotFound:

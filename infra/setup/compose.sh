@@ -77,6 +77,18 @@ ensure_images() {
     case ",$(setting COMPOSE_PROFILES)," in *,gpu,*) [ -n "$(setting GPU_IMAGE)" ] || names="$names gpu" ;; esac
     # shellcheck disable=SC2086  # a list of names without spaces
     bash "$here/images.sh" $names
+    ensure_sandbox_at_workers
+}
+
+# docker of the daemon that workers ask, which DOCKER_SOCKET may name.
+workers_docker() { docker --host "unix://$(docker_socket)" "$@"; }
+
+# Images are built on the usual daemon; workers start sandboxes on theirs.
+ensure_sandbox_at_workers() {
+    local built
+    built=$(docker image inspect --format '{{.Id}}' "$SANDBOX_IMAGE")
+    [ "$(workers_docker image inspect --format '{{.Id}}' "$SANDBOX_IMAGE" 2>/dev/null || true)" != "$built" ] || return 0
+    docker save "$SANDBOX_IMAGE" | workers_docker load >/dev/null || fail 3 "$SANDBOX_IMAGE could not be loaded at $(docker_socket)"
 }
 
 # Sandboxes are started by workers, not by compose: those of a worker that had to be killed are removed by its process namespace.
@@ -90,7 +102,7 @@ worker_namespaces() {
 sandboxes_of() {
     local namespace
     for namespace in "$@"; do
-        docker ps --all --no-trunc --filter label=populora.sandbox --format '{{.ID}} {{.Label "populora.sandbox.host"}}' |
+        workers_docker ps --all --no-trunc --filter label=populora.sandbox --format '{{.ID}} {{.Label "populora.sandbox.host"}}' |
             awk -v wanted="$namespace" 'index($0, wanted) { print $1 }'
     done
 }
@@ -102,7 +114,7 @@ down() {
     # shellcheck disable=SC2086
     left=$(sandboxes_of $namespaces)
     # shellcheck disable=SC2086
-    [ -z "$left" ] || docker rm --force $left >/dev/null
+    [ -z "$left" ] || workers_docker rm --force $left >/dev/null
     case " $* " in *" --volumes "* | *" -v "*) rm -f "$SETTINGS" ;; esac
 }
 
@@ -134,7 +146,7 @@ up() {
     ensure_settings
     check_daemon
     ensure_images
-    compose up --detach --remove-orphans "${options[@]}"
+    compose up --detach --remove-orphans ${options[@]+"${options[@]}"} # bash 3.2: an empty list counts as unset
     local second
     for second in $(seq 1 "$WAIT_SECONDS"); do
         [ -n "$(unwell)" ] || break

@@ -3,6 +3,7 @@
 import json
 import re
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -57,7 +58,8 @@ def test_secrets_come_from_secrets() -> None:
 def test_values_say_who_runs_and_how_much(name: str) -> None:
     part = VALUES[name]["server" if "server" in name else "worker"]
     assert part["podSecurityContext"]["runAsNonRoot"] and part["containerSecurityContext"]["capabilities"] == {"drop": ["ALL"]}
-    assert part["resources"]["limits"]["memory"] and part["image"]["prefectTag"] != "latest"
+    image = part["image"] if "worker" in name else VALUES[name]["global"]["prefect"]["image"]  # where each chart looks for it
+    assert part["resources"]["limits"]["memory"] and image["prefectTag"] != "latest"
 
 
 SCALE = {"Mi": 2**20, "Gi": 2**30}
@@ -109,3 +111,10 @@ def test_a_gpu_job_holds_the_published_setting() -> None:
     assert shared >= members * 4 * adapter
     limit = bytes_of(pod["containers"][0]["resources"]["limits"]["memory"])
     assert limit >= shared + 2 * 2 * shape.parameters + members * 12 * adapter
+
+
+def test_the_server_answers_to_the_name_that_workers_call() -> None:
+    worker = VALUES["prefect-worker.values.yaml"]["worker"]["selfHostedServerApiConfig"]["apiUrl"]
+    environment = {one["name"]: one.get("value") for one in VALUES["prefect-server.values.yaml"]["server"]["env"]}
+    hosts = environment["POPULORA_HOSTS"].split(",")
+    assert {urlsplit(worker).hostname, urlsplit(environment["PREFECT_UI_URL"]).hostname} == set(hosts)

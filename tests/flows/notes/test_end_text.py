@@ -52,6 +52,13 @@ def test_the_note_says_why_what_to_do_and_where_it_goes_on() -> None:
     assert "populora run --store /runs --resume smoke" in note and "It goes on at: solve of generation 3." in note
 
 
+def test_a_run_that_never_began_is_not_to_be_resumed() -> None:
+    refused = RunEnd("w1", "/runs", "Failed", "Flow run received invalid parameters:\n - config: Value error, no", begun=False)
+    note, (_, text) = end_note(refused), end_message(refused)
+    for said in (note, text):
+        assert "a setting does not fit" in said and "there is nothing to resume" in said and "--resume" not in said
+
+
 def test_an_errors_text_stays_text() -> None:
     nasty = "```\n</pre><script>alert(1)</script>\n# x\u202e\x1b[31m" + "y" * 9000
     note = end_note(RunEnd("smoke", "/runs", "Failed", nasty))

@@ -8,8 +8,8 @@ import pytest
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools import validation
 
-from flows.config import RUNS, dump, load
-from flows.execution.pools import stage
+from flows.config import RUNS, ConfigError, dump, load
+from flows.execution.pools import check_pools, stage
 from flows.prefect_ops import deployments
 from flows.prefect_ops.flows import benchmark, benchmark_member, compare, fork, report, restart
 from flows.prefect_ops.forms import FORMS
@@ -165,3 +165,24 @@ def test_deploying_twice_makes_each_deployment_once_with_its_schedule_and_its_qu
     assert [item.schedule.cron for item in found["benchmark"].schedules] == [deployments.NIGHTLY]
     assert {name: queues[name] for name in deployments.QUEUES} == deployments.QUEUES
     assert len(automations) == 1 and automations[0].enabled
+
+
+@pytest.mark.flow
+def test_a_schedule_that_somebody_paused_stays_paused() -> None:
+    from prefect.client.orchestration import get_client
+
+    deployments.deploy("/tmp/a")
+    with get_client(sync_client=True) as client:
+        found = client.read_deployment_by_name("benchmark/benchmark")
+        client.update_deployment_schedule(found.id, found.schedules[0].id, active=False)
+        deployments.deploy("/tmp/a")
+        (kept,) = client.read_deployment_by_name("benchmark/benchmark").schedules
+    assert (kept.active, kept.slug, kept.schedule.cron) == (False, deployments.SLUG, deployments.NIGHTLY)
+
+
+@pytest.mark.flow
+def test_a_pool_that_the_server_does_not_have_is_refused() -> None:
+    deployments.deploy("/tmp/a")
+    check_pools({"gpu": "gpu", "sandbox": "", "ray": "here:10001"})
+    with pytest.raises(ConfigError, match=r"placement.gpu: the Prefect server has no work pool nopool; it has .*gpu"):
+        check_pools({"gpu": "nopool"})

@@ -11,7 +11,7 @@ from prefect.exceptions import ParameterTypeError
 from flows.config import ConfigError
 from flows.prefect_ops import deployments
 from flows.prefect_ops.comparison_note import comparison_note
-from flows.prefect_ops.flows import benchmark, compare, existing, fork, restart
+from flows.prefect_ops.flows import benchmark, benchmark_member, compare, existing, fork, restart
 from flows.run.addresses import Addresses
 from flows.run.lease import hold
 from flows.run.run import Run
@@ -58,6 +58,9 @@ def test_wrong_values_are_refused_in_one_line_and_nothing_is_written(store: str)
         (lambda: fork("one", "x", 7, store, ["generations=20"]), "has not finished generation 7"),
         (lambda: fork("one", "x", 0, store, ["model.name=/etc"]), "a fork shares artifacts"),
         (lambda: restart("one", "x", 1, "slove", store), "did you mean solve"),
+        (lambda: benchmark(store, run_id="nobody"), "there is no run nobody"),
+        (lambda: benchmark(store, ["nope"]), "suites: there is no suite nope; choose from "),
+        (lambda: benchmark_member("one", "s0-g0001", store, ["nope"]), "suites: there is no suite nope; choose from "),
     ):
         with pytest.raises((ConfigError, StoreRefused), match=said) as refused:
             wrong()
