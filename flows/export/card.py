@@ -303,8 +303,8 @@ def _rated(lineage: Lineage, adapter_id: str) -> tuple[Json | None, int]:
             if row["next_adapter_id"] == adapter_id:
                 return row, generation
     for generation in lineage.generations():
-        if row := lineage.row(generation, "offspring", "adapter_id", adapter_id):
-            return row, generation
+        if child := lineage.row(generation, "offspring", "adapter_id", adapter_id):
+            return child, generation
     return lineage.row(None, "population", "adapter_id", adapter_id), -1
 
 

@@ -96,10 +96,9 @@ def benchmark(
             failed = [f"{type(error).__name__}: {error}"]
         failures |= {one: failed} if failed else {}
     if failures:
-        first = next(iter(failures.values()))[0]
-        raise RuntimeError(
-            f"not everything could be scored, of these runs: {', '.join(failures)}; the log has all reasons: {first}"
-        )
+        first = next(iter(failures.values()))[0].splitlines()[0]
+        names = ", ".join(failures)
+        raise RuntimeError(f"not all could be scored, of these runs: {names}; the log has every reason, the first: {first}")
 
 
 @prefect.flow(name="report", flow_run_name="report-{run_id}", persist_result=False)
@@ -185,7 +184,7 @@ def benchmark_member(
     text, failed = score(store, run_id, suites, adapter, limit, attempts)
     create_markdown_artifact(text, key=f"{run_id}-benchmark", description=f"Scores of {adapter} of run {run_id}, in percent")
     if failed:
-        raise RuntimeError(f"not every suite could be scored; the log has all reasons: {failed[0]}")
+        raise RuntimeError(f"not all suites could be scored; the log has every reason, the first: {failed[0].splitlines()[0]}")
     return 0
 
 

@@ -163,7 +163,7 @@ def test_the_rating_on_the_card_is_the_last_one_of_these_weights(played: Run, tm
     assert f"TrueSkill mu {rows[-1]['mu']:.2f}, sigma {rows[-1]['sigma']:.2f}" in (tmp_path / "s0" / "README.md").read_text()
     export_adapter(played, "s0-start", tmp_path / "start", merge=False)
     start = next(row for row in played.read_table(None, "population").to_pylist() if row["member_id"] == "s0")
-    said = f"TrueSkill mu {start['mu']:.2f}, sigma {start['sigma']:.2f}, at the start; 0 rated matches"
+    said = f"TrueSkill mu {start['mu']:.2f}, sigma {start['sigma']:.2f}, fitness 0.00, at the start; 0 rated matches"
     assert said in (tmp_path / "start" / "README.md").read_text()
 
 
