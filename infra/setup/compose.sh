@@ -80,12 +80,17 @@ ensure_images() {
     ensure_sandbox_at_workers
 }
 
-# docker of the daemon that workers ask, which DOCKER_SOCKET may name.
-workers_docker() { docker --host "unix://$(docker_socket)" "$@"; }
+# docker of the daemon that workers ask: the usual one, unless DOCKER_SOCKET names another.
+workers_docker() {
+    local socket
+    socket=$(setting DOCKER_SOCKET)
+    if [ -n "$socket" ]; then docker --host "unix://$socket" "$@"; else docker "$@"; fi
+}
 
 # Images are built on the usual daemon; workers start sandboxes on theirs.
 ensure_sandbox_at_workers() {
     local built
+    [ -n "$(setting DOCKER_SOCKET)" ] || return 0
     built=$(docker image inspect --format '{{.Id}}' "$SANDBOX_IMAGE")
     [ "$(workers_docker image inspect --format '{{.Id}}' "$SANDBOX_IMAGE" 2>/dev/null || true)" != "$built" ] || return 0
     docker save "$SANDBOX_IMAGE" | workers_docker load >/dev/null || fail 3 "$SANDBOX_IMAGE could not be loaded at $(docker_socket)"
