@@ -12,6 +12,8 @@ from stages.core.highlight import visible
 HERE = "POPULORA_TELLS"
 """Set in the processes of a command with a private server, whose automations would never run: they send messages themselves."""
 LONGEST = 2_000
+REFUSED = "invalid parameters"
+"""In the message of a flow run whose parameters Prefect refused before our code began."""
 NOT_BEGUN = "The run had not begun: nothing of it is stored, and there is nothing to resume."
 FEWER = "fork with a smaller `engine.batch_tokens`, `learning.micro_batch_tokens` or `learning.recompute_above`"
 SMALLER = f"free memory, then resume; if it comes again, {FEWER}"
@@ -70,7 +72,7 @@ KNOWN = (
         "resume when it suits you",
     ),
     Advice(
-        ("ConfigError", "ModelMissing", "CardTooSmall", "invalid parameters"),
+        ("ConfigError", "ModelMissing", "CardTooSmall", REFUSED),
         "a setting does not fit",
         "the message names it; start or fork a run with another value",
     ),

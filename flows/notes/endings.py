@@ -30,7 +30,7 @@ from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import ObjectNotFound
 
 from flows.monitoring.status import following
-from flows.notes.end_text import RunEnd, end_message, end_note, stopped_by_hand
+from flows.notes.end_text import REFUSED, RunEnd, end_message, end_note, stopped_by_hand
 from flows.notes.telling import tell_from_here
 from flows.run.planned import planned_generations
 from flows.run.run import Run
@@ -125,7 +125,9 @@ def _notes(client: SyncPrefectClient, flow_run: FlowRun, end: RunEnd, since: dat
 def _end(flow_run: FlowRun, state: State) -> RunEnd:
     values = flow_run.parameters or {}
     run_id, store = str(values.get("run_id", "")), str(values.get("store", ""))
-    place, begun = _place(run_id, store) if state.type in (StateType.CRASHED, StateType.FAILED) else ("", True)
+    place, stored = _place(run_id, store) if state.type in (StateType.CRASHED, StateType.FAILED) else ("", True)
+    # a crash may be explained on another machine, whose folder of the same name holds no such run
+    begun = stored or (state.type == StateType.CRASHED and REFUSED not in (state.message or ""))
     kind = "Crashed" if state.type == StateType.CRASHED else "Failed" if state.type == StateType.FAILED else state.name or ""
     return RunEnd(run_id, store, kind, state.message or "", place, begun)
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -13,7 +14,7 @@ import prefect
 import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import ArtifactCreate
-from prefect.client.schemas.objects import Artifact, FlowRun, State
+from prefect.client.schemas.objects import Artifact, FlowRun, State, StateType
 from prefect.states import Crashed, Running
 
 from flows import cli
@@ -165,6 +166,19 @@ def test_a_message_that_cannot_be_sent_is_one_warning(monkeypatch: pytest.Monkey
         telling.tell_from_here("end", "s", "t")
     (warned,) = [one.getMessage() for one in caplog.records if one.name == "populora.notes"]
     assert warned == "pager: the message was not sent (NotificationError); the run is not affected"
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "resumes"),
+    [
+        (StateType.CRASHED, "status code: -9", True),
+        (StateType.CRASHED, "Flow run received invalid parameters: config", False),
+        (StateType.FAILED, "ConfigError: no", False),
+    ],
+)
+def test_only_a_run_that_may_be_stored_is_to_be_resumed(kind: StateType, message: str, resumes: bool, tmp_path: Path) -> None:
+    run = FlowRun(flow_id=uuid4(), parameters={"run_id": "none", "store": str(tmp_path)})
+    assert endings._end(run, State(type=kind, message=message)).begun is resumes
 
 
 @pytest.mark.flow

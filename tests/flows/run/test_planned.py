@@ -86,7 +86,7 @@ def test_lists_commands_and_notes_call_it_crashed(store: FileStore, watch: RunTa
     assert "next       match of generation 4" in said
     found = standing(str(store.root), lambda run_id: store.root / f"{run_id}.html")
     assert "latest     r: crashed before generation 4, " in found.lines[1] and found.following == ("run", "--resume", "r")
-    assert _place("r", str(store.root)) == "match of generation 4"
+    assert _place("r", str(store.root)) == ("match of generation 4", True) and _place("none", str(store.root)) == ("", False)
     assert run_summary(Run(store, "r"))["generations"] == "4 begun of 6"
     assert "| generations | 4 of 6 |" in comparison_note([Run(store, "r")])
 

@@ -241,6 +241,7 @@ NOT_SEEING = MappingProxyType(
         "flows.pages": "names of runs and rows, which are ours",
         "flows.store.names": "names of artifacts",
         "flows.run.lineage": "ids of rows",
+        "flows.run.history": "names of folders",
         "flows.run.manifest": "names of folders",
         "flows.run.resume": "names of artifacts",
         "flows.form_links": "ids in links of 4,000 characters at most",
