@@ -133,7 +133,7 @@ class Backend:
             return self._vllm_engine()
         from stages.core.engines.hf_engine import HFEngine
 
-        return HFEngine(self._lora, self.tokenizer, {}, self.config.engine.batch_tokens, self.progress)
+        return HFEngine(self._lora, self.tokenizer, {}, self.config.engine.batch_tokens, self.progress, window=self.window)
 
     @property
     def elsewhere(self) -> bool:

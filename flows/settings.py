@@ -46,9 +46,9 @@ Recomputation = Annotated[
 
 
 class Group(BaseModel):
-    """Settings that belong together. Frozen; an unknown name is an error."""
+    """Settings that belong together. Frozen; an unknown name is an error, and so is a number that is not finite."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Model(Group):
@@ -260,7 +260,7 @@ class Learning(Group):
         title="Warm-up steps",
         description="Steps over which the learning rate rises after optimizer moments are reset. 0 disables warm-up.",
     )
-    betas: tuple[float, float] = Field((0.9, 0.999), title="AdamW betas")
+    betas: tuple[Below1, Below1] = Field((0.9, 0.999), title="AdamW betas")
     weight_decay: Amount = Field(0.0, title="Weight decay")
     max_grad_norm: Above0 = Field(
         1.0, title="Maximum gradient norm", description="Per adapter. Larger gradients are scaled down."
@@ -342,9 +342,9 @@ class RatingRule(Group):
     """TrueSkill constants and the rule that turns solve rates into results."""
 
     mu: float = Field(25.0, title="Initial mu")
-    sigma: float = Field(25.0 / 3.0, title="Initial sigma")
-    beta: float = Field(25.0 / 6.0, title="Beta", description="Standard deviation of a single performance.")
-    tau: float = Field(25.0 / 300.0, title="Tau", description="Amount added to sigma (in quadrature) before each match.")
+    sigma: Above0 = Field(25.0 / 3.0, title="Initial sigma")
+    beta: Above0 = Field(25.0 / 6.0, title="Beta", description="Standard deviation of a single performance.")
+    tau: Amount = Field(25.0 / 300.0, title="Tau", description="Amount added to sigma (in quadrature) before each match.")
     draw_probability: Share = Field(0.1, title="Draw probability")
     draw_margin: Amount = Field(
         0.02,

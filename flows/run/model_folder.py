@@ -17,6 +17,7 @@ LARGE = 2_800_000_000
 """Parameters from which a model is asked in a think/answer conversation: models called 3B have about that many."""
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tiktoken.model")
 _RECURRENT = ("layers_block_type", "block_types", "hybrid_override_pattern", "ssm_cfg", "mamba_d_state", "state_size")
+_BY_LENGTH = ("longrope", "su")  # rotary embeddings whose frequencies change with the longest position of a pass
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ def read_folder(folder: Path, window: int = 0) -> ModelFolder:
     config = _config(folder, where)
     _check_causal(config, where)
     _check_attention(config, window, where)
+    _check_rotation(config, window, where)
     if not any((folder / name).is_file() for name in _TOKENIZERS):
         raise ConfigError(f"{where} has no tokenizer (tokenizer.json); copy the tokenizer files of the original model into it")
     vocabulary = _vocabulary(folder, where)
@@ -135,12 +137,28 @@ def _check_attention(config: Mapping[str, Any], window: int, where: str) -> None
         )
     span = config.get("sliding_window")
     off = config.get("use_sliding_window") is False or kinds == {"full_attention"}
-    reach = min(window or 1 << 62, int(config.get("max_position_embeddings") or 1 << 62))
-    if span and not off and int(span) < reach:
+    if span and not off and int(span) < _reach(config, window):
         raise ConfigError(
             f"{where} has sliding-window attention over {span} tokens; set engine.window to at most {span}, or give a model with "
             "full attention"
         )
+
+
+def _check_rotation(config: Mapping[str, Any], window: int, where: str) -> None:
+    """Refuse rotary frequencies that the longest text of a pass decides: a row would depend on the rows beside it."""
+    rules = [found for name in ("rope_parameters", "rope_scaling") if isinstance(found := config.get(name), dict)]
+    rules += [nested for rule in rules for nested in rule.values() if isinstance(nested, dict)]  # one per type of layer
+    for rule in rules:
+        span = rule.get("original_max_position_embeddings") or config.get("original_max_position_embeddings")
+        if (rule.get("rope_type") or rule.get("type")) in _BY_LENGTH and span and int(span) < _reach(config, window):
+            raise ConfigError(
+                f"{where} rotates positions in another way once a text of the batch is longer than {span} tokens; set "
+                f"engine.window to at most {span}"
+            )
+
+
+def _reach(config: Mapping[str, Any], window: int) -> int:
+    return min(window or 1 << 62, int(config.get("max_position_embeddings") or 1 << 62))
 
 
 def _vocabulary(folder: Path, where: str) -> dict[str, int]:

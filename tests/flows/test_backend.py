@@ -15,6 +15,12 @@ def test_the_first_adapters_need_the_model_s_shape_and_not_the_model() -> None:
     assert all(np.array_equal(first.weights[name], again.weights[name]) for name in first.weights)
 
 
+def test_the_window_of_the_configuration_bounds_what_the_engine_reads_and_writes() -> None:
+    backend = Backend(load("chaos", ["engine.window=64"]))
+    assert backend.engine({}).window == backend.window == 64
+    assert Backend(load("chaos", ["engine.window=9999"])).engine({}).window == 1024
+
+
 def test_a_shard_without_adapters_is_no_check_of_its_stage() -> None:
     backend = Backend(load("chaos", []))
     backend.check_agreement("solve", {})

@@ -88,6 +88,11 @@ def test_a_run_may_be_about_some_kinds_alone() -> None:
             "learning.off_policy_steps cannot be combined with strategy.population",
         ),
         (["learning.skip_zero_groups=true", "learning.kl=0.1"], "learning.entropy_bonus or learning.kl would train"),
+        (["learning.betas=[0.9, 1.0]"], "learning.betas.1: .*less than 1"),
+        (["learning.betas=[-3.0, 0.9]"], "learning.betas.0: .*greater than or equal to 0"),
+        (["learning.learning_rate=inf"], "learning.learning_rate: .*finite number"),
+        (["evolution.kappa=nan"], "evolution.kappa: .*finite number"),
+        (["rating.sigma=-1"], "rating.sigma: .*greater than 0"),
     ],
 )
 def test_a_bad_setting_is_one_line_that_names_it(settings: list[str], message: str) -> None:

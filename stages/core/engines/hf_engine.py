@@ -24,7 +24,7 @@ from stages.core.engines.precision import compute_dtype
 from stages.core.engines.prefixes import shared_prefixes
 from stages.core.engines.protocol import Completion, Ended, EngineUnavailable, Request
 from stages.core.engines.shared_prompts import can_share
-from stages.core.engines.text_ends import text_ends
+from stages.core.engines.text_ends import ends_with_stop, text_ends
 from stages.core.lora.adapter import Weights
 from stages.core.lora.adapter_files import parameter_shapes
 from stages.core.progress import Progress, silent
@@ -74,11 +74,14 @@ class HFEngine:
         batch_tokens: int = 65536,
         progress: Progress = silent,
         pass_bytes: int = PASS_BYTES,
+        window: int = 0,
     ) -> None:
+        """Serve `adapters`. `window` bounds a prompt and its completion, in tokens; 0 is the model's own limit."""
         self._lora, self._tokenizer, self._batch_tokens, self._pass_bytes = lora, tokenizer, batch_tokens, pass_bytes
         self._progress = progress
         model: Any = lora.model
-        self._model = model
+        self._model, own = model, int(model.config.max_position_embeddings)
+        self._window = min(window or own, own)
         self._ends = text_ends(model.generation_config.to_dict() if model.generation_config else {}, tokenizer)
         shapes = parameter_shapes(lora.shapes(), lora.rank)
         self._base: Weights = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
@@ -95,7 +98,7 @@ class HFEngine:
     @property
     def window(self) -> int:
         """Maximum number of tokens of a prompt and its completion together."""
-        return int(self._model.config.max_position_embeddings)
+        return self._window
 
     @property
     def ends(self) -> frozenset[int]:
@@ -197,14 +200,7 @@ class HFEngine:
 
     def _ended(self, draft: Draft) -> bool:
         """Return whether the last token is an end token or completes a stop sequence."""
-        if draft.token_ids[-1] in self._ends:
-            return True
-        if not draft.stops:
-            return False
-        # the last tokens decide: each is at least one byte of text
-        tail = draft.token_ids[-max(len(stop.encode()) for stop in draft.stops) - 1 :]
-        text = self.decode(tail)
-        return any(stop in text for stop in draft.stops)
+        return draft.token_ids[-1] in self._ends or ends_with_stop(draft.token_ids, draft.stops, self.decode)
 
 
 def _completion(draft: Draft) -> Completion:

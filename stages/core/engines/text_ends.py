@@ -1,9 +1,11 @@
-"""The tokens that end a completion, the same in every engine."""
+"""What ends a completion: tokens, the same in every engine, and stop sequences."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 DOCUMENT_END = "<|endoftext|>"
+UNDECODABLE = "\ufffd"
+"""What tokenizers write where bytes are no text."""
 
 
 def text_ends(generation: Mapping[str, Any], tokenizer: Any) -> frozenset[int]:
@@ -15,3 +17,13 @@ def text_ends(generation: Mapping[str, Any], tokenizer: Any) -> frozenset[int]:
     listed = generation.get("eos_token_id")
     ends = set(listed if isinstance(listed, list) else [listed])
     return frozenset(ends | {tokenizer.eos_token_id, tokenizer.get_added_vocab().get(DOCUMENT_END)}) - {None}
+
+
+def ends_with_stop(token_ids: Sequence[int], stops: Sequence[str], decode: Callable[[Sequence[int]], str]) -> bool:
+    """Return whether the last token completes one of the stop sequences. The tokens before it completed none."""
+    if not stops:
+        return False
+    text = decode(token_ids[-max(len(stop.encode()) for stop in stops) - 1 :])  # each token is at least one byte of text
+    if UNDECODABLE in text:  # these tokens may begin inside a character, which can hide those behind it
+        text = decode(token_ids)
+    return any(stop in text for stop in stops)

@@ -23,6 +23,9 @@ import numpy as np
 from stages.core.lora.adapter import Adapter, Weights
 from stages.core.randomness import generator
 
+EQUAL = 1e-12
+"""Mean rewards that differ by no more are the same: sums of equal rewards in another order differ by rounding."""
+
 
 @dataclass(frozen=True)
 class Strategy:
@@ -83,7 +86,7 @@ def fitness(roles: Mapping[str, Sequence[float]], population: int) -> list[float
 def _standardised(means: Sequence[float]) -> list[float]:
     middle = math.fsum(means) / len(means)
     spread = math.sqrt(math.fsum((mean - middle) ** 2 for mean in means) / len(means))
-    if len(set(means)) == 1:
+    if max(means) - min(means) <= EQUAL:
         return [0.0] * len(means)
     return [(mean - middle) / spread for mean in means]
 

@@ -1,12 +1,14 @@
 """The step of one adapter from its gradient: clipping, AdamW and what is measured. Needs no model and no samples.
 
 The gradient is clipped by its own norm, and AdamW (Loshchilov & Hutter 2019, as torch.optim.AdamW) updates the adapter with its
-own step count. An adapter whose gradient is not finite takes no step: weights, moments and step count are unchanged. Master
-weights and moments are fp32. The gradient comes whole from one pass, or as a sum over the parts of an update cut by rows.
+own step count. An adapter whose gradient is not finite, or would become so by its step, takes none: weights, moments and step
+count are unchanged. Master weights and moments are fp32. The gradient comes whole from one pass, or as a sum over the parts of an
+update cut by rows.
 
 Axes: P parameters of one adapter · T response tokens.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -39,10 +41,18 @@ class SumStepper:
                 budgets.append(gradient.micro_batch_tokens)
         gradient_P = torch.from_numpy(total_P)
         values = {name: tokens[name].to_numpy().astype(np.float64) for name in ("loss", "entropy", "drift")}
-        # added in fp64, since fp32 loses digits over millions of squares; beyond fp32's range it counts as not finite
-        norm = float(torch.linalg.vector_norm(gradient_P, dtype=torch.float64).float())
+        norm = gradient_norm(gradient_P)
         budget = min(budgets, default=self._settings.pass_tokens)  # no part, if all its groups were skipped
         return finished(adapter, names, gradient_P, norm, values, counts, budget, self._settings)
+
+
+def gradient_norm(gradient_P: torch.Tensor) -> float:
+    """Return the Euclidean norm; beyond the range of the gradient's own type it is infinite.
+
+    Added in fp64: fp32 loses digits over millions of squares.
+    """
+    norm = float(torch.linalg.vector_norm(gradient_P, dtype=torch.float64))
+    return math.inf if norm > torch.finfo(gradient_P.dtype).max else norm
 
 
 def finished(
@@ -55,15 +65,15 @@ def finished(
     budget: int,
     settings: Settings,
 ) -> Update:
-    """Return the adapter after its step, or unchanged if `norm`, the gradient's, is not finite, with its metrics.
+    """Return the adapter after its step, with its metrics; unchanged if `norm`, the gradient's, or a new weight is not finite.
 
     `names` are the parameters in the order of `gradient_P`; `values` the loss, entropy and drift of every token.
     """
-    finite = bool(np.isfinite(norm))
-    stepped = adamw(adapter, names, gradient_P, norm, settings) if finite else adapter
+    stepped = adamw(adapter, names, gradient_P, norm, settings) if np.isfinite(norm) else adapter
+    finite = bool(np.isfinite(norm)) and all(np.isfinite(weights).all() for weights in stepped.weights.values())
     metrics = dict(counts) | measures(values, settings.objective)
     metrics |= {"grad_norm": norm, "nonfinite": float(not finite), "micro_batch_tokens": float(budget)}
-    return Update(stepped, finite, metrics)
+    return Update(stepped if finite else adapter, finite, metrics)
 
 
 def adamw(adapter: Adapter, names: Sequence[str], gradient_P: torch.Tensor, norm: float, settings: Settings) -> Adapter:

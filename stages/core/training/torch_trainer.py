@@ -43,7 +43,7 @@ from stages.core.training.packing import (
 )
 from stages.core.training.protocol import Drift, Update
 from stages.core.training.settings import Settings
-from stages.core.training.step import finished
+from stages.core.training.step import finished, gradient_norm
 
 MEASURED = ("loss", "entropy", "drift")  # at every response token
 
@@ -142,10 +142,9 @@ class TorchTrainer:
         self._lora.load([adapter.weights for adapter in adapters])
         tokens, budget = self._accumulate_or_halve(samples)
         gradients_NP = self._lora.gradients_NP
-        norms_N = gradients_NP.norm(dim=1).double().cpu().numpy()
         names, updates = self._lora.names(), {}
         for slot, (name, adapter) in enumerate(zip(samples.names, adapters, strict=True)):
-            norm, own = float(norms_N[slot]), tokens.of(slot)
+            norm, own = gradient_norm(gradients_NP[slot]), tokens.of(slot)
             updates[name] = finished(adapter, names, gradients_NP[slot], norm, own, counts[name], budget, self._settings)
         return updates
 

@@ -57,6 +57,14 @@ UNFIT: dict[str, tuple[dict[str, Any], str]] = {
         {"use_sliding_window": None, "layer_types": ["full_attention", "sliding_attention"]},
         "sliding-window attention",
     ),
+    "rotation by length": (
+        {"rope_scaling": {"type": "su", "long_factor": [1.0]}, "original_max_position_embeddings": 4096},
+        "in another way once a text of the batch is longer than 4096 tokens; set engine.window to at most 4096",
+    ),
+    "the same, as newer files say it": (
+        {"rope_parameters": {"full_attention": {"rope_type": "longrope", "original_max_position_embeddings": 4096}}},
+        "longer than 4096 tokens",
+    ),
     "linear layers": (
         {"layer_types": ["linear_attention", "full_attention"]},
         r"hybrid or recurrent layers \(full_attention, linear",
@@ -84,6 +92,14 @@ def test_a_window_inside_the_sliding_one_is_full_attention(tmp_path: Path) -> No
         read_folder(sliding, window=4097)
     for full in ({"sliding_window": None}, {"sliding_window": 32768}, {"layer_types": ["full_attention"] * 2}):
         assert read_folder(model(tmp_path / "full", use_sliding_window=None, **full))
+
+
+def test_a_window_inside_the_first_length_has_one_rotation(tmp_path: Path) -> None:
+    rope = {"rope_type": "longrope", "original_max_position_embeddings": 4096}
+    assert read_folder(model(tmp_path / "m", rope_scaling=rope), window=4096)
+    with pytest.raises(ConfigError, match=r"engine\.window"):
+        read_folder(model(tmp_path / "m", rope_scaling=rope), window=4097)
+    assert read_folder(model(tmp_path / "m", rope_scaling=rope | {"rope_type": "yarn"}))
 
 
 FOLDERS = {

@@ -262,6 +262,15 @@ def test_the_window_ends_a_completion(engine: HFEngine) -> None:
     assert len(completion.token_ids) <= engine.window - 60
 
 
+def test_a_smaller_window_is_kept_and_a_larger_one_is_the_model_s(lora: GroupedLoRA, engine: HFEngine) -> None:
+    small, large = (HFEngine(lora, Letters(), {}, window=window) for window in (16, 1000))
+    assert large.window == engine.window and small.window == 16
+    for completion in small.generate([Request((3,) * 10, None, seed, 50) for seed in range(8)], 1.0):
+        assert len(completion.token_ids) <= 6
+    with pytest.raises(ValueError, match="prompt of 16 tokens, window 16"):
+        small.generate([Request((3,) * 16, None, 1, 1)], 1.0)
+
+
 def test_bad_requests_are_named(engine: HFEngine) -> None:
     for request in [Request((), "s0", 1, 4), Request((2,) * 64, "s0", 1, 4), Request((2,), "s0", 1, 0)]:
         with pytest.raises(ValueError, match="prompt of"):

@@ -69,6 +69,7 @@ def test_fitness_has_mean_0_and_variance_1_and_ignores_scale_and_difficulty() ->
 def test_equal_copies_have_no_fitness_and_two_roles_count_alike() -> None:
     assert fitness({"student": [0.1, 0.2, 0.2, 0.1]}, 2) == [0.0, 0.0]
     assert fitness({}, 2) == [0.0, 0.0]
+    assert fitness({"teacher": [0.8, 0.6, 0.4, 0.6]}, 2) == [0.0, 0.0]  # 1.2 each, in sums that round differently
     assert fitness({"teacher": [100.0, 0.0], "student": [0.0, 0.1]}, 2) == [0.0, 0.0]
     assert fitness({"teacher": [1.0, 0.0], "student": [1.0, 1.0]}, 2) == [0.5, -0.5]
 

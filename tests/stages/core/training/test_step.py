@@ -13,7 +13,7 @@ from stages.core.lora.adapter_files import adapter_bytes, gradient_bytes, read_g
 from stages.core.shards import Shard
 from stages.core.training.loss import Objective
 from stages.core.training.settings import Settings
-from stages.core.training.step import SumStepper
+from stages.core.training.step import SumStepper, gradient_norm
 from stages.core.training.torch_trainer import TorchTrainer
 from stages.update import gradients, share_of, step, update
 from tests.stages.core.training.test_grouped_lora import random_weights
@@ -152,6 +152,20 @@ def test_opposite_infinities_and_an_overflowing_sum_are_not_finite(adapters: dic
         parts = [Gradient({k: np.full_like(a, value) for k, a in adapter.weights.items()}, 8) for value in (one, other)]
         result = SumStepper(BY_ROWS).step(adapter, iter(parts), tokens, {})
         assert not result.stepped and result.adapter is adapter and result.metrics["nonfinite"] == 1.0
+
+
+def test_a_step_that_makes_weights_infinite_is_not_taken(adapters: dict[str, Adapter]) -> None:
+    adapter = adapters["s0"]
+    tokens = pa.table({name: pa.array([0.5], pa.float32()) for name in ("loss", "entropy", "drift")})
+    part = Gradient({k: np.ones_like(a) for k, a in adapter.weights.items()}, 8)
+    result = SumStepper(replace(BY_ROWS, learning_rate=1e39)).step(adapter, iter([part]), tokens, {})
+    assert not result.stepped and result.adapter is adapter and result.metrics["nonfinite"] == 1.0
+
+
+def test_the_norm_of_many_entries_loses_no_digits() -> None:
+    gradient_P = torch.full((1 << 23,), 0.1)
+    assert gradient_norm(gradient_P) == pytest.approx(float(np.float32(0.1)) * 2**11.5, rel=1e-7)
+    assert gradient_norm(torch.full((4,), 3e38)) == float("inf")
 
 
 def test_a_pass_that_was_halved_in_one_part_shows_in_the_metrics(adapters: dict[str, Adapter]) -> None:
