@@ -10,7 +10,6 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
-from typing import Any, NoReturn
 
 import argcomplete
 
@@ -40,15 +39,15 @@ from flows.commands import (
     worker,
 )
 from flows.commands.arguments import Action, store_option
+from flows.commands.one_line_parser import USAGE, OneLineParser
 from flows.commands.studies import attack, bench, clones, experiment, gpu_check, simulate, try_prompts
 from flows.config import ConfigError
 from flows.execution import orphan_guard
-from flows.near_names import hint
 from flows.program import program
 from flows.store.errors import Damaged, NotStored, StoreRefused
 from stages.core.unavailable import Unavailable
 
-USAGE, UNREACHABLE, INTERRUPTED = 2, 3, 130
+UNREACHABLE, INTERRUPTED = 3, 130
 STOPS = (KeyboardInterrupt, orphan_guard.Terminated)
 COMMANDS = (
     *(init, explain, run, serve, worker, notify, fork, gc, benchmark, try_prompts),
@@ -63,39 +62,6 @@ UNTRACKED = {"DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
 """Settings that keep Prefect from sending usage data. It reads the first one when it is imported."""
 
 atexit.register(collector.freeze)  # objects that end with the process need no collection, which takes a second
-
-
-class _Parser(argparse.ArgumentParser):
-    """An argparse parser that reports an error in one line instead of a page."""
-
-    def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {message}", file=sys.stderr)
-        sys.exit(USAGE)
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse as argparse does, and let optional positionals follow options: `publish RUN ADAPTER --license mit DIR`.
-
-        argparse gives an optional positional its default as soon as an option comes, and has no place for a later word.
-        """
-        found, rest = super().parse_known_args(args, namespace)
-        if rest and not any(word.startswith("-") for word in rest):
-            for action in self._get_positional_actions():
-                if rest and action.nargs == argparse.OPTIONAL and getattr(found, action.dest) == action.default:
-                    setattr(found, action.dest, self._later(action, rest.pop(0)))
-        return found, rest
-
-    def _later(self, action: argparse.Action, word: str) -> Any:
-        """Return the value of a positional's word as argparse would; a word that it cannot be ends the program."""
-        try:
-            return self._get_values(action, [word])
-        except argparse.ArgumentError as error:
-            self.error(str(error))
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Reject a command or choice that does not exist, with the one that may be meant."""
-        if action.choices is not None and value not in action.choices:
-            known = [str(choice) for choice in action.choices]
-            raise argparse.ArgumentError(action, f"{value!r} is not one of {', '.join(known)}{hint(str(value), known)}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -162,7 +128,9 @@ def _stopped(stop: BaseException, parsed: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="populora", description="Co-evolve teachers and students: LoRA adapters on one frozen language model.")
+    parser = OneLineParser(
+        prog="populora", description="Co-evolve teachers and students: LoRA adapters on one frozen language model."
+    )
     parser.set_defaults(action=status.standing)
     about = "Without a command: where you stand, and the command to type next."
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", description=about)

@@ -27,13 +27,20 @@ def near_or_all(name: str, known: Iterable[str]) -> str:
 
 
 def key_hint(key: str, known: Iterable[str]) -> str:
-    """Return the same for a dotted key. Without a group, or in a wrong one, it may name up to three keys that end alike."""
+    """Return the same for a dotted key. Without a group, or in a wrong one, it may name up to three keys that end alike.
+
+    In a group that exists, only what follows it is compared: the group alone makes no two keys alike.
+    """
     by_last: dict[str, list[str]] = {}
-    for one in known:
+    keys = list(known)
+    for one in keys:
         by_last.setdefault(one.rpartition(".")[2], []).append(one)
-    _, dot, last = key.rpartition(".")
-    alike = by_last.get(last) or [one for keys in by_last.values() for one in keys]
-    whole = get_close_matches(key, alike, 1) if dot else []
+    group, dot, last = key.rpartition(".")
+    inside = {one.rpartition(".")[2]: one for one in keys if dot and one.rpartition(".")[0] == group}
+    if inside and last not in by_last:
+        whole = [inside[name] for name in get_close_matches(last, inside, 1)]
+    else:
+        whole = get_close_matches(key, by_last.get(last) or keys, 1) if dot else []
     near = [last] if last in by_last else get_close_matches(last, by_last, 1)
     return _question(whole or [one for name in near for one in by_last[name]][:SHOWN])
 

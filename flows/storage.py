@@ -104,17 +104,23 @@ def open_store(url: str) -> Store:
     if not url or "\0" in url:
         raise StoreRefused(f"store {url!r}: give a folder, file:///folder or s3://bucket/prefix")
     if "://" not in url:
-        return FileStore(Path(url))
+        return _folder(Path(url), url)
     parts = urlsplit(url)
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost") or not parts.path:
             raise StoreRefused(f"store {url!r}: a file URL has three slashes, file:///folder")
-        return FileStore(Path(unquote(parts.path)))
+        return _folder(Path(unquote(parts.path)), url)
     if parts.scheme == "s3":
         from flows.store.s3_store import S3Store  # noqa: PLC0415 (boto3 takes 0.25 s to load, and most runs use a folder)
 
         return S3Store(url)
     raise StoreRefused(f"store {url!r}: unknown scheme {parts.scheme!r}, use file:// or s3://")
+
+
+def _folder(path: Path, url: str) -> FileStore:
+    if path.is_file():
+        raise StoreRefused(f"store {url!r} is a file; give a folder, file:///folder or s3://bucket/prefix")
+    return FileStore(path)
 
 
 def encode_table(data: pa.Table) -> bytes:

@@ -6,8 +6,9 @@ stage that made them as not done, runs it again, and writes the same bytes (flow
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 
 import pyarrow as pa
@@ -77,11 +78,18 @@ def fsck(run: Run) -> list[Finding]:
     damaged = [uri for uri, _, bytes_wrong in survey.wrong if bytes_wrong and uri not in borrowed]
     mark_damaged(run, _still_wrong(run, damaged))
     stops = obstacle(run, damaged) if damaged else None
-    usable = cache(lambda generation: newest_usable(run, generation, damaged))
+    usable = cache(partial(_usable, run, damaged))
     return [
         Finding(uri, problem, dependents(survey, uri), advice(survey, uri, borrowed.get(uri, ""), bytes_wrong, stops, usable))
         for uri, problem, bytes_wrong in survey.wrong
     ]
+
+
+def _usable(run: Run, damaged: list[str], before: int | None) -> int | None:
+    """Return the newest generation that a fork can train from; None if there is none, or if the run says too little to know."""
+    with suppress(Damaged, NotStored, StoreRefused):
+        return newest_usable(run, before, damaged)
+    return None
 
 
 def _still_wrong(run: Run, damaged: list[str]) -> list[str]:

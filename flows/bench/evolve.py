@@ -16,7 +16,6 @@ and as often. Ours takes one thread, and so do they unless `--threads` gives the
 `ratio` over 1: ours is faster (`cpu_ratio`: by CPU time, for busy machines). Peak memory needs Linux (VmHWM) or CUDA.
 """
 
-import argparse
 import ctypes
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,6 +43,7 @@ from flows.bench.evolve_rivals import (
 )
 from flows.bench.turns import in_turns
 from flows.choices import choose
+from flows.commands.one_line_parser import OneLineParser
 from stages.core.lora.adapter import Weights
 from stages.core.lora.adapter_files import initial_adapter, weights_bytes, weights_sha256
 from stages.core.lora.delta import check_alike
@@ -54,7 +54,7 @@ USERS = {"mutation": 1, "crossover": 2}
 
 def main(options: Sequence[str]) -> Iterator[Line]:
     """Yield one JSON object per figure."""
-    parser = argparse.ArgumentParser(prog="populora bench evolve")
+    parser = OneLineParser(prog="populora bench evolve")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=1, help="of the rivals; ours takes one")
     parser.add_argument("--layers", type=int, default=LAYERS)

@@ -10,7 +10,6 @@ long the server then takes to process its backlog.
 (PostgreSQL only), so that its vacuum, which keeps `--keep` days here, removes what is due.
 """
 
-import argparse
 import os
 import shutil
 import subprocess
@@ -22,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from flows.commands.one_line_parser import OneLineParser
 from flows.config import ConfigError, RunConfig, load
 from flows.execution.run_stage import Reference
 from flows.prefect_ops import prefect_api, supervised
@@ -64,7 +64,7 @@ class NoStages:
 
 def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield one JSON object per figure."""
-    parser = argparse.ArgumentParser(prog="populora bench orchestration")
+    parser = OneLineParser(prog="populora bench orchestration")
     parser.add_argument("--database", default="sqlite", help="sqlite, postgres (a temporary server), or a SQLAlchemy URL")
     parser.add_argument("--adapters", default="1,8,64")
     parser.add_argument("--generations", type=int, default=5)

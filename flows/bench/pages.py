@@ -5,7 +5,6 @@ the seconds that pass until the first piece of the page, and until all of it. By
 `--at-once` asks as soon as it listens. Processor time needs Linux, and is what to compare on a machine that others use.
 """
 
-import argparse
 import os
 import socket
 import statistics
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.browser.serve import LOAD_SECONDS
+from flows.commands.one_line_parser import OneLineParser
 from flows.config import ConfigError
 from flows.run.addresses import Addresses
 from flows.run.run import Run
@@ -29,7 +29,7 @@ SETTLED = 2.0  # seconds without work, after which the server has loaded everyth
 
 def main(options: Sequence[str]) -> Iterator[Line]:
     """Yield one JSON object for each page."""
-    parser = argparse.ArgumentParser(prog="populora bench pages")
+    parser = OneLineParser(prog="populora bench pages")
     parser.add_argument("run", nargs="?", default="smoke")
     parser.add_argument("other", nargs="?", default="", help="a run to compare it with")
     parser.add_argument("--store", default="runs")

@@ -8,7 +8,6 @@ from the first stage's start to the end of the ratings, including the time betwe
 is not counted. Runs alternate, so that load affects both equally.
 """
 
-import argparse
 import statistics
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from flows.commands.one_line_parser import OneLineParser
 from flows.config import ConfigError, load
 from flows.run.run import Run
 from flows.storage import open_store
@@ -31,7 +31,7 @@ SINGLE = ["mode=single", "population.teachers=1", "population.students=1"]
 
 def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield one JSON object per figure; `ratio` over 1 means that the population's tokens cost more."""
-    parser = argparse.ArgumentParser(prog="populora bench population")
+    parser = OneLineParser(prog="populora bench population")
     parser.add_argument("--config", default="evidence")
     parser.add_argument("--generations", type=int, default=4, help="measured generations of each run")
     parser.add_argument("--rounds", type=int, default=2)

@@ -6,7 +6,6 @@ many runs of every program (one for a rate of programs; two, with two hash seeds
 tasks), warm before the clock starts, and each begins every other turn. A ratio is the middle of the turns' ratios.
 """
 
-import argparse
 import multiprocessing
 import os
 import statistics
@@ -21,6 +20,7 @@ from typing import Any
 import docker
 
 from flows.bench.turns import in_turns
+from flows.commands.one_line_parser import OneLineParser
 from stages.core.sandbox.docker import DockerSandbox
 from stages.core.sandbox.local import LocalSandbox
 from stages.core.sandbox.pool import Pool
@@ -56,7 +56,7 @@ def bench_sandbox(
 
 def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Run the command with options `--kind docker|local --programs N --containers N --repeats N`."""
-    parser = argparse.ArgumentParser(prog="populora bench sandbox")
+    parser = OneLineParser(prog="populora bench sandbox")
     parser.add_argument("--kind", choices=("docker", "local"), default="docker")
     parser.add_argument("--programs", type=int, default=2000)
     parser.add_argument("--containers", type=int)

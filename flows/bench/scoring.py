@@ -8,7 +8,6 @@ our own rate is measured. EvalPlus runs with two processes, warm before the cloc
 generous time limits: the machine may be busy. Each side begins every other turn.
 """
 
-import argparse
 import json
 import os
 import statistics
@@ -22,6 +21,7 @@ from flows.backend import Backend
 from flows.bench.turns import in_turns
 from flows.benchmarks import suite_data
 from flows.benchmarks.suite_score import benchmark_sandboxes
+from flows.commands.one_line_parser import OneLineParser
 from flows.config import ConfigError, RunConfig
 from stages.core.suites.code_scoring import Sandboxes, Score, score_programs
 from stages.core.suites.mutants import mutants
@@ -61,7 +61,7 @@ for line in sys.stdin:
 
 def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield one JSON object per figure; `ratio` over 1: ours is faster."""
-    parser = argparse.ArgumentParser(prog="populora bench scoring")
+    parser = OneLineParser(prog="populora bench scoring")
     parser.add_argument(
         "--data", default=str(suite_data.SAMPLES), help="folder with MbppPlus.jsonl (default: the committed sample)"
     )

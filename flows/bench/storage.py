@@ -33,6 +33,7 @@ import numpy as np
 
 from flows.bench.growth import growth
 from flows.bench.turns import in_turns
+from flows.commands.one_line_parser import OneLineParser
 from flows.config import ConfigError
 from flows.run.lease import hold
 from flows.run.manifest import Manifest, Ref
@@ -47,7 +48,7 @@ Line = dict[str, Any]
 
 def main(options: Sequence[str]) -> Iterator[Line]:
     """Yield one JSON object per figure."""
-    parser = argparse.ArgumentParser(prog="populora bench storage")
+    parser = OneLineParser(prog="populora bench storage")
     parser.add_argument("run", nargs="?", default="smoke", help="a finished run to measure against")
     parser.add_argument("--store", default="runs")
     parser.add_argument("--members", type=int, default=2, help="adapters of 7B size; 0 skips this part")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.bench.turns import alone, in_turns
+from flows.commands.one_line_parser import OneLineParser
 
 SEED_MODEL = Path(__file__).resolve().parents[2] / "infra" / "models" / "seed"
 SHAPES = {  # width, MLP width, layers, heads, key-value heads, vocabulary: of the published configurations
@@ -64,7 +65,7 @@ def prompts_shared() -> dict[str, Any]:
 
 def parser(name: str, tokens: str) -> argparse.ArgumentParser:
     """Return a parser with the options of both training benches."""
-    made = argparse.ArgumentParser(prog=f"populora bench {name}")
+    made = OneLineParser(prog=f"populora bench {name}")
     made.add_argument("--shape", choices=tuple(SHAPES), default="seed")
     made.add_argument("--model", type=_checkpoint, default="", help="a checkpoint's folder, instead of --shape")
     made.add_argument("--device", default="auto")

@@ -67,6 +67,9 @@ def benchmark(arguments: Namespace, store: Store, run: Run | None) -> int:
 
 def _check(arguments: Namespace) -> None:
     """Check that there is exactly one target, with only the options that apply to it."""
+    for option in ("attempts", "limit", "max_new_tokens"):
+        if (getattr(arguments, option) or 0) < 0:
+            raise ConfigError(f"benchmark: --{option.replace('_', '-')} {getattr(arguments, option)}: give 0 or more")
     chosen = [name for name in ("run", "model", "completions") if getattr(arguments, name)]
     if len(chosen) != 1:
         raise ConfigError("benchmark: give exactly one of RUN, --model and --completions")

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from flows.config import ConfigError, RunConfig, parse
 from flows.run.run import Run
+from flows.storage import NotStored
 from stages.core import tables
 from stages.core.population import Member, population_after
 from stages.core.suites.scores import Contestant
@@ -69,7 +70,9 @@ def _by_rule(run: Run, generation: int, rule: str) -> list[Contestant]:
         members = population_after(run.read_table(None, "population"), empty, -1)
     else:
         if run.manifest("rate", generation) is None:
-            raise ConfigError(f"generation {generation} of run {run.run_id} is not rated yet")
+            rated = [number for number in run.history.generations() if run.manifest("rate", number) is not None]
+            known = f"those up to {max(rated)} are" if rated else "none is"
+            raise ConfigError(f"generation {generation} of run {run.run_id} is not rated; {known}")
         members = population_after(run.read_table(generation, "ratings"), empty, generation)
     if rule.startswith("top:"):
         count = rule.removeprefix("top:")
@@ -88,7 +91,11 @@ def _contestant(member: Member) -> Contestant:
 def _named(run: Run, adapter_ids: tuple[str, ...]) -> list[Contestant]:
     contestants = []
     for adapter_id in adapter_ids:
-        ref = run.history.find(f"adapters/{adapter_id}/adapter_model.safetensors")
+        try:
+            ref = run.history.find(f"adapters/{adapter_id}/adapter_model.safetensors")
+        except NotStored as error:
+            known = "members are students, all, top:N, or adapter ids"
+            raise ConfigError(f"run {run.run_id} has no adapter {adapter_id}; {known}") from error
         member = adapter_id.rpartition("-")[0]
         role = {"t": "teacher", "s": "student"}.get(member[:1], "both")
         contestants.append(Contestant(member, role, adapter_id, ref.sha256))

@@ -44,6 +44,11 @@ def add_settings(parser: ArgumentParser, summary: str, group: str = "") -> None:
     complete(action, partial(complete_settings, group=group))
 
 
+def in_group(settings: list[str], group: str) -> list[str]:
+    """Return the settings of `--set` with their group, whether they were written with it or without."""
+    return [f"{group}.{setting.strip().removeprefix(f'{group}.')}" for setting in settings]
+
+
 def add_functions(parser: ArgumentParser) -> None:
     """Add `--functions FOLDER`, which may be repeated."""
     summary = "folder whose functions (file.py:function) runs may name (repeatable; default: none)"

@@ -29,7 +29,10 @@ def add(command: Add) -> None:
         help="also score that generation (-1: the start), and print the paired change since then",
     )
     parser.add_argument("--data", metavar="DIR", help="local copies of the suites (default: the hub, or POPULORA_SUITES)")
-    parser.add_argument("--limit", type=int, default=0, help="problems to score, evenly spread over forms and groups (0: all)")
+    limited = (
+        "problems to score: of public suites spread evenly over forms and groups, of our own the first of each kind (0: all)"
+    )
+    parser.add_argument("--limit", type=int, default=0, help=limited)
     parser.add_argument(
         "--problems", default="", metavar="PATTERN", help="only problems whose ids match, e.g. 'test-deduction-07-*'"
     )

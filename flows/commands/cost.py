@@ -4,8 +4,8 @@ import json
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
-from flows.commands.arguments import Add, add_settings, add_store, open_run, store_option
-from flows.config import apply
+from flows.commands.arguments import Add, add_settings, add_store, in_group, open_run, store_option
+from flows.config import ConfigError, apply
 from flows.program import called
 
 if TYPE_CHECKING:
@@ -30,7 +30,9 @@ def cost(arguments: Namespace) -> int:
     from flows.pages.commands import Commands
     from flows.storage import StoreRefused
 
-    prices = apply({}, [f"cost.{setting}" for setting in arguments.set]).cost if arguments.set else None
+    if arguments.by == "generation" and arguments.generation is not None:
+        raise ConfigError("--by generation cannot be combined with --generation: its table has the stages of one")
+    prices = apply({}, in_group(arguments.set, "cost")).cost if arguments.set else None
     found = run_cost(open_run(arguments.store, arguments.run), prices)
     if arguments.json:
         print(json.dumps(_values(found), indent=1, ensure_ascii=False))

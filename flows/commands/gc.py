@@ -2,7 +2,7 @@
 
 from argparse import Namespace
 
-from flows.commands.arguments import Add, add_settings, add_store, open_run
+from flows.commands.arguments import Add, add_settings, add_store, in_group, open_run
 from flows.config import ConfigError, apply
 
 
@@ -23,11 +23,14 @@ def gc(arguments: Namespace) -> int:
     found = open_run(arguments.store, arguments.run)
     description = found.history.description()
     assert description is not None, found.run_id
-    rule = apply(description["config"], [f"retention.{setting}" for setting in arguments.set]).retention
-    named = {setting.partition("=")[0].strip() for setting in arguments.set}
-    if not rule.on and ("on" in named or not named):
+    chosen = in_group(arguments.set, "retention")
+    rule = apply(description["config"], chosen).retention
+    named = {setting.partition("=")[0].strip() for setting in chosen}
+    if not rule.on and ("retention.on" in named or not named):
+        keeps = f"run {found.run_id} keeps everything (retention.on = false)"
+        why = "on=false removes nothing" if "retention.on" in named else keeps
         raise ConfigError(
-            f"run {found.run_id} keeps everything (retention.on = false); to remove adapter files all the same, say which stay: "
+            f"{why}; to remove adapter files all the same, say which stay: "
             f"--set newest={rule.newest} --set optimizer_every={rule.optimizer_every} --set adapter_every={rule.adapter_every}"
         )
     policy = retention.RetentionPolicy(rule.newest, rule.optimizer_every, rule.adapter_every)

@@ -41,6 +41,7 @@ def add(command: Add) -> None:
 def run(arguments: Namespace) -> int:
     """Start or resume the run; print a line a generation, then where everything is and what comes next."""
     from flows.benchmarks.learned import learned_text
+    from flows.benchmarks.suite_data import suite_of
     from flows.execution.recomputation import settled
     from flows.execution.session import check_resumable, check_same_settings
     from flows.execution.stage_process import early_worker
@@ -52,14 +53,17 @@ def run(arguments: Namespace) -> int:
     from flows.run.run import Run
     from flows.storage import check_run_id, open_store
 
-    if arguments.resume and (arguments.run_id or arguments.config):
-        given = "--run-id" if arguments.run_id else "-c"
+    if arguments.dry_run and arguments.detach:
+        raise ConfigError("--dry-run cannot be combined with --detach: it plans and starts nothing")
+    if arguments.resume is not None and (arguments.run_id is not None or arguments.config is not None):
+        given = "--run-id" if arguments.run_id is not None else "-c"
         raise ConfigError(
             f"{given} cannot be combined with --resume {arguments.resume}: a resumed run keeps its name and configuration"
         )
-    run_id = arguments.resume or arguments.run_id or Path(arguments.config or USUAL).stem
+    name = USUAL if arguments.config is None else arguments.config
+    run_id = next((one for one in (arguments.resume, arguments.run_id) if one is not None), Path(name).stem)
     check_run_id(run_id)
-    if arguments.resume:
+    if arguments.resume is not None:
         history = open_run(arguments.store, run_id).history
         description = history.description()
         assert description is not None, run_id
@@ -71,8 +75,11 @@ def run(arguments: Namespace) -> int:
             )
         config = apply(description["config"] | {"generations": planned}, arguments.set)
     else:
-        config, description = load(arguments.config or USUAL, arguments.set), None
+        config, description = load(name, arguments.set), None
     store, places = absolute(arguments.store), _placement(arguments.place)
+    open_store(store)
+    for suite in config.benchmark.suites:
+        suite_of(suite)
     elsewhere = bool(places.keys() & {"gpu", "ray"})
     if arguments.dry_run:
         if description is not None:

@@ -252,11 +252,13 @@ def _asked(manifest: Manifest) -> Iterator[ScoredState]:
 
 
 def _question(manifest: Manifest) -> str:
-    """Return how a public suite was asked, without how often; the project's own probes are asked as the run trains."""
+    """Return how a public suite was asked; the project's own probes are asked as the run trains.
+
+    How often and at which temperature does not count: the greedy answers are the same.
+    """
     asked = manifest.versions.get("question", {})
     said = [str(asked["style"])] if "style" in asked else []
     said += [f"{asked['max_new_tokens']:,} tokens"] if "max_new_tokens" in asked else []
-    said += [f"temperature {asked['temperature']:g}"] if asked.get("attempts") else []
     return ", ".join(said)
 
 

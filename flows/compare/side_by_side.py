@@ -246,7 +246,8 @@ def _notes(runs: Sequence[Side]) -> list[str]:
         said.append("The runs have one seed, but not the same seed tasks and starting adapters.")
     for suite in sorted({score.suite for run in runs for score in run.scores}):
         asked = {run.run_id: {score.question for score in run.scores if score.suite == suite} for run in runs}
-        if len(ways := {way for own in asked.values() for way in own}) > 1:
+        scored = [own for own in asked.values() if own]
+        if len(ways := set.union(*scored)) > 1 and not set.intersection(*scored):
             names = "; ".join(f"{way or OWN_WAY}: {', '.join(run for run in asked if way in asked[run])}" for way in sorted(ways))
             said.append(f"The scores on {suite} do not compare, because the runs were asked in different ways: {names}.")
     for run in runs:

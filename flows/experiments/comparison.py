@@ -183,19 +183,20 @@ def _unlikeness(run: Run, generation: int) -> Iterator[Row]:
 
 def _scores(run: Run, planned: Planned, costs: dict[int, Row]) -> Iterator[Row]:
     """Yield the scores of the members as trained in each benchmark of the chain, and of the base model if it was scored."""
-    suite, problems = planned.config.benchmark.suite, 0
+    suite, problems, digest = planned.config.benchmark.suite, 0, ""
     for generation in run.history.generations():
         manifest = run.manifest("benchmark", generation)
         for ref in manifest.outputs if manifest else ():
             if ref.uri == f"benchmarks/{suite}/generation={generation:04d}/scores.parquet" and generation + 1 in costs:
                 scores = run.read_table(ref, "scores")
-                problems = max(scores["problems"].to_pylist(), default=0)
+                problems, digest = max(scores["problems"].to_pylist(), default=0), _suite(manifest)
                 yield from _points(scores, generation + 1, costs[generation + 1], _suite(manifest))
     for manifest in run.history.benchmarks():
         for ref in (ref for ref in manifest.outputs if ref.uri.endswith("/scores.parquet")):
             scores = run.read_table(ref, "scores")
             base = [row for row in scores.to_pylist() if row["suite"] == suite and row["adapter_id"] in FIRST]
-            if base and (not problems or max(row["problems"] for row in base) == problems):
+            same = len({digest, _suite(manifest)} - {""}) < 2
+            if base and same and (not problems or max(row["problems"] for row in base) == problems):
                 yield from _points(tables.table(base, tables.SCORES), 0, costs[0], _suite(manifest))
                 return
 
@@ -245,16 +246,22 @@ def asked(config: RunConfig) -> tuple[Any, ...]:
 
 def _with_shared_base(found: Sequence[ComparedRun]) -> list[ComparedRun]:
     """Give runs that did not score their start the scores of a run of their seed that starts from the same weights."""
-    bases: dict[tuple[Any, ...], list[Row]] = {}
+    bases: dict[tuple[Any, ...], list[list[Row]]] = {}
     for one in found:
         if base := _base(one):
-            bases.setdefault(_sharing(one), base)
+            bases.setdefault(_sharing(one), []).append(base)
     shared = []
     for one in found:
         own = [point for point in one.points if point["what"] != "score" or point["trained"]]
-        base = _base(one) or [point | {"arm": one.planned.arm} for point in bases.get(_sharing(one), [])]
+        other = next((base for base in bases.get(_sharing(one), []) if _of_one_suite([*base, *own])), [])
+        base = _base(one) or [point | {"arm": one.planned.arm} for point in other]
         shared.append(replace(one, points=(*base, *own)) if one.points else one)
     return shared
+
+
+def _of_one_suite(points: Sequence[Row]) -> bool:
+    """Return whether the scores among the points are of one version of the suite, as far as is known."""
+    return len({point["suite_sha256"] for point in points if point["what"] == "score" and point["suite_sha256"]}) < 2
 
 
 def _base(one: ComparedRun) -> list[Row]:

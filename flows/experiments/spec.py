@@ -121,6 +121,8 @@ def read(path: Path) -> Experiment:
         raise ConfigError(f"{path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
+    if "arms" not in values and values.keys() & {"generations", "population", "model"}:
+        raise ConfigError(f"{path} is a run's configuration, not an experiment; start it with populora run -c {path}")
     try:
         return Experiment.model_validate(values)
     except ValidationError as error:
@@ -149,8 +151,8 @@ def planned(experiment: Experiment) -> list[Planned]:
 
 
 def _check_scored_alike(first: Planned, second: Planned) -> None:
-    """Raise ConfigError unless both arms of a contrast are scored on the same problems."""
-    for key in ("suite", "limit", "members"):
+    """Raise ConfigError unless both arms of a contrast are scored on the same problems. Scores of teachers never count."""
+    for key in ("suite", "limit"):
         ours, theirs = (getattr(one.config.benchmark, key) for one in (first, second))
         if ours != theirs:
             said = f"benchmark.{key} is {ours!r} for {first.arm} and {theirs!r} for {second.arm}"

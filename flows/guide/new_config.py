@@ -212,6 +212,8 @@ def _generations(answers: Answers) -> str:
 def _check_budget(answer: str, answers: Answers) -> None:
     if not BUDGET.fullmatch(answer):
         raise ConfigError(f"budget: {answer!r} is neither a number of generations nor hours such as 8h")
+    if answer.endswith("h") and not float(answer[:-1]):
+        raise ConfigError(f"budget: {answer} leaves no time for a generation; give a number of generations, or hours such as 8h")
     changes({**answers, "budget": answer})  # hours need a model of known size
 
 
@@ -234,7 +236,7 @@ def _budgeted(answers: Answers, different: Mapping[str, Any]) -> int:
         raise ConfigError(f"budget: {why}, so hours cannot be estimated; give a number of generations instead")
     wanted = "80 GB" if name.startswith("paper") else "24 GB"
     each = next((value for machine, value in estimates.items() if wanted in machine), next(iter(estimates.values())))
-    return max(1, int(float(found[2]) * CARDS.get(name, 1) / each))
+    return max(1, int(float(found[2]) / each))
 
 
 def _is_shipped(model: str) -> bool:

@@ -76,7 +76,9 @@ def _kind(about: Mapping[str, Any]) -> str:
     if "enum" in about:
         return f"one of {', '.join(as_toml(value) for value in about['enum'])}"
     if "prefixItems" in about:
-        return f"list of {len(about['prefixItems'])}: {', '.join(_kind(item) for item in about['prefixItems'])}"
+        kinds = [_kind(item) for item in about["prefixItems"]]
+        alike = f"each: {kinds[0]}" if len(set(kinds)) == 1 else ", ".join(kinds)
+        return f"list of {len(kinds)}; {alike}"
     if about["type"] == "array":
         return f"list; each: {_kind(about['items'])}"
     limits = [f"{words} {about[limit]:g}" for limit, words in LIMITS.items() if limit in about]

@@ -137,10 +137,15 @@ def end_note(end: RunEnd) -> str:
         f"# {end.run_id}: {end.state.lower()}",
         f"**Why**: {found.cause}. Prefect says:",
         fence(said or "nothing", "text"),
-        f"**What to do**: {found.remedy}.",
+        f"**What to do**: {_remedy(found, end)}.",
         *(_resuming(end) if end.begun else [NOT_BEGUN]),
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def _remedy(found: Advice, end: RunEnd) -> str:
+    """Return what to do. A run that had not begun is started again, not resumed."""
+    return found.remedy if end.begun else found.remedy.replace("resume", "start it again")
 
 
 def _resuming(end: RunEnd) -> list[str]:
@@ -158,6 +163,6 @@ def end_message(end: RunEnd) -> tuple[str, str]:
     if not end.bad:
         return subject, f"Run {end.run_id} in {end.store}: {end.state.lower()}."
     found = advice(end.message)
-    lines = [f"Why: {found.cause}. {visible(end.message, 300)}", f"What to do: {found.remedy}."]
+    lines = [f"Why: {found.cause}. {visible(end.message, 300)}", f"What to do: {_remedy(found, end)}."]
     lines.append(f"To resume: {end.resume}" if end.begun else NOT_BEGUN)
     return subject, "\n".join(lines + ([f"It goes on at: {end.place}"] if end.place else []))

@@ -95,14 +95,19 @@ def cpu_dtype(dtype: str, cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def hours(config: RunConfig) -> dict[str, float]:
-    """Return hours of arithmetic by machine, with completions at full length; empty for an unknown model."""
+    """Return hours of arithmetic by machine, with completions at full length; empty for an unknown model.
+
+    A machine has a card for each of `engine.shards`.
+    """
     shape = shape_of(config.model.name)
     if shape is None:
         return {}
     found = {}
     for card in _machines(config, shape):
-        seconds = generation_seconds(stage_times(config, shape, card, 1)) * config.generations
-        found[f"one {card.name} GPU" if card.memory else card.name] = seconds / 3600
+        count = config.engine.shards if card.memory else 1
+        seconds = generation_seconds(stage_times(config, shape, card, count)) * config.generations
+        cards = f"{count} {card.name} GPUs" if count > 1 else f"one {card.name} GPU"
+        found[cards if card.memory else card.name] = seconds / 3600
     return found
 
 

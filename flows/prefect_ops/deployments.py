@@ -106,8 +106,8 @@ def _nightly(client: Any, timezone: str) -> Schedule:
     with suppress(ObjectNotFound):
         for known in client.read_deployment_by_name("benchmark/benchmark").schedules:
             if known.slug == SLUG:
-                cron = getattr(known.schedule, "cron", NIGHTLY)
-                return Cron(cron, timezone=timezone, slug=SLUG, active=known.active)
+                rest = {"slug": SLUG, "active": known.active, "parameters": known.parameters}
+                return Schedule(**known.schedule.model_dump(exclude_none=True), **rest)
     return Cron(NIGHTLY, timezone=timezone, slug=SLUG)
 
 

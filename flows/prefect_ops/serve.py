@@ -67,8 +67,7 @@ class ServeOptions:
 
 def serve(plan: ServeOptions) -> int:
     """Serve until a signal and return the exit code. Raises ConfigError for a port in use, another version, a second start."""
-    plan.home.mkdir(parents=True, exist_ok=True)
-    plan.home.chmod(0o700)
+    _make_home(plan.home)
     with _only_one(plan), _until_told():
         _check_database_version(plan.home)
         _check_ports(plan)
@@ -89,6 +88,14 @@ def serve(plan: ServeOptions) -> int:
             for child in reversed(running):
                 child.end(PATIENCE[child.name])
     return 0
+
+
+def _make_home(home: Path) -> None:
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        home.chmod(0o700)
+    except OSError as error:
+        raise ConfigError(f"--home {home}: {(error.strerror or str(error)).lower()}; choose a folder that you own") from None
 
 
 def environment(plan: ServeOptions) -> dict[str, str]:
@@ -253,6 +260,8 @@ def _note(plan: ServeOptions) -> Path:
 def _check_ports(plan: ServeOptions) -> None:
     if ":" in plan.host:
         raise ConfigError(f"--host {plan.host}: IPv6 addresses are not supported; choose an IPv4 address or 0.0.0.0")
+    if plan.port == plan.browser_port:
+        raise ConfigError(f"--port and --browser-port are both {plan.port}; choose two")
     for option, port in (("--port", plan.port), ("--browser-port", plan.browser_port)):
         if not 1 <= port <= 65535:
             raise ConfigError(f"{option} {port}: must be between 1 and 65535")

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,8 @@ def write_whole(out: Path, data: bytes) -> Path:
     except OSError as error:
         raise StoreRefused(f"{out}: {error.strerror}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # on a file system that takes no writes, this fails, too
+            temporary.unlink(missing_ok=True)
     return out
 
 

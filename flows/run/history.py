@@ -273,7 +273,7 @@ class History:
         if top == "benchmarks":
             yield from (found for _, found in self._scored())
         if top == "adapters":  # t0-g0007 is of generation 7, and t0-start most likely of the start: no need to search the run
-            made = uri.split("/")[1].rpartition("-")[2]
+            made = name.partition("/")[0].rpartition("-")[2]
             if (number := _number(made)) is not None:
                 generation = number
                 if likeliest := self.manifest(manifest_uri("update", generation)):

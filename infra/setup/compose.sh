@@ -72,6 +72,9 @@ check_daemon() {
 
 ensure_images() {
     local names="sandbox worker"
+    SANDBOX_IMAGE=$(setting POPULORA_SANDBOX_IMAGE) # workers get it from the file, too: what is built is what they start
+    SANDBOX_IMAGE=${SANDBOX_IMAGE:-populora-sandbox:local}
+    export POPULORA_SANDBOX_IMAGE=$SANDBOX_IMAGE
     [ -n "$(setting POSTGRES_IMAGE)" ] || names="$names postgres"
     [ -n "$(setting S3_IMAGE)" ] || names="$names s3" # compose starts the service with another S3_ENDPOINT, too
     case ",$(setting COMPOSE_PROFILES)," in *,gpu,*) [ -n "$(setting GPU_IMAGE)" ] || names="$names gpu" ;; esac

@@ -59,6 +59,41 @@ def test_a_users_mistake_is_one_line_and_code_2(arguments: tuple[str, ...], word
     assert not (tmp_path / "store" / "smoke").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "--dry-run", "--detach"], "--dry-run cannot be combined with --detach"),
+        (["run", "--dry-run", "--set", 'benchmark.suites=["nosuch"]'], "nosuch"),
+        (["run", "--dry-run", "--store", "FILE"], "FILE' is a file; give a folder"),
+        (["benchmark", "--model", "m", "--suite", "cruxeval", "--attempts", "-5"], "--attempts -5: give 0 or more"),
+        (["benchmark", "--model", "m", "--suite", "cruxeval", "--max-new-tokens", "-5"], "--max-new-tokens -5: give 0 or more"),
+        (["simulate", "--runs", "0"], "--runs 0: give 1 or more"),
+        (["simulate", "-c", "reasoner"], "reasoner has no evolution of teachers and students to simulate; try -c paper"),
+        (["serve", "--home", "FILE"], "--home FILE: file exists; choose a folder"),
+        (["serve", "--home", "FOLDER", "--port", "4321", "--browser-port", "4321"], "are both 4321; choose two"),
+        (["experiment", "infra/runs/smoke.toml", "--dry-run"], "is a run's configuration, not an experiment; start it with"),
+        (["init", "FOLDER/new.toml", "--hardware", "smoke", "--budget", "0h"], "0h leaves no time for a generation"),
+        (["cost", "some", "--by", "generation", "--generation", "1"], "--by generation cannot be combined with --generation"),
+        (["inspect", "some", "--task", "a", "--adapter", "b"], "not allowed with argument"),
+        (["bench", "storage", "--nosuch"], "populora bench storage: unrecognized arguments: --nosuch"),
+    ],
+)
+def test_a_request_that_means_nothing_is_refused(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    places = {"FILE": str(tmp_path / "file"), "FOLDER": str(tmp_path)}
+    given = words
+    for name, place in places.items():
+        given, message = [word.replace(name, place) for word in given], message.replace(name, place)
+    try:
+        code = main(given)
+    except SystemExit as end:  # argparse's own
+        code = int(str(end.code))
+    said = capsys.readouterr().err
+    assert code == 2 and said.count("\n") == 1 and message in said
+
+
 def test_docker_that_does_not_answer_is_code_3_and_nothing_is_written(tmp_path: Path) -> None:
     done = populora("run", "--store", str(tmp_path / "store"), DOCKER_HOST="unix:///nowhere/docker.sock")
     assert (done.returncode, done.stderr.count("\n")) == (3, 1), done.stderr

@@ -46,3 +46,4 @@ def test_a_key_is_found_by_the_whole_of_it_or_by_its_end(key: str, meant: str) -
 
 def test_a_key_like_no_other_gets_no_suggestion() -> None:
     assert key_hint("zzz", setting_keys()) == key_hint("zzz.qqq", setting_keys()) == ""
+    assert key_hint("model.nosuch", setting_keys()) == key_hint("cost.nosuch", setting_keys()) == "", "a group alone is not near"

@@ -52,10 +52,10 @@ def score_later(run: Run, generation: int, right: Right, limit: int = 0) -> None
     run.commit_benchmark(folder, [], _written(run, folder, generation, right, limit), {}, {}, {})
 
 
-def score_public(run: Run, generation: int, right: Right, style: str, key: str) -> None:
+def score_public(run: Run, generation: int, right: Right, style: str, key: str, attempts: int = 0) -> None:
     """Write what `populora benchmark --style` would have made of a public suite."""
     folder = f"cruxeval/asked/generation={generation:04d}-{key}"
-    question = {"style": style, "attempts": 0, "max_new_tokens": 96, "temperature": 1.0, "seed": 0}
+    question = {"style": style, "attempts": attempts, "max_new_tokens": 96, "temperature": 1.0, "seed": 0}
     run.commit_benchmark(folder, [], _written(run, folder, generation, right), {}, {"suite": "3" * 64, "question": question}, {})
 
 

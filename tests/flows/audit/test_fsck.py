@@ -203,6 +203,17 @@ def test_a_fix_by_a_fork_starts_where_one_can(run: Run, tmp_path: Path) -> None:
     assert fork(fresh(run), "smoke-fixed", 0, [], lambda config: {}, {}).run_id == "smoke-fixed"
 
 
+def test_what_keeps_a_fork_from_being_named_keeps_no_finding_back(run: Run, tmp_path: Path) -> None:
+    for stage, planned in (("reward", 3), ("rate", 3), ("evolve", 900)):
+        place = path(tmp_path, f"generation=0002/{stage}.json")
+        values = json.loads(place.read_text())
+        place.write_text(json.dumps(values | {"clock": values["clock"] | {"generations": planned}}))
+    before = found(run)
+    assert before
+    path(tmp_path, "run.json").write_text("{")
+    assert set(found(run)) >= {*before, "run.json"}
+
+
 def test_an_unknown_run_is_a_clear_error(run: Run) -> None:
     with pytest.raises(NotStored, match="there is no run other in file://"):
         fsck(Run(run.store, "other"))

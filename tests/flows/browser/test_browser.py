@@ -251,6 +251,7 @@ def test_negative_numbers_have_a_minus_sign(pages):
         ("/runs/whole/manifests/run.json", 404, "has no manifest"),
         ("/runs/whole/manifests/adapters/s0-start/adapter_config.json", 404, "has no manifest"),
         ("/runs/whole/files/gradients", 404, ""),
+        ("/runs/whole/files/adapters", 404, ""),
         ("/runs/whole/figures/none", 404, "has no figure none"),
         ("/runs/whole/figures/none.svg", 404, "has no figure none"),
         ("/runs/whole/figures/none.png", 404, "has no figure none"),

@@ -105,6 +105,19 @@ def test_a_curve_of_scores_is_of_one_set_of_problems(tmp_path: Path) -> None:
     assert [change.found.problems for change in newest.changes if change.group == "all"] == [4], "those that both answered"
 
 
+def test_how_often_a_suite_was_asked_does_not_keep_scores_apart(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    first, second = (compared_runs.build(store, name, 2, {}) for name in ("first", "second"))
+    compared_runs.score_public(first, 0, lambda number: number < 1, "chat", "aaa")
+    compared_runs.score_public(first, 1, lambda number: number < 1, "chat", "bbb", attempts=8)
+    compared_runs.score_public(second, 1, lambda number: number < 3, "chat", "ccc")
+    found = compared(store, "first", "second")
+    assert [one.trained for one in found.runs[0].scores] == [1, 2] and not [note for note in found.notes if "cruxeval" in note]
+    (pair,) = found.pairs
+    (whole,) = [change for change in pair.changes if change.group == "all"]
+    assert (whole.before, whole.after) == (0.125, 0.375)
+
+
 def test_scores_of_other_prompts_form_neither_a_curve_nor_a_pair(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     first, second = (compared_runs.build(store, name, 2, {}) for name in ("first", "second"))

@@ -196,7 +196,7 @@ def write(
     generations: int | None = None,
     model: str = "m",
     gain: float = 0.0,
-    start: float = 0.1,
+    start: float | None = 0.1,
     suite: str = "",
 ) -> None:
     """A run's manifests, metrics and scores: what a comparison reads."""
@@ -206,13 +206,14 @@ def write(
         run.describe(dump(one.config), {"code": "c0de"}, {"started": 1.0})
         seeds = run.write_table(None, "seeds", tables.SEEDS.empty_table())
         run.commit("start", None, [], [seeds], {}, {"base_model": model * 64}, {})
-        score(run, one, None, start, suite)
+        if start is not None:
+            score(run, one, None, start, suite)
         for generation in range(one.config.generations if generations is None else generations):
             rows = [value_row("cost.generated_tokens", 1000), value_row("cost.trained_tokens", 800), value_row("solve.rate", 0.5)]
             rows += members(one)
             metrics = run.write_table(generation, "metrics", tables.table(rows, tables.METRICS))
             run.commit("update", generation, [], [metrics], clock={"seconds": 2.0})
-            score(run, one, generation, start + gain * (generation + 1) + one.seed / 100, suite)
+            score(run, one, generation, (start or 0.1) + gain * (generation + 1) + one.seed / 100, suite)
             run.commit("evolve", generation, [], [run.write_table(generation, "offspring", tables.OFFSPRING.empty_table())])
 
 

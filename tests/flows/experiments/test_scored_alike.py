@@ -5,6 +5,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from flows.config import ConfigError
 from flows.experiments.spec import planned, read
 from tests.flows.experiments.test_experiments import FILE, compared, write
 
@@ -35,3 +36,21 @@ def test_a_run_that_scored_its_own_start_is_measured_from_it(tmp_path: Path) -> 
     _, folder = compared(file, store)
     gains = {row["arm"]: row for row in pq.read_table(folder / "gains.parquet").to_pylist() if row["over"] == "mean"}
     assert (gains["many"]["start"], gains["one"]["start"]) == (pytest.approx(0.1), pytest.approx(0.5))
+
+
+def test_a_start_scored_on_another_version_of_the_suite_is_not_that_of_others(tmp_path: Path) -> None:
+    file = experiment_file(tmp_path)
+    store = str(tmp_path / "runs")
+    for one in planned(read(file)):
+        write(store, one, gain=0.05, suite="b" if one.arm == "many" else "a", start=None if one.arm == "many" else 0.5)
+    _, folder = compared(file, store)
+    assert {row["arm"] for row in pq.read_table(folder / "gains.parquet").to_pylist()} == {"one"}
+
+
+def test_arms_that_are_compared_are_scored_on_the_same_problems_whoever_else_is_scored(tmp_path: Path) -> None:
+    file, arm = experiment_file(tmp_path), 'config = "chaos"\n'
+    file.write_text(FILE.replace(arm, f'{arm}settings = {{ benchmark = {{ members = "all" }} }}\n', 1))
+    assert planned(read(file))
+    file.write_text(FILE.replace(arm, f"{arm}settings = {{ benchmark = {{ limit = 7 }} }}\n", 1))
+    with pytest.raises(ConfigError, match=r"benchmark.limit is 7 for many .*; arms that are compared must be scored alike"):
+        planned(read(file))

@@ -88,7 +88,7 @@ def test_hours_buy_the_generations_that_the_estimate_says(hardware: str) -> None
 
 def test_eight_cards_do_eight_times_as_much() -> None:
     one, eight = (changes(answers(hardware=name, budget="9000h"))["generations"] for name in ("paper", "paper-8gpu"))
-    assert eight == pytest.approx(8 * one, rel=2e-3)  # generations are whole, and eight cards have more containers
+    assert eight == pytest.approx(8 * one, rel=1e-2)  # eight cards share the way to the store, and some stages
 
 
 @pytest.mark.parametrize(

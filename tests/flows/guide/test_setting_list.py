@@ -25,7 +25,7 @@ def test_type_and_limits_are_words() -> None:
         "evolution.gamma": "number, at least 0, at most 1",
         "model.name": "text",
     }
-    assert settings()["learning.betas"].kind == "list of 2: number, number"
+    assert settings()["learning.betas"].kind == "list of 2; each: number, at least 0, less than 1"
     assert settings()["benchmark.children_at"].kind == "list; each: integer, at least 0"
     assert settings()["evolution.mix"] == Setting(
         "evolution.mix",

@@ -59,6 +59,13 @@ def test_a_run_that_never_began_is_not_to_be_resumed() -> None:
         assert "a setting does not fit" in said and "there is nothing to resume" in said and "--resume" not in said
 
 
+def test_what_had_not_begun_is_started_again_once_its_cause_is_gone() -> None:
+    for message in ("AccessRefused: 403", "nobody knows"):
+        refused = RunEnd("w1", "/runs", "Failed", message, begun=False)
+        for said in (end_note(refused), end_message(refused)[1]):
+            assert "start it again" in said and said.count("resume") == 1, "nothing to resume"
+
+
 def test_an_errors_text_stays_text() -> None:
     nasty = "```\n</pre><script>alert(1)</script>\n# x\u202e\x1b[31m" + "y" * 9000
     note = end_note(RunEnd("smoke", "/runs", "Failed", nasty))

@@ -22,6 +22,13 @@ def test_bfloat16_without_its_units_is_computed_in_float32(tmp_path: Path) -> No
     assert cpu_dtype("float32", listed) == "float32"
 
 
+def test_hours_are_those_of_a_card_for_each_shard() -> None:
+    one, eight = (load(name) for name in ("paper", "paper-8gpu"))
+    assert list(hours(one)) == ["one 80 GB GPU"] and list(hours(eight)) == ["8 80 GB GPUs"]
+    (table,) = (line.split() for line in plan(eight).splitlines() if line.endswith("if they have all of them"))
+    assert hours(eight)["8 80 GB GPUs"] == pytest.approx(float(table[1].replace(",", "")) * eight.generations / 3600, rel=0.01)
+
+
 def test_hours_have_a_price_only_where_one_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MACHINE_HOUR", "KWH", "CURRENCY", "WATTS"):
         monkeypatch.delenv(f"POPULORA_COST_{name}", raising=False)

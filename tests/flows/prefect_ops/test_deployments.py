@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -168,16 +169,22 @@ def test_deploying_twice_makes_each_deployment_once_with_its_schedule_and_its_qu
 
 
 @pytest.mark.flow
-def test_a_schedule_that_somebody_paused_stays_paused() -> None:
+def test_a_schedule_that_somebody_changed_stays_so() -> None:
     from prefect.client.orchestration import get_client
+    from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
 
+    every = (
+        CronSchedule(cron="0 5 * * 1", timezone="Europe/Zurich", day_or=False),
+        IntervalSchedule(interval=timedelta(hours=6), anchor_date=datetime(2026, 1, 1, tzinfo=UTC), timezone="UTC"),
+    )
     deployments.deploy("/tmp/a")
     with get_client(sync_client=True) as client:
-        found = client.read_deployment_by_name("benchmark/benchmark")
-        client.update_deployment_schedule(found.id, found.schedules[0].id, active=False)
-        deployments.deploy("/tmp/a")
-        (kept,) = client.read_deployment_by_name("benchmark/benchmark").schedules
-    assert (kept.active, kept.slug, kept.schedule.cron) == (False, deployments.SLUG, deployments.NIGHTLY)
+        for changed in every:
+            found = client.read_deployment_by_name("benchmark/benchmark")
+            client.update_deployment_schedule(found.id, found.schedules[0].id, active=False, schedule=changed)
+            deployments.deploy("/tmp/a")
+            (kept,) = client.read_deployment_by_name("benchmark/benchmark").schedules
+            assert (kept.active, kept.slug, kept.schedule) == (False, deployments.SLUG, changed)
 
 
 @pytest.mark.flow
