@@ -158,7 +158,10 @@ def test_a_plain_path_and_a_file_url_are_the_same_store(tmp_path: Path) -> None:
 def test_an_unusable_folder_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StoreRefused, match=r"r/a\.bin: Not a directory"):
-        open_store(str(tmp_path / "file")).create("r/a.bin", b"x")
+        open_store(str(tmp_path / "file" / "store")).create("r/a.bin", b"x")
+    for url in (str(tmp_path / "file"), (tmp_path / "file").as_uri()):
+        with pytest.raises(StoreRefused, match=r"file' is a file; give a folder"):
+            open_store(url)
     with pytest.raises(StoreRefused, match=r"r/a\.bin"):
         open_store("/proc/nothing").create("r/a.bin", b"x")
 
@@ -270,7 +273,7 @@ def test_a_folder_keeps_every_promise_of_a_store(tmp_path: Path) -> None:
 
 def test_a_store_that_breaks_a_promise_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    (check,) = conformance(str(tmp_path / "file"))
+    (check,) = conformance(str(tmp_path / "file" / "store"))
     assert (check.name, check.good) == ("write and read back", False) and "Not a directory" in check.detail
 
 
