@@ -38,8 +38,7 @@ from flows.commands import (
     watch,
     worker,
 )
-from flows.commands.arguments import Action, store_option
-from flows.commands.one_line_parser import USAGE, OneLineParser
+from flows.commands.arguments import USAGE, Action, OneLineParser, store_option
 from flows.commands.studies import attack, bench, clones, experiment, gpu_check, simulate, try_prompts
 from flows.config import ConfigError
 from flows.execution import orphan_guard

@@ -43,7 +43,7 @@ from flows.bench.evolve_rivals import (
 )
 from flows.bench.turns import in_turns
 from flows.choices import choose
-from flows.commands.one_line_parser import OneLineParser
+from flows.commands.arguments import OneLineParser
 from stages.core.lora.adapter import Weights
 from stages.core.lora.adapter_files import initial_adapter, weights_bytes, weights_sha256
 from stages.core.lora.delta import check_alike

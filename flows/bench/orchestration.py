@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flows.commands.one_line_parser import OneLineParser
+from flows.commands.arguments import OneLineParser
 from flows.config import ConfigError, RunConfig, load
 from flows.execution.run_stage import Reference
 from flows.prefect_ops import prefect_api, supervised

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.browser.serve import LOAD_SECONDS
-from flows.commands.one_line_parser import OneLineParser
+from flows.commands.arguments import OneLineParser
 from flows.config import ConfigError
 from flows.run.addresses import Addresses
 from flows.run.run import Run

@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from flows.commands.one_line_parser import OneLineParser
+from flows.commands.arguments import OneLineParser
 from flows.config import ConfigError, load
 from flows.run.run import Run
 from flows.storage import open_store

@@ -20,7 +20,7 @@ from typing import Any
 import docker
 
 from flows.bench.turns import in_turns
-from flows.commands.one_line_parser import OneLineParser
+from flows.commands.arguments import OneLineParser
 from stages.core.sandbox.docker import DockerSandbox
 from stages.core.sandbox.local import LocalSandbox
 from stages.core.sandbox.pool import Pool

@@ -33,7 +33,7 @@ import numpy as np
 
 from flows.bench.growth import growth
 from flows.bench.turns import in_turns
-from flows.commands.one_line_parser import OneLineParser
+from flows.commands.arguments import OneLineParser
 from flows.config import ConfigError
 from flows.run.lease import hold
 from flows.run.manifest import Manifest, Ref

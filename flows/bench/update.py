@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.bench.turns import alone, in_turns
-from flows.commands.one_line_parser import OneLineParser
+from flows.commands.arguments import OneLineParser
 
 SEED_MODEL = Path(__file__).resolve().parents[2] / "infra" / "models" / "seed"
 SHAPES = {  # width, MLP width, layers, heads, key-value heads, vocabulary: of the published configurations

@@ -1,15 +1,17 @@
-"""What several commands share: the store option and the run or folder that it names, settings, and how both are completed."""
+"""What commands share: a parser whose errors are one line, and options for stores, runs, configurations and settings."""
 
+import argparse
 import os
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from flows.config import ConfigError
 from flows.guide.completion import complete, complete_configurations, complete_runs, complete_settings
-from flows.near_names import near_or_all
+from flows.near_names import hint, near_or_all
 
 if TYPE_CHECKING:
     from flows.run.run import Run
@@ -17,6 +19,42 @@ if TYPE_CHECKING:
 Action = Callable[[Namespace], int]
 Add = Callable[[str, str, Action], ArgumentParser]
 """Adds a command by name, summary and action; returns its parser."""
+USAGE = 2
+"""Exit code for invalid usage or input."""
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """An argparse parser that reports an error in one line instead of a page."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the message and end with `USAGE`."""
+        print(f"{self.prog}: {message}", file=sys.stderr)
+        sys.exit(USAGE)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Parse as argparse does, and let optional positionals follow options: `publish RUN ADAPTER --license mit DIR`.
+
+        argparse gives an optional positional its default as soon as an option comes, and has no place for a later word.
+        """
+        found, rest = super().parse_known_args(args, namespace)
+        if rest and not any(word.startswith("-") for word in rest):
+            for action in self._get_positional_actions():
+                if rest and action.nargs == argparse.OPTIONAL and getattr(found, action.dest) == action.default:
+                    setattr(found, action.dest, self._later(action, rest.pop(0)))
+        return found, rest
+
+    def _later(self, action: argparse.Action, word: str) -> Any:
+        """Return the value of a positional's word as argparse would; a word that it cannot be ends the program."""
+        try:
+            return self._get_values(action, [word])
+        except argparse.ArgumentError as error:
+            self.error(str(error))
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Reject a command or choice that does not exist, with the one that may be meant."""
+        if action.choices is not None and value not in action.choices:
+            known = [str(choice) for choice in action.choices]
+            raise argparse.ArgumentError(action, f"{value!r} is not one of {', '.join(known)}{hint(str(value), known)}")
 
 
 def add_store(parser: ArgumentParser, run: bool = True) -> None:

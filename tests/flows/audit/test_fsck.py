@@ -388,15 +388,3 @@ def test_a_missing_answer_is_never_correct(sound: tuple[dict[str, pa.Table], Gen
     found, given = sound
     said = list(problems(found | {"rollouts": changed(found["rollouts"], 0, answer=None)}, given))
     assert said == [("grades", "correct without an answer: g0000-m00-p000-r00")]
-
-
-def test_broken_contents_under_a_sound_chain_are_found_by_fsck(tmp_path: Path) -> None:
-    """A run whose stage wrote nonsense: every digest holds, and yet."""
-    store = open_store(str(tmp_path))
-    odd = example_run.CONFIG.model_copy(update={"solve": example_run.CONFIG.solve.model_copy(update={"attempts": 3})})
-    with hold(store, "smoke") as epoch:
-        example_run.build(Run(store, "smoke", epoch), 1, odd)
-    (finding,) = fsck(Run(store, "smoke"))
-    fix = f"populora fork smoke --generation -1 --run-id smoke-fixed --store {store.url}"
-    assert (finding.uri, finding.command) == ("generation=0000/rollouts.parquet", fix)
-    assert finding.problem.startswith("not attempted 3 times: ")

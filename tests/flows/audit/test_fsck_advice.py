@@ -110,3 +110,15 @@ def test_wrong_contents_are_left_behind_by_a_fork_that_can_be_made(tmp_path: Pat
         words = _parser().parse_args(shlex.split(finding.command)[1:])
         assert (words.command, words.generation, words.run) == ("fork", -1, made.run_id)
         assert fork(made, words.run_id, words.generation, words.set, lambda config: {}, {}).run_id != made.run_id
+
+
+def test_broken_contents_under_a_sound_chain_are_found_by_fsck(tmp_path: Path) -> None:
+    """A run whose stage wrote nonsense: every digest holds, and yet."""
+    store = open_store(str(tmp_path))
+    odd = example_run.CONFIG.model_copy(update={"solve": example_run.CONFIG.solve.model_copy(update={"attempts": 3})})
+    with hold(store, "smoke") as epoch:
+        example_run.build(Run(store, "smoke", epoch), 1, odd)
+    (finding,) = fsck(Run(store, "smoke"))
+    fix = f"populora fork smoke --generation -1 --run-id smoke-fixed --store {store.url}"
+    assert (finding.uri, finding.command) == ("generation=0000/rollouts.parquet", fix)
+    assert finding.problem.startswith("not attempted 3 times: ")

@@ -22,7 +22,6 @@ from flows.experiments.spec import Experiment, Planned, planned, read
 from flows.run.lease import hold
 from flows.run.manifest import Manifest
 from flows.run.run import Run
-from flows.settings import Cost
 from flows.storage import open_store
 from stages.core import tables
 from stages.core.statistics.metric_rows import value_row
@@ -170,10 +169,6 @@ def test_arms_lie_over_the_experiment_over_the_configuration(file: Path) -> None
         ),
         (('name = "tiny"', f'name = "{"t" * 40}"'), "is longer than 40 characters"),
         (("[primary]\n", '[primary]\nbudget = "watts"\n'), "primary.budget: Input should be"),
-        (
-            ("evolution = { every = 0 }", "evolution = { every = 0 }, benchmark = { limit = 7 }"),
-            "benchmark.limit is 6 for many and 7 for one; arms that are compared must be scored alike",
-        ),
     ],
 )
 def test_a_mistake_in_the_file_is_one_line_that_names_it(file: Path, change: tuple[str, str], said: str) -> None:
@@ -361,20 +356,6 @@ def test_a_file_committed_before_its_runs_makes_the_primary_contrast_confirmator
             path.write_text(json.dumps(json.loads(path.read_text()) | {"clock": {"started": start}}))
         _, tables_at = compared(file, store)
         assert pq.read_table(tables_at / "differences.parquet")["label"][0].as_py() == label
-
-
-def test_the_plan_takes_the_pace_of_runs_that_are_there(file: Path, tmp_path: Path) -> None:
-    store, runs = str(tmp_path / "runs"), planned(read(file))
-    write(store, runs[0], generations=1)
-    lines = plan_text(read(file), runs, open_store(store)).splitlines()
-    assert "1 of 2" in lines[3] and lines[3].endswith("as measured") and lines[5].endswith("as measured")
-    assert lines[4].endswith("by the pace of another arm")
-    nothing = plan_text(read(file), runs, open_store(str(tmp_path / "empty"))).splitlines()
-    assert all(line.endswith("arithmetic on two CPU cores, completions at full length") for line in nothing[3:8])
-    assert not [line for line in lines if line.startswith("money")]
-    priced = [replace(one, config=one.config.model_copy(update={"cost": Cost(machine_hour=10, currency="EUR")})) for one in runs]
-    line = plan_text(read(file), priced, open_store(store)).splitlines()[-1]
-    assert line.startswith("money: ") and " EUR, " in line
 
 
 @pytest.mark.slow

@@ -1,14 +1,19 @@
 """How long an experiment's runs will take, from runs that have begun."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from flows.config import RunConfig, dump, load
+from flows.experiments.cost import plan_text
 from flows.experiments.pace import Pace, hours_left, measured
+from flows.experiments.spec import planned, read
 from flows.run.lease import hold
 from flows.run.run import Run
+from flows.settings import Cost
 from flows.storage import open_store
+from tests.flows.experiments.test_experiments import FILE, write
 
 SCORED = {"benchmark.every": 2, "benchmark.limit": 12, "benchmark.attempts": 1}
 """Eight generations of `chaos`: a benchmark of 12 problems, greedy and with one sample, in every second one."""
@@ -78,3 +83,19 @@ def _scores(config: RunConfig) -> float:
     """Seconds of the four benchmarks where attempts took three seconds a generation."""
     attempts = config.matches * config.proposals_per_teacher * config.solve.attempts
     return 4 * (2.0 + 1.0) / attempts * config.population.students * 12 * 2
+
+
+def test_the_plan_takes_the_pace_of_runs_that_are_there(tmp_path: Path) -> None:
+    file = tmp_path / "tiny.toml"
+    file.write_text(FILE)
+    store, runs = str(tmp_path / "runs"), planned(read(file))
+    write(store, runs[0], generations=1)
+    lines = plan_text(read(file), runs, open_store(store)).splitlines()
+    assert "1 of 2" in lines[3] and lines[3].endswith("as measured") and lines[5].endswith("as measured")
+    assert lines[4].endswith("by the pace of another arm")
+    nothing = plan_text(read(file), runs, open_store(str(tmp_path / "empty"))).splitlines()
+    assert all(line.endswith("arithmetic on two CPU cores, completions at full length") for line in nothing[3:8])
+    assert not [line for line in lines if line.startswith("money")]
+    priced = [replace(one, config=one.config.model_copy(update={"cost": Cost(machine_hour=10, currency="EUR")})) for one in runs]
+    line = plan_text(read(file), priced, open_store(store)).splitlines()[-1]
+    assert line.startswith("money: ") and " EUR, " in line
