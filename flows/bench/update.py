@@ -1,11 +1,12 @@
 """`populora bench update`: many adapters in one pass against PEFT with `set_adapter` in turn, on the same rows and loss.
 
-Both sides run forward, loss and backward over the same micro-batches and take the gradient norms; only the way to the adapters
-differs. Each side begins every other turn, and medians are compared; the memory of each is measured in a process that holds
-nothing of the other. Weights are random except with `--model` and for the shape `seed` when the shipped model is there: speed
-does not depend on them. Where the base computes in bfloat16, the same update in float32 is a second rival. `update.share_of_peak`
-is the share of the rate of one large product in the same type, measured right after. The last line is arithmetic: what computing
-a prompt once per row saves of the published setting's update.
+Both sides run forward, loss and backward over micro-batches of as many tokens and take the gradient norms; only the way to the
+adapters differs. With `--group-size`, a prompt has several completions, as in a run: the grouped pass computes it once, PEFT once
+per completion. Each side begins every other turn, and medians are compared; the memory of each is measured in a process that
+holds nothing of the other. Weights are random except with `--model` and for the shape `seed` when the shipped model is there:
+speed does not depend on them. Where the base computes in bfloat16, the same update in float32 is a second rival.
+`update.share_of_peak` is the share of the rate of one large product in the same type, measured right after. The last line is
+arithmetic: what computing a prompt once per row saves of the published setting's update.
 """
 
 import argparse
@@ -29,14 +30,13 @@ SHAPES = {  # width, MLP width, layers, heads, key-value heads, vocabulary: of t
 }
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12}  # dense bfloat16, from the data sheets
-ROW = 64  # tokens of a row
 
 
 def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield one JSON object per figure; `ratio` over 1 means that one pass is faster."""
     from stages.core.training.cpu import use_cpu
 
-    arguments = parser("update", "64,256,640,2560").parse_args(options)
+    arguments = _rows_of(parser("update", "64,256,640,2560")).parse_args(options)
     use_cpu(arguments.threads)
     for num_adapters in arguments.adapters:
         yield from _paired(arguments, num_adapters, arguments.total // num_adapters, "equal_total")
@@ -78,6 +78,19 @@ def parser(name: str, tokens: str) -> argparse.ArgumentParser:
     made.add_argument("--repeats", type=int, default=5)
     made.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     return made
+
+
+def _rows_of(made: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    made.add_argument("--group-size", type=_positive, default=1, help="completions of a prompt")
+    made.add_argument("--prompt-tokens", type=_positive, default=21, help="tokens of a prompt")
+    made.add_argument("--response-tokens", type=_positive, default=44, help="tokens of a completion")
+    return made
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
 
 
 def _checkpoint(text: str) -> str:
@@ -163,15 +176,18 @@ def peak_memory(work: Callable[[], Any]) -> float:
 def _paired(arguments: argparse.Namespace, num_adapters: int, tokens: int, layout: str) -> Iterator[dict[str, Any]]:
     import torch
 
-    rows = max(1, tokens // ROW)
+    row = _positions(arguments)
+    group = arguments.group_size
+    rows = group * max(1, tokens // (group * row))
     memory = {
         kind: alone(side_memory, kind, arguments, num_adapters, rows) for kind in ("ours", "rival")
     }  # before it is held here
     ours, rival = _Grouped(arguments, num_adapters, rows), _Peft(arguments, num_adapters, rows)
     our_seconds, rival_seconds = timed(arguments.repeats, ours.run, rival.run)
-    done = float(num_adapters * rows * ROW)
+    done = float(num_adapters * rows * row)
     name = Path(arguments.model).name if arguments.model else arguments.shape
-    where = {"shape": name, "layout": layout, "adapters": num_adapters, "tokens_per_adapter": rows * ROW}
+    where = {"shape": name, "layout": layout, "adapters": num_adapters, "tokens_per_adapter": rows * row}
+    where |= {"group_size": group, "prompt_tokens": arguments.prompt_tokens, "response_tokens": arguments.response_tokens}
     yield figure("update.tokens_per_s", done / our_seconds, "tokens/s", where) | against(
         "peft_set_adapter", done / rival_seconds, rival_seconds / our_seconds
     )
@@ -185,22 +201,29 @@ def _paired(arguments: argparse.Namespace, num_adapters: int, tokens: int, layou
         yield figure("update.tokens_per_s", done / seconds, "tokens/s", where) | against(
             "float32", done / rival_seconds, rival_seconds / seconds
         )
-    yield from _shares_of_peak(ours.model, _flops(ours.model, arguments.rank, num_adapters * rows) / our_seconds, where)
+    yield from _shares_of_peak(ours.model, _flops(ours.model, arguments, num_adapters * rows) / our_seconds, where)
 
 
-def _flops(model: Any, rank: int, rows: int) -> float:
-    """Return the FLOP of an update of that many rows of `_samples`, as the plan counts them."""
+def _positions(arguments: argparse.Namespace) -> int:
+    """Return the positions of a row with one completion, whose last token is predicted but not read."""
+    return int(arguments.prompt_tokens + arguments.response_tokens - 1)
+
+
+def _flops(model: Any, arguments: argparse.Namespace, completions: int) -> float:
+    """Return the FLOP of an update with that many completions of `_samples`, as the plan counts them."""
     from flows.config import RunConfig
     from flows.plan.decoder_shape import DecoderShape
-    from flows.plan.update_flops import Rows, update_flops
+    from flows.plan.update_flops import packed, update_flops
     from flows.settings import Model
+    from stages.core.training.settings import Settings
 
     has = model.config
     sizes = (has.hidden_size, has.num_hidden_layers, has.intermediate_size, has.num_attention_heads, has.num_key_value_heads)
     head_dim = getattr(has, "head_dim", None) or 0
     shape = DecoderShape(*sizes, has.vocab_size, has.tie_word_embeddings, head_dim=head_dim)
-    own = Rows(rows, ROW // 3, 1, ROW + 1 - ROW // 3)
-    return update_flops(RunConfig(model=Model(rank=rank, targets=TARGETS)), shape, [own]).total
+    group, lengths = arguments.group_size, (arguments.prompt_tokens, arguments.response_tokens)
+    rows = packed(completions / group, lengths[0], group, lengths[1], Settings().row_tokens)
+    return update_flops(RunConfig(model=Model(rank=arguments.rank, targets=TARGETS)), shape, rows).total
 
 
 def _shares_of_peak(model: Any, flops: float, where: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -261,7 +284,7 @@ class _Grouped:
         self.lora = attach(self.model, TARGETS, arguments.rank, arguments.rank, num_adapters)
         self.lora.load([initial_adapter(self.lora.shapes(), arguments.rank, seed).weights for seed in range(num_adapters)])
         self.trainer = TorchTrainer(self.lora, 0, Settings(micro_batch_tokens=self.budget))
-        self.samples = _samples(num_adapters, rows, self.model.config.vocab_size)
+        self.samples = _samples(arguments, num_adapters, rows, self.model.config.vocab_size)
 
     def run(self) -> list[float]:
         """Compute gradients of all adapters in shared passes, and return their norms."""
@@ -288,7 +311,7 @@ class _Peft:
         self.peft: Any = get_peft_model(self.model, config, adapter_name=self.names[0])
         for name in self.names[1:]:
             self.peft.add_adapter(name, config)
-        samples = _samples(1, rows, self.model.config.vocab_size)
+        samples = _samples(arguments, 1, rows, self.model.config.vocab_size)
         packed = pack_rows([0] * rows, samples.prompts, samples.completions, 0)
         self.batches = [
             lay_out(batch, samples.prompts, samples.completions, 1, 0)
@@ -329,20 +352,21 @@ class _Peft:
         return head_loss(hidden.reshape(-1, hidden.shape[-1])[places], self.head, targets, 1.0, losses).total
 
 
-def _samples(num_adapters: int, rows: int, vocabulary: int) -> Any:
-    """Return rows of exactly ROW positions: one third prompt, the rest response; no two prompts are equal."""
+def _samples(arguments: argparse.Namespace, num_adapters: int, rows: int, vocabulary: int) -> Any:
+    """Return `rows` completions of the given lengths for each adapter, as many in a row of one prompt as the group size says."""
     import numpy as np
 
     from stages.core.training.packing import Samples
 
-    rng, count, prompt = np.random.default_rng(0), num_adapters * rows, ROW // 3
-    draw = rng.integers(2, vocabulary, (count, ROW + 1)).tolist()
+    rng, count, group = np.random.default_rng(0), num_adapters * rows, arguments.group_size
+    prompts = rng.integers(2, vocabulary, (count // group, arguments.prompt_tokens)).tolist()
+    completions = rng.integers(2, vocabulary, (count, arguments.response_tokens)).tolist()
     return Samples(
         names=tuple(f"a{n}" for n in range(num_adapters)),
-        slots_S=np.arange(count) % num_adapters,
-        prompts=[ids[:prompt] for ids in draw],
-        completions=[ids[prompt:] for ids in draw],
-        engine_logprobs=[np.zeros(ROW + 1 - prompt)] * count,
+        slots_S=np.arange(count) // group % num_adapters,
+        prompts=[prompts[index // group] for index in range(count)],
+        completions=completions,
+        engine_logprobs=[np.zeros(arguments.response_tokens)] * count,
         advantages_S=rng.normal(size=count),
-        tokens_N=np.full(num_adapters, float(rows * (ROW + 1 - prompt))),
+        tokens_N=np.full(num_adapters, float(rows * arguments.response_tokens)),
     )

@@ -12,6 +12,7 @@ from flows.bench import update as update_bench
 from flows.bench.update import SEED_MODEL
 from flows.config import PROJECT
 from stages.core.engines.precision import fast_bfloat16
+from stages.core.training.packing import pack_rows
 
 SMALL = [
     "--shape",
@@ -84,6 +85,27 @@ def test_an_update_of_a_checkpoint_is_measured() -> None:
     assert {line["against"] for line in paired} == rivals and {line["shape"] for line in [*paired, share]} == {"seed"}
     assert (saved["name"], saved["shape"], saved["unit"], saved["ratio"]) == ("update.flops", "qwen2.5-7b", "PFLOP", 1.185)
     assert share["name"] == "update.share_of_peak" and 0 < share["value"] < 1 < 1000 * share["peak_tflops"]
+
+
+@pytest.mark.timeout(300)
+def test_an_update_of_groups_computes_a_prompt_once() -> None:
+    options = ["--device", "cpu", "--rank", "2", "--adapters", "2", "--tokens", "", "--total", "200", "--repeats", "1"]
+    options += ["--threads", "1", "--group-size", "4", "--prompt-tokens", "20", "--response-tokens", "6"]
+    arguments = update_bench.parser("update", "").parse_args([])
+    first, *_ = update_bench.main(options)
+    lengths = {"group_size": 4, "prompt_tokens": 20, "response_tokens": 6}
+    assert first.items() >= (lengths | {"adapters": 2, "tokens_per_adapter": 100, "against": "peft_set_adapter"}).items()
+    arguments.__dict__.update(lengths)
+    samples = update_bench._samples(arguments, 2, 8, 200)
+    rows = pack_rows(samples.slots_S.tolist(), samples.prompts, samples.completions, 1024)
+    assert [(row.slot, len(row.samples), row.length) for row in rows] == [(slot, 4, 20 + 4 * 5) for slot in (0, 1, 0, 1)]
+
+
+@pytest.mark.parametrize("option", ["--group-size", "--prompt-tokens", "--response-tokens"])
+def test_lengths_of_no_tokens_are_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        list(update_bench.main([option, "0"]))
+    assert ended.value.code == 2 and "'0' is not a whole number of at least 1" in capsys.readouterr().err
 
 
 @pytest.mark.slow
