@@ -47,7 +47,7 @@ def run(arguments: Namespace) -> int:
     from flows.execution.stage_process import early_worker
     from flows.plan.estimate import plan, stored_bytes
     from flows.prefect_ops.command_server import command_server
-    from flows.run.hub_models import pinned
+    from flows.run.hub_models import local_folder, pinned
     from flows.run.planned import is_recorded, planned_of_readable
     from flows.run.retention import check_room
     from flows.run.run import Run
@@ -82,6 +82,8 @@ def run(arguments: Namespace) -> int:
         suite_of(suite)
     elsewhere = bool(places.keys() & {"gpu", "ray"})
     if arguments.dry_run:
+        if not elsewhere:
+            local_folder(config.model.name)  # raises where there is none
         if description is not None:
             check_same_settings(run_id, description, settled(pinned(config, description), description))
         config = settled(config, elsewhere=True) if elsewhere else config  # what the run's cards will compute

@@ -65,6 +65,7 @@ def test_a_users_mistake_is_one_line_and_code_2(arguments: tuple[str, ...], word
         (["run", "--dry-run", "--detach"], "--dry-run cannot be combined with --detach"),
         (["run", "--dry-run", "--set", 'benchmark.suites=["nosuch"]'], "nosuch"),
         (["run", "--dry-run", "--store", "FILE"], "FILE' is a file; give a folder"),
+        (["run", "--dry-run", "--set", "model.name=./nowhere"], "model.name: folder ./nowhere does not exist"),
         (["benchmark", "--model", "m", "--suite", "cruxeval", "--attempts", "-5"], "--attempts -5: give 0 or more"),
         (["benchmark", "--model", "m", "--suite", "cruxeval", "--max-new-tokens", "-5"], "--max-new-tokens -5: give 0 or more"),
         (["simulate", "--runs", "0"], "--runs 0: give 1 or more"),
