@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flows.config import with_defaults
 from flows.monitoring.run_tables import RunTables
 from flows.run.manifest import Manifest, Ref
 from flows.run.run import Run
@@ -30,7 +31,8 @@ class ScoredState:
     """Scores of a run's population after `trained` generations (0: the start), with the answers that they come from.
 
     `suite_sha256` is that of the suite's problems, known if the run itself scored them. `question` says how `populora benchmark`
-    asked them, such as "chat, 1,024 tokens"; empty: as the run's own configuration does.
+    asked them, such as "chat, 1,024 tokens"; empty: as the run's own configuration does. `temperature` is that of sampled
+    answers, and `problems` how many were asked; both are 0 where they are not recorded.
     """
 
     suite: str
@@ -39,6 +41,8 @@ class ScoredState:
     answers: Ref | None
     suite_sha256: str = ""
     question: str = ""
+    temperature: float = 0.0
+    problems: int = 0
 
 
 @dataclass(frozen=True)
@@ -86,9 +90,12 @@ def scored_states(watch: RunTables) -> list[ScoredState]:
 
     Scores of chosen adapters (`--adapter`, `--members top:N`) are none of the population.
     """
+    description = watch.run.history.description()
+    engine = with_defaults(description["config"]).get("engine", {}) if description else {}
+    usual = float(engine.get("temperature", 0.0))
     own = [one for number in watch.generations for one in watch.manifests(number) if one.stage == "benchmark"]
-    found = [state for one in own for state in _own(one)]
-    found += [state for one in watch.run.history.benchmarks() for state in _asked(one)]
+    found = [state for one in own for state in _own(one, usual)]
+    found += [state for one in watch.run.history.benchmarks() for state in _asked(one, usual)]
     return sorted(found, key=lambda state: (state.suite, state.trained, state.answers is not None))
 
 
@@ -156,7 +163,7 @@ class ScoreReader:
         said = _unpairable(one, other)
         if not said:
             try:
-                changes = self._changes(first, one, second, other)
+                changes, said = _comparable(self._changes(first, one, second, other), one, other)
             except ValueError as error:
                 said = f"not paired: {error}"
             except (NotStored, Damaged) as error:
@@ -205,6 +212,15 @@ def _unpairable(one: ScoredState, other: ScoredState) -> str:
     return ""
 
 
+def _comparable(changes: tuple[ScoreChange, ...], one: ScoredState, other: ScoredState) -> tuple[tuple[ScoreChange, ...], str]:
+    """Return the changes that mean something, without sampled answers of unlike temperatures, and why there are none."""
+    if one.temperature == other.temperature:
+        return changes, ""
+    greedy = tuple(change for change in changes if change.measure == MAIN)
+    how = f"{one.temperature:g} and {other.temperature:g}"
+    return greedy, "" if greedy or not changes else f"not paired: answers sampled at temperatures {how}"
+
+
 def _students(run: Run, state: ScoredState) -> pa.Table:
     """Return the answers of a state's members except teachers, which some runs score, too."""
     assert state.answers is not None, state
@@ -215,11 +231,21 @@ def _students(run: Run, state: ScoredState) -> pa.Table:
 
 
 def _by_question(states: Sequence[ScoredState]) -> Asked:
-    """Return the states by (suite, question) and age; of several of one age, the last one, which has answers if any has."""
+    """Return the states by (suite, question) and age.
+
+    Of several of one age, it is that on most problems, and of those the one with most answers; of equal ones the last.
+    """
     found: Asked = {}
     for state in states:
-        found.setdefault((state.suite, state.question), {})[state.trained] = state
+        ages = found.setdefault((state.suite, state.question), {})
+        known = ages.get(state.trained)
+        if known is None or _extent(state) >= _extent(known):
+            ages[state.trained] = state
     return found
+
+
+def _extent(state: ScoredState) -> tuple[int, int]:
+    return state.problems, state.answers.rows or 0 if state.answers else 0
 
 
 def _newest(asked: Asked, suite: str) -> ScoredState:
@@ -229,7 +255,7 @@ def _newest(asked: Asked, suite: str) -> ScoredState:
     )
 
 
-def _own(manifest: Manifest) -> Iterator[ScoredState]:
+def _own(manifest: Manifest, temperature: float) -> Iterator[ScoredState]:
     """Yield the states that a run's own benchmark scored: `benchmarks/{suite}/generation=0009/scores.parquet`, or `start`."""
     assert manifest.generation is not None, manifest.stage
     for ref in manifest.outputs:
@@ -238,23 +264,28 @@ def _own(manifest: Manifest) -> Iterator[ScoredState]:
         if name == "scores.parquet" and who not in OTHERS:
             trained = 0 if who == START else manifest.generation + 1
             digest = str(manifest.versions.get("suite", ""))
-            yield ScoredState(folder.split("/")[1], trained, ref, _answers(manifest, folder), digest)
+            answers, suite = _answers(manifest, folder), folder.split("/")[1]
+            yield ScoredState(suite, trained, ref, answers, digest, temperature=temperature)
 
 
-def _asked(manifest: Manifest) -> Iterator[ScoredState]:
+def _asked(manifest: Manifest, temperature: float) -> Iterator[ScoredState]:
     """Yield the states that `populora benchmark` scored: `benchmarks/{suite}/asked/generation=0009-all-…/scores.parquet`."""
     for ref in manifest.outputs:
         folder, _, name = ref.uri.rpartition("/")
         parts = folder.split("/")
         trained = _age(parts[-1]) if name == "scores.parquet" and len(parts) == 4 and parts[2] == "asked" else None
         if trained is not None:
-            yield ScoredState(parts[1], trained, ref, _answers(manifest, folder), question=_question(manifest))
+            asked, problems = manifest.versions.get("question", {}), int(manifest.counts.get("problems", 0))
+            drawn = float(asked.get("temperature", temperature))
+            yield ScoredState(
+                parts[1], trained, ref, _answers(manifest, folder), "", _question(manifest), temperature=drawn, problems=problems
+            )
 
 
 def _question(manifest: Manifest) -> str:
     """Return how a public suite was asked; the project's own probes are asked as the run trains.
 
-    How often and at which temperature does not count: the greedy answers are the same.
+    How often and at which temperature does not count: the greedy answers are the same, and `_comparable` leaves out the others.
     """
     asked = manifest.versions.get("question", {})
     said = [str(asked["style"])] if "style" in asked else []

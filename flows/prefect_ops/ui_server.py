@@ -100,16 +100,26 @@ def take_turns() -> None:
 
 def walled(app: Any, host: str, password: str) -> Any:
     """Return Prefect's application behind the gate, the login link, the links to forms and the policy."""
-    return Gate(Entrance(FormServer(PolicyHeaders(app)), password), names_of(host), closed=("/api", "/docs", "/openapi.json"))
+    return Gate(
+        Entrance(FormServer(PolicyHeaders(app)), password),
+        names_of(host),
+        closed=("/api", "/docs", "/openapi.json"),
+        probes=("/api/health", "/api/ready"),
+    )
 
 
-def main() -> None:
-    """Serve until SIGTERM or SIGINT."""
+def options() -> argparse.ArgumentParser:
+    """Return the parser of this server's options."""
     parser = argparse.ArgumentParser(prog="python -m flows.prefect_ops.ui_server")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=4200)
     parser.add_argument("--alone", action="store_true", help="run without the UI and without schedules")
-    arguments = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    """Serve until SIGTERM or SIGINT."""
+    arguments = options().parse_args()
     for name, value in (SETTINGS | (ALONE if arguments.alone else {})).items():
         os.environ.setdefault(name, value)
     os.environ.setdefault("PREFECT_UI_URL", f"http://{arguments.host}:{arguments.port}")

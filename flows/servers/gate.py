@@ -33,10 +33,13 @@ def names_of(host: str, more: Iterable[str] = ()) -> frozenset[str]:
 
 
 class Gate:
-    """An ASGI application that passes allowed requests to another one. Links from elsewhere cannot open the paths `closed`."""
+    """An ASGI application that passes allowed requests to another one.
 
-    def __init__(self, app: Any, names: Iterable[str], closed: tuple[str, ...] = ()) -> None:
-        self._app, self._names, self._closed = app, frozenset(names), closed
+    Links from elsewhere cannot open what is below the paths `closed`. The paths `probes` can be read under any name.
+    """
+
+    def __init__(self, app: Any, names: Iterable[str], closed: tuple[str, ...] = (), probes: tuple[str, ...] = ()) -> None:
+        self._app, self._names, self._closed, self._probes = app, frozenset(names), closed, probes
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Handle one request or websocket. A refused one never reaches the application."""
@@ -51,7 +54,8 @@ class Gate:
     def check(self, scope: Any) -> None:
         """Raise Refused unless the request may pass."""
         host = _only(scope, b"host")
-        if host is None or _name(host) not in self._names:
+        probe = scope.get("method") == "GET" and scope["path"] in self._probes
+        if not probe and (host is None or _name(host) not in self._names):
             raise Refused(421, f"This server does not go by that name. If it is one of yours, add it to {HOSTS}.")
         if _count(scope, b"origin"):
             origin = _only(scope, b"origin")

@@ -10,6 +10,7 @@ import yaml
 
 from flows.config import PROJECT, load
 from flows.plan.decoder_shape import shape_of
+from flows.prefect_ops import ui_server
 
 FOLDER = PROJECT / "infra" / "kubernetes"
 TEMPLATES = {name: json.loads((FOLDER / f"{name}-job-template.json").read_text()) for name in ("worker", "gpu")}
@@ -113,8 +114,22 @@ def test_a_gpu_job_holds_the_published_setting() -> None:
     assert limit >= shared + 2 * 2 * shape.parameters + members * 12 * adapter
 
 
-def test_the_server_answers_to_the_name_that_workers_call() -> None:
+CHART_VOLUMES, CHART_MOUNTS = {"scratch"}, {"/home/prefect", "/tmp", "/ui_build"}  # of Prefect's chart for the server, 2026
+
+
+def test_the_server_fits_prefects_chart() -> None:
+    server = VALUES["prefect-server.values.yaml"]["server"]
+    assert server["command"] == ["python"] and server["args"][:2] == ["-m", ui_server.__name__]  # both, or the chart adds its own
+    assert ui_server.options().parse_args(server["args"][2:]).port == 4200
+    volumes = {one["name"] for one in server["extraVolumes"]}
+    mounts = {one["mountPath"]: one["name"] for one in server["extraVolumeMounts"]}
+    assert not volumes & CHART_VOLUMES and not mounts.keys() & CHART_MOUNTS and set(mounts.values()) == volumes
+
+
+def test_the_server_answers_to_the_names_that_workers_and_people_call() -> None:
     worker = VALUES["prefect-worker.values.yaml"]["worker"]["selfHostedServerApiConfig"]["apiUrl"]
     environment = {one["name"]: one.get("value") for one in VALUES["prefect-server.values.yaml"]["server"]["env"]}
-    hosts = environment["POPULORA_HOSTS"].split(",")
-    assert {urlsplit(worker).hostname, urlsplit(environment["PREFECT_UI_URL"]).hostname} == set(hosts)
+    full, page = urlsplit(worker).hostname, urlsplit(environment["PREFECT_UI_URL"]).hostname
+    assert full == "prefect-server.populora.svc.cluster.local"
+    short = {full.removesuffix(end) for end in (".svc.cluster.local", ".populora.svc.cluster.local", ".cluster.local")}
+    assert set(environment["POPULORA_HOSTS"].split(",")) == {full, page, *short}

@@ -49,27 +49,31 @@ def score(run: Run, generation: int, right: Right, suite_sha256: str = "1" * 64,
 def score_later(run: Run, generation: int, right: Right, limit: int = 0) -> None:
     """Write a benchmark that `populora benchmark` would have made, of the first `limit` problems if there is a limit."""
     folder = f"probe-dev/asked/generation={generation:04d}-n{limit}-k0"
-    run.commit_benchmark(folder, [], _written(run, folder, generation, right, limit), {}, {}, {})
+    counts = {"problems": limit or len(PROBLEMS)}
+    run.commit_benchmark(folder, [], _written(run, folder, generation, right, limit), counts, {}, {})
 
 
-def score_public(run: Run, generation: int, right: Right, style: str, key: str, attempts: int = 0) -> None:
-    """Write what `populora benchmark --style` would have made of a public suite."""
+def score_public(
+    run: Run, generation: int, right: Right, style: str, key: str, attempts: int = 0, limit: int = 0, temperature: float = 1.0
+) -> None:
+    """Write what `populora benchmark --style` would have made of a public suite; sampled answers are like the greedy ones."""
     folder = f"cruxeval/asked/generation={generation:04d}-{key}"
-    question = {"style": style, "attempts": attempts, "max_new_tokens": 96, "temperature": 1.0, "seed": 0}
-    run.commit_benchmark(folder, [], _written(run, folder, generation, right), {}, {"suite": "3" * 64, "question": question}, {})
+    question = {"style": style, "attempts": attempts, "max_new_tokens": 96, "temperature": temperature, "seed": 0}
+    versions, counts = {"suite": "3" * 64, "question": question}, {"problems": limit or len(PROBLEMS)}
+    run.commit_benchmark(folder, [], _written(run, folder, generation, right, limit, attempts), counts, versions, {})
 
 
-def _written(run: Run, folder: str, generation: int, right: Right, limit: int = 0) -> list[Ref]:
+def _written(run: Run, folder: str, generation: int, right: Right, limit: int = 0, attempts: int = 0) -> list[Ref]:
     members = [row for row in run.read_table(generation, "ratings").to_pylist() if row["role"] == "student"]
     who = [Contestant(row["member_id"], "student", row["next_adapter_id"], row["next_adapter_sha256"]) for row in members]
-    answers = _answers(who, right, PROBLEMS[: limit or None])
+    answers = _answers(who, right, PROBLEMS[: limit or None], attempts)
     return [
         run.write_table_at(f"benchmarks/{folder}/answers.parquet", answers, tables.ANSWERS),
         run.write_table_at(f"benchmarks/{folder}/scores.parquet", probe_scores(answers, who), tables.SCORES),
     ]
 
 
-def _answers(who: list[Contestant], right: Right, problems: Sequence[str] = PROBLEMS) -> pa.Table:
+def _answers(who: list[Contestant], right: Right, problems: Sequence[str] = PROBLEMS, attempts: int = 0) -> pa.Table:
     rows = [
         {
             "suite": "probe-dev",
@@ -77,11 +81,12 @@ def _answers(who: list[Contestant], right: Right, problems: Sequence[str] = PROB
             "member_id": one.member_id,
             "kind": KINDS[number % 2],
             "band": 0,
-            "attempt": 0,
+            "attempt": attempt,
         }
-        | {"greedy": True, "adapter_id": one.adapter_id, "adapter_sha256": one.adapter_sha256, "text": "", "answer": None}
+        | {"greedy": attempt == 0, "adapter_id": one.adapter_id, "adapter_sha256": one.adapter_sha256, "text": "", "answer": None}
         | {"status": "correct" if right(number) else "wrong", "correct": right(number)}
         for one in who
         for number, problem in enumerate(problems)
+        for attempt in range(attempts + 1)
     ]
     return tables.table(rows, tables.ANSWERS)

@@ -102,7 +102,7 @@ def test_a_curve_of_scores_is_of_one_set_of_problems(tmp_path: Path) -> None:
     assert ours == [(1, 8, 0.25), (2, 8, 0.25), (3, 8, 0.25)], "without the part of the suite at the end"
     assert theirs == [(3, 8, 0.75)], "of as many states, the newest"
     newest = found.pairs[0]
-    assert [change.found.problems for change in newest.changes if change.group == "all"] == [4], "those that both answered"
+    assert [change.found.problems for change in newest.changes if change.group == "all"] == [8], "those that both answered"
 
 
 def test_how_often_a_suite_was_asked_does_not_keep_scores_apart(tmp_path: Path) -> None:
@@ -116,6 +116,28 @@ def test_how_often_a_suite_was_asked_does_not_keep_scores_apart(tmp_path: Path) 
     (pair,) = found.pairs
     (whole,) = [change for change in pair.changes if change.group == "all"]
     assert (whole.before, whole.after) == (0.125, 0.375)
+
+
+def test_sampled_answers_of_other_temperatures_are_not_paired(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    first, second, third = (compared_runs.build(store, name, 1, {}) for name in ("first", "second", "third"))
+    for run, right, temperature in ((first, 1, 1.0), (second, 3, 0.2), (third, 3, 1.0)):
+        compared_runs.score_public(
+            run, 0, lambda number, right=right: number < right, "chat", "aaa", attempts=2, temperature=temperature
+        )
+    found = {pair.second: {one.measure for one in pair.changes} for pair in compared(store, "first", "second", "third").pairs}
+    assert found == {"second": {"pass@1 greedy"}, "third": {"pass@1 greedy", "pass@1", "pass@2"}}
+
+
+def test_a_suite_asked_in_part_does_not_hide_the_whole(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    first, second = (compared_runs.build(store, name, 1, {}) for name in ("first", "second"))
+    for run, right in ((first, 2), (second, 6)):
+        compared_runs.score_public(run, 0, lambda number, right=right: number < right, "chat", "aaa")
+    compared_runs.score_public(first, 0, lambda number: True, "chat", "zzz", attempts=8, limit=2)
+    (pair,) = compared(store, "first", "second").pairs
+    (whole,) = [change for change in pair.changes if change.group == "all"]
+    assert (whole.found.problems, whole.before, whole.after) == (8, 0.25, 0.75)
 
 
 def test_scores_of_other_prompts_form_neither_a_curve_nor_a_pair(tmp_path: Path) -> None:
@@ -133,8 +155,12 @@ def test_scores_of_other_prompts_form_neither_a_curve_nor_a_pair(tmp_path: Path)
     (pair,) = found.pairs
     (whole,) = [change for change in pair.changes if change.group == "all"]
     assert (whole.before, whole.after, pair.question) == (0.125, 0.25, "chat, 96 tokens")
+    assert not [note for note in found.notes if "cruxeval" in note]
     third = compared_runs.build(store, "third", 2, {})
     compared_runs.score_public(third, 1, lambda number: number < 2, "azr", "ddd")
+    assert not [note for note in compared(store, "first", "second", "third").notes if "cruxeval" in note], (
+        "two of them do compare"
+    )
     found = compared(store, "second", "third")
     (pair,) = found.pairs
     said = "asked in different ways (chat, 96 tokens; azr, 96 tokens)"
