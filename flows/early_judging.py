@@ -20,7 +20,7 @@ from stages.core.judging.job_stream import NOTHING
 from stages.core.sandbox.protocol import Job, Sandbox, Verdict
 
 GRACE_SECONDS = 1.0
-"""How long runs in the sandbox may go on when the last completion has ended."""
+"""How long runs in the sandbox may continue when the last completion has ended."""
 
 Judge = Callable[[Sandbox, Iterable[Any]], Iterator[Any]]
 """`judge_tasks` or `judge_answers`."""
@@ -64,7 +64,7 @@ def _conditions(backend: Backend) -> str:
 
 @contextmanager
 def _noted() -> Iterator[None]:
-    """Say what went wrong, and go on."""
+    """Say what went wrong, and continue."""
     try:
         yield
     except Exception as error:

@@ -20,16 +20,14 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
 def near_or_all(name: str, known: Iterable[str]) -> str:
     """Return `hint`; if no known name is close, `; there is A`, or `; there are A, B and 3 more`. Empty if none is known."""
     names = list(known)
-    shown, more = names[:LISTED], len(names) - LISTED
-    rest = f" and {more} more" if more > 0 else ""
-    listed = f"; there {'are' if names[1:] else 'is'} {', '.join(shown)}{rest}" if names else ""
-    return hint(name, names) or listed
+    return hint(name, names) or (f"; there {'are' if names[1:] else 'is'} {_some(names)}" if names else "")
 
 
 def key_hint(key: str, known: Iterable[str]) -> str:
     """Return the same for a dotted key. Without a group, or in a wrong one, it may name up to three keys that end alike.
 
-    In a group that exists, only what follows it is compared: the group alone makes no two keys alike.
+    In a group that exists, only what follows it is compared: the group alone makes no two keys alike. It may also be a word of a
+    key, such as `batch` of `micro_batch_tokens`; if nothing fits, the group's keys are listed.
     """
     by_last: dict[str, list[str]] = {}
     keys = list(known)
@@ -38,11 +36,20 @@ def key_hint(key: str, known: Iterable[str]) -> str:
     group, dot, last = key.rpartition(".")
     inside = {one.rpartition(".")[2]: one for one in keys if dot and one.rpartition(".")[0] == group}
     if inside and last not in by_last:
-        whole = [inside[name] for name in get_close_matches(last, inside, 1)]
-    else:
-        whole = get_close_matches(key, by_last.get(last) or keys, 1) if dot else []
+        alike = get_close_matches(last, inside, 1) or [name for name in inside if last in name.split("_")][:SHOWN]
+        return _question([inside[name] for name in alike]) or _listed(group, list(inside))
+    whole = get_close_matches(key, by_last.get(last) or keys, 1) if dot else []
     near = [last] if last in by_last else get_close_matches(last, by_last, 1)
     return _question(whole or [one for name in near for one in by_last[name]][:SHOWN])
+
+
+def _listed(group: str, names: list[str]) -> str:
+    return f"; {group} has {_some(names)}"
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - LISTED
+    return ", ".join(names[:LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _question(names: list[str]) -> str:

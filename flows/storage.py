@@ -118,7 +118,11 @@ def open_store(url: str) -> Store:
 
 
 def _folder(path: Path, url: str) -> FileStore:
-    if path.is_file():
+    try:
+        other = path.exists() and not path.is_dir()
+    except OSError as error:  # a name too long, or a folder above it that may not be searched
+        raise StoreRefused(f"store {url!r}: {error.strerror}") from error
+    if other:
         raise StoreRefused(f"store {url!r} is a file; give a folder, file:///folder or s3://bucket/prefix")
     return FileStore(path)
 

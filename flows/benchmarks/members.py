@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from flows.config import ConfigError, RunConfig, parse
+from flows.near_names import near_or_all
 from flows.run.run import Run
 from flows.storage import NotStored
 from stages.core import tables
@@ -20,6 +21,10 @@ class Chosen:
     adapter_ids: tuple[str, ...] = ()
     generation: int | None = None
     members: str = "students"
+
+    def __post_init__(self) -> None:
+        if self.generation is not None and self.generation < -1:
+            raise ConfigError(f"--generation {self.generation}: give -1 (the start) or more")
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -65,6 +70,8 @@ def _given(members: str) -> tuple[str, ...]:
 
 def _by_rule(run: Run, generation: int, rule: str) -> list[Contestant]:
     """Return the members of a generation, as trained, that a rule selects."""
+    if rule not in ("all", "students") and not rule.startswith("top:"):
+        raise ConfigError(f"members: {rule!r} is not one of students, all, top:N, or adapter ids")
     empty = tables.OFFSPRING.empty_table()
     if generation < 0:
         members = population_after(run.read_table(None, "population"), empty, -1)
@@ -94,8 +101,8 @@ def _named(run: Run, adapter_ids: tuple[str, ...]) -> list[Contestant]:
         try:
             ref = run.history.find(f"adapters/{adapter_id}/adapter_model.safetensors")
         except NotStored as error:
-            known = "members are students, all, top:N, or adapter ids"
-            raise ConfigError(f"run {run.run_id} has no adapter {adapter_id}; {known}") from error
+            known = near_or_all(adapter_id, run.store.folders(f"{run.run_id}/adapters"))
+            raise ConfigError(f"run {run.run_id} has no adapter {adapter_id}{known}") from error
         member = adapter_id.rpartition("-")[0]
         role = {"t": "teacher", "s": "student"}.get(member[:1], "both")
         contestants.append(Contestant(member, role, adapter_id, ref.sha256))

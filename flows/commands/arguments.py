@@ -106,9 +106,10 @@ def open_run(store: str, run_id: str) -> "Run":
     from flows.run.run import Run
     from flows.storage import NotStored, open_store
 
+    where = open_store(store)
     if "://" not in store and not Path(store).is_dir():
         raise NotStored(f"no run {run_id}: there is no folder {store}")
-    found = Run(open_store(store), run_id)
+    found = Run(where, run_id)
     if found.history.description() is None:
         raise NotStored(f"no run {run_id} in {store}{near_or_all(run_id, found.store.folders(''))}")
     return found
@@ -120,8 +121,8 @@ def store_option(store: str) -> tuple[str, ...]:
 
 
 def absolute(store: str) -> str:
-    """A plain folder as an absolute one, because workers run in another folder."""
-    return store if "://" in store else str(Path(store).absolute())
+    """A plain folder as an absolute one, because workers run in another folder. An empty name stays one, which no store has."""
+    return store if "://" in store or not store else str(Path(store).absolute())
 
 
 def report_path(store: str, run_id: str) -> Path:

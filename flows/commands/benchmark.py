@@ -30,7 +30,8 @@ def add(command: Add) -> None:
     )
     parser.add_argument("--data", metavar="DIR", help="local copies of the suites (default: the hub, or POPULORA_SUITES)")
     limited = (
-        "problems to score: of public suites spread evenly over forms and groups, of our own the first of each kind (0: all)"
+        "problems to score (0: all): of public suites spread evenly over forms and groups, of our own in turn over kinds and "
+        "depths"
     )
     parser.add_argument("--limit", type=int, default=0, help=limited)
     parser.add_argument(

@@ -31,7 +31,7 @@ def cost(arguments: Namespace) -> int:
     from flows.storage import StoreRefused
 
     if arguments.by == "generation" and arguments.generation is not None:
-        raise ConfigError("--by generation cannot be combined with --generation: its table has the stages of one")
+        raise ConfigError("--by generation cannot be combined with --generation, whose table has the stages of one generation")
     prices = apply({}, in_group(arguments.set, "cost")).cost if arguments.set else None
     found = run_cost(open_run(arguments.store, arguments.run), prices)
     if arguments.json:

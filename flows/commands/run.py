@@ -41,7 +41,6 @@ def add(command: Add) -> None:
 def run(arguments: Namespace) -> int:
     """Start or resume the run; print a line a generation, then where everything is and what comes next."""
     from flows.benchmarks.learned import learned_text
-    from flows.benchmarks.suite_data import suite_of
     from flows.execution.recomputation import settled
     from flows.execution.session import check_resumable, check_same_settings
     from flows.execution.stage_process import early_worker
@@ -61,9 +60,10 @@ def run(arguments: Namespace) -> int:
             f"{given} cannot be combined with --resume {arguments.resume}: a resumed run keeps its name and configuration"
         )
     name = USUAL if arguments.config is None else arguments.config
+    fresh = load(name, arguments.set) if arguments.resume is None else None
     run_id = next((one for one in (arguments.resume, arguments.run_id) if one is not None), Path(name).stem)
     check_run_id(run_id)
-    if arguments.resume is not None:
+    if fresh is None:
         history = open_run(arguments.store, run_id).history
         description = history.description()
         assert description is not None, run_id
@@ -75,11 +75,10 @@ def run(arguments: Namespace) -> int:
             )
         config = apply(description["config"] | {"generations": planned}, arguments.set)
     else:
-        config, description = load(name, arguments.set), None
+        config, description = fresh, None
     store, places = absolute(arguments.store), _placement(arguments.place)
     open_store(store)
-    for suite in config.benchmark.suites:
-        suite_of(suite)
+    _check_suites(config)
     elsewhere = bool(places.keys() & {"gpu", "ray"})
     if arguments.dry_run:
         if not elsewhere:
@@ -124,6 +123,20 @@ def _following(run_id: str, config: RunConfig, store: str) -> str:
     shared = str(min(forkable(policy_of(config), config.generations), key=lambda one: abs(one - half)))
     again = ("fork", run_id, "--generation", shared, "--run-id", f"{run_id}-fork", "--set", slower)
     return "  |  ".join(program(*words, *store_option(store)) for words in (("browse",), ("publish", run_id), again))
+
+
+def _check_suites(config: RunConfig) -> None:
+    """Raise ConfigError for a suite that does not exist, or in the place of the other kind."""
+    from flows.benchmarks.own_suites import PROBE, OwnSuites
+    from flows.benchmarks.suite_data import suite_of
+
+    OwnSuites().file(config.benchmark.suite)
+    for suite in config.benchmark.suites:
+        if suite in PROBE:
+            raise ConfigError(
+                f"benchmark.suites: {suite} is one of our own, asked as the run trains: set benchmark.suite={suite}"
+            )
+        suite_of(suite)
 
 
 def _placement(places: list[str]) -> dict[str, str]:

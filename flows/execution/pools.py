@@ -263,11 +263,13 @@ def check_pools(placement: Mapping[str, str]) -> None:
     if not wanted:
         return
     with get_client(sync_client=True) as client:
-        known = sorted(pool.name for pool in client.read_work_pools())
-    for kind, pool in wanted.items():
-        if pool not in known:
-            there = f"it has {', '.join(known)}" if known else "it has none"
-            raise ConfigError(f"placement.{kind}: the Prefect server has no work pool {pool}; {there}")
+        for kind, pool in wanted.items():
+            try:
+                client.read_work_pool(pool)
+            except ObjectNotFound as error:
+                known = sorted(one.name for one in client.read_work_pools())
+                there = f"it has {', '.join(known)}" if known else "it has none"
+                raise ConfigError(f"placement.{kind}: the Prefect server has no work pool {pool}; {there}") from error
 
 
 def _need_worker(client: Any, pool: str) -> None:

@@ -1,6 +1,6 @@
 """How long runs of an experiment will take: the seconds that stages took in runs that have begun, in proportion to their work.
 
-An arm that has finished generations goes on at their pace. Any other arm takes the pace of one that has, stage by stage:
+An arm that has finished generations continues at their pace. Any other arm takes the pace of one that has, stage by stage:
 
     seconds(stage) = seconds measured x work of this arm / work of that arm
 

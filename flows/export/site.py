@@ -1,7 +1,7 @@
 """`populora export RUN --site DIR`: the artifact browser of one run as static pages, for any web server, object store or folder.
 
 Each page is the browser's own, asked of its application inside this process and rewritten (flows/export/site_page.py), beginning
-with the run's page and following every link. A run that goes on meanwhile is shown as it stood at the start. The folder appears
+with the run's page and following every link. A run that continues meanwhile is shown as it stood at the start. The folder appears
 when everything is in it. Equal runs give equal bytes.
 """
 

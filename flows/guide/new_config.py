@@ -26,7 +26,7 @@ HARDWARE = {
     "paper-8gpu": "8 GPUs with 80 GB",
 }
 """The shipped configurations to start from, by the machine that each fits."""
-CARDS = {"one-gpu": 1, "paper": 1, "paper-8gpu": 8}
+MANY_CARDS = 8  # of `paper-8gpu`
 SHIPPED_MODEL = "infra/models/seed"
 SMALL_CARD, LARGE_CARD = 22_000, 76_000  # MiB that nvidia-smi shows for 24 GB and 80 GB
 POPULATION = re.compile(r"([1-9]\d{0,2})T?\+([1-9]\d{0,2})S?", re.IGNORECASE)
@@ -100,7 +100,7 @@ def fitting_hardware(cards: Sequence[str], memory: int) -> str:
     sizes = [int(found[1]) for card in cards if (found := re.search(r"(\d+) MiB\s*$", card))]
     large = sum(size >= LARGE_CARD for size in sizes)
     if large:
-        return "paper-8gpu" if large >= CARDS["paper-8gpu"] else "paper"
+        return "paper-8gpu" if large >= MANY_CARDS else "paper"
     if any(size >= SMALL_CARD for size in sizes):
         return "one-gpu"
     return "laptop" if memory >= 12 * 10**9 else "smoke"

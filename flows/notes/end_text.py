@@ -29,6 +29,7 @@ class Advice:
 
 
 KNOWN = (
+    Advice((REFUSED,), "a setting does not fit", "the message names it; start or fork a run with another value"),
     Advice(
         ("status code: -9", "status code -9", "SIGKILL"),
         "its process was killed: by a person or a program, or by the system because memory ran out (`dmesg` says so then)",
@@ -72,7 +73,7 @@ KNOWN = (
         "resume when it suits you",
     ),
     Advice(
-        ("ConfigError", "ModelMissing", "CardTooSmall", REFUSED),
+        ("ConfigError", "ModelMissing", "CardTooSmall"),
         "a setting does not fit",
         "the message names it; start or fork a run with another value",
     ),
@@ -82,7 +83,7 @@ KNOWN = (
     Advice(
         ("AccessRefused", "StoreRefused"), "the store refused", "check credentials, rights and room of the store, then resume"
     ),
-    Advice(("Fenced",), "another process has the run", "nothing: it goes on there"),
+    Advice(("Fenced",), "another process has the run", "nothing: it continues there"),
     Advice(
         ("RowFailed",),
         "our own code failed at one row",
@@ -96,7 +97,7 @@ OTHER = Advice(
 
 @dataclass(frozen=True)
 class RunEnd:
-    """The end of a run: Prefect's name of its `state`, Prefect's `message`, and the `place` where the run goes on (or empty).
+    """The end of a run: Prefect's name of its `state`, Prefect's `message`, and the `place` where the run resumes (or empty).
 
     `begun`: whether the store may have a run of that name; one that was refused at once has left nothing to resume.
     """
@@ -145,14 +146,14 @@ def end_note(end: RunEnd) -> str:
 
 def _remedy(found: Advice, end: RunEnd) -> str:
     """Return what to do. A run that had not begun is started again, not resumed."""
-    return found.remedy if end.begun else found.remedy.replace("resume", "start it again")
+    return found.remedy if end.begun else found.remedy.replace("resume", "start it again").replace("fork", "start it")
 
 
 def _resuming(end: RunEnd) -> list[str]:
     return [
         "To resume: *Retry* in this flow run's menu (a run of a deployment), or",
         fence(end.resume),
-        f"It goes on at: {end.place}." if end.place else "",
+        f"It resumes at: {end.place}." if end.place else "",
         "Everything that is committed is kept, and the bytes are those of a run that was never interrupted.",
     ]
 
@@ -165,4 +166,4 @@ def end_message(end: RunEnd) -> tuple[str, str]:
     found = advice(end.message)
     lines = [f"Why: {found.cause}. {visible(end.message, 300)}", f"What to do: {_remedy(found, end)}."]
     lines.append(f"To resume: {end.resume}" if end.begun else NOT_BEGUN)
-    return subject, "\n".join(lines + ([f"It goes on at: {end.place}"] if end.place else []))
+    return subject, "\n".join(lines + ([f"It resumes at: {end.place}"] if end.place else []))

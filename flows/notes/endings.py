@@ -133,7 +133,7 @@ def _end(flow_run: FlowRun, state: State) -> RunEnd:
 
 
 def _place(run_id: str, store: str) -> tuple[str, bool]:
-    """Return the stage at which the run goes on (empty if the store does not say so at once), and whether there may be a run."""
+    """Return the stage at which the run resumes (empty if the store does not say so at once), and whether there may be a run."""
     found: list[tuple[str, bool]] = []
 
     def look() -> None:

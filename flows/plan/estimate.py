@@ -1,12 +1,13 @@
 """Estimate a run's tokens, hours, memory and disk before it starts, by arithmetic alone (`populora run --dry-run`)."""
 
 from collections.abc import Sequence
+from math import ceil
 from pathlib import Path
 
 from flows.config import RunConfig
 from flows.monitoring.cost_text import money_text
 from flows.monitoring.prices import of_machine
-from flows.plan.card_rates import CARDS, TWO_CORES, Card
+from flows.plan.card_rates import CARDS, HOST_CARDS, TWO_CORES, Card
 from flows.plan.decoder_shape import DecoderShape, adapter_parameters, shape_of
 from flows.plan.memory_plan import lacking, memory_lines
 from flows.plan.off_policy_plan import best_division
@@ -45,13 +46,22 @@ def plan(config: RunConfig) -> str:
 
 def spare_shards(config: RunConfig) -> str:
     """Return that a run asks for more shards than its generations have requests, and what it gets; empty if it does not."""
-    requests = config.matches * config.prompts_per_teacher
+    requests = _requests(config)
     if config.engine.shards <= requests:
         return ""
     return (
         f"engine.shards={config.engine.shards}: propose and solve have {requests} prompts per generation and use only {requests} "
         "shards; the others stay idle"
     )
+
+
+def _requests(config: RunConfig) -> int:
+    """Return the prompts of a rollout, of which a shard needs at least one."""
+    return config.matches * config.prompts_per_teacher
+
+
+def _cards(config: RunConfig) -> int:
+    return min(config.engine.shards, max(1, _requests(config)))
 
 
 def too_small(config: RunConfig, memory: float) -> str:
@@ -95,18 +105,18 @@ def cpu_dtype(dtype: str, cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def hours(config: RunConfig) -> dict[str, float]:
-    """Return hours of arithmetic by machine, with completions at full length; empty for an unknown model.
+    """Return hours of arithmetic by machines, with completions at full length; empty for an unknown model.
 
-    A machine has a card for each of `engine.shards`.
+    There is a card for each of `engine.shards` that gets work, HOST_CARDS of them in a machine.
     """
     shape = shape_of(config.model.name)
     if shape is None:
         return {}
     found = {}
     for card in _machines(config, shape):
-        count = config.engine.shards if card.memory else 1
+        count = _cards(config) if card.memory else 1
         seconds = generation_seconds(stage_times(config, shape, card, count)) * config.generations
-        cards = f"{count} {card.name} GPUs" if count > 1 else f"one {card.name} GPU"
+        cards = f"{count} x {card.name}" if count > 1 else f"one {card.name} GPU"
         found[cards if card.memory else card.name] = seconds / 3600
     return found
 
@@ -152,14 +162,16 @@ def _beside(config: RunConfig, shape: DecoderShape, machines: Sequence[tuple[Car
 
 
 def price_of(config: RunConfig, needed: float) -> float | None:
-    """Return the price of so many hours on one machine, with the energy of `cost.watts`; None without a price.
+    """Return the price of so many hours on the machines of `hours`, with the energy of `cost.watts`; None without a price.
 
     Raises ConfigError for a variable of this machine that cannot be used.
     """
     rule = of_machine(config.cost)
     if not rule.machine_hour and not (rule.kwh and rule.watts):
         return None
-    return needed * (rule.machine_hour + rule.kwh * rule.watts / 1000)
+    shape = shape_of(config.model.name)
+    cards = _cards(config) if shape is not None and _machines(config, shape)[0].memory else 1
+    return needed * ceil(cards / HOST_CARDS) * (rule.machine_hour + rule.kwh * rule.watts / 1000)
 
 
 def _money(config: RunConfig) -> list[str]:

@@ -260,11 +260,12 @@ def _note(plan: ServeOptions) -> Path:
 def _check_ports(plan: ServeOptions) -> None:
     if ":" in plan.host:
         raise ConfigError(f"--host {plan.host}: IPv6 addresses are not supported; choose an IPv4 address or 0.0.0.0")
-    if plan.port == plan.browser_port:
-        raise ConfigError(f"--port and --browser-port are both {plan.port}; choose two")
     for option, port in (("--port", plan.port), ("--browser-port", plan.browser_port)):
         if not 1 <= port <= 65535:
             raise ConfigError(f"{option} {port}: must be between 1 and 65535")
+    if plan.port == plan.browser_port:
+        raise ConfigError(f"--port and --browser-port are both {plan.port}; choose two")
+    for option, port in (("--port", plan.port), ("--browser-port", plan.browser_port)):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:

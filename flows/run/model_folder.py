@@ -82,6 +82,8 @@ def check_lengths(config: RunConfig, found: ModelFolder) -> None:
     own = int(found.config.get("max_position_embeddings") or 1 << 62)
     window = min(config.engine.window or own, own)
     limits = {"propose.max_new_tokens": config.propose.max_new_tokens, "solve.max_new_tokens": config.solve.max_new_tokens}
+    if config.benchmark.every:
+        limits["benchmark.max_new_tokens"] = config.benchmark.max_new_tokens
     for setting, tokens in limits.items():
         if tokens >= window:
             raise ConfigError(

@@ -64,9 +64,11 @@ def first_generation(run: Run) -> int:
     if found := _obstacle(run, present, damaged, gaps):
         remedy = found.fork(run.run_id)
         rest = (
-            f"go on from what is whole with: {remedy} --store {run.store.url}" if remedy else "no generation of it can be forked"
+            f"continue from what is whole with: {remedy} --store {run.store.url}"
+            if remedy
+            else "no generation of it can be forked"
         )
-        raise StoreRefused(f"run {run.run_id} cannot go on: {found.problem}; nothing was removed; {rest}")
+        raise StoreRefused(f"run {run.run_id} cannot resume: {found.problem}; nothing was removed; {rest}")
     for uri in damaged:
         if is_manifest(uri) or uri.startswith(LARGE):
             run.remove(uri)

@@ -46,4 +46,16 @@ def test_a_key_is_found_by_the_whole_of_it_or_by_its_end(key: str, meant: str) -
 
 def test_a_key_like_no_other_gets_no_suggestion() -> None:
     assert key_hint("zzz", setting_keys()) == key_hint("zzz.qqq", setting_keys()) == ""
-    assert key_hint("model.nosuch", setting_keys()) == key_hint("cost.nosuch", setting_keys()) == "", "a group alone is not near"
+    assert key_hint("model.nosuch", setting_keys()) == "; model has name, revision, style, rank, alpha, targets, dtype, device"
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("learning.rate", "; did you mean learning.learning_rate?"),
+        ("learning.batch", "; did you mean learning.micro_batch_tokens?"),
+        ("cost.price", "; cost has machine_hour, kwh, currency, watts"),
+    ],
+)
+def test_a_key_of_a_group_is_a_word_of_one_of_its_keys_or_they_are_listed(key: str, said: str) -> None:
+    assert key_hint(key, setting_keys()) == said

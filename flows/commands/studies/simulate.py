@@ -3,7 +3,7 @@
 from argparse import Namespace
 
 from flows.commands.arguments import Add, add_configuration, add_settings
-from flows.config import ConfigError, load
+from flows.config import ConfigError, RunConfig, load
 
 USUAL = "paper"
 
@@ -24,7 +24,20 @@ def simulate(arguments: Namespace) -> int:
     config = load(name, arguments.set)
     if arguments.runs < 1:
         raise ConfigError(f"simulate: --runs {arguments.runs}: give 1 or more")
-    if not config.evolution.every or not config.population.teachers or config.mode == "single":
-        raise ConfigError(f"simulate: {name} has no evolution of teachers and students to simulate; try -c {USUAL}")
+    if why := _nothing_to_simulate(config):
+        raise ConfigError(f"simulate: {name}: {why}")
     print(table(config, arguments.runs))
     return 0
+
+
+def _nothing_to_simulate(config: RunConfig) -> str:
+    """Return why no member of this configuration is ever replaced by an offspring of its role; empty if some are."""
+    if config.mode == "single":
+        return f"one adapter in both roles has no population to simulate; try -c {USUAL}"
+    if not config.population.teachers:
+        return f"it has no teachers, and skill is simulated of matches between the roles; try -c {USUAL}"
+    if not config.evolution.every or not config.evolution.gamma:
+        return f"evolution.{'gamma' if config.evolution.every else 'every'}=0 replaces nobody; set it, or try -c {USUAL}"
+    if max(config.population.teachers, config.population.students) < 2:
+        return f"a role with one member replaces nobody; set population.teachers and population.students, or try -c {USUAL}"
+    return ""

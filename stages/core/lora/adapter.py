@@ -19,6 +19,10 @@ class Adapter:
     moments: Weights
     step: int
 
+    def finite(self) -> bool:
+        """Return whether all weights and moments are finite numbers."""
+        return all(np.isfinite(array).all() for arrays in (self.weights, self.moments) for array in arrays.values())
+
 
 @dataclass(frozen=True)
 class Gradient:

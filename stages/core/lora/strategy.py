@@ -24,7 +24,8 @@ from stages.core.lora.adapter import Adapter, Weights
 from stages.core.randomness import generator
 
 EQUAL = 1e-12
-"""Mean rewards that differ by no more are the same: sums of equal rewards in another order differ by rounding."""
+"""Mean rewards that differ by no more are the same (a share of the largest, if that is above 1): the sums of equal rewards in
+another order differ by rounding."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def fitness(roles: Mapping[str, Sequence[float]], population: int) -> list[float
 def _standardised(means: Sequence[float]) -> list[float]:
     middle = math.fsum(means) / len(means)
     spread = math.sqrt(math.fsum((mean - middle) ** 2 for mean in means) / len(means))
-    if max(means) - min(means) <= EQUAL:
+    if max(means) - min(means) <= EQUAL * max(1.0, *map(abs, means)):
         return [0.0] * len(means)
     return [(mean - middle) / spread for mean in means]
 

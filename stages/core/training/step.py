@@ -1,9 +1,9 @@
 """The step of one adapter from its gradient: clipping, AdamW and what is measured. Needs no model and no samples.
 
 The gradient is clipped by its own norm, and AdamW (Loshchilov & Hutter 2019, as torch.optim.AdamW) updates the adapter with its
-own step count. An adapter whose gradient is not finite, or would become so by its step, takes none: weights, moments and step
-count are unchanged. Master weights and moments are fp32. The gradient comes whole from one pass, or as a sum over the parts of an
-update cut by rows.
+own step count. An adapter takes no step if its gradient is not finite, or if weights or moments would not be after it: weights,
+moments and step count are unchanged. Master weights and moments are fp32. The gradient comes whole from one pass, or as a sum
+over the parts of an update cut by rows.
 
 Axes: P parameters of one adapter · T response tokens.
 """
@@ -20,6 +20,8 @@ from stages.core.lora.adapter import Adapter, Gradient, Weights
 from stages.core.training.loss import Objective
 from stages.core.training.protocol import Update
 from stages.core.training.settings import Settings
+
+NORM_PART = 1 << 20  # parameters
 
 
 class SumStepper:
@@ -49,9 +51,10 @@ class SumStepper:
 def gradient_norm(gradient_P: torch.Tensor) -> float:
     """Return the Euclidean norm; beyond the range of the gradient's own type it is infinite.
 
-    Added in fp64: fp32 loses digits over millions of squares.
+    Added in fp64: fp32 loses digits over millions of squares. In parts, since the CPU copies what it converts.
     """
-    norm = float(torch.linalg.vector_norm(gradient_P, dtype=torch.float64))
+    parts = [torch.linalg.vector_norm(part, dtype=torch.float64) for part in gradient_P.split(NORM_PART)]
+    norm = float(torch.linalg.vector_norm(torch.stack(parts)))
     return math.inf if norm > torch.finfo(gradient_P.dtype).max else norm
 
 
@@ -65,12 +68,12 @@ def finished(
     budget: int,
     settings: Settings,
 ) -> Update:
-    """Return the adapter after its step, with its metrics; unchanged if `norm`, the gradient's, or a new weight is not finite.
+    """Return the adapter after its step, with its metrics; unchanged if the gradient's `norm` or what it would be is not finite.
 
     `names` are the parameters in the order of `gradient_P`; `values` the loss, entropy and drift of every token.
     """
     stepped = adamw(adapter, names, gradient_P, norm, settings) if np.isfinite(norm) else adapter
-    finite = bool(np.isfinite(norm)) and all(np.isfinite(weights).all() for weights in stepped.weights.values())
+    finite = bool(np.isfinite(norm)) and stepped.finite()
     metrics = dict(counts) | measures(values, settings.objective)
     metrics |= {"grad_norm": norm, "nonfinite": float(not finite), "micro_batch_tokens": float(budget)}
     return Update(stepped if finite else adapter, finite, metrics)

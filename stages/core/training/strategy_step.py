@@ -22,7 +22,9 @@ class StrategyUpdater:
         self._strategy, self._seed, self._generation = strategy, seed, generation
 
     def update(self, adapters: Mapping[str, Adapter], samples: pa.Table) -> dict[str, Update]:
-        """Take one step for each adapter on the rewards of its own rows; none if all its copies earned the same.
+        """Take one step for each adapter on the rewards of its own rows.
+
+        It takes none if all its copies earned the same, or if weights would not be finite after it.
 
         Raise ValueError for rows of other or stale weights, or if an adapter's copies wrote unequal numbers of rows.
         """
@@ -39,8 +41,11 @@ class StrategyUpdater:
         spread = {f"copies_spread_{role}": _spread(rewards, self._strategy.population) for role, rewards in roles.items()}
         if not any(scores):
             return Update(adapter, False, counts | spread)
-        moved = stepped(adapter, scores, self._strategy, NoiseKey(self._seed, self._generation, adapter_id))
-        return Update(moved, True, counts | spread | {"step_rms": _rms(adapter, moved)})
+        with np.errstate(over="ignore", invalid="ignore"):  # looked at below
+            moved = stepped(adapter, scores, self._strategy, NoiseKey(self._seed, self._generation, adapter_id))
+        if not moved.finite():
+            return Update(adapter, False, counts | spread | {"nonfinite": 1.0})
+        return Update(moved, True, counts | spread | {"nonfinite": 0.0, "step_rms": _rms(adapter, moved)})
 
 
 def _spread(rewards: list[float], population: int) -> float:

@@ -185,6 +185,19 @@ def test_options_that_say_nothing_of_a_run_s_own_suite_are_refused(words: list[s
         benchmark(_parser().parse_args(["benchmark", *words, "--suite", "probe-dev"]), open_store("/nowhere"), None)
 
 
+def test_members_that_no_rule_chooses_and_generations_before_the_start_are_refused(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    with hold(store, "smoke") as epoch:
+        run = example_run.build(Run(store, "smoke", epoch), 1)
+    for members in ("", ",", "top:0"):
+        with pytest.raises(ConfigError, match="is not one of students, all, top:N, or adapter ids"):
+            Chosen(members=members).contestants(run)
+    with pytest.raises(ConfigError, match="run smoke has no adapter s0-g0009; did you mean s0-g000"):
+        Chosen(("s0-g0009",)).contestants(run)
+    with pytest.raises(ConfigError, match=r"--generation -7: give -1 \(the start\) or more"):
+        Chosen(generation=-7)
+
+
 def test_scores_of_some_problems_have_a_folder_of_their_own(tmp_path: Path) -> None:
     run = Run(open_store(str(tmp_path)), "smoke")
     folders = [

@@ -21,6 +21,7 @@ CRASHED = RunEnd("smoke", "/runs", "Crashed", "Flow run process exited with non-
         ("Flow run encountered an exception: LeaseHeld: run smoke is in use by process 7 on host a", "another process"),
         ("Execution was aborted by a termination signal.", "stopped it"),
         ("Flow run encountered an exception: ConfigError: model.name: nothing there", "setting"),
+        ("Flow run received invalid parameters:\n - config.sandbox.kind: Input should be 'docker'", "a setting does not fit"),
         ("Flow run encountered an exception: ZeroDivisionError: division by zero", OTHER.cause),
         ("", OTHER.cause),
     ],
@@ -49,7 +50,7 @@ def test_the_note_says_why_what_to_do_and_where_it_goes_on() -> None:
         "**What to do**: resume; if memory ran out",
     ):
         assert said in note
-    assert "populora run --store /runs --resume smoke" in note and "It goes on at: solve of generation 3." in note
+    assert "populora run --store /runs --resume smoke" in note and "It resumes at: solve of generation 3." in note
 
 
 def test_a_run_that_never_began_is_not_to_be_resumed() -> None:

@@ -75,7 +75,7 @@ def test_nothing_is_removed_for_what_cannot_be_made_again(
         (finding,) = fsck(fresh(run))
         assert finding.command == (f"populora fork smoke --generation {forked} --run-id smoke-fixed --store {run.store.url}")
     before = run.store.list("smoke/")
-    said = rf"run smoke cannot go on: {reader} would run again, and reads adapters/\S+, which was retired; nothing was removed; "
+    said = rf"run smoke cannot resume: {reader} would run again, and reads adapters/\S+, which was retired; nothing was removed; "
     for _ in range(2):
         with pytest.raises(StoreRefused, match=rf"{said}.*populora fork smoke --generation {forked} --run-id smoke-fixed "):
             first_generation(fresh(run))

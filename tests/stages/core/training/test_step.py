@@ -162,6 +162,15 @@ def test_a_step_that_makes_weights_infinite_is_not_taken(adapters: dict[str, Ada
     assert not result.stepped and result.adapter is adapter and result.metrics["nonfinite"] == 1.0
 
 
+def test_a_step_that_makes_a_moment_infinite_is_not_taken(adapters: dict[str, Adapter]) -> None:
+    adapter = adapters["s0"]
+    tokens = pa.table({name: pa.array([0.5], pa.float32()) for name in ("loss", "entropy", "drift")})
+    part = Gradient({k: np.full_like(a, 1e25) for k, a in adapter.weights.items()}, 8)  # finite, its square is not
+    result = SumStepper(replace(BY_ROWS, max_grad_norm=1e30)).step(adapter, iter([part]), tokens, {})
+    assert np.isfinite(result.metrics["grad_norm"]) and result.metrics["nonfinite"] == 1.0
+    assert not result.stepped and result.adapter is adapter
+
+
 def test_the_norm_of_many_entries_loses_no_digits() -> None:
     gradient_P = torch.full((1 << 23,), 0.1)
     assert gradient_norm(gradient_P) == pytest.approx(float(np.float32(0.1)) * 2**11.5, rel=1e-7)

@@ -60,10 +60,18 @@ def test_an_adapter_moves_towards_the_copies_that_earned_more_and_others_stay() 
         "zero_variance_groups": 0.0,
         "varied": 1.0,
         "copies_spread_student": 0.375,
+        "nonfinite": 0.0,
         "step_rms": pytest.approx(rms, rel=1e-5),
     }
     assert not still.stepped and still.adapter is ADAPTERS["s1-g0001"]
     assert still.metrics["copies_spread_student"] == 0.0
+
+
+def test_a_step_to_infinite_weights_is_not_taken() -> None:
+    rows = [("s0-g0001", "student", reward) for reward in (1.0, -0.5, 1.0, 1.0)]
+    updater = StrategyUpdater(Strategy(2, 0.1, 1e39), 3, 2)
+    found = updater.update({"s0-g0001": ADAPTERS["s0-g0001"]}, samples(*rows))["s0-g0001"]
+    assert not found.stepped and found.adapter is ADAPTERS["s0-g0001"] and found.metrics["nonfinite"] == 1.0
 
 
 def test_both_roles_of_one_agent_count() -> None:
