@@ -5,6 +5,7 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 
 from flows.browser.app import make_app
 from flows.browser.limits import Server, config
@@ -32,6 +33,8 @@ def serve(
     listening = listen(host, port)
     local = host in LOOPBACK
     library = Library(store_url)
+    if "://" not in store_url and not Path(store_url).exists():
+        print(f"populora: there is no folder {store_url} yet", file=sys.stderr)
     app = make_app(library, names_of(host, names), commands=commands)
     name = f"[{host}]" if ":" in host else host
     print(f"browser    http://{name}:{listening.getsockname()[1]}/  (Ctrl-C to stop)", flush=True)

@@ -294,7 +294,8 @@ def check_same_settings(run_id: str, description: Mapping[str, Any], config: Run
     differing = [key for key in differences(old, new) if key != "generations"]
     if differing:
         raise ConfigError(
-            f"run {run_id} exists with another configuration: {', '.join(differing)}; choose another --run-id, or fork the run"
+            f"run {run_id} exists with another configuration: {', '.join(differing)}; "
+            "fork the run, or start another with --run-id"
         )
 
 

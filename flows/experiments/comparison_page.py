@@ -19,6 +19,7 @@ from flows.experiments.comparison_text import (
     differences_table,
     gains_table,
     lead,
+    primary_line,
     primary_tiles,
     runs_table,
 )
@@ -60,7 +61,10 @@ class _Made:
 
 
 def write_comparison(described: Experiment, file: Path, runs: Sequence[Planned], store: Store, out: Path) -> dict[str, Any]:
-    """Write the page to `out`, the tables and the figures to the folder of its name; return their paths."""
+    """Write the page to `out`, the tables and the figures to the folder of its name.
+
+    Return their paths, and the result of the primary comparison in words.
+    """
     found = gather(store, runs)
     rule, registered = described.primary, registration(file)
     late = _began_before(found, registered)
@@ -87,7 +91,8 @@ def write_comparison(described: Experiment, file: Path, runs: Sequence[Planned],
     written = write_whole(out, text.encode())
     folder = written.with_suffix("")
     tables = _tables(found, compared, gained, moved, folder)
-    return {"page": str(written), "tables": tables, "figures": _figures(plates, folder)}
+    said = primary_line(described, [row for row in compared.to_pylist() if _is_endpoint(row, described)])
+    return {"page": str(written), "tables": tables, "figures": _figures(plates, folder), "primary": said}
 
 
 def registration(file: Path) -> Registered:

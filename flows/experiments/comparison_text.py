@@ -31,7 +31,7 @@ def primary_tiles(described: Experiment, rows: Sequence[Row], late: Sequence[str
     """Return the confirmatory result in words, or why there is none."""
     rule = described.primary
     first, second = rule.contrast
-    own = [row for row in rows if (row["first"], row["second"], row["budget"]) == (first, second, rule.budget)]
+    own = _primary_rows(described, rows)
     asked = (
         f"{rule.over} {rule.measure} on {rule.group} problems, {first} minus {second}, paired by seed, at equal "
         f"{UNITS[rule.budget]}; two-sided paired t test at {rule.alpha:g}."
@@ -40,7 +40,7 @@ def primary_tiles(described: Experiment, rows: Sequence[Row], late: Sequence[str
         return Html(f'<p>{escape(asked)}</p><p class="none">No seed has finished runs with scores in both arms yet.</p>')
     row = own[0]
     tiles = [
-        tile(_points(row["difference"], row["stderr"]), f"difference, {row['n']} seeds", escape("percentage points ± s.e.")),
+        tile(_points(row["difference"], row["stderr"]), f"difference, {_seeds(row['n'])}", escape("percentage points ± s.e.")),
         tile(_percent(row["first_mean"]), first, escape("mean over seeds")),
         tile(_percent(row["second_mean"]), second, escape("mean over seeds")),
         tile("–" if row["p_t"] is None else f"p = {row['p_t']:.3g}", "paired t test", escape(_flip(row))),
@@ -55,6 +55,30 @@ def primary_tiles(described: Experiment, rows: Sequence[Row], late: Sequence[str
     if planned > row["n"]:
         said += f" Only {row['n']} of {planned} planned pairs are available: this result is not final."
     return Html(f'<p>{escape(asked)}</p><div class="tiles">{joined(tiles)}</div><p>{escape(said)}</p>')
+
+
+def primary_line(described: Experiment, rows: Sequence[Row]) -> str:
+    """Return the result of the primary comparison in one line of plain text."""
+    rule = described.primary
+    asked = f"{' minus '.join(rule.contrast)}, {rule.group} problems, at equal {UNITS[rule.budget]}"
+    own = _primary_rows(described, rows)
+    if not own:
+        return f"{asked}: no seed has finished runs with scores in both arms yet"
+    row = own[0]
+    error = "" if row["stderr"] is None else f" ± {100 * row['stderr']:.2f}"
+    found = f"{100 * row['difference']:+.2f}{error} points over {_seeds(row['n'])}"
+    chance = "" if row["p_t"] is None else f", p = {row['p_t']:.3g}"
+    return f"{asked}: {found}{chance} ({row['label']})"
+
+
+def _primary_rows(described: Experiment, rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of the primary contrast; the first is that of its own measure and problems."""
+    asked = (*described.primary.contrast, described.primary.budget)
+    return [row for row in rows if (row["first"], row["second"], row["budget"]) == asked]
+
+
+def _seeds(count: int) -> str:
+    return f"{count} seed" if count == 1 else f"{count} seeds"
 
 
 def _planned_pairs(described: Experiment) -> int:

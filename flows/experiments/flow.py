@@ -40,7 +40,9 @@ def experiment(
         out: Where the comparison goes; empty: next to the runs, or the current folder.
         only_compare: Compare the available results and run nothing.
 
-    Returns the paths of the page and its tables. Raises IncompleteExperiment if a run failed for a reason of its own.
+    Returns the paths of the page and its tables, and what the primary comparison says.
+
+    Raises IncompleteExperiment if a run failed for a reason of its own.
     """
     path = Path(file)
     described = read(path)

@@ -121,18 +121,27 @@ def _changed(config: RunConfig, settings: Iterable[str], at: Point) -> RunConfig
     values = dump(config)
     for setting in settings:
         apply_setting(values, setting)
-    changed = parse(values)
+    try:
+        changed = parse(values)
+    except ConfigError:
+        _check_shared(dump(config), values)  # says more of a setting that no fork can change
+        raise
     chosen = {setting.partition("=")[0].strip() for setting in settings}
     if changed.learning.gradient_checkpointing == "auto":  # a fork keeps what that meant for its parent
         changed = changed.recomputing(config.learning.gradient_checkpointing, config.learning.recompute_above)
     elif "learning.gradient_checkpointing" in chosen and "learning.recompute_above" not in chosen:
         changed = changed.recomputing(changed.learning.gradient_checkpointing)
-    for key in differences(dump(config), dump(changed)):
-        if key.startswith(FIXED):
-            raise ConfigError(f"{key}: a fork shares artifacts that were made with the old value; start a new run instead")
+    _check_shared(dump(config), dump(changed))
     if changed.generations <= at.whole + 1:
         raise ConfigError(f"generations: {changed.generations} leaves nothing to do after generation {at.whole}")
     return changed
+
+
+def _check_shared(before: dict[str, Any], after: dict[str, Any]) -> None:
+    """Raise ConfigError for a setting with another value that the shared artifacts depend on."""
+    for key in differences(before, after):
+        if key.startswith(FIXED):
+            raise ConfigError(f"{key}: a fork shares artifacts that were made with the old value; start a new run instead")
 
 
 def _check_base(parent: Run, at: Point) -> None:

@@ -152,7 +152,7 @@ def test_a_dry_run_refuses_what_resuming_would_refuse(tmp_path: Path, capsys: py
     for more in ([], ["--dry-run"]):
         assert main([*words, *more]) == 2
         said = capsys.readouterr().err
-        assert said == "populora: run one exists with another configuration: seed; choose another --run-id, or fork the run\n"
+        assert said == "populora: run one exists with another configuration: seed; fork the run, or start another with --run-id\n"
 
 
 @pytest.mark.parametrize("given", ["--run-id", "-c"])

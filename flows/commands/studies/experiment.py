@@ -38,7 +38,7 @@ def experiment(arguments: Namespace) -> int:
         server_answers()
         out = str(arguments.out.absolute()) if arguments.out else ""
         written = conduct(str(arguments.file.absolute()), store, out, arguments.only_compare)
-    print(f"comparison {written['page']}\ntables     {Path(written['page']).with_suffix('')}")
+    print(f"primary    {written['primary']}\ncomparison {written['page']}\ntables     {Path(written['page']).with_suffix('')}")
     return 0
 
 

@@ -41,7 +41,7 @@ def test_a_run_that_another_process_made_while_we_waited_for_the_lease_is_not_ou
         time.sleep(0.5)  # it reads the store and finds no run, then waits
         Run(store, "r", epoch).describe(dump(load("chaos", ["seed=7"])), {}, {})
     ours.join()
-    expected = "run r exists with another configuration: seed; choose another --run-id, or fork the run"
+    expected = "run r exists with another configuration: seed; fork the run, or start another with --run-id"
     assert [str(error) for error in raised] == [expected]
 
 

@@ -9,7 +9,8 @@ from scipy import stats
 from flows.config import RunConfig
 from flows.experiments.comparison import ComparedRun, problems
 from flows.experiments.comparison_page import arms_by_model
-from flows.experiments.spec import Planned
+from flows.experiments.comparison_text import primary_line
+from flows.experiments.spec import Experiment, Planned
 from stages.analysis.comparison import at_budget, changes, differences, gains
 from stages.core.statistics.paired import SeedEstimate, detectable, over_runs, over_seeds, p_flip, p_paired
 from stages.figures.comparison import forest, scores, training
@@ -118,6 +119,26 @@ def test_only_the_primary_row_is_confirmatory_and_unlike_models_are_no_pair() ->
     rows = differences(points, [("a", "b"), ("b", "a")], ["generations", "generated_tokens"], primary, 0.05, 0.8).to_pylist()
     assert [row["label"] for row in rows] == ["confirmatory", "exploratory", "exploratory", "exploratory"]
     assert all(row["seeds"] == [0, 1] and row["difference"] == 0 for row in rows)
+
+
+def test_the_primary_result_is_one_line() -> None:
+    described = Experiment.model_validate(
+        {
+            "name": "some",
+            "question": "Which?",
+            "seeds": [0, 1],
+            "arms": [{"name": name, "config": "smoke"} for name in "ab"],
+            "primary": {"contrast": ["a", "b"], "budget": "generations"},
+        }
+    )
+    asked = "a minus b, all problems, at equal generations: "
+    assert primary_line(described, []) == asked + "no seed has finished runs with scores in both arms yet"
+    for seeds, said in ((1, "+10.00 points over 1 seed (exploratory)"), (2, "+10.00 ± 0.00 points over 2 seeds, p = ")):
+        points = [point(arm, seed, 1000.0, score) for seed in range(seeds) for arm, score in (("a", 0.4), ("b", 0.3))]
+        rows = differences(points, [("a", "b")], ["generations"], {"first": ""}, 0.05, 0.8).to_pylist()
+        assert primary_line(described, rows).startswith(asked + said)
+        caption = forest(differences(points, [("a", "b")], ["generations"], {"first": ""}, 0.05, 0.8), 0.05).caption
+        assert "diamond" not in caption, "nothing is confirmatory"
 
 
 def test_a_gain_is_from_the_scored_start_to_the_last_state_over_seeds() -> None:

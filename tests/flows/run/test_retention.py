@@ -317,6 +317,7 @@ def test_a_fork_killed_half_way_is_finished_by_the_same_command(run: Run) -> Non
 def test_forks_that_make_no_sense_are_refused(run: Run) -> None:
     for settings, error in (
         (["model.rank=4"], "model.rank: a fork shares artifacts"),
+        (["mode=single"], "mode: a fork shares artifacts"),
         (["population.students=3"], "population.students: a fork shares"),
         (["generations=2"], "generations: 2 leaves nothing to do after generation 1"),
         (["nonsense=1"], "nonsense"),
