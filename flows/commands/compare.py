@@ -38,10 +38,11 @@ def compare(arguments: Namespace) -> int:
         raise ConfigError(f"compare: give 2 to {MOST} different runs, not {len(names)}")
     runs = [open_run(arguments.store, name) for name in names]
     found = Comparer(runs[0].store).compare([RunTables(run).look() for run in runs])
+    named = Commands("populora" if arguments.json else called(), store_option(arguments.store)).named
     if arguments.json:
-        print(json.dumps(as_json(found), indent=1, sort_keys=True, ensure_ascii=True))
+        print(json.dumps(as_json(found, named), indent=1, sort_keys=True, ensure_ascii=True))
         return 0
     console = Console(highlight=False, width=None if sys.stdout.isatty() else UNSEEN_WIDTH)
-    for block in blocks(found, Commands(called(), store_option(arguments.store)).named):
+    for block in blocks(found, named):
         console.print(block, soft_wrap=isinstance(block, Text))  # a command in a note is copied: no line may break in it
     return 0

@@ -5,7 +5,7 @@ finished stages count in the costs. The first run is the one that the others are
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import Any
@@ -177,17 +177,21 @@ class Comparer:
         return on_the_same_problems(found)
 
 
-def as_json(found: SideBySide) -> Json:
-    """Return a comparison as plain JSON values. Numbers that are not finite become null."""
+def as_json(found: SideBySide, named: Callable[[str], str] = str) -> Json:
+    """Return a comparison as plain JSON values. Numbers that are not finite become null.
+
+    `named` writes commands in sentences as the user calls them.
+    """
     runs = []
     for run in found.runs:
         values = asdict(run)
         for key in ("settings", "versions", "states"):
             del values[key]
+        values["start_hint"] = named(run.start_hint)
         runs.append(values)
     values = {
         "runs": runs,
-        "notes": list(found.notes),
+        "notes": [named(line) for line in found.notes],
         "settings": _diff_json(found, found.settings),
         "versions": _diff_json(found, found.versions),
         "pairs": [asdict(pair) for pair in found.pairs],

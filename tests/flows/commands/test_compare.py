@@ -43,6 +43,10 @@ def test_suggested_commands_name_the_program_as_it_was_called_and_the_store(
     assert "To score it: .venv/bin/populora benchmark first --suite" in " ".join(capsys.readouterr().out.split())
     assert main(["compare", "first", "second", "--json"]) == 0
     assert "To score it: populora benchmark first --suite" in json.loads(capsys.readouterr().out)["notes"][2]
+    monkeypatch.delenv("POPULORA_STORE")
+    assert main(["compare", "first", "second", "--store", str(store), "--json"]) == 0
+    found, command = json.loads(capsys.readouterr().out), f"populora benchmark --store {store} first --suite"
+    assert command in found["notes"][2] and command in found["runs"][0]["start_hint"]
 
 
 @pytest.mark.parametrize(
