@@ -75,7 +75,24 @@ def problems(found: Sequence[ComparedRun]) -> list[str]:
         starts = {(one.model, one.start) for one in found if one.planned.seed == seed and one.start}
         if len(starts) > len({model for model, _ in starts}):
             said.append(f"The runs of seed {seed} do not share seed tasks and starting adapters: their differences include that.")
+    ways = defaultdict[str, dict[str, None]](dict)
+    for one in found:
+        if one.usable:
+            ways[_way(one)][one.planned.arm] = None
+    if len(ways) > 1:
+        said.append(
+            "The arms were asked in different ways, and their differences include that: "
+            + "; ".join(f"{', '.join(arms)}: {way}" for way, arms in ways.items())
+            + "."
+        )
     return said
+
+
+def _way(one: ComparedRun) -> str:
+    """Return how a run is scored: its prompts, and the longest answer."""
+    config = one.planned.config
+    style = one.description.get("config", {}).get("model", {}).get("style", config.model.style)  # what `auto` stood for
+    return f"{style} prompts, {config.benchmark.max_new_tokens:,} tokens"
 
 
 def problems_of(one: ComparedRun) -> frozenset[tuple[str, int]]:

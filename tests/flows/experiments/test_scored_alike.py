@@ -28,6 +28,22 @@ def test_runs_of_different_versions_of_a_suite_are_not_averaged(tmp_path: Path) 
     assert {tuple(row["seeds"]) for row in rows if row["what"] == "score"} == {(0,)}
 
 
+def test_arms_that_are_asked_in_other_ways_are_named(tmp_path: Path) -> None:
+    file = experiment_file(tmp_path)
+    store = str(tmp_path / "runs")
+    for one in planned(read(file)):
+        write(store, one)
+    assert "asked in different ways" not in compared(file, store)[0]
+    file.write_text(
+        FILE.replace('config = "chaos"\n', 'config = "chaos"\nsettings = { benchmark = { max_new_tokens = 24 } }\n', 1)
+    )
+    store = str(tmp_path / "others")
+    for one in planned(read(file)):
+        write(store, one)
+    text, _ = compared(file, store)
+    assert "The arms were asked in different ways, and their differences include that: " in text and " prompts, 24 tokens" in text
+
+
 def test_a_run_that_scored_its_own_start_is_measured_from_it(tmp_path: Path) -> None:
     file = experiment_file(tmp_path)
     store = str(tmp_path / "runs")
