@@ -1,12 +1,12 @@
-"""`populora bench update`: many adapters in one pass against PEFT with `set_adapter` in turn, on the same rows and loss.
+"""`populora bench update`: many adapters in one pass against PEFT with `set_adapter` in turn, on the same samples and loss.
 
-Both sides run forward, loss and backward over micro-batches of as many tokens and take the gradient norms; only the way to the
-adapters differs. With `--group-size`, a prompt has several completions, as in a run: the grouped pass computes it once, PEFT once
-per completion. Each side begins every other turn, and medians are compared; the memory of each is measured in a process that
-holds nothing of the other. Weights are random except with `--model` and for the shape `seed` when the shipped model is there:
-speed does not depend on them. Where the base computes in bfloat16, the same update in float32 is a second rival.
-`update.share_of_peak` is the share of the rate of one large product in the same type, measured right after. The last line is
-arithmetic: what computing a prompt once per row saves of the published setting's update.
+Both sides run forward, loss and backward in micro-batches of at most `--micro-batch-tokens` and take the gradient norms. With
+`--group-size`, a prompt has several completions, as in a run: the grouped pass computes it once, PEFT once per completion, and
+tokens per second count it once per completion on both sides. Each side begins every other turn, and medians are compared; the
+memory of each is measured in a process that holds nothing of the other. Weights are random except with `--model` and for the
+shape `seed` when the shipped model is there: speed does not depend on them. Where the base computes in bfloat16, the same update
+in float32 is a second rival. `update.share_of_peak` is the share of the rate of one large product in the same type, measured
+right after. The last line is arithmetic: what computing a prompt once per row saves of the published setting's update.
 """
 
 import argparse
@@ -36,7 +36,13 @@ def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield one JSON object per figure; `ratio` over 1 means that one pass is faster."""
     from stages.core.training.cpu import use_cpu
 
-    arguments = _rows_of(parser("update", "64,256,640,2560")).parse_args(options)
+    asked = _rows_of(parser("update", "64,256,640,2560"))
+    arguments = asked.parse_args(options)
+    group = arguments.group_size * _positions(arguments)
+    if min([*(arguments.total // each for each in arguments.adapters), *arguments.tokens]) < group:
+        asked.error(
+            f"an adapter gets at least one group of {group} tokens: give more with --total and --tokens, or fewer --adapters"
+        )
     use_cpu(arguments.threads)
     for num_adapters in arguments.adapters:
         yield from _paired(arguments, num_adapters, arguments.total // num_adapters, "equal_total")
@@ -178,7 +184,7 @@ def _paired(arguments: argparse.Namespace, num_adapters: int, tokens: int, layou
 
     row = _positions(arguments)
     group = arguments.group_size
-    rows = group * max(1, tokens // (group * row))
+    rows = group * (tokens // (group * row))
     memory = {
         kind: alone(side_memory, kind, arguments, num_adapters, rows) for kind in ("ours", "rival")
     }  # before it is held here

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from flows.config import ConfigError, RunConfig, parse
-from flows.near_names import near_or_all
+from flows.near_names import hint
 from flows.run.run import Run
 from flows.storage import NotStored
 from stages.core import tables
@@ -101,8 +101,9 @@ def _named(run: Run, adapter_ids: tuple[str, ...]) -> list[Contestant]:
         try:
             ref = run.history.find(f"adapters/{adapter_id}/adapter_model.safetensors")
         except NotStored as error:
-            known = near_or_all(adapter_id, run.store.folders(f"{run.run_id}/adapters"))
-            raise ConfigError(f"run {run.run_id} has no adapter {adapter_id}{known}") from error
+            near = hint(adapter_id, ["students", "all", *run.store.folders(f"{run.run_id}/adapters")])
+            known = "; members are students, all, top:N, or adapter ids"
+            raise ConfigError(f"run {run.run_id} has no adapter {adapter_id}{near or known}") from error
         member = adapter_id.rpartition("-")[0]
         role = {"t": "teacher", "s": "student"}.get(member[:1], "both")
         contestants.append(Contestant(member, role, adapter_id, ref.sha256))

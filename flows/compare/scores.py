@@ -3,6 +3,7 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -32,7 +33,7 @@ class ScoredState:
 
     `suite_sha256` is that of the suite's problems, known if the run itself scored them. `question` says how `populora benchmark`
     asked them, such as "chat, 1,024 tokens"; empty: as the run's own configuration does. `temperature` is that of sampled
-    answers, and `problems` how many were asked; both are 0 where they are not recorded.
+    answers; 0 where it is not recorded.
     """
 
     suite: str
@@ -42,7 +43,6 @@ class ScoredState:
     suite_sha256: str = ""
     question: str = ""
     temperature: float = 0.0
-    problems: int = 0
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class ScoreReader:
 
         States on different problems may form a pair: their difference is over the problems that both have answered.
         """
-        ours, theirs = _by_question(first_states), _by_question(second_states)
+        ours, theirs = self._by_question(first, first_states), self._by_question(second, second_states)
         for suite in dict.fromkeys(suite for suite, _ in ours):
             shared = [key for key in ours if key[0] == suite and key in theirs]
             for mine, other in ((ours[key], theirs[key]) for key in shared):
@@ -157,6 +157,25 @@ class ScoreReader:
             others = [key for key in theirs if key[0] == suite]
             if others and not shared:
                 yield self._pair(first, _newest(ours, suite), second, _newest(theirs, suite))
+
+    def _by_question(self, run: Run, states: Sequence[ScoredState]) -> Asked:
+        """Return the states by (suite, question) and age.
+
+        Of several of one age, it is that on most problems, and of those with most answers; of equal ones the last.
+        """
+        found: Asked = {}
+        for state in states:
+            ages = found.setdefault((state.suite, state.question), {})
+            known = ages.get(state.trained)
+            if known is None or self._extent(run, state) >= self._extent(run, known):
+                ages[state.trained] = state
+        return found
+
+    def _extent(self, run: Run, state: ScoredState) -> tuple[int, int]:
+        mean = None
+        with suppress(NotStored, Damaged):
+            mean = self.mean(run, state)
+        return mean.problems if mean else 0, (state.answers.rows or 0) if state.answers else 0
 
     def _pair(self, first: Run, one: ScoredState, second: Run, other: ScoredState) -> PairedScores:
         changes: tuple[ScoreChange, ...] = ()
@@ -230,24 +249,6 @@ def _students(run: Run, state: ScoredState) -> pa.Table:
     return answers.filter(pc.invert(pc.is_in(answers["member_id"], value_set=teachers)))
 
 
-def _by_question(states: Sequence[ScoredState]) -> Asked:
-    """Return the states by (suite, question) and age.
-
-    Of several of one age, it is that on most problems, and of those the one with most answers; of equal ones the last.
-    """
-    found: Asked = {}
-    for state in states:
-        ages = found.setdefault((state.suite, state.question), {})
-        known = ages.get(state.trained)
-        if known is None or _extent(state) >= _extent(known):
-            ages[state.trained] = state
-    return found
-
-
-def _extent(state: ScoredState) -> tuple[int, int]:
-    return state.problems, state.answers.rows or 0 if state.answers else 0
-
-
 def _newest(asked: Asked, suite: str) -> ScoredState:
     """Return the newest state on a suite, however it was asked."""
     return max(
@@ -275,11 +276,8 @@ def _asked(manifest: Manifest, temperature: float) -> Iterator[ScoredState]:
         parts = folder.split("/")
         trained = _age(parts[-1]) if name == "scores.parquet" and len(parts) == 4 and parts[2] == "asked" else None
         if trained is not None:
-            asked, problems = manifest.versions.get("question", {}), int(manifest.counts.get("problems", 0))
-            drawn = float(asked.get("temperature", temperature))
-            yield ScoredState(
-                parts[1], trained, ref, _answers(manifest, folder), "", _question(manifest), temperature=drawn, problems=problems
-            )
+            drawn = float(manifest.versions.get("question", {}).get("temperature", temperature))
+            yield ScoredState(parts[1], trained, ref, _answers(manifest, folder), "", _question(manifest), drawn)
 
 
 def _question(manifest: Manifest) -> str:

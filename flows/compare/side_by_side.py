@@ -7,7 +7,6 @@ finished stages count in the costs. The first run is the one that the others are
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from itertools import combinations
 from typing import Any
 
 import pyarrow as pa
@@ -250,12 +249,10 @@ def _notes(runs: Sequence[Side]) -> list[str]:
     if len(seeds) == 1 and len({run.start for run in runs} - {""}) > 1:
         said.append("The runs have one seed, but not the same seed tasks and starting adapters.")
     for suite in sorted({score.suite for run in runs for score in run.scores}):
-        asked = {run.run_id: {state.question for state in run.states if state.suite == suite} for run in runs}
-        ways = set.union(*asked.values())
-        scored = [own for own in asked.values() if own]
-        if all(first.isdisjoint(other) for first, other in combinations(scored, 2)) and len(scored) > 1:
+        asked = {run.run_id: {score.question for score in run.scores if score.suite == suite} for run in runs}
+        if len(ways := set.union(*asked.values())) > 1:
             names = "; ".join(f"{way or OWN_WAY}: {', '.join(run for run in asked if way in asked[run])}" for way in sorted(ways))
-            said.append(f"The scores on {suite} do not compare, because the runs were asked in different ways: {names}.")
+            said.append(f"The curves and mean scores on {suite} were asked in different ways and do not compare: {names}.")
     for run in runs:
         if forked := run.versions.get(f"{FORKED}run"):
             at, head = run.versions.get(f"{FORKED}generation"), str(run.versions.get(f"{FORKED}head", "?"))[:12]

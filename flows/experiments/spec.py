@@ -121,7 +121,7 @@ def read(path: Path) -> Experiment:
         raise ConfigError(f"{path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
-    if not values.keys() & {"arms", "name", "question"}:
+    if values and values.keys() <= RunConfig.model_fields.keys():
         raise ConfigError(f"{path} is a run's configuration, not an experiment; start it with populora run -c {path}")
     try:
         return Experiment.model_validate(values)

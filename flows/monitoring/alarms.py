@@ -10,7 +10,7 @@
 | truncated | more than a quarter of proposals or answers hit the token limit |
 | drift | engine and trainer differ by more than 0.03 nats per token on the same tokens |
 | lag | weights one step off-policy differ by more than 0.1 nats per token from those that wrote their samples |
-| not-finite | an adapter took no step since gradients, or the adapter after it, were not finite |
+| not-finite | an adapter took no step because the gradient, or the adapter after the step, was not finite |
 | slow | a stage took more than six times its median over the other generations, and more than 5 s longer |
 """
 
@@ -205,9 +205,7 @@ def _drifted(measured: Measured) -> list[Alarm]:
                 found.append(Alarm(generation, "lag", role, message))
         for generation, share in _values(measured, "update.nonfinite", role).items():
             if share > 0:
-                message = (
-                    f"{100 * share:.0f} % of the {role}s' adapters took no step: it would not have been one to finite numbers"
-                )
+                message = f"{100 * share:.0f} % of the {role}s' adapters took no step: gradient or result were not finite"
                 found.append(Alarm(generation, "not-finite", role, message))
     return found
 

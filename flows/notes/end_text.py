@@ -5,6 +5,7 @@ of an error is shown as it is, and never interpreted.
 """
 
 from dataclasses import dataclass
+from functools import reduce
 
 from flows.notes.note_text import fence
 from stages.core.highlight import visible
@@ -146,7 +147,10 @@ def end_note(end: RunEnd) -> str:
 
 def _remedy(found: Advice, end: RunEnd) -> str:
     """Return what to do. A run that had not begun is started again, not resumed."""
-    return found.remedy if end.begun else found.remedy.replace("resume", "start it again").replace("fork", "start it")
+    if end.begun:
+        return found.remedy
+    fresh = {"start or fork a run with": "start it again with", "fork with": "start it with", "resume": "start it again"}
+    return reduce(lambda text, words: text.replace(*words), fresh.items(), found.remedy)
 
 
 def _resuming(end: RunEnd) -> list[str]:

@@ -116,7 +116,7 @@ def hours(config: RunConfig) -> dict[str, float]:
     for card in _machines(config, shape):
         count = _cards(config) if card.memory else 1
         seconds = generation_seconds(stage_times(config, shape, card, count)) * config.generations
-        cards = f"{count} x {card.name}" if count > 1 else f"one {card.name} GPU"
+        cards = f"{count} x {card.name} GPUs" if count > 1 else f"one {card.name} GPU"
         found[cards if card.memory else card.name] = seconds / 3600
     return found
 
@@ -134,7 +134,7 @@ def _seconds(config: RunConfig, shape: DecoderShape) -> list[str]:
     if machines[-1][0].memory:
         machines += [(CARDS[-1], count) for count in MANY]
     columns = [stage_times(spread(config, count), shape, card, count, MEAN) for card, count in machines]
-    names = [f"{count} x {card.name}" if card.memory else card.name for card, count in machines]
+    names = [f"{count} x {card.name} GPUs" if card.memory else card.name for card, count in machines]
     rows = [("seconds by stage", *names, "limited by")]
     for times in zip(*columns, strict=True):
         limits = dict.fromkeys(time.limit for time in times)
@@ -181,7 +181,9 @@ def _money(config: RunConfig) -> list[str]:
         return []
     found = ", ".join(f"{money_text({rule.currency: price})} on {machine}" for machine, price in prices.items())
     energy = f", and {rule.watts:g} W at {rule.kwh:g} a kWh" if rule.kwh and rule.watts else ""
-    return [f"money            {found}: these hours at {rule.machine_hour:g} an hour{energy}"]
+    machines = ceil(_cards(config) / HOST_CARDS)
+    on = f"on {machines} machines, each" if machines > 1 else ""
+    return [f"money            {found}: these hours {on and on + ' '}at {rule.machine_hour:g} an hour{energy}"]
 
 
 def _hours(config: RunConfig) -> list[str]:

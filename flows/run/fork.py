@@ -124,7 +124,9 @@ def _changed(config: RunConfig, settings: Iterable[str], at: Point) -> RunConfig
     try:
         changed = parse(values)
     except ConfigError:
-        _check_shared(dump(config), values)  # says more of a setting that no fork can change
+        before = dump(config)
+        known = {group: _known(value, before[group]) for group, value in values.items() if group in before}
+        _check_shared(before, before | known)  # says more of a setting that no fork can change
         raise
     chosen = {setting.partition("=")[0].strip() for setting in settings}
     if changed.learning.gradient_checkpointing == "auto":  # a fork keeps what that meant for its parent
@@ -135,6 +137,11 @@ def _changed(config: RunConfig, settings: Iterable[str], at: Point) -> RunConfig
     if changed.generations <= at.whole + 1:
         raise ConfigError(f"generations: {changed.generations} leaves nothing to do after generation {at.whole}")
     return changed
+
+
+def _known(values: Any, before: Any) -> Any:
+    """Return a group's values without those of names that it does not have."""
+    return {name: values.get(name, value) for name, value in before.items()} if isinstance(before, dict) else values
 
 
 def _check_shared(before: dict[str, Any], after: dict[str, Any]) -> None:

@@ -81,9 +81,7 @@ def check_lengths(config: RunConfig, found: ModelFolder) -> None:
     """Raise ConfigError if a completion as long as its limit leaves no room for a prompt in the window."""
     own = int(found.config.get("max_position_embeddings") or 1 << 62)
     window = min(config.engine.window or own, own)
-    limits = {"propose.max_new_tokens": config.propose.max_new_tokens, "solve.max_new_tokens": config.solve.max_new_tokens}
-    if config.benchmark.every:
-        limits["benchmark.max_new_tokens"] = config.benchmark.max_new_tokens
+    limits = {f"{group}.max_new_tokens": getattr(config, group).max_new_tokens for group in ("propose", "solve", "benchmark")}
     for setting, tokens in limits.items():
         if tokens >= window:
             raise ConfigError(

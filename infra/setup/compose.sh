@@ -74,7 +74,7 @@ ensure_images() {
     local names="sandbox worker"
     SANDBOX_IMAGE=$(setting POPULORA_SANDBOX_IMAGE) # workers get it from the file, too: what is built is what they start
     SANDBOX_IMAGE=${SANDBOX_IMAGE:-populora-sandbox:local}
-    case "$SANDBOX_IMAGE" in *@*) fail 2 "POPULORA_SANDBOX_IMAGE=$SANDBOX_IMAGE: give a tag, not a digest: make up builds the image and gives it that tag" ;; esac
+    case "$SANDBOX_IMAGE" in *@*) fail 2 "POPULORA_SANDBOX_IMAGE=$SANDBOX_IMAGE: give a tag, not a digest; \`make up\` gives it to the image that it builds" ;; esac
     export POPULORA_SANDBOX_IMAGE=$SANDBOX_IMAGE
     [ -n "$(setting POSTGRES_IMAGE)" ] || names="$names postgres"
     [ -n "$(setting S3_IMAGE)" ] || names="$names s3" # compose starts the service with another S3_ENDPOINT, too

@@ -74,7 +74,8 @@ def test_a_users_mistake_is_one_line_and_code_2(arguments: tuple[str, ...], word
         (["run", "--dry-run", "--store", ""], "store '': give a folder"),
         (["run", "--dry-run", "--store", "/dev/null"], "'/dev/null' is a file; give a folder"),
         (["run", "--dry-run", "--store", "a" * 300], "File name too long"),
-        (["run", "-c", ""], "configuration"),
+        (["bench", "update", "--total", "100", "--group-size", "8"], "an adapter gets at least one group of 512 tokens"),
+        (["run", "-c", ""], "no configuration ''"),
         (["run", "--set", "learning.rate=1"], "; did you mean learning.learning_rate?"),
         (["run", "--set", "cost.price=1"], "; cost has machine_hour, kwh, currency, watts"),
         (

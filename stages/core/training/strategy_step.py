@@ -40,7 +40,7 @@ class StrategyUpdater:
         scores = fitness(roles, self._strategy.population)
         spread = {f"copies_spread_{role}": _spread(rewards, self._strategy.population) for role, rewards in roles.items()}
         if not any(scores):
-            return Update(adapter, False, counts | spread)
+            return Update(adapter, False, counts | spread | {"nonfinite": 0.0})
         with np.errstate(over="ignore", invalid="ignore"):  # looked at below
             moved = stepped(adapter, scores, self._strategy, NoiseKey(self._seed, self._generation, adapter_id))
         if not moved.finite():

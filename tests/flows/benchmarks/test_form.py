@@ -194,6 +194,8 @@ def test_members_that_no_rule_chooses_and_generations_before_the_start_are_refus
             Chosen(members=members).contestants(run)
     with pytest.raises(ConfigError, match="run smoke has no adapter s0-g0009; did you mean s0-g000"):
         Chosen(("s0-g0009",)).contestants(run)
+    with pytest.raises(ConfigError, match="run smoke has no adapter stdents; did you mean students"):
+        Chosen(members="stdents").contestants(run)
     with pytest.raises(ConfigError, match=r"--generation -7: give -1 \(the start\) or more"):
         Chosen(generation=-7)
 

@@ -102,7 +102,11 @@ def test_a_curve_of_scores_is_of_one_set_of_problems(tmp_path: Path) -> None:
     assert ours == [(1, 8, 0.25), (2, 8, 0.25), (3, 8, 0.25)], "without the part of the suite at the end"
     assert theirs == [(3, 8, 0.75)], "of as many states, the newest"
     newest = found.pairs[0]
-    assert [change.found.problems for change in newest.changes if change.group == "all"] == [8], "those that both answered"
+    assert [change.found.problems for change in newest.changes if change.group == "all"] == [8], "the whole, not the part"
+    third = compared_runs.build(store, "third", 3, {})
+    compared_runs.score_later(third, 2, lambda number: number < 6, 4)
+    (pair,) = compared(store, "first", "third").pairs
+    assert [change.found.problems for change in pair.changes if change.group == "all"] == [4], "those that both answered"
 
 
 def test_how_often_a_suite_was_asked_does_not_keep_scores_apart(tmp_path: Path) -> None:
@@ -138,6 +142,13 @@ def test_a_suite_asked_in_part_does_not_hide_the_whole(tmp_path: Path) -> None:
     (pair,) = compared(store, "first", "second").pairs
     (whole,) = [change for change in pair.changes if change.group == "all"]
     assert (whole.found.problems, whole.before, whole.after) == (8, 0.25, 0.75)
+    first, second = (
+        compared_runs.build(store, name, 1, {0: lambda number, right=right: number < right})
+        for name, right in (("a", 2), ("b", 6))
+    )
+    compared_runs.score_later(first, 0, lambda number: True, 2)
+    (pair,) = compared(store, "a", "b").pairs
+    assert [(one.found.problems, one.before) for one in pair.changes if one.group == "all"] == [(8, 0.25)], "the run's own"
 
 
 def test_scores_of_other_prompts_form_neither_a_curve_nor_a_pair(tmp_path: Path) -> None:
@@ -158,15 +169,17 @@ def test_scores_of_other_prompts_form_neither_a_curve_nor_a_pair(tmp_path: Path)
     assert not [note for note in found.notes if "cruxeval" in note]
     third = compared_runs.build(store, "third", 2, {})
     compared_runs.score_public(third, 1, lambda number: number < 2, "azr", "ddd")
-    assert not [note for note in compared(store, "first", "second", "third").notes if "cruxeval" in note], (
-        "two of them do compare"
+    (note,) = [note for note in compared(store, "first", "second", "third").notes if "cruxeval" in note]
+    assert note == (
+        "The curves and mean scores on cruxeval were asked in different ways and do not compare: "
+        "azr, 96 tokens: third; chat, 96 tokens: first, second."
     )
     found = compared(store, "second", "third")
     (pair,) = found.pairs
     said = "asked in different ways (chat, 96 tokens; azr, 96 tokens)"
     assert pair.changes == () and pair.said == f"not paired: {said}"
     (note,) = [note for note in found.notes if "cruxeval" in note]
-    assert note.endswith("asked in different ways: azr, 96 tokens: third; chat, 96 tokens: second.")
+    assert note.endswith("do not compare: azr, 96 tokens: third; chat, 96 tokens: second.")
 
 
 def test_what_cannot_be_paired_says_why(store: FileStore, tmp_path: Path) -> None:

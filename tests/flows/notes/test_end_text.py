@@ -88,3 +88,10 @@ def test_messages_are_short() -> None:
 
 def test_who_pressed_ctrl_c_knows() -> None:
     assert stopped_by_hand("Execution was aborted by an interrupt signal.") and not stopped_by_hand(CRASHED.message)
+
+
+def test_a_run_that_was_refused_is_started_again_with_another_value() -> None:
+    refused = RunEnd("r", "/s", "Failed", "Flow run received invalid parameters: - config.seed", "", False)
+    assert "What to do: the message names it; start it again with another value." in end_message(refused)[1].splitlines()
+    killed = RunEnd("r", "/s", "Crashed", "exited with status code -9", "", False)
+    assert "if it comes again, start it with a smaller `engine.batch_tokens`" in end_message(killed)[1]

@@ -24,9 +24,9 @@ def test_bfloat16_without_its_units_is_computed_in_float32(tmp_path: Path) -> No
 
 def test_hours_are_those_of_a_card_for_each_shard() -> None:
     one, eight = (load(name) for name in ("paper", "paper-8gpu"))
-    assert list(hours(one)) == ["one 80 GB GPU"] and list(hours(eight)) == ["8 x 80 GB"]
+    assert list(hours(one)) == ["one 80 GB GPU"] and list(hours(eight)) == ["8 x 80 GB GPUs"]
     (table,) = (line.split() for line in plan(eight).splitlines() if line.endswith("if they have all of them"))
-    assert hours(eight)["8 x 80 GB"] == pytest.approx(float(table[1].replace(",", "")) * eight.generations / 3600, rel=0.01)
+    assert hours(eight)["8 x 80 GB GPUs"] == pytest.approx(float(table[1].replace(",", "")) * eight.generations / 3600, rel=0.01)
 
 
 def test_hours_have_a_price_only_where_one_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,7 +39,9 @@ def test_hours_have_a_price_only_where_one_is_set(monkeypatch: pytest.MonkeyPatc
     for shards, machines in ((1, 1), (8, 1), (9, 2), (64, 8), (512, 24)):  # 8 cards in a machine, at most 192 with prompts
         many = load("paper-8gpu", [f"engine.shards={shards}", "cost.machine_hour=20"])
         assert price_of(many, 3.0) == 3 * machines * 20
-    assert list(hours(load("paper-8gpu", ["engine.shards=512"]))) == ["192 x 80 GB"]
+        how = f"on {machines} machines, each at 20 an hour" if machines > 1 else "these hours at 20 an hour"
+        assert plan(many).splitlines()[-1].endswith(how)
+    assert list(hours(load("paper-8gpu", ["engine.shards=512"]))) == ["192 x 80 GB GPUs"]
     (needed,) = hours(priced).values()
     told = plan(priced).splitlines()[-1]
     assert told.startswith("money ") and told.endswith("EUR on two CPU cores: these hours at 2 an hour, and 200 W at 0.5 a kWh")

@@ -178,13 +178,12 @@ def test_chat_without_a_template_is_refused() -> None:
 
 @pytest.mark.parametrize("setting", ["propose.max_new_tokens", "solve.max_new_tokens", "benchmark.max_new_tokens"])
 def test_a_completion_must_leave_room_for_a_prompt(setting: str) -> None:
-    scored = ["benchmark.every=1"]
-    with pytest.raises(ConfigError) as refused, closing(Backend(load("smoke", [f"{setting}=1024", *scored]))) as backend:
+    with pytest.raises(ConfigError) as refused, closing(Backend(load("smoke", [f"{setting}=1024"]))) as backend:
         backend.check_run()
     expected = f"{setting}: 1024 tokens leave no room for a prompt: prompt and completion share a window of 1024 tokens; "
     assert str(refused.value) == expected + "set it to 256 or so"
     with pytest.raises(ConfigError, match="share a window of 256 tokens; set it to 64 or so"):
-        check_lengths(load("smoke", ["engine.window=256", f"{setting}=256", *scored]), read_folder(SEED))
+        check_lengths(load("smoke", ["engine.window=256", f"{setting}=256"]), read_folder(SEED))
 
 
 def test_every_shipped_run_and_experiment_leaves_room_for_a_prompt() -> None:

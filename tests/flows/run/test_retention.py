@@ -318,6 +318,8 @@ def test_forks_that_make_no_sense_are_refused(run: Run) -> None:
     for settings, error in (
         (["model.rank=4"], "model.rank: a fork shares artifacts"),
         (["mode=single"], "mode: a fork shares artifacts"),
+        (["model.rnk=4"], "did you mean model.rank"),
+        (["seeding.nosuch=1"], "seeding.nosuch"),
         (["population.students=3"], "population.students: a fork shares"),
         (["generations=2"], "generations: 2 leaves nothing to do after generation 1"),
         (["nonsense=1"], "nonsense"),
