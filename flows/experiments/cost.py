@@ -9,6 +9,7 @@ from flows.experiments.spec import Experiment, Planned
 from flows.monitoring.cost_text import money_text
 from flows.monitoring.prices import of_machine
 from flows.plan.estimate import hours, price_of, stored_bytes
+from flows.plan.stage_plan import workload
 from flows.run.retention import check_room
 from flows.run.run import Run
 from flows.storage import Store
@@ -38,11 +39,22 @@ def plan_text(experiment: Experiment, runs: Sequence[Planned], store: Store) -> 
         place = f"{done} of {planned.config.generations}"
         lines.append(f"{planned.run_id:40} {place:>13} {needed:7.2f} {size / 1e6:9.1f}  {source}")
     lines.append(f"{'total':40} {'':13} {total_hours:7.2f} {total_bytes / 1e6:9.1f}")
+    if unlike := _attempts(runs):
+        lines.append(f"attempts per student and generation: {unlike}; at equal generations, arms differ in that, too")
     if money:
         lines.append(f"money: {money_text(money)}, these hours at the price of a machine hour")
     if unknown:
         lines.append(f"not counted: {', '.join(unknown)}")
     return "\n".join(lines)
+
+
+def _attempts(runs: Sequence[Planned]) -> str:
+    """Return how many attempts a student makes in a generation of each arm, at most; empty if it is the same in all."""
+    arms: dict[int, dict[str, None]] = {}
+    for planned in runs:
+        config = planned.config
+        arms.setdefault(round(workload(config, 1.0).attempts / config.population.students), {})[planned.arm] = None
+    return "; ".join(f"{count:,} in {', '.join(names)}" for count, names in arms.items()) if len(arms) > 1 else ""
 
 
 def check(runs: Sequence[Planned], store: Store, reachable: Callable[[RunConfig], None]) -> None:

@@ -65,6 +65,16 @@ def test_every_committed_experiment_can_be_planned(name: str) -> None:
     assert f"{len(runs)} runs" in text and not Path("nowhere-at-all").exists()
 
 
+def test_a_plan_says_where_students_of_arms_make_unlike_numbers_of_attempts() -> None:
+    texts = {}
+    for name in ("curricula", "even", "population"):
+        described = read(PROJECT / "infra" / "experiments" / f"{name}.toml")
+        texts[name] = plan_text(described, planned(described), open_store("nowhere-at-all"))
+    said = "attempts per student and generation: "
+    assert said + "384 in variance, supervised; 128 in uniform; at equal generations" in texts["curricula"]
+    assert said not in texts["even"] + texts["population"]
+
+
 def test_the_staircase_compares_the_generator_with_four_pairs_at_equal_tokens_per_adapter() -> None:
     described = read(PROJECT / "infra" / "experiments" / "staircase.toml")
     arms = {one.arm: one.config for one in planned(described)}
