@@ -134,7 +134,7 @@ def _seconds(config: RunConfig, shape: DecoderShape) -> list[str]:
     if machines[-1][0].memory:
         machines += [(CARDS[-1], count) for count in MANY]
     columns = [stage_times(spread(config, count), shape, card, count, MEAN) for card, count in machines]
-    names = [f"{count} x {card.name} GPUs" if card.memory else card.name for card, count in machines]
+    names = [f"{count} x {card.name}" if card.memory else card.name for card, count in machines]
     rows = [("seconds by stage", *names, "limited by")]
     for times in zip(*columns, strict=True):
         limits = dict.fromkeys(time.limit for time in times)

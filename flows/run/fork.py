@@ -141,7 +141,9 @@ def _changed(config: RunConfig, settings: Iterable[str], at: Point) -> RunConfig
 
 def _known(values: Any, before: Any) -> Any:
     """Return a group's values without those of names that it does not have."""
-    return {name: values.get(name, value) for name, value in before.items()} if isinstance(before, dict) else values
+    if not isinstance(values, dict) or not isinstance(before, dict):
+        return values
+    return {name: values.get(name, value) for name, value in before.items()}
 
 
 def _check_shared(before: dict[str, Any], after: dict[str, Any]) -> None:

@@ -4,10 +4,14 @@ Three checks come before the application. Is the server addressed by one of its 
 machine still sends its own name as Host)? Does the request come from a page of this server (browsers report this in Origin, which
 no page can forge, and in Sec-Fetch-Site)? Or does a person follow a link to a page? No response has headers that would let a
 foreign page read it. Prefect itself asks for passwords, behind the gate.
+
+Kubernetes' probes ask by a pod's address: paths that say no more than that the server is well are answered at any address, though
+under no other name, since a page can be rebound to a name only.
 """
 
 import os
 from collections.abc import Iterable
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -35,7 +39,7 @@ def names_of(host: str, more: Iterable[str] = ()) -> frozenset[str]:
 class Gate:
     """An ASGI application that passes allowed requests to another one.
 
-    Links from elsewhere cannot open what is below the paths `closed`. The paths `probes` can be read under any name.
+    Links from elsewhere cannot open what is below the paths `closed`. The paths `probes` can be read at any address.
     """
 
     def __init__(self, app: Any, names: Iterable[str], closed: tuple[str, ...] = (), probes: tuple[str, ...] = ()) -> None:
@@ -54,8 +58,9 @@ class Gate:
     def check(self, scope: Any) -> None:
         """Raise Refused unless the request may pass."""
         host = _only(scope, b"host")
-        probe = scope.get("method") == "GET" and scope["path"] in self._probes
-        if not probe and (host is None or _name(host) not in self._names):
+        name = None if host is None else _name(host)
+        probe = scope.get("method") == "GET" and scope["path"] in self._probes and _is_address(name)
+        if not probe and name not in self._names:
             raise Refused(421, f"This server does not go by that name. If it is one of yours, add it to {HOSTS}.")
         if _count(scope, b"origin"):
             origin = _only(scope, b"origin")
@@ -89,6 +94,13 @@ def _name(host: str) -> str | None:
         return parts.hostname if parts.port is None or parts.port >= 0 else None
     except ValueError:
         return None
+
+
+def _is_address(name: str | None) -> bool:
+    try:
+        return bool(ip_address(name or ""))
+    except ValueError:
+        return False
 
 
 async def _refuse(scope: Any, receive: Any, send: Any, refused: Refused) -> None:

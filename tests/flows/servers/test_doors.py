@@ -50,10 +50,14 @@ def test_this_machine_has_these_names(host: str) -> None:
     assert refused(scope(host=host)) is None
 
 
-def test_a_probe_is_answered_under_any_name_and_nothing_else() -> None:
+def test_a_probe_is_answered_at_any_address_and_nothing_else() -> None:
     gate = ui_server.walled(None, "127.0.0.1", "user:password")
     for path in ("/api/health", "/api/ready"):
-        gate.check(scope(path, host="10.244.1.7:4200"))  # how a kubelet asks
+        for host in ("10.244.1.7:4200", "[fd00::7]:4200"):  # how a kubelet asks
+            gate.check(scope(path, host=host))
+        for host in ("attacker.example", "10.244.1.7.attacker.example:4200", "", "[::1"):
+            with pytest.raises(Refused, match="does not go by that name"):
+                gate.check(scope(path, host=host))
         with pytest.raises(Refused, match="does not go by that name"):
             gate.check(scope(path, method="POST", host="10.244.1.7:4200"))
     for path in ("/", "/api/flow_runs", "/api/health/", "/api/healthy"):
