@@ -63,8 +63,23 @@ class Finding:
         return f"{self.uri}: {self.problem}{used}" + (f"; fix it with: {self.command}" if self.command else "")
 
 
+@dataclass(frozen=True)
+class Audit:
+    """What fsck found, and how much it read: manifests, and artifacts with their bytes. What retention removed is not counted."""
+
+    findings: list[Finding]
+    manifests: int
+    artifacts: int
+    bytes: int
+
+
 def fsck(run: Run) -> list[Finding]:
     """Return every problem of a run; empty if there is none. Raises NotStored if there is no such run."""
+    return audit(run).findings
+
+
+def audit(run: Run) -> Audit:
+    """Check a run as fsck does, and say how much was read. Raises NotStored if there is no such run."""
     survey = survey_of(run)
     description = _description(survey, "")
     for uri, problem in run.history.unreadable_tombstones().items():
@@ -79,10 +94,11 @@ def fsck(run: Run) -> list[Finding]:
     mark_damaged(run, _still_wrong(run, damaged))
     stops = obstacle(run, damaged) if damaged else None
     usable = cache(partial(_usable, run, damaged))
-    return [
+    findings = [
         Finding(uri, problem, dependents(survey, uri), advice(survey, uri, borrowed.get(uri, ""), bytes_wrong, stops, usable))
         for uri, problem, bytes_wrong in survey.wrong
     ]
+    return Audit(findings, len(survey.manifests), len(survey.hashed), sum(survey.hashed.values()))
 
 
 def _usable(run: Run, damaged: list[str], before: int | None) -> int | None:
@@ -216,7 +232,8 @@ def _sound_tables(survey: RunScan, refs: Sequence[Ref]) -> dict[str, pa.Table]:
     """Read artifacts, several at a time, report those that do not match their manifest, and return the tables."""
     found = {}
     with ThreadPoolExecutor(THREADS) as pool:
-        for ref, (problem, table) in zip(refs, pool.map(lambda one: _read(survey, one), refs), strict=True):
+        for ref, (problem, table, size) in zip(refs, pool.map(lambda one: _read(survey, one), refs), strict=True):
+            survey.hashed |= {ref.uri: size} if size is not None else {}
             if problem:
                 survey.report(ref.uri, problem)
             elif table is not None:
@@ -224,26 +241,27 @@ def _sound_tables(survey: RunScan, refs: Sequence[Ref]) -> dict[str, pa.Table]:
     return found
 
 
-def _read(survey: RunScan, ref: Ref) -> tuple[str, pa.Table | None]:
-    """Return the problem of an artifact (empty if there is none), and the table if it is one."""
+def _read(survey: RunScan, ref: Ref) -> tuple[str, pa.Table | None, int | None]:
+    """Return the problem of an artifact (empty if there is none), the table if it is one, and how many bytes were hashed."""
     try:
         data = survey.run.read_blob(ref)
     except Retired as error:
-        return ("" if error.sha256 == ref.sha256 else "it was retired, but its tombstone names another digest"), None
+        return ("" if error.sha256 == ref.sha256 else "it was retired, but its tombstone names another digest"), None, None
     except NotStored:
-        return "it is missing", None
+        return "it is missing", None, None
     except Damaged as error:  # perhaps of the tombstones; this run's are reported on their own
         if error.uri == survey.run.history.place(ref.uri, ref.origin):
-            return error.detail, None
-        return (str(error) if ref.origin else ""), None
+            return error.detail, None, None
+        return (str(error) if ref.origin else ""), None, None
     name = ref.uri.rpartition("/")[2].removesuffix(".parquet")
     if not ref.uri.endswith(".parquet") or name not in SCHEMAS:
-        return "", None
+        return "", None, len(data)
     try:
         table = decode_table(data, SCHEMAS[name], ref.uri)
     except (Damaged, StoreRefused) as error:
-        return str(error).removeprefix(f"{ref.uri}: "), None
-    return ("" if ref.rows in (None, table.num_rows) else f"its manifest states {ref.rows} rows, it has {table.num_rows}"), table
+        return str(error).removeprefix(f"{ref.uri}: "), None, len(data)
+    problem = "" if ref.rows in (None, table.num_rows) else f"its manifest states {ref.rows} rows, it has {table.num_rows}"
+    return problem, table, len(data)
 
 
 def _table_name(uri: str, generation: int | None) -> str:

@@ -14,12 +14,14 @@ def add(command: Add) -> None:
 
 def fsck(arguments: Namespace) -> int:
     """Print the findings; 1 when anything is damaged or missing."""
-    from flows.audit.fsck import fsck as check
+    from flows.audit.fsck import audit
+    from flows.monitoring.status import size_text
     from flows.pages.commands import Commands
 
-    findings = check(open_run(arguments.store, arguments.run))
+    found = audit(open_run(arguments.store, arguments.run))
     named = Commands(called()).named  # a finding's command names the store
-    for finding in findings:
+    for finding in found.findings:
         print(replace(finding, command=named(finding.command)))
-    print(f"{arguments.run}: {len(findings)} findings")
-    return 1 if findings else 0
+    read = f"{found.manifests:,} manifests and {found.artifacts:,} artifacts ({size_text(found.bytes)})"
+    print(f"{arguments.run}: {len(found.findings)} findings in {read}")
+    return 1 if found.findings else 0

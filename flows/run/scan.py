@@ -18,6 +18,8 @@ class RunScan:
     run: Run
     manifests: dict[str, Manifest] = field(default_factory=dict)
     wrong: list[tuple[str, str, bool]] = field(default_factory=list)
+    hashed: dict[str, int] = field(default_factory=dict)
+    """Bytes of each artifact that was read and hashed, by uri."""
 
     def report(self, uri: str, problem: str, bytes_wrong: bool = True) -> None:
         """Record a problem once."""

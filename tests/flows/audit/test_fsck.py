@@ -11,12 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flows.audit.fsck import fsck
+from flows.audit.fsck import audit, fsck
 from flows.audit.invariants import GenerationInputs, problems
 from flows.run.fork import fork
 from flows.run.lease import hold
 from flows.run.resume import first_generation
 from flows.run.run import Run
+from flows.run.scan import survey_of
 from flows.settings import ExperimentRule
 from flows.storage import Damaged, NotStored, open_store
 from stages.core import tables
@@ -78,6 +79,15 @@ ARTIFACTS = [
 
 def test_a_sound_run_has_no_findings(run: Run) -> None:
     assert fsck(run) == []
+
+
+def test_an_audit_says_how_much_it_read(run: Run, tmp_path: Path) -> None:
+    found = audit(fresh(run))
+    named = {ref.uri for manifest in survey_of(run).manifests.values() for ref in manifest.outputs}
+    there = {uri for uri in named if path(tmp_path, uri).exists()}
+    assert (found.artifacts, found.bytes) == (len(there), sum(path(tmp_path, uri).stat().st_size for uri in there))
+    path(tmp_path, "start/population.parquet").unlink()
+    assert audit(fresh(run)).artifacts == found.artifacts - 1
 
 
 @pytest.mark.parametrize("uri", ARTIFACTS)
