@@ -54,8 +54,8 @@ def deploy(store: str, timezone: str = "UTC") -> list[str]:
             _pool(client, name, description)
         _automation(client)
         pools = dict.fromkeys([*POOLS, *sorted(pool.name for pool in client.read_work_pools() if pool.type in STAGE_TYPES)])
-        nightly = _nightly(client, timezone)
-    made = [*_training(store), *_jobs(store, nightly), *(_stages(pool) for pool in pools)]
+        schedules = _first_schedules(client, timezone)
+    made = [*_training(store), *_jobs(store, schedules), *(_stages(pool) for pool in pools)]
     for deployment in made:
         deployment.apply()
     with suppress(StoreUnavailable):  # a worker fills the forms later
@@ -101,19 +101,18 @@ def _training(store: str) -> list[RunnerDeployment]:
     return made
 
 
-def _nightly(client: Any, timezone: str) -> Schedule:
-    """Return the schedule of the nightly benchmark; if it is there, as somebody has set it: paused, or at another time."""
-    with suppress(ObjectNotFound):
-        for known in client.read_deployment_by_name("benchmark/benchmark").schedules:
-            if known.slug == SLUG:
-                rest = {"slug": SLUG, "active": known.active, "parameters": known.parameters}
-                return Schedule(**known.schedule.model_dump(exclude_none=True), **rest)
-    return Cron(NIGHTLY, timezone=timezone, slug=SLUG)
+def _first_schedules(client: Any, timezone: str) -> list[Schedule]:
+    """Return the nightly schedule for a new server. On a known one, what users did to it stays: moved, paused or deleted."""
+    try:
+        client.read_deployment_by_name("benchmark/benchmark")
+    except ObjectNotFound:
+        return [Cron(NIGHTLY, timezone=timezone, slug=SLUG)]
+    return []  # an update that names no schedule changes none
 
 
-def _jobs(store: str, nightly: Schedule) -> list[RunnerDeployment]:
+def _jobs(store: str, schedules: list[Schedule]) -> list[RunnerDeployment]:
     return [
-        _deployment(flows_.benchmark, "benchmark", JOB_QUEUE, {"store": store}, schedules=[nightly]),
+        _deployment(flows_.benchmark, "benchmark", JOB_QUEUE, {"store": store}, schedules=schedules),
         _deployment(flows_.report, "report", JOB_QUEUE, {"store": store}),
         *(_deployment(flow, name, JOB_QUEUE, {"store": store}) for name, flow in FORMS.items()),
     ]

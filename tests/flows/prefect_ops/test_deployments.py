@@ -188,6 +188,22 @@ def test_a_schedule_that_somebody_changed_stays_so() -> None:
 
 
 @pytest.mark.flow
+def test_a_schedule_that_somebody_deleted_does_not_come_back() -> None:
+    from prefect.client.orchestration import get_client
+
+    deployments.deploy("/tmp/a")
+    with get_client(sync_client=True) as client:
+        found = client.read_deployment_by_name("benchmark/benchmark")
+        for schedule in found.schedules:
+            client.delete_deployment_schedule(found.id, schedule.id)
+        deployments.deploy("/tmp/a")
+        try:
+            assert not client.read_deployment_by_name("benchmark/benchmark").schedules
+        finally:
+            client.delete_deployment(found.id)  # the next one has its schedule again
+
+
+@pytest.mark.flow
 def test_a_pool_that_the_server_does_not_have_is_refused() -> None:
     deployments.deploy("/tmp/a")
     check_pools({"gpu": "gpu", "sandbox": "", "ray": "here:10001"})
