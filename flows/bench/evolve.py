@@ -55,11 +55,11 @@ USERS = {"mutation": 1, "crossover": 2}
 def main(options: Sequence[str]) -> Iterator[Line]:
     """Yield one JSON object per figure."""
     parser = OneLineParser(prog="populora bench evolve")
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--device", default="cpu", help="cpu, or a torch device such as cuda")
     parser.add_argument("--threads", type=int, default=1, help="of the rivals; ours takes one")
-    parser.add_argument("--layers", type=int, default=LAYERS)
+    parser.add_argument("--layers", type=int, default=LAYERS, help="layers of the base")
     parser.add_argument("--shrink", type=int, default=1, help="divide every side of the matrices by this, for a quick look")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=3, help="measurements of each operator; the median counts")
     parser.add_argument("--rival-python", help="an interpreter that can import torch and the populora package")
     for role in USERS:
         parser.add_argument(f"--{role}", action="append", default=[], metavar="FILE:FUNCTION", help="also time your own operator")

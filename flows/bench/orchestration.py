@@ -66,8 +66,8 @@ def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield one JSON object per figure."""
     parser = OneLineParser(prog="populora bench orchestration")
     parser.add_argument("--database", default="sqlite", help="sqlite, postgres (a temporary server), or a SQLAlchemy URL")
-    parser.add_argument("--adapters", default="1,8,64")
-    parser.add_argument("--generations", type=int, default=5)
+    parser.add_argument("--adapters", default="1,8,64", help="numbers of adapters to measure")
+    parser.add_argument("--generations", type=int, default=5, help="generations to measure for each number of adapters")
     parser.add_argument("--stage-seconds", type=float, default=0.0, help="seconds that every stage sleeps, not counted")
     parser.add_argument("--days", type=int, default=0, help="number of runs, each followed by a day's ageing")
     parser.add_argument("--keep", type=int, default=5, help="days after which the server forgets a run, with --days")

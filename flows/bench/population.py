@@ -32,9 +32,9 @@ SINGLE = ["mode=single", "population.teachers=1", "population.students=1"]
 def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield one JSON object per figure; `ratio` over 1 means that the population's tokens cost more."""
     parser = OneLineParser(prog="populora bench population")
-    parser.add_argument("--config", default="evidence")
+    parser.add_argument("--config", default="evidence", help="configuration that both sides start from")
     parser.add_argument("--generations", type=int, default=4, help="measured generations of each run")
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=2, help="measurements of each side, in turn")
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="KEY=VALUE", help="setting for both runs")
     chosen = parser.parse_args(options)
     common = [f"generations={chosen.generations + 1}", *_LITTLE, *chosen.settings]

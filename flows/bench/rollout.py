@@ -24,7 +24,9 @@ def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
     from stages.core.training.cpu import use_cpu
 
     options_of_rollout = parser("rollout", "256,1024")
-    options_of_rollout.add_argument("--engine", choices=("transformers", "vllm"), default="transformers")
+    options_of_rollout.add_argument(
+        "--engine", choices=("transformers", "vllm"), default="transformers", help="engine that is measured"
+    )
     rollout_model.add_options(options_of_rollout)
     arguments = options_of_rollout.parse_args(options)
     if arguments.model:

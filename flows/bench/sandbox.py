@@ -57,10 +57,12 @@ def bench_sandbox(
 def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Run the command with options `--kind docker|local --programs N --containers N --repeats N`."""
     parser = OneLineParser(prog="populora bench sandbox")
-    parser.add_argument("--kind", choices=("docker", "local"), default="docker")
-    parser.add_argument("--programs", type=int, default=2000)
-    parser.add_argument("--containers", type=int)
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument(
+        "--kind", choices=("docker", "local"), default="docker", help="sandbox that is measured: docker, or local (no isolation)"
+    )
+    parser.add_argument("--programs", type=int, default=2000, help="programs in each measurement")
+    parser.add_argument("--containers", type=int, help="warm containers (default: one for each core)")
+    parser.add_argument("--repeats", type=int, default=7, help="measurements of each side, in turn; the median counts")
     chosen = parser.parse_args(options)
     return bench_sandbox(chosen.kind, chosen.programs, chosen.containers, chosen.repeats)
 

@@ -68,7 +68,7 @@ def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
     parser.add_argument("--rival", help="a Python interpreter with evalplus")
     parser.add_argument("--mutants", type=int, default=0, help="mutants of each problem in addition to its reference")
     parser.add_argument("--limit", type=int, default=0, help="problems (0: all)")
-    parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--turns", type=int, default=4, help="measurements of each side, in turn")
     chosen = parser.parse_args(options)
     problems = suite_data.load("mbpp-plus", Path(chosen.data))
     answers = _answers(problems[: chosen.limit or None], chosen.mutants)

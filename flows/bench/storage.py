@@ -50,11 +50,11 @@ def main(options: Sequence[str]) -> Iterator[Line]:
     """Yield one JSON object per figure."""
     parser = OneLineParser(prog="populora bench storage")
     parser.add_argument("run", nargs="?", default="smoke", help="a finished run to measure against")
-    parser.add_argument("--store", default="runs")
+    parser.add_argument("--store", default="runs", help="folder, file:///folder or s3://bucket/prefix of the run")
     parser.add_argument("--members", type=int, default=2, help="adapters of 7B size; 0 skips this part")
     parser.add_argument("--to", default="", help="an S3 prefix for the upload; credentials from the environment")
-    parser.add_argument("--megabytes", type=int, default=1024)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--megabytes", type=int, default=1024, help="megabytes of the file that --to uploads")
+    parser.add_argument("--repeats", type=int, default=3, help="measurements; the median counts")
     parser.add_argument("--growth", type=_generations, default=(), help="generations to compare, such as 1,20,100,200")
     arguments = parser.parse_args(options)
     if arguments.growth:

@@ -72,17 +72,17 @@ def prompts_shared() -> dict[str, Any]:
 def parser(name: str, tokens: str) -> argparse.ArgumentParser:
     """Return a parser with the options of both training benches."""
     made = OneLineParser(prog=f"populora bench {name}")
-    made.add_argument("--shape", choices=tuple(SHAPES), default="seed")
+    made.add_argument("--shape", choices=tuple(SHAPES), default="seed", help="shapes of the base, with random weights")
     made.add_argument("--model", type=_checkpoint, default="", help="a checkpoint's folder, instead of --shape")
-    made.add_argument("--device", default="auto")
-    made.add_argument("--rank", type=int, default=16)
+    made.add_argument("--device", default="auto", help="cpu, auto or a torch device")
+    made.add_argument("--rank", type=int, default=16, help="rank of the adapters")
     made.add_argument("--adapters", type=_numbers, default="1,2,4,8,16,32", help="counts, at --total tokens")
     made.add_argument("--total", type=int, default=8192, help="total tokens for --adapters")
     made.add_argument("--tokens", type=_numbers, default=tokens, help="tokens per adapter, for --against adapters")
     made.add_argument("--against", type=int, default=8, help="adapters for --tokens")
-    made.add_argument("--micro-batch-tokens", type=int, default=2048)
-    made.add_argument("--repeats", type=int, default=5)
-    made.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    made.add_argument("--micro-batch-tokens", type=int, default=2048, help="as learning.micro_batch_tokens")
+    made.add_argument("--repeats", type=int, default=5, help="measurements; the median counts")
+    made.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads of torch")
     return made
 
 
