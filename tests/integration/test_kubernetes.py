@@ -48,6 +48,30 @@ def test_runs_have_no_privileges_and_no_account() -> None:
     assert all("hostPath" not in volume for volume in mounted.values())  # never the node's own Docker daemon
 
 
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_the_jobs_daemon_has_the_sandbox_image_before_the_job_starts(name: str) -> None:
+    daemon, image = filled(name)["initContainers"]  # started in this order, each one up or done before the next
+    assert daemon["restartPolicy"] == "Always" and daemon["startupProbe"] and "restartPolicy" not in image
+    environment = {one["name"]: one["value"] for one in image["env"]}
+    assert f"--host={environment['DOCKER_HOST']}" in daemon["args"]
+    (job,) = filled(name)["containers"]
+    assert {"name": "DOCKER_HOST", "value": environment["DOCKER_HOST"]} in job["env"]
+    assert image["command"][-1].endswith(f'docker tag "$IMAGE" {load("smoke").sandbox.image}')
+    assert environment["IMAGE"].partition("/")[0] == job["image"].partition("/")[0]
+    assert image["securityContext"] == job["securityContext"]
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_one_secret_opens_a_private_registry_to_nodes_server_and_daemon(name: str) -> None:
+    pod = filled(name)
+    (secret,) = (volume["secret"] for volume in pod["volumes"] if "secret" in volume)
+    assert [{"name": secret["secretName"]}] == pod["imagePullSecrets"] and secret["optional"]
+    assert [secret["secretName"]] == VALUES["prefect-server.values.yaml"]["global"]["prefect"]["image"]["pullSecrets"]
+    image = pod["initContainers"][1]
+    (mounted,) = (mount["mountPath"] for mount in image["volumeMounts"] if mount["name"] == "registry")
+    assert {"name": "DOCKER_CONFIG", "value": mounted} in image["env"]
+
+
 def test_secrets_come_from_secrets() -> None:
     names = [one["name"] for one in POD["containers"][0]["env"] if "valueFrom" in one]
     assert names == ["AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"]
