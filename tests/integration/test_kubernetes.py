@@ -56,7 +56,7 @@ def test_the_jobs_daemon_has_the_sandbox_image_before_the_job_starts(name: str) 
     assert f"--host={environment['DOCKER_HOST']}" in daemon["args"]
     (job,) = filled(name)["containers"]
     assert {"name": "DOCKER_HOST", "value": environment["DOCKER_HOST"]} in job["env"]
-    assert image["command"][-1].endswith(f'docker tag "$IMAGE" {load("smoke").sandbox.image}')
+    assert image["command"][-1].endswith('docker tag "$IMAGE" populora-sandbox:local')  # the default of sandbox.image
     assert environment["IMAGE"].partition("/")[0] == job["image"].partition("/")[0]
     assert image["securityContext"] == job["securityContext"]
 
