@@ -36,19 +36,31 @@ def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield one JSON object per figure; `ratio` over 1 means that one pass is faster."""
     from stages.core.training.cpu import use_cpu
 
-    asked = _rows_of(parser("update", "64,256,640,2560"))
-    arguments = asked.parse_args(options)
-    group = arguments.group_size * _positions(arguments)
-    if min([*(arguments.total // each for each in arguments.adapters), *arguments.tokens]) < group:
-        asked.error(
-            f"an adapter gets at least one group of {group} tokens: give more with --total and --tokens, or fewer --adapters"
-        )
+    arguments = _asked(options)
     use_cpu(arguments.threads)
     for num_adapters in arguments.adapters:
         yield from _paired(arguments, num_adapters, arguments.total // num_adapters, "equal_total")
     for tokens in arguments.tokens:
         yield from _paired(arguments, arguments.against, tokens, "equal_each")
     yield prompts_shared()
+
+
+def _asked(options: Sequence[str]) -> argparse.Namespace:
+    """Return the options, --total and --tokens with room for a group of each adapter; exit with a line if one given lacks it."""
+    asked = _rows_of(parser("update", ""))
+    asked.set_defaults(total=None, tokens=None)
+    arguments = asked.parse_args(options)
+    group = arguments.group_size * _positions(arguments)
+    most = max(arguments.adapters, default=1)
+    if arguments.total is None:
+        arguments.total = max(8192, group * most)
+    if arguments.tokens is None:
+        arguments.tokens = sorted({max(tokens, group) for tokens in (64, 256, 640, 2560)})
+    if arguments.total // most < group:
+        asked.error(f"--total {arguments.total}: {most} adapters need {group * most}, {group} tokens each for one group")
+    if short := [tokens for tokens in arguments.tokens if tokens < group]:
+        asked.error(f"--tokens {short[0]}: a group has {group} tokens")
+    return arguments
 
 
 def prompts_shared() -> dict[str, Any]:
@@ -106,7 +118,7 @@ def _checkpoint(text: str) -> str:
 
 
 def _numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",") if part]
+    return [_positive(part) for part in text.split(",") if part]
 
 
 def model_of(arguments: argparse.Namespace, dtype: str = "bfloat16") -> Any:

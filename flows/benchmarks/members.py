@@ -3,12 +3,14 @@
 from dataclasses import dataclass
 
 from flows.config import ConfigError, RunConfig, parse
-from flows.near_names import hint
+from flows.near_names import hint, near_or_all
 from flows.run.run import Run
 from flows.storage import NotStored
 from stages.core import tables
 from stages.core.population import Member, population_after
 from stages.core.suites.scores import Contestant
+
+RULES = ("students", "all")  # and top:N
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,9 @@ class Chosen:
 
     def contestants(self, run: Run) -> list[Contestant]:
         """Return the adapters. Raises ConfigError if the generation is not rated yet."""
-        return _named(run, self.named) if self.named else _by_rule(run, self._generation(run), self.members)
+        if not self.named:
+            return _by_rule(run, self._generation(run), self.members)
+        return _named(run, self.named, may_be_rule=not self.adapter_ids and len(self.named) == 1)
 
     def folder(self, run: Run) -> str:
         """Return a folder name for them, so that equal requests share their answers."""
@@ -64,13 +68,13 @@ def config_of(run: Run) -> RunConfig:
 
 def _given(members: str) -> tuple[str, ...]:
     """Return adapter ids if `members` contains them."""
-    rule = members == "all" or members == "students" or members.startswith("top:")
+    rule = members in RULES or members.startswith("top:")
     return () if rule else tuple(name.strip() for name in members.split(",") if name.strip())
 
 
 def _by_rule(run: Run, generation: int, rule: str) -> list[Contestant]:
     """Return the members of a generation, as trained, that a rule selects."""
-    if rule not in ("all", "students") and not rule.startswith("top:"):
+    if rule not in RULES and not rule.startswith("top:"):
         raise ConfigError(f"members: {rule!r} is not one of students, all, top:N, or adapter ids")
     empty = tables.OFFSPRING.empty_table()
     if generation < 0:
@@ -95,15 +99,17 @@ def _contestant(member: Member) -> Contestant:
     return Contestant(member.member_id, member.role, member.adapter_id, member.adapter_sha256)
 
 
-def _named(run: Run, adapter_ids: tuple[str, ...]) -> list[Contestant]:
+def _named(run: Run, adapter_ids: tuple[str, ...], may_be_rule: bool) -> list[Contestant]:
+    """Return the adapters of these ids; `may_be_rule`: one that does not exist may be a misspelt rule."""
     contestants = []
     for adapter_id in adapter_ids:
         try:
             ref = run.history.find(f"adapters/{adapter_id}/adapter_model.safetensors")
         except NotStored as error:
-            near = hint(adapter_id, ["students", "all", *run.store.folders(f"{run.run_id}/adapters")])
-            known = "; members are students, all, top:N, or adapter ids"
-            raise ConfigError(f"run {run.run_id} has no adapter {adapter_id}{near or known}") from error
+            known = run.store.folders(f"{run.run_id}/adapters")
+            near = hint(adapter_id, [*RULES, *known]) or "; members are students, all, top:N, or adapter ids"
+            said = near if may_be_rule else near_or_all(adapter_id, known)
+            raise ConfigError(f"run {run.run_id} has no adapter {adapter_id}{said}") from error
         member = adapter_id.rpartition("-")[0]
         role = {"t": "teacher", "s": "student"}.get(member[:1], "both")
         contestants.append(Contestant(member, role, adapter_id, ref.sha256))

@@ -47,6 +47,7 @@ def run(arguments: Namespace) -> int:
     from flows.plan.estimate import plan, stored_bytes
     from flows.prefect_ops.command_server import command_server
     from flows.run.hub_models import local_folder, pinned
+    from flows.run.model_folder import check_lengths, read_folder
     from flows.run.planned import is_recorded, planned_of_readable
     from flows.run.retention import check_room
     from flows.run.run import Run
@@ -81,10 +82,11 @@ def run(arguments: Namespace) -> int:
     _check_suites(config)
     elsewhere = bool(places.keys() & {"gpu", "ray"})
     if arguments.dry_run:
-        if not elsewhere:
-            local_folder(config.model.name)  # raises where there is none
+        folder = None if elsewhere else local_folder(config.model.name)
         if description is not None:
             check_same_settings(run_id, description, settled(pinned(config, description), description))
+        if folder is not None:
+            check_lengths(config, read_folder(folder, config.engine.window))
         config = settled(config, elsewhere=True) if elsewhere else config  # what the run's cards will compute
         print(json.dumps(dump(config), indent=2), plan(config), sep="\n")
         return 0

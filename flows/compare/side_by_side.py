@@ -252,7 +252,10 @@ def _notes(runs: Sequence[Side]) -> list[str]:
         asked = {run.run_id: {score.question for score in run.scores if score.suite == suite} for run in runs}
         if len(ways := set.union(*asked.values())) > 1:
             names = "; ".join(f"{way or OWN_WAY}: {', '.join(run for run in asked if way in asked[run])}" for way in sorted(ways))
-            said.append(f"The curves and mean scores on {suite} were asked in different ways and do not compare: {names}.")
+            said.append(
+                f"The curves and mean scores on {suite} do not compare, since the runs were asked in different ways ({names}); "
+                "only scores asked alike are paired."
+            )
     for run in runs:
         if forked := run.versions.get(f"{FORKED}run"):
             at, head = run.versions.get(f"{FORKED}generation"), str(run.versions.get(f"{FORKED}head", "?"))[:12]

@@ -40,7 +40,7 @@ def plan_text(experiment: Experiment, runs: Sequence[Planned], store: Store) -> 
         lines.append(f"{planned.run_id:40} {place:>13} {needed:7.2f} {size / 1e6:9.1f}  {source}")
     lines.append(f"{'total':40} {'':13} {total_hours:7.2f} {total_bytes / 1e6:9.1f}")
     if unlike := _attempts(runs):
-        lines.append(f"attempts per student and generation: {unlike}; at equal generations, arms differ in that, too")
+        lines.append(f"attempts per student and generation, at most: {unlike}; equal generations are not equal attempts")
     if money:
         lines.append(f"money: {money_text(money)}, these hours at the price of a machine hour")
     if unknown:

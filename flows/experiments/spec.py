@@ -121,7 +121,8 @@ def read(path: Path) -> Experiment:
         raise ConfigError(f"{path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
-    if values and values.keys() <= RunConfig.model_fields.keys():
+    of_a_run = [key for key in values if key in RunConfig.model_fields]
+    if 2 * len(of_a_run) > len(values) and not values.keys() & Experiment.model_fields.keys():
         raise ConfigError(f"{path} is a run's configuration, not an experiment; start it with populora run -c {path}")
     try:
         return Experiment.model_validate(values)

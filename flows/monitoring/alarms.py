@@ -205,7 +205,8 @@ def _drifted(measured: Measured) -> list[Alarm]:
                 found.append(Alarm(generation, "lag", role, message))
         for generation, share in _values(measured, "update.nonfinite", role).items():
             if share > 0:
-                message = f"{100 * share:.0f} % of the {role}s' adapters took no step: gradient or result were not finite"
+                whose = "the agent's adapter" if role == "both" else f"{100 * share:.0f} % of the {role}s' adapters"
+                message = f"{whose} took no step: the gradient, or the adapter after the step, was not finite"
                 found.append(Alarm(generation, "not-finite", role, message))
     return found
 

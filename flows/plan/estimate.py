@@ -169,9 +169,13 @@ def price_of(config: RunConfig, needed: float) -> float | None:
     rule = of_machine(config.cost)
     if not rule.machine_hour and not (rule.kwh and rule.watts):
         return None
+    return needed * _hosts(config) * (rule.machine_hour + rule.kwh * rule.watts / 1000)
+
+
+def _hosts(config: RunConfig) -> int:
+    """Return how many machines `hours` are of."""
     shape = shape_of(config.model.name)
-    cards = _cards(config) if shape is not None and _machines(config, shape)[0].memory else 1
-    return needed * ceil(cards / HOST_CARDS) * (rule.machine_hour + rule.kwh * rule.watts / 1000)
+    return ceil(_cards(config) / HOST_CARDS) if shape is not None and _machines(config, shape)[0].memory else 1
 
 
 def _money(config: RunConfig) -> list[str]:
@@ -180,10 +184,9 @@ def _money(config: RunConfig) -> list[str]:
     if not prices:
         return []
     found = ", ".join(f"{money_text({rule.currency: price})} on {machine}" for machine, price in prices.items())
-    energy = f", and {rule.watts:g} W at {rule.kwh:g} a kWh" if rule.kwh and rule.watts else ""
-    machines = ceil(_cards(config) / HOST_CARDS)
-    on = f"on {machines} machines, each" if machines > 1 else ""
-    return [f"money            {found}: these hours {on and on + ' '}at {rule.machine_hour:g} an hour{energy}"]
+    energy = f" and {rule.watts:g} W at {rule.kwh:g} a kWh" if rule.kwh and rule.watts else ""
+    each = f"on {hosts} machines, each " if (hosts := _hosts(config)) > 1 else ""
+    return [f"money            {found}: these hours {each}at {rule.machine_hour:g} an hour{energy}"]
 
 
 def _hours(config: RunConfig) -> list[str]:

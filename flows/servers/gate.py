@@ -6,7 +6,7 @@ no page can forge, and in Sec-Fetch-Site)? Or does a person follow a link to a p
 foreign page read it. Prefect itself asks for passwords, behind the gate.
 
 Kubernetes' probes ask by a pod's address: paths that say no more than that the server is well are answered at any address, though
-under no other name, since a page can be rebound to a name only.
+under no other name. An address cannot be rebound to this machine, as the name of a page can.
 """
 
 import os

@@ -74,7 +74,7 @@ def test_a_users_mistake_is_one_line_and_code_2(arguments: tuple[str, ...], word
         (["run", "--dry-run", "--store", ""], "store '': give a folder"),
         (["run", "--dry-run", "--store", "/dev/null"], "'/dev/null' is a file; give a folder"),
         (["run", "--dry-run", "--store", "a" * 300], "File name too long"),
-        (["bench", "update", "--total", "100", "--group-size", "8"], "an adapter gets at least one group of 512 tokens"),
+        (["bench", "update", "--total", "100", "--group-size", "8"], "--total 100: 32 adapters need 16384, 512 tokens each"),
         (["run", "-c", ""], "no configuration ''"),
         (["run", "--set", "learning.rate=1"], "; did you mean learning.learning_rate?"),
         (["run", "--set", "cost.price=1"], "; cost has machine_hour, kwh, currency, watts"),
@@ -89,6 +89,8 @@ def test_a_users_mistake_is_one_line_and_code_2(arguments: tuple[str, ...], word
         (["serve", "--home", "FILE"], "--home FILE: file exists; choose a folder"),
         (["serve", "--home", "FOLDER", "--port", "4321", "--browser-port", "4321"], "are both 4321; choose two"),
         (["experiment", "infra/runs/chaos.toml", "--dry-run"], "is a run's configuration, not an experiment; start it with"),
+        (["experiment", "FOLDER/typo.toml", "--dry-run"], "is a run's configuration, not an experiment; start it with"),
+        (["run", "--dry-run", "--set", "engine.window=256", "--set", "solve.max_new_tokens=999"], "999 tokens leave no room"),
         (["experiment", "infra/runs/smoke.toml", "--dry-run"], "is a run's configuration, not an experiment; start it with"),
         (["init", "FOLDER/new.toml", "--hardware", "smoke", "--budget", "0h"], "0h leaves no time for a generation"),
         (["cost", "some", "--by", "generation", "--generation", "1"], "--by generation cannot be combined with --generation"),
@@ -100,6 +102,7 @@ def test_a_request_that_means_nothing_is_refused(
     words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")
+    (tmp_path / "typo.toml").write_text("generations = 10\nseed = 1\nfoo = 1\n")
     places = {"FILE": str(tmp_path / "file"), "FOLDER": str(tmp_path)}
     given = words
     for name, place in places.items():

@@ -101,6 +101,25 @@ def test_an_update_of_groups_computes_a_prompt_once() -> None:
     assert [(row.slot, len(row.samples), row.length) for row in rows] == [(slot, 4, 20 + 4 * 5) for slot in (0, 1, 0, 1)]
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--total", "1024"], "--total 1024: 32 adapters need 16384, 512 tokens each for one group"),
+        (["--tokens", "2560,511"], "--tokens 511: a group has 512 tokens"),
+        (["--adapters", "8,0"], "'0' is not a whole number of at least 1"),
+    ],
+)
+def test_what_has_no_room_for_a_group_is_refused_and_the_defaults_make_room(
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lengths = ["--group-size", "8"]  # rows of 64 tokens
+    with pytest.raises(SystemExit) as ended:
+        list(update_bench.main([*lengths, *options]))
+    assert ended.value.code == 2 and said in capsys.readouterr().err
+    asked = update_bench._asked(lengths)
+    assert (asked.total, asked.tokens) == (512 * 32, [512, 640, 2560])
+
+
 @pytest.mark.parametrize("option", ["--group-size", "--prompt-tokens", "--response-tokens"])
 def test_lengths_of_no_tokens_are_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -196,6 +196,11 @@ def test_members_that_no_rule_chooses_and_generations_before_the_start_are_refus
         Chosen(("s0-g0009",)).contestants(run)
     with pytest.raises(ConfigError, match="run smoke has no adapter stdents; did you mean students"):
         Chosen(members="stdents").contestants(run)
+    with pytest.raises(ConfigError, match="no adapter nosuch; members are students, all, top:N, or adapter ids"):
+        Chosen(members="nosuch").contestants(run)
+    for chosen in (Chosen(("students",)), Chosen(members="students,all"), Chosen(("nosuch",))):  # ids alone are possible here
+        with pytest.raises(ConfigError, match=r"has no adapter (students|nosuch); there are s0-g0000, "):
+            chosen.contestants(run)
     with pytest.raises(ConfigError, match=r"--generation -7: give -1 \(the start\) or more"):
         Chosen(generation=-7)
 

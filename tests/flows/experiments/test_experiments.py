@@ -70,8 +70,8 @@ def test_a_plan_says_where_students_of_arms_make_unlike_numbers_of_attempts() ->
     for name in ("curricula", "even", "population"):
         described = read(PROJECT / "infra" / "experiments" / f"{name}.toml")
         texts[name] = plan_text(described, planned(described), open_store("nowhere-at-all"))
-    said = "attempts per student and generation: "
-    assert said + "384 in variance, supervised; 128 in uniform; at equal generations" in texts["curricula"]
+    said = "attempts per student and generation, at most: "
+    assert said + "384 in variance, supervised; 128 in uniform; equal generations are not equal attempts" in texts["curricula"]
     assert said not in texts["even"] + texts["population"]
 
 

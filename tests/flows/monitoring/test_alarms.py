@@ -93,6 +93,11 @@ def test_truncation_drift_lag_and_entropy():
     ]
 
 
+def test_an_agents_step_that_is_not_taken_is_not_of_a_role():
+    (alarm,) = alarms(metrics((2, "update.nonfinite", 1.0, "a0", "both")), NO_RATINGS, {})
+    assert alarm.message == "the agent's adapter took no step: the gradient, or the adapter after the step, was not finite"
+
+
 def test_one_sided_ratings():
     rows = []
     for generation, chance in enumerate((0.5, 0.05, 0.95)):
