@@ -65,7 +65,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Audit:
-    """What fsck found, and how much it read: manifests, and artifacts with their bytes. What retention removed is not counted."""
+    """What fsck found, how many manifests it read, and how many artifacts (and bytes) match the digests in them."""
 
     findings: list[Finding]
     manifests: int

@@ -29,6 +29,7 @@ SHAPES = {  # width, MLP width, layers, heads, key-value heads, vocabulary: of t
     "qwen2.5-7b": (3584, 18944, 28, 28, 4, 152064),
 }
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+USUAL_TOKENS = "64,256,640,2560"
 PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12}  # dense bfloat16, from the data sheets
 
 
@@ -55,7 +56,7 @@ def _asked(options: Sequence[str]) -> argparse.Namespace:
     if arguments.total is None:
         arguments.total = max(8192, group * most)
     if arguments.tokens is None:
-        arguments.tokens = sorted({max(tokens, group) for tokens in (64, 256, 640, 2560)})
+        arguments.tokens = sorted({max(tokens, group) for tokens in _numbers(USUAL_TOKENS)})
     if arguments.total // most < group:
         asked.error(f"--total {arguments.total}: {most} adapters need {group * most}, {group} tokens each for one group")
     if short := [tokens for tokens in arguments.tokens if tokens < group]:
@@ -88,9 +89,19 @@ def parser(name: str, tokens: str) -> argparse.ArgumentParser:
     made.add_argument("--model", type=_checkpoint, default="", help="a checkpoint's folder, instead of --shape")
     made.add_argument("--device", default="auto", help="cpu, auto or a torch device")
     made.add_argument("--rank", type=int, default=16, help="rank of the adapters")
-    made.add_argument("--adapters", type=_numbers, default="1,2,4,8,16,32", help="counts, at --total tokens")
-    made.add_argument("--total", type=int, default=8192, help="total tokens for --adapters")
-    made.add_argument("--tokens", type=_numbers, default=tokens, help="tokens per adapter, for --against adapters")
+    made.add_argument("--adapters", type=_numbers, default="1,2,4,8,16,32", help="counts, at --total tokens in all")
+    made.add_argument(
+        "--total",
+        type=int,
+        default=8192,
+        help="tokens of all --adapters together (default: 8192; update: more if groups need it)",
+    )
+    made.add_argument(
+        "--tokens",
+        type=_numbers,
+        default=tokens,
+        help=f"tokens of each of --against adapters (default: {tokens or USUAL_TOKENS})",
+    )
     made.add_argument("--against", type=int, default=8, help="adapters for --tokens")
     made.add_argument("--micro-batch-tokens", type=int, default=2048, help="as learning.micro_batch_tokens")
     made.add_argument("--repeats", type=int, default=5, help="measurements; the median counts")
@@ -118,7 +129,7 @@ def _checkpoint(text: str) -> str:
 
 
 def _numbers(text: str) -> list[int]:
-    return [_positive(part) for part in text.split(",") if part]
+    return [_positive(part.strip()) for part in text.split(",") if part.strip()]
 
 
 def model_of(arguments: argparse.Namespace, dtype: str = "bfloat16") -> Any:

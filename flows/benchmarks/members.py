@@ -109,6 +109,8 @@ def _named(run: Run, adapter_ids: tuple[str, ...], may_be_rule: bool) -> list[Co
             known = run.store.folders(f"{run.run_id}/adapters")
             near = hint(adapter_id, [*RULES, *known]) or "; members are students, all, top:N, or adapter ids"
             said = near if may_be_rule else near_or_all(adapter_id, known)
+            if adapter_id in RULES:
+                said = f"; {adapter_id} is a rule of --members, and stands alone there"
             raise ConfigError(f"run {run.run_id} has no adapter {adapter_id}{said}") from error
         member = adapter_id.rpartition("-")[0]
         role = {"t": "teacher", "s": "student"}.get(member[:1], "both")

@@ -22,6 +22,7 @@ def fsck(arguments: Namespace) -> int:
     named = Commands(called()).named  # a finding's command names the store
     for finding in found.findings:
         print(replace(finding, command=named(finding.command)))
-    read = f"{found.manifests:,} manifests and {found.artifacts:,} artifacts ({size_text(found.bytes)})"
-    print(f"{arguments.run}: {len(found.findings)} findings in {read}")
+    count = f"{len(found.findings)} finding{'' if len(found.findings) == 1 else 's'}"
+    matching = f"{found.artifacts:,} artifacts ({size_text(found.bytes)}) match the digests in {found.manifests:,} manifests"
+    print(f"{arguments.run}: {count}; {matching}")
     return 1 if found.findings else 0

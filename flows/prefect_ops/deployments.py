@@ -57,6 +57,8 @@ def deploy(store: str, timezone: str = "UTC") -> list[str]:
         schedules = _first_schedules(client, timezone)
     made = [*_training(store), *_jobs(store, schedules), *(_stages(pool) for pool in pools)]
     for deployment in made:
+        if not deployment.schedules:
+            deployment.model_fields_set.discard("schedules")  # sent as an empty list, it would delete schedules without a slug
         deployment.apply()
     with suppress(StoreUnavailable):  # a worker fills the forms later
         Forms().refresh()
@@ -107,7 +109,7 @@ def _first_schedules(client: Any, timezone: str) -> list[Schedule]:
         client.read_deployment_by_name("benchmark/benchmark")
     except ObjectNotFound:
         return [Cron(NIGHTLY, timezone=timezone, slug=SLUG)]
-    return []  # an update that names no schedule changes none
+    return []
 
 
 def _jobs(store: str, schedules: list[Schedule]) -> list[RunnerDeployment]:

@@ -62,6 +62,15 @@ def test_the_jobs_daemon_has_the_sandbox_image_before_the_job_starts(name: str) 
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
+def test_the_job_may_open_the_socket_of_the_rootless_daemon(name: str) -> None:
+    """Inside the daemon's user namespace, group 0 is group 1000 of the pod; no other number of the pod exists there."""
+    pod = filled(name)
+    daemon = pod["initContainers"][0]
+    assert "--group=0" in daemon["args"]
+    assert pod["securityContext"]["supplementalGroups"] == [daemon["securityContext"]["runAsGroup"]]
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
 def test_one_secret_opens_a_private_registry_to_nodes_server_and_daemon(name: str) -> None:
     pod = filled(name)
     (secret,) = (volume["secret"] for volume in pod["volumes"] if "secret" in volume)

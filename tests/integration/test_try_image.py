@@ -134,7 +134,7 @@ def test_one_command_runs_serves_stops_and_resumes() -> None:
 
         trial.start()
         trial.until("test", "-f", f"{RUN}.html")
-        assert trial.inside("populora", "fsck", "short").stdout.startswith("short: 0 findings in ")
+        assert trial.inside("populora", "fsck", "short").stdout.startswith("short: 0 findings; ")
         assert trial.inside("sha256sum", f"{RUN}/run.json", f"{RUN}/generation=0000/match.json").stdout == before
         check_servers(trial)
         assert status_of(trial.browser_port, "/runs/short/generations/0")[0] == 200

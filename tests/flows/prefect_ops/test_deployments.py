@@ -188,10 +188,12 @@ def test_a_schedule_that_somebody_changed_stays_so() -> None:
 
 
 @pytest.mark.flow
-def test_a_schedule_that_somebody_deleted_does_not_come_back() -> None:
+def test_a_schedule_that_somebody_deleted_does_not_come_back_and_an_added_one_stays() -> None:
     from prefect.client.orchestration import get_client
+    from prefect.client.schemas.schedules import CronSchedule
 
     deployments.deploy("/tmp/a")
+    weekly = CronSchedule(cron="0 5 * * 1", timezone="UTC")
     with get_client(sync_client=True) as client:
         found = client.read_deployment_by_name("benchmark/benchmark")
         for schedule in found.schedules:
@@ -199,6 +201,10 @@ def test_a_schedule_that_somebody_deleted_does_not_come_back() -> None:
         deployments.deploy("/tmp/a")
         try:
             assert not client.read_deployment_by_name("benchmark/benchmark").schedules
+            client.create_deployment_schedules(found.id, [(weekly, True)])  # without a slug, as in the UI
+            deployments.deploy("/tmp/a")
+            (kept,) = client.read_deployment_by_name("benchmark/benchmark").schedules
+            assert (kept.slug, kept.schedule.cron) == (None, weekly.cron)
         finally:
             client.delete_deployment(found.id)  # the next one has its schedule again
 
