@@ -48,6 +48,8 @@ from stages.core.unavailable import Unavailable
 
 UNREACHABLE, INTERRUPTED = 3, 130
 STOPS = (KeyboardInterrupt, orphan_guard.Terminated)
+SIGNALLED = "TerminationSignal"
+"""What SIGTERM raises in a flow, before Prefect calls our handler. By name: importing Prefect takes a second."""
 COMMANDS = (
     *(init, explain, run, serve, worker, notify, fork, gc, benchmark, try_prompts),
     *(status, watch, inspect, compare, cost, report, track, browse, fsck),
@@ -87,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _stopped(stop, parsed)
     except Exception as error:
         known = _known_behind(error)
-        if isinstance(known, STOPS):
+        if _is_stop(known):
             return _stopped(known, parsed)
         if known is None:
             raise
@@ -113,12 +115,16 @@ def _known_behind(error: BaseException | None) -> BaseException | None:
 
     Prefect fails with an error of its own when a signal arrives while it makes a task run.
     """
-    while error is not None and not hasattr(error, "exit_code") and not isinstance(error, STOPS):
+    while error is not None and not hasattr(error, "exit_code") and not _is_stop(error):
         error = error.__context__
     return error
 
 
-def _stopped(stop: BaseException, parsed: argparse.Namespace) -> int:
+def _is_stop(error: BaseException | None) -> bool:
+    return isinstance(error, STOPS) or type(error).__name__ == SIGNALLED
+
+
+def _stopped(stop: BaseException | None, parsed: argparse.Namespace) -> int:
     interrupted = isinstance(stop, KeyboardInterrupt)
     how, code = ("interrupted", INTERRUPTED) if interrupted else ("stopped by SIGTERM", orphan_guard.TERMINATED)
     resumes = parsed.command in RESUMING or getattr(parsed, "recipe", "") == "reasoner"

@@ -83,9 +83,9 @@ def run(arguments: Namespace) -> int:
     elsewhere = bool(places.keys() & {"gpu", "ray"})
     if arguments.dry_run:
         folder = None if elsewhere else local_folder(config.model.name)
-        if description is not None:
+        if description is not None:  # its lengths were checked when it began
             check_same_settings(run_id, description, settled(pinned(config, description), description))
-        if folder is not None:
+        elif folder is not None:
             check_lengths(config, read_folder(folder, config.engine.window))
         config = settled(config, elsewhere=True) if elsewhere else config  # what the run's cards will compute
         print(json.dumps(dump(config), indent=2), plan(config), sep="\n")

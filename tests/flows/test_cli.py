@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from prefect.exceptions import TerminationSignal
 
 from flows.cli import UNTRACKED, _parser, main
 from flows.commands import status
@@ -247,7 +248,9 @@ def test_a_stopped_run_says_how_it_is_resumed(number: signal.Signals, code: int,
     assert f"populora: {how}; the same command resumes from here" in said.splitlines(), said
 
 
-@pytest.mark.parametrize("stop", [KeyboardInterrupt(), Terminated()], ids=["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize(
+    "stop", [KeyboardInterrupt(), Terminated(), TerminationSignal(signal.SIGTERM)], ids=["SIGINT", "SIGTERM", "SIGTERM in a flow"]
+)
 def test_a_signal_in_the_middle_of_prefects_bookkeeping_is_still_a_signal(
     stop: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -258,7 +261,7 @@ def test_a_signal_in_the_middle_of_prefects_bookkeeping_is_still_a_signal(
             raise ValueError("Task run is not set")  # as Prefect's task engine does, whatever it was interrupted by
 
     monkeypatch.setattr(status, "standing", bookkeeping)
-    code, how = (143, "stopped by SIGTERM") if isinstance(stop, Terminated) else (130, "interrupted")
+    code, how = (130, "interrupted") if isinstance(stop, KeyboardInterrupt) else (143, "stopped by SIGTERM")
     assert (main([]), capsys.readouterr().err) == (code, f"populora: {how}\n")
 
 
