@@ -5,8 +5,8 @@ Both sides run forward, loss and backward in micro-batches of at most `--micro-b
 tokens per second count it once per completion on both sides. The sides take turns, and medians are compared; memory is measured
 in a process of its own. Weights are random except with `--model` and for the shape `seed` when the shipped model is there:
 speed does not depend on them. Where the base computes in bfloat16, float32 is a second rival. `update.share_of_peak` is the
-share of one large product's rate in the same type, measured next. The last line is arithmetic: what computing a prompt once per
-row saves of the published setting's update.
+share of one large product's rate in the same type, measured next. The last line is arithmetic: what shared prompts save of the
+published setting.
 """
 
 import argparse
