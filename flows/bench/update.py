@@ -3,10 +3,9 @@
 Both sides run forward, loss and backward in micro-batches of at most `--micro-batch-tokens` and take the gradient norms. With
 `--group-size`, a prompt has several completions, as in a run: the grouped pass computes it once, PEFT once per completion, and
 tokens per second count it once per completion on both sides. The sides take turns, and medians are compared; memory is measured
-in a process of its own. Weights are random except with `--model` and for the shape `seed` when the shipped model is there:
-speed does not depend on them. Where the base computes in bfloat16, float32 is a second rival. `update.share_of_peak` is the
-share of one large product's rate in the same type, measured next. The last line is arithmetic: what shared prompts save of the
-published setting.
+in a process of its own. Weights are random except with `--model` and for the shape `seed` when the shipped model is there.
+Where the base computes in bfloat16, float32 is a second rival. `update.share_of_peak` is the share of one large product's rate
+in the same type, measured next. The last line is arithmetic: what shared prompts save of the published setting.
 """
 
 import argparse
