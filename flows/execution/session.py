@@ -21,7 +21,7 @@ from flows.config import PROJECT, ConfigError, RunConfig, differences, dump, ide
 from flows.execution import orphan_guard
 from flows.execution.code_version import own_version
 from flows.execution.parts import named_parts
-from flows.execution.preflight import cards_for
+from flows.execution.places import places_for
 from flows.execution.ray_cluster import OnNode
 from flows.execution.recomputation import settled
 from flows.execution.run_stage import Reference, Spec, reference
@@ -227,7 +227,7 @@ def open_session(
     on_node: OnNode | None = None,
     say: Callable[[str], None] = to_stderr,
 ) -> Iterator[Session]:
-    """Hold the run's lease, and write run.json or check that it matches. Workers start when first needed, one a card.
+    """Hold the run's lease, and write run.json or check that it matches. Workers start when first needed, one a place.
 
     `say` takes lines about long steps where there is no terminal.
 
@@ -237,7 +237,7 @@ def open_session(
     store = open_store(store_url)
     orphan_guard.start()
     gpu_elsewhere = on_node is not None or (elsewhere is not None and elsewhere.takes("solve"))
-    slots = Slots([] if gpu_elsewhere else cards_for(config), Tenant(config.threads))
+    slots = Slots([] if gpu_elsewhere else places_for(config), Tenant(config.threads))
     working = Working()
     judged_here = on_node is None and not (elsewhere is not None and (elsewhere.takes("solve") or elsewhere.takes("verify")))
     with (

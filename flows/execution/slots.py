@@ -1,7 +1,8 @@
-"""The stage processes of one machine: a set for each of its cards, which stays from one step to the next, and one without a card.
+"""The stage processes of one machine: a set for each of its places, which stays from one step to the next, and one beside them.
 
-Prefect's task runners, Ray or a pool's workers decide what runs at the same time. A slot is only where it runs: a step that uses
-a GPU takes a free card, one on which its interpreter is warm if there is one, so that an engine starts once a card and run.
+A place is a card, or on a CPU a share of the cores. Prefect's task runners, Ray or a pool's workers decide what runs at the same time.
+A slot is only where it runs: a step that uses the model takes a free place, one on which its interpreter is warm if there is one, so
+that an engine starts once a place and run.
 """
 
 import threading
@@ -31,7 +32,7 @@ class Tenant:
 
 
 class Slot:
-    """A card, or none, and the processes of its tenant. `Slots` guards every change."""
+    """A place, with its card if it has one, and the processes of its tenant. `Slots` guards every change."""
 
     def __init__(self, card: Card | None) -> None:
         self.card, self.busy, self.used = card, False, 0.0
@@ -72,11 +73,11 @@ class Slot:
 class Slots:
     """The slots of one process. Use as a context manager: nothing outlives it."""
 
-    def __init__(self, found: Sequence[Card], tenant: Tenant) -> None:
+    def __init__(self, found: Sequence[Card | None], tenant: Tenant) -> None:
         self._own, self._leaving, self._here = tenant, False, len(found) > 0
-        self._bare, self._cards = Slot(None), [Slot(card) for card in found]
+        self._bare, self._places = Slot(None), [Slot(card) for card in found]
         self._changed = threading.Condition()
-        self._rollouts = Counter[Tenant]()  # steps that wait for a card, of each tenant
+        self._rollouts = Counter[Tenant]()  # steps that wait for a place, of each tenant
         self._lost: list[Slot] = []
 
     def __enter__(self) -> "Slots":
@@ -93,8 +94,8 @@ class Slots:
 
     @property
     def parallel(self) -> int:
-        """How many steps can run at the same time: one a card, at least one."""
-        return max(1, len(self._cards))
+        """How many steps can run at the same time: one a place, at least one."""
+        return max(1, len(self._places))
 
     def run(self, spec: Spec, python: str = "", told: Told = lambda reading: None) -> Reference:
         """Run one step of our own run, as `Workers.run` does."""
@@ -150,15 +151,15 @@ class Slots:
             self._changed.notify_all()
 
     def _taken(self, tenant: Tenant, spec: Spec, python: str, wanted: Callable[[], bool]) -> Slot:
-        """Wait for a slot. A part of an update takes no card for which a rollout of its run waits: it runs beside rollouts."""
-        needs_card, trains = self._here and spec.uses_gpu, stage_of(spec.stage).trains
-        rollout = needs_card and not trains
+        """Wait for a slot. A part of an update takes no place for which a rollout of its run waits: it runs beside rollouts."""
+        needs_place, trains = self._here and spec.uses_gpu, stage_of(spec.stage).trains
+        rollout = needs_place and not trains
         with self._changed:
             self._rollouts[tenant] += rollout
             try:
                 while not self._leaving and wanted():
                     behind = trains and self._rollouts[tenant] > 0
-                    if not behind and (slot := self._free(tenant, python, needs_card)) is not None:
+                    if not behind and (slot := self._free(tenant, python, needs_place)) is not None:
                         return slot
                     self._changed.wait()
             finally:
@@ -166,8 +167,8 @@ class Slots:
                 self._changed.notify_all()
         raise StageFailed(CANCELLED)
 
-    def _free(self, tenant: Tenant, python: str, needs_card: bool) -> Slot | None:
-        """Take the best free slot; None if one has to be waited for. A step without a GPU may share a card's processes."""
+    def _free(self, tenant: Tenant, python: str, needs_place: bool) -> Slot | None:
+        """Take the best free slot; None if one has to be waited for. A step without the model may share a place's processes."""
 
         def rank(slot: Slot) -> tuple[bool, bool, bool, bool, float]:
             ours = slot.tenant == tenant
@@ -176,13 +177,13 @@ class Slots:
             return failing, not warm, not ours, slot.tenant is not None, 0.0 if ours else slot.used
 
         self._drop_stuck()
-        free = sorted((slot for slot in self._cards if not slot.busy), key=rank)
-        if needs_card:
-            if not self._cards:
-                raise Unsuited("no card is left on this machine")
+        free = sorted((slot for slot in self._places if not slot.busy), key=rank)
+        if needs_place:
+            if not self._places:
+                raise Unsuited("no place for a stage process is left on this machine: earlier ones do not end")
             if (slot := next((slot for slot in free if slot.take(tenant)), None)) is not None:
                 return slot
-            if len(free) == len(self._cards):
+            if len(free) == len(self._places):
                 raise Unsuited(str(cards.in_use([slot.card for slot in free if slot.card is not None])))
             return None
         ours = [slot for slot in free if slot.tenant == tenant]
@@ -195,25 +196,25 @@ class Slots:
             return "is gone"
         if isinstance(error, EngineUnavailable) and "out of memory" not in str(error):  # that is the plan's fault, not the card's
             slot.note(worked=False)
-        others = [other for other in self._cards if other is not slot and other.tenant == slot.tenant]
+        others = [other for other in self._places if other is not slot and other.tenant == slot.tenant]
         if slot.failures >= FAILURES and any(other.worked for other in others):
             return f"is not used again after {slot.failures} failures in a row"
         return None
 
     def _drop_stuck(self) -> None:
-        """Use no card whose processes do not end. The slot is kept: with it would go the claim on the card."""
-        stuck = [slot for slot in self._cards if slot.workers.stuck and not slot.busy]
+        """Use no place whose processes do not end. The slot is kept: with it would go the claim on a card."""
+        stuck = [slot for slot in self._places if slot.workers.stuck and not slot.busy]
         for slot in stuck:
             slot.end()
         self._lost += stuck
-        self._cards = [slot for slot in self._cards if slot not in stuck]
+        self._places = [slot for slot in self._places if slot not in stuck]
 
     def _lose(self, slot: Slot) -> None:
         with self._changed:
             slot.workers.leave()
-            if slot in self._cards:
-                self._cards.remove(slot)
+            if slot in self._places:
+                self._places.remove(slot)
             self._lost.append(slot)
 
     def _all(self) -> list[Slot]:
-        return [self._bare, *self._cards]
+        return [self._bare, *self._places]
