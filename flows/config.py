@@ -111,7 +111,9 @@ class RunConfig(Group):
     )
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = Field(0, title="Seed", description="Seed of every random draw of the run.")
     threads: Positive = Field(
-        2, title="CPU threads", description="Threads of engine and trainer. Runs are byte-identical only with the same number."
+        2,
+        title="CPU threads",
+        description="Threads of engine and trainer in each process. Runs are byte-identical only with the same number.",
     )
     model: Model = Model()
     population: Population = Population()

@@ -1,7 +1,7 @@
 """The stage processes of one machine: a set for each of its places, which stays from one step to the next, and one beside them.
 
-A place is a card, or on a CPU a share of the cores. Prefect's task runners, Ray or a pool's workers decide what runs at the same time.
-A slot is only where it runs: a step that uses the model takes a free place, one on which its interpreter is warm if there is one, so
+A place is a card, or on a CPU a share of the cores. Prefect's task runners, Ray or a pool's workers decide what runs at the same
+time. A slot is only where it runs: a step that uses the model takes a free place, where possible one with a warm interpreter, so
 that an engine starts once a place and run.
 """
 
@@ -186,7 +186,7 @@ class Slots:
             if len(free) == len(self._places):
                 raise Unsuited(str(cards.in_use([slot.card for slot in free if slot.card is not None])))
             return None
-        ours = [slot for slot in free if slot.tenant == tenant]
+        ours = [slot for slot in free if slot.tenant == tenant or slot.card is None]  # a share of the cores is nobody else's
         return next((slot for slot in (*ours, self._bare) if not slot.busy and slot.take(tenant)), None)
 
     def _lost_because(self, slot: Slot, error: Exception) -> str | None:

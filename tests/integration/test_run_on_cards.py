@@ -1,4 +1,7 @@
-"""A whole run on a machine with two cards, which an `nvidia-smi` of ours lists: parts run on both, the bytes are the same."""
+"""A whole run on a machine with two cards, which an `nvidia-smi` of ours lists, or with two cores: parts run side by side.
+
+The bytes are those of one process that computes all.
+"""
 
 import json
 import os
@@ -35,11 +38,24 @@ def watch(module):
     module.perform = watched
 """
 
+# Loaded by a stage's worker: the one that begins the first part of the second generation's update is killed.
+ONCE = """
+def watch(module):
+    perform = module.perform
+
+    def watched(run, spec, *more):
+        if (spec.stage, spec.generation, (spec.part or "")[:2]) == ("update", 1, "00") and first("killed"):
+            die()
+        return perform(run, spec, *more)
+
+    module.perform = watched
+"""
+
 
 def run(
-    folder: Path, cards: int, memory_mb: int = 81559, device: str = "auto", more: Sequence[str] = ()
+    folder: Path, cards: int, memory_mb: int = 81559, device: str = "auto", more: Sequence[str] = (), cores: int = 1
 ) -> "subprocess.CompletedProcess[str]":
-    """`populora run` on a machine with so many cards, to `folder`/store. A hook in `folder` is loaded first."""
+    """`populora run` on a machine with so many cards, or so many cores, to `folder`/store. A hook in `folder` is loaded first."""
     folder.mkdir(exist_ok=True)
     made = Machine(folder, cards, memory_mb)
     if not cards:
@@ -55,12 +71,15 @@ def run(
         *words,
         *(word for one in [*SETTINGS, f"model.device={device}", *more] for word in ("--set", one)),
     ]
-    return subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True)
+    mine = sorted(os.sched_getaffinity(0))[: cores if not cards else None]
+    return subprocess.run(
+        command, cwd=PROJECT, env=environment, capture_output=True, text=True, preexec_fn=lambda: os.sched_setaffinity(0, mine)
+    )
 
 
-def finished(folder: Path, cards: int, more: Sequence[str] = ()) -> Store:
+def finished(folder: Path, cards: int, more: Sequence[str] = (), cores: int = 1) -> Store:
     """The store of a run that ended well."""
-    done = run(folder, cards, more=more)
+    done = run(folder, cards, more=more, cores=cores)
     assert done.returncode == 0, done.stderr[-3000:]
     return open_store(str(folder / "store"))
 
@@ -73,7 +92,7 @@ def clocks(store: Store, run_id: str = "r") -> dict[str, dict[str, object]]:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """The run on a machine without cards."""
+    """The run on one core of a machine without cards."""
     store = finished(tmp_path_factory.mktemp("none"), 0)
     assert not {"cuda_visible_devices"} & {key for clock in clocks(store).values() for key in clock}
     assert len({clock["pid"] for clock in clocks(store).values()}) == 1
@@ -94,6 +113,22 @@ def test_parts_run_on_both_cards_in_one_process_each_and_the_bytes_are_those_of_
         for stage in ("propose", "solve", "update"):
             mine = [card for uri, card in parts.items() if uri.startswith(f"r/generation={generation:04d}/{stage}.parts/")]
             assert set(mine) == {"0", "1"}, (generation, stage, mine)
+    assert tree(store) == tree(plain) and fsck(Run(store, "r")) == []
+
+
+@pytest.mark.timeout(1500)
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_on_two_cores_parts_run_in_two_processes_with_the_same_bytes_also_after_one_of_them_was_killed(
+    plain: Store, tmp_path: Path
+) -> None:
+    kill_hooks.install(tmp_path, ONCE)
+    store = finished(tmp_path, 0, cores=2)
+    assert "killed" in kill_hooks.marks(tmp_path)
+    for generation in range(3):
+        for stage in ("propose", "solve", "update"):
+            folder = f"r/generation={generation:04d}/{stage}.parts/"
+            assert len({clock["pid"] for uri, clock in clocks(store).items() if uri.startswith(folder)}) == 2, (generation, stage)
+    assert len({clock["pid"] for clock in clocks(store).values()}) == 3  # two, and one in place of the killed one
     assert tree(store) == tree(plain) and fsck(Run(store, "r")) == []
 
 
