@@ -418,8 +418,8 @@ class EngineRule(Group):
         1,
         title="Shards",
         description="Propose and solve divide their completions into this many parts, benchmark its members, "
-        "update its samples where learning.divide says so. Parts run at the same time on several cards, or on a CPU with "
-        "cores for several times `threads`. 1: no parts.",
+        "update its samples where learning.divide says so. Parts run at the same time on several cards, or on a CPU in "
+        "POPULORA_PROCESSES processes. 1: no parts.",
     )
     batch_tokens: Positive = Field(
         131072, title="Decoding batch", description="Number of KV-cache positions in one decoding batch."

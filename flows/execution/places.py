@@ -1,31 +1,37 @@
-"""Where steps of a run can compute at the same time on this machine: on its cards, or side by side on its processor cores."""
+"""Where steps of a run can compute at the same time on this machine: on its cards, or in several processes on its processor."""
 
 import os
-from math import ceil
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib.metadata import version
 
 from flows.cards import Card
-from flows.config import RunConfig
+from flows.config import ConfigError, RunConfig
 from flows.execution.preflight import cards_for
 
+PROCESSES = "POPULORA_PROCESSES"
+"""How many processes may compute parts of a stage on a CPU at the same time. Of the machine, not of a run: no bytes change."""
 
-def places_for(config: RunConfig) -> list[Card] | list[None]:
-    """Return the machine's cards; on a CPU, a None for each process that has `threads` cores to itself and a part to compute.
 
-    Empty where one process computes all. Raises CardTooSmall, as `cards_for` does.
+def places_for(config: RunConfig, environment: Mapping[str, str] = os.environ) -> list[Card] | list[None]:
+    """Return the machine's cards; on a CPU, a None for each process that may work there, or nothing where that is one.
+
+    vLLM uses all cores by itself. With `auto` and a torch that could use a GPU which nobody lists, it stays one process: all of
+    them would use that GPU.
+
+    Raises ConfigError for a number of processes that is none, CardTooSmall as `cards_for` does.
     """
-    found = cards_for(config)
-    if found or config.model.device not in ("cpu", "auto") or config.engine.kind == "vllm":  # vLLM uses all cores
+    found, processes = cards_for(config), _processes(environment)
+    device = config.model.device
+    computes_here = device == "cpu" or (device == "auto" and version("torch").endswith("+cpu"))
+    if found or not computes_here or config.engine.kind == "vllm" or processes == 1:
         return found
-    beside = min(cores() // config.threads, _parts(config))
-    return [None] * beside if beside > 1 else []
+    return [None] * processes
 
 
-def cores() -> int:
-    """Return how many processor cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _parts(config: RunConfig) -> int:
-    """Return the most parts that a stage of the run has."""
-    size = config.learning.adapters_per_group
-    return max(config.engine.shards, ceil(config.adapters / size) if size else 1)
+def _processes(environment: Mapping[str, str]) -> int:
+    text = environment.get(PROCESSES, "1")
+    with suppress(ValueError):
+        if (count := int(text)) >= 1:
+            return count
+    raise ConfigError(f"{PROCESSES}={text}: give how many processes may compute at the same time, such as 2")

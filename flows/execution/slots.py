@@ -1,8 +1,8 @@
 """The stage processes of one machine: a set for each of its places, which stays from one step to the next, and one beside them.
 
-A place is a card, or on a CPU a share of the cores. Prefect's task runners, Ray or a pool's workers decide what runs at the same
-time. A slot is only where it runs: a step that uses the model takes a free place, where possible one with a warm interpreter, so
-that an engine starts once a place and run.
+A place is a card, or on a CPU one of several processes. Prefect's task runners, Ray or a pool's workers decide what runs at the
+same time. A slot is only where it runs: a step that uses the model takes a free place, if possible one with a warm interpreter,
+so that an engine starts once a place and run.
 """
 
 import threading
@@ -180,13 +180,13 @@ class Slots:
         free = sorted((slot for slot in self._places if not slot.busy), key=rank)
         if needs_place:
             if not self._places:
-                raise Unsuited("no place for a stage process is left on this machine: earlier ones do not end")
+                raise Unsuited("no card is left on this machine")
             if (slot := next((slot for slot in free if slot.take(tenant)), None)) is not None:
                 return slot
             if len(free) == len(self._places):
                 raise Unsuited(str(cards.in_use([slot.card for slot in free if slot.card is not None])))
             return None
-        ours = [slot for slot in free if slot.tenant == tenant or slot.card is None]  # a share of the cores is nobody else's
+        ours = [slot for slot in free if slot.tenant == tenant or slot.card is None]
         return next((slot for slot in (*ours, self._bare) if not slot.busy and slot.take(tenant)), None)
 
     def _lost_because(self, slot: Slot, error: Exception) -> str | None:
@@ -202,8 +202,8 @@ class Slots:
         return None
 
     def _drop_stuck(self) -> None:
-        """Use no place whose processes do not end. The slot is kept: with it would go the claim on a card."""
-        stuck = [slot for slot in self._places if slot.workers.stuck and not slot.busy]
+        """Use no card whose processes do not end. The slot is kept: with it would go the claim on the card."""
+        stuck = [slot for slot in self._places if slot.card is not None and slot.workers.stuck and not slot.busy]
         for slot in stuck:
             slot.end()
         self._lost += stuck

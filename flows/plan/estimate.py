@@ -115,7 +115,8 @@ def hours(config: RunConfig) -> dict[str, float]:
     found = {}
     for card in _machines(config, shape):
         count = _cards(config) if card.memory else 1
-        seconds = generation_seconds(stage_times(config, shape, card, count)) * config.generations
+        divided = config if card.memory else spread(config, 1)  # parts on a CPU share its cores
+        seconds = generation_seconds(stage_times(divided, shape, card, count)) * config.generations
         cards = f"{count} x {card.name} GPUs" if count > 1 else f"one {card.name} GPU"
         found[cards if card.memory else card.name] = seconds / 3600
     return found

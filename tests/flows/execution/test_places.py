@@ -1,56 +1,51 @@
-"""Where the parts of a stage compute: on cards, or in as many processes as the cores are enough for."""
+"""Where the parts of a stage compute: on cards, or in as many processes on the processor as the machine's owner allows."""
 
-import os
 from pathlib import Path
 
 import pytest
 
-from flows.config import load
+from flows.config import ConfigError, load
 from flows.execution import places
 from flows.execution.places import places_for
 from flows.execution.slots import Slots, Tenant
 from tests.flows.execution.test_slots import together
 from tests.support.cards import machine, step
 
-
-@pytest.fixture
-def sixteen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "cores", lambda: 16)
+FOUR = {"POPULORA_PROCESSES": "4"}
 
 
-@pytest.mark.usefixtures("sixteen")
 @pytest.mark.parametrize(
-    ("settings", "processes"),
+    ("settings", "environment", "processes"),
     [
-        ([], 0),  # no parts
-        (["engine.shards=2"], 2),
-        (["engine.shards=2", "threads=8"], 2),
-        (["engine.shards=2", "threads=9"], 0),  # not enough cores for two
-        (["engine.shards=20", "threads=2"], 8),
-        (["learning.adapters_per_group=1"], 6),  # groups of an update alone
-        (["learning.adapters_per_group=4"], 2),
-        (["engine.shards=2", "engine.kind=vllm", "engine.python=/python"], 0),  # which takes all cores by itself
+        ([], {}, 0),
+        ([], {"POPULORA_PROCESSES": "1"}, 0),
+        ([], FOUR, 4),
+        (["model.device=auto"], FOUR, 4),  # torch is built for a CPU here
+        (["model.device=cuda:1"], FOUR, 0),  # a card that the configuration names is no CPU
+        (["engine.kind=vllm", "engine.python=/python"], FOUR, 0),
     ],
 )
-def test_on_a_cpu_parts_share_the_cores(settings: list[str], processes: int) -> None:
-    assert places_for(load("smoke", settings)) == [None] * processes
+def test_on_a_cpu_several_processes_compute_where_they_may(
+    settings: list[str], environment: dict[str, str], processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "version", {"torch": "2.13.0+cpu"}.__getitem__)
+    assert places_for(load("smoke", settings), environment) == [None] * processes
 
 
-@pytest.mark.usefixtures("sixteen")
-def test_cards_come_first_and_a_named_card_is_no_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_nobody_lists_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "version", {"torch": "2.13.0"}.__getitem__)
+    assert places_for(load("smoke", ["model.device=auto"]), FOUR) == []
+
+
+def test_cards_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine(tmp_path, monkeypatch, 3)
-    found = places_for(load("smoke", ["model.device=auto", "engine.shards=3"]))
-    assert [str(card) for card in found] == ["card 0", "card 1", "card 2"]
-    assert places_for(load("smoke", ["model.device=cuda:1", "engine.shards=3"])) == []
+    assert [str(card) for card in places_for(load("smoke", ["model.device=auto"]), FOUR)] == ["card 0", "card 1", "card 2"]
 
 
-def test_cores_are_those_that_the_process_may_use() -> None:
-    before = os.sched_getaffinity(0)
-    try:
-        os.sched_setaffinity(0, {min(before)})
-        assert places.cores() == 1
-    finally:
-        os.sched_setaffinity(0, before)
+@pytest.mark.parametrize("text", ["0", "-1", "two", "", "1.5"])
+def test_a_number_of_processes_that_is_none_is_one_line(text: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^POPULORA_PROCESSES={text}: give how many processes"):
+        places_for(load("smoke", []), {"POPULORA_PROCESSES": text})
 
 
 def test_parts_on_a_cpu_run_in_processes_that_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

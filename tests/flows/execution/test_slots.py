@@ -155,7 +155,7 @@ def test_a_card_that_vanishes_mid_stage_is_named_and_the_step_runs_again_on_anot
         two.keep()
         with pytest.raises(CardUnavailable, match="is gone"):
             slots.run(step("update", 0, "00"), two.interpreter("engine-again", "exit 7"))
-        with pytest.raises(Unsuited, match=r"^no place for a stage process is left on this machine: earlier ones do not end$"):
+        with pytest.raises(Unsuited, match=r"^no card is left on this machine$"):
             slots.run(step("update", 0, "00"))
         assert slots.run(step("rate"))["stage"] == "noted"  # which needs none
     assert [one.card for one in two.noted("step", "engine")] == ["0", "1", "1"]  # the last: sleep before the update
