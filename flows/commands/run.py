@@ -41,6 +41,7 @@ def add(command: Add) -> None:
 def run(arguments: Namespace) -> int:
     """Start or resume the run; print a line a generation, then where everything is and what comes next."""
     from flows.benchmarks.learned import learned_text
+    from flows.execution.preflight import processes
     from flows.execution.recomputation import settled
     from flows.execution.session import check_resumable, check_same_settings
     from flows.execution.stage_process import early_worker
@@ -80,6 +81,7 @@ def run(arguments: Namespace) -> int:
     store, places = absolute(arguments.store), _placement(arguments.place)
     open_store(store)
     _check_suites(config)
+    processes()  # a wrong variable is reported before anything starts
     elsewhere = bool(places.keys() & {"gpu", "ray"})
     if arguments.dry_run:
         folder = None if elsewhere else local_folder(config.model.name)

@@ -1,37 +1,36 @@
 """Where steps of a run can compute at the same time on this machine: on its cards, or in several processes on its processor."""
 
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 
 from flows.cards import Card
-from flows.config import ConfigError, RunConfig
-from flows.execution.preflight import cards_for
-
-PROCESSES = "POPULORA_PROCESSES"
-"""How many processes may compute parts of a stage on a CPU at the same time. Of the machine, not of a run: no bytes change."""
+from flows.config import RunConfig
+from flows.execution.preflight import PROCESSES, cards_for, processes
 
 
-def places_for(config: RunConfig, environment: Mapping[str, str] = os.environ) -> list[Card] | list[None]:
+def places_for(config: RunConfig, environment: Mapping[str, str] = os.environ, torch: str = "") -> list[Card] | list[None]:
     """Return the machine's cards; on a CPU, a None for each process that may work there, or nothing where that is one.
 
-    vLLM uses all cores by itself. With `auto` and a torch that could use a GPU which nobody lists, it stays one process: all of
-    them would use that GPU.
+    vLLM uses all cores by itself. With `auto` and a torch (its version) that could use a GPU which `nvidia-smi` does not list, a
+    run stays one process: several would share that GPU.
 
-    Raises ConfigError for a number of processes that is none, CardTooSmall as `cards_for` does.
+    Raises ConfigError as `processes` does, CardTooSmall as `cards_for` does.
     """
-    found, processes = cards_for(config), _processes(environment)
+    found, count = cards_for(config), processes(environment)
     device = config.model.device
-    computes_here = device == "cpu" or (device == "auto" and version("torch").endswith("+cpu"))
-    if found or not computes_here or config.engine.kind == "vllm" or processes == 1:
+    computes_here = device == "cpu" or (device == "auto" and (torch or version("torch")).endswith("+cpu"))
+    if found or not computes_here or config.engine.kind == "vllm" or count == 1:
         return found
-    return [None] * processes
+    return [None] * count
 
 
-def _processes(environment: Mapping[str, str]) -> int:
-    text = environment.get(PROCESSES, "1")
-    with suppress(ValueError):
-        if (count := int(text)) >= 1:
-            return count
-    raise ConfigError(f"{PROCESSES}={text}: give how many processes may compute at the same time, such as 2")
+def spare_places(config: RunConfig, places: Sequence[Card | None]) -> str:
+    """Return that a run on a CPU may use several processes but has no parts for them; empty if it does not, or has parts."""
+    rule = config.learning
+    if None not in places or config.engine.shards > 1 or 0 < rule.adapters_per_group < config.adapters:
+        return ""
+    return (
+        f"{PROCESSES}={len(places)}: no stage of this run has parts, so one process computes; "
+        f"engine.shards={len(places)} would make parts"
+    )

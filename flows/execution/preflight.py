@@ -1,5 +1,7 @@
 """Check that this machine can run a configuration, before anything is written. Faults are reported in one line."""
 
+import os
+from collections.abc import Mapping
 from importlib.metadata import version
 
 from flows import cards
@@ -9,6 +11,9 @@ from flows.config import ConfigError, RunConfig, check_operators
 from flows.plan.estimate import stored_bytes, too_small
 from flows.run.retention import check_room
 from flows.storage import open_store
+
+PROCESSES = "POPULORA_PROCESSES"
+"""How many processes of a run may compute parts of a stage on a CPU. It belongs to the machine: no bytes of a run change."""
 
 
 class CardTooSmall(ConfigError):
@@ -21,6 +26,7 @@ def check(config: RunConfig, store: str, run_id: str, gpu_elsewhere: bool = Fals
     Cards may be on other machines; with a work pool for stages, the model or the sandbox may be there, too.
     """
     check_operators(config)
+    processes()
     if config.model.device.startswith("cuda") and not gpu_elsewhere and not cards.cards():
         raise ConfigError(
             f"model.device: {config.model.device} was requested, but no NVIDIA GPU is visible on this machine; "
@@ -36,6 +42,14 @@ def check(config: RunConfig, store: str, run_id: str, gpu_elsewhere: bool = Fals
         finally:
             backend.close()
     check_room(open_store(store), {run_id: stored_bytes(config)})
+
+
+def processes(environment: Mapping[str, str] = os.environ) -> int:
+    """Return how many processes of a run may compute on a CPU. Raises ConfigError for what is not a number from 1 on."""
+    text = environment.get(PROCESSES, "1")
+    if text.isascii() and text.isdecimal() and int(text) >= 1:
+        return int(text)
+    raise ConfigError(f"{PROCESSES}={text}: give how many processes may compute at the same time, such as 2")
 
 
 def cards_for(config: RunConfig) -> list[Card]:

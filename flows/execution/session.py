@@ -21,7 +21,7 @@ from flows.config import PROJECT, ConfigError, RunConfig, differences, dump, ide
 from flows.execution import orphan_guard
 from flows.execution.code_version import own_version
 from flows.execution.parts import named_parts
-from flows.execution.places import places_for
+from flows.execution.places import places_for, spare_places
 from flows.execution.ray_cluster import OnNode
 from flows.execution.recomputation import settled
 from flows.execution.run_stage import Reference, Spec, reference
@@ -237,7 +237,8 @@ def open_session(
     store = open_store(store_url)
     orphan_guard.start()
     gpu_elsewhere = on_node is not None or (elsewhere is not None and elsewhere.takes("solve"))
-    slots = Slots([] if gpu_elsewhere else places_for(config), Tenant(config.threads))
+    places = [] if gpu_elsewhere else places_for(config)
+    slots = Slots(places, Tenant(config.threads))
     working = Working()
     judged_here = on_node is None and not (elsewhere is not None and (elsewhere.takes("solve") or elsewhere.takes("verify")))
     with (
@@ -251,7 +252,7 @@ def open_session(
         config = settled(priced(hub_models.pinned(config, known), known), known, gpu_elsewhere)
         check_resumable(run, config)  # under the lease: before that, another process may still create or change the run
         run.describe(dump(config), versions(config, known), clock())
-        if spare := spare_shards(config):
+        for spare in filter(None, (spare_shards(config), spare_places(config, places))):
             display.print(spare)
         with as_current(Session(config, run, workers, display, elsewhere, on_node, working, verdicts)) as current:
             yield current

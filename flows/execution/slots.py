@@ -94,7 +94,7 @@ class Slots:
 
     @property
     def parallel(self) -> int:
-        """How many steps can run at the same time: one a place, at least one."""
+        """How many parts can be computed at the same time: one a place, at least one."""
         return max(1, len(self._places))
 
     def run(self, spec: Spec, python: str = "", told: Told = lambda reading: None) -> Reference:

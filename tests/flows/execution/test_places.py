@@ -1,12 +1,15 @@
 """Where the parts of a stage compute: on cards, or in as many processes on the processor as the machine's owner allows."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from flows.config import ConfigError, load
-from flows.execution import places
-from flows.execution.places import places_for
+from flows.config import PROJECT, ConfigError, load
+from flows.execution.places import places_for, spare_places
+from flows.execution.preflight import processes
 from flows.execution.slots import Slots, Tenant
 from tests.flows.execution.test_slots import together
 from tests.support.cards import machine, step
@@ -14,27 +17,30 @@ from tests.support.cards import machine, step
 FOUR = {"POPULORA_PROCESSES": "4"}
 
 
+@pytest.fixture
+def no_cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(tmp_path, monkeypatch, 0)
+
+
+@pytest.mark.usefixtures("no_cards")
 @pytest.mark.parametrize(
-    ("settings", "environment", "processes"),
+    ("settings", "environment", "count"),
     [
         ([], {}, 0),
         ([], {"POPULORA_PROCESSES": "1"}, 0),
         ([], FOUR, 4),
-        (["model.device=auto"], FOUR, 4),  # torch is built for a CPU here
+        (["model.device=auto"], FOUR, 4),
         (["model.device=cuda:1"], FOUR, 0),  # a card that the configuration names is no CPU
         (["engine.kind=vllm", "engine.python=/python"], FOUR, 0),
     ],
 )
-def test_on_a_cpu_several_processes_compute_where_they_may(
-    settings: list[str], environment: dict[str, str], processes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(places, "version", {"torch": "2.13.0+cpu"}.__getitem__)
-    assert places_for(load("smoke", settings), environment) == [None] * processes
+def test_on_a_cpu_several_processes_compute_where_they_may(settings: list[str], environment: dict[str, str], count: int) -> None:
+    assert places_for(load("smoke", settings), environment, "2.13.0+cpu") == [None] * count
 
 
-def test_a_gpu_that_nobody_lists_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "version", {"torch": "2.13.0"}.__getitem__)
-    assert places_for(load("smoke", ["model.device=auto"]), FOUR) == []
+@pytest.mark.usefixtures("no_cards")
+def test_a_gpu_that_nobody_lists_is_not_shared() -> None:
+    assert places_for(load("smoke", ["model.device=auto"]), FOUR, "2.13.0") == []
 
 
 def test_cards_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,10 +48,27 @@ def test_cards_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert [str(card) for card in places_for(load("smoke", ["model.device=auto"]), FOUR)] == ["card 0", "card 1", "card 2"]
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "two", "", "1.5"])
-def test_a_number_of_processes_that_is_none_is_one_line(text: str) -> None:
+@pytest.mark.parametrize("text", ["0", "-1", "two", "", "1.5", "1_0"])
+def test_what_is_not_a_number_from_one_on_is_one_line(text: str) -> None:
     with pytest.raises(ConfigError, match=rf"^POPULORA_PROCESSES={text}: give how many processes"):
-        places_for(load("smoke", []), {"POPULORA_PROCESSES": text})
+        processes({"POPULORA_PROCESSES": text})
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run"], ["--detach"]])
+def test_the_command_refuses_it_before_anything_starts(more: list[str], tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "flows.cli", "run", "-c", "chaos", "--store", str(tmp_path / "store"), *more]
+    done = subprocess.run(words, cwd=PROJECT, env=os.environ | {"POPULORA_PROCESSES": "two"}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("populora: POPULORA_PROCESSES=two: ") and not (tmp_path / "store").exists()
+
+
+def test_processes_without_parts_are_spare() -> None:
+    two = [None, None]
+    assert spare_places(load("smoke", []), two).endswith("engine.shards=2 would make parts")
+    assert spare_places(load("smoke", ["learning.adapters_per_group=6"]), two) != ""
+    for settings in ("engine.shards=2", "learning.adapters_per_group=3"):
+        assert spare_places(load("smoke", [settings]), two) == ""
+    assert spare_places(load("smoke", []), []) == ""
 
 
 def test_parts_on_a_cpu_run_in_processes_that_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

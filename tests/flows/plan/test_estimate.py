@@ -29,6 +29,11 @@ def test_hours_are_those_of_a_card_for_each_shard() -> None:
     assert hours(eight)["8 x 80 GB GPUs"] == pytest.approx(float(table[1].replace(",", "")) * eight.generations / 3600, rel=0.01)
 
 
+def test_parts_on_a_cpu_share_its_cores() -> None:
+    whole, parts = ["propose.groups=8"], ["propose.groups=8", "engine.shards=2", "learning.divide=rows"]
+    assert hours(load("smoke", parts)) == hours(load("smoke", whole))
+
+
 def test_hours_have_a_price_only_where_one_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MACHINE_HOUR", "KWH", "CURRENCY", "WATTS"):
         monkeypatch.delenv(f"POPULORA_COST_{name}", raising=False)
