@@ -120,7 +120,7 @@ def step(stage: str, generation: int, *after: Reference, begun: Begun | None = N
 
 
 def begin(stage: str, generation: int, *after: Reference) -> Begun | None:
-    """Submit the parts of a stage to this machine's cards or to other machines; None where they run one after another."""
+    """Submit the parts of a stage to places of this machine or to other machines; None where they run one after another."""
     current = session()
     if not current.spreads(stage):
         return None

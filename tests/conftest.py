@@ -30,6 +30,7 @@ os.environ.update(
     POPULORA_COPIES_GB="0",  # no test reads what another one left
 )
 os.environ.pop("PREFECT_API_URL", None)  # never talk to the developer's own server
+os.environ.pop("POPULORA_PROCESSES", None)  # tests that want several processes say so
 
 REAL_MODEL = "coder-0.5b"
 LONG = (("real",), ("flow", "docker", "ray"))

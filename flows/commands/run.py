@@ -41,6 +41,7 @@ def add(command: Add) -> None:
 def run(arguments: Namespace) -> int:
     """Start or resume the run; print a line a generation, then where everything is and what comes next."""
     from flows.benchmarks.learned import learned_text
+    from flows.execution.places import places_for, spare_places
     from flows.execution.preflight import processes
     from flows.execution.recomputation import settled
     from flows.execution.session import check_resumable, check_same_settings
@@ -90,7 +91,8 @@ def run(arguments: Namespace) -> int:
         elif folder is not None:
             check_lengths(config, read_folder(folder, config.engine.window))
         config = settled(config, elsewhere=True) if elsewhere else config  # what the run's cards will compute
-        print(json.dumps(dump(config), indent=2), plan(config), sep="\n")
+        spare = "" if elsewhere or processes() == 1 else spare_places(config, places_for(config))
+        print(json.dumps(dump(config), indent=2), plan(config), *filter(None, [spare and f"processes        {spare}"]), sep="\n")
         return 0
     if arguments.detach:
         from flows.prefect_ops.submit import submit

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from math import ceil
 
 from flows.cards import Card
 from flows.config import RunConfig
@@ -25,12 +26,27 @@ def places_for(config: RunConfig, environment: Mapping[str, str] = os.environ, t
     return [None] * count
 
 
-def spare_places(config: RunConfig, places: Sequence[Card | None]) -> str:
-    """Return that a run on a CPU may use several processes but has no parts for them; empty if it does not, or has parts."""
-    rule = config.learning
-    if None not in places or config.engine.shards > 1 or 0 < rule.adapters_per_group < config.adapters:
+def spare_places(config: RunConfig, places: Sequence[Card | None], environment: Mapping[str, str] = os.environ) -> str:
+    """Return why a run does not use all processes that it may use on a CPU; empty if it does, or may use one.
+
+    Raises ConfigError as `processes` does.
+    """
+    count = processes(environment)
+    if count == 1:
         return ""
-    return (
-        f"{PROCESSES}={len(places)}: no stage of this run has parts, so one process computes; "
-        f"engine.shards={len(places)} would make parts"
-    )
+    if None not in places:
+        return f"{PROCESSES}={count} is not used: it counts where the transformers engine computes on a CPU"
+    parts = max(config.engine.shards, _update_parts(config))
+    if parts >= count:
+        return ""
+    used = "no stage of this run has parts, so one process computes" if parts == 1 else f"stages of this run have {parts} parts"
+    return f"{PROCESSES}={count}: {used}; a run that starts with engine.shards={count} has parts for all"
+
+
+def _update_parts(config: RunConfig) -> int:
+    """Return the parts of an update that is divided by adapters. Shares of its rows are as many as the shards of the engine."""
+    rule, members = config.learning, config.population
+    trained = (members.teachers if rule.frozen != "teachers" else 0) + (members.students if rule.frozen != "students" else 0)
+    if config.mode == "single":
+        trained = 1
+    return ceil(trained / rule.adapters_per_group) if rule.adapters_per_group and rule.divide != "rows" else 1

@@ -13,6 +13,7 @@ from flows.run.retention import check_room
 from flows.storage import open_store
 
 PROCESSES = "POPULORA_PROCESSES"
+MOST_PROCESSES = 1024
 """How many processes of a run may compute parts of a stage on a CPU. It belongs to the machine: no bytes of a run change."""
 
 
@@ -45,9 +46,9 @@ def check(config: RunConfig, store: str, run_id: str, gpu_elsewhere: bool = Fals
 
 
 def processes(environment: Mapping[str, str] = os.environ) -> int:
-    """Return how many processes of a run may compute on a CPU. Raises ConfigError for what is not a number from 1 on."""
+    """Return how many processes of a run may compute on a CPU. Raises ConfigError for what is not a number from 1 to 1024."""
     text = environment.get(PROCESSES, "1")
-    if text.isascii() and text.isdecimal() and int(text) >= 1:
+    if text.isascii() and text.isdecimal() and len(text) <= len(str(MOST_PROCESSES)) and 1 <= int(text) <= MOST_PROCESSES:
         return int(text)
     raise ConfigError(f"{PROCESSES}={text}: give how many processes may compute at the same time, such as 2")
 

@@ -168,7 +168,7 @@ class Session:
         return self._on_node is not None
 
     def spreads(self, stage: str) -> bool:
-        """Return whether a stage's parts run at the same time: on other machines, or on this machine's cards."""
+        """Return whether a stage's parts run at the same time: on other machines, or in several places of this one."""
         if stage in self.config.engineless:
             return False
         if self.cluster or (self.elsewhere is not None and self.elsewhere.takes(stage)):
@@ -252,8 +252,9 @@ def open_session(
         config = settled(priced(hub_models.pinned(config, known), known), known, gpu_elsewhere)
         check_resumable(run, config)  # under the lease: before that, another process may still create or change the run
         run.describe(dump(config), versions(config, known), clock())
-        for spare in filter(None, (spare_shards(config), spare_places(config, places))):
-            display.print(spare)
+        spare = (spare_shards(config), "" if gpu_elsewhere else spare_places(config, places))
+        for line in filter(None, spare):
+            display.print(line)
         with as_current(Session(config, run, workers, display, elsewhere, on_node, working, verdicts)) as current:
             yield current
 

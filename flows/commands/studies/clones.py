@@ -26,6 +26,7 @@ def add(command: Add) -> None:
 
 def clones(arguments: Namespace) -> int:
     """Make and train the forks that are missing, then print and write the comparison."""
+    from flows.execution.preflight import processes
     from flows.execution.session import clock, versions
     from flows.experiments.clones import ClonePair, clone_events, clone_fork, clone_pairs
     from flows.experiments.clones_text import pairs_text, write_pairs
@@ -36,6 +37,7 @@ def clones(arguments: Namespace) -> int:
     ages = sorted(set(arguments.age or (0, 10, 20)))
     if ages[0] < 0:
         raise ConfigError(f"--age {ages[0]}: write 0 or more")
+    processes()  # a wrong variable is reported before anything is written
     store = absolute(arguments.store)
     runs = [open_run(store, name) for name in dict.fromkeys(arguments.runs)]
     events = [event for run in runs for event in clone_events(run, arguments.event)]

@@ -20,6 +20,7 @@ def add(command: Add) -> None:
 
 def experiment(arguments: Namespace) -> int:
     """Run the experiment's runs one after another, then compare those that exist."""
+    from flows.execution.preflight import processes
     from flows.experiments.cost import check, plan_text
     from flows.experiments.spec import planned, read
     from flows.prefect_ops.command_server import command_server
@@ -31,6 +32,7 @@ def experiment(arguments: Namespace) -> int:
         print(plan_text(described, runs, open_store(store)))
         return 0
     if not arguments.only_compare:
+        processes()  # a wrong variable is reported before anything starts
         check(runs, open_store(store), _check_reachable)
     with command_server() as server_answers:
         from flows.experiments.flow import experiment as conduct

@@ -1,8 +1,9 @@
 """Frozen bfloat16 weights in the layout of the CPU's matrix kernels, for decoding.
 
 torch.nn.functional.linear brings a bfloat16 weight into that layout at every call, which costs more than the product itself
-while few rows are decoded. The packed product has the same bits (compared on Zen 4 and on a Xeon with AMX). The two operators
-are those that torch's own compiler uses for frozen weights. A packed copy takes as much memory as the weight.
+while few rows are decoded. The packed product has the same bits (compared on Zen 4, and on a Xeon with AMX, where only a single
+row of some thousand inputs may differ by rounding). The two operators are those that torch's own compiler uses for frozen
+weights. A packed copy takes as much memory as the weight.
 """
 
 import torch

@@ -48,27 +48,61 @@ def test_cards_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert [str(card) for card in places_for(load("smoke", ["model.device=auto"]), FOUR)] == ["card 0", "card 1", "card 2"]
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "two", "", "1.5", "1_0"])
+@pytest.mark.parametrize("text", ["0", "-1", "two", "", "1.5", "1_0", "1025", "9" * 5000])
 def test_what_is_not_a_number_from_one_on_is_one_line(text: str) -> None:
     with pytest.raises(ConfigError, match=rf"^POPULORA_PROCESSES={text}: give how many processes"):
         processes({"POPULORA_PROCESSES": text})
 
 
-@pytest.mark.parametrize("more", [[], ["--dry-run"], ["--detach"]])
-def test_the_command_refuses_it_before_anything_starts(more: list[str], tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "flows.cli", "run", "-c", "chaos", "--store", str(tmp_path / "store"), *more]
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "-c", "chaos"],
+        ["run", "-c", "chaos", "--dry-run"],
+        ["run", "-c", "chaos", "--detach"],
+        ["experiment", str(PROJECT / "infra/experiments/size.toml")],
+    ],
+)
+def test_a_command_refuses_it_before_anything_starts(words: list[str], tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "flows.cli", *words, "--store", str(tmp_path / "store")]
     done = subprocess.run(words, cwd=PROJECT, env=os.environ | {"POPULORA_PROCESSES": "two"}, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr.startswith("populora: POPULORA_PROCESSES=two: ") and not (tmp_path / "store").exists()
 
 
-def test_processes_without_parts_are_spare() -> None:
-    two = [None, None]
-    assert spare_places(load("smoke", []), two).endswith("engine.shards=2 would make parts")
-    assert spare_places(load("smoke", ["learning.adapters_per_group=6"]), two) != ""
+def spare(settings: list[str], places: list[None], count: int = 2) -> str:
+    return spare_places(load("smoke", settings), places, {"POPULORA_PROCESSES": str(count)})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        [],
+        ["learning.adapters_per_group=6"],
+        ["learning.adapters_per_group=3", "learning.divide=rows"],
+        ["learning.adapters_per_group=3", "learning.frozen=teachers"],
+    ],
+)
+def test_processes_without_parts_are_spare(settings: list[str]) -> None:
+    said = "POPULORA_PROCESSES=2: no stage of this run has parts, so one process computes; "
+    assert spare(settings, [None] * 2) == said + "a run that starts with engine.shards=2 has parts for all"
+
+
+def test_processes_with_parts_are_used() -> None:
     for settings in ("engine.shards=2", "learning.adapters_per_group=3"):
-        assert spare_places(load("smoke", [settings]), two) == ""
-    assert spare_places(load("smoke", []), []) == ""
+        assert spare([settings], [None] * 2) == ""
+    assert "stages of this run have 2 parts; " in spare(["engine.shards=2"], [None] * 4, 4)
+
+
+def test_a_variable_that_is_not_used_is_named() -> None:
+    assert spare([], [], 1) == ""
+    assert spare(["model.device=cuda:1"], []).startswith("POPULORA_PROCESSES=2 is not used: ")
+
+
+def test_a_plan_says_what_is_spare() -> None:
+    words = [sys.executable, "-m", "flows.cli", "run", "-c", "chaos", "--dry-run"]
+    done = subprocess.run(words, cwd=PROJECT, env=os.environ | FOUR, capture_output=True, text=True, check=True)
+    assert "processes        POPULORA_PROCESSES=4: no stage of this run has parts" in done.stdout
 
 
 def test_parts_on_a_cpu_run_in_processes_that_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
