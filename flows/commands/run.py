@@ -2,6 +2,7 @@
 
 import json
 from argparse import Namespace
+from contextlib import suppress
 from pathlib import Path
 
 from flows.commands.arguments import (
@@ -41,7 +42,6 @@ def add(command: Add) -> None:
 def run(arguments: Namespace) -> int:
     """Start or resume the run; print a line a generation, then where everything is and what comes next."""
     from flows.benchmarks.learned import learned_text
-    from flows.execution.places import places_for, spare_places
     from flows.execution.preflight import processes
     from flows.execution.recomputation import settled
     from flows.execution.session import check_resumable, check_same_settings
@@ -91,7 +91,7 @@ def run(arguments: Namespace) -> int:
         elif folder is not None:
             check_lengths(config, read_folder(folder, config.engine.window))
         config = settled(config, elsewhere=True) if elsewhere else config  # what the run's cards will compute
-        spare = "" if elsewhere or processes() == 1 else spare_places(config, places_for(config))
+        spare = "" if elsewhere else _spare_places(config)
         print(json.dumps(dump(config), indent=2), plan(config), *filter(None, [spare and f"processes        {spare}"]), sep="\n")
         return 0
     if arguments.detach:
@@ -119,6 +119,16 @@ def run(arguments: Namespace) -> int:
     print(f"head       {head}")
     print(f"next       {_following(run_id, config, arguments.store)}")
     return 0
+
+
+def _spare_places(config: RunConfig) -> str:
+    """Return what `spare_places` says of this machine; empty where the run could not start here: a plan may be for another."""
+    from flows.cards import CardUnavailable
+    from flows.execution.places import places_for, spare_places
+
+    with suppress(ConfigError, CardUnavailable):
+        return spare_places(config, places_for(config))
+    return ""
 
 
 def _following(run_id: str, config: RunConfig, store: str) -> str:

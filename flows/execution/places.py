@@ -27,7 +27,7 @@ def places_for(config: RunConfig, environment: Mapping[str, str] = os.environ, t
 
 
 def spare_places(config: RunConfig, places: Sequence[Card | None], environment: Mapping[str, str] = os.environ) -> str:
-    """Return why a run does not use all processes that it may use on a CPU; empty if it does, or may use one.
+    """Return why no stage of a run uses all processes that it may use on a CPU; empty if one does, or the run may use one.
 
     Raises ConfigError as `processes` does.
     """
@@ -35,12 +35,13 @@ def spare_places(config: RunConfig, places: Sequence[Card | None], environment: 
     if count == 1:
         return ""
     if None not in places:
-        return f"{PROCESSES}={count} is not used: it counts where the transformers engine computes on a CPU"
+        where = "model.device=cpu, or auto with a CPU build of torch and no GPU"
+        return f"{PROCESSES}={count} is not used: it counts for the transformers engine with {where}"
     parts = max(config.engine.shards, _update_parts(config))
     if parts >= count:
         return ""
     used = "no stage of this run has parts, so one process computes" if parts == 1 else f"stages of this run have {parts} parts"
-    return f"{PROCESSES}={count}: {used}; a run that starts with engine.shards={count} has parts for all"
+    return f"{PROCESSES}={count}: {used}; a run that starts with engine.shards={count} has up to {count} parts"
 
 
 def _update_parts(config: RunConfig) -> int:

@@ -13,8 +13,8 @@ from flows.run.retention import check_room
 from flows.storage import open_store
 
 PROCESSES = "POPULORA_PROCESSES"
-MOST_PROCESSES = 1024
 """How many processes of a run may compute parts of a stage on a CPU. It belongs to the machine: no bytes of a run change."""
+MOST_PROCESSES = 1024
 
 
 class CardTooSmall(ConfigError):

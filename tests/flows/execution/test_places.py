@@ -4,12 +4,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from flows.commands.run import _spare_places
 from flows.config import PROJECT, ConfigError, load
 from flows.execution.places import places_for, spare_places
-from flows.execution.preflight import processes
+from flows.execution.preflight import CardTooSmall, processes
 from flows.execution.slots import Slots, Tenant
 from tests.flows.execution.test_slots import together
 from tests.support.cards import machine, step
@@ -85,7 +87,7 @@ def spare(settings: list[str], places: list[None], count: int = 2) -> str:
 )
 def test_processes_without_parts_are_spare(settings: list[str]) -> None:
     said = "POPULORA_PROCESSES=2: no stage of this run has parts, so one process computes; "
-    assert spare(settings, [None] * 2) == said + "a run that starts with engine.shards=2 has parts for all"
+    assert spare(settings, [None] * 2) == said + "a run that starts with engine.shards=2 has up to 2 parts"
 
 
 def test_processes_with_parts_are_used() -> None:
@@ -97,6 +99,13 @@ def test_processes_with_parts_are_used() -> None:
 def test_a_variable_that_is_not_used_is_named() -> None:
     assert spare([], [], 1) == ""
     assert spare(["model.device=cuda:1"], []).startswith("POPULORA_PROCESSES=2 is not used: ")
+
+
+def test_a_plan_for_larger_cards_is_printed_here_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(tmp_path, monkeypatch, 1)
+    monkeypatch.setattr("flows.execution.places.cards_for", Mock(side_effect=CardTooSmall("card 0 is too small")))
+    monkeypatch.setenv("POPULORA_PROCESSES", "2")
+    assert _spare_places(load("paper", [])) == ""
 
 
 def test_a_plan_says_what_is_spare() -> None:
