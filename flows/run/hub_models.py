@@ -45,13 +45,15 @@ def pinned(config: RunConfig, known: Mapping[str, Any] | None = None) -> RunConf
     """Return the configuration with a hub model's commit and a chosen prompt style.
 
     Each is the configuration's own, else that of the run (`known`: its run.json), else the newest commit and the style that the
-    model's files suggest. Raises ConfigError and EngineUnavailable.
+    model's files suggest. Raises ConfigError, also for a model that cannot be trained, and EngineUnavailable.
     """
     model = dict[str, Any]()
     if local_folder(config.model.name) is None and not config.model.revision:
         model["revision"] = _newest(config.model.name) if known is None else known["config"]["model"].get("revision", "")
+    revision = model.get("revision", config.model.revision)
+    if known is None:  # refuse a model that cannot be trained before weights are fetched or anything is written
+        read_folder(_described(config.model.name, revision), config.engine.window)
     if config.model.style == "auto":
-        revision = model.get("revision", config.model.revision)
         model["style"] = _style(config.model.name, revision) if known is None else known["config"]["model"]["style"]
     values = dump(config)
     return parse(values | {"model": values["model"] | model}) if model else config
@@ -64,7 +66,12 @@ def style_of(config: RunConfig) -> str:
 
 
 def _style(name: str, revision: str) -> str:
-    return read_folder(local_folder(name) or _fetched(name, revision, patterns=SMALL), window=1).style
+    return read_folder(_described(name, revision), window=1).style
+
+
+def _described(name: str, revision: str) -> Path:
+    """Return a folder with the small files that describe the model."""
+    return local_folder(name) or _fetched(name, revision, patterns=SMALL)
 
 
 def folder_of(config: RunConfig) -> Path:

@@ -7,6 +7,7 @@ late, or compute something else than engine and trainer assume.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,20 @@ from stages.core.prompts import compact, trace
 LARGE = 2_800_000_000
 """Parameters from which a model is asked in a think/answer conversation: models called 3B have about that many."""
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tiktoken.model")
-_RECURRENT = ("layers_block_type", "block_types", "hybrid_override_pattern", "ssm_cfg", "mamba_d_state", "state_size")
+_HYBRID = (  # keys of configurations whose layers are not all full attention; transformers may derive `layer_types` from them
+    "layers_block_type",
+    "block_types",
+    "hybrid_override_pattern",
+    "ssm_cfg",
+    "mamba_d_state",
+    "state_size",
+    "full_attention_interval",
+    "linear_num_value_heads",
+    "attention_chunk_size",
+    "attn_type_list",
+    "attn_layer_period",
+)
+_COUNTS = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 _BY_LENGTH = ("longrope", "su")  # rotary embeddings whose frequencies change with the longest position of a pass
 
 
@@ -53,6 +67,7 @@ def read_folder(folder: Path, window: int = 0) -> ModelFolder:
     where = f"model.name: {folder}"
     config = _config(folder, where)
     _check_causal(config, where)
+    _check_loading(config, where)
     _check_attention(config, window, where)
     _check_rotation(config, window, where)
     if not any((folder / name).is_file() for name in _TOKENIZERS):
@@ -92,15 +107,13 @@ def check_lengths(config: RunConfig, found: ModelFolder) -> None:
 
 def _config(folder: Path, where: str) -> dict[str, Any]:
     file = folder / "config.json"
+    if (folder / "adapter_config.json").is_file():  # with a config.json beside it, transformers would load adapter and base
+        base = _json(folder / "adapter_config.json", where).get("base_model_name_or_path") or "its base model"
+        raise ConfigError(f"{where} is a PEFT adapter, not a model; give its base model ({base}), or merge the adapter into it")
     if not file.is_file():
-        if (folder / "adapter_config.json").is_file():
-            base = _json(folder / "adapter_config.json", where).get("base_model_name_or_path") or "its base model"
-            raise ConfigError(
-                f"{where} is a PEFT adapter, not a model; give its base model ({base}), or merge the adapter into it"
-            )
         if next(folder.glob("*.gguf"), None):
             raise ConfigError(f"{where} contains GGUF files, which cannot be trained; give the original safetensors checkpoint")
-        raise ConfigError(f"{where} has no config.json; give the folder of a Hugging Face checkpoint")
+        raise ConfigError(f"{where} has no config.json; give a Hugging Face checkpoint with safetensors weights, not GGUF")
     return _json(file, where)
 
 
@@ -119,19 +132,38 @@ def _check_causal(config: Mapping[str, Any], where: str) -> None:
     if config.get("is_encoder_decoder") or not any(name.endswith("ForCausalLM") for name in names):
         found = names[0] if names else config.get("model_type", "no architecture")
         raise ConfigError(f"{where} is not a causal language model ({found}); give a decoder, such as Qwen2.5-Coder")
-    missing = [name for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size") if name not in config]
+    missing = [name for name in _COUNTS if not isinstance(config.get(name), int) or config[name] < 1]
     if missing:
         raise ConfigError(
             f"{where}: config.json does not state {', '.join(missing)}; give a Llama-like decoder, such as Qwen2.5-Coder"
         )
 
 
+def _check_loading(config: Mapping[str, Any], where: str) -> None:
+    """Refuse what transformers does not load as plain layers: quantized weights, and models with code of their own."""
+    if rule := config.get("quantization_config"):
+        method = rule.get("quant_method", "unknown method") if isinstance(rule, dict) else "unknown method"
+        raise ConfigError(f"{where} is quantized ({method}), which cannot be trained; give the original weights")
+    kind = str(config.get("model_type", ""))
+    if config.get("auto_map") and not _known(kind):
+        raise ConfigError(
+            f"{where} needs code of its own ({kind or 'no model_type'}), which is never run; give a model that transformers knows"
+        )
+
+
+def _known(model_type: str) -> bool:
+    """Return whether transformers has such a model; looking at its files takes no time, importing it takes seconds."""
+    found = find_spec("transformers")
+    places = (found.submodule_search_locations if found else None) or []
+    return any((Path(place) / "models" / model_type.replace("-", "_") / "__init__.py").is_file() for place in places)
+
+
 def _check_attention(config: Mapping[str, Any], window: int, where: str) -> None:
     """Refuse layers that are no full attention over the window: engine and trainer assume full attention everywhere."""
     kinds = {str(kind) for kind in config.get("layer_types") or ()}
-    recurrent = [name for name in _RECURRENT if config.get(name)]
-    if recurrent or kinds - {"full_attention", "sliding_attention"}:
-        found = ", ".join(recurrent or sorted(kinds))
+    hybrid = [name for name in _HYBRID if config.get(name)]
+    if hybrid or kinds - {"full_attention", "sliding_attention"}:
+        found = ", ".join(hybrid or sorted(kinds))
         raise ConfigError(
             f"{where} has hybrid or recurrent layers ({found}); give a model with full attention, such as Qwen2.5-Coder"
         )
@@ -162,15 +194,21 @@ def _reach(config: Mapping[str, Any], window: int) -> int:
 
 
 def _vocabulary(folder: Path, where: str) -> dict[str, int]:
-    """Return the ids of the tokens; empty where the tokenizer is not stored as tokenizer.json."""
-    file = folder / "tokenizer.json"
-    if not file.is_file():
-        return {}
-    found = _json(file, where)
-    added = {one["content"]: int(one["id"]) for one in found.get("added_tokens") or ()}
-    plain = (found.get("model") or {}).get("vocab") or {}
-    listed = plain if isinstance(plain, dict) else {one[0]: number for number, one in enumerate(plain)}
-    return {**listed, **added}
+    """Return the ids of the tokens that the tokenizer's JSON files name; a tokenizer.model names none."""
+    found: dict[str, int] = {}
+    if (folder / "vocab.json").is_file():
+        found |= {str(token): int(number) for token, number in _json(folder / "vocab.json", where).items()}
+    if (folder / "tokenizer.json").is_file():
+        stored = _json(folder / "tokenizer.json", where)
+        plain = (stored.get("model") or {}).get("vocab") or {}
+        found = plain if isinstance(plain, dict) else {one[0]: number for number, one in enumerate(plain)}
+        found = {**found, **{one["content"]: int(one["id"]) for one in stored.get("added_tokens") or ()}}
+    if (folder / "added_tokens.json").is_file():
+        found = {**found, **{str(token): int(number) for token, number in _json(folder / "added_tokens.json", where).items()}}
+    if (folder / "tokenizer_config.json").is_file():
+        added = _json(folder / "tokenizer_config.json", where).get("added_tokens_decoder") or {}
+        found = {**found, **{str(one.get("content")): int(number) for number, one in added.items()}}
+    return found
 
 
 def _has_template(folder: Path) -> bool:

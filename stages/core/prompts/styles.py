@@ -1,9 +1,9 @@
 """The interface of a prompt style, and the small values that prompts are made of.
 
-Four styles implement `PromptStyle`, each in its own file: `document` (documents to continue, for base models of any size and for
-small models), `chat` (the model's own chat template), `azr` (a think/answer conversation, for 3B parameters and more) and
-`compact` (a few marker tokens, for the seed model). A style writes prompts, names the sequences that end a completion, and reads
-completions; nothing else in the system knows what any of it looks like.
+Five styles implement `PromptStyle`, each in its own file: `document` (documents to continue, for base models of any size and for
+small models), `chat` (the model's own chat template), `azr` (a think/answer conversation, for 3B parameters and more), `compact`
+(a few marker tokens, for the seed model) and `trace` (steps before the answer, for the reasoner). A style writes prompts, names
+the sequences that end a completion, and reads completions; nothing else in the system knows what any of it looks like.
 
 Task kinds follow Absolute Zero Reasoner: deduction (`code_o`: program and input given, predict the output), abduction
 (`code_i`: program and output given, find an input), induction (`code_f`: input/output pairs given, write the program).

@@ -168,6 +168,20 @@ def test_a_model_that_the_hub_does_not_know_and_a_hub_that_does_not_answer(hub: 
         )
 
 
+def test_a_model_of_the_hub_that_cannot_be_trained_is_refused_before_its_weights_are_fetched(hub: Hub, tmp_path: Path) -> None:
+    plain = json.loads(hub.files["config.json"])
+    hub.files["config.json"] = json.dumps(plain | {"sliding_window": 16, "use_sliding_window": True}).encode()
+    ((kind, message),) = opened(hub, tmp_path, ["model.style=compact"])
+    assert kind == "ConfigError" and "has sliding-window attention over 16 tokens; set engine.window" in message
+    del hub.files["config.json"]  # as in a repository of GGUF files
+    hub.newest = SECOND
+    ((kind, message),) = opened(hub, tmp_path, ["model.style=compact"])
+    assert kind == "ConfigError" and message.endswith(
+        "has no config.json; give a Hugging Face checkpoint with safetensors weights, not GGUF"
+    )
+    assert not [path for path in hub.asked if path.endswith(".safetensors")]
+
+
 def test_files_that_are_not_those_of_run_json_are_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(b"{}")
     (tmp_path / "model.safetensors").write_bytes(b"weights")

@@ -1,6 +1,7 @@
 """A model that cannot be trained is refused in one line that says what to do; `auto` chooses a style by a folder's files."""
 
 import json
+import re
 import shutil
 from contextlib import closing
 from pathlib import Path
@@ -69,6 +70,17 @@ UNFIT: dict[str, tuple[dict[str, Any], str]] = {
         {"layer_types": ["linear_attention", "full_attention"]},
         r"hybrid or recurrent layers \(full_attention, linear",
     ),
+    "linear layers by their interval": (
+        {"full_attention_interval": 4},
+        r"hybrid or recurrent layers \(full_attention_interval\)",
+    ),
+    "attention in chunks": ({"attention_chunk_size": 8192}, "hybrid or recurrent layers"),
+    "quantized": ({"quantization_config": {"quant_method": "gptq"}}, r"is quantized \(gptq\), which cannot be trained; give the"),
+    "code of its own": (
+        {"model_type": "acme", "auto_map": {"AutoModelForCausalLM": "modeling_acme.AcmeForCausalLM"}},
+        r"needs code of its own \(acme\), which is never run; give a model that transformers knows",
+    ),
+    "a count in words": ({"vocab_size": "many"}, "config.json does not state vocab_size"),
     "state spaces": ({"mamba_d_state": 16}, r"hybrid or recurrent layers \(mamba_d_state\)"),
     "more tokens than rows": (
         {"vocab_size": 7},
@@ -83,6 +95,26 @@ def test_an_unfit_model_is_refused_with_what_to_do(case: str, tmp_path: Path) ->
     with pytest.raises(ConfigError, match=message) as refused:
         read_folder(model(tmp_path / "m", **changed))
     assert str(refused.value).startswith(f"model.name: {tmp_path / 'm'}") and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "stored"),
+    [
+        ("vocab.json", {"a": 8}),
+        ("added_tokens.json", {"<more>": 8}),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"8": {"content": "<more>"}}}),
+    ],
+)
+def test_a_token_without_a_row_is_found_in_each_file_that_names_tokens(file: str, stored: dict[str, Any], tmp_path: Path) -> None:
+    folder = model(
+        tmp_path / "m", auto_map={"AutoConfig": "configuration_qwen2.Qwen2Config"}
+    )  # a known model's own code is unused
+    assert read_folder(folder)
+    if file == "vocab.json":
+        (folder / "tokenizer.json").unlink()
+    (folder / file).write_text(json.dumps(stored))
+    with pytest.raises(ConfigError, match="the tokenizer has 9 tokens, but the embedding has only 8 rows"):
+        read_folder(folder)
 
 
 def test_a_window_inside_the_sliding_one_is_full_attention(tmp_path: Path) -> None:
@@ -107,8 +139,15 @@ FOLDERS = {
         {"adapter_config.json": '{"base_model_name_or_path": "acme/base"}'},
         r"is a PEFT adapter, .* its base model \(acme/base\)",
     ),
+    "adapter beside a configuration": (
+        {"adapter_config.json": "{}", "config.json": json.dumps(QWEN), "tokenizer.json": "{}", "adapter_model.safetensors": ""},
+        "is a PEFT adapter, not a model",
+    ),
     "gguf": ({"model-q8.gguf": "GGUF"}, "contains GGUF files, which cannot be trained; give the original safetensors checkpoint"),
-    "nothing": ({"model.safetensors": ""}, "has no config.json; give the folder of a Hugging Face checkpoint"),
+    "nothing": (
+        {"model.safetensors": ""},
+        "has no config.json; give a Hugging Face checkpoint with safetensors weights, not GGUF",
+    ),
     "no json": ({"config.json": "{"}, "config.json cannot be read: "),
     "a list": ({"config.json": "[]"}, "config.json is not a JSON object"),
     "no weights": (
@@ -120,12 +159,18 @@ FOLDERS = {
 
 
 @pytest.mark.parametrize("case", FOLDERS)
-def test_a_folder_that_is_no_model_is_refused_by_the_run_before_anything_is_written(case: str, tmp_path: Path) -> None:
+def test_a_folder_that_is_no_model_is_refused_by_the_run_before_anything_is_written(
+    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     files, message = FOLDERS[case]
-    folder = tmp_path / "given"
+    folder, store = tmp_path / "given", tmp_path / "store"
     folder.mkdir()
     for name, text in files.items():
         (folder / name).write_text(text)
+    assert main(["run", "--set", f"model.name={folder}", "--set", "model.style=document", "--store", str(store)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(message, line)
+    assert not [file for file in store.rglob("*") if file.is_file()]
     with pytest.raises(ConfigError, match=message):
         Backend(apply({"model": {"name": str(folder)}}, [])).check()
 
