@@ -2,8 +2,9 @@
 
 torch.nn.functional.linear brings a bfloat16 weight into that layout at every call, which costs more than the product itself
 while few rows are decoded. The packed product has the same bits (compared on Zen 4, and on a Xeon with AMX, where only a single
-row of some thousand inputs may differ by rounding). The two operators are those that torch's own compiler uses for frozen
-weights. A packed copy takes as much memory as the weight.
+row of some thousand inputs may differ by rounding). An engine decodes in inference mode, and only there packed weights are used:
+what a trainer computes must not depend on whether an engine of its process has packed them before. The two operators are those
+that torch's own compiler uses for frozen weights. A packed copy takes as much memory as the weight.
 """
 
 import torch
@@ -33,7 +34,7 @@ class PackedWeight:
 
 
 class PackedHead(nn.Module):
-    """An output head that uses its packed weight wherever no gradient is wanted."""
+    """An output head that uses its packed weight in inference mode."""
 
     def __init__(self, head: nn.Linear) -> None:
         super().__init__()
@@ -43,4 +44,5 @@ class PackedHead(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., I] -> [..., O]."""
-        return F.linear(x, self.weight, self.bias) if torch.is_grad_enabled() else self._packed.linear(x, self.bias)
+        decodes = torch.is_inference_mode_enabled()
+        return self._packed.linear(x, self.bias) if decodes else F.linear(x, self.weight, self.bias)

@@ -55,11 +55,13 @@ def test_a_packed_model_decodes_with_the_same_bits(counts: tuple[int, ...]) -> N
     assert torch.equal(before, after)
 
 
-def test_training_does_not_use_packed_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trainer_does_not_use_packed_weights_whether_it_learns_or_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     lora, ids = small(2), torch.arange(24).view(4, 6)
     lora.pack()
     lora.pack()  # once is enough
     monkeypatch.setattr(PackedWeight, "linear", None)
     with lora.routed((2, 2)):
         lora.model(ids).logits.float().logsumexp(-1).sum().backward()
+        with torch.no_grad():  # groups without an advantage, drift
+            lora.model(ids)
     assert lora.gradients_NP.abs().sum() > 0
