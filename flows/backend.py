@@ -92,9 +92,8 @@ class Backend:
 
     def model_folder(self) -> ModelFolder:
         """Return what the model's files say about it. Raises ConfigError for a model that cannot be trained."""
-        folder = Path(self.model_path)
-        found = read_folder(folder, self.config.engine.window)
-        check_weights(folder)
+        found = read_folder(hub_models.described(self.config), self.config.engine.window)  # before weights are fetched
+        check_weights(Path(self.model_path))
         return found
 
     @cached_property

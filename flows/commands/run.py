@@ -100,7 +100,7 @@ def run(arguments: Namespace) -> int:
         print(submit(config, run_id, store, places))
         return 0
     known = Run(open_store(store), run_id).history.description()
-    config = settled(pinned(config, known), known, elsewhere=elsewhere)
+    config = settled(pinned(config, known, elsewhere), known, elsewhere=elsewhere)
     check_resumable(Run(open_store(store), run_id), config)
     check_room(open_store(store), {run_id: stored_bytes(config)})
     follow = program("watch", run_id, *store_option(arguments.store))

@@ -249,7 +249,7 @@ def open_session(
     ):
         run = Run(store, run_id, epoch)
         known = run.history.description()
-        config = settled(priced(hub_models.pinned(config, known), known), known, gpu_elsewhere)
+        config = settled(priced(hub_models.pinned(config, known, gpu_elsewhere), known), known, gpu_elsewhere)
         check_resumable(run, config)  # under the lease: before that, another process may still create or change the run
         run.describe(dump(config), versions(config, known), clock())
         spare = (spare_shards(config), "" if gpu_elsewhere else spare_places(config, places))

@@ -18,7 +18,7 @@ from flows.config import PROJECT, ConfigError, RunConfig, dump, parse
 from flows.run.model_folder import read_folder
 from stages.core.engines.protocol import EngineUnavailable
 
-SMALL = ("*.json", "*.jinja")  # what describes a model
+SMALL = ("*.json", "*.jinja", "*.model", "*.tiktoken")  # what describes a model and its tokenizer
 PATTERNS = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "*.tiktoken")  # what loading a model may need
 
 
@@ -41,36 +41,38 @@ def local_folder(name: str) -> Path | None:
     return None
 
 
-def pinned(config: RunConfig, known: Mapping[str, Any] | None = None) -> RunConfig:
+def pinned(config: RunConfig, known: Mapping[str, Any] | None = None, elsewhere: bool = False) -> RunConfig:
     """Return the configuration with a hub model's commit and a chosen prompt style.
 
     Each is the configuration's own, else that of the run (`known`: its run.json), else the newest commit and the style that the
-    model's files suggest. Raises ConfigError, also for a model that cannot be trained, and EngineUnavailable.
+    model's files suggest. Raises EngineUnavailable, and ConfigError, for a new run also where its model cannot be trained. Where
+    the model is `elsewhere`, whoever has it checks it.
     """
     model = dict[str, Any]()
     if local_folder(config.model.name) is None and not config.model.revision:
         model["revision"] = _newest(config.model.name) if known is None else known["config"]["model"].get("revision", "")
-    revision = model.get("revision", config.model.revision)
-    if known is None:  # refuse a model that cannot be trained before weights are fetched or anything is written
-        read_folder(_described(config.model.name, revision), config.engine.window)
-    if config.model.style == "auto":
-        model["style"] = _style(config.model.name, revision) if known is None else known["config"]["model"]["style"]
+    if known is not None and config.model.style == "auto":
+        model["style"] = known["config"]["model"]["style"]
+    if known is None and (config.model.style == "auto" or not elsewhere):
+        revision = model.get("revision", config.model.revision)
+        found = read_folder(_described(config.model.name, revision), 1 if elsewhere else config.engine.window)
+        model |= {"style": found.style} if config.model.style == "auto" else {}
     values = dump(config)
     return parse(values | {"model": values["model"] | model}) if model else config
 
 
 def style_of(config: RunConfig) -> str:
     """Return the prompt style: the configuration's, or what `auto` means for its model. Raises ConfigError, EngineUnavailable."""
-    style = config.model.style
-    return _style(config.model.name, config.model.revision) if style == "auto" else style
+    style, name = config.model.style, config.model.name
+    return read_folder(_described(name, config.model.revision), window=1).style if style == "auto" else style
 
 
-def _style(name: str, revision: str) -> str:
-    return read_folder(_described(name, revision), window=1).style
+def described(config: RunConfig) -> Path:
+    """Return a folder with the files that describe the model; no weights are fetched. Raises ConfigError, EngineUnavailable."""
+    return _described(config.model.name, config.model.revision)
 
 
 def _described(name: str, revision: str) -> Path:
-    """Return a folder with the small files that describe the model."""
     return local_folder(name) or _fetched(name, revision, patterns=SMALL)
 
 

@@ -5,7 +5,8 @@ late, or compute something else than engine and trainer assume.
 """
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,10 +27,20 @@ _HYBRID = (  # keys of configurations whose layers are not all full attention; t
     "state_size",
     "full_attention_interval",
     "linear_num_value_heads",
+    "linear_attn_config",
     "attention_chunk_size",
-    "attn_type_list",
     "attn_layer_period",
+    "full_attn_idxs",
+    "index_topk",
 )
+_LOGITS = {
+    "final_logit_softcapping": 0,
+    "attn_logit_softcapping": 0,
+    "logits_scaling": 1,
+    "logit_scale": 1,
+}  # and what changes nothing
+_LOADED_IN = ("load_in_4bit", "load_in_8bit")  # of bitsandbytes: with both off, nothing is quantized
+_DROPOUT = ("attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "dropout")
 _COUNTS = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 _BY_LENGTH = ("longrope", "su")  # rotary embeddings whose frequencies change with the longest position of a pass
 
@@ -68,6 +79,7 @@ def read_folder(folder: Path, window: int = 0) -> ModelFolder:
     config = _config(folder, where)
     _check_causal(config, where)
     _check_loading(config, where)
+    _check_logits(config, where)
     _check_attention(config, window, where)
     _check_rotation(config, window, where)
     if not any((folder / name).is_file() for name in _TOKENIZERS):
@@ -108,12 +120,13 @@ def check_lengths(config: RunConfig, found: ModelFolder) -> None:
 def _config(folder: Path, where: str) -> dict[str, Any]:
     file = folder / "config.json"
     if (folder / "adapter_config.json").is_file():  # with a config.json beside it, transformers would load adapter and base
-        base = _json(folder / "adapter_config.json", where).get("base_model_name_or_path") or "its base model"
-        raise ConfigError(f"{where} is a PEFT adapter, not a model; give its base model ({base}), or merge the adapter into it")
+        base = _json(folder / "adapter_config.json", where).get("base_model_name_or_path")
+        named = f" ({base})" if base else ""
+        raise ConfigError(f"{where} holds a PEFT adapter; give its base model{named} without it, or merge the adapter into it")
     if not file.is_file():
         if next(folder.glob("*.gguf"), None):
             raise ConfigError(f"{where} contains GGUF files, which cannot be trained; give the original safetensors checkpoint")
-        raise ConfigError(f"{where} has no config.json; give a Hugging Face checkpoint with safetensors weights, not GGUF")
+        raise ConfigError(f"{where} has no config.json; give a Hugging Face checkpoint, with config.json and safetensors weights")
     return _json(file, where)
 
 
@@ -140,28 +153,43 @@ def _check_causal(config: Mapping[str, Any], where: str) -> None:
 
 
 def _check_loading(config: Mapping[str, Any], where: str) -> None:
-    """Refuse what transformers does not load as plain layers: quantized weights, and models with code of their own."""
-    if rule := config.get("quantization_config"):
-        method = rule.get("quant_method", "unknown method") if isinstance(rule, dict) else "unknown method"
-        raise ConfigError(f"{where} is quantized ({method}), which cannot be trained; give the original weights")
-    kind = str(config.get("model_type", ""))
-    if config.get("auto_map") and not _known(kind):
+    """Refuse what transformers does not load as plain layers: quantized weights, and models that it does not know."""
+    rule = config.get("quantization_config")
+    if isinstance(rule, dict):
+        method, flags = rule.get("quant_method", "unknown method"), [rule[name] for name in _LOADED_IN if name in rule]
+        if any(flags) or not flags:
+            raise ConfigError(f"{where} is quantized ({method}), which cannot be trained; give the original weights")
+    kind, names = str(config.get("model_type", "")), [str(name) for name in config["architectures"]]
+    table = _known_models()
+    if not any(re.search(rf'"{re.escape(kind)}",\s*"{re.escape(name)}"', table) for name in names):
         raise ConfigError(
-            f"{where} needs code of its own ({kind or 'no model_type'}), which is never run; give a model that transformers knows"
+            f"{where}: this transformers has no {names[0]} of type {kind!r}; update transformers, or give another model: "
+            "a model's custom code is never run"
         )
 
 
-def _known(model_type: str) -> bool:
-    """Return whether transformers has such a model; looking at its files takes no time, importing it takes seconds."""
+def _known_models() -> str:
+    """Return the source of transformers' table of model types and classes: importing it would take seconds."""
     found = find_spec("transformers")
     places = (found.submodule_search_locations if found else None) or []
-    return any((Path(place) / "models" / model_type.replace("-", "_") / "__init__.py").is_file() for place in places)
+    return "".join((Path(place) / "models/auto/modeling_auto.py").read_text(encoding="utf-8") for place in places)
+
+
+def _check_logits(config: Mapping[str, Any], where: str) -> None:
+    """Refuse models that change logits behind the head or drop activations: the trainer's loss applies the head itself."""
+    changed = [name for name, neutral in _LOGITS.items() if config.get(name) not in (None, neutral)]
+    if changed:
+        raise ConfigError(f"{where} scales or caps scores ({changed[0]}), which the trainer does not; give another model")
+    dropped = [name for name in _DROPOUT if config.get(name)]
+    if dropped:
+        raise ConfigError(f"{where} has dropout ({dropped[0]} = {config[dropped[0]]}); set it to 0 in a copy's config.json")
 
 
 def _check_attention(config: Mapping[str, Any], window: int, where: str) -> None:
     """Refuse layers that are no full attention over the window: engine and trainer assume full attention everywhere."""
     kinds = {str(kind) for kind in config.get("layer_types") or ()}
     hybrid = [name for name in _HYBRID if config.get(name)]
+    hybrid += ["attn_type_list"] if set(config.get("attn_type_list") or [1]) != {1} else []
     if hybrid or kinds - {"full_attention", "sliding_attention"}:
         found = ", ".join(hybrid or sorted(kinds))
         raise ConfigError(
@@ -194,21 +222,31 @@ def _reach(config: Mapping[str, Any], window: int) -> int:
 
 
 def _vocabulary(folder: Path, where: str) -> dict[str, int]:
-    """Return the ids of the tokens that the tokenizer's JSON files name; a tokenizer.model names none."""
+    """Return the largest id of each token that the tokenizer's JSON files name; a tokenizer.model names none."""
     found: dict[str, int] = {}
-    if (folder / "vocab.json").is_file():
-        found |= {str(token): int(number) for token, number in _json(folder / "vocab.json", where).items()}
+    try:
+        for token, number in _tokens(folder, where):
+            found[token] = max(int(number), found.get(token, 0))
+    except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
+        raise ConfigError(
+            f"{where}: the tokenizer's files cannot be read: {str(error)[:100]}; copy those of the original model"
+        ) from error
+    return found
+
+
+def _tokens(folder: Path, where: str) -> Iterator[tuple[str, Any]]:
     if (folder / "tokenizer.json").is_file():
         stored = _json(folder / "tokenizer.json", where)
         plain = (stored.get("model") or {}).get("vocab") or {}
-        found = plain if isinstance(plain, dict) else {one[0]: number for number, one in enumerate(plain)}
-        found = {**found, **{one["content"]: int(one["id"]) for one in stored.get("added_tokens") or ()}}
+        yield from plain.items() if isinstance(plain, dict) else ((one[0], number) for number, one in enumerate(plain))
+        yield from ((one["content"], one["id"]) for one in stored.get("added_tokens") or ())
+    elif (folder / "vocab.json").is_file():
+        yield from _json(folder / "vocab.json", where).items()
     if (folder / "added_tokens.json").is_file():
-        found = {**found, **{str(token): int(number) for token, number in _json(folder / "added_tokens.json", where).items()}}
+        yield from _json(folder / "added_tokens.json", where).items()
     if (folder / "tokenizer_config.json").is_file():
         added = _json(folder / "tokenizer_config.json", where).get("added_tokens_decoder") or {}
-        found = {**found, **{str(one.get("content")): int(number) for number, one in added.items()}}
-    return found
+        yield from ((one["content"], number) for number, one in added.items())
 
 
 def _has_template(folder: Path) -> bool:

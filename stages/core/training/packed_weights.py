@@ -2,7 +2,7 @@
 
 torch.nn.functional.linear brings a bfloat16 weight into that layout at every call, which costs more than the product itself
 while few rows are decoded. The packed product has the same bits (compared on Zen 4, and on a Xeon with AMX, where only a single
-row of some thousand inputs may differ by rounding). An engine decodes in inference mode, and only there packed weights are used:
+row of some thousand inputs may differ by rounding). An engine decodes in inference mode, and packed weights are used only there:
 what a trainer computes must not depend on whether an engine of its process has packed them before. The two operators are those
 that torch's own compiler uses for frozen weights. A packed copy takes as much memory as the weight.
 """

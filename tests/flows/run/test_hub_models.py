@@ -177,9 +177,17 @@ def test_a_model_of_the_hub_that_cannot_be_trained_is_refused_before_its_weights
     hub.newest = SECOND
     ((kind, message),) = opened(hub, tmp_path, ["model.style=compact"])
     assert kind == "ConfigError" and message.endswith(
-        "has no config.json; give a Hugging Face checkpoint with safetensors weights, not GGUF"
+        "has no config.json; give a Hugging Face checkpoint, with config.json and safetensors weights"
     )
     assert not [path for path in hub.asked if path.endswith(".safetensors")]
+
+
+def test_a_tokenizer_that_is_no_json_is_fetched_before_the_model_is_judged(hub: Hub, tmp_path: Path) -> None:
+    del hub.files["tokenizer.json"]
+    hub.files["tokenizer.model"] = b"pieces"
+    ((revision, model, path, *_),) = opened(hub, tmp_path, ["model.style=compact"])
+    assert (revision, Path(path).name) == (FIRST, FIRST)
+    assert "tokenizer.model" in model["files"]
 
 
 def test_files_that_are_not_those_of_run_json_are_refused(tmp_path: Path) -> None:

@@ -76,10 +76,16 @@ UNFIT: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "attention in chunks": ({"attention_chunk_size": 8192}, "hybrid or recurrent layers"),
     "quantized": ({"quantization_config": {"quant_method": "gptq"}}, r"is quantized \(gptq\), which cannot be trained; give the"),
-    "code of its own": (
+    "custom code": (
         {"model_type": "acme", "auto_map": {"AutoModelForCausalLM": "modeling_acme.AcmeForCausalLM"}},
-        r"needs code of its own \(acme\), which is never run; give a model that transformers knows",
+        "this transformers has no Qwen2ForCausalLM of type 'acme'; update transformers, or give another model",
     ),
+    "no type": ({"model_type": None}, "this transformers has no Qwen2ForCausalLM of type ''"),
+    "an unknown class of a known type": ({"architectures": ["AcmeForCausalLM"]}, "has no AcmeForCausalLM of type 'qwen2'"),
+    "capped logits": ({"final_logit_softcapping": 30.0}, r"scales or caps scores \(final_logit_softcapping\)"),
+    "scaled logits": ({"logits_scaling": 8.0}, r"scales or caps scores \(logits_scaling\)"),
+    "dropout": ({"attention_dropout": 0.1}, r"has dropout \(attention_dropout = 0.1\); set it to 0"),
+    "some layers are linear": ({"attn_type_list": [1, 0]}, r"hybrid or recurrent layers \(attn_type_list\)"),
     "a count in words": ({"vocab_size": "many"}, "config.json does not state vocab_size"),
     "state spaces": ({"mamba_d_state": 16}, r"hybrid or recurrent layers \(mamba_d_state\)"),
     "more tokens than rows": (
@@ -101,6 +107,7 @@ def test_an_unfit_model_is_refused_with_what_to_do(case: str, tmp_path: Path) ->
     ("file", "stored"),
     [
         ("vocab.json", {"a": 8}),
+        ("added_tokens.json", {"t1": 8}),
         ("added_tokens.json", {"<more>": 8}),
         ("tokenizer_config.json", {"added_tokens_decoder": {"8": {"content": "<more>"}}}),
     ],
@@ -115,6 +122,9 @@ def test_a_token_without_a_row_is_found_in_each_file_that_names_tokens(file: str
     (folder / file).write_text(json.dumps(stored))
     with pytest.raises(ConfigError, match="the tokenizer has 9 tokens, but the embedding has only 8 rows"):
         read_folder(folder)
+    (folder / file).write_text(json.dumps({"a": "b", "added_tokens_decoder": {"8": "c"}}))
+    with pytest.raises(ConfigError, match=r"the tokenizer's files cannot be read: .*; copy those of the original model"):
+        read_folder(folder)
 
 
 def test_a_window_inside_the_sliding_one_is_full_attention(tmp_path: Path) -> None:
@@ -122,6 +132,9 @@ def test_a_window_inside_the_sliding_one_is_full_attention(tmp_path: Path) -> No
     assert read_folder(sliding, window=4096).config["sliding_window"] == 4096
     with pytest.raises(ConfigError, match="sliding-window"):
         read_folder(sliding, window=4097)
+    plain = {"load_in_4bit": False, "load_in_8bit": False, "quant_method": "bitsandbytes"}
+    for other in ({"quantization_config": plain}, {"attn_type_list": [1, 1]}, {"logits_scaling": 1, "attention_dropout": 0.0}):
+        assert read_folder(model(tmp_path / "full", use_sliding_window=None, sliding_window=None, **other))
     for full in ({"sliding_window": None}, {"sliding_window": 32768}, {"layer_types": ["full_attention"] * 2}):
         assert read_folder(model(tmp_path / "full", use_sliding_window=None, **full))
 
@@ -137,16 +150,16 @@ def test_a_window_inside_the_first_length_has_one_rotation(tmp_path: Path) -> No
 FOLDERS = {
     "adapter": (
         {"adapter_config.json": '{"base_model_name_or_path": "acme/base"}'},
-        r"is a PEFT adapter, .* its base model \(acme/base\)",
+        r"holds a PEFT adapter; give its base model \(acme/base\) without it",
     ),
     "adapter beside a configuration": (
         {"adapter_config.json": "{}", "config.json": json.dumps(QWEN), "tokenizer.json": "{}", "adapter_model.safetensors": ""},
-        "is a PEFT adapter, not a model",
+        "holds a PEFT adapter; give its base model without it, or merge the adapter into it",
     ),
     "gguf": ({"model-q8.gguf": "GGUF"}, "contains GGUF files, which cannot be trained; give the original safetensors checkpoint"),
     "nothing": (
         {"model.safetensors": ""},
-        "has no config.json; give a Hugging Face checkpoint with safetensors weights, not GGUF",
+        "has no config.json; give a Hugging Face checkpoint, with config.json and",
     ),
     "no json": ({"config.json": "{"}, "config.json cannot be read: "),
     "a list": ({"config.json": "[]"}, "config.json is not a JSON object"),
@@ -212,6 +225,14 @@ def test_auto_chooses_by_markers_template_and_size_and_a_run_keeps_the_choice(tm
     )
     chosen = apply({"model": {"style": "document"}}, [])
     assert pinned(chosen) is chosen and style_of(chosen) == "document"
+
+
+def test_a_new_run_is_refused_where_its_model_is_and_not_elsewhere(tmp_path: Path) -> None:
+    unfit = apply({"model": {"name": str(model(tmp_path / "m", use_sliding_window=True)), "style": "document"}}, [])
+    with pytest.raises(ConfigError, match="sliding-window"):
+        pinned(unfit)
+    assert pinned(unfit, elsewhere=True) is unfit  # whoever has the model checks it
+    assert pinned(unfit, {"config": {"model": {"style": "document"}}}) is unfit  # it has begun
 
 
 def test_chat_without_a_template_is_refused() -> None:
