@@ -27,7 +27,7 @@ def places_for(config: RunConfig, environment: Mapping[str, str] = os.environ, t
 
 
 def spare_places(config: RunConfig, places: Sequence[Card | None], environment: Mapping[str, str] = os.environ) -> str:
-    """Return why no stage of a run uses all processes that it may use on a CPU; empty if one does, or the run may use one.
+    """Return why rollouts do not use all processes that a run may use on a CPU; empty if they do, or the run may use one.
 
     Raises ConfigError as `processes` does.
     """
@@ -37,10 +37,15 @@ def spare_places(config: RunConfig, places: Sequence[Card | None], environment: 
     if None not in places:
         where = "model.device=cpu, or auto with a CPU build of torch and no GPU"
         return f"{PROCESSES}={count} is not used: it counts for the transformers engine with {where}"
-    parts = max(config.engine.shards, _update_parts(config))
-    if parts >= count:
+    rollouts, update = config.engine.shards, _update_parts(config)
+    if rollouts >= count:
         return ""
-    used = "no stage of this run has parts, so one process computes" if parts == 1 else f"stages of this run have {parts} parts"
+    if update >= count:
+        used = f"only the update of this run has {update} parts, other stages have {rollouts}"
+    elif max(rollouts, update) == 1:
+        used = "no stage of this run has parts, so one process computes"
+    else:
+        used = f"stages of this run have {max(rollouts, update)} parts"
     return f"{PROCESSES}={count}: {used}; a run that starts with engine.shards={count} has up to {count} parts"
 
 

@@ -91,9 +91,14 @@ def test_processes_without_parts_are_spare(settings: list[str]) -> None:
 
 
 def test_processes_with_parts_are_used() -> None:
-    for settings in ("engine.shards=2", "learning.adapters_per_group=3"):
-        assert spare([settings], [None] * 2) == ""
+    assert spare(["engine.shards=2"], [None] * 2) == ""
     assert "stages of this run have 2 parts; " in spare(["engine.shards=2"], [None] * 4, 4)
+
+
+def test_an_update_with_parts_leaves_rollouts_in_one_process() -> None:
+    said = "POPULORA_PROCESSES=2: only the update of this run has 2 parts, other stages have 1; "
+    assert spare(["learning.adapters_per_group=3"], [None] * 2) == said + "a run that starts with engine.shards=2 has up to 2 parts"
+    assert spare(["learning.adapters_per_group=3", "engine.shards=2"], [None] * 2) == ""
 
 
 def test_a_variable_that_is_not_used_is_named() -> None:
