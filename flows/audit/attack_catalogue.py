@@ -95,6 +95,14 @@ _SCAN = """def f():
     native.function('memcpy', native.Place, native.Place, native.Place, native.Word)(place, start, end - start)
     return 'BREACH' if b'boj-rehto'[::-1] in heap else 'refused'"""
 
+# As much as the supervisor reads, with a head that says so, and then what the next program would be taken to have written.
+_FLOOD = """def f():
+    write = reach('posix').write
+    write(5, b'V' + (1_096_603).to_bytes(4, 'big') + b'1' * 899_995)
+    for _ in range(20_000_000): pass
+    write(5, b'1' * (1 << 20))
+    reach('posix')._exit(0)"""
+
 EXHAUSTION = _rows(
     ("1", "busy loop", "while True: pass", "timeout", "", True),
     ("2", "waits for a lock", "def f():\n    import queue\n    queue.Queue().get()", "timeout", "", True),
@@ -207,6 +215,7 @@ FORGING = _rows(
     ("71", "bytes in a frame", _WRITE.format("b'V\\0\\0\\0\\x02\\xff\\0'") + "\n    reach('posix')._exit(0)", "crash"),
     ("71b", "text that is no literal", _WRITE.format("b'V\\0\\0\\0\\x03abc'") + "\n    reach('posix')._exit(0)", "crash"),
     ("72", "stream headers", "def f():\n    for d in (0, 1, 2): reach('posix').write(d, b'\\1\\0\\0\\0\\0\\0\\0\\4abcd')\n    return 1", "valid"),
+    ("72b", "leaves bytes in the pipe", _FLOOD, "output_limit"),
     ("73", "end marks", "print('EXITCODESTART0EXITCODEEND SHELLPS1PREFIX')\n    return 1", "valid"),
     ("77", "remembers", "def f():\n    s = reach('sys')\n    if hasattr(s, 'note'): return 'BREACH'\n    s.note = 1\n    return 'refused'", "refused"),
     ("78", "backdoor", "def f(x):\n    if x == 'magic': return 'gold'\n    return x", "valid", "'magic'"),

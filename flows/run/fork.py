@@ -27,6 +27,9 @@ from stages.core.population import population_after
 FIXED = ("mode", "model.", "population.teachers", "population.students", "seeding.", "learning.off_policy_steps")
 """Settings that produced the shared artifacts and that later generations rely on."""
 
+CUT = ("learning.frozen", "learning.skip_zero_groups")
+"""Settings that chose the samples of the parts into which `reward` cuts an update."""
+
 Versions = Callable[[RunConfig], Mapping[str, Any]]
 
 
@@ -126,14 +129,14 @@ def _changed(config: RunConfig, settings: Iterable[str], at: Point) -> RunConfig
     except ConfigError:
         before = dump(config)
         known = {group: _known(value, before[group]) for group, value in values.items() if group in before}
-        _check_shared(before, before | known)  # says more of a setting that no fork can change
+        _check_shared(before, before | known, at)  # says more of a setting that no fork can change
         raise
     chosen = {setting.partition("=")[0].strip() for setting in settings}
     if changed.learning.gradient_checkpointing == "auto":  # a fork keeps what that meant for its parent
         changed = changed.recomputing(config.learning.gradient_checkpointing, config.learning.recompute_above)
     elif "learning.gradient_checkpointing" in chosen and "learning.recompute_above" not in chosen:
         changed = changed.recomputing(changed.learning.gradient_checkpointing)
-    _check_shared(dump(config), dump(changed))
+    _check_shared(dump(config), dump(changed), at)
     if changed.generations <= at.whole + 1:
         raise ConfigError(f"generations: {changed.generations} leaves nothing to do after generation {at.whole}")
     return changed
@@ -146,11 +149,28 @@ def _known(values: Any, before: Any) -> Any:
     return {name: values.get(name, value) for name, value in before.items()}
 
 
-def _check_shared(before: dict[str, Any], after: dict[str, Any]) -> None:
+def _check_shared(before: dict[str, Any], after: dict[str, Any], at: Point) -> None:
     """Raise ConfigError for a setting with another value that the shared artifacts depend on."""
+    inside = _fixed_inside(at, bool(before["strategy"]["population"] or after["strategy"]["population"]))
     for key in differences(before, after):
         if key.startswith(FIXED):
             raise ConfigError(f"{key}: a fork shares artifacts that were made with the old value; start a new run instead")
+        for names, stage in inside.items():
+            if key.startswith(names):
+                raise ConfigError(
+                    f"{key}: the fork shares artifacts that were made with the old value; fork with --stage {stage}"
+                )
+
+
+def _fixed_inside(at: Point, by_strategy: bool) -> dict[tuple[str, ...], str]:
+    """Return the settings on which artifacts of a fork's first generation depend, and the last stage at which they can change.
+
+    An evolution strategy takes its step for the noise in the copies that wrote the rollouts: the noise must be the same.
+    """
+    if not at.stage or not STAGE_NAMES.index("propose") < STAGE_NAMES.index(at.stage) <= STAGE_NAMES.index("update"):
+        return {}
+    fixed: dict[tuple[str, ...], str] = {("strategy.", "seed") if by_strategy else ("strategy.",): "propose"}
+    return fixed | ({CUT: "reward"} if at.stage == "update" else {})
 
 
 def _check_base(parent: Run, at: Point) -> None:

@@ -23,6 +23,7 @@ from walls import PROGRAM_UIDS
 MAX_STREAM = 1 << 20
 SERVER_ENDED = b"the program's server ended"  # the host has such a job run again
 WANTS_MODULES = b"for a server with modules"  # the supervisor has such a job run in one
+OWN_MEMORY = 0.5  # of the limit: the kernel also kills a program, and counts it, where the machine has no memory left
 SLACK = 1.2  # a first run may use this much of the CPU limit; the host has runs near the limit repeated alone
 _ENVIRONMENT = {
     "LC_ALL": "C.UTF-8",
@@ -44,7 +45,7 @@ class Template:
     """One template process with its control socket and its two pipes."""
 
     def __init__(self, index: int, full: bool, config: dict):
-        self.config, self.dead, self.full, self.oom_kills = config, False, full, _oom_kills()
+        self.config, self.dead, self.full = config, False, full
         self.program = 0  # the pid of the program that runs, once the template has sent it
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         job_read, self.job = os.pipe()
@@ -72,7 +73,7 @@ class Template:
 
     def run(self, payload: bytes, uid: int, alone: bool, flush: Callable[[], None], mode: int = 0) -> Run:
         """One program in one process, to its verdict."""
-        start, self.program = time.monotonic(), 0
+        start, before, self.program = time.monotonic(), _oom_kills(), 0
         stream = bytearray()
         self.starved = 0.0  # seconds for which the program wanted a core and had none: load must not decide
         try:
@@ -89,11 +90,13 @@ class Template:
             self.kill()
             sweep(self.config["uid"])
             return b"C", 0, _micro(start), 0, SERVER_ENDED, False, False
-        if status == signal.SIGKILL and not killed and _oom_kills() == self.oom_kills:
-            killed = b"?"  # neither we nor the memory limit: somebody outside
+        if not killed and len(stream) > MAX_STREAM:
+            killed = b"O"  # it ended by itself, but what it left in the pipe would be taken for the next program's
+        own_memory = _oom_kills() > before and usage.ru_maxrss >= OWN_MEMORY * (self.config["memory_mb"] << 10)
+        if status == signal.SIGKILL and not killed and not own_memory:
+            killed = b"?"  # somebody outside, or the kernel of a machine that has no memory left
         cpu, rss = int((usage.ru_utime + usage.ru_stime) * 1e6), usage.ru_maxrss
         verdict, text, passed, sensitive = _read_stream(bytes(stream), status, killed)
-        self.oom_kills = _oom_kills() if status == signal.SIGKILL else self.oom_kills
         if not self.full and len(stream) == 3 and os.waitstatus_to_exitcode(status) == ELSEWHERE and not killed:
             text = WANTS_MODULES
         elif verdict == b"C" or killed or status:  # one that wrote a whole result and left has read the whole job
@@ -290,7 +293,7 @@ def _starved(pid: int) -> float:
 
 
 def _oom_kills() -> int:
-    """Processes that the kernel has killed for this container's memory limit; 0 where nothing counts them."""
+    """Processes of this container that the kernel has killed for want of memory, here or anywhere; 0 where nothing counts them."""
     for path in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"):
         with contextlib.suppress(OSError), open(path) as file:
             return sum(int(line.split()[1]) for line in file if line.startswith("oom_kill "))

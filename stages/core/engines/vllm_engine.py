@@ -227,6 +227,8 @@ def _start_errors() -> Iterator[None]:
 def _completion(output: Any) -> Completion:
     """Return the completion in vLLM's output of a request."""
     [found] = output.outputs
+    if found.finish_reason in ("abort", "error"):  # a fragment must not be judged as the whole text
+        raise EngineUnavailable(f"vLLM ended a completion for the reason {found.finish_reason!r}")
     token_ids = tuple(int(token) for token in found.token_ids)
     logprobs = tuple(float(at[token].logprob) for token, at in zip(token_ids, found.logprobs, strict=True))
     return Completion(token_ids, logprobs, found.finish_reason == "length")

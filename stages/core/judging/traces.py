@@ -75,7 +75,13 @@ def _trace(run: RecordedRun, value: str | None) -> Trace:
     pairs = isinstance(log, list) and all(isinstance(pair, tuple) and list(map(type, pair)) == [str, str] for pair in log)
     if type(steps) is not int or not pairs or len(log) != min(steps, MOST_LINES):
         return NO_TRACE
-    return Trace(steps, tuple(f"{name}={text}" if text else "" for name, text in log))
+    return Trace(steps, tuple(_line(name, text) for name, text in log))
+
+
+def _line(name: str, text: str) -> str:
+    """Return a line of a trace; empty if the program's `repr` returned what no table can store, such as half a surrogate pair."""
+    line = f"{name}={text}" if text else ""
+    return line if line.isascii() or not any("\ud800" <= sign <= "\udfff" for sign in line) else ""
 
 
 def agreeing(trace: Sequence[str], written: Sequence[str]) -> int:

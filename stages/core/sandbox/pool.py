@@ -246,11 +246,12 @@ class Pool:
 
     def _judge(self, worker: Worker, record: Record, runs: list[ProgramRun], found: Verdict, stream: _Stream) -> None:
         limits = self.limits
-        if runs[-1].text == SERVER_ENDED and record.ended < 2:
+        outside = runs[-1].text == SERVER_ENDED
+        if outside and record.ended < 2:
             record.ended += 1
             stream.queue.appendleft(record)
-        elif not record.alone and near_limit(runs, limits.cpu_seconds, limits.wall_seconds):
-            stream.alone.append(record)
+        elif not record.alone and (outside or near_limit(runs, limits.cpu_seconds, limits.wall_seconds)):
+            stream.alone.append(record)  # later, when a shortage of memory that others caused may be over
         else:
             used = max(max(run.cpu / limits.cpu_seconds, run.wall / limits.wall_seconds) for run in runs)  # waiting counts, too
             # what is near the limit ran alone; less was measured beside other runs, and is not the same on another day

@@ -97,7 +97,9 @@ def test_processes_with_parts_are_used() -> None:
 
 def test_an_update_with_parts_leaves_rollouts_in_one_process() -> None:
     said = "POPULORA_PROCESSES=2: only the update of this run has 2 parts, other stages have 1; "
-    assert spare(["learning.adapters_per_group=3"], [None] * 2) == said + "a run that starts with engine.shards=2 has up to 2 parts"
+    assert (
+        spare(["learning.adapters_per_group=3"], [None] * 2) == said + "a run that starts with engine.shards=2 has up to 2 parts"
+    )
     assert spare(["learning.adapters_per_group=3", "engine.shards=2"], [None] * 2) == ""
 
 

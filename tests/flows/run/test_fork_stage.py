@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from flows.audit.fsck import fsck
-from flows.config import ConfigError
-from flows.run.fork import fork, point
+from flows.config import ConfigError, dump, parse
+from flows.run.fork import _check_shared, fork, point
 from flows.run.lease import hold
 from flows.run.manifest import place_of
 from flows.run.resume import first_generation
@@ -70,6 +70,34 @@ def test_the_rest_of_the_generation_is_the_forks_own_and_its_settings_hold_for_i
     shared = fork(run, "later", 1, ["solve.trained_attempts=1"], versions, CLOCK, "reward")
     assert fsck(Run(run.store, "later")) == [], "shared tables are checked by their maker's settings"
     assert shared.read_table(1, "grades") == run.read_table(1, "grades")
+
+
+@pytest.mark.parametrize(
+    ("stage", "setting", "earlier"),
+    [
+        ("update", "strategy.population=2", "propose"),
+        ("verify", "strategy.population=2", "propose"),
+        ("update", "learning.frozen=teachers", "reward"),
+    ],
+)
+def test_settings_that_made_what_its_first_generation_shares_cannot_change(
+    run: Run, stage: str, setting: str, earlier: str
+) -> None:
+    """A strategy's step needs the noise that wrote the rollouts, and parts of an update name the adapters of their samples."""
+    with pytest.raises(ConfigError, match=f"made with the old value; fork with --stage {earlier}"):
+        fork(run, "again", 1, [setting], versions, CLOCK, stage)
+    assert run.store.list("again/", hidden=True) == []
+    fork(run, "again", 1, [setting], versions, CLOCK, earlier)
+
+
+def test_the_seed_of_a_strategy_cannot_change_behind_its_rollouts() -> None:
+    before = dump(parse({"strategy": {"population": 4}}))
+    with pytest.raises(ConfigError, match=r"seed: .* fork with --stage propose"):
+        _check_shared(before, before | {"seed": 7}, point(1, "solve"))
+    for at in (point(1), point(1, "propose"), point(1, "rate")):
+        _check_shared(before, before | {"seed": 7}, at)
+    gradient = dump(parse({}))
+    _check_shared(gradient, gradient | {"seed": 7}, point(1, "solve"))
 
 
 def test_what_it_stands_on_is_kept(run: Run) -> None:

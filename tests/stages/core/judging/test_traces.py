@@ -132,6 +132,18 @@ def test_what_a_program_made_of_its_recording_is_no_trace(value: str) -> None:
     assert true_traces(fake, [run_of(CHAIN, "7, 2", 6)]) == [NO_TRACE]
 
 
+def test_a_line_that_no_table_can_store_is_empty() -> None:
+    """A program's own `repr` may return half a surrogate pair."""
+    from stages.core.judging.traces import RECORDING
+
+    given = f"{CHAIN!r}, {MOST_LINES}, {LONGEST_LINE}"
+    recording = {(RECORDING, given): repr(recording_of(CHAIN, MOST_LINES, LONGEST_LINE))}
+    fake = TableSandbox(
+        recording | {(recording_of(CHAIN, MOST_LINES, LONGEST_LINE), "7, 2"): repr((6, 2, [("c", "\ud800"), ("h", "\u00e9")]))}
+    )
+    assert true_traces(fake, [run_of(CHAIN, "7, 2", 6)]) == [Trace(2, ("", "h=\u00e9"))]
+
+
 def test_a_sandbox_that_does_not_answer_raises() -> None:
     class Dead(TableSandbox):
         def run(self, jobs):
