@@ -92,7 +92,9 @@ class Template:
             return b"C", 0, _micro(start), 0, SERVER_ENDED, False, False
         if not killed and len(stream) > MAX_STREAM:
             killed = b"O"  # it ended by itself, but what it left in the pipe would be taken for the next program's
-        own_memory = _oom_kills() > before and usage.ru_maxrss >= OWN_MEMORY * (self.config["memory_mb"] << 10)
+        own_memory = _oom_kills() > before and usage.ru_maxrss >= OWN_MEMORY * min(
+            self.config["memory_mb"] << 10, _container_kib()
+        )
         if status == signal.SIGKILL and not killed and not own_memory:
             killed = b"?"  # somebody outside, or the kernel of a machine that has no memory left
         cpu, rss = int((usage.ru_utime + usage.ru_stime) * 1e6), usage.ru_maxrss
@@ -293,11 +295,19 @@ def _starved(pid: int) -> float:
 
 
 def _oom_kills() -> int:
-    """Processes of this container that the kernel has killed for want of memory, here or anywhere; 0 where nothing counts them."""
+    """Processes of this container that the kernel has killed for want of memory anywhere; 0 where nothing counts them."""
     for path in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"):
         with contextlib.suppress(OSError), open(path) as file:
             return sum(int(line.split()[1]) for line in file if line.startswith("oom_kill "))
     return 0
+
+
+def _container_kib() -> int:
+    """KiB that this container may use; 2^53 where there is no limit."""
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError), open(path) as file:  # "max" is no number
+            return int(file.read()) >> 10
+    return 1 << 53
 
 
 def _enlarge(descriptor: int) -> None:
