@@ -5,7 +5,7 @@ from flows.config import RunConfig
 from flows.run.manifest import Ref
 from flows.run.run import Run
 from stages.core.suites.changes import ScoreChange, score_changes
-from stages.core.suites.scores import by_band
+from stages.core.suites.scores import by_band, without_teachers
 
 GREEDY, SAMPLED = "pass@1 greedy", "pass@1"
 
@@ -22,7 +22,7 @@ def learned_text(run: Run, config: RunConfig) -> str | None:
     generation, after = next(((at, ref) for at, ref in scored if ref is not None), (None, None))
     if before is None or after is None:
         return None
-    answers = run.read_table(after, "answers")
+    answers = without_teachers(run.read_table(after, "answers"), run.read_table(_scores(run, generation, after), "scores"))
     changes = score_changes(answers, run.read_table(before, "answers"), by_band)
     of = {change.measure: change for change in changes if change.group == "all"}
     members = len(set(answers["member_id"].to_pylist()))
@@ -32,6 +32,13 @@ def learned_text(run: Run, config: RunConfig) -> str | None:
         f"{_change(of[GREEDY])} points on {of[GREEDY].found.problems} held-out problems ({suite}): "
         f"{_levels(of[GREEDY])} after generation {generation} ({who}, greedy){sampled}"
     )
+
+
+def _scores(run: Run, generation: int | None, answers: Ref) -> Ref:
+    """Return the scores that the same benchmark wrote."""
+    done = run.manifest("benchmark", generation)
+    assert done is not None, answers
+    return done.output(answers.uri.replace("answers.parquet", "scores.parquet"))
 
 
 def _change(one: ScoreChange) -> str:

@@ -23,7 +23,7 @@ class ScoredRun:
 
     run_id: str
     suite: str
-    generation: int
+    generation: int | None
     scores: pa.Table
     before: pa.Table | None
     scored_now: bool
@@ -76,6 +76,8 @@ def run_ids(store: Store) -> list[str]:
 def _scored(run: Run, members: str, asked: Question) -> ScoredRun:
     if run.history.description() is None:
         raise NotStored(f"no run {run.run_id}")
+    if (chosen := Chosen(members=members)).named:  # the same adapters at any time: there is no generation before
+        return ScoredRun(run.run_id, asked.suite, None, score_run(run, chosen, asked), None, True)
     generation = newest_generation(run)
     earlier = scored_generations(run, members, asked)
     before = [scores for number, scores in earlier if number < generation]
@@ -93,7 +95,15 @@ def _lines(one: ScoredRun) -> list[str]:
         change = "first time" if known is None else f"{100 * (row['mean'] - known):+.2f}"
         numbers = [f"{100 * row[name]:.2f}" for name in ("mean", "stderr", "min", "max") if row[name] is not None]
         numbers = numbers if len(numbers) == 4 else [numbers[0], "", *numbers[1:]]
-        cells = [one.run_id, one.suite, str(one.generation), row["measure"], *numbers, str(row["members"]), change]
+        cells = [
+            one.run_id,
+            one.suite,
+            "named" if one.generation is None else str(one.generation),
+            row["measure"],
+            *numbers,
+            str(row["members"]),
+            change,
+        ]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
 

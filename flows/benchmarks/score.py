@@ -19,6 +19,7 @@ from flows.benchmarks.suite_score import BenchmarkRequest, folder_of, own_proble
 from flows.cards import one_card, usable
 from flows.config import RunConfig
 from flows.run import hub_models
+from flows.run.base_check import BRING_BACK, check_base
 from flows.run.history import CHOSEN
 from flows.run.manifest import Ref
 from flows.run.run import Run
@@ -50,7 +51,10 @@ def score_run(run: Run, chosen: Chosen, asked: Question, progress: Progress = si
     config, contestants = config_of(run), chosen.contestants(run)
     if asked.suite not in PROBE:
         target, request = targets.of_run(run, contestants, chosen.folder(run)), _request(asked, config)
-        with one_card([] if stored(target, request) is not None else usable(config.model.device)):
+        there = stored(target, request) is not None
+        if not there:
+            check_base(run, config.model.name, Backend(config).model_digest(), BRING_BACK)
+        with one_card([] if there else usable(config.model.device)):
             return score_suite(target, request)
     done = run.history.manifest(f"benchmarks/{probe_folder(run, chosen, asked)}/benchmark.json")
     if done is not None and run.holds(done):
@@ -72,6 +76,7 @@ def _score(
 ) -> pa.Table:
     problems = own_problems(asked.suite, asked.limit, asked.pattern)
     backend, began = Backend(config, progress), time.monotonic()
+    check_base(run, config.model.name, backend.model_digest(), BRING_BACK)
     io = StageIO(run, "benchmark", None, None, config.model.name, config.model.alpha)
     try:
         engine = backend.engine(io.adapters([one.adapter_id for one in contestants if one.adapter_id]))

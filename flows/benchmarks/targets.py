@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from stages.core.suites.problems import Problem
 from stages.core.suites.scores import Contestant
 
 Text = str | None
+MORE_THAN_LORA = ("use_dora", "alpha_pattern", "rank_pattern", "modules_to_save", "layers_to_transform")
+"""What a PEFT folder may ask for that would change its scores if it were ignored."""
 
 
 @dataclass(frozen=True)
@@ -96,11 +99,13 @@ def _peft(folder: Path) -> tuple[str, int, float, tuple[str, ...], tuple[Adapter
         config = json.loads((folder / "adapter_config.json").read_text())
         data = (folder / WEIGHTS_FILE).read_bytes()
         weights = load(data)
-        targets = tuple(sorted(config["target_modules"]))
+        rank, targets = rank_of(weights), tuple(sorted(config["target_modules"]))
+        if other := [name for name in MORE_THAN_LORA if config.get(name)] or config.get("bias", "none") != "none":
+            raise ValueError(f"{other[0] if isinstance(other, list) else 'bias'} is not supported, only plain LoRA")
         return (
             folder.name,
-            rank_of(weights),
-            float(config["lora_alpha"]),
+            rank,
+            float(config["lora_alpha"]) * (sqrt(rank) if config.get("use_rslora") else 1.0),  # the scale is alpha / rank
             targets,
             (
                 Adapter({name: array.astype("float32") for name, array in weights.items()}, {}, 0),

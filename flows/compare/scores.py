@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from flows.config import with_defaults
 from flows.monitoring.run_tables import RunTables
@@ -15,7 +14,7 @@ from flows.run.manifest import Manifest, Ref
 from flows.run.run import Run
 from flows.storage import Damaged, NotStored, decode_table
 from stages.core.suites.changes import ScoreChange, score_changes
-from stages.core.suites.scores import by_slice
+from stages.core.suites.scores import by_slice, without_teachers
 from stages.core.suites.statistics import population
 from stages.core.tables import SCORES
 
@@ -243,10 +242,7 @@ def _comparable(changes: tuple[ScoreChange, ...], one: ScoredState, other: Score
 def _students(run: Run, state: ScoredState) -> pa.Table:
     """Return the answers of a state's members except teachers, which some runs score, too."""
     assert state.answers is not None, state
-    scores = run.read_table(state.scores, "scores")
-    teachers = pa.array({row["member_id"] for row in scores.to_pylist() if row["role"] == "teacher"}, pa.string())
-    answers = run.read_table(state.answers, "answers")
-    return answers.filter(pc.invert(pc.is_in(answers["member_id"], value_set=teachers)))
+    return without_teachers(run.read_table(state.answers, "answers"), run.read_table(state.scores, "scores"))
 
 
 def _newest(asked: Asked, suite: str) -> ScoredState:

@@ -36,6 +36,7 @@ from flows.monitoring.working import Working
 from flows.notes import publish as notes
 from flows.plan.estimate import spare_shards
 from flows.run import hub_models, lease, retention
+from flows.run.base_check import check_base
 from flows.run.history import KEPT_OUT, check_prompts
 from flows.run.leaking import recorded
 from flows.run.resume import first_generation
@@ -320,11 +321,7 @@ def check_resumable(run: Run, config: RunConfig) -> None:
             f"run {run.run_id} {has}, which generations={config.generations} would lower; generations can only be raised"
         )
     check_sources(config, description["versions"], run.run_id)
-    start = run.manifest("start")
-    if start is not None and start.versions["base_model"] != Backend(config).model_digest():
-        raise ConfigError(
-            f"model.name: the files of {config.model.name} have changed since run {run.run_id} began; choose another --run-id"
-        )
+    check_base(run, config.model.name, Backend(config).model_digest(), "choose another --run-id")
 
 
 def _done(run: Run) -> int:

@@ -13,6 +13,7 @@ from flows.export.base_model import BaseModel, base_of
 from flows.export.card import Subject, model_card
 from flows.export.folder import whole_folder
 from flows.export.markdown import code
+from flows.run.base_check import BRING_BACK, check_base
 from flows.run.lineage import no_adapter
 from flows.run.run import Run
 from flows.storage import NotStored, StoreRefused
@@ -43,7 +44,9 @@ def export_adapter(
     files = read_files(run, adapter_id, (CONFIG_FILE, WEIGHTS_FILE))
     adapter, weights = json.loads(files[CONFIG_FILE]), load(files[WEIGHTS_FILE])
     with whole_folder(folder) as unfinished:
-        kept = merge_into(Backend(parse(config)).model_path, weights, adapter["lora_alpha"] / adapter["r"], unfinished)
+        backend = Backend(parse(config))
+        check_base(run, config["model"]["name"], backend.model_digest(), BRING_BACK)
+        kept = merge_into(backend.model_path, weights, adapter["lora_alpha"] / adapter["r"], unfinished)
         rounding = f"rounding to the precision of the base kept {kept:.1%} of its change"
         what = f"The adapter {code(adapter_id)}, merged into its base model; {rounding}."
         subject = Subject(adapter_id, files, adapter, base, loaded_as or folder.name, what, merged=True)

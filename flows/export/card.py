@@ -16,6 +16,7 @@ from flows.run.leaking import warning
 from flows.run.lineage import Json, Lineage, generation_of
 from flows.run.manifest import sha256_hex
 from flows.run.run import Run
+from stages.core.engines.vllm_ranks import reserved_rank
 from stages.core.lora.adapter_files import WEIGHTS_FILE
 from stages.core.method.top_up import task_of
 
@@ -94,6 +95,13 @@ VERIFICATION = """- The weights: `sha256sum adapter_model.safetensors` prints `{
   chain, and `populora status RUN` prints the head.
 - This folder: `populora publish RUN ADAPTER DIR` writes the same bytes from the same state of the run."""
 
+VERIFICATION_MERGED = """- The adapter that was merged: `populora export RUN ADAPTER DIR` writes its PEFT folder, where `sha256sum
+  adapter_model.safetensors` prints `{sha256}`. The run's manifests record this digest for the stage that made
+  it, and its tables record it in every row that these weights wrote.
+- The run: every stage's manifest contains the digest of the one before it, and the newest one's is
+  `{head}`. With the run's store, `populora fsck RUN` computes the digest of every artifact again and checks the
+  chain, and `populora status RUN` prints the head."""
+
 
 MARK = "\n<!-- As written by populora, sha256 of the text above: {sha256} -->\n"
 
@@ -118,6 +126,7 @@ def model_card(run: Run, description: Json, subject: Subject) -> str:
     lineage = Lineage(run)
     story = lineage.adapter(subject.adapter_id)
     config = description["config"]
+    verification = VERIFICATION_MERGED if subject.merged else VERIFICATION
     text = CARD.format(
         adapter_id=escaped(subject.adapter_id),
         run=escaped(run.run_id),
@@ -132,7 +141,7 @@ def model_card(run: Run, description: Json, subject: Subject) -> str:
         rating=rating_text(lineage, subject.adapter_id, story["backwards"]),
         scores=_scores(story["forwards"]["scores"]),
         configuration=_configuration(config),
-        verification=VERIFICATION.format(sha256=sha256_hex(subject.files[WEIGHTS_FILE]), head=run.history.head()),
+        verification=verification.format(sha256=sha256_hex(subject.files[WEIGHTS_FILE]), head=run.history.head()),
         licence=_licence(subject.base),
     )
     return marked(f"---\n{_metadata(run, subject, story['forwards']['scores'], bool(warning(description)))}\n---\n\n{text}")
@@ -216,7 +225,7 @@ def _loading(subject: Subject) -> str:
         served=base.name + (f" --revision {base.revision}" if revision else "") if on_hub else "BASE",
         base_is="" if on_hub else f"`BASE` is the base model {code(base.name)}: its folder. ",
         folder=folder,
-        rank=int(subject.adapter["r"]),
+        rank=reserved_rank(int(subject.adapter["r"])),
     )
 
 

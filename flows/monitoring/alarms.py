@@ -30,6 +30,7 @@ ONE_SIDED = 0.1
 TRUNCATED, DRIFT = 0.25, 0.03
 LAG = 0.1  # four times the most that was measured (docs/metrics.md)
 SLOW, SLOW_SECONDS = 6.0, 5.0
+UNLIKE = ("evolve", "benchmark")  # stages that have work in some generations only, or other work
 REPEATED = 0.5
 BARREN = 10  # generations without a new cell
 HISTORY = 3  # generations before a fall can be detected
@@ -215,7 +216,7 @@ def _slow(clock: Clock) -> list[Alarm]:
     found = []
     for generation, stages in clock.items():
         for stage, seconds in stages.items():
-            if seconds <= SLOW_SECONDS:
+            if seconds <= SLOW_SECONDS or stage in UNLIKE:
                 continue
             others = [spent[stage] for other, spent in clock.items() if other != generation and stage in spent]
             if len(others) < HISTORY:

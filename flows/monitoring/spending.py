@@ -98,7 +98,8 @@ class _Step:
 def spent(manifests: Iterable[Manifest], fill: Cost, prices: Cost | None = None) -> Spent:
     """Return what the steps of one stage (or of several that overlap in time) used, without the tokens that tables know.
 
-    `fill` has the price for steps that recorded none; `prices` replaces what every step recorded, also the watts if it has any.
+    `fill` has the price for steps that recorded none; `prices` replaces what every step recorded, also the watts
+    if it has any (`_instead`).
     """
     found, prompts, generated = list[_Step](), list[int | None](), list[int | None]()
     for number, manifest in enumerate(manifests):
@@ -166,8 +167,15 @@ def _step(clock: Mapping[str, Any], number: int, fill: Cost, prices: Cost | None
     if assumed and "processor" not in joules:
         watts[ESTIMATE, ""] = assumed
     recorded = Cost.model_validate(clock["price"]) if "price" in clock else fill
-    price = recorded if prices is None else prices
+    price = recorded if prices is None else _instead(prices, recorded)
     return _Step(host, float(began), seconds, watts, price if price.machine_hour or price.kwh else None)
+
+
+def _instead(prices: Cost, recorded: Cost) -> Cost:
+    """Return the prices; those that name neither an hour nor a kWh keep the recorded ones in their own currency and watts."""
+    if prices.machine_hour or prices.kwh:
+        return prices
+    return recorded.model_copy(update=prices.model_dump(include=prices.model_fields_set))
 
 
 def _on_one_machine(steps: list[_Step]) -> Spent:

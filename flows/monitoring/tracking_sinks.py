@@ -141,7 +141,9 @@ class WandB:
         project = os.environ.get("WANDB_PROJECT") or PROJECT
         quiet = library.Settings(silent=True, console="off", disable_git=True, save_code=False, x_disable_stats=True)
         named = {"project": project, "id": run_id, "name": run_id, "dir": str(folder)}
-        self._run = library.init(**named, mode=mode, resume="allow", config=flat(config), settings=quiet)
+        self._faults = (library.errors.Error, ValueError)
+        with self._answering():
+            self._run = library.init(**named, mode=mode, resume="allow", config=flat(config), settings=quiet)
 
     def last(self) -> int:
         """Return the last generation, from the folder's marker: offline there is no server to query."""
@@ -149,12 +151,23 @@ class WandB:
 
     def write(self, generation: int, ended: float, values: Mapping[str, float]) -> None:
         """Write one step per generation."""
-        self._run.log(dict(values) | {"ended": ended}, step=generation)
+        with self._answering():
+            self._run.log(dict(values) | {"ended": ended}, step=generation)
         self._marker.write(generation)
 
     def close(self) -> None:
         """End the run. `wandb sync` sends offline data."""
-        self._run.finish()
+        with self._answering():
+            self._run.finish()
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        """Turn wandb's errors into StoreUnavailable, without the key that some of them quote."""
+        try:
+            yield
+        except self._faults as error:
+            said = str(error).strip().partition("\n")[0].replace(os.environ.get("WANDB_API_KEY") or "\0", "***")[:200]
+            raise StoreUnavailable(f"wandb: {said}") from None
 
 
 def _allowed(name: str) -> str:

@@ -95,16 +95,17 @@ def run_note(
 def rating_rows(ratings: Sequence[Row]) -> list[Row]:
     """Return the table of ratings: one short row per member, the fittest of each role first."""
     latest = {row["member_id"]: row for row in ratings}
+    first = {row["member_id"]: row for row in reversed(ratings)}
     ordered = sorted(latest.values(), key=lambda row: (row["role"] != "teacher", -row["fitness"]))
     return [
         {
             "member": row["member_id"],
             "role": row["role"],
             "mu": round(row["mu"], 2),
-            "change": round(row["mu"] - row["mu_before"], 2),
+            "change": round(row["mu"] - first[row["member_id"]]["mu_before"], 2),
             "sigma": round(row["sigma"], 2),
             "fitness": round(row["fitness"], 2),
-            "result": row["result"],
+            "result": ", ".join(one["result"] for one in ratings if one["member_id"] == row["member_id"]),
             "weights": row["next_adapter_id"],
         }
         for row in ordered

@@ -27,13 +27,12 @@ from stages.core.engines.protocol import Completion, Ended, EngineUnavailable, R
 from stages.core.engines.text_ends import text_ends
 from stages.core.engines.vllm_card import card_settings
 from stages.core.engines.vllm_cores import core_settings
+from stages.core.engines.vllm_ranks import reserved_rank
 from stages.core.engines.vllm_steps import stepped
 from stages.core.engines.vllm_watch import exit_codes, watch
 from stages.core.lora.adapter import Weights
 from stages.core.lora.adapter_files import CONFIG_FILE, WEIGHTS_FILE, config_bytes, weights_bytes, weights_sha256
 from stages.core.progress import Progress, silent
-
-RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # ranks that vLLM can reserve; an adapter of a smaller rank fits
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ class VLLMEngine:
             tensor_parallel_size=limits.tensor_parallel,
             enforce_eager=not limits.compile,
             enable_lora=True,
-            max_lora_rank=min((rank for rank in RANKS if rank >= limits.rank), default=limits.rank),
+            max_lora_rank=reserved_rank(limits.rank),
             max_loras=limits.max_adapters,
             max_cpu_loras=2 * limits.max_adapters,  # the adapters of this generation and of the next
             enable_prefix_caching=True,

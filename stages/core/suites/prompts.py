@@ -80,7 +80,7 @@ def wording(problem: Problem, style: str) -> Wording:
     if style == "completion":
         return _completion(problem)
     if style == "azr":
-        return Wording(_AZR.format(question=_question(problem)))
+        return Wording(_AZR.format(question=_question(problem)), stops=("\nUser:",))  # a next question is not part of the answer
     raise ValueError(f"unknown style {style!r}: known are {', '.join(STYLES)}")
 
 

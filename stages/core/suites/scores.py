@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from stages.core import tables
 from stages.core.suites.statistics import ScoreEstimate, average, passing, powers
@@ -169,3 +170,9 @@ def _ratio(clusters: list[tuple[int, int]]) -> tuple[float, float | None]:
     ratio = over / under
     spread = math.fsum((top - ratio * bottom) ** 2 for top, bottom in clusters)
     return ratio, math.sqrt(spread * n / (n - 1)) / under if n > 1 else None
+
+
+def without_teachers(answers: pa.Table, scores: pa.Table) -> pa.Table:
+    """Return ANSWERS without those of teachers, whom some runs score, too. SCORES of the same benchmark name the roles."""
+    teachers = pa.array({row["member_id"] for row in scores.to_pylist() if row["role"] == "teacher"}, pa.string())
+    return answers.filter(pc.invert(pc.is_in(answers["member_id"], value_set=teachers)))

@@ -9,11 +9,13 @@ from flows.benchmarks.learned import learned_text
 from flows.benchmarks.schedule import panels
 from flows.config import RunConfig, apply, dump, load
 from flows.run.lease import hold
+from flows.run.manifest import Ref
 from flows.run.planned import benchmarks_at
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
 from flows.storage import open_store
 from stages.core import tables
+from stages.core.suites.scores import Contestant, probe_scores
 from tests.support import example_run
 
 CONFIG = load("chaos", ["generations=3", "benchmark.every=0", "benchmark.start=true"])
@@ -43,11 +45,18 @@ def answers(members: dict[str, str]) -> list[dict[str, object]]:
     ]
 
 
+def written(run: Run, folder: str, table: pa.Table, who: list[Contestant]) -> list[Ref]:
+    place = f"benchmarks/probe-dev/{folder}"
+    scores = run.write_table_at(f"{place}/scores.parquet", probe_scores(table, who), tables.SCORES)
+    return [run.write_table_at(f"{place}/answers.parquet", table, tables.ANSWERS), scores]
+
+
 def scored(run: Run, generation: int, panels: dict[str, dict[str, str]]) -> None:
-    refs = []
+    refs: list[Ref] = []
     for folder, of in panels.items():
         table = tables.table(answers(of), tables.ANSWERS)
-        refs.append(run.write_table_at(f"benchmarks/probe-dev/{folder}/answers.parquet", table, tables.ANSWERS))
+        who = [Contestant(member, "teacher" if member.startswith("t") else "student", member, "0" * 64) for member in of]
+        refs += written(run, folder, table, who)
     run.commit("benchmark", generation, [], refs)
 
 
@@ -70,7 +79,9 @@ def test_the_change_is_from_the_start_to_the_newest_benchmark_and_over_all_membe
         scored(run, 0, {"start": {"s0": "rwww"}})
         assert learned_text(run, CONFIG) is None
         scored(run, 1, {"generation=0001": {"s0": "wwww"}})
-        scored(run, 2, {"generation=0002": {"s0": "rrww", "s1": "rrrw"}, "generation=0002/children": {"s1": "rrrr"}})
+        scored(
+            run, 2, {"generation=0002": {"s0": "rrww", "s1": "rrrw", "t0": "rrrr"}, "generation=0002/children": {"s1": "rrrr"}}
+        )
         found = learned_text(run, CONFIG)
     # a problem's change: 0, 1, 0.5 and 0 points; their mean is 0.375, its error 0.239
     assert found == (
@@ -88,8 +99,7 @@ def test_sampled_attempts_are_told_beside_the_greedy_one(tmp_path: Path) -> None
     with hold(store, "run") as epoch:
         run = Run(store, "run", epoch)
         for generation, folder, table in ((0, "start", both("rwww", "wwww")), (1, "generation=0001", both("rwww", "rrww"))):
-            ref = run.write_table_at(f"benchmarks/probe-dev/{folder}/answers.parquet", table, tables.ANSWERS)
-            run.commit("benchmark", generation, [], [ref])
+            run.commit("benchmark", generation, [], written(run, folder, table, [Contestant("s0", "student", "s0", "0" * 64)]))
         found = learned_text(run, CONFIG)
     assert found == (
         "+0.0 ± 0.0 points on 4 held-out problems (probe-dev): 25.0 → 25.0 % after generation 1 (one member, greedy); "

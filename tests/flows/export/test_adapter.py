@@ -10,7 +10,8 @@ import torch
 from safetensors.numpy import load
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from flows.config import RunConfig, dump
+from flows.backend import Backend
+from flows.config import ConfigError, RunConfig, dump
 from flows.export.adapter import export_adapter
 from flows.run.lease import hold
 from flows.run.run import Run
@@ -47,7 +48,9 @@ def run(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         made = Run(store, "made", epoch)
         made.describe(dump(config), {}, {})
         files = adapter_bytes(Adapter(random_weights(lora, 3), {}, 0), "tiny", 4)
-        made.commit("start", None, [], made.write_adapter("s0-start", files), versions={"base_model": "ab" * 32})
+        made.commit(
+            "start", None, [], made.write_adapter("s0-start", files), versions={"base_model": Backend(config).model_digest()}
+        )
         yield made
 
 
@@ -87,17 +90,31 @@ def test_a_merged_model_loads_in_transformers(run: Run, base: Path, tmp_path: Pa
     assert 90 < kept < 100
 
 
+def test_an_adapter_is_not_merged_into_other_weights_of_the_same_shape(run: Run, base: Path, tmp_path: Path) -> None:
+    file = base / "model.safetensors"
+    before = file.read_bytes()
+    file.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+    try:
+        with pytest.raises(ConfigError, match=r"have changed since run made began; .* bring those back"):
+            export_adapter(run, "s0-start", tmp_path / "out", merge=True)
+    finally:
+        file.write_bytes(before)
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_card_says_where_the_weights_come_from(run: Run, tmp_path: Path) -> None:
     export_adapter(run, "s0-start", tmp_path / "out", merge=False)
     card = (tmp_path / "out" / "README.md").read_text()
     sha256 = run.history.find("adapters/s0-start/adapter_model.safetensors").sha256
+    start = run.manifest("start")
+    assert start is not None
     for part in (
-        "ab" * 32,
+        start.versions["base_model"],
         sha256,
         "rank 2, alpha 4",
         "`s0-start`: start",
         "These weights were not scored",
-        "--max-lora-rank 2",
+        "--max-lora-rank 8",
     ):
         assert part in card
     assert str(tmp_path) not in card

@@ -212,6 +212,8 @@ def test_the_recorded_price_comes_first_and_other_prices_replace_all(store: File
     used = run_cost(run, Cost(machine_hour=10, currency="USD")).total
     assert used.money == {"USD": pytest.approx(19 * 0.1)} and used.joules == {"estimate": pytest.approx(19 * 3600)}
     assert run_cost(run, Cost(watts=50)).total.joules == {"estimate": pytest.approx(19 * 1800)}
+    kept = run_cost(run, Cost(currency="EUR")).total.money
+    assert kept == {"EUR": run_cost(run).total.money[HOSTILE]}, "a currency alone changes no price"
     with_clocks(store.root, "r", {"seconds": 36.0, "host": "one"})
     assert run_cost(Run(store, "r")).total.money == {"EUR": pytest.approx(19 * 10.0)}, "nothing recorded: this machine's price"
 
