@@ -19,7 +19,10 @@ from stages.core.suites.statistics import population
 
 @dataclass(frozen=True)
 class ScoredRun:
-    """One suite of one run: SCORES, those of the generation scored before (None: first time), and whether it was scored now."""
+    """One suite of one run: SCORES, those of the generation scored before (None: first time), and whether it was scored now.
+
+    `generation` is None if adapters were named.
+    """
 
     run_id: str
     suite: str
@@ -92,7 +95,8 @@ def _lines(one: ScoredRun) -> list[str]:
     lines = []
     for row in population_scores(one.scores):
         known = before.get(row["measure"])
-        change = "first time" if known is None else f"{100 * (row['mean'] - known):+.2f}"
+        first = "first time" if one.generation is not None else "–"  # named adapters stay what they are
+        change = first if known is None else f"{100 * (row['mean'] - known):+.2f}"
         numbers = [f"{100 * row[name]:.2f}" for name in ("mean", "stderr", "min", "max") if row[name] is not None]
         numbers = numbers if len(numbers) == 4 else [numbers[0], "", *numbers[1:]]
         cells = [

@@ -31,3 +31,7 @@ def test_a_population_is_one_line_with_its_change_and_its_error() -> None:
     assert Summary((one,), ()).markdown().splitlines()[2:] == [
         "| r | probe-dev | 3 | pass@1 greedy | 75.00 |  | 50.00 | 100.00 | 2 | +25.00 |"
     ]
+    named = ScoredRun("r", "probe-dev", None, scores(1.0, None), None, True)
+    assert Summary((named,), ()).markdown().splitlines()[2:] == [
+        "| r | probe-dev | named | pass@1 greedy | 75.00 |  | 50.00 | 100.00 | 2 | – |"
+    ]

@@ -116,6 +116,8 @@ def test_a_stage_of_six_times_its_median_is_slow():
     clock = {generation: {"solve": 2.0, "grade": 0.1} for generation in range(5)}
     clock[2] = {"solve": 13.0, "grade": 1.0}  # a second is not worth an alarm
     assert names(alarms(metrics(), NO_RATINGS, clock)) == [(2, "slow", "solve")]
+    events = {number: {"evolve": 60.0 if number == 9 else 0.1, "benchmark": 90.0 if number == 9 else 1.0} for number in range(10)}
+    assert alarms(metrics(), NO_RATINGS, events) == [], "most generations have no event and score nothing"
     assert alarms(metrics(), NO_RATINGS, {0: {"solve": 1.0}, 1: {"solve": 100.0}}) == []
 
 

@@ -81,6 +81,10 @@ def test_tables_of_ratings_and_matches(told, teller):
     rows = rating_rows(told.ratings)
     assert [row["role"] for row in rows] == ["teacher"] * 3 + ["student"] * 3
     assert all(set(row) >= {"member", "mu", "change", "sigma", "weights"} for row in rows)
+    last = [row for row in told.ratings if row["member_id"] == rows[0]["member"]][-1]
+    twice = rating_rows([*told.ratings, last | {"mu_before": last["mu"], "mu": last["mu"] - 1, "result": "loss"}])
+    change = next(row["change"] for row in twice if row["member"] == rows[0]["member"])
+    assert change == pytest.approx(rows[0]["change"] - 1, abs=0.011), "all matches of a member count"
     tasks, grades = teller.tasks(1), teller.grades(1)
     for row in match_rows(teller.matches(1), tasks, grades):
         own = [one for one in grades if one["match_id"] == row["match"]]

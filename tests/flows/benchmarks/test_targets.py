@@ -1,0 +1,50 @@
+"""PEFT folders as the target of a benchmark: the scale that PEFT would use, or a refusal."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from flows.benchmarks.targets import _peft
+from flows.config import ConfigError
+
+PREFIX = "base_model.model.model.layers.0.self_attn.q_proj"
+
+
+def folder(tmp_path: Path, **settings: Any) -> Path:
+    weights = {f"{PREFIX}.lora_A.weight": np.ones((4, 8), np.float32), f"{PREFIX}.lora_B.weight": np.ones((8, 4), np.float32)}
+    save_file(weights, tmp_path / "adapter_model.safetensors")
+    described = {"peft_type": "LORA", "r": 4, "lora_alpha": 6, "target_modules": ["q_proj"], "bias": "none"}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(described | settings))
+    return tmp_path
+
+
+def test_the_scale_is_that_of_peft(tmp_path: Path) -> None:
+    from peft import PeftConfig
+    from peft.tuners.lora import Linear
+    from torch import nn
+
+    for settings in ({}, {"use_rslora": True}):
+        _, rank, alpha, targets, _ = _peft(folder(tmp_path, **settings))
+        config = PeftConfig.from_pretrained(str(tmp_path))
+        layer = Linear(nn.Linear(8, 8), "default", config=config, r=4, lora_alpha=6)
+        assert (rank, targets) == (4, ("q_proj",)) and alpha / rank == pytest.approx(layer.scaling["default"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("use_dora", True),
+        ("alpha_pattern", {"q_proj": 9}),
+        ("rank_pattern", {"q_proj": 2}),
+        ("modules_to_save", ["lm_head"]),
+        ("layers_to_transform", [0]),
+        ("bias", "all"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(name: str, value: object, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"not a PEFT folder .*: {name} is not supported, only plain LoRA"):
+        _peft(folder(tmp_path, **{name: value}))
