@@ -97,7 +97,7 @@ TASKS = _schema(
         "stripped_variables": _INT,
         "syntax": _STR,  # digest of the node types
         "value_types": _STR,  # of the first input and its output
-        "executed_lines": _INT,  # by the first input's run; null where the sandbox does not trace
+        "executed_lines": _INT,  # by the first input's run; null: no stage traces it yet
     },
 )
 

@@ -1,11 +1,11 @@
 """The shape of a valid task, for complexity and coverage: measured in the sandbox, summarized here.
 
-A *cell* of the problem space is (kind of syntax tree, kinds of values, kind of execution):
+A *cell* of the problem space is (kind of syntax tree, kinds of values, kind of execution where it was measured):
 
 - syntax: the node types of the program, stripped of comments and dead code, each with its number of occurrences in powers of
   two (1, 2-3, 4-7, ...), so that another constant or name stays in the cell and another construct leaves it;
 - values: the types of the arguments and of the output, two levels deep (`(int, list[str]) -> str`);
-- execution: the lines that the first input's run executes, in powers of two; absent if the sandbox does not trace.
+- execution: the lines that the first input's run executes, in powers of two. `verify` does not trace: in TASKS it is null.
 
 Induction tasks count by their first input. Programs are parsed by `stages.core.judging.complexity`, a trusted program in the
 sandbox.

@@ -3,7 +3,7 @@
     reward = rule(event) - weight * m / (n - 1)
 
 for a valid task that a teacher wrote, with n its teacher's valid tasks of this kind in the generation, and m how many of the
-other n - 1 lie in the same cell of the problem space: node types of the program, types of the values, executed lines
+other n - 1 lie in the same cell of the problem space: node types of the program, types of the values
 (stages.core.judging.shapes). Ours: the paper pays for difficulty alone. A task without a shape has a program that
 could not be measured (a sum of 330 terms, say); all such tasks are alike, so that nothing is won by being one.
 """
