@@ -19,9 +19,9 @@ from flows.benchmarks.suite_score import BenchmarkRequest, folder_of, own_proble
 from flows.cards import one_card, usable
 from flows.config import RunConfig
 from flows.run import hub_models
-from flows.run.base_check import BRING_BACK, check_base
 from flows.run.history import CHOSEN
 from flows.run.manifest import Ref
+from flows.run.resume import BRING_BACK, check_base
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
 from stages.benchmark import SamplingPlan, answer_probe, own_words

@@ -36,10 +36,9 @@ from flows.monitoring.working import Working
 from flows.notes import publish as notes
 from flows.plan.estimate import spare_shards
 from flows.run import hub_models, lease, retention
-from flows.run.base_check import check_base
 from flows.run.history import KEPT_OUT, check_prompts
 from flows.run.leaking import recorded
-from flows.run.resume import first_generation
+from flows.run.resume import check_base, first_generation
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
 from flows.stages import STAGE_NAMES

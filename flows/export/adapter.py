@@ -13,8 +13,8 @@ from flows.export.base_model import BaseModel, base_of
 from flows.export.card import Subject, model_card
 from flows.export.folder import whole_folder
 from flows.export.markdown import code
-from flows.run.base_check import BRING_BACK, check_base
 from flows.run.lineage import no_adapter
+from flows.run.resume import BRING_BACK, check_base
 from flows.run.run import Run
 from flows.storage import NotStored, StoreRefused
 from stages.core.lora.adapter import Weights

@@ -1,4 +1,5 @@
-"""Where a run resumes: the walk over its manifests that decides which generation to enter, and what fsck found damaged."""
+"""Where a run resumes: the walk over its manifests that decides which generation to enter, what fsck found damaged, and whether
+the base model is still the one that the run began on."""
 
 import json
 import re
@@ -6,6 +7,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from flows.config import ConfigError
 from flows.run.fork import Point, adapter_refs, fixed_id, newest_usable
 from flows.run.history import History
 from flows.run.manifest import Json, Manifest, Ref, digest, manifest_uri, place_of, skipped
@@ -13,6 +15,8 @@ from flows.run.run import ADAPTER_FILES, GRADIENTS, LARGE, Run, sha256_hex
 from flows.stages import STAGE_NAMES
 from flows.storage import Damaged, NotStored, StoreRefused
 from stages.core.lora.adapter_files import WEIGHTS_FILE
+
+BRING_BACK = "its adapters fit the old ones only: bring those back"
 
 MARK = ".damaged"
 
@@ -230,3 +234,13 @@ def _lacks(manifest: Manifest, present: set[str], damaged: Collection[str]) -> b
 def is_manifest(uri: str) -> bool:
     """Return whether a name is that of a manifest."""
     return uri.endswith(".json") and uri.startswith(("start/", "generation=", "benchmarks/"))
+
+
+def check_base(run: Run, name: str, digest: str, advice: str) -> None:
+    """Raise ConfigError, which ends with the advice, if the run began on a base model with another digest.
+
+    Shapes would still fit: scores, or a merged model, would silently be those of other weights.
+    """
+    start = run.manifest("start")
+    if start is not None and start.versions.get("base_model") != digest:
+        raise ConfigError(f"model.name: the files of {name} have changed since run {run.run_id} began; {advice}")

@@ -173,6 +173,6 @@ def _ratio(clusters: list[tuple[int, int]]) -> tuple[float, float | None]:
 
 
 def without_teachers(answers: pa.Table, scores: pa.Table) -> pa.Table:
-    """Return ANSWERS without those of teachers, whom some runs score, too. SCORES of the same benchmark name the roles."""
+    """Return ANSWERS without those of teachers; some runs score these, too. SCORES of the same benchmark name the roles."""
     teachers = pa.array({row["member_id"] for row in scores.to_pylist() if row["role"] == "teacher"}, pa.string())
     return answers.filter(pc.invert(pc.is_in(answers["member_id"], value_set=teachers)))
