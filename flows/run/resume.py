@@ -242,5 +242,5 @@ def check_base(run: Run, name: str, digest: str, advice: str) -> None:
     Shapes would still fit: scores, or a merged model, would silently be those of other weights.
     """
     start = run.manifest("start")
-    if start is not None and start.versions.get("base_model") != digest:
+    if start is not None and start.versions.get("base_model", digest) != digest:
         raise ConfigError(f"model.name: the files of {name} have changed since run {run.run_id} began; {advice}")
