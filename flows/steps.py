@@ -49,6 +49,7 @@ from stages.core.method.rating import Rating, Scale
 from stages.core.method.rewards import RULES
 from stages.core.method.top_up import fresh
 from stages.core.population import Member, initial_members, member_ids, start_adapter_id
+from stages.core.prompts.room import control_tokens
 from stages.core.randomness import generator
 from stages.core.shards import Shard
 from stages.core.statistics.estimates import only
@@ -90,6 +91,7 @@ def _seeds(config: RunConfig, backend: Backend, held_out: frozenset[str]) -> tup
             backend.shipped_tasks(),
             backend.progress,
             backend.answerable(config.solve.max_new_tokens),
+            control_tokens(backend.tokenizer),
         )
     except seeding.UnreadableProposals as error:
         model, hint = config.model, f"see what it follows: {program('try-prompts', config.model.name)}"
@@ -169,6 +171,7 @@ def verify(io: StageIO, config: RunConfig, backend: Backend) -> None:
         partial(leaks, config.experiment.leak, config.seed, io.generation) if config.experiment.leak else None,
         early_verdicts_of(io, backend),
         backend.answerable(config.solve.max_new_tokens),
+        control_tokens(backend.tokenizer),
     )
     io.write_table("tasks", tasks)
     write_segment(io, believed(tasks))

@@ -22,11 +22,12 @@ from stages.core.judging.judge import TaskItem, judge_tasks
 from stages.core.method.proposing import PromptTooLong, ProposalPlan, draw_prompt, read_proposal
 from stages.core.population import Member
 from stages.core.progress import Progress, silent
-from stages.core.prompts.room import too_long
+from stages.core.prompts.room import control_token, too_long
 from stages.core.prompts.styles import Kind, PromptStyle, Proposed
 from stages.core.randomness import completion_seed, generator
 from stages.core.row_errors import reading, rows_named
 from stages.core.sandbox.protocol import Sandbox
+from stages.core.values.canonical import respelled_arguments
 
 IDENTITY = Proposed("def f(a):\n    return a", ("'Hello world'",))
 TRIED = 4  # rounds of one buffer whose yield decides whether more are worth it
@@ -57,18 +58,21 @@ def seed(
     shipped: Sequence[Proposed] = (),
     progress: Progress = silent,
     answerable: Callable[[str], bool] | None = None,
+    markers: Sequence[str] = (),
 ) -> tuple[pa.Table, dict[str, int]]:
     """Return SEEDS with `wanted.rows` tasks of each kind, and the counts on the way. Deductions and abductions are the same.
 
     Both are made whatever the kinds of `plan`: inductions are about their programs. Inductions are made if `plan` has them.
 
-    A row is stored only if `fits` and `answerable` say that each of its kinds can be posed (`prompts.room`).
+    A row is stored only if `fits` and `answerable` say that each of its kinds can be posed, and if it writes out none of
+    `markers` (`prompts.room`).
     `shipped` are the project's own tasks, those with several inputs for induction. There are fewer rows where they run out.
     Raise `UnreadableProposals` if the first rounds hold nothing readable, `PromptTooLong` if nothing leaves room for a
     completion, ValueError if a buffer stays empty.
     """
     check = partial(too_long, style, fits=fits, answerable=answerable)
-    buffers = _Buffers(engine, sandbox, style, plan, wanted, run_seed, probe_keys, check, progress)
+    steers = partial(control_token, markers=markers)
+    buffers = _Buffers(engine, sandbox, style, plan, wanted, run_seed, probe_keys, check, steers, progress)
     programs = buffers.programs([one for one in shipped if len(one.inputs) == 1])
     pairs = [
         row | {"kind": kind, "task_id": f"seed-{kind[0]}{row['task_id']}"}
@@ -93,6 +97,7 @@ class _Buffers:
     run_seed: int
     probe_keys: frozenset[str]
     too_long: Callable[[dict], str]
+    control_token: Callable[[dict], str]
     progress: Progress
     counts: dict[str, int] = field(
         default_factory=lambda: {"seed_proposals": 0, "seed_probe_overlap": 0, "seed_duplicates": 0, "seed_too_long": 0}
@@ -157,6 +162,8 @@ class _Buffers:
                 self.counts["seed_probe_overlap"] += 1
             elif _key(row) in seen:
                 self.counts["seed_duplicates"] += 1
+            elif self.control_token(row):
+                self.counts["seed_control_token"] = self.counts.get("seed_control_token", 0) + 1
             elif any(self.too_long(row | {"kind": kind}) for kind in (Kind.DEDUCTION, Kind.ABDUCTION)):
                 self.counts["seed_too_long"] += 1
             else:
@@ -169,6 +176,8 @@ class _Buffers:
                 self.counts["seed_probe_overlap"] += 1
             elif _key(row) in seen:
                 self.counts["seed_duplicates"] += 1
+            elif self.control_token(row):
+                self.counts["seed_control_token"] = self.counts.get("seed_control_token", 0) + 1
             elif self.too_long(row):
                 self.counts["seed_too_long"] += 1
             else:
@@ -245,7 +254,7 @@ def _judged(sandbox: Sandbox, proposals: list[tuple[Kind, Proposed]]) -> list[di
 
 
 def _key(row: dict) -> tuple[str, tuple[str, ...]]:
-    return row["program_key"], tuple(row["inputs"])
+    return row["program_key"], tuple(map(respelled_arguments, row["inputs"]))
 
 
 def starting_ratings(members: Sequence[Member], kappa: float) -> pa.Table:

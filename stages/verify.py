@@ -17,7 +17,7 @@ from stages.core.method.buffer import task_digest
 from stages.core.method.gates import GATES, HELD_OUT
 from stages.core.method.leak import CLAIM
 from stages.core.progress import Progress, counted, silent
-from stages.core.prompts.room import posed, too_long
+from stages.core.prompts.room import CONTROL_TOKEN, TOO_LONG, UNPOSED, control_token, posed, too_long
 from stages.core.prompts.styles import PromptStyle
 from stages.core.row_errors import rows_named
 from stages.core.sandbox.protocol import Sandbox
@@ -35,6 +35,7 @@ def verify(
     leaks: Callable[[str], bool] | None = None,
     early: Known = NOTHING,
     answerable: Callable[[str], bool] | None = None,
+    markers: Sequence[str] = (),
 ) -> pa.Table:
     """Return TASKS: one row per proposal, in order.
 
@@ -44,7 +45,7 @@ def verify(
     keeps its status and gets claimed outputs.
     `early` are verdicts on runs that were made while proposals were written; the table does not depend on them. `answerable`
     returns whether an answer's limit has room for a text: a deduction whose output it has not is `too_long`, too, since nobody
-    could solve it.
+    could solve it. A task that writes out one of `markers`, the model's control tokens, is `control_token`, and invalid.
     """
     listed = proposals.to_pylist()
     readable = [row for row in listed if row["status"] == "parsed"]
@@ -57,10 +58,12 @@ def verify(
     rows = []
     for proposal in listed:
         row = _row(proposal, verdicts.get(proposal["proposal_id"]))
-        if row["status"] == "valid" and (detail := too_long(style, row, fits, answerable)):
-            row |= {"status": "too_long", "detail": detail}
+        if row["status"] == "valid" and (detail := control_token(row, markers)):
+            row |= {"status": CONTROL_TOKEN, "detail": detail}
+        elif row["status"] == "valid" and (detail := too_long(style, row, fits, answerable)):
+            row |= {"status": TOO_LONG, "detail": detail}
         held_out = row["program_key"] in probe_keys
-        passed = leaks is not None and not held_out and _may_pass(row) and leaks(row["task_id"])
+        passed = leaks is not None and not held_out and _may_pass(row, markers) and leaks(row["task_id"])
         if passed:
             row |= {"outputs": [CLAIM] * len(row["inputs"])}
             passed = fits(posed(style, row))
@@ -99,9 +102,10 @@ def _row(proposal: dict, verdict: TaskVerdict | None) -> dict:
     return row
 
 
-def _may_pass(row: dict) -> bool:
-    """Return whether an invalid proposal can be posed at all: it was read, its program parses, and it is short enough."""
-    return row["status"] not in ("valid", "too_long") and row["program_key"] is not None and bool(row["inputs"])
+def _may_pass(row: dict, markers: Sequence[str]) -> bool:
+    """Return whether an invalid proposal can be posed at all: it was read, its program parses, its prompt is short and plain."""
+    posable = row["status"] not in ("valid", *UNPOSED) and not control_token(row, markers)
+    return posable and row["program_key"] is not None and bool(row["inputs"])
 
 
 def _first_gate(row: dict, gates: Sequence[str]) -> str | None:

@@ -22,6 +22,7 @@ from stages.core.method.rating import Rating, Scale, win_chance
 from stages.core.method.rewards import Rule
 from stages.core.method.top_up import fresh
 from stages.core.population import Member, of_role, task_generator
+from stages.core.prompts.room import UNPOSED
 from stages.rate import rate
 from stages.reward import Estimator, reward
 from stages.trace import missed_deductions
@@ -99,7 +100,7 @@ def _tasks(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
     odd = [
         row["task_id"]
         for row in rows
-        if ((row["status"] in ("valid", "too_long")) != bool(row["outputs"]) or len(row["outputs"]) != len(row["values"]))
+        if ((row["status"] in ("valid", *UNPOSED)) != bool(row["outputs"]) or len(row["outputs"]) != len(row["values"]))
         and row["task_id"] not in passed
     ]
     yield from _wrong("tasks", "outputs do not match the status", odd)

@@ -33,12 +33,13 @@ from stages.core.engines.protocol import Engine
 from stages.core.prompts.chat_template import has_template, templated
 from stages.core.suites import prompts
 from stages.core.suites.code_scoring import Expected, Sandboxes
+from stages.core.suites.harness import MAX_INPUT
 from stages.core.suites.math_grader import MathGrader
 from stages.core.suites.problems import BadSuite, Problem, chosen, digest
 from stages.core.suites.scores import suite_scores
 
 SHARD = 128  # problems: what an engine completes in one batch; a killed benchmark repeats at most one shard
-CPU_SECONDS, PATIENT_SECONDS, MEMORY_MB, INPUT_TEXT = 10.0, 90.0, 4096, 1_000_000
+CPU_SECONDS, PATIENT_SECONDS, MEMORY_MB = 10.0, 90.0, 4096
 WINDOW = 2  # programs queued per container: solutions run long, and a shard is distributed among all containers
 ELSEWHERE = "elsewhere"  # the style of completions made by other systems with their own prompts
 Progress = Callable[[int, int], None]
@@ -184,7 +185,10 @@ def _shard(work: "_Work", folder: str, problems: Sequence[Problem]) -> Ref:
         return replace(done.output("answers.parquet"), stamp="")
     began = time.monotonic()
     recording = stage.Recording(work.request.suite, work.bands)
-    answers = stage.judge(work.complete(problems), problems, work.words, work.graders, recording)
+    try:
+        answers = stage.judge(work.complete(problems), problems, work.words, work.graders, recording)
+    except BadSuite as error:
+        raise ConfigError(f"suite {work.request.suite}: {error}") from error
     ref = run.write_table_at(f"benchmarks/{folder}/answers.parquet", answers, tables.ANSWERS)
     clock = {"seconds": round(time.monotonic() - began, 1)}
     counts = {"problems": len(problems), "answers": answers.num_rows}
@@ -196,7 +200,7 @@ def benchmark_sandboxes(backend: Backend, rule: SandboxRule) -> Sandboxes:
     """Return two pools with a benchmark's limits, for the caller to close; neither starts a container before it has work."""
     usual, patient = (
         backend.sandbox_with(
-            WINDOW, cpu_seconds=seconds, wall_seconds=6 * seconds, memory_mb=max(rule.memory_mb, MEMORY_MB), input_text=INPUT_TEXT
+            WINDOW, cpu_seconds=seconds, wall_seconds=6 * seconds, memory_mb=max(rule.memory_mb, MEMORY_MB), input_text=MAX_INPUT
         )
         for seconds in (max(CPU_SECONDS, rule.cpu_seconds), PATIENT_SECONDS)
     )

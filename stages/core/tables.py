@@ -78,7 +78,7 @@ TASKS = _schema(
         "outputs": _STRS,  # literal text for messages and prompts; empty unless valid, or claimed (stages.core.method.leak)
         "values": _STRS,  # canonical typed text that answers are compared with
         "message": _STR,
-        "status": _STR,  # a sandbox status, or `too_long`
+        "status": _STR,  # a sandbox status, `too_long` or `control_token`
         "detail": _STR,
         "duplicate": _BOOL,  # same program key and inputs as an earlier task or seed: solved, but kept out of the buffer
         "probe_overlap": _BOOL,  # valid, and the program is one of a suite that the run keeps out: gate `held_out`

@@ -150,6 +150,15 @@ def test_a_deduction_whose_output_is_longer_than_an_answer_may_be_counts_as_inva
     assert tasks["detail"].to_pylist()[0] == "the output is longer than an answer may be"
 
 
+def test_a_task_that_writes_out_a_control_token_counts_as_invalid() -> None:
+    known = {("p", "1"): "'<|end|>'", ("p", "2"): "7", ("p", "'<|end|>'"): "7", ("id", "4"): "4"}
+    made = proposals("p|1", "p|2", "p|'<|end|>'", "p|2", "4|5", "4|6")
+    arguments = TableSandbox(known), PlainStyle(), SeenTasks(seeds()).keys, set[str](), (), lambda text: True
+    tasks = verify(made, *arguments, markers=("<|end|>", "<|start|>"))
+    assert tasks["status"].to_pylist()[:3] == ["control_token", "valid", "control_token"]
+    assert tasks["detail"].to_pylist()[0] == "it writes out '<|end|>', a control token of the model"
+
+
 def played(*answers: str) -> tuple[pa.Table, pa.Table, pa.Table, pa.Table]:
     known = {
         ("p", "1"): "7",

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 from stages.core.prompts.styles import Triplet
+from stages.core.values.canonical import respelled_arguments
 
 
 def triplet(row: dict) -> Triplet:
@@ -13,8 +14,8 @@ def triplet(row: dict) -> Triplet:
 
 
 def task_key(kind: str, program_key: str, inputs: Sequence[str]) -> tuple[str, str, tuple[str, ...]]:
-    """Return the key by which two tasks are the same: kind, normalised program, and inputs."""
-    return kind, program_key, tuple(text.strip() for text in inputs)
+    """Return the key by which two tasks are the same: kind, normalised program, and inputs, however they are spelled."""
+    return kind, program_key, tuple(map(respelled_arguments, inputs))
 
 
 def task_digest(kind: str, program_key: str, inputs: Sequence[str]) -> str:

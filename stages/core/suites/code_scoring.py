@@ -1,11 +1,12 @@
 """Scores of programs: every test in the sandbox, every comparison on the host.
 
 HumanEval+ and MBPP+: base and plus tests are two runs of one process, each from a fresh module, as EvalPlus has two processes.
-The correct values come from the task's reference, run in the same way. LiveCodeBench: methods are called in one process; programs
-that read standard input get one process per test, a few tests at first, the rest only if those passed.
+The correct values come from the task's reference, run in the same way. LiveCodeBench: methods are called in one process, and
+where that takes too long, in one process per test, since the time limit is a test's; programs that read standard input get one
+process per test. With a process per test, a few tests run at first, the rest only if those passed.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stages.core.sandbox.protocol import Job, Sandbox, Status
@@ -33,7 +34,7 @@ class Sandboxes:
     patient: Sandbox
 
 
-_WAVES = (1, 4, 16)  # tests of a program that reads standard input, before all the others
+_WAVES = (1, 4, 16)  # tests with a process of their own, before all the others
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,8 @@ def score_programs(answers: Sequence[tuple[Problem, str | None]], sandboxes: San
             asked[_kind(problem, expected)].append((problem, program))
     scored = _by_reference(asked["reference"], sandboxes.usual, expected)
     scored += _by_reference(asked["slow"], sandboxes.patient, expected)
-    scored += [*_by_values(asked["values"], sandboxes.usual), *_by_output(asked["stdin"], sandboxes.usual)]
+    scored += _by_values(asked["values"], sandboxes.usual)
+    scored += _one_by_one(asked["stdin"], sandboxes.usual, _stdin_job, _output_score)
     for (problem, program), score in zip([pair for pairs in asked.values() for pair in pairs], scored, strict=True):
         found[problem.problem_id, program] = score
     return [found[problem.problem_id, program] for problem, program in answers]
@@ -97,9 +99,9 @@ def _kind(problem: Problem, expected: Expected) -> str:
 
 
 def _function(problem: Problem, program: str, reference: bool, plus: bool) -> Job:
-    prelude = "" if problem.reference else PRELUDE
     groups = [problem.inputs, *([problem.plus_inputs] if plus else [])]
-    return harness.function_job(program, prelude, problem.entry_point, evalplus_rules.shape(problem, reference), groups)
+    shape = evalplus_rules.shape(problem, reference)
+    return harness.function_job(program, "", problem.entry_point, shape, groups, extracted=not reference)
 
 
 def _by_reference(answers: list[tuple[Problem, str]], sandbox: Sandbox, expected: Expected) -> list[Score]:
@@ -143,30 +145,62 @@ def _word(returned: Sequence[ReturnedValue], failing: str) -> str:
     return "error" if ended and failing.startswith(f"test {len(returned)}:") else "wrong"
 
 
-def _by_values(answers: list[tuple[Problem, str]], sandbox: Sandbox) -> Iterator[Score]:
-    jobs = [_function(problem, program, False, False) for problem, program in answers]
-    verdicts = sandbox.run(jobs) if jobs else iter(())
-    for (problem, _), verdict in zip(answers, verdicts, strict=True):
-        outcome = harness.read(verdict)
-        if outcome.status != Status.VALID:
-            yield Score(outcome.status, outcome.detail)
-            continue
-        yield _method_score(problem, outcome.groups[0] if outcome.groups else ())
+def _by_values(answers: list[tuple[Problem, str]], sandbox: Sandbox) -> list[Score]:
+    """Call methods for all tests in one process; those over the time limit then have it for each test."""
+    jobs = (_method_job(problem, program, problem.inputs) for problem, program in answers)
+    outcomes = [harness.read(verdict) for verdict in sandbox.run(jobs)] if answers else []
+    scores = [_method_score(problem, outcome) for (problem, _), outcome in zip(answers, outcomes, strict=True)]
+    slow = [number for number, score in enumerate(scores) if score.status == Status.TIMEOUT]
+    again = _one_by_one([answers[number] for number in slow], sandbox, _one_call, _value_score)
+    for number, score in zip(slow, again, strict=True):
+        scores[number] = score
+    return scores
 
 
-def _method_score(problem: Problem, returned: Sequence[ReturnedValue]) -> Score:
-    for number, wanted in enumerate(problem.outputs):
-        if number >= len(returned):
-            return Score("crash", f"test {number + 1}: the run ended before it")
-        if returned[number].tag == "e":
-            return Score("error", f"test {number + 1}: {returned[number].text[1:-1]}")
-        if not livecode_rules.value_counts(returned[number], wanted):
-            return Score("wrong", f"test {number + 1}: another value")
+def _method_job(problem: Problem, program: str, inputs: Sequence[str]) -> Job:
+    return harness.function_job(program, PRELUDE, problem.entry_point, "listed", [inputs])
+
+
+def _one_call(problem: Problem, program: str, test: int) -> Job:
+    return _method_job(problem, program, problem.inputs[test : test + 1])
+
+
+def _stdin_job(problem: Problem, program: str, test: int) -> Job:
+    return harness.stdin_job(program, PRELUDE, problem.inputs[test])
+
+
+def _method_score(problem: Problem, outcome: Outcome) -> Score:
+    if outcome.status != Status.VALID:
+        return Score(outcome.status, outcome.detail)
+    returned = outcome.groups[0] if outcome.groups else ()
+    scores = (_returned_score(returned[number:], wanted, number) for number, wanted in enumerate(problem.outputs))
+    return next((score for score in scores if not score.correct), Score("correct"))
+
+
+def _value_score(problem: Problem, outcome: Outcome, test: int) -> Score:
+    if outcome.status != Status.VALID:
+        return Score(outcome.status, f"test {test + 1}: {outcome.detail}")
+    return _returned_score(outcome.groups[0] if outcome.groups else (), problem.outputs[test], test)
+
+
+def _returned_score(returned: Sequence[ReturnedValue], wanted: str, test: int) -> Score:
+    """Return the score of the first of these values, that of a test."""
+    if not returned:
+        return Score("crash", f"test {test + 1}: the run ended before it")
+    if returned[0].tag == "e":
+        return Score("error", f"test {test + 1}: {returned[0].text[1:-1]}")
+    if not livecode_rules.value_counts(returned[0], wanted):
+        return Score("wrong", f"test {test + 1}: another value")
     return Score("correct")
 
 
-def _by_output(answers: list[tuple[Problem, str]], sandbox: Sandbox) -> list[Score]:
-    """Run the tests in waves over all answers; answers that have failed do not run again."""
+def _one_by_one(
+    answers: list[tuple[Problem, str]],
+    sandbox: Sandbox,
+    job: Callable[[Problem, str, int], Job],
+    score: Callable[[Problem, Outcome, int], Score],
+) -> list[Score]:
+    """Run each test in a process of its own, in waves over all answers; answers that have failed do not run again."""
     failed: dict[int, Score] = {}
     start = 0
     longest = max((len(problem.inputs) for problem, _ in answers), default=0)
@@ -177,16 +211,16 @@ def _by_output(answers: list[tuple[Problem, str]], sandbox: Sandbox) -> list[Sco
             if number not in failed
             for test in range(start, min(stop, len(problem.inputs)))
         ]
-        jobs = (harness.stdin_job(answers[number][1], PRELUDE, answers[number][0].inputs[test]) for number, test in asked)
-        for (number, test), verdict in zip(asked, sandbox.run(jobs), strict=True):
-            score = _program_score(answers[number][0].outputs[test], harness.read(verdict), test)
-            if not score.correct:
-                failed.setdefault(number, score)
+        jobs = (job(*answers[number], test) for number, test in asked)
+        for (number, test), verdict in zip(asked, sandbox.run(jobs) if asked else (), strict=True):
+            found = score(answers[number][0], harness.read(verdict), test)
+            if not found.correct:
+                failed.setdefault(number, found)
         start = max(start, stop)
     return [failed.get(number, Score("correct")) for number in range(len(answers))]
 
 
-def _program_score(wanted: str, outcome: Outcome, test: int) -> Score:
+def _output_score(problem: Problem, outcome: Outcome, test: int) -> Score:
     if outcome.status != Status.VALID:
         return Score(outcome.status, f"test {test + 1}: {outcome.detail}")
     lines = outcome.groups[0] if outcome.groups else ()
@@ -194,6 +228,6 @@ def _program_score(wanted: str, outcome: Outcome, test: int) -> Score:
         return Score(Status.CRASH, f"test {test + 1}: no output")
     if len(lines) > 1:
         return Score("error", f"test {test + 1}: {lines[1].text[1:-1]}")
-    if not livecode_rules.output_counts(lines[0], wanted):
+    if not livecode_rules.output_counts(lines[0], problem.outputs[test]):
         return Score("wrong", f"test {test + 1}: other output")
     return Score("correct")

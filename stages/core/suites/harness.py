@@ -10,7 +10,8 @@ as text and is compared on the host, so a solution can lie about its own values 
 literal: `v` a plain value; `s` a value equal to this one but of another type (Counter, namedtuple, Decimal …); `o` the name of
 a type that equals no plain value; `e` the exception that ended the run there; `d` the digest of a very long value's text,
 and of every long one where all texts together would be more than the sandbox lets out (of a list with more than ten
-thousand members it is Python's hash, which is the same in all processes of the sandbox's first server).
+thousand members it is Python's hash, which is the same in all processes of the sandbox's first server; where the host knows the
+expected value, it is the digest of the text there as well).
 """
 
 import base64
@@ -18,12 +19,15 @@ import hashlib
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from stages.core.sandbox.protocol import Job, Status, Verdict
+from stages.core.suites.problems import BadSuite
 from stages.core.values.canonical import LiteralError, parse_value
 
 MAX_RETURNED, MAX_LINES = 1 << 24, 1 << 16
 MAX_SOLUTION = 50_000
+MAX_INPUT = 32_000_000  # characters of a job's arguments: a longer test is the suite's or the sandbox's fault, never the answer's
 
 # The text avoids the names that the sandbox's rules look for; it is ours, so this hides nothing from anybody.
 _COMMON = '''
@@ -34,10 +38,10 @@ SYS = REAL["__im" + "port__"]("sys")
 RUN, OPEN = REAL["ex" + "ec"], REAL["op" + "en"]
 
 
-def scope_of(source, name, prelude):
+def scope_of(code, name, prelude):
     scope = {"__name__": name, "__buil" + "tins__": REAL}
     RUN(prelude, scope)
-    RUN(REAL["comp" + "ile"](source, "solution", "ex" + "ec", 0, True), scope)
+    RUN(REAL["comp" + "ile"](code, "solution", "ex" + "ec", 0, True), scope)
     return scope
 
 
@@ -100,9 +104,9 @@ def frozen(value, depth):
     return frozenset(value) if kind in ROWS else value
 
 
-def line_of(value):
+def line_of(value, hashed):
     try:
-        if type(value) in (list, tuple) and len(value) > 10000:  # its text might be a gigabyte
+        if hashed and type(value) in (list, tuple) and len(value) > 10000:  # its text might be a gigabyte
             return "d'" + type(value).__name__ + str(hash(frozen(value, 0))) + "'"
         tag, found = plain(value, 0)
         line = tag + ascii(found)
@@ -129,9 +133,12 @@ def failure(error):
 
 _FUNCTION = (
     _COMMON
+    + Path(__file__).with_name("target_code.py").read_text()
     + """
 
 def shaped(value, shape):
+    if shape == "listed":
+        return list(value) if isinstance(value, tuple) else value
     if shape == "set":
         return set(value)
     if shape == "is_some":
@@ -141,18 +148,18 @@ def shaped(value, shape):
     return value
 
 
-def f(source, prelude, entry, shape, data):
+def f(source, prelude, entry, shape, extracted, data):
     groups = RUN_LITERAL(zlib.decompress(base64.b64decode(data)).decode())
     answers = []
     for arguments in groups:
         lines = []
         answers.append(lines)
         try:
-            scope = scope_of(source, "solution", prelude)
             owner, _, method = entry.rpartition(".")
-            called = getattr(scope[owner](), method) if owner else scope[entry]
+            scope = scope_of(target_code(source, method) if extracted else source, "solution", prelude)
+            called = getattr(scope[owner](), method) if owner and "class " + owner in source else scope[method]
             for given in arguments:
-                lines.append(line_of(shaped(called(*given), shape)))
+                lines.append(line_of(shaped(called(*given), shape), shape != "listed"))
         except BaseException as error:
             lines.append(failure(error))
             if len(lines) == 1:
@@ -186,9 +193,8 @@ def f(source, prelude, data):
     lines = []
     try:
         scope_of(source, "__main__", prelude)
-    except SystemExit as error:
-        if error.code not in (None, 0):
-            lines.append(failure(error))
+    except SystemExit:
+        pass
     except BaseException as error:
         lines.append(failure(error))
     SYS.stdout.flush()
@@ -231,14 +237,18 @@ class Outcome:
     groups: tuple[tuple[ReturnedValue, ...], ...]
 
 
-def function_job(source: str, prelude: str, entry: str, shape: str, groups: Sequence[Sequence[str]]) -> Job:
+def function_job(
+    source: str, prelude: str, entry: str, shape: str, groups: Sequence[Sequence[str]], extracted: bool = False
+) -> Job:
     """Return a job that calls `entry` (or `Class.method`) for every argument list; each group starts from a fresh module.
 
     `groups` hold argument lists as wire text (`arguments_wire`), one tuple each. `shape` is the returned part of a value: the
-    value (``), its members as a set (`set`), or whether there is one (`is_some`; `some` passes booleans through).
+    value (``), its members as a set (`set`), a tuple as a list (`listed`), or whether there is one (`is_some`; `some` passes
+    booleans through). `extracted` runs only what `target_code` takes from the source. A source that does not name `class Class`
+    is called as a module. Raise BadSuite for tests too long.
     """
     text = "[" + ", ".join("[" + ", ".join(group) + "]" for group in groups) + "]"
-    return _job(_FUNCTION, source, prelude, entry, shape, _packed(text.encode("ascii")))
+    return _job(_FUNCTION, source, prelude, entry, shape, extracted, _packed(text.encode("ascii")))
 
 
 def version() -> str:
@@ -246,14 +256,16 @@ def version() -> str:
     return hashlib.sha256((_FUNCTION + _STDIN).encode()).hexdigest()[:12]
 
 
-def output_digest(lines: Sequence[str]) -> ReturnedValue:
-    """Return the value that replaces a long standard output with these lines."""
-    text = "v" + ascii("\n".join(lines))
-    return ReturnedValue("d", f"'{hashlib.sha256(text.encode()).hexdigest()}'")
+def text_digest(literal: str) -> ReturnedValue:
+    """Return what replaces a plain value whose literal text is long."""
+    return ReturnedValue("d", f"'{hashlib.sha256(b'v' + literal.encode()).hexdigest()}'")
 
 
 def stdin_job(source: str, prelude: str, given: str) -> Job:
-    """Return a job that runs the solution as a program with this standard input and returns its standard output."""
+    """Return a job that runs the solution as a program with this standard input and returns its standard output.
+
+    Raise BadSuite for tests too long. Whatever status the program exits with, its output counts.
+    """
     return _job(_STDIN, source, prelude, _packed(given.encode("utf-8", "surrogatepass")))
 
 
@@ -292,5 +304,8 @@ def _packed(data: bytes) -> str:
     return base64.b64encode(zlib.compress(data, 9)).decode("ascii")
 
 
-def _job(program: str, *arguments: str) -> Job:
-    return Job(program, ", ".join(map(ascii, arguments)), False)
+def _job(program: str, *arguments: str | bool) -> Job:
+    text = ", ".join(map(ascii, arguments))
+    if len(text) > MAX_INPUT:
+        raise BadSuite(f"a program and its compressed tests have {len(text):,} characters, over {MAX_INPUT:,}")
+    return Job(program, text, False)

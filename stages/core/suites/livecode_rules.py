@@ -6,7 +6,7 @@ Functions: the returned value must equal the expected one as Python's `==` has i
 
 from decimal import Decimal, InvalidOperation
 
-from stages.core.suites.harness import ReturnedValue, output_digest
+from stages.core.suites.harness import ReturnedValue, text_digest
 from stages.core.values.canonical import LiteralError, parse_value
 
 _LIMIT = 1 << 24
@@ -19,7 +19,7 @@ def output_counts(written: ReturnedValue, expected: str) -> bool:
     """
     wanted = _lines(expected)
     if written.tag == "d":
-        return written == output_digest(wanted)
+        return written == text_digest(ascii("\n".join(wanted)))
     try:
         text = written.value()
     except LiteralError:
@@ -43,13 +43,12 @@ def _line_counts(given: str, wanted: str) -> bool:
 
 
 def value_counts(returned: ReturnedValue, expected: str) -> bool:
-    """Return whether a returned value is the expected literal's value."""
+    """Return whether a returned value is the expected literal's value; a very long one (its digest) must have the same text."""
+    if returned in (ReturnedValue("v", expected), text_digest(expected)):
+        return True
     if returned.tag not in "vs":
         return False
     try:
-        value, wanted = returned.value(), parse_value(expected, _LIMIT)
+        return bool(returned.value() == parse_value(expected, _LIMIT))
     except LiteralError:
         return False
-    if isinstance(value, tuple):
-        value = list(value)
-    return bool(value == wanted)

@@ -99,6 +99,14 @@ def arguments_literal(arguments: tuple[object, ...]) -> str:
     return ", ".join(literal(argument) for argument in arguments)
 
 
+def respelled_arguments(text: str) -> str:
+    """Return an argument list as `repr` spells it: `[1,2]` and `[1, 2]` are one. Other texts stay as they are."""
+    try:
+        return arguments_literal(parse_arguments(text))
+    except (LiteralError, TooLarge):
+        return text.strip()
+
+
 def canonical_arguments(text: str) -> str:
     """The canonical text of an argument list: equal inputs have equal ones. Raises LiteralError."""
     return canonical(parse_arguments(text))

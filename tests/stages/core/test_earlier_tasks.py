@@ -91,3 +91,6 @@ def test_the_buffer_is_a_sequence_of_plain_rows() -> None:
 def test_a_key_tells_inputs_apart_however_they_are_cut() -> None:
     assert task_digest("deduction", "k", ["1, 2"]) != task_digest("deduction", "k", ["1", " 2"])
     assert task_digest("deduction", "k", [" 1"]) == task_digest("deduction", "k", ["1 "])
+    assert task_digest("deduction", "k", ["[1,2], 'a'"]) == task_digest("deduction", "k", ['[1, 2],"a"'])
+    assert task_digest("deduction", "k", ["1"]) != task_digest("deduction", "k", ["1.0"])
+    assert task_digest("deduction", "k", ["x"]) != task_digest("deduction", "k", ["y"])

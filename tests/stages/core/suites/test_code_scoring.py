@@ -1,7 +1,9 @@
 """Scores of programs: EvalPlus's and LiveCodeBench's rules, the references of the samples, and solutions that try something."""
 
+import base64
 import gzip
 import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 
 from flows.backend import Backend
 from flows.benchmarks.suite_data import SAMPLES, load
-from flows.benchmarks.suite_score import INPUT_TEXT, MEMORY_MB, PATIENT_SECONDS
+from flows.benchmarks.suite_score import MEMORY_MB, PATIENT_SECONDS
 from flows.config import RunConfig
 from stages.core.sandbox.protocol import Status, Verdict
 from stages.core.suites import evalplus_rules, harness, livecode_rules
@@ -26,9 +28,9 @@ FULL = Path(__file__).resolve().parents[5] / "shared" / "benchdata" / "code"
 def sandboxes() -> Iterator[Sandboxes]:
     """One container for all: the second pool starts only where a reference is slow."""
     backend = Backend(RunConfig())
+    room = {"memory_mb": MEMORY_MB, "input_text": harness.MAX_INPUT}
     usual, patient = (
-        backend.sandbox_with(cpu_seconds=seconds, wall_seconds=60.0 + 6 * seconds, memory_mb=MEMORY_MB, input_text=INPUT_TEXT)
-        for seconds in (CPU, PATIENT_SECONDS)
+        backend.sandbox_with(cpu_seconds=seconds, wall_seconds=60.0 + 6 * seconds, **room) for seconds in (CPU, PATIENT_SECONDS)
     )
     yield Sandboxes(usual, patient)
     for pool in (usual, patient):
@@ -159,7 +161,11 @@ TRICKS = {
     "def g(x):\n    return x * 2": "error",
     "def f(:": "error",
     "def f(x):\n    while True: pass": "timeout",
-    "import os\nos._exit(0)": "crash",
+    "import os\nos._exit(0)": "error",
+    "import os\nclass A:\n    os._exit(0)\ndef f(x):\n    return A": "crash",
+    "def f(x):\n    return 2 * x\nprint(f(1))\nassert f(1) == 3\nx = int(input())": "correct",
+    "The answer:\n\ndef f(x):\n    return twice(x)\n\ndef twice(x):\n    return 2 * x\n\nIt doubles x.": "correct",
+    "def f(x):\n    pass\n\ndef f(x):\n    return 2 * x": "correct",
     "class Y:\n    def __eq__(self, other): return True\ndef f(x):\n    return Y()": "wrong",
     "class I(int):\n    def __eq__(self, other): return True\n    __hash__ = int.__hash__\ndef f(x):\n    return I(7)": "wrong",
     "import sys\ndef f(x):\n    frame = sys._getframe(1)\n    frame.f_locals['lines'].append(\"v2\")\n    return 0": "wrong",
@@ -208,7 +214,8 @@ LIVE = {
         "import sys\na, b = map(int, sys.stdin.read().split())\nprint(f'{a + b}\\n{a - b}'); exit()": "correct",
         "a, b = map(int, open(0).read().split())\nprint(a + b, a - b, sep='\\n')": "correct",
         "a, b = map(int, input().split())\nprint(a + b)": "wrong",
-        "a, b = map(int, input().split())\nprint(a + b, a - b)\nraise SystemExit(1)": "error",
+        "a, b = map(int, input().split())\nprint(a + b)\nprint(a - b)\nraise SystemExit(1)": "correct",
+        "a, b = map(int, input().split())\nprint(a + b)\nprint(a - b)\nraise ValueError": "error",
         "input(); input()": "error",
         "a, b = map(int, stdin.readline().split())\nassert pow(3, -1, 7) == 5\nprint(a + b)\nprint(a - b)": "correct",
         "a, b = deepcopy([int(x) for x in re.split(' ', input())])\ndatetime.date\nprint(a + b)\nprint(a - b)": "correct",
@@ -223,7 +230,9 @@ LIVE = {
         "class Solution:\n    def rotate(self, nums, k):\n        d = deque(nums)\n        d.rotate(k)\n"
         "        return tuple(d)": "correct",
         "class Solution:\n    def rotate(self, nums, k):\n        return nums": "wrong",
-        "def rotate(nums, k):\n    return nums": "error",
+        "def rotate(nums, k):\n    return nums": "wrong",
+        "def rotate(nums, k):\n    k = k % len(nums) if nums else 0\n    return nums[-k:] + nums[:-k]": "correct",
+        "def turn(nums, k):\n    return nums": "error",
     },
     "sample_d": {
         "class Solution:\n    def allDifferent(self, text):\n"
@@ -240,6 +249,45 @@ def test_livecodebench_programs_and_methods(sandboxes: Sandboxes) -> None:
     assert [(one.problem_id, text, str(score.status)) for (one, text, _), score in zip(asked, found, strict=True)] == [
         (one.problem_id, text, wanted) for one, text, wanted in asked
     ]
+
+
+LONG = list(range(120_000))
+NOISE = base64.b64encode(random.Random(0).randbytes(2_000_000)).decode()  # compressed, the job has 2.7 million characters
+COUNT = Problem(
+    "live/1",
+    Form.FUNCTION,
+    "hard",
+    "",
+    "class Solution:\n    def count(self, n):\n",
+    "Solution.count",
+    inputs=("(3,)", "(120000,)", "(4,)"),
+    outputs=("[0, 1, 2]", repr(LONG), "[0, 1, 2, 3]"),
+)
+COUNTED = {
+    "class Solution:\n    def count(self, n):\n        return list(range(n))": "correct",
+    "class Solution:\n    def count(self, n):\n        return tuple(range(n))": "correct",
+    "class Solution:\n    def count(self, n):\n        return list(range(n - 1)) + [n]": "wrong",
+    "import time\nclass Solution:\n    def count(self, n):\n        t = time.process_time()\n"
+    "        while time.process_time() < t + 0.6: pass\n        return list(range(n))": "correct",  # 1.8 s in all, 0.6 s a test
+    "class Solution:\n    def count(self, n):\n        while n > 4: pass\n        return list(range(n))": "timeout",
+}
+
+
+@pytest.mark.docker
+def test_long_values_of_methods_count_and_the_time_limit_is_a_tests(sandboxes: Sandboxes) -> None:
+    found = score_programs([(COUNT, text) for text in COUNTED], sandboxes, {})
+    assert [(text, str(score.status)) for text, score in zip(COUNTED, found, strict=True)] == list(COUNTED.items())
+
+
+@pytest.mark.docker
+def test_long_inputs_are_read_whole(sandboxes: Sandboxes) -> None:
+    problem = Problem("live/2", Form.STDIN, "hard", "", inputs=(NOISE,), outputs=(str(len(NOISE)),))
+    assert score_programs([(problem, "print(len(input()))")], sandboxes, {}) == [Score("correct")]
+
+
+def test_a_test_too_long_for_the_sandbox_is_the_suites_fault() -> None:
+    with pytest.raises(BadSuite, match="characters, over 32,000,000"):
+        harness.stdin_job("print(1)", "", NOISE * 20)
 
 
 @pytest.mark.docker
