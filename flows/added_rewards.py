@@ -7,6 +7,8 @@ from flows.run.stage_io import StageIO
 from stages.core.method.added_rewards import AddedRewards
 from stages.core.method.rewards import Rule
 
+NAMES = ("reward.trace_weight", "reward.trailing_text", "reward.likeness")
+
 
 def weights(config: RunConfig) -> AddedRewards:
     """Return the weights that a configuration gives them."""
@@ -14,11 +16,11 @@ def weights(config: RunConfig) -> AddedRewards:
 
 
 def check_added_rewards(config: RunConfig, style: str, rule: Rule) -> None:
-    """Raise ConfigError if the model's answers have no trace to reward, or a wrong answer could earn as much as a right one."""
+    """Raise ConfigError if answers have no trace to reward, or if what is worse could earn more (`AddedRewards.check`)."""
     rewarded = config.reward
     if rewarded.trace_weight and style != "trace":
         raise ConfigError(f"reward.trace_weight: {config.model.name} writes answers without a trace (model.style {style})")
-    given = {"reward.trace_weight": rewarded.trace_weight, "reward.trailing_text": rewarded.trailing_text}
+    given = {name: getattr(rewarded, name.partition(".")[2]) for name in NAMES}
     used = {name: weight for name, weight in given.items() if weight}
     if not used:
         return

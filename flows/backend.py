@@ -5,7 +5,6 @@ a laptop without torch and the storage tests never load them. Longer than other 
 built here, so that no other file needs such imports.
 """
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -72,6 +71,7 @@ class Backend:
     def check_run(self) -> None:
         """Check all that a run of this configuration needs: as `check`, and that its completions leave room for a prompt."""
         check_lengths(self.config, self.model_folder())
+        self._target_shapes()
         self.check()
 
     def close(self) -> None:
@@ -271,7 +271,10 @@ class Backend:
         return initial_adapter(self._target_shapes(), self.config.model.rank, self.config.seed)
 
     def _target_shapes(self) -> dict[str, tuple[int, int]]:
-        """Module path -> (O, I) of each adapted layer, without loading the model for it: vLLM may have the GPU."""
+        """Module path -> (O, I) of each adapted layer, without loading the model for it: vLLM may have the GPU.
+
+        Raises ConfigError for targets that the model has not.
+        """
         if "_lora" in self.__dict__:
             shapes: dict[str, tuple[int, int]] = self._lora.shapes()
             return shapes
@@ -282,18 +285,14 @@ class Backend:
 
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(self.model_path))
-        return target_shapes(model, self.config.model.targets)
+        try:
+            return target_shapes(model, self.config.model.targets)
+        except ValueError as error:
+            raise ConfigError(f"model.targets: {self.config.model.name}: {error}") from error
 
     def model_digest(self) -> str:
         """Identify the base model: a digest of its folder's files, or of a hub model's name and commit."""
-        folder, rule = hub_models.local_folder(self.config.model.name), self.config.model
-        if folder is None:
-            return hashlib.sha256(f"{rule.name}@{rule.revision}".removesuffix("@").encode()).hexdigest()
-        total = hashlib.sha256()
-        for file in sorted(folder.iterdir()):
-            if file.suffix in (".json", ".safetensors"):
-                total.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
-        return total.hexdigest()
+        return hub_models.digest(self.config)
 
     def style(self) -> PromptStyle:
         """Return how prompts are written and completions are read. Raises ConfigError for `chat` without a chat template."""

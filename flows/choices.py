@@ -25,7 +25,10 @@ def choose(key: str, name: str, known: Mapping[str, Callable[..., Any]]) -> Call
     spec = importlib.util.spec_from_file_location(f"choice_{path.stem}", path)
     assert spec is not None and spec.loader is not None, path
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ConfigError(f"{key}: {path} cannot be loaded: {type(error).__name__}: {error}") from error
     chosen = getattr(module, function, None)
     if not callable(chosen):
         raise ConfigError(f"{key}: {path} has no function {function}")

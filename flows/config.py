@@ -289,11 +289,26 @@ def load(source: str = "smoke", settings: Iterable[str] = ()) -> RunConfig:
     return found
 
 
+ONE_PARENT, TWO_PARENTS = frozenset(["M1", "M2", "M3", "M4", "M5", "C1"]), frozenset(["X1", "X2", "X3", "X4", "C2"])
+"""Shipped operators by the number of parents that they take."""
+
+
 def check_operators(config: RunConfig) -> None:
-    """Raise ConfigError if an evolution event of the run could apply no operator. Older runs may have such a configuration."""
+    """Raise ConfigError if an evolution event of the run could apply no operator, or one to too few or too many parents.
+
+    Older runs may have such a configuration.
+    """
     rule, sizes = config.evolution, (config.population.teachers, config.population.students)
     if not 0 < rule.every < config.generations:
         return
+    for key, names, others, parents in (
+        ("mutations", rule.mutations, TWO_PARENTS, "one parent"),
+        ("crossovers", rule.crossovers, ONE_PARENT, "two parents"),
+    ):
+        if misplaced := sorted(others.intersection(names)):
+            raise ConfigError(
+                f"evolution.{key}: {', '.join(misplaced)} does not make a child of {parents}; see docs/evolution.md"
+            )
     left = [members - count for members in sizes if (count := replaced_members(members, rule.gamma))]
     if left and not (rule.mutations or rule.crossovers):
         raise ConfigError("evolution.mutations and .crossovers are both empty: name an operator, or set evolution.every=0")

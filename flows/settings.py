@@ -77,6 +77,7 @@ class Model(Group):
         ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
         title="Adapted layers",
         description="Names of the linear layers that get an adapter, in every block.",
+        min_length=1,
     )
     dtype: Literal["float32", "bfloat16"] = Field(
         "bfloat16",

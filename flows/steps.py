@@ -4,7 +4,8 @@ A step is the only place where a stage meets storage. `STEPS` names them in the 
 stage subprocess runs the same functions.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -79,26 +80,34 @@ def _seeds(config: RunConfig, backend: Backend, held_out: frozenset[str]) -> tup
     rule = config.seeding
     wanted = seeding.SeedPlan(rule.rows, rule.max_rounds, rule.round or backend.batch_rows())
     try:
-        return seeding.seed(
-            backend.engine({}),
-            backend.sandbox(),
-            backend.style(),
-            _proposal_plan(config),
-            wanted,
-            config.seed,
-            held_out,
-            backend.fits(config.solve.max_new_tokens),
-            backend.shipped_tasks(),
-            backend.progress,
-            backend.answerable(config.solve.max_new_tokens),
-            control_tokens(backend.tokenizer),
-        )
+        with _room_for_prompts(config):
+            return seeding.seed(
+                backend.engine({}),
+                backend.sandbox(),
+                backend.style(),
+                _proposal_plan(config),
+                wanted,
+                config.seed,
+                held_out,
+                backend.fits(config.solve.max_new_tokens),
+                backend.shipped_tasks(),
+                backend.progress,
+                backend.answerable(config.solve.max_new_tokens),
+                control_tokens(backend.tokenizer),
+            )
     except seeding.UnreadableProposals as error:
         model, hint = config.model, f"see what it follows: {program('try-prompts', config.model.name)}"
         raise ConfigError(f"model.style: {model.name} does not follow the style {model.style}: {error}; {hint}") from error
+
+
+@contextmanager
+def _room_for_prompts(config: RunConfig) -> Iterator[None]:
+    """Raise ConfigError if no prompt that was drawn leaves room for a completion."""
+    try:
+        yield
     except PromptTooLong as error:
         limits = f"propose.max_new_tokens={config.propose.max_new_tokens}, solve.max_new_tokens={config.solve.max_new_tokens}"
-        raise ConfigError(f"{limits}: {error}; set fewer") from error
+        raise ConfigError(f"{limits}: {error}; set fewer, in a fork if the run has begun") from error
 
 
 def match(io: StageIO, config: RunConfig, backend: Backend) -> None:
@@ -122,7 +131,7 @@ def propose(io: StageIO, config: RunConfig, backend: Backend) -> None:
     adapters = io.adapters(writing["teacher_adapter_id"].to_pylist())
     backend.check_agreement("propose", adapters)
     engine = engine_of(io, config, backend, adapters, "teacher")
-    with judged_early(io, backend, judge_tasks) as early:
+    with judged_early(io, backend, judge_tasks) as early, _room_for_prompts(config):
         proposals = proposing.propose(
             matches,
             _digests(population),
@@ -344,6 +353,8 @@ def _answers(panel: Panel, io: StageIO, backend: Backend, problems: pa.Table, pl
 
 def evolve(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Replace the weakest by offspring in evolving generations; otherwise write an empty table."""
+    from stages.core.lora.operators import compare  # noqa: PLC0415 (imports torch)
+
     policy, population = backend.policy(), io.trained_population()
     if not evolution.due(io.generation, config.generations, policy) or config.mode == "single":
         io.write_table("offspring", tables.OFFSPRING.empty_table())
@@ -357,7 +368,8 @@ def evolve(io: StageIO, config: RunConfig, backend: Backend) -> None:
         policy,
         backend.operators(),
         lambda child: weights_sha256(child.weights),
-        progress=backend.progress,
+        compare,
+        backend.progress,
     )
     io.write_adapters(children)
     io.write_table("offspring", offspring)

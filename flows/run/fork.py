@@ -170,6 +170,7 @@ def _fixed_inside(at: Point, by_strategy: bool) -> dict[tuple[str, ...], str]:
     if not at.stage or not STAGE_NAMES.index("propose") < STAGE_NAMES.index(at.stage) <= STAGE_NAMES.index("update"):
         return {}
     fixed: dict[tuple[str, ...], str] = {("strategy.", "seed") if by_strategy else ("strategy.",): "propose"}
+    fixed |= {("engine.temperature",): "propose"}  # updates divide scores by it, as what wrote the samples did
     return fixed | ({CUT: "reward"} if at.stage == "update" else {})
 
 

@@ -179,3 +179,15 @@ def _asking(name: str, ask: Any) -> Any:
         raise EngineUnavailable(
             f"{where}: {reason}; check the network, or download the model elsewhere and give its folder"
         ) from error
+
+
+def digest(config: RunConfig) -> str:
+    """Return a sha256 of the base model: of its folder's files, or of a hub model's name and commit."""
+    folder, rule = local_folder(config.model.name), config.model
+    if folder is None:
+        return hashlib.sha256(f"{rule.name}@{rule.revision}".removesuffix("@").encode()).hexdigest()
+    total = hashlib.sha256()
+    for file in sorted(folder.iterdir()):
+        if file.suffix in (".json", ".safetensors"):
+            total.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
+    return total.hexdigest()

@@ -112,3 +112,10 @@ def test_an_unknown_name_is_followed_by_the_known_ones_and_the_nearest() -> None
         choose("reward.rule", "populor", RULES)
     said = "reward.rule: 'populor' is not one of azr, form, populora, nor path/to/file.py:function; did you mean populora?"
     assert str(error.value) == said
+
+
+def test_a_file_that_cannot_be_loaded_is_one_line_that_names_the_key(tmp_path: Path) -> None:
+    for text, said in (("def rule(:", "SyntaxError: "), ("import nothing_of_this_name", "ModuleNotFoundError: No module named")):
+        (tmp_path / "own.py").write_text(text)
+        with pytest.raises(ConfigError, match=f"reward.rule: .*own.py cannot be loaded: {said}"):
+            choose("reward.rule", f"{tmp_path / 'own.py'}:rule", RULES)

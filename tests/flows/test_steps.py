@@ -70,4 +70,4 @@ def test_limits_that_leave_no_room_for_any_prompt_are_named(settings: tuple[str,
     with closing(Backend(config)) as backend, pytest.raises(ConfigError) as refused:
         steps._seeds(config, backend, frozenset())
     limits = f"propose.max_new_tokens={config.propose.max_new_tokens}, solve.max_new_tokens={config.solve.max_new_tokens}"
-    assert str(refused.value) == f"{limits}: {said}; set fewer"
+    assert str(refused.value) == f"{limits}: {said}; set fewer, in a fork if the run has begun"

@@ -34,7 +34,9 @@ class Scorer(Protocol):
 
 
 class Disagreement(RuntimeError):
-    """Engine and trainer do not compute the same policy."""
+    """Engine and trainer do not compute the same policy. The message says what to do; `exit_code` is that of a command."""
+
+    exit_code = 1
 
 
 def check_agreement(

@@ -10,6 +10,8 @@ from stages.core.method.trace_reward import trace_shares
 from stages.core.method.trailing_text import written_past
 from stages.core.prompts.styles import Kind
 
+SHARES = 16  # solve rates at which a rule is asked what a valid task earns
+
 
 @dataclass(frozen=True)
 class AddedRewards:
@@ -24,10 +26,16 @@ class AddedRewards:
     likeness: float = 0.0
 
     def check(self, rule: Rule) -> None:
-        """Raise ValueError if a wrong deduction could earn as much as a right one."""
-        right, wrong = (rule(Event("student", Kind.DEDUCTION, status, None)) for status in ("correct", "wrong"))
-        if self.trace + self.trailing_text >= right - wrong:
+        """Raise ValueError if a wrong answer could earn as much as a right one, or less than an unreadable one; so for tasks."""
+        right, wrong, unread = (rule(Event("student", Kind.DEDUCTION, status, None)) for status in ("correct", "wrong", "format"))
+        if self.trace + self.trailing_text >= right - wrong and (self.trace or self.trailing_text):
             raise ValueError(f"must be less than {right - wrong:g}, by which a right answer earns more than a wrong one")
+        if self.trailing_text > wrong - unread:
+            raise ValueError(f"must be at most {wrong - unread:g}, by which a wrong answer earns more than an unreadable one")
+        invalid = rule(Event("teacher", Kind.DEDUCTION, "error", None))
+        lowest = min(rule(Event("teacher", Kind.DEDUCTION, "valid", share / SHARES)) for share in range(SHARES + 1))
+        if self.likeness > lowest - invalid:
+            raise ValueError(f"must be at most {lowest - invalid:g}, by which any valid task earns more than an invalid one")
 
     def of(self, tasks: pa.Table, rollouts: pa.Table, paid: pa.Table, traces: pa.Table | None) -> dict[str, float]:
         """Return sample id -> what is added. `paid` are GRADES as paid; `traces` are needed if traces are rewarded."""

@@ -282,7 +282,12 @@ def target_shapes(model: nn.Module, targets: Sequence[str]) -> dict[str, tuple[i
         shapes[path] = (module.out_features, module.in_features)
         unused -= hits
     if unused:
-        raise ValueError(f"targets {sorted(unused)} name no module")
+        linear = {
+            path.rpartition(".")[2]
+            for path, module in model.named_modules()
+            if isinstance(module, nn.Linear) and module is not head
+        }
+        raise ValueError(f"targets {sorted(unused)} name no module; its linear layers are {', '.join(sorted(linear)) or 'none'}")
     return shapes
 
 

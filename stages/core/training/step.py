@@ -80,8 +80,11 @@ def finished(
 
 
 def adamw(adapter: Adapter, names: Sequence[str], gradient_P: torch.Tensor, norm: float, settings: Settings) -> Adapter:
-    """Apply AdamW to one adapter, fp32 on the gradient's device: m and v decay, bias-corrected by its own step count."""
-    step, device = adapter.step + 1, gradient_P.device
+    """Apply AdamW to one adapter, fp32 on the gradient's device: m and v decay, bias-corrected by its own step count.
+
+    The count begins with the moments: an adapter that an evolution strategy has moved has steps and none.
+    """
+    step, device = (adapter.step if adapter.moments else 0) + 1, gradient_P.device
     learning_rate = settings.learning_rate * min(1.0, step / max(1, settings.warmup))
     beta1, beta2 = settings.betas
     weights_P, mean_P, square_P = (

@@ -77,6 +77,7 @@ def test_the_rest_of_the_generation_is_the_forks_own_and_its_settings_hold_for_i
     [
         ("update", "strategy.population=2", "propose"),
         ("verify", "strategy.population=2", "propose"),
+        ("reward", "engine.temperature=0.8", "propose"),
         ("update", "learning.frozen=teachers", "reward"),
     ],
 )

@@ -32,10 +32,19 @@ def test_weights_that_would_pay_a_wrong_answer_like_a_right_one_are_refused() ->
 
     for rule in (populora, azr):
         AddedRewards(0.99, 0.0).check(rule)
-        AddedRewards(0.7, 0.7).check(rule)
+        AddedRewards(0.9, 0.5).check(rule)
     AddedRewards(0.2, 0.0).check(narrow)
     for weight, rule, gap in ((0.25, narrow, "0.25"), (0.1, form, "0"), (0.1, lambda event: -populora(event), "-1.5")):
         with pytest.raises(ValueError, match=f"less than {gap}, by which a right answer earns more"):
             AddedRewards(weight, 0.0).check(rule)
         with pytest.raises(ValueError, match=f"less than {gap}, by which a right answer earns more"):
             AddedRewards(0.0, weight).check(rule)
+
+
+def test_weights_that_would_pay_the_unreadable_and_the_invalid_better_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"at most 0\.5, by which a wrong answer earns more than an unreadable one"):
+        AddedRewards(0.0, 0.6).check(populora)
+    AddedRewards(0.0, 0.0, likeness=0.9).check(populora)
+    AddedRewards(0.0, 0.0, likeness=0.5).check(azr)
+    with pytest.raises(ValueError, match=r"at most 0\.5, by which any valid task earns more than an invalid one"):
+        AddedRewards(0.0, 0.0, likeness=0.6).check(azr)

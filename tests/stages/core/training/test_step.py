@@ -189,3 +189,14 @@ def test_samples_of_stale_weights_are_refused_in_a_share(adapters: dict[str, Ada
     stale = {name: replace(adapter, weights=adapters["s0"].weights) for name, adapter in adapters.items()}
     with pytest.raises(ValueError, match="samples of s1 were written by weights"):
         gradients(stale, samples, Shard(), trainer)
+
+
+def test_the_count_of_steps_begins_with_the_moments(adapters: dict[str, Adapter], trainer: TorchTrainer) -> None:
+    """An evolution strategy counts steps and keeps no moments: the first gradient step after it is as one from the start."""
+    samples = sample_rows(adapters)
+    fresh, _ = update(adapters, MEMBERS, samples, trainer)
+    moved, _ = update({name: replace(one, step=1000) for name, one in adapters.items()}, MEMBERS, samples, trainer)
+    for name, adapter in fresh.items():
+        assert moved[name].step == adapter.step == 1
+        for key, weights in adapter.weights.items():
+            np.testing.assert_array_equal(moved[name].weights[key], weights)

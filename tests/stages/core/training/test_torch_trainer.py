@@ -276,11 +276,14 @@ def test_steps_are_those_of_torch_adamw(adapters: dict[str, Adapter]) -> None:
 
 def test_a_warm_up_scales_the_first_steps_after_fresh_moments_only(adapters: dict[str, Adapter]) -> None:
     """With a warm-up of four the second step is half as long; an adapter that has taken four goes the whole way."""
-    samples = sample_rows({"s1": adapters["s1"]})
+    samples, weights = sample_rows({"s1": adapters["s1"]}), adapters["s1"].weights
 
     def moved(step: int, warmup: int) -> np.ndarray:
         lora = lora_of(torch.float32)
-        before = replace(adapters["s1"], step=step)
+        moments = {
+            f"{kind}.{name}": np.zeros_like(array) for kind in ("exp_avg", "exp_avg_sq") for name, array in weights.items()
+        }
+        before = replace(adapters["s1"], moments=moments, step=step)
         after = TorchTrainer(lora, PAD, replace(SETTINGS, warmup=warmup)).update({"s1": before}, samples)["s1"].adapter
         return np.concatenate([(after.weights[name] - before.weights[name]).reshape(-1) for name in lora.names()])
 
