@@ -163,7 +163,7 @@ TRICKS = {
     "def f(x):\n    while True: pass": "timeout",
     "import os\nos._exit(0)": "error",
     "import os\nclass A:\n    os._exit(0)\ndef f(x):\n    return A": "crash",
-    "def f(x):\n    return 2 * x\nprint(f(1))\nassert f(1) == 3\nx = int(input())": "correct",
+    "def f(x):\n    return 2 * x\nprint(f(1))\nassert f(1) == 3\ny = int(input())": "correct",
     "The answer:\n\ndef f(x):\n    return twice(x)\n\ndef twice(x):\n    return 2 * x\n\nIt doubles x.": "correct",
     "def f(x):\n    pass\n\ndef f(x):\n    return 2 * x": "correct",
     "class Y:\n    def __eq__(self, other): return True\ndef f(x):\n    return Y()": "wrong",
