@@ -98,6 +98,14 @@ def _check_prompts(arguments: Namespace) -> None:
             f"benchmark: --style and --max-new-tokens do not apply to {', '.join(arguments.suite)} with RUN, "
             "whose model.style and benchmark.max_new_tokens hold; leave them out, or fork the run with another value"
         )
+    if arguments.model and arguments.style and set(arguments.suite) <= set(PROBE):
+        raise ConfigError(
+            f"benchmark: --style applies to public suites; --probe-prompts says how {', '.join(arguments.suite)} is asked"
+        )
+    asks = ("adapter", "generation", "attempts", "style", "max_new_tokens")
+    if arguments.completions and (given := [name for name in asks if getattr(arguments, name) not in (None, 0, "", [])]):
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise ConfigError(f"benchmark: --completions are scored as they are; leave out {options}")
 
 
 def _check_against(arguments: Namespace) -> None:

@@ -176,6 +176,8 @@ REFUSED = [
     (["smoke", "--style", "chat"], "do not apply to probe-dev with RUN"),
     (["smoke", "--set", "threads=8"], "--set and --probe-prompts apply to --model"),
     (["smoke", "--probe-prompts", "chat"], "--set and --probe-prompts apply to --model"),
+    (["--model", "somewhere", "--style", "chat"], "--probe-prompts says how probe-dev is asked"),
+    (["--completions", "a.jsonl", "--attempts", "8", "--style", "azr"], "scored as they are; leave out --attempts, --style"),
 ]
 
 
