@@ -1,4 +1,4 @@
-"""Who is scored on a benchmark, and SCORES from ANSWERS: pass@1, avg@n and pass@k with standard errors over problems.
+"""Who is scored on a benchmark, and SCORES from ANSWERS: pass@1, avg@n and pass@k with standard errors over problems' programs.
 
 The probe and the public suites differ in their slices and in which k they report; everything else is one computation.
 """
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stages.core import tables
-from stages.core.suites.statistics import ScoreEstimate, average, passing, powers
+from stages.core.suites.statistics import ScoreEstimate, average, cluster_of, passing, powers
 
 Row = dict[str, Any]
 LITERALS = {"input", "output"}
@@ -134,7 +134,7 @@ def _score_row(suite: str, who: Contestant, group: str, measure: str, found: Sco
 class FormShares:
     """One adapter's greedy or sampled answers: the share in the required format, and how many of those are correct.
 
-    Standard errors are over problems; all attempts at one problem form a cluster. `right` is a linearized ratio of sums.
+    All attempts at problems with one program form a cluster of the standard errors. `right` is a linearized ratio of sums.
     """
 
     adapter_id: str
@@ -149,17 +149,19 @@ class FormShares:
 def forms(answers: pa.Table) -> list[FormShares]:
     """Return how well every adapter's answers follow the required format, greedy before sampled."""
     found: dict[tuple[str, bool], dict[str, list[tuple[bool, bool]]]] = {}
+    problems: dict[tuple[str, bool], set[str]] = {}
     for row in answers.select(["adapter_id", "greedy", "problem_id", "status", "correct"]).to_pylist():
-        own = found.setdefault((row["adapter_id"], row["greedy"]), {})
-        own.setdefault(row["problem_id"], []).append((row["status"] != "format", row["correct"]))
-    return [_form(adapter, greedy, list(own.values())) for (adapter, greedy), own in found.items()]
+        key, problem = (row["adapter_id"], row["greedy"]), row["problem_id"]
+        found.setdefault(key, {}).setdefault(cluster_of(problem), []).append((row["status"] != "format", row["correct"]))
+        problems.setdefault(key, set()).add(problem)
+    return [_form(*key, list(own.values()), len(problems[key])) for key, own in found.items()]
 
 
-def _form(adapter_id: str, greedy: bool, problems: list[list[tuple[bool, bool]]]) -> FormShares:
-    counts = [(len(own), sum(formed for formed, _ in own), sum(right for _, right in own)) for own in problems]
+def _form(adapter_id: str, greedy: bool, clusters: list[list[tuple[bool, bool]]], problems: int) -> FormShares:
+    counts = [(len(own), sum(formed for formed, _ in own), sum(right for _, right in own)) for own in clusters]
     formed, formed_stderr = _ratio([(one[1], one[0]) for one in counts])
     right, right_stderr = _ratio([(one[2], one[1]) for one in counts])
-    return FormShares(adapter_id, greedy, formed, formed_stderr, right, right_stderr, len(problems))
+    return FormShares(adapter_id, greedy, formed, formed_stderr, right, right_stderr, problems)
 
 
 def _ratio(clusters: list[tuple[int, int]]) -> tuple[float, float | None]:

@@ -1,17 +1,22 @@
-"""Statistics of scores: pass@k, avg@k, standard errors clustered by problem, paired comparisons. Pure.
+"""Statistics of scores: pass@k, avg@k, standard errors clustered by program, paired comparisons. Pure.
 
-A problem is one cluster: its attempts are averaged first, and the error is over problems. Undefined numbers are None (no error
-with fewer than two problems) or raise (pass@k of fewer than k attempts); they are never filled in.
+Attempts at a problem are averaged first. Problems that ask about one program in several ways are alike and form a cluster; any
+other problem is a cluster of its own. Undefined numbers are None (no error with fewer than two clusters) or raise (pass@k of
+fewer than k attempts); they are never filled in.
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+_STAIRCASE = re.compile(r"^(dev|test)-(?:deduction|abduction|induction)-(\d{2}-\d+)$")
+_CRUXEVAL = re.compile(r"/[io]$")
 
 
 @dataclass(frozen=True)
 class ScoreEstimate:
-    """A mean over problems, its standard error (None for fewer than two), and how many problems."""
+    """A mean over problems, its standard error (None for fewer than two clusters), and how many problems."""
 
     mean: float
     stderr: float | None
@@ -25,24 +30,40 @@ def pass_at_k(attempts: int, correct: int, k: int) -> float:
     return 1.0 - math.comb(attempts - correct, k) / math.comb(attempts, k)
 
 
-def estimate(values: Sequence[float]) -> ScoreEstimate:
-    """The mean of one value a problem, with its standard error."""
+def cluster_of(problem_id: str) -> str:
+    """Return what the problems that ask about one program share: the id without its kind (staircase), `/o` or `/i` (CRUXEval).
+
+    The kinds of a staircase's depth are numbered alike, with two digits for the depth. Ids of the probe have one: there, every
+    problem has a program of its own.
+    """
+    return _STAIRCASE.sub(r"\1-\2", _CRUXEVAL.sub("", problem_id))
+
+
+def estimate(values: Mapping[str, float]) -> ScoreEstimate:
+    """The mean of one value a problem, with its standard error, robust to what the problems of a cluster share.
+
+    With C clusters of n problems in all, sqrt(C / (C - 1) * sum over clusters of (sum of value - mean)^2) / n. Without shared
+    programs that is the usual error over problems.
+    """
     if not values:
         raise ValueError("no problem")
-    mean = math.fsum(values) / len(values)
-    spread = math.fsum((value - mean) ** 2 for value in values)
-    stderr = math.sqrt(spread / (len(values) - 1) / len(values)) if len(values) > 1 else None
-    return ScoreEstimate(mean, stderr, len(values))
+    mean = math.fsum(values.values()) / len(values)
+    apart: dict[str, list[float]] = {}
+    for problem_id, value in values.items():
+        apart.setdefault(cluster_of(problem_id), []).append(value - mean)
+    spread, clusters, problems = math.fsum(math.fsum(own) ** 2 for own in apart.values()), len(apart), len(values)
+    stderr = math.sqrt(spread / (clusters - 1) / problems * (clusters / problems)) if clusters > 1 else None
+    return ScoreEstimate(mean, stderr, problems)
 
 
 def average(attempts: Mapping[str, Sequence[bool]]) -> ScoreEstimate:
     """avg@n: the share of right attempts, averaged over problems."""
-    return estimate([sum(each) / len(each) for each in attempts.values()])
+    return estimate({problem_id: sum(each) / len(each) for problem_id, each in attempts.items()})
 
 
 def passing(attempts: Mapping[str, Sequence[bool]], k: int) -> ScoreEstimate:
     """pass@k, averaged over problems. Raises ValueError where a problem has fewer than k attempts."""
-    return estimate([pass_at_k(len(each), sum(each), k) for each in attempts.values()])
+    return estimate({problem_id: pass_at_k(len(each), sum(each), k) for problem_id, each in attempts.items()})
 
 
 def powers(attempts: int) -> list[int]:
@@ -64,11 +85,10 @@ class Comparison:
 
 def compare(first: Mapping[str, float], second: Mapping[str, float]) -> Comparison:
     """Return the paired difference of two players' scores over the problems that both have. Raise ValueError for none."""
-    common = sorted(first.keys() & second.keys())
-    differences = [first[problem] - second[problem] for problem in common]
+    differences = {problem: first[problem] - second[problem] for problem in sorted(first.keys() & second.keys())}
     found = estimate(differences)
     z = found.mean / found.stderr if found.stderr else None
-    better, worse = sum(each > 0 for each in differences), sum(each < 0 for each in differences)
+    better, worse = sum(each > 0 for each in differences.values()), sum(each < 0 for each in differences.values())
     return Comparison(found.mean, found.stderr, z, found.problems, better, worse)
 
 

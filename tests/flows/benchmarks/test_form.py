@@ -51,6 +51,15 @@ def test_forms_are_shares_with_errors_over_problems() -> None:
     assert scores["score"][0].as_py() == pytest.approx(by_hand) == 1 / 4
 
 
+def test_answers_about_one_program_are_one_cluster() -> None:
+    """Verdicts that agree in both directions say no more than those of one, so errors stay as they are."""
+    both = [row | {"problem_id": f"{row['problem_id']}/{way}"} for row in answers() for way in "oi"]
+    once, twice = (forms(tables.table(rows, tables.ANSWERS)) for rows in (answers(), both))
+    for one, two in zip(once, twice, strict=True):
+        assert (two.formed, two.right, two.problems) == (one.formed, one.right, 2 * one.problems)
+        assert two.formed_stderr == pytest.approx(one.formed_stderr) and two.right_stderr == pytest.approx(one.right_stderr)
+
+
 def test_where_no_answer_has_the_form_nothing_is_said_of_the_right_ones() -> None:
     lost = [row | {"status": "format", "correct": False, "answer": None} for row in answers()]
     (greedy, _) = forms(tables.table(lost, tables.ANSWERS))
