@@ -37,7 +37,7 @@ def primary_tiles(described: Experiment, rows: Sequence[Row], late: Sequence[str
         f"{UNITS[rule.budget]}; two-sided paired t test at {rule.alpha:g}."
     )
     if not own:
-        return Html(f'<p>{escape(asked)}</p><p class="none">No seed has finished runs with scores in both arms yet.</p>')
+        return Html(f'<p>{escape(asked)}</p><p class="none">No seed has scores of both arms at an equal amount yet.</p>')
     row = own[0]
     tiles = [
         tile(_points(row["difference"], row["stderr"]), f"difference, {_seeds(row['n'])}", escape("percentage points ± s.e.")),
@@ -63,7 +63,7 @@ def primary_line(described: Experiment, rows: Sequence[Row]) -> str:
     asked = f"{' minus '.join(rule.contrast)}, {rule.group} problems, at equal {UNITS[rule.budget]}"
     own = _primary_rows(described, rows)
     if not own:
-        return f"{asked}: no seed has finished runs with scores in both arms yet"
+        return f"{asked}: no seed has scores of both arms at an equal amount yet"
     row = own[0]
     error = "" if row["stderr"] is None else f" ± {100 * row['stderr']:.2f}"
     found = f"{100 * row['difference']:+.2f}{error} points over {_seeds(row['n'])}"
@@ -214,8 +214,8 @@ def definitions(described: Experiment) -> Html:
         "A single agent's step is the proposals and attempts of one teacher-student pair, so at equal generations every adapter "
         "sees as much as its counterpart, and a population of N pairs spends N times as much in all. Every contrast is therefore "
         "also computed at equal amounts of each budget: the score of both runs, interpolated linearly between their scored "
-        "states, at the largest amount that both reached. A pair is left out if that amount lies before one run's first state. "
-        "Arms with more steps or larger batches are another way to match a population's total.",
+        "states, at the largest amount that both reached. A pair is left out if that amount lies before one run's first scored "
+        "state after training. Arms with more steps or larger batches are another way to match a population's total.",
         "Tokens generated are those of proposals and answers; tokens trained on are the responses of samples whose adapter took "
         "its step; seconds are those of all stages but benchmarks, on a machine that may have run other work. Filling the "
         "buffers at the start and scoring are not counted. Per adapter, teachers share the amount with the students, so at an "

@@ -84,10 +84,11 @@ def differences(
 ) -> pa.Table:
     """Return DIFFERENCES of every contrast, measure, group, summary over members and budget.
 
-    Each is taken at the largest amount of the budget that both runs of a pair reached. The row that equals `primary` in all
-    its keys is confirmatory. Runs of different base models, or scored on different problems, do not form a pair. Nor does a run
-    with no score after training; and a pair is left out where that amount lies before the first state of one run: nothing is
-    known there. Metrics have one state, the end of the run, so their pairs are runs of equally many generations.
+    Each is taken at the largest amount of the budget that both runs of a pair reached. The row that equals `primary` in all its
+    keys is confirmatory. Runs of different base models, or scored on different problems, do not form a pair. Nor does a run
+    with no score after training; and a pair is left out where that amount lies before the first trained state of one run: what
+    happens between the start and that state is unknown, and a straight line would understate it. Metrics have one state, the
+    end of the run, so their pairs are runs of equally many generations.
     """
     runs: dict[tuple[str, ...], dict[tuple[str, int], list[Point]]] = {}
     for point in points:
@@ -113,10 +114,11 @@ def _difference(
         ours, theirs = runs[scope["first"], seed], runs.get((scope["second"], seed), [])
         if not theirs or not _comparable(ours, theirs):
             continue
-        if not all(any(point["trained"] for point in side) for side in (ours, theirs)):
+        trained = [[point[budget] for point in side if point["trained"]] for side in (ours, theirs)]
+        if not all(trained):
             continue
-        amount = min(max(point[budget] for point in side) for side in (ours, theirs))
-        if amount < max(min(point[budget] for point in side) for side in (ours, theirs)):
+        amount = min(map(max, trained))
+        if amount < max(map(min, trained)):
             continue
         pairs.append((seed, amount, at_budget(ours, budget, amount), at_budget(theirs, budget, amount)))
     if not pairs:

@@ -69,11 +69,22 @@ def point(arm: str, seed: int, tokens: float, score: float, model: str = "m") ->
 
 
 def test_runs_are_compared_at_the_largest_amount_that_both_reached() -> None:
-    points = [point("one", 0, 0, 0.1), point("one", 0, 1000, 0.3), point("many", 0, 0, 0.1), point("many", 0, 4000, 0.5)]
-    assert at_budget(points[2:], "generated_tokens", 1000) == pytest.approx(0.2)
+    points = [point("one", 0, at, score) for at, score in ((0, 0.1), (1000, 0.3))]
+    points += [point("many", 0, at, score) for at, score in ((0, 0.1), (500, 0.2), (4000, 0.9))]
+    assert at_budget(points[2:], "generated_tokens", 1000) == pytest.approx(0.3)
     (row,) = differences(points, [("many", "one")], ["generated_tokens"], {"first": "many"}, 0.05, 0.8).to_pylist()
-    assert (row["at"], row["first_mean"], row["second_mean"]) == (1000, pytest.approx(0.2), pytest.approx(0.3))
-    assert (row["difference"], row["n"], row["stderr"], row["label"]) == (pytest.approx(-0.1), 1, None, "confirmatory")
+    assert (row["at"], row["first_mean"], row["second_mean"]) == (1000, pytest.approx(0.3), pytest.approx(0.3))
+    assert (row["difference"], row["n"], row["stderr"], row["label"]) == (pytest.approx(0), 1, None, "confirmatory")
+
+
+def test_nothing_is_read_off_a_line_from_the_untrained_start() -> None:
+    """A population whose first score comes after all that the other spent may have learned as much by then."""
+    one, start = [point("one", 0, at, score) for at, score in ((0, 0.1), (1000, 0.3))], point("many", 0, 0, 0.1)
+    late, at_once = point("many", 0, 4000, 0.5), point("many", 0, 1000, 0.25)
+    budgets = ["generated_tokens"]
+    assert differences([*one, start, late], [("many", "one"), ("one", "many")], budgets, {}, 0.05, 0.8).num_rows == 0
+    (row,) = differences([*one, start, at_once, late], [("many", "one")], budgets, {}, 0.05, 0.8).to_pylist()
+    assert (row["at"], row["first_mean"]) == (1000, 0.25)
 
 
 def test_a_run_without_scores_of_its_members_forms_no_pair_and_has_no_gain() -> None:
@@ -132,7 +143,7 @@ def test_the_primary_result_is_one_line() -> None:
         }
     )
     asked = "a minus b, all problems, at equal generations: "
-    assert primary_line(described, []) == asked + "no seed has finished runs with scores in both arms yet"
+    assert primary_line(described, []) == asked + "no seed has scores of both arms at an equal amount yet"
     for seeds, said in ((1, "+10.00 points over 1 seed (exploratory)"), (2, "+10.00 ± 0.00 points over 2 seeds, p = ")):
         points = [point(arm, seed, 1000.0, score) for seed in range(seeds) for arm, score in (("a", 0.4), ("b", 0.3))]
         rows = differences(points, [("a", "b")], ["generations"], {"first": ""}, 0.05, 0.8).to_pylist()

@@ -128,7 +128,8 @@ def test_tokens_per_student_are_those_that_students_generated(arm: str, tokens: 
 
 
 def test_tokens_per_student_may_be_the_primary_budget(file: Path, tmp_path: Path) -> None:
-    file.write_text(FILE + 'budget = "generated_tokens_per_student"')
+    longer = FILE.replace('config = "chaos"\n', 'config = "chaos"\nsettings = { generations = 4 }\n', 1)
+    file.write_text(longer + 'budget = "generated_tokens_per_student"')
     store, runs = str(tmp_path / "runs"), planned(read(file))
     for one in runs:
         write(store, one, gain=0.1)
@@ -138,7 +139,7 @@ def test_tokens_per_student_may_be_the_primary_budget(file: Path, tmp_path: Path
         for row in pq.read_table(folder / "differences.parquet").to_pylist()
         if row["budget"] == "generated_tokens_per_student" and row["over"] == "mean" and row["what"] == "score"
     )
-    assert (row["at"], row["seeds"]) == (600, [0, 1])
+    assert (row["at"], row["seeds"]) == (4 * 300, [0, 1])
     assert "at equal tokens written, per student" in text
     assert '"generated_tokens_per_student"' in (folder / "runs.csv").read_text().splitlines()[0]
 
@@ -272,8 +273,8 @@ def test_whole_runs_are_compared_at_equal_budgets(file: Path, tmp_path: Path) ->
     assert (primary["first_mean"], primary["second_mean"]) == (pytest.approx(0.305), pytest.approx(0.145))
     assert primary["label"] == "exploratory"  # the file is not committed
     by_budget = {row["budget"]: row for row in rows if row["what"] == "score" and row["over"] == "mean"}
-    # 4 adapters share 2000 tokens; the single agent has as many to itself
-    assert by_budget["generated_tokens_per_adapter"]["at"] == 500
+    # 4 adapters share 2000 tokens; the single agent is first scored after 1000 to itself
+    assert by_budget["generated_tokens"]["at"] == 2000 and "generated_tokens_per_adapter" not in by_budget
     assert by_budget["seconds"]["at"] == 4.0  # benchmarks cost nothing
     totals = {row["run"]: row for row in pq.read_table(folder / "runs.parquet").to_pylist()}
     assert totals["tiny-one-s2"]["trained_tokens"] == 1600 and totals["tiny-one-s2"]["state"] == "finished"
@@ -295,7 +296,7 @@ def test_what_is_missing_is_said_and_unlike_runs_are_not_averaged(file: Path, tm
     assert "tiny-one-s1: half finished, 1 of 2 generations." in text
     assert "different base models" in text and "mmmmmmmm: tiny-many-s0" in text
     assert pq.read_table(folder / "differences.parquet").num_rows == 0
-    assert "No seed has finished runs with scores in both arms yet." in text
+    assert "No seed has scores of both arms at an equal amount yet." in text
     found = gather(open_store(store), runs)
     assert [one.state for one in found] == ["finished", "finished", "finished", "half finished", "not started"]
 
