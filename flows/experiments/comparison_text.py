@@ -91,7 +91,8 @@ def _planned_pairs(described: Experiment) -> int:
 def _verdict(row: Row, described: Experiment) -> str:
     rule = described.primary
     if row["p_t"] is None:
-        return "One pair of runs has no spread between seeds, so chance cannot be estimated."
+        which = "One pair of runs has" if row["n"] == 1 else f"The differences of all {row['n']} seeds are equal: they have"
+        return f"{which} no spread between seeds, so chance cannot be estimated."
     first, second = rule.contrast
     size = f"{100 * row['detectable']:.2f} points" if row["detectable"] is not None else "unknown"
     if row["p_t"] < rule.alpha:

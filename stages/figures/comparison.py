@@ -123,8 +123,8 @@ def forest(differences: pa.Table, alpha: float) -> Plate:
     label(ax, "", "difference of scores (percentage points)")
     marked = "The diamond is the confirmatory comparison. " if any(row["label"] == "confirmatory" for row in rows) else ""
     caption = (
-        f"First minus second arm, paired by seed; bars are {100 * (1 - alpha):.0f} % t intervals over seeds (none for one seed). "
-        f"{marked}Grey: true differences that this many seeds would probably have missed."
+        f"First minus second arm, paired by seed; bars are {100 * (1 - alpha):.0f} % t intervals over seeds (none without a "
+        f"spread). {marked}Grey: true differences that this many seeds would probably have missed."
     )
     return Plate(plate.name, question, caption, plate.tables, figure)
 

@@ -2,7 +2,8 @@
 
 Intervals are Student's t over seeds. The test is the paired t test, reported with the exact sign-flip test, which assumes
 only symmetry. The smallest detectable difference is the one that this test finds with the given power at the observed spread
-between seeds: nc * stderr, with nc from the noncentral t distribution.
+between seeds: nc * stderr, with nc from the noncentral t distribution. Seeds without any spread, such as two that both gained one
+problem, do not say how large chance is: no interval, no t test and no detectable difference follows from them.
 """
 
 import math
@@ -14,11 +15,12 @@ import numpy as np
 from scipy import special
 
 MOST_FLIPS = 16  # seeds; with more, there are too many sign flips
+ROUNDING = 1e-12  # of values up to 1, or of the largest: seeds that differ by no more have no spread
 
 
 @dataclass(frozen=True)
 class SeedEstimate:
-    """A mean over seeds with its standard error and t interval; None for what one seed does not give."""
+    """A mean over seeds with its standard error and t interval; None for what one seed, or equal ones, do not give."""
 
     n: int
     mean: float
@@ -36,6 +38,8 @@ def over_seeds(values: Sequence[float], alpha: float) -> SeedEstimate:
     mean = float(found.mean())
     if n == 1:
         return SeedEstimate(1, mean, None, None, None)
+    if float(np.ptp(found)) <= ROUNDING * max(1.0, float(np.abs(found).max())):
+        return SeedEstimate(n, mean, 0.0, None, None)
     stderr = float(found.std(ddof=1) / math.sqrt(n))
     reach = stderr * float(special.stdtrit(n - 1, 1 - alpha / 2))
     return SeedEstimate(n, mean, stderr, mean - reach, mean + reach)
@@ -53,11 +57,9 @@ def over_runs(values: Iterable[tuple[str, float]], alpha: float) -> SeedEstimate
 
 
 def p_paired(estimate: SeedEstimate) -> float | None:
-    """Two-sided p of the paired t test that the mean difference is zero."""
-    if estimate.stderr is None:
-        return None
+    """Two-sided p of the paired t test that the mean difference is zero; None without a spread between seeds."""
     if not estimate.stderr:
-        return 1.0 if not estimate.mean else 0.0
+        return None
     return float(2 * special.stdtr(estimate.n - 1, -abs(estimate.mean) / estimate.stderr))
 
 
@@ -73,8 +75,8 @@ def p_flip(differences: Sequence[float]) -> float | None:
 
 
 def detectable(stderr: float | None, n: int, alpha: float, power: float) -> float | None:
-    """The true difference that the two-sided paired t test finds with that power, at this spread between seeds."""
-    if stderr is None or n < 2:
+    """The true difference that the two-sided paired t test finds with that power, at this spread between seeds, if any."""
+    if not stderr or n < 2:
         return None
     critical = float(special.stdtrit(n - 1, 1 - alpha / 2))
     return stderr * float(special.nctdtrinc(n - 1, 1 - power, critical))

@@ -9,7 +9,7 @@ from scipy import stats
 from flows.config import RunConfig
 from flows.experiments.comparison import ComparedRun, problems
 from flows.experiments.comparison_page import arms_by_model
-from flows.experiments.comparison_text import primary_line
+from flows.experiments.comparison_text import primary_line, primary_tiles
 from flows.experiments.spec import Experiment, Planned
 from stages.analysis.comparison import at_budget, changes, differences, gains
 from stages.core.statistics.paired import SeedEstimate, detectable, over_runs, over_seeds, p_flip, p_paired
@@ -51,8 +51,16 @@ def test_one_seed_says_nothing_about_chance() -> None:
     assert over_seeds([0.3], 0.05) == SeedEstimate(1, 0.3, None, None, None)
     assert (p_paired(over_seeds([0.3], 0.05)), p_flip([0.3]), detectable(None, 1, 0.05, 0.8)) == (None, None, None)
     assert math.isnan(over_seeds([], 0.05).mean)
-    assert p_paired(over_seeds([0.0, 0.0], 0.05)) == 1.0
-    assert p_paired(over_seeds([0.1, 0.1], 0.05)) == 0.0
+
+
+@pytest.mark.parametrize("apart", [[0.0, 0.0], [0.3 - 0.2, 0.1], [1 / 240] * 3, [-(0.1 + 0.2), -0.3], [1e8, 1e8 + 1e-7]])
+def test_equal_seeds_say_nothing_about_chance_but_by_their_signs(apart: list[float]) -> None:
+    """Two seeds that both gained one problem would otherwise be p = 0, an interval without width, and a perfect test."""
+    found = over_seeds(apart, 0.05)
+    assert found == SeedEstimate(len(apart), float(np.mean(apart)), 0.0, None, None)
+    assert (p_paired(found), detectable(found.stderr, found.n, 0.05, 0.8)) == (None, None)
+    assert p_flip(apart) == (1.0 if not any(apart) else 2 / 2 ** len(apart))
+    assert over_seeds([0.1, 0.1 + 1e-9], 0.05).low is not None, "a small spread is one"
 
 
 def point(arm: str, seed: int, tokens: float, score: float, model: str = "m") -> dict:
@@ -144,10 +152,12 @@ def test_the_primary_result_is_one_line() -> None:
     )
     asked = "a minus b, all problems, at equal generations: "
     assert primary_line(described, []) == asked + "no seed has scores of both arms at an equal amount yet"
-    for seeds, said in ((1, "+10.00 points over 1 seed (exploratory)"), (2, "+10.00 ± 0.00 points over 2 seeds, p = ")):
+    for seeds, said in ((1, "+10.00 points over 1 seed (exploratory)"), (2, "+10.00 ± 0.00 points over 2 seeds (exploratory)")):
         points = [point(arm, seed, 1000.0, score) for seed in range(seeds) for arm, score in (("a", 0.4), ("b", 0.3))]
         rows = differences(points, [("a", "b")], ["generations"], {"first": ""}, 0.05, 0.8).to_pylist()
-        assert primary_line(described, rows).startswith(asked + said)
+        assert primary_line(described, rows) == asked + said
+        why = "One pair of runs has" if seeds == 1 else "The differences of all 2 seeds are equal: they have"
+        assert f"{why} no spread between seeds, so chance cannot be estimated." in primary_tiles(described, rows, [])
         caption = forest(differences(points, [("a", "b")], ["generations"], {"first": ""}, 0.05, 0.8), 0.05).caption
         assert "diamond" not in caption, "nothing is confirmatory"
 
