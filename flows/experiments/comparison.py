@@ -20,7 +20,7 @@ from flows.experiments.spec import Planned
 from flows.run.manifest import Json, Manifest
 from flows.run.run import Run
 from flows.storage import Damaged, NotStored, Store
-from stages.analysis.curves import curve_rows
+from stages.analysis.curves import absent_counts, curve_rows
 from stages.analysis.summary import lookup
 from stages.core import tables
 
@@ -56,7 +56,7 @@ class ComparedRun:
 def gather(store: Store, runs: Sequence[Planned]) -> list[ComparedRun]:
     """Return all runs. `missing` lists what cannot be read; a run whose end depends on that is left out."""
     found = [_gather(Run(store, planned.run_id), planned) for planned in runs]
-    return _with_shared_base(found)
+    return _with_shared_base(_with_ends(found))
 
 
 def problems(found: Sequence[ComparedRun]) -> list[str]:
@@ -134,7 +134,7 @@ def _gather(run: Run, planned: Planned) -> ComparedRun:
     )
     try:
         curves, costs = _history(run, planned.config, done)
-        points = [*_scores(run, planned, costs), *_ends(planned, curves, len(done))]
+        points = list(_scores(run, planned, costs))
     except (NotStored, Damaged) as error:
         return replace(known, state="half finished", missing=(f"left out: {error}",))
     state = "finished" if len(done) == planned.config.generations else "half finished"
@@ -244,7 +244,18 @@ def is_fine(group: str) -> bool:
     return " band " in group
 
 
-def _ends(planned: Planned, curves: Sequence[Row], generations: int) -> Iterator[Row]:
+def _with_ends(found: Sequence[ComparedRun]) -> list[ComparedRun]:
+    """Complete the curves of runs by counts of 0, of what occurred in any run, and give them the ends of their metrics."""
+    names, whole = {row["name"] for one in found for row in one.curves}, []
+    for one in found:
+        own = {"arm": one.planned.arm, "seed": one.planned.seed, "model": one.model}
+        curves = (*one.curves, *(own | row for row in absent_counts(one.curves, names)))
+        ends = (own | point for point in _ends(curves, one.generations))
+        whole.append(replace(one, curves=curves, points=(*one.points, *ends)))
+    return whole
+
+
+def _ends(curves: Sequence[Row], generations: int) -> Iterator[Row]:
     """Yield each metric's mean over the last third of the run."""
     found = defaultdict(list)
     for row in curves:
