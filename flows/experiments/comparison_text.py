@@ -216,7 +216,8 @@ def definitions(described: Experiment) -> Html:
         "sees as much as its counterpart, and a population of N pairs spends N times as much in all. Every contrast is therefore "
         "also computed at equal amounts of each budget: the score of both runs, interpolated linearly between their scored "
         "states, at the largest amount that both reached. A pair is left out if that amount lies before one run's first scored "
-        "state after training. Arms with more steps or larger batches are another way to match a population's total.",
+        "state after training. The best or worst member is compared only where both runs scored as many. Arms with more steps or "
+        "larger batches are another way to match a population's total.",
         "Tokens generated are those of proposals and answers; tokens trained on are the responses of samples whose adapter took "
         "its step; seconds are those of all stages but benchmarks, on a machine that may have run other work. Filling the "
         "buffers at the start and scoring are not counted. Per adapter, teachers share the amount with the students, so at an "

@@ -65,7 +65,9 @@ class Primary(Group):
     contrast: tuple[str, str]
     measure: str = Field("pass@1 greedy", description="As in SCORES.")
     group: str = Field("all", description="All problems, a kind, or a kind and band.")
-    over: Literal["mean", "best", "worst"] = Field("mean", description="Of the scored members of a run.")
+    over: Literal["mean", "best", "worst"] = Field(
+        "mean", description="Of the scored members of a run. Best and worst only for as many students in both arms."
+    )
     budget: Budget = "generations"
     alpha: Annotated[float, Field(gt=0, lt=1)] = 0.05
     power: Annotated[float, Field(gt=0, lt=1)] = 0.8
@@ -148,6 +150,8 @@ def planned(experiment: Experiment) -> list[Planned]:
             raise ConfigError(f"arms {other} and {one.arm} both have the run {one.run_id}")
     for contrast in experiment.compared():
         _check_scored_alike(*(next(one for one in found if one.arm == arm) for arm in contrast))
+    if experiment.primary.over != "mean":
+        _check_as_many(experiment.primary, *(next(one for one in found if one.arm == arm) for arm in experiment.primary.contrast))
     return found
 
 
@@ -158,6 +162,14 @@ def _check_scored_alike(first: Planned, second: Planned) -> None:
         if ours != theirs:
             said = f"benchmark.{key} is {ours!r} for {first.arm} and {theirs!r} for {second.arm}"
             raise ConfigError(f"{said}; arms that are compared must be scored alike")
+
+
+def _check_as_many(rule: Primary, first: Planned, second: Planned) -> None:
+    """Raise ConfigError unless both arms score as many members: the best of several is higher by chance alone."""
+    ours, theirs = (one.config.population.students for one in (first, second))
+    if ours != theirs:
+        said = f"primary.over is {rule.over!r}, but {first.arm} has {ours} students and {second.arm} {theirs}"
+        raise ConfigError(f"{said}; use 'mean', or arms with as many students")
 
 
 def _planned(experiment: Experiment, arm: Arm, seed: int) -> Planned:

@@ -61,8 +61,10 @@ GAINS = pa.schema(
         *_SPREAD,
     ]
 )
+EXTREMES = ("best", "worst")
+"""Summaries over members that depend on their number: the best of four is higher than the best of one by chance alone."""
 Point = Mapping[str, Any]
-"""A scored state of a run: arm, seed, model, measure, group, over, score, and its amount of each budget so far."""
+"""A scored state of a run: arm, seed, model, measure, group, over, members, score, and its amount of each budget so far."""
 
 
 def at_budget(points: Sequence[Point], budget: str, amount: float) -> float:
@@ -88,7 +90,8 @@ def differences(
     keys is confirmatory. Runs of different base models, or scored on different problems, do not form a pair. Nor does a run
     with no score after training; and a pair is left out where that amount lies before the first trained state of one run: what
     happens between the start and that state is unknown, and a straight line would understate it. Metrics have one state, the
-    end of the run, so their pairs are runs of equally many generations.
+    end of the run, so their pairs are runs of equally many generations. The best or worst members of runs form a pair only if
+    equally many were scored.
     """
     runs: dict[tuple[str, ...], dict[tuple[str, int], list[Point]]] = {}
     for point in points:
@@ -114,11 +117,12 @@ def _difference(
         ours, theirs = runs[scope["first"], seed], runs.get((scope["second"], seed), [])
         if not theirs or not _comparable(ours, theirs):
             continue
-        trained = [[point[budget] for point in side if point["trained"]] for side in (ours, theirs)]
-        if not all(trained):
+        trained = [[point for point in side if point["trained"]] for side in (ours, theirs)]
+        if not all(trained) or not _as_many(*trained, scope["over"]):
             continue
-        amount = min(map(max, trained))
-        if amount < max(map(min, trained)):
+        amounts = [[point[budget] for point in side] for side in trained]
+        amount = min(map(max, amounts))
+        if amount < max(map(min, amounts)):
             continue
         pairs.append((seed, amount, at_budget(ours, budget, amount), at_budget(theirs, budget, amount)))
     if not pairs:
@@ -145,6 +149,11 @@ def _comparable(ours: Sequence[Point], theirs: Sequence[Point]) -> bool:
     return True
 
 
+def _as_many(ours: Sequence[Point], theirs: Sequence[Point], over: str) -> bool:
+    """Return whether a summary over members may be compared: an extreme only if it is one of equally many."""
+    return over not in EXTREMES or {point["members"] for point in ours} == {point["members"] for point in theirs}
+
+
 def _spread(found: SeedEstimate, apart: Sequence[float]) -> dict[str, Any]:
     """Return the columns of _SPREAD."""
     own = {"n": found.n, "stderr": found.stderr, "low": found.low, "high": found.high}
@@ -154,7 +163,8 @@ def _spread(found: SeedEstimate, apart: Sequence[float]) -> dict[str, Any]:
 def gains(points: Iterable[Point], alpha: float) -> pa.Table:
     """Return GAINS of every arm, measure, group and summary over members, from its start to its last scored state.
 
-    A run whose start was not scored, or nothing after it, is left out.
+    A run whose start was not scored, or nothing after it, is left out, and so is the best or worst of several members: the start
+    is one model.
     """
     runs: dict[tuple[str, ...], dict[int, list[Point]]] = {}
     for point in points:
@@ -166,7 +176,7 @@ def gains(points: Iterable[Point], alpha: float) -> pa.Table:
         whole = {
             seed: (first["score"], last["score"])
             for seed, (first, last) in ends.items()
-            if not first["trained"] and last["trained"]
+            if not first["trained"] and last["trained"] and _as_many([first], [last], over)
         }
         if whole:
             apart = [end - start for start, end in whole.values()]

@@ -131,6 +131,24 @@ def test_the_ends_of_runs_of_unlike_length_are_no_pair() -> None:
     assert (row["at"], row["seeds"], row["difference"]) == (60, [1], pytest.approx(0.1))
 
 
+def test_the_best_and_worst_of_unlike_numbers_of_members_are_not_compared() -> None:
+    """Of equal members, the best of four is higher than the best of one by chance alone."""
+    sizes = {"quad": 4, "other": 4, "single": 1}
+    points = [
+        point(arm, 0, at, 0.1 + at / 1e4) | {"over": over, "members": size if at else 1}
+        for arm, size in sizes.items()
+        for over in ("mean", "best", "worst")
+        for at in (0, 500)
+    ]
+    rows = differences(points, [("quad", "single"), ("quad", "other")], ["generations"], {}, 0.05, 0.8).to_pylist()
+    assert [(row["second"], row["over"]) for row in rows] == [
+        ("single", "mean"),
+        *(("other", over) for over in ("mean", "best", "worst")),
+    ]
+    found = [(row["arm"], row["over"]) for row in gains(points, 0.05).to_pylist()]
+    assert found == [("quad", "mean"), ("other", "mean"), *(("single", over) for over in ("mean", "best", "worst"))]
+
+
 def test_only_the_primary_row_is_confirmatory_and_unlike_models_are_no_pair() -> None:
     points = [point(arm, seed, at, 0.1 + at / 1e4 + seed / 100) for arm in ("a", "b") for seed in (0, 1) for at in (0, 500)]
     points += [point("a", 2, 500, 0.9, "another"), point("b", 2, 500, 0.2), point("a", 3, 500, 0.9)]

@@ -70,3 +70,14 @@ def test_arms_that_are_compared_are_scored_on_the_same_problems_whoever_else_is_
     file.write_text(FILE.replace(arm, f"{arm}settings = {{ benchmark = {{ limit = 7 }} }}\n", 1))
     with pytest.raises(ConfigError, match=r"benchmark.limit is 7 for many .*; arms that are compared must be scored alike"):
         planned(read(file))
+
+
+@pytest.mark.parametrize("over", ["best", "worst"])
+def test_an_extreme_is_primary_only_between_as_many_students(tmp_path: Path, over: str) -> None:
+    file = experiment_file(tmp_path)
+    file.write_text(f'{FILE}over = "{over}"\n')
+    with pytest.raises(ConfigError, match=f"primary.over is '{over}', but many has 2 students and one 1; use 'mean', or arms"):
+        planned(read(file))
+    single = 'settings = { mode = "single", population = { teachers = 1, students = 1 }, evolution = { every = 0 } }'
+    file.write_text(FILE.replace(single, "settings = { evolution = { every = 0 } }") + f'over = "{over}"\n')
+    assert len(planned(read(file))) == 5
