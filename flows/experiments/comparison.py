@@ -89,10 +89,11 @@ def problems(found: Sequence[ComparedRun]) -> list[str]:
 
 
 def _way(one: ComparedRun) -> str:
-    """Return how a run is scored: its prompts, and the longest answer."""
+    """Return how a run is scored: its prompts, the longest answer, and the temperature of samples, if any."""
     config = one.planned.config
     style = one.description.get("config", {}).get("model", {}).get("style", config.model.style)  # what `auto` stood for
-    return f"{style} prompts, {config.benchmark.max_new_tokens:,} tokens"
+    sampled = f", samples at temperature {config.engine.temperature:g}" if config.benchmark.attempts else ""
+    return f"{style} prompts, {config.benchmark.max_new_tokens:,} tokens{sampled}"
 
 
 def problems_of(one: ComparedRun) -> frozenset[tuple[str, int]]:

@@ -45,6 +45,8 @@ Budget = Literal[
     "optimizer_steps",
     "seconds",
 ]
+GREEDY = "pass@1 greedy"
+"""The measure that does not depend on the temperature of samples."""
 BUDGETS: tuple[Budget, ...] = get_args(Budget)
 
 
@@ -63,7 +65,7 @@ class Primary(Group):
     """The one confirmatory comparison: paired by seed, two-sided t test on the differences."""
 
     contrast: tuple[str, str]
-    measure: str = Field("pass@1 greedy", description="As in SCORES.")
+    measure: str = Field(GREEDY, description="As in SCORES.")
     group: str = Field("all", description="All problems, a kind, or a kind and band.")
     over: Literal["mean", "best", "worst"] = Field(
         "mean", description="Of the scored members of a run. Best and worst only for as many students in both arms."
@@ -149,18 +151,22 @@ def planned(experiment: Experiment) -> list[Planned]:
         if (other := arms.setdefault(one.run_id, one.arm)) != one.arm:
             raise ConfigError(f"arms {other} and {one.arm} both have the run {one.run_id}")
     for contrast in experiment.compared():
-        _check_scored_alike(*(next(one for one in found if one.arm == arm) for arm in contrast))
+        _check_scored_alike(*(next(one for one in found if one.arm == arm) for arm in contrast), experiment.primary.measure)
     if experiment.primary.over != "mean":
         _check_as_many(experiment.primary, *(next(one for one in found if one.arm == arm) for arm in experiment.primary.contrast))
     return found
 
 
-def _check_scored_alike(first: Planned, second: Planned) -> None:
-    """Raise ConfigError unless both arms of a contrast are scored on the same problems. Scores of teachers never count."""
-    for key in ("suite", "limit"):
-        ours, theirs = (getattr(one.config.benchmark, key) for one in (first, second))
+def _check_scored_alike(first: Planned, second: Planned, measure: str) -> None:
+    """Raise ConfigError unless both arms of a contrast are scored on the same problems, and alike where `measure` samples.
+
+    Scores of teachers never count.
+    """
+    keys = [("benchmark", "suite"), ("benchmark", "limit"), *([("engine", "temperature")] if measure != GREEDY else [])]
+    for group, key in keys:
+        ours, theirs = (getattr(getattr(one.config, group), key) for one in (first, second))
         if ours != theirs:
-            said = f"benchmark.{key} is {ours!r} for {first.arm} and {theirs!r} for {second.arm}"
+            said = f"{group}.{key} is {ours!r} for {first.arm} and {theirs!r} for {second.arm}"
             raise ConfigError(f"{said}; arms that are compared must be scored alike")
 
 

@@ -81,3 +81,32 @@ def test_an_extreme_is_primary_only_between_as_many_students(tmp_path: Path, ove
     single = 'settings = { mode = "single", population = { teachers = 1, students = 1 }, evolution = { every = 0 } }'
     file.write_text(FILE.replace(single, "settings = { evolution = { every = 0 } }") + f'over = "{over}"\n')
     assert len(planned(read(file))) == 5
+
+
+def hotter(attempts: int) -> str:
+    """The experiment with samples, one arm at another temperature."""
+    sampled = FILE.replace("every = 1\n", f"every = 1\nattempts = {attempts}\n", 1)
+    return sampled.replace('config = "chaos"\n', 'config = "chaos"\nsettings = { engine = { temperature = 0.7 } }\n', 1)
+
+
+def test_arms_whose_samples_have_another_temperature_are_named(tmp_path: Path) -> None:
+    for attempts in (0, 2):
+        file = experiment_file(tmp_path)
+        file.write_text(hotter(attempts))
+        store = str(tmp_path / f"runs-{attempts}")
+        for one in planned(read(file)):
+            write(store, one)
+        text, _ = compared(file, store)
+        assert ("asked in different ways" in text) == bool(attempts), "greedy answers have no temperature"
+    assert "tokens, samples at temperature 0.7; " in text and "tokens, samples at temperature 1." in text
+
+
+def test_a_sampled_measure_is_primary_only_at_one_temperature(tmp_path: Path) -> None:
+    file = experiment_file(tmp_path)
+    file.write_text(hotter(2))
+    assert planned(read(file)), "the greedy measure may be compared"
+    file.write_text(hotter(2) + 'measure = "pass@2"\n')
+    with pytest.raises(ConfigError, match=r"engine.temperature is 0.7 for many and 1.0 for one; arms that are compared must be"):
+        planned(read(file))
+    file.write_text(FILE + 'measure = "pass@2"\n')
+    assert planned(read(file))
