@@ -8,7 +8,7 @@
 | one-sided | the students' mean chance to win, by rating, is below 10 % or above 90 % |
 | zero-variance | more than 80 % of a role's groups have equal rewards and teach nothing |
 | truncated | more than a quarter of proposals or answers hit the token limit |
-| drift | engine and trainer differ by more than 0.03 nats per token on the same tokens |
+| drift | engine and trainer differ on a member's tokens by more than half of what stops the run |
 | lag | weights one step off-policy differ by more than 0.1 nats per token from those that wrote their samples |
 | not-finite | an adapter took no step because the gradient, or the adapter after the step, was not finite |
 | slow | a stage took more than six times its median over the other generations, and more than 5 s longer |
@@ -27,7 +27,8 @@ from stages.core.statistics.metric_rows import ZERO_VARIANCE_LIMIT
 
 LEAST_VALID, FALL, ENTROPY_FALL = 0.1, 0.5, 0.25
 ONE_SIDED = 0.1
-TRUNCATED, DRIFT = 0.25, 0.03
+TRUNCATED = 0.25
+DRIFT = 0.5  # of the mean difference at which the run stops
 LAG = 0.1  # four times the most that was measured (docs/metrics.md)
 SLOW, SLOW_SECONDS = 6.0, 5.0
 UNLIKE = ("evolve", "benchmark")  # stages that have work in some generations only, or other work
@@ -62,10 +63,14 @@ class Alarm:
         return f"g{self.generation:04d} {self.name}: {self.message}"
 
 
-def alarms(metrics: pa.Table, ratings: pa.Table, clock: Clock) -> list[Alarm]:
-    """Return all alarms in order of generations. METRICS and RATINGS have `generation` as their first column."""
+def alarms(metrics: pa.Table, ratings: pa.Table, clock: Clock, bounds: Mapping[int, float] | None = None) -> list[Alarm]:
+    """Return all alarms in order of generations. METRICS and RATINGS have `generation` as their first column.
+
+    `bounds` are the mean differences of engine and trainer at which the run stops, by generation.
+    """
     read = _read(metrics)
-    found = [*_collapsed(read), *_one_sided(ratings), *_without_gradient(read), *_truncated(read), *_drifted(read)]
+    found = [*_collapsed(read), *_one_sided(ratings), *_without_gradient(read), *_truncated(read)]
+    found += [*_drifted(read, bounds or {}), *_moved(read)]
     return sorted([*found, *_slow(clock)], key=lambda alarm: (alarm.generation, alarm.name, alarm.subject))
 
 
@@ -191,14 +196,21 @@ def _truncated(measured: Measured) -> list[Alarm]:
     return found
 
 
-def _drifted(measured: Measured) -> list[Alarm]:
+def _drifted(measured: Measured, bounds: Mapping[int, float]) -> list[Alarm]:
+    """A run stops for its worst member, so that one counts, not the mean of its role."""
     found = []
     for role in ("teacher", "student", "both"):
-        for generation, value in _values(measured, "update.drift_mean", role).items():
-            if value > DRIFT:
-                subject = "the agent" if role == "both" else f"{role}s"
-                message = f"engine and trainer differ by {value:.2f} nats per token for {subject}"
+        for generation, values in sorted(measured.get(("update.drift_mean", role), {}).items()):
+            if (bound := bounds.get(generation)) is not None and max(values) > DRIFT * bound:
+                subject = "the agent" if role == "both" else f"a {role}"
+                message = f"engine and trainer differ by {max(values):.2g} nats per token for {subject}; {bound:g} stop the run"
                 found.append(Alarm(generation, "drift", role, message))
+    return found
+
+
+def _moved(measured: Measured) -> list[Alarm]:
+    found = []
+    for role in ("teacher", "student", "both"):
         for generation, value in _values(measured, "update.lag_mean", role).items():
             if value > LAG:
                 whose = "agent's" if role == "both" else f"{role}s'"

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import pyarrow as pa
 
@@ -14,6 +15,7 @@ from flows.storage import Damaged, NotStored, decode_table
 from flows.store.many_reads import read_each
 from stages.analysis.summary import Values, lookup
 from stages.core import tables
+from stages.core.engines.agreement import BOUNDS
 
 SMALL = ("metrics", "ratings", "offspring")
 """Tables of a few rows per member."""
@@ -129,7 +131,21 @@ class RunTables:
 
     def alarms(self) -> list[Alarm]:
         """Return all alarms, in order of generations. What cannot be read raises none."""
-        return alarms(self.table("metrics"), self.standings(), self.clock())
+        return alarms(self.table("metrics"), self.standings(), self.clock(), self.drift_bounds())
+
+    def drift_bounds(self) -> dict[int, float]:
+        """Return the mean difference of engine and trainer at which the run stops, by generation.
+
+        That is `engine.max_drift`, or what arithmetic explains in the type that the engine has recorded.
+        """
+        dtypes = {number: _dtype(self.manifests(number)) for number in self.generations}
+        known = {number: BOUNDS[dtype].mean for number, dtype in dtypes.items() if dtype in BOUNDS}
+        return {number: self._max_drift or bound for number, bound in known.items()}
+
+    @cached_property
+    def _max_drift(self) -> float:
+        description = self.run.history.description() or {}
+        return float(description.get("config", {}).get("engine", {}).get("max_drift", 0.0))
 
     def _join(self, key: str, schema: pa.Schema, part: Callable[["_Stored"], pa.Table], name: str) -> pa.Table:
         """Return these columns of a table over all generations, as one piece: a filter takes its time for each piece."""
@@ -194,6 +210,12 @@ class RunTables:
         self._changes += 1
         if any(manifest.stage == "evolve" for manifest in stages) and len(parts) == len(SMALL):
             self._whole.add(generation)
+
+
+def _dtype(manifests: Sequence[Manifest]) -> str:
+    """Return the type in which the engine computed in a generation; empty if no stage says."""
+    engines = [manifest.versions.get("engine", {}) for manifest in manifests]
+    return next((str(engine["dtype"]) for engine in engines if "dtype" in engine), "")
 
 
 class _Stored:

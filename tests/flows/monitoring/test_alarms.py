@@ -1,7 +1,14 @@
-import pyarrow as pa
+from pathlib import Path
 
+import pyarrow as pa
+import pytest
+
+from flows.config import dump, load
 from flows.monitoring.alarms import Alarm, alarms, summary
 from flows.monitoring.run_tables import RunTables
+from flows.run.lease import hold
+from flows.run.run import Run
+from flows.storage import open_store
 from stages.core import tables
 from stages.core.statistics.condensed import numbered
 from tests.support.report_run import made
@@ -83,7 +90,7 @@ def test_truncation_drift_lag_and_entropy():
     rows += [(1, "update.drift_mean", 0.2, "s0", "student"), (1, "update.drift_mean", 0.01, "t0", "teacher")]
     rows += [(2, "update.lag_mean", 0.11, "s0", "student"), (2, "update.lag_mean", 0.09, "t0", "teacher")]
     rows += [(generation, "update.entropy", value, "s0", "student") for generation, value in enumerate((1.0, 0.9, 1.1, 0.2))]
-    found = names(alarms(metrics(*rows), NO_RATINGS, {}))
+    found = names(alarms(metrics(*rows), NO_RATINGS, {}, {1: 0.05}))
     assert found == [
         (0, "truncated", "solve"),
         (1, "drift", "student"),
@@ -91,6 +98,26 @@ def test_truncation_drift_lag_and_entropy():
         (2, "not-finite", "teacher"),
         (3, "collapse", "entropy student"),
     ]
+
+
+@pytest.mark.parametrize(("bound", "member"), [(0.0001, 0.00006), (0.05, 0.026), (0.2, 0.11)])
+def test_drift_warns_before_the_run_stops_by_the_worst_member(bound: float, member: float) -> None:
+    rows = [(0, "update.drift_mean", member * share, f"s{place}", "student") for place, share in enumerate((0.1, 1.0, 0.1))]
+    rows += [(0, "update.drift_mean", bound / 2, "t0", "teacher"), (1, "update.drift_mean", member, "s1", "student")]
+    (alarm,) = alarms(metrics(*rows), NO_RATINGS, {}, {0: bound})
+    assert (alarm.generation, alarm.subject) == (0, "student")
+    assert alarm.message == f"engine and trainer differ by {member:.2g} nats per token for a student; {bound:g} stop the run"
+
+
+def test_the_bounds_of_drift_are_those_of_the_run(tmp_path: Path) -> None:
+    for name, dtype, own, bound in (("a", "float32", 0.0, 0.0001), ("b", "bfloat16", 0.0, 0.05), ("c", "float32", 0.3, 0.3)):
+        store = open_store(str(tmp_path))
+        with hold(store, name) as epoch:
+            run = Run(store, name, epoch)
+            run.describe(dump(load("smoke", [f"engine.max_drift={own}"])), {}, {})
+            run.commit("solve", 0, [], [], {}, {"engine": {"kind": "transformers", "dtype": dtype}})
+            run.commit("grade", 1, [], [])
+            assert list(RunTables(run).look().drift_bounds().values()) == [bound]
 
 
 def test_an_agents_step_that_is_not_taken_is_not_of_a_role():
