@@ -18,7 +18,7 @@ from flows.storage import Store
 def plan_text(experiment: Experiment, runs: Sequence[Planned], store: Store) -> str:
     """Return one line per run with its hours and bytes, and their sums. Runs that have begun tell the pace of the others."""
     states = [measured(Run(store, planned.run_id), planned.config) for planned in runs]
-    paces = {planned.arm: pace for planned, (_, pace) in zip(runs, states, strict=True) if pace is not None}
+    paces = _paces(runs, states)
     lines = [
         experiment.question,
         f"{len(experiment.arms)} arms, {len(runs)} runs one after another; primary: {_primary(experiment)}",
@@ -46,6 +46,15 @@ def plan_text(experiment: Experiment, runs: Sequence[Planned], store: Store) -> 
     if unknown:
         lines.append(f"not counted: {', '.join(unknown)}")
     return "\n".join(lines)
+
+
+def _paces(runs: Sequence[Planned], states: Sequence[tuple[int, Pace | None]]) -> dict[str, Pace]:
+    """Return the pace of each arm that has begun: of its run with the most generations, since one says little."""
+    longest: dict[str, tuple[int, Pace]] = {}
+    for planned, (done, pace) in zip(runs, states, strict=True):
+        if pace is not None and done > longest.get(planned.arm, (0, None))[0]:
+            longest[planned.arm] = done, pace
+    return {arm: pace for arm, (_, pace) in longest.items()}
 
 
 def _attempts(runs: Sequence[Planned]) -> str:

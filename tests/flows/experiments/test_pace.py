@@ -99,3 +99,24 @@ def test_the_plan_takes_the_pace_of_runs_that_are_there(tmp_path: Path) -> None:
     priced = [replace(one, config=one.config.model_copy(update={"cost": Cost(machine_hour=10, currency="EUR")})) for one in runs]
     line = plan_text(read(file), priced, open_store(store)).splitlines()[-1]
     assert line.startswith("money: ") and " EUR, " in line
+
+
+def test_an_arm_goes_on_at_the_pace_of_its_run_with_the_most_generations(tmp_path: Path) -> None:
+    """The last seed to begin has one generation, in which engines started."""
+    file = tmp_path / "tiny.toml"
+    file.write_text(FILE.replace("[settings.benchmark]", "[settings]\ngenerations = 8\n\n[settings.benchmark]"))
+    store, runs = str(tmp_path / "runs"), planned(read(file))
+    many = [place for place, one in enumerate(runs) if one.arm == "many"]
+    write(store, runs[many[0]], generations=5)
+    before = plan_text(read(file), runs, open_store(store)).splitlines()[3:]
+    run = Run(open_store(store), runs[many[1]].run_id)
+    with hold(run.store, run.run_id) as epoch:
+        run = Run(run.store, run.run_id, epoch)
+        run.describe(dump(runs[many[1]].config), {"code": "c0de"}, {"started": 1.0})
+        run.commit("start", None, [], [], {}, {}, {})
+        run.commit("update", 0, [], [], clock={"seconds": 4000.0})
+        run.commit("evolve", 0, [], [])
+    after = plan_text(read(file), runs, open_store(store)).splitlines()[3:]
+    assert "5 of 8" in before[many[0]] and "0 of 8" in before[many[1]] and "1 of 8" in after[many[1]]
+    assert before[many[0]] == after[many[0]]
+    assert float(after[many[1]].split()[4]) < 0.1 and after[many[1]].endswith("as measured")
