@@ -9,6 +9,8 @@ outside the run (nightly, or by command) are not part of it. Stages that a fork 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import pyarrow as pa
+
 from flows.monitoring.amounts import SAMPLED, amounts
 from flows.monitoring.prices import of_machine
 from flows.monitoring.run_tables import RunTables
@@ -20,6 +22,7 @@ from flows.stages import STAGE_NAMES, START
 from flows.storage import Damaged, NotStored
 from stages.analysis.summary import Values
 from stages.core.suites.changes import score_changes
+from stages.core.suites.scores import without_teachers
 from stages.core.suites.statistics import Comparison
 
 SURE = 1.96
@@ -64,7 +67,8 @@ class PointCost:
         suite: The benchmark. It has several of these if it was scored with different numbers of problems or attempts.
         first: The earlier generation as trained; -1: the start.
         last: The later one.
-        gain: Change of the greedy pass@1 in percentage points, members averaged within each problem; `stderr` its error.
+        gain: Change of the greedy pass@1 in percentage points, members but teachers averaged within each problem; `stderr` its
+            error.
         problems: Number of problems.
         spent: All stages of the generations after `first` up to `last`, without benchmarks.
     """
@@ -224,12 +228,16 @@ def point_costs(watch: RunTables, generations: Sequence[GenerationCost]) -> tupl
     return tuple(found), tuple(unpaired)
 
 
-def scored_generations(watch: RunTables) -> dict[tuple[str, str], dict[int, Ref]]:
-    """Return the ANSWERS of members as trained, by generation (-1: the start), for each suite and request."""
+Scored = tuple[Ref, Ref | None]
+"""The ANSWERS of a benchmark, and its SCORES if they are stored."""
+
+
+def scored_generations(watch: RunTables) -> dict[tuple[str, str], dict[int, Scored]]:
+    """Return what scored the members as trained, by generation (-1: the start), for each suite and request."""
     config = (watch.run.history.description() or {}).get("config", {}).get("benchmark", {})
     rule = "" if config.get("members", "students") == "students" else f"{config['members']}-"
     inside = f"{rule}n{config.get('limit', 0)}-k{config.get('attempts', 0)}"  # as `populora benchmark` names the same request
-    found: dict[tuple[str, str], dict[int, Ref]] = {}
+    found: dict[tuple[str, str], dict[int, Scored]] = {}
     for manifest in watch.run.history.benchmarks():
         for ref in manifest.outputs:
             _, suite, *rest = ref.uri.split("/")
@@ -237,20 +245,34 @@ def scored_generations(watch: RunTables) -> dict[tuple[str, str], dict[int, Ref]
                 place, _, request = rest[1].partition("-")
                 number = "-1" if place == "start" else place.removeprefix("generation=")
                 if number.removeprefix("-").isdigit():  # else adapters that were asked for by name
-                    found.setdefault((suite, request), {})[int(number)] = ref
+                    found.setdefault((suite, request), {})[int(number)] = ref, _scores(manifest, ref)
     for generation in watch.generations:
         for manifest in watch.manifests(generation):
             for ref in manifest.outputs if manifest.stage == "benchmark" else ():
                 _, suite, *rest = ref.uri.split("/")
                 if rest in (["start", "answers.parquet"], [f"generation={generation:04d}", "answers.parquet"]):
-                    found.setdefault((suite, inside), {})[-1 if rest[0] == "start" else generation] = ref
+                    at = -1 if rest[0] == "start" else generation
+                    found.setdefault((suite, inside), {})[at] = ref, _scores(manifest, ref)
     return found
 
 
-def _change(run: Run, after: Ref, before: Ref) -> Comparison | None:
+def _scores(manifest: Manifest, answers: Ref) -> Ref | None:
+    uri = answers.uri.replace("answers.parquet", "scores.parquet")
+    return next((ref for ref in manifest.outputs if ref.uri == uri), None)
+
+
+def _greedy(run: Run, scored: Scored) -> pa.Table:
+    """Return the greedy answers of all but teachers, whom `benchmark.members = "all"` scores, too."""
+    answers, scores = scored
+    table = run.read_table(answers, "answers")
+    own = table if scores is None else without_teachers(table, run.read_table(scores, "scores"))
+    return own.filter(own["greedy"])
+
+
+def _change(run: Run, after: Scored, before: Scored) -> Comparison | None:
     """Return the paired change of the greedy score over all problems; None if the problems differ or cannot be read."""
     try:
-        now, was = (table.filter(table["greedy"]) for table in (run.read_table(ref, "answers") for ref in (after, before)))
+        now, was = _greedy(run, after), _greedy(run, before)
         problems = set(now["problem_id"].to_pylist())
         if not problems or problems != set(was["problem_id"].to_pylist()):
             return None

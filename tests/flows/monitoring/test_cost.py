@@ -28,6 +28,7 @@ from flows.run.run import Run
 from flows.settings import Cost
 from flows.store.file_store import FileStore
 from stages.core import tables
+from stages.core.suites.scores import Contestant, probe_scores
 from tests.support import example_run
 from tests.support.report_run import made
 
@@ -275,6 +276,25 @@ def test_a_point_costs_the_training_between_two_scores(store: FileStore) -> None
     said = point_text(point)
     assert said.startswith("probe-dev: +20.00 ± 2.84 points from the start to generation 1 (200 problems); a point cost ")
     assert "Wh (estimated)" in said and "\x1b" not in said
+
+
+def test_a_gain_is_that_of_students_where_teachers_are_scored_too(store: FileStore) -> None:
+    run = Run(store, "r")
+    for who, taught, teaches in (("start-all-n0-k0", 20, 20), ("generation=0001-all-n0-k0", 60, 0)):
+        both = pa.concat_tables([answers(taught), renamed(answers(teaches), "t0")])
+        members = [Contestant("s0", "student", "s0", "0"), Contestant("t0", "teacher", "t0", "0")]
+        made = {"answers": (both, tables.ANSWERS), "scores": (probe_scores(both, members), tables.SCORES)}
+        place = f"benchmarks/probe-dev/asked/{who}"
+        refs = [run.write_table_at(f"{place}/{name}.parquet", table, schema) for name, (table, schema) in made.items()]
+        run.commit_benchmark(f"probe-dev/asked/{who}", [], refs, {}, {}, {})
+    (point,) = run_cost(run).points
+    assert (point.gain, point.problems) == (pytest.approx(20.0), 200)
+
+
+def renamed(table: pa.Table, member: str) -> pa.Table:
+    return table.set_column(
+        table.schema.get_field_index("member_id"), table.schema.field("member_id"), pa.array([member] * table.num_rows)
+    )
 
 
 @pytest.mark.parametrize(
