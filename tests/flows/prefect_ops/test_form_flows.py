@@ -8,7 +8,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
 from prefect.exceptions import ParameterTypeError
 
-from flows.config import ConfigError
+from flows.config import ConfigError, dump
 from flows.prefect_ops import deployments
 from flows.prefect_ops.comparison_note import comparison_note
 from flows.prefect_ops.flows import benchmark, benchmark_member, compare, existing, fork, restart
@@ -16,6 +16,7 @@ from flows.run.addresses import Addresses
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import StoreRefused, open_store
+from stages.core import tables
 from tests.support import example_run
 
 CONFIG = example_run.CONFIG.model_copy(update={"generations": 4})
@@ -83,6 +84,24 @@ def test_another_store_is_refused(store: str, monkeypatch: pytest.MonkeyPatch) -
     for wrong in (lambda: existing(store, "one"), lambda: benchmark(store), lambda: benchmark(store, run_id="one")):
         with pytest.raises(ConfigError, match="works on the runs in /tmp/served only"):
             wrong()
+
+
+def test_the_best_member_is_the_best_after_all_its_matches(tmp_path: Path) -> None:
+    """s0 was ahead after its first match and lost the second."""
+    row = dict.fromkeys(tables.RATINGS.names, "x") | {"role": "student", "born": 0, "expected": 0.5, "observed": 0.5}
+    played = [("s0", "m0", 40.0), ("s1", "m0", 20.0), ("s0", "m1", 10.0), ("s1", "m1", 30.0)]
+    rows = [
+        row
+        | {"member_id": member, "match_id": match, "next_adapter_id": f"{member}-g0000", "mu": mu, "fitness": mu}
+        | {"mu_before": 25.0, "sigma_before": 8.0, "sigma": 1.0}
+        for member, match, mu in played
+    ]
+    with hold(open_store(str(tmp_path)), "r") as epoch:
+        run = Run(open_store(str(tmp_path)), "r", epoch)
+        run.describe(dump(CONFIG), {}, {})
+        made = {"metrics": tables.METRICS.empty_table(), "ratings": tables.table(rows, tables.RATINGS)}
+        run.commit("rate", 0, [], [run.write_table(0, name, table) for name, table in made.items()])
+    assert "| best student | s1-g0000: 30.0 ± 1.0 |" in comparison_note([run])
 
 
 @pytest.mark.flow
