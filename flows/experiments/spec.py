@@ -150,10 +150,11 @@ def planned(experiment: Experiment) -> list[Planned]:
     for one in found:
         if (other := arms.setdefault(one.run_id, one.arm)) != one.arm:
             raise ConfigError(f"arms {other} and {one.arm} both have the run {one.run_id}")
-    for contrast in experiment.compared():
-        _check_scored_alike(*(next(one for one in found if one.arm == arm) for arm in contrast), experiment.primary.measure)
+    usual = {one.arm: one for one in reversed(found)}  # of each arm, the run of its first seed
+    for first, second in experiment.compared():
+        _check_scored_alike(usual[first], usual[second], experiment.primary.measure)
     if experiment.primary.over != "mean":
-        _check_as_many(experiment.primary, *(next(one for one in found if one.arm == arm) for arm in experiment.primary.contrast))
+        _check_as_many(experiment.primary, *(usual[arm] for arm in experiment.primary.contrast))
     return found
 
 
