@@ -60,16 +60,14 @@ class Library:
         return self.store.exists(f"{name}/run.json")
 
     def run(self, run_id: str) -> Run:
-        """Open the run for reading. Raises NotStored if the store has none of that id."""
+        """Open the run that has this name now, for reading. Raises NotStored if the store has none of that id."""
         with self._lock:
             known = self._runs.get(run_id)
-        if known is None:
+        if known is None or known.stamp != self._stamp(run_id):
             found = Run(self.store, run_id)
             if found.history.description() is None:  # first: a refusal to read says why, a refused stamp does not
                 raise NotStored(f"There is no run {run_id} in {self.store.url}{near_or_all(run_id, self.store.folders(''))}.")
-            stamp = self._stamp(run_id)
-            with self._lock:
-                known = self._runs.setdefault(run_id, _OpenRun(found, RunTables(found), stamp))
+            known = self._opened(_OpenRun(found, RunTables(found), self._stamp(run_id)))
         return known.run
 
     def watch(self, run: Run) -> RunTables:
@@ -115,6 +113,14 @@ class Library:
             while len(self._kept) > 1 and (len(self._kept) > KEPT_FILES or self._bytes() > KEPT_BYTES):
                 self._kept.popitem(last=False)  # closed when its last reader is done
         return Reader(file)
+
+    def _opened(self, made: _OpenRun) -> _OpenRun:
+        """Return the entry of this run.json: another request's, if one has opened the same, so that both share its tables."""
+        with self._lock:
+            known = self._runs.get(made.run.run_id)
+            if known is None or known.stamp != made.stamp:
+                known = self._runs[made.run.run_id] = made
+            return known
 
     def _stamp(self, run_id: str) -> str:
         return self.store.stamp(f"{run_id}/run.json")

@@ -15,6 +15,7 @@ from flows.pages.keys import link
 from flows.pages.library import Library
 from flows.run.addresses import Addresses
 from flows.run.manifest import Json
+from flows.run.run import Run
 from stages.core.highlight import visible
 
 LOOK_SECONDS = 1.5  # a run is not read more often, however many pages follow it
@@ -36,7 +37,9 @@ class Followers:
         """Return the run's state, at most LOOK_SECONDS old. Raises NotStored or StoreUnavailable."""
         run = self._library.run(run_id)
         with self._lock:
-            kept = self._kept.setdefault(run_id, _Kept(Follower(run, RunTables(run), self._library.states)))
+            kept = self._kept.get(run_id)
+            if kept is None or kept.run is not run:  # a later run may have taken the name
+                kept = self._kept[run_id] = _Kept(run, Follower(run, RunTables(run), self._library.states))
             self._kept.move_to_end(run_id)
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
@@ -44,8 +47,8 @@ class Followers:
 
 
 class _Kept:
-    def __init__(self, follower: Follower) -> None:
-        self._follower, self._lock = follower, threading.Lock()
+    def __init__(self, run: Run, follower: Follower) -> None:
+        self.run, self._follower, self._lock = run, follower, threading.Lock()
         self._state: LiveState | None = None
         self._looked = 0.0
 

@@ -4,12 +4,15 @@ import shutil
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from flows.monitoring.telemetry import StoreMetrics
 from flows.pages.library import Library
+from flows.pages.live_page import Followers
 from flows.run.lease import hold
 from flows.run.run import Run
+from flows.storage import NotStored
 from flows.store.file_store import FileStore
 from tests.support import example_run
 from tests.support.counted import CountingStore
@@ -60,3 +63,21 @@ def test_a_run_that_is_gone_is_forgotten_and_one_that_took_its_name_is_read(tmp_
     assert counting.requests["read"] == 0
     shutil.rmtree(tmp_path / "again")
     assert library.run_ids() == ["stays"]
+
+
+def test_a_run_that_took_the_name_of_another_is_opened_without_a_look_at_the_list(tmp_path: Path) -> None:
+    write(tmp_path, "again", 2)
+    library, _ = counted(tmp_path)
+    followers = Followers(library)
+    before = library.run("again")
+    assert library.watch(before).generations == [0, 1] and library.run("again") is before
+    assert followers.state("again").newest == 1
+    shutil.rmtree(tmp_path / "again")
+    with pytest.raises(NotStored, match="There is no run again"):
+        library.run("again")
+    write(tmp_path, "again", 1)
+    after = library.run("again")
+    assert after is not before and library.run("again") is after
+    assert library.watch(after).generations == [0] and library.watch(after).faults == []
+    state = followers.state("again")
+    assert (state.newest, state.faults) == (0, ())
