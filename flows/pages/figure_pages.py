@@ -1,10 +1,14 @@
-"""A run's figures: all on a page, one on a page, and as pictures. Cached until the run continues. matplotlib loads first."""
+"""A run's figures: all on a page, one on a page, and as pictures. matplotlib loads first.
+
+They are cached until the run continues or is scored again.
+"""
 
 import io
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 
 from flows.monitoring.run_tables import RunTables
@@ -13,7 +17,7 @@ from flows.pages.outlined import shown
 from flows.report.figure_tables import Kept, table_refs
 from flows.report.report_data import RunData, gather
 from flows.report.report_page import THEME, escape
-from flows.run.manifest import Json
+from flows.run.manifest import Json, digest
 from flows.run.run import Run
 from flows.storage import NotStored, StoreUnavailable
 from stages.core.highlight import visible
@@ -28,6 +32,17 @@ LARGEST = 200_000  # rows of one table, up to which a page draws figures: they n
 FIGURES = 200
 
 
+@dataclass(frozen=True)
+class _Gathered:
+    """What figures are drawn from. `state` changes with the run of that name, its chain and its benchmarks.
+
+    Benchmarks made outside the chain leave its head as it was. An equal run has the same head, but other times.
+    """
+
+    state: str
+    data: RunData
+
+
 class FigureCache:
     """Draws each figure once per state of a run.
 
@@ -37,7 +52,7 @@ class FigureCache:
     def __init__(self, watch_of: Callable[[Run], RunTables], patience: float) -> None:
         self._watch_of, self._patience = watch_of, patience
         self._parts: OrderedDict[str, Kept] = OrderedDict()
-        self._gathered: OrderedDict[str, tuple[str, RunData]] = OrderedDict()
+        self._gathered: OrderedDict[str, _Gathered] = OrderedDict()
         self._drawn: OrderedDict[tuple[str, str], Json] = OrderedDict()
         self._gathering = threading.Lock()
         self._drawing = threading.Lock()  # matplotlib's settings are those of the process
@@ -64,7 +79,7 @@ class FigureCache:
         return {
             "run": run.run_id,
             "groups": named,
-            "missing": [said for said in (*gathered.gaps, unscored_start(gathered.watch)) if said],
+            "missing": [said for said in (*gathered.data.gaps, unscored_start(gathered.data.watch)) if said],
             "draws": draws,
         }
 
@@ -85,7 +100,7 @@ class FigureCache:
 
         gathered, out = self._named(run, name), io.BytesIO()
         with _held(self._drawing, self._patience):
-            plate = EVERY[name](gathered)
+            plate = EVERY[name](gathered.data)
             if plate.figure is None:
                 raise NotStored(f"Run {run.run_id} has no figure {name} yet. {plate.caption}")
             plate.figure.savefig(out, format="png", dpi=160, facecolor="white")
@@ -99,7 +114,7 @@ class FigureCache:
         found: Json = shown["numbers"]
         return found
 
-    def _named(self, run: Run, name: str) -> RunData:
+    def _named(self, run: Run, name: str) -> _Gathered:
         """Return what a figure is drawn from. Raises NotStored if there is no such figure or no page draws this run's."""
         from flows.report.report_figures import EVERY  # noqa: PLC0415 (matplotlib)
 
@@ -109,32 +124,33 @@ class FigureCache:
             raise NotStored(large)
         return self._gather(run)
 
-    def _figure(self, gathered: RunData, name: str) -> Json:
+    def _figure(self, gathered: _Gathered, name: str) -> Json:
         from flows.report.report_figures import EVERY, picture  # noqa: PLC0415 (matplotlib)
 
-        key = (gathered.head, name)
+        key = (gathered.state, name)
         if (found := self._drawn.get(key)) is not None:
             return found
         with _held(self._drawing, self._patience):
             if key not in self._drawn:
-                plate = EVERY[name](gathered)
+                plate = EVERY[name](gathered.data)
                 drawn = for_page(plate, picture(plate))
-                self._drawn[key] = drawn | {"unreadable": gathered.tables.faults_of(plate.tables)}
+                self._drawn[key] = drawn | {"unreadable": gathered.data.tables.faults_of(plate.tables)}
                 while len(self._drawn) > FIGURES:
                     self._drawn.popitem(last=False)
             return self._drawn[key]
 
-    def _gather(self, run: Run) -> RunData:
-        head = run.history.head()
+    def _gather(self, run: Run) -> _Gathered:
+        scored = [digest(one) for one in run.history.benchmarks()]
+        state = digest({"run": run.history.description(), "head": run.history.head(), "benchmarks": scored})
         with _held(self._gathering, self._patience):
             found = self._gathered.get(run.run_id)
-            if found is None or found[0] != head:
-                found = head, gather(run, self._watch_of(run), self._parts.setdefault(run.run_id, {}))
+            if found is None or found.state != state:
+                found = _Gathered(state, gather(run, self._watch_of(run), self._parts.setdefault(run.run_id, {})))
                 self._gathered[run.run_id] = found
                 while len(self._gathered) > RUNS:
                     gone, _ = self._gathered.popitem(last=False)
                     self._parts.pop(gone, None)
-            return found[1]
+            return found
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Figures as pages and as pictures, and which runs' figures are drawn: what counts is the tables that figures read."""
 
 import re
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
@@ -22,6 +23,7 @@ from flows.run.run import Run
 from flows.storage import open_store
 from stages.figures.plates import Plate
 from tests.support import example_run
+from tests.support.compared_runs import score_later
 
 
 def test_an_index_of_many_tasks_hides_no_figure_but_a_large_table_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,6 +86,34 @@ def test_requests_at_the_same_time_draw_a_figure_once(tmp_path: Path, monkeypatc
         assert len(set(pictures)) == 1 and len(drawn) == 1
         made = list(pool.map(lambda number: figures.png(run, "ratings") if number % 2 else figures.svg(run, "pairs"), range(6)))
     assert len({str(one) for one in made}) == 2
+
+
+def test_a_benchmark_made_outside_the_chain_is_drawn(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    with hold(store, "smoke") as epoch:
+        run = example_run.build(Run(store, "smoke", epoch), 2)
+        figures = FigureCache(lambda one: RunTables(one).look(), 60.0)
+        assert not figures.page(run, "benchmark")["one"]["picture"]
+        head = run.history.head()
+        score_later(run, 1, lambda number: number < 4)
+        assert run.history.head() == head and figures.page(run, "benchmark")["one"]["picture"]
+        before = figures.numbers(run, "benchmark")
+        score_later(run, 0, lambda number: number < 2)
+        assert figures.numbers(run, "benchmark") != before
+
+
+def test_an_equal_run_of_the_same_name_has_its_own_times(tmp_path: Path) -> None:
+    store, figures = open_store(str(tmp_path)), FigureCache(lambda one: RunTables(one).look(), 60.0)
+    heads, drawn = [], []
+    for started in (1.0, 2.0):
+        with hold(store, "smoke") as epoch:
+            run = Run(store, "smoke", epoch)
+            run.describe({}, {}, {"started": started})
+            run.commit("match", 0, [], [], {}, {}, {"seconds": 10 * started})
+        heads.append(run.history.head())
+        drawn.append(figures.numbers(run, "seconds"))
+        shutil.rmtree(tmp_path / "smoke")
+    assert heads[0] == heads[1] and drawn[0] != drawn[1]
 
 
 def test_hidden_characters_of_names_are_written_out(tmp_path: Path) -> None:
