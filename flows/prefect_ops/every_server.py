@@ -46,8 +46,6 @@ def _servers(home: Path) -> Iterator[tuple[str, AbstractContextManager[None]]]:
     plain = Path(os.environ.get("PREFECT_HOME", PROJECT / ".cache" / "prefect"))
     yield "populora run", _private(plain)
     running = serve.address(home)
-    if running is not None and not serve.alive(running):
-        running = None
     yield "populora serve", _private(home / "prefect") if running is None else _client_of(f"{running['url']}/api", home)
 
 

@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -203,6 +203,7 @@ def _only_one(plan: ServeOptions) -> Iterator[None]:
             there = address(plan.home) or {}
             where = f"process {there.get('pid', '?')}, {there.get('url', 'starting')}"
             raise ConfigError(f"populora serve is already running ({where}); stop it first, or give another --home") from None
+        _note(plan).unlink(missing_ok=True)  # of a server that was killed: its port may be another process's by now
         try:
             yield
         finally:
@@ -210,11 +211,19 @@ def _only_one(plan: ServeOptions) -> Iterator[None]:
 
 
 def address(home: Path = HOME) -> dict[str, str] | None:
-    """Return what the server of this home has recorded: pid, url, store; None if none is running."""
+    """Return what the server of this home has recorded: pid, url, store; None if none is running.
+
+    A server that was killed leaves its note behind, but no lock.
+    """
     try:
-        return dict(json.loads((home / "serving.json").read_text()))
+        there = dict(json.loads((home / "serving.json").read_text()))
+        with (home / "lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two that ask must not take each other for a server
+    except BlockingIOError:
+        return there
     except (OSError, ValueError):
-        return None
+        pass
+    return None
 
 
 def password(home: Path = HOME) -> str:
@@ -242,15 +251,8 @@ def link(home: Path = HOME) -> str:
 def sign_in(url: str, home: Path = HOME) -> None:
     """Give this process the password of this home's server, if that is the one at `url`. A password that is set stays."""
     there = address(home)
-    if PASSWORD in os.environ or there is None or f"{there['url']}/api" != url:
-        return
-    if alive(there):  # otherwise another process took its port
+    if PASSWORD not in os.environ and there is not None and f"{there['url']}/api" == url:
         os.environ[PASSWORD] = password(home)
-
-
-def alive(there: Mapping[str, str]) -> bool:
-    """Return whether the process of this address lives, as far as this machine can tell."""
-    return Path(f"/proc/{there['pid']}").exists() or not Path("/proc/self").exists()
 
 
 def _note(plan: ServeOptions) -> Path:

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import fcntl
 import json
 import os
 import re
@@ -255,18 +256,23 @@ def test_our_commands_know_the_password_of_this_machines_server_and_tell_it_no_o
     made = serve.password(tmp_path)
     serve.sign_in("http://127.0.0.1:4200/api", tmp_path)
     assert PASSWORD not in os.environ  # none is up
-    (tmp_path / "serving.json").write_text(json.dumps({"pid": os.getpid(), "url": "http://127.0.0.1:4200"}))
-    serve.sign_in("http://10.0.0.1:4200/api", tmp_path)
-    assert PASSWORD not in os.environ
-    serve.sign_in("http://127.0.0.1:4200/api", tmp_path)
-    assert os.environ[PASSWORD] == made
-    assert serve.link(tmp_path).startswith("http://127.0.0.1:4200/enter#")
+    there = {"pid": os.getpid(), "url": "http://127.0.0.1:4200"}
+    (tmp_path / "serving.json").write_text(json.dumps(there))
+    with (tmp_path / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert serve.address(tmp_path) == there
+        serve.sign_in("http://10.0.0.1:4200/api", tmp_path)
+        assert PASSWORD not in os.environ
+        serve.sign_in("http://127.0.0.1:4200/api", tmp_path)
+        assert os.environ[PASSWORD] == made
+        assert serve.link(tmp_path).startswith("http://127.0.0.1:4200/enter#")
     monkeypatch.delenv(PASSWORD)
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    (tmp_path / "serving.json").write_text(json.dumps({"pid": gone.pid, "url": "http://127.0.0.1:4200"}))
-    serve.sign_in("http://127.0.0.1:4200/api", tmp_path)
-    assert PASSWORD not in os.environ  # who listens there now is somebody else
+    with (tmp_path / "lock").open() as other:  # another of our commands asks at the same time
+        fcntl.flock(other, fcntl.LOCK_SH)
+        serve.sign_in("http://127.0.0.1:4200/api", tmp_path)
+    assert PASSWORD not in os.environ  # its process number is another's, and so may be its port
+    with pytest.raises(prefect_api.ServerUnreachable, match="no populora serve is running"):
+        serve.link(tmp_path)
 
 
 def test_a_client_asks_the_server_of_the_environment_though_prefect_was_imported_before(monkeypatch: pytest.MonkeyPatch) -> None:
