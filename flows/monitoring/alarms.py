@@ -17,7 +17,7 @@
 import bisect
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -225,16 +225,24 @@ def _moved(measured: Measured) -> list[Alarm]:
 
 
 def _slow(clock: Clock) -> list[Alarm]:
-    found = []
+    found, spent = [], dict[str, list[float]]()
+    for stages in clock.values():
+        for stage, seconds in stages.items():
+            spent.setdefault(stage, []).append(seconds)
+    ordered = {stage: sorted(values) for stage, values in spent.items() if stage not in UNLIKE and len(values) > HISTORY}
     for generation, stages in clock.items():
         for stage, seconds in stages.items():
-            if seconds <= SLOW_SECONDS or stage in UNLIKE:
+            if seconds <= SLOW_SECONDS or stage not in ordered:
                 continue
-            others = [spent[stage] for other, spent in clock.items() if other != generation and stage in spent]
-            if len(others) < HISTORY:
-                continue
-            usual = statistics.median(others)
+            usual = _median_without(ordered[stage], bisect.bisect_left(ordered[stage], seconds))
             if seconds > SLOW * usual and seconds > usual + SLOW_SECONDS:
                 message = f"{stage} took {seconds:.0f} s; the median of the other generations is {usual:.1f} s"
                 found.append(Alarm(generation, "slow", stage, message))
     return found
+
+
+def _median_without(ordered: Sequence[float], place: int) -> float:
+    """Return the median of these sorted values without the one at `place`."""
+    count = len(ordered) - 1
+    low, high = (ordered[index + (index >= place)] for index in ((count - 1) // 2, count // 2))
+    return (low + high) / 2

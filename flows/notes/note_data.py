@@ -13,12 +13,11 @@ from flows.form_links import FormLinks
 from flows.monitoring.cost import generation_cost
 from flows.monitoring.cost_text import cost_line
 from flows.monitoring.run_tables import RunTables
-from flows.notes.note_text import NoteData, Row, Sample
+from flows.notes.note_text import SPARKS, NoteData, Row, Sample
 from flows.run.addresses import Addresses
 from flows.run.manifest import folder_of
 from flows.run.run import Run
 from flows.run.table_reader import rows
-from stages.analysis.summary import lookup
 from stages.core.statistics.condensed import CLUSTER, clusters
 
 PICTURE_DPI, PICTURE_COLOURS = 90, 32
@@ -51,20 +50,20 @@ class NoteBuilder:
         """Return everything about one generation that is stored."""
         watch = self.watch.look()
         tasks, grades = self.tasks(generation), self.grades(generation)
-        for earlier in watch.generations:
-            if earlier <= generation:
-                self._keep(earlier)
+        so_far = [number for number in watch.generations if number <= generation]
+        for earlier in so_far:
+            self._keep(earlier)
         return NoteData(
             run_id=self.run.run_id,
             generation=generation,
             planned=self.planned,
-            values=lookup(watch.of(generation, "metrics")),
+            values=watch.numbers(generation),
             ratings=watch.of(generation, "ratings").to_pylist(),
             offspring=watch.of(generation, "offspring").to_pylist(),
             seconds=watch.times(generation),
             alarms=[alarm for alarm in watch.alarms() if alarm.generation == generation],
             samples=[self._sample(generation, heading, task, own) for heading, task, own in choose(tasks, grades)],
-            earlier=[_shares(lookup(watch.of(number, "metrics"))) for number in watch.generations if number <= generation],
+            earlier=[_shares(watch.numbers(number)) for number in so_far[-SPARKS:]],
             pictures=self._pictures(generation),
             at=self.at,
             cost=cost_line(generation_cost(watch, generation).total),

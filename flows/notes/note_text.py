@@ -40,7 +40,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class NoteData:
-    """Everything that a generation's note shows. `earlier` has (valid share, solve rate) of each generation so far."""
+    """Everything that a generation's note shows. `earlier` has (valid share, solve rate) of the newest SPARKS generations."""
 
     run_id: str
     generation: int

@@ -1,3 +1,6 @@
+import math
+import random
+import statistics
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +14,7 @@ from flows.run.run import Run
 from flows.storage import open_store
 from stages.core import tables
 from stages.core.statistics.condensed import numbered
+from tests.support.counted import lines_run
 from tests.support.report_run import made
 
 
@@ -146,6 +150,24 @@ def test_a_stage_of_six_times_its_median_is_slow():
     events = {number: {"evolve": 60.0 if number == 9 else 0.1, "benchmark": 90.0 if number == 9 else 1.0} for number in range(10)}
     assert alarms(metrics(), NO_RATINGS, events) == [], "most generations have no event and score nothing"
     assert alarms(metrics(), NO_RATINGS, {0: {"solve": 1.0}, 1: {"solve": 100.0}}) == []
+
+
+def test_a_slow_stage_is_measured_by_all_others_at_a_cost_that_grows_with_them():
+    def clock_of(generations):
+        drawn = random.Random(3)
+        return {number: {"solve": drawn.choice((1.0, 2.0, 2.0, 5.5, 14.0)), "grade": 60.0} for number in range(generations)}
+
+    for generations in range(1, 12):
+        clock, usual = clock_of(generations), {}
+        for number in clock:
+            others = [spent["solve"] for other, spent in clock.items() if other != number]
+            usual[number] = statistics.median(others) if len(others) >= 3 else math.inf
+        slow = [number for number, middle in usual.items() if clock[number]["solve"] > max(6 * middle, middle + 5)]
+        found = alarms(metrics(), NO_RATINGS, clock)
+        assert names(found) == [(number, "slow", "solve") for number in slow]
+        assert all(f"generations is {usual[alarm.generation]:.1f} s" in alarm.message for alarm in found)
+    few, many = (lines_run(lambda: alarms(metrics(), NO_RATINGS, clock_of(count))) for count in (200, 800))  # noqa: B023
+    assert many < 5 * few
 
 
 def test_summary_joins_generations():

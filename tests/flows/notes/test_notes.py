@@ -12,10 +12,12 @@ from flows.config import ConfigError
 from flows.form_links import FormLinks, values
 from flows.monitoring.alarms import Alarm
 from flows.notes.note_data import NoteBuilder
-from flows.notes.note_text import fence, generation_note, match_rows, rating_rows, run_note, sparkline
+from flows.notes.note_text import SPARKS, fence, generation_note, match_rows, rating_rows, run_note, sparkline
 from flows.notes.note_writer import LARGEST, NotesNotWritten, Writer, fitting, written
+from flows.run.lease import hold
 from flows.run.run import Run
 from flows.store.file_store import FileStore
+from tests.support import example_run
 from tests.support.report_run import HOSTILE, made
 
 BASE = "http://127.0.0.1:8750"
@@ -127,6 +129,13 @@ def test_pieces(store):
     assert "No generation is done yet." in run_note("run", 3, [], [], None)
     with pytest.raises(ConfigError, match="must start with http"):
         NoteBuilder(Run(FileStore(store), "run"), 3, "javascript:alert(1)")
+
+
+def test_the_curves_of_text_look_at_no_more_generations_than_they_show(tmp_path):
+    with hold(FileStore(tmp_path), "long") as epoch:
+        run = example_run.build(Run(FileStore(tmp_path), "long", epoch), SPARKS + 3)
+    for generation, shown in ((SPARKS + 2, SPARKS), (4, 5)):
+        assert len(NoteBuilder(run, SPARKS + 3).told(generation).earlier) == shown
 
 
 def test_a_note_that_comes_late_knows_nothing_of_what_came_after(store, told):
