@@ -75,8 +75,8 @@ class NoteBuilder:
         return rows(self.run, f"{folder_of(generation)}/tasks.parquet", _TASK)
 
     def grades(self, generation: int) -> list[Row]:
-        """Return the verdicts of a generation on its own tasks."""
-        own = {row["task_id"] for row in rows(self.run, f"{folder_of(generation)}/tasks.parquet", ("task_id",))}
+        """Return the verdicts of a generation on its own valid tasks: not on those that a leak let through."""
+        own = _valid(rows(self.run, f"{folder_of(generation)}/tasks.parquet", ("task_id", "status")))
         graded = rows(self.run, f"{folder_of(generation)}/grades.parquet", _GRADE)
         return [row for row in graded if row["task_id"] in own]
 
@@ -102,7 +102,7 @@ class NoteBuilder:
             return
         groups = clusters(rows(self.run, f"{folder}/proposals.parquet", CLUSTER))
         tasks = rows(self.run, f"{folder}/tasks.parquet", ("task_id", "teacher_id", "kind", "status"))
-        own = {row["task_id"] for row in tasks}
+        own = _valid(tasks)
         found = [row for row in found if row["task_id"] in own]
         posed = [row | {"group_id": groups.get(row["task_id"], row["task_id"])} for row in tasks]
         for name, values in (("grades", found), ("tasks", posed)):
@@ -151,6 +151,10 @@ def choose(tasks: list[Row], grades: list[Row]) -> list[tuple[str, Row, list[Row
             task = min(free, key=lambda one: rank(one[1]))[0]
             chosen.append((heading, task, attempts[task["task_id"]]))
     return chosen
+
+
+def _valid(tasks: list[Row]) -> set[str]:
+    return {row["task_id"] for row in tasks if row["status"] == "valid"}
 
 
 def _shares(values: Any) -> tuple[float | None, float | None]:

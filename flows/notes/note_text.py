@@ -16,7 +16,6 @@ from flows.run.addresses import Addresses
 from flows.stages import STAGE_NAMES
 from stages.analysis.summary import KINDS
 from stages.core.highlight import visible
-from stages.core.method.leak import NO_VALUE
 from stages.core.places import for_others
 
 Row = dict[str, Any]
@@ -113,14 +112,16 @@ def rating_rows(ratings: Sequence[Row]) -> list[Row]:
 
 
 def match_rows(matches: Sequence[Row], tasks: Sequence[Row], grades: Sequence[Row]) -> list[Row]:
-    """Return the table of matches: teacher and student, how many tasks were valid, and how many attempts were correct."""
+    """Return the table of matches: teacher and student, how many tasks were valid, and how many attempts were correct.
+
+    `grades` are those of valid tasks.
+    """
     valid, posed = (
         Counter(row["match_id"] for row in tasks if row["status"] == "valid"),
         Counter(row["match_id"] for row in tasks),
     )
-    judged = [row for row in grades if row["status"] != NO_VALUE]  # the others answer invalid tasks that a leak let through
-    right = Counter(row["match_id"] for row in judged if row["correct"])
-    tried = Counter(row["match_id"] for row in judged)
+    right = Counter(row["match_id"] for row in grades if row["correct"])
+    tried = Counter(row["match_id"] for row in grades)
     return [
         {
             "match": row["match_id"],

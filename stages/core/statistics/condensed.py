@@ -1,8 +1,9 @@
 """The parts of a generation's tables that figures need: few columns, no token ids, a first column `generation`.
 
-`grades` are those of the generation's own tasks. `completions` joins proposals (role teacher) and rollouts (role student). Its
-`surprise` is the mean of -log p over the sampled tokens of a completion, in nats. At temperature 1 the sum is an unbiased
-estimate of the sum of the policy's entropies; the mean is not one of their mean, since the length depends on what was drawn.
+`grades` are those of the generation's own valid tasks. `completions` joins proposals (role teacher) and rollouts (role
+student). Its `surprise` is the mean of -log p over the sampled tokens of a completion, in nats. At temperature 1 the sum is an
+unbiased estimate of the sum of the policy's entropies; the mean is not one of their mean, since the length depends on what was
+drawn.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,7 +30,7 @@ Tables = dict[str, pa.Table]
 _WHOLE = {name: {name: list(tables.GENERATION_TABLES[name].names)} for name in ("matches", "ratings", "offspring", "metrics")}
 MADE_FROM: Mapping[str, Mapping[str, Sequence[str]]] = _WHOLE | {
     "tasks": {"tasks": TASKS, "proposals": CLUSTER},
-    "grades": {"grades": GRADES, "tasks": ["task_id"]},
+    "grades": {"grades": GRADES, "tasks": ["task_id", "status"]},
     "samples": {"samples": [*SAMPLES, "sample_id"], "proposals": CLUSTER},
     "completions": {
         "proposals": ["teacher_id", "group_id", *COMPLETION],
@@ -62,9 +63,13 @@ def condense(generation: int, found: Mapping[str, pa.Table], names: Iterable[str
 
 
 def _grades(grades: pa.Table, tasks: pa.Table | None) -> pa.Table:
-    """Return grades of the generation's own tasks, without those of answers to invalid tasks that a leak let through."""
-    own = grades if tasks is None else fresh(grades, tasks)
-    return own.filter(pc.not_equal(own["status"], NO_VALUE)).select(GRADES)
+    """Return grades of the generation's own tasks, without any of answers to invalid tasks that a leak let through.
+
+    If the tasks cannot be read, the unreadable ones of those answers remain.
+    """
+    if tasks is None:
+        return grades.filter(pc.not_equal(grades["status"], NO_VALUE)).select(GRADES)
+    return fresh(grades, tasks.filter(pc.equal(tasks["status"], "valid"))).select(GRADES)
 
 
 def numbered(table: pa.Table, generation: int) -> pa.Table:

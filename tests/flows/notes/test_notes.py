@@ -17,6 +17,7 @@ from flows.notes.note_writer import LARGEST, NotesNotWritten, Writer, fitting, w
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.store.file_store import FileStore
+from stages.core.tables import GRADES, TASKS, table
 from tests.support import example_run
 from tests.support.report_run import HOSTILE, made
 
@@ -136,6 +137,33 @@ def test_the_curves_of_text_look_at_no_more_generations_than_they_show(tmp_path)
         run = example_run.build(Run(FileStore(tmp_path), "long", epoch), SPARKS + 3)
     for generation, shown in ((SPARKS + 2, SPARKS), (4, 5)):
         assert len(NoteBuilder(run, SPARKS + 3).told(generation).earlier) == shown
+
+
+def test_answers_to_a_task_that_a_leak_let_through_are_in_no_share(store, tmp_path):
+    """Neither those without a value to compare with nor unreadable ones, as in the metrics."""
+    of = FileStore(tmp_path)
+    kept = {
+        name: Run(FileStore(store), "run").read_table(1, name) for name in ("matches", "proposals", "tasks", "rollouts", "grades")
+    }
+    grades = kept["grades"].to_pylist()
+    leaked = grades[0]["task_id"]
+    tasks = [row | ({"status": "error"} if row["task_id"] == leaked else {}) for row in kept["tasks"].to_pylist()]
+    judged = [row for row in grades if row["task_id"] == leaked]
+    for number, row in enumerate(judged):
+        row |= {"status": "no_value" if number else "format", "correct": False}
+    found = []
+    for run_id, some in (("leaky", grades), ("sound", [row for row in grades if row["task_id"] != leaked])):
+        with hold(of, run_id) as epoch:
+            run = Run(of, run_id, epoch)
+            run.describe({}, {}, {})
+            tables_ = kept | {"tasks": table(tasks, TASKS), "grades": table(some, GRADES)}
+            for stage, name in zip(("match", "propose", "verify", "solve", "grade"), kept, strict=True):
+                run.commit(stage, 1, [], [run.write_table(1, name, tables_[name])], {}, {})
+        builder = NoteBuilder(run, 3)
+        note = builder.told(1)
+        pairs = match_rows(builder.matches(1), builder.tasks(1), builder.grades(1))
+        found.append((pairs, note.pictures, [(one.task["task_id"], one.right, one.attempts) for one in note.samples]))
+    assert len(judged) > 1 and found[0] == found[1]
 
 
 def test_a_note_that_comes_late_knows_nothing_of_what_came_after(store, told):

@@ -9,6 +9,7 @@ from stages.core.method.leak import NO_VALUE, admitted, believed, leaks, paid, s
 from stages.core.method.rewards import populora
 from stages.core.prompts.styles import Kind
 from stages.core.sandbox.protocol import Job, Status, Verdict
+from stages.core.statistics.condensed import condense
 from stages.grade import grade
 from stages.reward import ESTIMATORS, reward
 from stages.solve import SolvePlan, solve
@@ -92,5 +93,7 @@ def test_answers_to_a_task_without_a_value_are_wrong_and_are_paid_only_by_a_leak
     samples = reward(made, seen, rollouts, everything, populora, ESTIMATORS["grpo"], "group", 0)
     assert samples["reward"].to_pylist() == [0.0, 0.5, -1.0, -1.0, -1.0, -1.0, 1.0, 1.0, 1.0, -1.0]
     assert sound(grades, tasks)["status"].to_pylist() == ["correct", "wrong"]
+    figures = condense(0, {"grades": grades, "tasks": tasks})["grades"]
+    assert figures["status"].to_pylist() == ["correct", "wrong"], "an unreadable answer to an invalid task has no place in them"
     found = {row["name"]: (row["value"], row["n"]) for row in leaked(made, tasks, grades, everything).to_pylist()}
     assert found == {"leak.tasks": (1 / 3, 3), "leak.posed": (0.5, 1), "leak.answers": (1.0, 2)}, "by prompt"
