@@ -7,6 +7,7 @@ from flows.pages.bad_request import BadRequest
 from flows.pages.library import Library
 from flows.pages.pedigree import Node, Pedigree
 from flows.pages.prompt_text import prompt_text
+from flows.run.addresses import SEARCHED
 from flows.run.lineage import generation_of, replays_tasks
 from flows.run.manifest import Json, folder_of
 from flows.run.rewarding import Rewarding, rewarding_config
@@ -15,7 +16,6 @@ from flows.storage import NotStored
 from stages.core.method.top_up import task_of
 from stages.core.prompts.styles import Kind
 
-SEARCHED = 20  # later generations that one page searches for prompts with this task
 ANCESTORS = 6  # adapters of the teacher's ancestry that the page lists
 _PROPOSAL = ("proposal_id", "group_id", "kind", "teacher_id", "status", "detail", "adapter_id", "adapter_sha256", "reference_ids")
 _SAMPLE = ("sample_id", "member_id", "group_id", "reward", "baseline", "centred", "advantage", "adapter_id")

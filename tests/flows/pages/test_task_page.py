@@ -3,6 +3,7 @@
 import html
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +11,17 @@ from fastapi.testclient import TestClient
 
 from flows.browser.app import make_app
 from flows.config import RunConfig
+from flows.run.addresses import Addresses
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import open_store
+from stages.core.method.top_up import replay_id
+from stages.core.tables import GRADES, ROLLOUTS, table
+from tests.support import example_run
 from tests.support.rewarded_run import BEHIND, DOCUMENT, HALF, RIGHT, TASK, TRACED, WHOLE, build
+
+POSED = (1, 20, 21, 40, 41, 43)
+"""Generations that pose a task again."""
 
 
 @pytest.fixture(scope="module")
@@ -60,3 +68,28 @@ def test_a_rewarded_trace_says_how_many_steps_were_right(pages: TestClient) -> N
         and "reward −0.167, baseline" in first
     )
     assert "correct" in second and "Trace:" not in second
+
+
+def test_the_link_of_an_attempt_at_a_task_posed_again_leads_to_the_page_that_shows_it(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    config = example_run.CONFIG.model_copy(update={"solve": example_run.CONFIG.solve.model_copy(update={"easy_share": 0.5})})
+    with hold(store, "again") as epoch:
+        run = example_run.build(Run(store, "again", epoch), 1, config)
+        (first, *_), grades = run.read_table(0, "rollouts").to_pylist(), run.read_table(0, "grades").to_pylist()
+        task = str(first["task_id"])
+        for generation in range(1, 44):
+            run.commit("match", generation, [], [], {}, {})
+        found = {number: f"{replay_id(f'g{number:04d}-m00', task)}-r00" for number in POSED}
+        for generation, attempt in found.items():
+            for stage, name, row, schema in (("solve", "rollouts", first, ROLLOUTS), ("grade", "grades", grades[0], GRADES)):
+                ref = run.write_table(generation, name, table([row | {"rollout_id": attempt}], schema))
+                run.commit(stage, generation, [], [ref], {}, {})
+    own = str(first["rollout_id"])
+    links = {number: Addresses().attempt("again", attempt) for number, attempt in found.items()}
+    assert Addresses().attempt("again", own) == f"/runs/again/tasks/{task}#{own}"
+    assert links[20] == f"/runs/again/tasks/{task}#{found[20]}" and links[41] == f"/runs/again/tasks/{task}?later=3#{found[41]}"
+    assert Addresses().attempt("again", "g0019-m00-seed-1-r00").startswith("/runs/again/tasks/seed-1#")
+    assert Addresses().attempt("again", "g0020-m00-seed-1-r00").startswith("/runs/again/tasks/seed-1?later=2#")
+    with TestClient(make_app(store.url), base_url="http://127.0.0.1") as pages:
+        for number, link in links.items():
+            assert f'id="{found[number]}"' in pages.get(link.partition("#")[0]).text, link
