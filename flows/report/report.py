@@ -32,7 +32,7 @@ def report(run: Run, out: Path) -> Path:
     """Write the report of a run, finished or not, to `out` and return its absolute path."""
     out = _place(out)  # before the work, so that a refusal comes immediately
     gathered = gather(run)
-    links = ArtifactLinks(run.store, run.run_id, out)
+    links = ArtifactLinks(run.store, run.run_id, out, gathered.origins)
     text = page(f"Run {run.run_id}", _lead(gathered, links), _sections(gathered, links))
     return write_whole(out, text.encode())
 

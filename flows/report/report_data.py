@@ -54,6 +54,12 @@ class RunData:
         """What the run has cost so far."""
         return cost_so_far(self.watch)
 
+    @property
+    def origins(self) -> dict[str, str]:
+        """The run that holds an artifact, by the artifact's name, of those that a fork shares."""
+        outputs = (ref for manifests in self.manifests.values() for one in manifests for ref in one.outputs)
+        return {ref.uri: ref.origin for ref in outputs if ref.origin}
+
     def refs(self, generation: int | None) -> dict[str, Ref]:
         """Tables of a generation by name."""
         return table_refs(self.manifests.get(generation, []), generation)

@@ -6,7 +6,7 @@ The page loads nothing and runs nothing: no script, no font, no image file. Thes
 
 import html
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NewType
 from urllib.parse import quote
@@ -22,21 +22,26 @@ CSS = THEME + (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
 
 
 class ArtifactLinks:
-    """Links to artifacts, relative to the report's folder; plain names if links would not work (S3, a report elsewhere)."""
+    """Links to artifacts, relative to the report's folder; plain names if links would not work (S3, a report elsewhere).
 
-    def __init__(self, store: Store, run_id: str, out: Path) -> None:
-        self._root: str | None = None
+    `origins` has the run that holds an artifact, by its name, where that is another one: a fork copies none.
+    """
+
+    def __init__(self, store: Store, run_id: str, out: Path, origins: Mapping[str, str]) -> None:
+        self._run_id, self._origins, self._folder = run_id, origins, out.resolve().parent
+        self._store: Path | None = None
         if isinstance(store, FileStore):
-            root, folder = (store.root / run_id).resolve(), out.resolve().parent
-            if folder in (root, *root.parents[:2]) or root in folder.parents:
-                self._root = Path(os.path.relpath(root, folder)).as_posix()
+            root = (store.root / run_id).resolve()
+            if self._folder in (root, *root.parents[:2]) or root in self._folder.parents:
+                self._store = store.root
 
     def __call__(self, uri: str, name: str = "") -> Html:
         """Return a link to the artifact `uri` of the run, under its name."""
         label = Html(f"<code>{escape(name or uri)}</code>")
-        if self._root is None:
+        if self._store is None:
             return label
-        path = uri if self._root == "." else f"{self._root}/{uri}"
+        holder = (self._store / self._origins.get(uri, self._run_id)).resolve()
+        path = Path(os.path.relpath(holder / uri, self._folder)).as_posix()
         return Html(f'<a href="{html.escape(quote(path, safe="/=.-"))}">{label}</a>')
 
 

@@ -12,11 +12,14 @@ from flows.prefect_ops.flows import write_report_of
 from flows.report.report import export_figures, report
 from flows.report.report_data import gather
 from flows.report.report_page import ArtifactLinks, escape
+from flows.run.fork import fork
+from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import NotStored, StoreRefused
 from flows.store.file_store import FileStore
 from stages.core import tables
 from stages.core.highlight import python_html, visible
+from tests.support import example_run
 from tests.support.report_run import HOSTILE, made
 
 VOID = {"meta", "br", "img", "link", "hr", "input"}
@@ -128,11 +131,25 @@ def test_a_report_elsewhere_names_artifacts_without_links(half, tmp_path):
 
 
 def test_links_start_where_the_report_lies(store, half):
-    assert ArtifactLinks(half.store, "half", store / "half.html")("run.json").startswith('<a href="half/run.json">')
+    assert ArtifactLinks(half.store, "half", store / "half.html", {})("run.json").startswith('<a href="half/run.json">')
     assert (
-        ArtifactLinks(half.store, "half", store / "half" / "r.html")("run.json", "<b>")
+        ArtifactLinks(half.store, "half", store / "half" / "r.html", {})("run.json", "<b>")
         == '<a href="run.json"><code>&lt;b&gt;</code></a>'
     )
+
+
+def test_what_a_fork_shares_is_linked_in_the_run_that_holds_it(tmp_path):
+    store = FileStore(tmp_path)
+    with hold(store, "first") as epoch:
+        example_run.build(Run(store, "first", epoch), 2)
+    for parent, run_id, generation in (("first", "second", 1), ("second", "third", 0)):
+        fork(Run(store, parent), run_id, generation, [], lambda config: {}, {})
+    for out in (tmp_path / "third.html", tmp_path / "third" / "report.html"):
+        page = Page(report(Run(store, "third"), out))
+        links = [unquote(target) for target in page.values("href") if not target.startswith("#")]
+        assert all((out.parent / target).is_file() for target in links)
+        assert any(target.endswith("first/generation=0000/grades.parquet") for target in links)
+        assert any(target.endswith("generation=0000/grade.json") and "first" not in target for target in links)
 
 
 def test_missing_and_damaged_generations_are_named_and_left_out(store, tmp_path):
