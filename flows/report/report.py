@@ -117,9 +117,11 @@ def _headline(run: RunData, links: ArtifactLinks) -> Html:
     graded = _newest(run.tables["grades"])
     if graded is not None:
         own = only(run.tables["tasks"], generation=graded)
-        valid = own.append_column("valid", pa.array([status == "valid" for status in own["status"].to_pylist()], pa.bool_()))
-        found = estimate(valid, "valid", ["teacher_id", "group_id"])
-        tiles.append(tile(_percent(found.mean, found.stderr), f"valid, generation {graded}", _source(links, graded, "tasks")))
+        if own.num_rows:  # otherwise they cannot be read
+            valid = own.append_column("valid", pa.array([one == "valid" for one in own["status"].to_pylist()], pa.bool_()))
+            found = estimate(valid, "valid", ["teacher_id", "group_id"])
+            shown = _percent(found.mean, found.stderr)
+            tiles.append(tile(shown, f"valid, generation {graded}", _source(links, graded, "tasks")))
         mean, stderr, _ = figures.overall(run.tables["grades"], graded)
         tiles.append(tile(_percent(mean, stderr), f"solved, generation {graded}", _source(links, graded, "grades")))
     rated = _newest(run.tables["ratings"])

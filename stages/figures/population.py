@@ -48,7 +48,9 @@ def heat_map(matches: pa.Table, grades: pa.Table) -> Plate:
     if not grades.num_rows:
         return plate
     played = matches.select(["generation", "match_id", "teacher_id"])
-    met = grades.join(played, ["generation", "match_id"])
+    met = grades.join(played, ["generation", "match_id"], join_type="inner")
+    if not met.num_rows:
+        return replace(plate, caption="The matches of the graded attempts cannot be read.")
     teachers, students = _newest(met["teacher_id"]), _newest(met["student_id"])
     figure, (ax,) = canvas(plate.question, height=1.3 + 0.42 * len(teachers))
     cells = [
@@ -71,7 +73,7 @@ def heat_map(matches: pa.Table, grades: pa.Table) -> Plate:
     caption = (
         f"Attempts correct (%) over the whole run, ± standard error over tasks where there is room; brighter is easier, and the "
         f"colours span what is shown. n = {tasks:,} tasks "
-        f"that a student met, {grades.num_rows:,} attempts. Empty pairs never met; at "
+        f"that a student met, {met.num_rows:,} attempts. Empty pairs never met; at "
         f"most the {SHOWN} newest members of a role are shown."
     )
     return Plate(plate.name, plate.question, caption, plate.tables, figure)

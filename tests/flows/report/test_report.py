@@ -164,6 +164,20 @@ def test_missing_and_damaged_generations_are_named_and_left_out(store, tmp_path)
 
 
 @pytest.mark.slow
+def test_lost_tables_of_tasks_and_matches_leave_a_report(tmp_path):
+    with made(tmp_path, "run", 2):
+        pass
+    whole = Page(report(Run(FileStore(tmp_path), "run"), tmp_path / "whole.html")).text
+    assert "valid, generation 1" in whole and "solved, generation 1" in whole and "Empty pairs never met" in whole
+    (tmp_path / "run" / "generation=0001" / "tasks.parquet").unlink()
+    for generation in range(2):
+        (tmp_path / "run" / f"generation={generation:04d}" / "matches.parquet").unlink()
+    text = Page(report(Run(FileStore(tmp_path), "run"), tmp_path / "lost.html")).text
+    assert "nan" not in re.findall(r"\b\w+\b", text)
+    assert "valid, generation 1" not in text and "solved, generation 1" in text
+    assert "The matches of the graded attempts cannot be read." in text
+
+
 @pytest.mark.parametrize(("generations", "until"), [(1, "match"), (1, "propose"), (1, "verify"), (1, "")])
 def test_any_beginning_of_a_run_has_a_report_and_a_status(tmp_path, generations, until):
     with made(tmp_path, "run", generations, until=until) as run:
