@@ -14,6 +14,7 @@ from flows.benchmarks.score import Question, score_run, scored_generations
 from flows.config import ConfigError
 from flows.run.run import Run
 from flows.storage import Damaged, NotStored, Store, StoreRefused, open_store
+from stages.core.highlight import markdown_line
 from stages.core.suites.statistics import population
 
 
@@ -43,7 +44,8 @@ class Summary:
         """Return a Markdown note: the population's overall scores with standard errors, and the change since the last time."""
         lines = ["| run | suite | generation | measure | mean | ± s.e. | min | max | members | change |", "|" + "---|" * 10]
         lines += [line for one in self.runs for line in _lines(one)]
-        lines += [f"| {run} | {suite} | not scored: {reason} |" + " |" * 7 for run, suite, reason in self.failures]
+        failed = [(markdown_line(run), suite, markdown_line(reason)) for run, suite, reason in self.failures]
+        lines += [f"| {run} | {suite} | not scored: {reason} |" + " |" * 7 for run, suite, reason in failed]
         return "\n".join(lines) if len(lines) > 2 else "No runs to score."
 
 

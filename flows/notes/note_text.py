@@ -15,7 +15,7 @@ from flows.monitoring.alarms import Alarm
 from flows.run.addresses import Addresses
 from flows.stages import STAGE_NAMES
 from stages.analysis.summary import KINDS
-from stages.core.highlight import visible
+from stages.core.highlight import markdown_line, visible
 from stages.core.places import for_others
 
 Row = dict[str, Any]
@@ -63,14 +63,14 @@ def generation_note(told: NoteData) -> str:
         f"# {told.run_id}, generation {told.generation} of {told.planned}",
         _links(told),
         _forms(told),
-        *(f"> **Alarm** {_inline(str(alarm))}" for alarm in told.alarms),
+        *(f"> **Alarm** {markdown_line(str(alarm))}" for alarm in told.alarms),
         _numbers(told),
         _refused(told.values),
         *(f"![{name}]({address})" for name, address in told.pictures.items()),
         _ratings(told),
         _births(told),
         _seconds(told.seconds),
-        f"Cost: {_inline(told.cost)}." if told.cost else "",
+        f"Cost: {markdown_line(told.cost)}." if told.cost else "",
         *(_sample(sample, told) for sample in told.samples),
     ]
     return "\n\n".join(part for part in parts if part)
@@ -85,8 +85,8 @@ def run_note(
         f"[The run in the artifact browser]({at.run(run_id)})" if at else "",
         f"{len(lines)} of {planned} generations shown, newest first." if lines else "No generation is done yet.",
         fence("\n".join(reversed(lines))) if lines else "",
-        "\n".join(f"- **Alarm** {_inline(alarm)}" for alarm in alarms),
-        "\n".join(f"- {_inline(text)}" for text in cost),
+        "\n".join(f"- **Alarm** {markdown_line(alarm)}" for alarm in alarms),
+        "\n".join(f"- {markdown_line(text)}" for text in cost),
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -146,11 +146,6 @@ def fence(text: str, language: str = "") -> str:
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     ticks = "`" * max(3, longest + 1)
     return f"{ticks}{language}\n{text}\n{ticks}"
-
-
-def _inline(text: str) -> str:
-    """Return our own text for a line of Markdown, without anything that Markdown or HTML would interpret."""
-    return re.sub(r"([\\`*_\[\]<>|!#])", r"\\\1", visible(text).replace("\n", " "))
 
 
 def _links(told: NoteData) -> str:

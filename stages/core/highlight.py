@@ -1,4 +1,4 @@
-"""Render model-written text as inert HTML: always escaped, control characters visible, Python highlighted."""
+"""Render text of others as inert HTML or Markdown: always escaped, control characters visible, Python highlighted."""
 
 import html
 import re
@@ -19,6 +19,11 @@ def visible(text: str, limit: int = 0) -> str:
     """Return the text with hidden characters written out (`\\x1b`, `\\u202e`), cut after `limit` characters with a note."""
     cut = f" … ({len(text) - limit:,} more characters)" if limit and len(text) > limit else ""
     return _HIDDEN.sub(_written, text[:limit] if cut else text) + cut
+
+
+def markdown_line(text: str) -> str:
+    """Return the text for a line or a table's cell of Markdown, without anything that Markdown or HTML would interpret."""
+    return re.sub(r"([\\`*_\[\]<>|!#])", r"\\\1", visible(text).replace("\n", " "))
 
 
 def text_html(text: str, limit: int = 0) -> str:

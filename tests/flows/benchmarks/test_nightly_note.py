@@ -35,3 +35,11 @@ def test_a_population_is_one_line_with_its_change_and_its_error() -> None:
     assert Summary((named,), ()).markdown().splitlines()[2:] == [
         "| r | probe-dev | named | pass@1 greedy | 75.00 |  | 50.00 | 100.00 | 2 | – |"
     ]
+
+
+def test_why_a_run_could_not_be_scored_stays_text() -> None:
+    reason = "x/run.json: <script>alert(1)</script> | [here](http://e) ![p](http://e/p.png) `c`"
+    (line,) = Summary((), (("x|y", "probe-dev", reason),)).markdown().splitlines()[2:]
+    said = r"x/run.json: \<script\>alert(1)\</script\> \| \[here\](http://e) \!\[p\](http://e/p.png) \`c\`"
+    assert line == rf"| x\|y | probe-dev | not scored: {said} |" + " |" * 7
+    assert line.replace(r"\|", "").count("|") == 11, "as many cells as the head"
