@@ -159,7 +159,7 @@ def _numbers(tables: RunTables) -> tuple[str, int | None]:
             continue
         try:
             metrics, ratings = run.read_table(generation, "metrics"), run.read_table(generation, "ratings")
-            seconds = tables.seconds(generation)
+            seconds = tables.times(generation)
             evolved = run.manifest("evolve", generation) is not None
             offspring = run.read_table(generation, "offspring") if evolved else None
             return generation_line(metrics, ratings, offspring, seconds, generation), generation

@@ -204,7 +204,7 @@ def _generation_row(watch: RunTables, generation: int, alarms: int, ranked: Mapp
         "rewards": {role: values.get(("reward.mean", None, role, None)) for role in ("teacher", "student")},
         "best": best,
         "births": watch.of(generation, "offspring")["member_id"].to_pylist(),
-        "seconds": sum(watch.seconds(generation).values()),
+        "seconds": watch.times(generation).get("total", 0.0),
         "alarms": alarms,
     }
 

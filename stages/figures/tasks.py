@@ -196,8 +196,9 @@ def seconds(clock: pa.Table) -> Plate:
     label(ax, "seconds")
     legend(ax, 4)
     caption = (
-        f"Seconds of each stage by the manifests' clocks, parts of a stage added up; n = {len(generations)} generations, median "
-        f"{np.median(bottom):,.1f} s per generation. Measured once each, so there are no error bars."
+        "Seconds of each stage by the manifests' clocks; parts of a stage that ran at the same time count once, an update beside "
+        f"other stages by itself. n = {len(generations)} generations, median {np.median(bottom):,.1f} s for the stages of one. "
+        "Measured once each, so there are no error bars."
     )
     return Plate(plate.name, plate.question, caption, plate.tables, figure)
 
