@@ -11,10 +11,11 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
-from flows.compare.scores import OTHERS, START, MeanScore, mean_score
+from flows.compare.scores import MeanScore, mean_score
 from flows.compare.settings_diff import flat
 from flows.monitoring.run_state import RunState, StateReader
 from flows.monitoring.status import after, stage_text
+from flows.run.history import population_age
 from flows.run.manifest import Json, manifest_uri
 from flows.run.planned import planned_generations
 from flows.run.run import Run
@@ -201,9 +202,8 @@ class RunList:
         try:
             manifest = run.manifest("benchmark", generation)
             for ref in manifest.outputs if manifest else ():
-                folder, _, name = ref.uri.rpartition("/")
-                if name == "scores.parquet" and folder.rpartition("/")[2] not in (*OTHERS, START):
-                    return mean_score(run.read_table(ref, "scores"), folder.split("/")[1], generation + 1)
+                if population_age(ref.uri, generation) == generation + 1:
+                    return mean_score(run.read_table(ref, "scores"), ref.uri.split("/")[1], generation + 1)
         except (NotStored, Damaged, StoreRefused):
             return None  # the run's own page says so
         return None

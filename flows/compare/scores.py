@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from flows.config import with_defaults
 from flows.monitoring.run_tables import RunTables
+from flows.run.history import population_age
 from flows.run.manifest import Manifest, Ref
 from flows.run.run import Run
 from flows.storage import Damaged, NotStored, decode_table
@@ -19,8 +20,6 @@ from stages.core.suites.statistics import population
 from stages.core.tables import SCORES
 
 MAIN = "pass@1 greedy"
-START = "start"  # folder of the scores of what every member starts with
-OTHERS = ("births", "children")  # folders of scores that are not those of the population
 LARGEST = 200_000  # answers of one benchmark, up to which runs are paired: they need them in memory
 KEPT = 512
 OWN_WAY = "as its configuration says"
@@ -256,24 +255,19 @@ def _own(manifest: Manifest, temperature: float) -> Iterator[ScoredState]:
     """Yield the states that a run's own benchmark scored: `benchmarks/{suite}/generation=0009/scores.parquet`, or `start`."""
     assert manifest.generation is not None, manifest.stage
     for ref in manifest.outputs:
-        folder, _, name = ref.uri.rpartition("/")
-        who = folder.rpartition("/")[2]
-        if name == "scores.parquet" and who not in OTHERS:
-            trained = 0 if who == START else manifest.generation + 1
-            digest = str(manifest.versions.get("suite", ""))
-            answers, suite = _answers(manifest, folder), folder.split("/")[1]
-            yield ScoredState(suite, trained, ref, answers, digest, temperature=temperature)
+        if (trained := population_age(ref.uri, manifest.generation)) is not None:
+            digest, folder = str(manifest.versions.get("suite", "")), ref.uri.rpartition("/")[0]
+            yield ScoredState(folder.split("/")[1], trained, ref, _answers(manifest, folder), digest, temperature=temperature)
 
 
 def _asked(manifest: Manifest, temperature: float) -> Iterator[ScoredState]:
     """Yield the states that `populora benchmark` scored: `benchmarks/{suite}/asked/generation=0009-all-…/scores.parquet`."""
     for ref in manifest.outputs:
-        folder, _, name = ref.uri.rpartition("/")
-        parts = folder.split("/")
-        trained = _age(parts[-1]) if name == "scores.parquet" and len(parts) == 4 and parts[2] == "asked" else None
-        if trained is not None:
+        if (trained := population_age(ref.uri, None)) is not None:
+            folder = ref.uri.rpartition("/")[0]
             drawn = float(manifest.versions.get("question", {}).get("temperature", temperature))
-            yield ScoredState(parts[1], trained, ref, _answers(manifest, folder), "", _question(manifest), drawn)
+            answers, suite = _answers(manifest, folder), folder.split("/")[1]
+            yield ScoredState(suite, trained, ref, answers, "", _question(manifest), drawn)
 
 
 def _question(manifest: Manifest) -> str:
@@ -285,15 +279,6 @@ def _question(manifest: Manifest) -> str:
     said = [str(asked["style"])] if "style" in asked else []
     said += [f"{asked['max_new_tokens']:,} tokens"] if "max_new_tokens" in asked else []
     return ", ".join(said)
-
-
-def _age(who: str) -> int | None:
-    """Return the generations trained of the population that a folder names; None if it names chosen adapters."""
-    head, _, rule = who.partition("-")
-    if rule.startswith("top"):
-        return None
-    number = "-1" if head == "start" else head.removeprefix("generation=")
-    return int(number) + 1 if number == "-1" or (head != number and number.isdecimal()) else None
 
 
 def _answers(manifest: Manifest, folder: str) -> Ref | None:

@@ -28,6 +28,10 @@ MAKERS = {
 
 CHOSEN = "/chosen/"
 """In the place of a benchmark of problems chosen by id. Nothing takes its scores for a suite's."""
+SCORED_START = "start"
+"""The folder of the scores of what every member starts with."""
+OTHERS = ("births", "children")
+"""Folders of a run's own scores that are not those of its population."""
 KEPT_OUT = "kept_out"
 """Under `versions` in run.json: the suites whose programs the run keeps out of its seeds and of the tasks that it poses."""
 UNRECORDED = ("probe-dev", "probe-test")
@@ -37,6 +41,26 @@ UNRECORDED = ("probe-dev", "probe-test")
 def kept_out(described: Json | None) -> tuple[str, ...]:
     """Return the suites whose programs a run keeps out of its seeds and its posed tasks: the same since it began."""
     return tuple((described or {}).get("versions", {}).get(KEPT_OUT, UNRECORDED))
+
+
+def population_age(scores: str, generation: int | None) -> int | None:
+    """Return for how many generations the population was trained whose scores have this name; None for those of others.
+
+    `generation` is that of the run's own benchmark (`benchmarks/SUITE/generation=0009/scores.parquet`), None for one made outside
+    the chain (`benchmarks/SUITE/asked/generation=0009-all-…/scores.parquet`). Others are newborns and children, and adapters
+    chosen by name or rank.
+    """
+    folder, _, name = scores.rpartition("/")
+    *above, who = folder.split("/")
+    if name != "scores.parquet":
+        return None
+    if generation is not None:
+        return None if who in OTHERS else 0 if who == SCORED_START else generation + 1
+    head, _, rule = who.partition("-")
+    if above[:1] + above[2:] != ["benchmarks", "asked"] or rule.startswith("top"):
+        return None
+    number = "-1" if head == SCORED_START else head.removeprefix("generation=")
+    return int(number) + 1 if number == "-1" or (head != number and number.isdecimal()) else None
 
 
 def check_prompts(run_id: str, description: Json) -> None:

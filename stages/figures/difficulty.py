@@ -22,10 +22,13 @@ Graded = Mapping[int, Sequence[dict[str, Any]]]
 
 
 def difficulty(scores: pa.Table) -> Plate:
-    """What students solve in each band of each kind, at the first and at the last point of training that was scored."""
+    """What students solve in each band of each kind, at the first and at the last point of training that was scored.
+
+    Newborns and adapters that somebody chose are left out: their mean is not that of the students.
+    """
     plate = Plate("difficulty", "At which difficulty do members gain?", "No suite with bands has been scored yet.", ("scores",))
     rows = only(scores, measure=MEASURE).to_pylist()
-    graded = [row for row in rows if row["role"] != "teacher" and _BAND in row["group"]]
+    graded = [row for row in rows if row["population"] and row["role"] != "teacher" and _BAND in row["group"]]
     if not graded:
         return plate
     suite, rows = _most_scored(graded)

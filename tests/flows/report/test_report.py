@@ -13,6 +13,7 @@ from flows.report.report import export_figures, report
 from flows.report.report_data import gather
 from flows.report.report_page import ArtifactLinks, escape
 from flows.run.fork import fork
+from flows.run.history import population_age
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import NotStored, StoreRefused
@@ -216,13 +217,45 @@ def test_newborns_have_the_generations_of_their_parents_behind_them(tmp_path):
         parent = newborn["parents"][0]
         adapters = ["s0-start", newborn["adapter_id"], f"{parent}-g0001", f"{newborn['member_id']}-g0002"]
         rows = [_scored(adapter) for adapter in adapters]
-        place = "benchmarks/probe-dev/asked/births-n0-k0"
-        ref = run.write_table_at(f"{place}/scores.parquet", tables.table(rows, tables.SCORES), tables.SCORES)
-        run.commit_benchmark(place.removeprefix("benchmarks/"), [], [ref], {}, {}, {})
+        for who, some in (
+            ("births", rows),
+            ("generation=0001", rows[2:3]),
+            ("generation=0001-top1", rows[2:3]),
+            ("start", rows[:1]),
+        ):
+            place = f"benchmarks/probe-dev/asked/{who}-n0-k0"
+            ref = run.write_table_at(f"{place}/scores.parquet", tables.table(some, tables.SCORES), tables.SCORES)
+            run.commit_benchmark(place.removeprefix("benchmarks/"), [], [ref], {}, {}, {})
         found = gather(Run(run.store, "run")).tables["scores"]
     assert newborn["adapter_id"].endswith("-start")
     trained = dict(zip(found["adapter_id"].to_pylist(), found["trained"].to_pylist(), strict=True))
     assert [trained[adapter] for adapter in adapters] == [0, 2, 2, 3]
+    population = found.filter(found["population"])
+    assert sorted(population["uri"].to_pylist()) == [
+        "benchmarks/probe-dev/asked/generation=0001-n0-k0/scores.parquet",
+        "benchmarks/probe-dev/asked/start-n0-k0/scores.parquet",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("scores", "generation", "age"),
+    [
+        ("benchmarks/probe-dev/generation=0009/scores.parquet", 9, 10),
+        ("benchmarks/probe-dev/start/scores.parquet", 0, 0),
+        ("benchmarks/probe-dev/generation=0009/births/scores.parquet", 9, None),
+        ("benchmarks/probe-dev/generation=0009/children/scores.parquet", 9, None),
+        ("benchmarks/probe-dev/generation=0009/answers.parquet", 9, None),
+        ("benchmarks/probe-dev/asked/generation=0009-n0-k0/scores.parquet", None, 10),
+        ("benchmarks/probe-dev/asked/generation=0009-all-n0-k0/scores.parquet", None, 10),
+        ("benchmarks/probe-dev/asked/start-n0-k0/scores.parquet", None, 0),
+        ("benchmarks/probe-dev/asked/generation=0009-top2-n0-k0/scores.parquet", None, None),
+        ("benchmarks/probe-dev/asked/s1-g0009-n0-k0/scores.parquet", None, None),
+        ("benchmarks/probe-dev/chosen/generation=0009-n0-k0/scores.parquet", None, None),
+        ("scores.parquet", None, None),
+    ],
+)
+def test_scores_of_a_population_are_known_by_their_place(scores, generation, age):
+    assert population_age(scores, generation) == age
 
 
 def _scored(adapter: str) -> dict[str, object]:

@@ -182,7 +182,7 @@ def test_difficulty_shows_the_first_and_the_last_scores_of_the_suite_that_was_sc
     def score(suite: str, trained: int, group: str, value: float, problems: int = 50) -> dict[str, object]:
         own = {"suite": suite, "trained": trained, "group": group, "score": value, "problems": problems, "stderr": 0.01}
         named = {"member_id": "s0", "role": "student", "adapter_id": f"s0-{trained}", "uri": f"{suite}/{trained}"}
-        return own | named | {"measure": "pass@1 greedy"}
+        return own | named | {"measure": "pass@1 greedy", "population": True}
 
     rows = [score("probe", 0, f"{kind} band 1", 0.9) for kind in ("abduction", "deduction")]
     for trained in (0, 20, 40):
@@ -193,7 +193,13 @@ def test_difficulty_shows_the_first_and_the_last_scores_of_the_suite_that_was_sc
     again = [row | {"uri": "staircase-dev/asked"} for row in rows[-3:]]
     other = [row | {"adapter_id": "s1-40", "member_id": "s1", "score": 0.0, "stderr": None} for row in rows[-3:]]
     teachers = [row | {"adapter_id": "t0-40", "role": "teacher"} for row in rows[-3:]]
-    plate = difficulty(pa.Table.from_pylist(rows + again + other + teachers))
+    others = [
+        row | {"adapter_id": "s2-start", "population": False, "score": 0.0, "trained": trained}
+        for row in rows[-3:]
+        for trained in (40, 60)
+    ]
+    assert difficulty(pa.Table.from_pylist(others)).figure is None, "newborns and chosen adapters are not the students"
+    plate = difficulty(pa.Table.from_pylist(rows + again + other + teachers + others))
     (panel,) = plate.panels
     assert (panel.x, panel.y) == ("depth", "deduction: solved (%)")
     assert [(line.name, line.x) for line in panel.lines] == [
