@@ -73,7 +73,7 @@ def train(
     with (
         gc_tuning.relaxed_gc(),
         ray_cluster.connected(placement.ray, config) as on_node,
-        open_session(config, run_id, store, placed(placement, config), on_node, log_line()) as current,
+        open_session(config, run_id, store, placed(placement, config), on_node, log_line(), placement.named()) as current,
         notes.publishing(current.run, config, browser),
     ):
         population = start()

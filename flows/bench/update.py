@@ -5,7 +5,8 @@ Both sides run forward, loss and backward in micro-batches of at most `--micro-b
 tokens per second count it once per completion on both sides. The sides take turns, and medians are compared; memory is measured
 in a process of its own. Weights are random except with `--model` and for the shape `seed` when the shipped model is there.
 Where the base computes in bfloat16, float32 is a second rival; `product_ratio` is how many times as fast one large product is
-in bfloat16, which no update can much exceed. `update.share_of_peak` is the share of that product's rate, measured next. The last line is arithmetic: what shared prompts save of the published setting.
+in bfloat16, which no update can much exceed. `update.share_of_peak` is the share of that product's rate, measured next. The last
+line is arithmetic: what shared prompts save of the published setting.
 """
 
 import argparse
@@ -228,11 +229,12 @@ def _paired(arguments: argparse.Namespace, num_adapters: int, tokens: int, layou
         del rival
         rival_dtype = _Grouped(arguments, num_adapters, rows, "float32")
         seconds, rival_seconds = timed(arguments.repeats, ours.run, rival_dtype.run)
-        device = str(ours.model.device)
-        most = product_rate(device, "bfloat16") / product_rate(device, "float32")
-        yield figure("update.tokens_per_s", done / seconds, "tokens/s", where) | against(
-            "float32", done / rival_seconds, rival_seconds / seconds
-        ) | {"product_ratio": round(most, 3)}
+        most = product_rate(str(ours.model.device), "bfloat16") / product_rate(str(ours.model.device), "float32")
+        yield (
+            figure("update.tokens_per_s", done / seconds, "tokens/s", where)
+            | against("float32", done / rival_seconds, rival_seconds / seconds)
+            | {"product_ratio": round(most, 3)}
+        )
     yield from _shares_of_peak(ours.model, _flops(ours.model, arguments, num_adapters * rows) / our_seconds, where)
 
 

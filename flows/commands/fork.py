@@ -24,11 +24,14 @@ def fork(arguments: Namespace) -> int:
     """Write the new run and print the command that starts it."""
     from flows.execution.session import clock, versions
     from flows.run.fork import fork as make
+    from flows.run.history import placement_of
 
     parent = open_run(arguments.store, arguments.run)
     known = partial(versions, known=parent.history.description())
     made = make(parent, arguments.run_id, arguments.generation, arguments.set, known, clock(), arguments.stage)
     where = f"{arguments.stage} of generation" if arguments.stage else "generation"
     print(f"created run {made.run_id} from {where} {arguments.generation} of {parent.run_id}")
-    print(f"start it with: {program('run', *store_option(arguments.store), '--resume', made.run_id)}")
+    places = placement_of(made.history.description())
+    placed = ["--detach", *(word for kind, where in places.items() for word in ("--place", f"{kind}={where}"))] if places else []
+    print(f"start it with: {program('run', *placed, *store_option(arguments.store), '--resume', made.run_id)}")
     return 0

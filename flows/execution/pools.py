@@ -62,6 +62,10 @@ class Placement(BaseModel):
         description="host:port of its head, ray://host:10001 or auto: its nodes take groups of update and shards of rollouts.",
     )
 
+    def named(self) -> dict[str, str]:
+        """Return the pools or the cluster by kind, as `populora run --place` takes them; empty if all stages stay here."""
+        return self.model_dump(exclude_defaults=True)
+
     def pool(self, stage: str, part: str | None, engineless: Set[str] = frozenset(), joins: bool = False) -> str:
         """Return the pool of a step; empty for this machine. Joining parts and stages in `engineless` need no GPU.
 

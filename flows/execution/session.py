@@ -36,7 +36,7 @@ from flows.monitoring.working import Working
 from flows.notes import publish as notes
 from flows.plan.estimate import spare_shards
 from flows.run import hub_models, lease, retention
-from flows.run.history import KEPT_OUT, check_prompts
+from flows.run.history import KEPT_OUT, PLACEMENT, check_prompts
 from flows.run.leaking import recorded
 from flows.run.resume import check_base, first_generation
 from flows.run.run import Run
@@ -226,10 +226,11 @@ def open_session(
     elsewhere: RemoteStages | None = None,
     on_node: OnNode | None = None,
     say: Callable[[str], None] = to_stderr,
+    placement: Mapping[str, str] | None = None,
 ) -> Iterator[Session]:
     """Hold the run's lease, and write run.json or check that it matches. Workers start when first needed, one a place.
 
-    `say` takes lines about long steps where there is no terminal.
+    `say` takes lines about long steps where there is no terminal. run.json of a new run records the `placement`.
 
     Raises ConfigError when the store holds another run under this id, naming the keys that differ.
     """
@@ -251,7 +252,7 @@ def open_session(
         known = run.history.description()
         config = settled(priced(hub_models.pinned(config, known, gpu_elsewhere), known), known, gpu_elsewhere)
         check_resumable(run, config)  # under the lease: before that, another process may still create or change the run
-        run.describe(dump(config), versions(config, known), clock())
+        run.describe(dump(config), versions(config, known), clock() | ({PLACEMENT: dict(placement)} if placement else {}))
         spare = (spare_shards(config), "" if gpu_elsewhere else spare_places(config, places))
         for line in filter(None, spare):
             display.print(line)

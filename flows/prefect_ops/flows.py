@@ -23,6 +23,7 @@ from pydantic import BeforeValidator, Field
 from flows.benchmarks.nightly import run_ids, score_store
 from flows.benchmarks.suite_data import suite_names
 from flows.config import ConfigError
+from flows.execution.pools import HERE, Placement, check_pools
 from flows.execution.session import clock, versions
 from flows.form_links import ADAPTER, generation_number
 from flows.generation import RETRIES
@@ -30,6 +31,7 @@ from flows.prefect_ops.comparison_note import comparison_note
 from flows.report.report import report as write_report
 from flows.run.addresses import Addresses
 from flows.run.fork import fork as make_fork
+from flows.run.history import PLACEMENT, placement_of
 from flows.run.run import Run
 from flows.storage import open_store
 from flows.store.file_store import FileStore
@@ -122,6 +124,7 @@ def fork(
     store: str,
     settings: list[str] = [],  # noqa: B006  the UI's form shows this default; nothing changes it
     go_on: bool = True,
+    placement: Placement = HERE,
 ) -> str:
     """Create a run that shares everything with another one up to a generation, and continue it with other settings.
 
@@ -132,8 +135,9 @@ def fork(
         store: Where both are.
         settings: Changed settings of the new run, each as key=value, such as learning.learning_rate=3e-5.
         go_on: Train the new run immediately.
+        placement: Work pools for stages that need another machine. If empty, those of the run to start from, as it began.
     """
-    return _forked(run_id, new_run_id, generation, "", store, settings, go_on)
+    return _forked(run_id, new_run_id, generation, "", store, settings, go_on, placement)
 
 
 @prefect.flow(name="restart", flow_run_name="restart-{run_id}-{new_run_id}", persist_result=False)
@@ -145,6 +149,7 @@ def restart(
     store: str,
     settings: list[str] = [],  # noqa: B006  the UI's form shows this default; nothing changes it
     go_on: bool = True,
+    placement: Placement = HERE,
 ) -> str:
     """Compute a stage of a generation, and all after it, again: as a new run that shares everything before that stage.
 
@@ -156,8 +161,9 @@ def restart(
         store: Where both are.
         settings: Changed settings of the new run, each as key=value, such as learning.learning_rate=3e-5.
         go_on: Train the new run immediately.
+        placement: Work pools for stages that need another machine. If empty, those of the run to start from, as it began.
     """
-    return _forked(run_id, new_run_id, generation, stage, store, settings, go_on)
+    return _forked(run_id, new_run_id, generation, stage, store, settings, go_on, placement)
 
 
 @prefect.flow(name="benchmark-member", flow_run_name="benchmark-{run_id}-{adapter}", persist_result=False)
@@ -203,16 +209,23 @@ def compare(runs: Annotated[list[RunId], Field(min_length=2, max_length=20)], st
     return note
 
 
-def _forked(run_id: str, new_run_id: str, generation: int, stage: str, store: str, settings: list[str], go_on: bool) -> str:
-    """Make the fork as `populora fork` does, and hand it to the deployment that trains."""
+def _forked(
+    run_id: str, new_run_id: str, generation: int, stage: str, store: str, settings: list[str], go_on: bool, placement: Placement
+) -> str:
+    """Make the fork as `populora fork` does, and hand it to the deployment that trains, to run where its parent ran."""
     parent = existing(store, run_id)
-    known = partial(versions, known=parent.history.description())
-    made = make_fork(parent, new_run_id, generation, settings, known, clock(), stage)
+    description = parent.history.description()
+    places = placement.named() or placement_of(description)
+    check_pools(places)  # before the fork is made
+    where = clock() | ({PLACEMENT: places} if places else {})
+    made = make_fork(parent, new_run_id, generation, settings, partial(versions, known=description), where, stage)
     if go_on:
         changed = made.history.description()
         assert changed is not None
-        parameters = {"config": changed["config"], "run_id": new_run_id, "store": store}
+        parameters = {"config": changed["config"], "run_id": new_run_id, "store": store, "placement": places}
         run_deployment(TRAIN, parameters=parameters, timeout=0, as_subflow=False, flow_run_name=new_run_id)
+        said = ", ".join(f"{kind}={name}" for kind, name in places.items()) or "all stages on the machine that takes it"
+        get_run_logger().info("%s is submitted: %s", new_run_id, said)
     return new_run_id
 
 

@@ -41,6 +41,7 @@ TITLES = {
     "suites": "Suites",
     "settings": "Changed settings",
     "go_on": "Train now",
+    "placement": "Placement",
     "limit": "Problems",
     "attempts": "Sampled attempts",
     "store": "Store",

@@ -12,7 +12,7 @@ from typing import Any
 
 from flows.config import ConfigError, RunConfig, apply_setting, differences, dump, identity, parse, with_defaults
 from flows.near_names import hint
-from flows.run.history import KEPT_OUT, History, check_prompts, kept_out
+from flows.run.history import KEPT_OUT, PLACEMENT, History, check_prompts, kept_out, placement_of
 from flows.run.leaking import leak_of, recorded
 from flows.run.lease import hold
 from flows.run.manifest import Manifest, Ref, digest, folder_of, manifest_uri, place_of, skipped
@@ -104,7 +104,8 @@ def fork(
         made = Run(store, run_id, epoch)
         _check_free(made, origin, config)
         _pin(parent, run_id, at)
-        made.describe(dump(config), dict(versions(config)) | inherited | {"forked_from": origin}, dict(clock))
+        where = {PLACEMENT: found} if (found := placement_of(description)) else {}
+        made.describe(dump(config), dict(versions(config)) | inherited | {"forked_from": origin}, where | dict(clock))
         for manifest in _up_to(parent, at):
             _copy(made, manifest, parent.run_id)
     return made

@@ -34,6 +34,8 @@ OTHERS = ("births", "children")
 """Folders of a run's own scores that are not those of its population."""
 KEPT_OUT = "kept_out"
 """Under `versions` in run.json: the suites whose programs the run keeps out of its seeds and of the tasks that it poses."""
+PLACEMENT = "placement"
+"""Under `clock` in run.json: where the run sent its stages as it began, as `populora run --place` takes it; not if nowhere."""
 UNRECORDED = ("probe-dev", "probe-test")
 """What a run keeps out that an older version began, which recorded nothing."""
 
@@ -41,6 +43,11 @@ UNRECORDED = ("probe-dev", "probe-test")
 def kept_out(described: Json | None) -> tuple[str, ...]:
     """Return the suites whose programs a run keeps out of its seeds and its posed tasks: the same since it began."""
     return tuple((described or {}).get("versions", {}).get(KEPT_OUT, UNRECORDED))
+
+
+def placement_of(described: Json | None) -> dict[str, str]:
+    """Return the work pools, or the Ray cluster, to which a run sent its stages as it began; empty: nowhere, or not recorded."""
+    return dict((described or {}).get("clock", {}).get(PLACEMENT, {}))
 
 
 def population_age(scores: str, generation: int | None) -> int | None:

@@ -16,7 +16,7 @@ from flows.execution import session
 from flows.execution.run_stage import Spec
 from flows.execution.session import check_resumable, open_session, versions
 from flows.run.fork import fork
-from flows.run.history import kept_out
+from flows.run.history import PLACEMENT, kept_out, placement_of
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import StoreUnavailable, open_store
@@ -56,6 +56,15 @@ def test_a_run_records_the_style_that_auto_means_and_resumes_with_it(tmp_path: P
     assert described["config"]["model"]["style"] == "compact" and "prompts" not in described["versions"]
     assert began("a", "auto") == began("a", "compact") == described
     assert began("d", "document")["versions"]["prompts"] != began("z", "azr")["versions"]["prompts"]
+
+
+def test_a_run_records_where_it_sent_its_stages_as_it_began(tmp_path: Path) -> None:
+    for placement in ({"sandbox": "cpu"}, {"gpu": "gpu"}, None):
+        with open_session(load("chaos"), "placed", str(tmp_path), placement=placement) as current:
+            assert placement_of(current.run.history.description()) == {"sandbox": "cpu"}
+    with open_session(load("chaos"), "here", str(tmp_path)) as current:
+        described = current.run.history.description()
+        assert described is not None and PLACEMENT not in described["clock"] and placement_of(described) == {}
 
 
 def test_a_run_records_what_it_keeps_out_and_its_forks_inherit_that(tmp_path: Path) -> None:

@@ -8,11 +8,14 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
 from prefect.exceptions import ParameterTypeError
 
+from flows import cli
 from flows.config import ConfigError, dump
+from flows.execution.pools import Placement
 from flows.prefect_ops import deployments
 from flows.prefect_ops.comparison_note import comparison_note
 from flows.prefect_ops.flows import benchmark, benchmark_member, compare, existing, fork, restart
 from flows.run.addresses import Addresses
+from flows.run.history import PLACEMENT, placement_of
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import StoreRefused, open_store
@@ -48,6 +51,36 @@ def test_a_fork_and_a_restart_are_handed_to_the_deployment_that_trains(store: st
     assert description is not None
     assert begun.parameters["config"] == description["config"] and begun.parameters["store"] == store
     assert begun.parameters["config"]["learning"]["learning_rate"] == 0.5
+
+
+@pytest.mark.flow
+def test_a_fork_is_placed_as_the_run_that_it_starts_from_or_as_the_form_says(
+    store: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deployments.deploy(store)
+    places, place = {"sandbox": "cpu", "gpu": "gpu"}, open_store(store)
+    with hold(place, "placed") as epoch:
+        run = Run(place, "placed", epoch)
+        run.describe(dump(CONFIG), {"base_model": "0" * 64}, {"started": 1.0, PLACEMENT: places})
+        example_run.build(run, 2, CONFIG)
+    before = place.list("")
+    with pytest.raises(ConfigError, match=r"placement\.gpu: the Prefect server has no work pool nowhere"):
+        fork("placed", "refused", 0, store, placement=Placement(gpu="nowhere"))
+    assert place.list("") == before
+    fork("placed", "alike", 0, store)
+    restart("alike", "again", 0, "solve", store)
+    fork("placed", "elsewhere", 0, store, placement=Placement(gpu="cpu"))
+    fork("one", "here", 0, store)
+    with get_client(sync_client=True) as client:
+        wanted = FlowRunFilter(name=FlowRunFilterName(any_=["alike", "again", "elsewhere", "here"]))
+        begun = {one.name: one for one in client.read_flow_runs(flow_run_filter=wanted)}
+        for one in begun.values():
+            client.delete_flow_run(one.id)
+    given = {name: Placement.model_validate(one.parameters["placement"]).named() for name, one in begun.items()}
+    assert given == {"alike": places, "again": places, "elsewhere": {"gpu": "cpu"}, "here": {}}
+    assert {name: placement_of(Run(place, name).history.description()) for name in given} == given
+    assert cli.main(["fork", "placed", "--generation", "0", "--run-id", "by-hand", "--store", store]) == 0
+    assert "run --detach --place gpu=gpu --place sandbox=cpu --store" in capsys.readouterr().out
 
 
 @pytest.mark.flow
