@@ -12,7 +12,8 @@ from functools import partial
 from typing import Any
 
 from flows.bench import rollout_model
-from flows.bench.update import SEED_MODEL, TARGETS, against, figure, model_of, parser, peak_memory, timed
+from flows.bench.memory import peak_memory
+from flows.bench.update import SEED_MODEL, TARGETS, against, figure, model_of, parser, timed
 
 PROMPT = 96  # tokens
 ATTEMPTS = 8  # completions of one prompt
