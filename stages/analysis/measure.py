@@ -2,8 +2,7 @@
 
 `measure` covers proposals, answers and rewards. `explore` covers what is new compared with the past. `relate` covers the members:
 how well ratings predict solve rates, how far apart adapters are, and how offspring perform. Every row names its subject; a mean
-also has its n and standard error over clusters (prompts for teachers, tasks for students and the generator; errors take the
-tasks of one prompt together). Metrics of tasks
+also has its n and standard error over clusters (prompts for teachers, tasks for students and the generator). Metrics of tasks
 and solve rates cover only this generation's own tasks; `replayed` counts the stored ones that filled short batches.
 """
 
@@ -36,9 +35,8 @@ STAGE_OF = {"teacher": "propose", "student": "solve"}
 def measure(proposals: pa.Table, tasks: pa.Table, rollouts: pa.Table, grades: pa.Table, samples: pa.Table) -> pa.Table:
     """Return METRICS of proposing, solving and rewards: for all members together, each member, each kind and each pair."""
     groups = clusters(proposals.select(CLUSTER).to_pylist())
-    rows = _proposal_rows(tasks, groups) + _program_rows(tasks, groups)
-    rows += _answer_rows(tasks, fresh(grades, tasks), groups) + _completion_rows(completions(proposals, rollouts), groups)
-    rows += _sample_rows(with_clusters(samples, proposals))
+    rows = _proposal_rows(tasks, groups) + _program_rows(tasks, groups) + _answer_rows(tasks, fresh(grades, tasks))
+    rows += _completion_rows(completions(proposals, rollouts)) + _sample_rows(with_clusters(samples, proposals))
     return tables.table(rows, tables.METRICS)
 
 
@@ -69,36 +67,32 @@ def _program_rows(tasks: pa.Table, groups: Mapping[str, str]) -> list[Row]:
     ]
 
 
-def _answer_rows(tasks: pa.Table, grades: pa.Table, groups: Mapping[str, str]) -> list[Row]:
+def _answer_rows(tasks: pa.Table, grades: pa.Table) -> list[Row]:
     teachers = dict(zip(tasks["task_id"].to_pylist(), tasks["teacher_id"].to_pylist(), strict=True))
     listed = grades.select(["task_id", "student_id", "kind", "status", "correct"]).to_pylist()
     rows = []
     for scope, chosen in _slices(listed, "student_id", "student"):
-        rows.append(_mean("solve.rate", chosen, lambda row: row["correct"], "task_id", scope, groups))
-        rows.append(_mean("solve.format_share", chosen, lambda row: row["status"] != "format", "task_id", scope, groups))
+        rows.append(_mean("solve.rate", chosen, lambda row: row["correct"], "task_id", scope))
+        rows.append(_mean("solve.format_share", chosen, lambda row: row["status"] != "format", "task_id", scope))
     pairs = defaultdict(list)
     for row in listed:
         for kind in (None, row["kind"]):
             pairs[row["student_id"], teachers[row["task_id"]], kind].append(row)
     for student, teacher, kind in sorted(pairs, key=lambda key: (key[0], key[1], key[2] or "")):
         scope = {"member_id": student, "role": "student", "kind": kind, "opponent_id": teacher}
-        own = pairs[student, teacher, kind]
-        rows.append(_mean("pair.solve_rate", own, lambda row: row["correct"], "task_id", scope, groups))
+        rows.append(_mean("pair.solve_rate", pairs[student, teacher, kind], lambda row: row["correct"], "task_id", scope))
     return rows
 
 
-def _completion_rows(found: pa.Table, groups: Mapping[str, str]) -> list[Row]:
-    """Return entropy, length and truncation by role, member and kind, and the total number of generated tokens.
-
-    The cluster of a proposal is its prompt, that of an answer its task, which `groups` join.
-    """
+def _completion_rows(found: pa.Table) -> list[Row]:
+    """Return entropy, length and truncation by role, member and kind, and the total number of generated tokens."""
     rows = []
     for role, stage in STAGE_OF.items():
         listed = found.filter(pc.equal(found["role"], role)).to_pylist()
         for scope, chosen in _slices(listed, "member_id", role):
-            rows.append(_mean(f"{stage}.completion_tokens", chosen, lambda row: row["tokens"], "group_id", scope, groups))
-            rows.append(_mean(f"{stage}.entropy", chosen, lambda row: row["surprise"], "group_id", scope, groups))
-            rows.append(_mean(f"{stage}.truncated_share", chosen, lambda row: row["truncated"], "group_id", scope, groups))
+            rows.append(_mean(f"{stage}.completion_tokens", chosen, lambda row: row["tokens"], "group_id", scope))
+            rows.append(_mean(f"{stage}.entropy", chosen, lambda row: row["surprise"], "group_id", scope))
+            rows.append(_mean(f"{stage}.truncated_share", chosen, lambda row: row["truncated"], "group_id", scope))
     for member, own in _by(found.to_pylist(), "member_id"):
         rows.append(value_row("cost.generated_tokens", sum(row["tokens"] for row in own), len(own), member_id=member))
     rows.append(value_row("cost.generated_tokens", sum(found["tokens"].to_pylist()), found.num_rows))
@@ -282,15 +276,8 @@ def _valid(tasks: pa.Table) -> list[dict[str, Any]]:
     return rows
 
 
-def _mean(
-    name: str,
-    rows: list[dict],
-    value: Callable[[dict], float],
-    cluster: str,
-    scope: Mapping[str, str | None],
-    groups: Mapping[str, str] | None = None,
-) -> Row:
-    return mean_row(name, [value(row) for row in rows], [row[cluster] for row in rows], **scope, groups=groups)
+def _mean(name: str, rows: list[dict], value: Callable[[dict], float], cluster: str, scope: Mapping[str, str | None]) -> Row:
+    return mean_row(name, [value(row) for row in rows], [row[cluster] for row in rows], **scope)
 
 
 def _slices(rows: list[dict], member: str, role: str) -> Iterator[tuple[dict[str, str | None], list[dict]]]:

@@ -95,15 +95,14 @@ def test_every_metric_counts_clusters_and_carries_its_error(found: dict[str, pa.
     assert values(metrics, "program.lines")["t1", "teacher"] == (8.5, 1, None)
     assert values(metrics, "program.stripped_lines")["t1", "teacher"] == (3.0, 1, None)
     mean, n, stderr = values(metrics, "solve.rate")[()]
-    # over three tasks; the two of t1 have one prompt, so that their distances from the mean, 1/6 each, count together
-    assert (mean, n) == (pytest.approx(2 / 3), 3) and stderr == pytest.approx((2 * (1 / 3**2 + (2 / 6) ** 2)) ** 0.5 / 3)
+    assert (mean, n) == (pytest.approx(2 / 3), 3) and stderr == pytest.approx(np.std([1, 0.5, 0.5], ddof=1) / 3**0.5)
     assert values(metrics, "pair.solve_rate") == {
         ("s0", "student", "t0"): (1.0, 1, None),
         ("s0", "student", "deduction", "t0"): (1.0, 1, None),
-        ("s1", "student", "t1"): (0.5, 2, None),  # two tasks of one prompt
-        ("s1", "student", "deduction", "t1"): (0.5, 2, None),
+        ("s1", "student", "t1"): (0.5, 2, 0.0),
+        ("s1", "student", "deduction", "t1"): (0.5, 2, 0.0),
     }
-    assert values(metrics, "solve.entropy")["s1", "student"] == (0.5, 2, None)
+    assert values(metrics, "solve.entropy")["s1", "student"] == (0.5, 2, 0.0)
     assert values(metrics, "propose.truncated_share")["t1", "teacher"] == (0.5, 1, None)
     assert values(metrics, "cost.generated_tokens")[()] == (2 + 3 + 4 + 5 + 6 * 3, 10, None)
     assert values(metrics, "reward.zero_variance_share")["s0", "student"] == (1.0, 1, None)
