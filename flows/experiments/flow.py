@@ -20,6 +20,7 @@ from flows.run.lease import Fenced, LeaseHeld, hold
 from flows.run.run import Run
 from flows.storage import Damaged, NotStored, Store, open_store
 from flows.train import train
+from stages.core.engines.agreement import Disagreement
 
 
 class IncompleteExperiment(Exception):
@@ -64,7 +65,7 @@ def _run_all(runs: Sequence[Planned], opened: Store, store: str) -> list[str]:
         try:
             _run_or_resume(one, opened, store)
             _score_start_once(one, opened, store, scored)
-        except (StageFailed, Damaged, NotStored) as error:
+        except (StageFailed, Disagreement, Damaged, NotStored) as error:
             failed.append(f"{one.run_id} failed ({str(error).splitlines()[0]})")
         except (LeaseHeld, Fenced):
             print(f"{one.run_id}: in use by another process", flush=True)

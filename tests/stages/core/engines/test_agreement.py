@@ -12,7 +12,7 @@ import pytest
 from flows.backend import Backend
 from flows.config import dump, load
 from flows.execution.run_stage import Spec
-from flows.execution.stage_process import StageFailed, Workers
+from flows.execution.stage_process import Workers
 from flows.run import lease
 from flows.run.run import Run
 from flows.store.file_store import FileStore
@@ -145,7 +145,7 @@ def test_an_engine_in_another_process_is_checked_before_it_generates(backend, st
         if served == "right":
             assert workers.run(spec, python) == {"stage": "propose"}
         else:
-            with pytest.raises(StageFailed, match=r"engine and trainer differ by more than .*'t0-g0000'"):
+            with pytest.raises(Disagreement, match=r"engine and trainer differ by more than .*'t0-g0000'"):
                 workers.run(spec, python)
 
 

@@ -262,6 +262,7 @@ NOT_SEEING = MappingProxyType(
         "stages.core.suites.math_grader": "names of modules",
         "stages.core.suites.math_worker": "model text, but in a process that has so much processor time",
         "stages.core.suites.readers": "a publisher's files",
+        "stages.core.suites.statistics": "ids of problems",
         "stages.core.method.top_up": "ids of rows",
     }
 )
