@@ -1,7 +1,7 @@
 """Prompts that are documents to continue, for base models of any size, and for small instruct models.
 
     deduction   program, `assert f(input) ==`                      → the rest of the line
-    abduction   program, `assert output == f(`                     → the arguments, up to the closing parenthesis
+    abduction   program, `assert output == f`                      → the call's arguments in their parentheses
     induction   worked examples, pairs as asserts, `def f`         → the rest of the program, up to the closing fence
     propose     three or more programs with a call, `def f`        → the rest of the program, and a call of f
     inputs      worked examples, a program, `N calls:`, `1. f`     → a numbered list of calls, then a hint
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from stages.core.prompts.labelled import DEFINES_F, MAX_MESSAGE, fence
 from stages.core.prompts.styles import CUT_OFF, Kind, Proposed, Triplet, Unparsed, cut_off
-from stages.core.values.leading import leading_arguments, leading_value
+from stages.core.values.leading import call_arguments, leading_arguments, leading_value
 
 SHOWN = 3
 """Programs in a proposal's prompt, at least."""
@@ -161,7 +161,7 @@ class DocumentPrompts:
         if kind is Kind.DEDUCTION:
             return f"{program.strip()}\n\nassert f({inputs[0].strip()}) =="
         if kind is Kind.ABDUCTION:
-            return f"{program.strip()}\n\nassert {outputs[0].strip()} == f("
+            return f"{program.strip()}\n\nassert {outputs[0].strip()} == f"
         shown = [f"{_tests(pairs, hint)}\n{fence('python', example)}" for pairs, hint, example in _INDUCED]
         asked = _tests(tuple(zip(inputs, outputs, strict=True)), message)
         return "\n\n".join([*shown, f"{asked}\n```python\ndef f"])
@@ -180,8 +180,7 @@ class DocumentPrompts:
             return None
         line = completion.partition("\n")[0]
         if kind is Kind.ABDUCTION:
-            found = leading_arguments(line)
-            end = None if found is None else len(found) + len(")")
+            end = call[1] if (call := call_arguments(line)) else None
         else:
             start = len(line) - len(line.lstrip())
             found, ended = leading_value(line[start:])
@@ -224,7 +223,7 @@ class DocumentPrompts:
         line, newline, _ = completion.partition("\n")
         cut = truncated and not newline
         with cut_off(cut):
-            found = _arguments(line) if kind is Kind.ABDUCTION else _value(line.strip(), cut)
+            found = _called(line) if kind is Kind.ABDUCTION else _value(line.strip(), cut)
             if not found:
                 raise Unparsed("the line is empty", "empty")
             return found
@@ -241,6 +240,14 @@ def _arguments(line: str) -> str:
     if found is None:
         raise Unparsed("the call's parenthesis is not closed", "no_input")
     return found.strip()
+
+
+def _called(line: str) -> str:
+    """The arguments of the call that the line begins with. Raises Unparsed if there is none, or if it does not close."""
+    call = call_arguments(line)
+    if call is None:
+        raise Unparsed("the line does not begin with a call's parentheses, or they are not closed", "no_input")
+    return call[0].strip()
 
 
 def _value(line: str, cut: bool) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from stages.core.suites import math_answers
 from stages.core.suites.exemplars import counted, proved
 from stages.core.suites.problems import Form, Problem
-from stages.core.values.leading import leading_arguments, leading_value
+from stages.core.values.leading import call_arguments, leading_value
 
 STYLES = ("chat", "completion", "azr")
 
@@ -106,7 +106,7 @@ def _completion(problem: Problem) -> Wording:
     if problem.form is Form.DEDUCTION:
         return Wording(f"{problem.program.strip()}\n\nassert f({problem.inputs[0]}) ==", stops=("\n",))
     if problem.form is Form.ABDUCTION:
-        return Wording(f"{problem.program.strip()}\n\nassert {problem.outputs[0]} == f(", stops=("\n",))
+        return Wording(f"{problem.program.strip()}\n\nassert {problem.outputs[0]} == f", stops=("\n",))
     if problem.form is not Form.MATHEMATICS:
         return Wording(_question(problem), "\n```python\n", ("\n```",))
     if problem.problem_id.startswith("gsm8k/"):
@@ -161,7 +161,8 @@ def continued(problem: Problem, text: str, style: str) -> str | None:
     if problem.form is Form.DEDUCTION:
         return leading_value(text.strip())[0].strip() or None
     if problem.form is Form.ABDUCTION:
-        return (leading_arguments(text) or "").strip() or None
+        call = call_arguments(text)
+        return (call[0].strip() if call else "") or None
     shown = _stub(problem) if _is_function(problem) and problem.program else ""
     return shown + text.strip("\n") + "\n" if text.strip() else None
 

@@ -89,6 +89,8 @@ def by_slice(own: list[Row]) -> Iterator[tuple[str, list[Row]]]:
 def _alone(text: str, answer: str | None) -> bool:
     """Whether a completed line ends where its answer does. An answer that was found in a longer text has a form of its own."""
     line = text.strip()
+    if answer and not line.startswith(answer):
+        line = line.removeprefix("(").lstrip()  # a call's parentheses are the model's own
     if not answer or "\n" in line or not line.startswith(answer):
         return True
     return line.removeprefix(answer).strip() in ("", ")")

@@ -1,6 +1,6 @@
 """The value or the arguments that a line begins with, where a model went on writing behind them.
 
-A model that completes `assert f(x) ==` or `assert y == f(` often adds a message, a comment or prose. Python accepts the first
+A model that completes `assert f(x) ==` or `assert y == f` often adds a message, a comment or prose. Python accepts the first
 two, and the answer is there in each case. Time is linear in the text, and nothing is evaluated.
 """
 
@@ -26,6 +26,18 @@ def leading_value(line: str) -> tuple[str, bool]:
 def leading_arguments(line: str) -> str | None:
     """Return the text before the parenthesis that closes the call, outside strings and brackets; None if there is none."""
     return next((line[:start] for start, mark in _outside(line) if mark == ")"), None)
+
+
+def call_arguments(line: str) -> tuple[str, int] | None:
+    """Return the arguments of the call that the line begins with, `(…)`, and the place behind it; None if there is none.
+
+    The model writes the parenthesis itself: tokenizers join it with what follows, and a prompt that ends with `(` alone makes
+    strings, lists and dicts unlikely, whose usual token begins with `(`.
+    """
+    start = len(line) - len(line.lstrip()) + len("(")
+    if line[:start].lstrip() != "(" or (found := leading_arguments(line[start:])) is None:
+        return None
+    return found, start + len(found) + len(")")
 
 
 def _outside(line: str) -> Iterator[tuple[int, str]]:
