@@ -8,6 +8,7 @@ late is fenced off. If it still wrote a heartbeat, the owner of the newest epoch
 """
 
 import json
+import math
 import os
 import secrets
 import socket
@@ -26,7 +27,18 @@ from flows.store.errors import NotStored, StoreRefused, StoreUnavailable
 from flows.store.names import check_run_id
 
 BEAT_SECONDS = 2.0
-STALE_SECONDS = float(os.environ.get("POPULORA_STALE_SECONDS") or 180.0)
+STALE, LEAST_STALE = "POPULORA_STALE_SECONDS", 5 * BEAT_SECONDS
+
+
+def _seconds(text: str) -> float:
+    """Return the seconds that a text says; 0, which `hold` refuses, where it says none."""
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
+STALE_SECONDS = _seconds(os.environ.get(STALE) or "180")
 """How long a heartbeat must be unchanged: longer than a store may be unreachable. The same on all machines that use a store."""
 GIVE_UP = 5 / 6
 """Share of that time after which a holder stops; the rest is for ending what it has started."""
@@ -118,9 +130,12 @@ def hold(
     """Hold the run's lease while the block runs and yield our epoch. Each heartbeat carries what `doing` returns.
 
     Raises LeaseHeld if another process works on the run and, in the main thread, LeaseLost when the lease cannot be renewed and
-    Fenced when another process has taken the run over.
+    Fenced when another process has taken the run over. Raises StoreRefused for a POPULORA_STALE_SECONDS that no live process
+    could keep: another one would take the run over at once.
     """
     check_run_id(run_id)
+    if not LEAST_STALE <= STALE_SECONDS < math.inf:
+        raise StoreRefused(f"{STALE}={os.environ.get(STALE)}: give a number of seconds, at least {LEAST_STALE:.0f}")
     identity = _identity()
     epoch = _acquire(store, run_id, identity, beat_seconds, stale_seconds)
     heart = Heartbeat(run_id, partial(_renew, store, run_id, identity, epoch, doing), beat_seconds, GIVE_UP * stale_seconds)

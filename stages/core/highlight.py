@@ -11,6 +11,7 @@ from pygments.lexers import PythonLexer  # type: ignore[import-untyped]
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb]"
 )
+_MARKDOWN = re.compile(r"([\\`*_\[\]<>|!#])")
 LONGEST = 16_000
 _LEXER, _FORMATTER = PythonLexer(stripnl=False, ensurenl=False), HtmlFormatter(nowrap=True)
 
@@ -23,7 +24,7 @@ def visible(text: str, limit: int = 0) -> str:
 
 def markdown_line(text: str) -> str:
     """Return the text for a line or a table's cell of Markdown, without anything that Markdown or HTML would interpret."""
-    return re.sub(r"([\\`*_\[\]<>|!#])", r"\\\1", visible(text).replace("\n", " "))
+    return _MARKDOWN.sub(r"\\\1", visible(text).replace("\n", " "))
 
 
 def text_html(text: str, limit: int = 0) -> str:

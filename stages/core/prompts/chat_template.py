@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
+DAY = "26 Jul 2024"
+"""What templates show as the date of today (Llama 3's own default): prompts must be the same on every day."""
+
 
 def has_template(tokenizer: Any) -> bool:
     """Return whether the tokenizer has a chat template, which marks an instruct model."""
@@ -10,7 +13,7 @@ def has_template(tokenizer: Any) -> bool:
 
 
 def templated(tokenizer: Any) -> Callable[[str], str]:
-    """Return a function that puts a user message into the template, up to where the answer begins.
+    """Return a function that puts a user message into the template, up to where the answer begins, on any day the same.
 
     The text is for an `encode` that adds markers. Raise ValueError if the tokenizer has no template.
     """
@@ -21,7 +24,9 @@ def templated(tokenizer: Any) -> Callable[[str], str]:
 
     def put(said: str) -> str:
         messages = [{"role": "user", "content": said}]
-        text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        text: str = tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True, date_string=DAY, strftime_now=lambda _: DAY
+        )
         return text.removeprefix(marker)
 
     return put

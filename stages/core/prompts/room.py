@@ -41,6 +41,13 @@ def control_token(row: Mapping[str, Any], markers: Sequence[str]) -> str:
 
 
 def control_tokens(tokenizer: Any) -> tuple[str, ...]:
-    """Return the texts that a tokenizer reads as control tokens: its own, and those that the model adds."""
-    added = (token.content for token in tokenizer.added_tokens_decoder.values() if token.special)
+    """Return the texts that a tokenizer reads as control tokens: its own, and those that the model adds.
+
+    Some models add tokens such as `<|file_sep|>` that are not marked as special, and are read as tokens all the same.
+    """
+    added = (
+        token.content
+        for token in tokenizer.added_tokens_decoder.values()
+        if token.special or (token.content.startswith("<|") and token.content.endswith("|>"))
+    )
     return tuple(sorted(text for text in {*tokenizer.all_special_tokens, *added} if text.strip()))

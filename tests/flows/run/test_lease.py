@@ -345,3 +345,19 @@ def test_a_lock_that_the_file_system_refuses_is_the_store_s_own_error(tmp_path: 
     with pytest.raises(OSError, match="of the block's own") as caught, store.lock("other"):
         raise OSError(errno.EIO, "of the block's own")
     assert caught.value.errno == errno.EIO
+
+
+@pytest.mark.parametrize("said", ["soon", "nan", "0", "-5", "3"])
+def test_a_time_that_no_live_process_could_keep_takes_over_no_run(tmp_path: Path, said: str) -> None:
+    program = (
+        "import sys\nfrom flows.run.lease import hold\nfrom flows.storage import StoreRefused, open_store\n"
+        "try:\n    with hold(open_store(sys.argv[1]), 'run'): print('held')\nexcept StoreRefused as error: print(error)\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        env=os.environ | {"POPULORA_STALE_SECONDS": said},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout == f"POPULORA_STALE_SECONDS={said}: give a number of seconds, at least 10\n"

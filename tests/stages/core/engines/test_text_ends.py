@@ -26,6 +26,11 @@ def test_a_model_of_turns_also_ends_at_the_end_of_a_document() -> None:
     assert text_ends({"eos_token_id": 45}, tokenizer(45, im_start=44, im_end=45, endoftext=43)) == {43, 45}
 
 
+def test_a_base_model_with_a_template_ends_where_its_turn_does() -> None:
+    """Qwen2.5-Coder, not Instruct, lists <|endoftext|> alone, and its tokenizer has a chat template."""
+    assert text_ends({"eos_token_id": 43}, tokenizer(43, im_start=44, im_end=45, endoftext=43)) == {43, 45}
+
+
 def ended(tokens: list[str], *stops: str) -> list[bool]:
     """Whether a stop sequence ends the text at each of its tokens, with characters in bytes as Llama 2 writes rare ones."""
     decoder = Sequence([ByteFallback(), Fuse()])
