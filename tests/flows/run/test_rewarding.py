@@ -27,7 +27,7 @@ def attempt(text: str, kind: str = "deduction", **values: Any) -> dict[str, Any]
     ("rollout", "sample", "expected"),
     [
         (attempt(" 3, 'why'\n", answer_tokens=2), SAMPLE, {"trained_tokens": 2, "behind_answer": ", 'why'\n"}),
-        (attempt("[1], k=2), 'why'", "abduction", answer_tokens=7), SAMPLE, {"trained_tokens": 7, "behind_answer": ", 'why'"}),
+        (attempt("([1], k=2), 'why'", "abduction", answer_tokens=7), SAMPLE, {"trained_tokens": 7, "behind_answer": ", 'why'"}),
         (attempt(" 3, 'why'\n", answer_tokens=2), None, {"behind_answer": ", 'why'\n"}),
         (attempt(" 3,", answer_tokens=10), SAMPLE, {}),
         (attempt(" 3\n", answer_tokens=None), SAMPLE, {}),

@@ -69,7 +69,7 @@ def returned(program: str, arguments: str) -> object:
 
 def test_a_solver_continues_an_assert_or_a_program() -> None:
     assert STYLE.solve(Kind.DEDUCTION, PROGRAM, ("41",), ("42",), "secret") == f"{PROGRAM}\n\nassert f(41) =="
-    assert STYLE.solve(Kind.ABDUCTION, PROGRAM, ("41",), ("42",), "secret") == f"{PROGRAM}\n\nassert 42 == f("
+    assert STYLE.solve(Kind.ABDUCTION, PROGRAM, ("41",), ("42",), "secret") == f"{PROGRAM}\n\nassert 42 == f"
     induction = STYLE.solve(Kind.INDUCTION, PROGRAM, ("41", "1"), ("42", "2"), "add one,\n\nnot two")
     asked = "```tests\n# add one,\n# not two\nassert f(41) == 42\nassert f(1) == 2\n```\n```python\ndef f"
     assert induction.endswith(asked) and PROGRAM not in induction
@@ -117,13 +117,13 @@ def test_at_the_length_limit_only_what_is_complete_in_form_counts() -> None:
     assert STYLE.read_answer(Kind.INDUCTION, BODY + "\n```", truncated=True) == PROGRAM
     assert STYLE.read_answer(Kind.DEDUCTION, " [1, 2]\n", truncated=True) == "[1, 2]"
     assert STYLE.read_answer(Kind.DEDUCTION, " [1, 2] The list", truncated=True) == "[1, 2]"
-    assert STYLE.read_answer(Kind.ABDUCTION, "[1, 2]) == [1, 2", truncated=True) == "[1, 2]"
+    assert STYLE.read_answer(Kind.ABDUCTION, "([1, 2]) == [1, 2", truncated=True) == "[1, 2]"
     for text, read in (
         (whole.removesuffix(")"), lambda text: STYLE.read_proposal(Kind.DEDUCTION, text, truncated=True)),
         (BODY, lambda text: STYLE.read_answer(Kind.INDUCTION, text, truncated=True)),
         (" 12", lambda text: STYLE.read_answer(Kind.DEDUCTION, text, truncated=True)),
         (" [1, 2", lambda text: STYLE.read_answer(Kind.DEDUCTION, text, truncated=True)),
-        ("[1, 2", lambda text: STYLE.read_answer(Kind.ABDUCTION, text, truncated=True)),
+        ("([1, 2", lambda text: STYLE.read_answer(Kind.ABDUCTION, text, truncated=True)),
         ("(1)\n2. f(22)", lambda text: STYLE.read_inputs(text, PROGRAM, 2, truncated=True)),
     ):
         with pytest.raises(Unparsed) as refused:
@@ -162,10 +162,10 @@ def test_too_few_inputs_are_refused(text: str) -> None:
         (Kind.DEDUCTION, " [2, 4] Certainly! The function", "[2, 4]", " Certainly! The function"),
         (Kind.DEDUCTION, " True because a is", "True", " because a is"),
         (Kind.DEDUCTION, " 1 if a else 2", "1 if", " a else 2"),
-        (Kind.ABDUCTION, "[1])\n", "[1]", None),
-        (Kind.ABDUCTION, "'x)', (1, 2))\n", "'x)', (1, 2)", None),
-        (Kind.ABDUCTION, "'x)')  # Test case 1\n", "'x)'", "  # Test case 1\n"),
-        (Kind.ABDUCTION, "[1], k=2), 'why'", "[1], k=2", ", 'why'"),
+        (Kind.ABDUCTION, "([1])\n", "[1]", None),
+        (Kind.ABDUCTION, "('x)', (1, 2))\n", "'x)', (1, 2)", None),
+        (Kind.ABDUCTION, "('x)')  # Test case 1\n", "'x)'", "  # Test case 1\n"),
+        (Kind.ABDUCTION, " ([1], k=2), 'why'", "[1], k=2", ", 'why'"),
         (Kind.INDUCTION, BODY + "\n```", PROGRAM, None),
         (Kind.INDUCTION, BODY, PROGRAM, None),
         (Kind.INDUCTION, BODY + HELPER + "\n```\n```tests\n", PROGRAM + HELPER, None),
@@ -184,8 +184,10 @@ def test_an_answer_is_read_up_to_what_the_model_wrote_behind_it(kind: Kind, text
         (Kind.DEDUCTION, "\n3", "empty"),
         (Kind.DEDUCTION, "\n3, 4", "empty"),
         (Kind.DEDUCTION, " # the output", "empty"),
-        (Kind.ABDUCTION, "[1, 2", "no_input"),
-        (Kind.ABDUCTION, "'a)", "no_input"),
+        (Kind.ABDUCTION, "([1, 2", "no_input"),
+        (Kind.ABDUCTION, "('a)", "no_input"),
+        (Kind.ABDUCTION, "[1, 2])", "no_input"),
+        (Kind.ABDUCTION, "()", "empty"),
         (Kind.INDUCTION, " = lambda a: a", "no_program"),
     ],
 )

@@ -18,7 +18,7 @@ from flows.benchmarks.targets import of_model
 from flows.config import PROJECT, ConfigError, apply
 from flows.storage import open_store
 from stages.core.engines.protocol import before_stop
-from stages.core.prompts.chat_template import templated
+from stages.core.prompts.chat_template import DAY, templated
 from stages.core.suites import prompts
 from stages.core.suites.catalogue import SUITES
 from stages.core.suites.prompts import STYLES, continued, wording
@@ -71,7 +71,7 @@ def test_a_base_model_continues_where_the_function_begins_and_mathematics_follow
     assert proved.asked.count("Final Answer: ") == 4 and proved.asked.endswith(f"\n\nProblem:\n{proof.question}\n\nSolution:")
     assert (counted.stops, proved.stops) == (("\nQ:",), ("\nProblem:",))
     assert wording(OUTPUT, "completion").asked == f"{OUTPUT.program}\n\nassert f(1) =="
-    assert wording(INPUT, "completion").asked == f"{INPUT.program}\n\nassert 1 == f("
+    assert wording(INPUT, "completion").asked == f"{INPUT.program}\n\nassert 1 == f"
 
 
 def test_a_style_that_nobody_wrote() -> None:
@@ -101,14 +101,14 @@ CONTINUED = [
     (ADD, "completion", "def add(a, b):\n    return a + b\n\n", "def add(a, b):\n    return a + b\n"),
     (STDIN, "completion", "print(input())", "print(input())\n"),
     (OUTPUT, "completion", " [1, 2]", "[1, 2]"),
-    (INPUT, "completion", "'a', (1,))", "'a', (1,)"),
-    (INPUT, "completion", ")", None),
+    (INPUT, "completion", "('a', (1,))", "'a', (1,)"),
+    (INPUT, "completion", "()", None),
     (OUTPUT, "completion", ' [], "Test case 1 failed"', "[]"),
     (OUTPUT, "completion", " {'a, b': (1, 2)}  # it doubles", "{'a, b': (1, 2)}"),
     (OUTPUT, "completion", " 'a' # no", "'a'"),
     (OUTPUT, "completion", "  # nothing", None),
-    (INPUT, "completion", "'(', 2), 'Test case 1 failed'", "'(', 2"),
-    (INPUT, "completion", "[1, 2", None),
+    (INPUT, "completion", "('(', 2), 'Test case 1 failed'", "'(', 2"),
+    (INPUT, "completion", "([1, 2", None),
     (EVERY[-1], "azr", "so.</think><answer>```output\n1\n```</answer>", None),
 ]
 
@@ -158,6 +158,8 @@ def test_a_first_marker_that_the_tokenizer_writes_itself_is_not_written_twice(tm
     text = templated(tokenizer)("x")
     assert text == "<user>x<answer>"
     assert tokenizer.encode(text).count(tokenizer.bos_token_id) == 1
+    tokenizer.chat_template = "{{ strftime_now('%d %b %Y') }} {{ date_string }} " + TEMPLATE
+    assert templated(tokenizer)("x") == f"{DAY} {DAY} <user>x<answer>", "prompts must not depend on the day"
 
 
 def test_chat_on_a_base_model_is_one_line_and_code_2(tmp_path: Path) -> None:
