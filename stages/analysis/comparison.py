@@ -118,7 +118,7 @@ def _difference(
         if not theirs or not _comparable(ours, theirs):
             continue
         trained = [[point for point in side if point["trained"]] for side in (ours, theirs)]
-        if not all(trained) or not _as_many(*trained, scope["over"]):
+        if not all(trained) or not _as_many(trained[0], trained[1], scope["over"]):
             continue
         amounts = [[point[budget] for point in side] for side in trained]
         amount = min(map(max, amounts))
