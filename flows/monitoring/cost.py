@@ -262,7 +262,7 @@ def _scores(manifest: Manifest, answers: Ref) -> Ref | None:
 
 
 def _greedy(run: Run, scored: Scored) -> pa.Table:
-    """Return the greedy answers of all but teachers, whom `benchmark.members = "all"` scores, too."""
+    """Return the greedy answers of all but teachers; `benchmark.members = "all"` scores teachers, too."""
     answers, scores = scored
     table = run.read_table(answers, "answers")
     own = table if scores is None else without_teachers(table, run.read_table(scores, "scores"))
