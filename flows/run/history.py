@@ -229,6 +229,12 @@ class History:
         stage, _, part = manifest.stage.partition(".parts/")
         return bool(self._stages(manifest.generation, STAGE_NAMES[STAGE_NAMES.index(stage) + (0 if part else 1) :]))
 
+    def reading(self, uri: str) -> Iterator[Ref]:
+        """Yield the references by which stages and parts of this run read its own artifact `uri`."""
+        for generation in (None, *self.generations()):
+            for manifest in self.of_generation(generation, parts=True):
+                yield from (ref for ref in manifest.inputs if ref.uri == uri and not ref.origin)
+
     def unreadable_tombstones(self) -> dict[str, str]:
         """Return the files of `gc/` that cannot be read, with what is wrong with them. What they name is in no answer here."""
         for _ in self._gone():

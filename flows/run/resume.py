@@ -76,9 +76,9 @@ def first_generation(run: Run) -> int:
     for uri in damaged:
         if is_manifest(uri) or uri.startswith(LARGE):
             run.remove(uri)
-    if gaps.first is not None:
-        return gaps.first
-    return _after_fork(run, run.history.description() or {}, gaps.place, gaps.generation)
+    description = run.history.description() or {}
+    _check_borrowed(run, description, gaps)
+    return gaps.first if gaps.first is not None else _after_fork(description, gaps.generation)
 
 
 def obstacle(run: Run, damaged: Collection[str]) -> Obstacle | None:
@@ -177,17 +177,30 @@ def _read_by(run: Run, gaps: _Gaps, generation: int | None, stage: str) -> list[
     return []
 
 
-def _after_fork(run: Run, description: Json, place: int, generation: int) -> int:
-    """Return the generation to enter, never one that a fork borrows: with its own settings those stages might differ."""
+def _check_borrowed(run: Run, description: Json, gaps: _Gaps) -> None:
+    """Raise StoreRefused if a manifest that a fork borrows is missing: with the fork's own settings, that stage might differ."""
+    forked = description.get("versions", {}).get("forked_from")
+    if not forked:
+        return
+    own, last = _own(forked), forked.get("last", "")
+    lost = any(place_of(generation, stage) < own for generation, stage in gaps.missing)
+    if lost or skipped(gaps.place, own) or (last and run.manifest(last, int(forked["generation"])) is None):
+        raise StoreRefused(f"run {run.run_id} is an unfinished fork; run the same populora fork command again")
+
+
+def _own(forked: Json) -> int:
+    """Return the place of the first stage that a fork computes itself."""
+    borrowed, stage = int(forked["generation"]), forked.get("stage", "")
+    return place_of(borrowed, stage) if stage else place_of(borrowed + 1, STAGE_NAMES[0])
+
+
+def _after_fork(description: Json, generation: int) -> int:
+    """Return the generation to enter, never one that a fork borrows as a whole."""
     forked = description.get("versions", {}).get("forked_from")
     if not forked:
         return generation
-    borrowed, stage = int(forked["generation"]), forked.get("stage", "")
-    own = place_of(borrowed, stage) if stage else place_of(borrowed + 1, STAGE_NAMES[0])  # the first stage that is its own
-    last = forked.get("last", "")
-    if skipped(place, own) or (last and run.manifest(last, borrowed) is None):
-        raise StoreRefused(f"run {run.run_id} is an unfinished fork; run the same populora fork command again")
-    return max(generation, borrowed if stage else borrowed + 1)
+    borrowed = int(forked["generation"])
+    return max(generation, borrowed if forked.get("stage", "") else borrowed + 1)
 
 
 def mark_damaged(run: Run, uris: list[str]) -> None:

@@ -195,6 +195,7 @@ class Run:
             self._check_fence(uri)
             theirs = self.history.manifest(uri)
             if theirs is None:
+                self._check_as_read(mine)
                 self._check_unreplaced(mine)
                 if self.store.create(place, chain.readable_json(mine.to_json())):
                     self.history.keep(uri, mine)
@@ -287,6 +288,19 @@ class Run:
                 self.history.forget(uri)
             raise
 
+    def _check_as_read(self, mine: Manifest) -> None:
+        """Raise Damaged if a manifest that was lost is made anew with other outputs than later stages read."""
+        if self.history.built_upon(mine):
+            for ref in mine.outputs:
+                self._check_read(ref)
+
+    def _check_read(self, ref: Ref) -> None:
+        if any(read.sha256 != ref.sha256 for read in self.history.reading(ref.uri)):
+            raise Damaged(
+                self.history.place(ref.uri),
+                "its manifest is lost, and the recomputed bytes differ from those that later stages read",
+            )
+
     def _check_unreplaced(self, mine: Manifest) -> None:
         for ref in mine.outputs:
             if ref.stamp and self.store.stamp(self.history.place(ref.uri)) != ref.stamp:
@@ -321,6 +335,7 @@ class Run:
         """Return the reference that a manifest holds for bytes of digest `seen` at this place; None if they may be replaced."""
         manifest, named = next(self.history.naming(ref.uri), (None, None))
         if manifest is None or named is None:
+            self._check_read(ref)
             return None
         if named.sha256 == seen:
             return named

@@ -166,3 +166,52 @@ def test_tombstones_are_read_by_number(run: Run) -> None:
     assert fresh(run).history.tombstone(uri) is not None and uri in fresh(run).history.retired()
     run.store.create("smoke/gc/10000.json", json.dumps({"schema": 1, "retired": [], "kept": [uri], "clock": {}}).encode())
     assert fresh(run).history.tombstone(uri) is None and uri not in fresh(run).history.retired()
+
+
+def solve_again(run: Run, change: bytes = b"") -> Any:
+    """Stores the rollouts of generation 2 and their manifest anew, with other bytes if a change is given."""
+    uri = "generation=0002/rollouts.parquet"
+    found = Run(run.store, "smoke").manifest("solve", 2)
+    assert found is not None
+    data = run.store.read(f"smoke/{uri}")
+    lose(run, "generation=0002/solve.json")
+    again = fresh(run)
+    return lambda: again.commit(
+        "solve",
+        2,
+        found.inputs,
+        [again.write_blob(uri, data + change, found.outputs[0].rows)],
+        found.counts,
+        found.versions,
+        CLOCK,
+    )
+
+
+@pytest.mark.parametrize("data_lost", [False, True])
+def test_a_lost_manifest_is_not_made_anew_with_other_bytes_than_later_stages_read(run: Run, data_lost: bool) -> None:
+    uri = "generation=0002/rollouts.parquet"
+    before = run.store.read(f"smoke/{uri}")
+    commit = solve_again(run, b" ")
+    if data_lost:
+        lose(run, uri)
+    with pytest.raises(Damaged, match="its manifest is lost, and the recomputed bytes differ from those that later stages read"):
+        commit()
+    assert fresh(run).manifest("solve", 2) is None
+    if not data_lost:
+        assert run.store.read(f"smoke/{uri}") == before
+
+
+def test_a_lost_manifest_is_made_anew_with_the_same_bytes(run: Run) -> None:
+    assert solve_again(run)().generation == 2
+    assert fsck(fresh(run)) == [] and first_generation(fresh(run)) == 3
+
+
+@pytest.mark.parametrize("lost", ["generation=0001/grade.json", "generation=0003/match.json"])
+def test_a_fork_never_computes_what_it_borrows(run: Run, lost: str) -> None:
+    made = fork(fresh(run), "other", 3, ["rating.draw_margin=0.1"], versions, CLOCK, "rate")
+    made.store.delete(f"other/{lost}")
+    with hold(run.store, "other") as epoch, pytest.raises(StoreRefused, match="run other is an unfinished fork; run the same"):
+        first_generation(Run(run.store, "other", epoch))
+    fork(fresh(run), "other", 3, ["rating.draw_margin=0.1"], versions, CLOCK, "rate")
+    with hold(run.store, "other") as epoch:
+        assert first_generation(Run(run.store, "other", epoch)) == 3
