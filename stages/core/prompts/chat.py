@@ -128,7 +128,7 @@ def _fences(completion: str, truncated: bool) -> list[Fence]:
 
 def _as_value(fences: Sequence[Fence], label: str) -> Sequence[Fence]:
     """The fences; where none has the label or no label, the last one that does not define `f` as if it had it."""
-    if any(block.label in (label, "") for block in fences):
+    if any(block.label == label or (block.label == "" and not DEFINES_F.search(block.text)) for block in fences):
         return fences
     others = [block for block in fences if block.label in ("python", "output", "input") and not DEFINES_F.search(block.text)]
     return [replace(block, label=label) for block in others[-1:]]

@@ -12,9 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _LABELS = {"python": "python", "py": "python", "python3": "python", "input": "input", "output": "output", "message": "message"}
-# An opening fence is alone on its line; after a known label, the content may start on the same line.
+# An opening fence begins its line; one with a known label may also end a line of prose. After a known label that begins its
+# line, the content may start on the same line.
 _OPENING = re.compile(
-    r"^[ \t]*+```[ \t]*+(?:(?P<known>python3?|py|input|output|message)\b:?[ \t]*+\n?|(?P<other>[^\s`]*+)[ \t]*+\n)", re.M | re.I
+    r"^[ \t]*+```[ \t]*+(?:(?P<known>python3?|py|input|output|message)\b:?[ \t]*+\n?|(?P<other>[^\s`]*+)[ \t]*+\n)"
+    r"|(?<=[ \t:.])```(?P<behind>python3?|py|input|output|message)[ \t]*+\n",
+    re.M | re.I,
 )
 _CLOSING = re.compile(r"```[ \t]*+$", re.M)
 _MARK = re.compile(r"#[^\n]*+|\"\"\"|'''|[\"']|```")
@@ -41,7 +44,7 @@ def closed_fences(text: str) -> list[Fence]:
     found, at, code = [], 0, _Code(text)
     last = max((closing.start() for closing in _CLOSING.finditer(text)), default=-1)
     while (opening := _OPENING.search(text, at)) and opening.end() <= last:
-        label = _LABELS.get((opening["known"] or "").lower(), (opening["other"] or "").lower())
+        label = _LABELS.get((opening["known"] or opening["behind"] or "").lower(), (opening["other"] or "").lower())
         closing = _CLOSING.search(text, opening.end()) if label == "message" else code.closing(opening.end())
         at = opening.end()
         if closing is not None:

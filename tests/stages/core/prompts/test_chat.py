@@ -60,6 +60,13 @@ ANSWERS = {
     "output": (Kind.DEDUCTION, f"It adds.\n{fence('output', '[1, 2]')}", "[1, 2]"),
     "without a label": (Kind.DEDUCTION, fence("", "4"), "4"),
     "labelled Python": (Kind.DEDUCTION, f"{fence('python', PROGRAM)}\nso\n{fence('python', '4')}", "4"),
+    "labelled Python behind a program without a label": (
+        Kind.DEDUCTION,
+        f"{fence('', PROGRAM)}\nso\n{fence('python', '4')}",
+        "4",
+    ),
+    "behind prose": (Kind.DEDUCTION, f"The output is: {fence('output', '4')}", "4"),
+    "in prose": (Kind.DEDUCTION, f"It goes into ```output fences.\n{fence('output', '4')}", "4"),
     "corrected": (Kind.DEDUCTION, f"{fence('output', '3')}\nNo:\n{fence('output', '4')}", "4"),
     "input": (Kind.ABDUCTION, fence("input", "'a', {}"), "'a', {}"),
     "program": (Kind.INDUCTION, f"{fence('python', PROGRAM)}\n{fence('python', 'print(f(1))')}", PROGRAM),
