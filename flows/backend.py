@@ -8,7 +8,7 @@ built here, so that no other file needs such imports.
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,26 +16,23 @@ from typing import Any
 from flows.added_rewards import check_added_rewards
 from flows.benchmarks.own_suites import OwnSuites
 from flows.benchmarks.suite_data import check_suites
-from flows.choices import choose
+from flows.choices import choose, estimator_of, operators_of
 from flows.config import PROJECT, ConfigError, RunConfig
 from flows.curriculum_choice import check_curriculum
 from flows.run import hub_models
 from flows.run.earlier_reader import EarlierReader
 from flows.run.model_folder import ModelFolder, check_lengths, check_weights, read_folder
-from stages import evolve as evolution
 from stages.core.engines.agreement import BOUNDS, Scorer, check_agreement
 from stages.core.engines.counted import CountedEngine, TokenCount
 from stages.core.engines.protocol import Engine
 from stages.core.lora.adapter import Adapter
 from stages.core.method.gates import GATES
-from stages.core.method.rating import Rating
 from stages.core.method.rewards import RULES
 from stages.core.progress import Progress, silent
 from stages.core.prompts.styles import PromptStyle, Proposed
 from stages.core.sandbox.protocol import Sandbox
 from stages.core.training.protocol import Drift, Stepper, Trainer
 from stages.match import MATCHMAKERS
-from stages.reward import ESTIMATORS, Estimator
 
 SEED_ROWS = PROJECT / "stages" / "core" / "method" / "seed_rows.jsonl"
 MAX_BATCH = 256
@@ -55,8 +52,8 @@ class Backend:
         """Check the model's folder, every named choice, the suite and the sandbox, so that a run fails early rather than late."""
         self.model_folder()
         self.style()
-        self.estimator()
-        self.operators()
+        estimator_of(self.config)
+        operators_of(self.config)
         rule = choose("reward.rule", self.config.reward.rule, RULES)
         check_added_rewards(self.config, hub_models.style_of(self.config), rule)
         choose("population.matchmaker", self.config.population.matchmaker, MATCHMAKERS)
@@ -383,32 +380,3 @@ class Backend:
         attested = self.sandbox().attestation()
         names = ("kind", "wall", "image", "runner_sha256", "python", "missing", "runtime")
         return {name: attested[name] for name in names if name in attested}
-
-    # choices -------------------------------------------------------------------------------------------------------------
-
-    def estimator(self) -> Estimator:
-        """Return the advantage estimator. The project's own REINFORCE++ takes the configuration's switches."""
-        learning = self.config.learning
-        chosen = choose("learning.estimator", learning.estimator, ESTIMATORS)
-        if learning.estimator == "reinforce_plus_plus_baseline":
-            return partial(chosen, lone_by_kind=learning.teacher_baseline == "group", shift=learning.whiten_shift)
-        return chosen
-
-    def policy(self) -> evolution.EvolutionPolicy:
-        """Return the evolution policy in the form that its stage takes."""
-        rule, fresh = self.config.evolution, Rating(self.config.rating.mu, self.config.rating.sigma)
-        return evolution.EvolutionPolicy(**rule.model_dump(), fresh=fresh)
-
-    def operators(self) -> dict[str, evolution.Operator]:
-        """Return the operators of the policy's space by name, including the user's own."""
-        from stages.core.lora.operators import operators
-
-        rule = self.config.evolution
-        if rule.space == "paper":
-            from stages.core.lora.paper import PAPER_OPERATORS
-
-            known = operators(known=PAPER_OPERATORS)
-        else:
-            known = operators()
-        copies = (evolution.COPY,) if rule.copies_at else ()
-        return {name: choose("evolution", name, known) for name in (*rule.mutations, *rule.crossovers, *copies)}

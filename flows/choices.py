@@ -6,12 +6,16 @@ A relative path starts at the project's folder, like a model's path, so workers 
 import hashlib
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from flows import allowed
 from flows.config import PROJECT, ConfigError, RunConfig
 from flows.near_names import hint
+from stages import evolve as evolution
+from stages.core.method.rating import Rating
+from stages.reward import ESTIMATORS, Estimator
 
 
 def choose(key: str, name: str, known: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
@@ -33,6 +37,36 @@ def choose(key: str, name: str, known: Mapping[str, Callable[..., Any]]) -> Call
     if not callable(chosen):
         raise ConfigError(f"{key}: {path} has no function {function}")
     return chosen
+
+
+def estimator_of(config: RunConfig) -> Estimator:
+    """Return the advantage estimator. The project's own REINFORCE++ takes the configuration's switches. Raises ConfigError."""
+    learning = config.learning
+    chosen = choose("learning.estimator", learning.estimator, ESTIMATORS)
+    if learning.estimator == "reinforce_plus_plus_baseline":
+        return partial(chosen, lone_by_kind=learning.teacher_baseline == "group", shift=learning.whiten_shift)
+    return chosen
+
+
+def evolution_policy(config: RunConfig) -> evolution.EvolutionPolicy:
+    """Return the evolution policy in the form that its stage takes."""
+    fresh = Rating(config.rating.mu, config.rating.sigma)
+    return evolution.EvolutionPolicy(**config.evolution.model_dump(), fresh=fresh)
+
+
+def operators_of(config: RunConfig) -> dict[str, evolution.Operator]:
+    """Return the operators of the policy's space by name, including the user's own. Raises ConfigError."""
+    from stages.core.lora.operators import operators
+
+    rule = config.evolution
+    if rule.space == "paper":
+        from stages.core.lora.paper import PAPER_OPERATORS
+
+        known = operators(known=PAPER_OPERATORS)
+    else:
+        known = operators()
+    copies = (evolution.COPY,) if rule.copies_at else ()
+    return {name: choose("evolution", name, known) for name in (*rule.mutations, *rule.crossovers, *copies)}
 
 
 def sources(config: RunConfig) -> dict[str, str]:

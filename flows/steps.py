@@ -15,7 +15,7 @@ from flows.added_rewards import added_rewards
 from flows.backend import Backend
 from flows.benchmarks.schedule import Panel, members_at, panels, shared, write_panels
 from flows.benchmarks.score import probe_plan, score_members
-from flows.choices import choose
+from flows.choices import choose, estimator_of, evolution_policy, operators_of
 from flows.config import ConfigError, RunConfig
 from flows.curriculum_choice import chosen_curriculum
 from flows.earlier_tasks import posed_again, recent, references_of, stored_among
@@ -246,7 +246,7 @@ def reward(io: StageIO, config: RunConfig, backend: Backend) -> None:
         rollouts,
         grades,
         choose("reward.rule", config.reward.rule, RULES),
-        backend.estimator(),
+        estimator_of(config),
         config.learning.teacher_baseline,
         config.solve.trained_attempts,
         added_rewards(io, config, tasks, rollouts, grades),
@@ -355,7 +355,7 @@ def evolve(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Replace the weakest by offspring in evolving generations; otherwise write an empty table."""
     from stages.core.lora.operators import compare  # noqa: PLC0415 (imports torch)
 
-    policy, population = backend.policy(), io.trained_population()
+    policy, population = evolution_policy(config), io.trained_population()
     if not evolution.due(io.generation, config.generations, policy) or config.mode == "single":
         io.write_table("offspring", tables.OFFSPRING.empty_table())
         return
@@ -366,7 +366,7 @@ def evolve(io: StageIO, config: RunConfig, backend: Backend) -> None:
         io.generation,
         config.seed,
         policy,
-        backend.operators(),
+        operators_of(config),
         lambda child: weights_sha256(child.weights),
         compare,
         backend.progress,

@@ -20,7 +20,7 @@ from flows.audit.invariants import GenerationInputs, problems
 from flows.audit.reference_check import reference_problems
 from flows.audit.replay_check import replay_problems
 from flows.backend import Backend
-from flows.choices import check_sources, choose
+from flows.choices import check_sources, choose, estimator_of
 from flows.config import ConfigError, RunConfig, parse
 from flows.run.fork import newest_usable
 from flows.run.history import History, kept_out
@@ -220,7 +220,7 @@ def _functions(survey: RunScan, description: Json) -> tuple[RunConfig, Rule, Est
     try:
         config = parse(description["config"])
         check_sources(config, description["versions"], description["run"])
-        return config, choose("reward.rule", config.reward.rule, RULES), Backend(config).estimator()
+        return config, choose("reward.rule", config.reward.rule, RULES), estimator_of(config)
     except KeyError:
         return None
     except ConfigError as error:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import torch
 
 from flows.backend import Backend
+from flows.choices import operators_of
 from flows.gpu_check.finding import CheckFinding
 from flows.gpu_check.machine import GIB, MemoryMeter, synchronize
 from flows.gpu_check.strong_adapters import drift_of_neighbours, random_adapters, strong_enough
@@ -94,7 +95,7 @@ class PolicyCheck:
     def _evolve(self, adapters: Mapping[str, Adapter]) -> Iterator[CheckFinding]:
         """Breed one offspring with each operator of the configuration, from adapters that were just trained."""
         parents, broken = [dict(adapter.weights) for adapter in adapters.values()], list[str]()
-        operators = self.backend.operators()
+        operators = operators_of(self.backend.config)
         with self.memory.watching():
             began = time.perf_counter()
             for name, operator in operators.items():

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flows.backend import Backend
-from flows.choices import choose, sources
+from flows.choices import choose, estimator_of, operators_of, sources
 from flows.config import PROJECT, RunConfig
 from stages.core import tables
 from stages.core.method.curriculum import CURRICULA
@@ -68,12 +67,11 @@ def configured():
 
 def test_a_configuration_can_name_all_of_them_and_run_json_keeps_their_digests():
     config = configured()
-    backend = Backend(config)
     assert choose("reward.rule", config.reward.rule, RULES).__name__ == "half"
     assert choose("population.matchmaker", config.population.matchmaker, MATCHMAKERS).__name__ == "ladder"
     assert [choose("reward.gates", gate, GATES).__name__ for gate in config.reward.gates] == ["trivial"]
-    assert backend.estimator().__name__ == "rloo"
-    assert backend.operators()[named("evolution.mutations")].__name__ == "shrink"
+    assert estimator_of(config).__name__ == "rloo"
+    assert operators_of(config)[named("evolution.mutations")].__name__ == "shrink"
     without = {"population": config.population.model_copy(update={"teachers": 0})}
     without["propose"] = config.propose.model_copy(update={"curriculum": named("propose.curriculum")})
     assert choose("propose.curriculum", without["propose"].curriculum, CURRICULA).__name__ == "edge"
@@ -87,7 +85,7 @@ def test_reward_and_estimator_go_through_the_stage(tmp_path):
     rule: Rule = choose("reward.rule", named("reward.rule"), RULES)
     with made(tmp_path / "store", "run", 1) as run:
         read = [run.read_table(0, name) for name in ("proposals", "tasks", "rollouts", "grades")]
-    samples = reward(*read, rule, Backend(configured()).estimator(), "group", 0).to_pylist()
+    samples = reward(*read, rule, estimator_of(configured()), "group", 0).to_pylist()
     students = [row for row in samples if row["role"] == "student"]
     group = [row for row in students if row["group_id"] == students[0]["group_id"]]
     others = [np.mean([other["reward"] for other in group if other is not row]) for row in group]

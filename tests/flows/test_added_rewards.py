@@ -10,6 +10,7 @@ from flows.added_rewards import check_added_rewards
 from flows.audit.fsck import fsck
 from flows.audit.invariants import GenerationInputs, problems
 from flows.backend import Backend
+from flows.choices import estimator_of
 from flows.config import ConfigError, RunConfig, dump, load
 from flows.execution.parts import part_names
 from flows.execution.run_stage import Spec, perform
@@ -99,7 +100,7 @@ def test_fsck_finds_nothing(finished: Run) -> None:
 )
 def test_fsck_would_find_another_trace(finished: Run, values: dict[str, Any], where: str, problem: str) -> None:
     found = {name: finished.read_table(0, name) for name in (*GENERATION_TABLES, "traces")}
-    given = GenerationInputs(None, None, None, config_of(), populora, Backend(config_of()).estimator(), 0)
+    given = GenerationInputs(None, None, None, config_of(), populora, estimator_of(config_of()), 0)
     assert list(problems(found, given)) == []
     rows = found["traces"].to_pylist()
     rows[0] |= values
