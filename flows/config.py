@@ -153,7 +153,13 @@ class RunConfig(Group):
             raise ValueError("set solve.easy_share or solve.mixed_share, not both: each is a share of all tasks of a student")
         if self.solve.trained_attempts > self.solve.attempts:
             raise ValueError("solve.trained_attempts is more than solve.attempts")
+        if self.solve.mixed_share and self.solve.trained_attempts == 1:
+            raise ValueError(
+                "solve.mixed_share with solve.trained_attempts = 1: a single attempt at a replay cannot have mixed results"
+            )
         rule = self.learning
+        if rule.frozen == "students" and not self.population.teachers:
+            raise ValueError("learning.frozen = students with population.teachers = 0 trains nobody")
         if rule.skip_zero_groups and (rule.entropy_bonus or rule.kl):
             raise ValueError(
                 "learning.skip_zero_groups leaves out groups without an advantage, which learning.entropy_bonus or learning.kl "

@@ -120,7 +120,10 @@ class Propose(Group):
         4, title="Proposals per prompt", description="Proposals sampled from the same prompt. They share a reward baseline."
     )
     references: Annotated[int, Field(ge=0, le=16)] = Field(
-        6, title="References", description="Number of past tasks shown in each prompt."
+        6,
+        title="References",
+        description="Number of past tasks shown in a prompt for deductions or abductions. "
+        "A prompt for inductions shows one program.",
     )
     num_inputs: Annotated[int, Field(ge=2, le=20)] = Field(
         10, title="Inputs per induction task", description="The student sees the first half; all of them decide the grade."
@@ -242,8 +245,8 @@ class Learning(Group):
     teacher_baseline: Literal["group", "kind", "none"] = Field(
         "group",
         title="Teachers' baseline",
-        description="Mean reward over the prompt's group, over the task kind, or none. With group, what is alone in its group, "
-        "of either role, subtracts the mean of its role and kind; otherwise it subtracts nothing.",
+        description="Mean reward over the prompt's group, over the task kind, or none. With group, a sample alone in its group, "
+        "of either role, subtracts the mean of its role and kind (default estimator); otherwise it subtracts nothing.",
     )
     whiten_shift: bool = Field(
         True,
@@ -291,7 +294,8 @@ class Learning(Group):
         USUAL_ROW_TOKENS,
         title="Row size",
         description="Tokens of a row: a prompt, computed once, and as many of its completions as fit. A completion that does not "
-        "fit behind its prompt gets a row of its own, whatever its length. At most micro_batch_tokens, or the default.",
+        "fit behind its prompt gets a row of its own, whatever its length. "
+        "At most micro_batch_tokens or the default, whichever is larger.",
     )
     gradient_checkpointing: Recomputation = Field(
         "auto",
@@ -361,7 +365,10 @@ class Evolution(Group):
     gamma: Share = Field(0.25, title="Replaced share", description="Share of each role that an event replaces.")
     kappa: float = Field(3.0, title="Kappa", description="Fitness is mu - kappa * sigma.")
     crossover_share: Share = Field(
-        0.5, title="Crossover share", description="Share of offspring made by crossover. The others are mutations."
+        0.5,
+        title="Crossover share",
+        description="Share of offspring made by crossover with mix = draw. The others are mutations, "
+        "as are all offspring of a role with one survivor.",
     )
     mix: Literal["draw", "alternate"] = Field(
         "draw", title="Mix", description="draw: choose mutation or crossover at random. alternate: take turns."
@@ -423,7 +430,7 @@ class EngineRule(Group):
         "POPULORA_PROCESSES processes. 1: no parts.",
     )
     batch_tokens: Positive = Field(
-        131072, title="Decoding batch", description="Number of KV-cache positions in one decoding batch."
+        131072, title="Decoding batch", description="transformers only: number of KV-cache positions in one decoding batch."
     )
     window: Count = Field(
         0, title="Context window", description="Maximum tokens of a prompt and its completion. 0 uses the model's own limit."
@@ -493,7 +500,9 @@ class BenchmarkRule(Group):
         title="Ages of offspring",
         description="Also score offspring at these ages, in generations. 0 scores them at birth, together with their parents.",
     )
-    max_new_tokens: Positive = Field(1024, title="Maximum answer length", description="In tokens.")
+    max_new_tokens: Positive = Field(
+        1024, title="Maximum answer length", description="In tokens. Public suites have limits of their own."
+    )
 
 
 class Retention(Group):

@@ -51,6 +51,8 @@ def test_a_run_may_be_about_some_kinds_alone() -> None:
         (["seed"], "key=value"),
         (["seed.deep=1"], "seed"),
         (["solve.trained_attempts=9"], "trained_attempts"),
+        (["solve.trained_attempts=1", "solve.mixed_share=0.5"], "a single attempt at a replay cannot have mixed results"),
+        (["learning.frozen=students", "population.teachers=0", "propose.curriculum=uniform"], "trains nobody"),
         (["population.teachers=0"], "if and only if"),
         (["propose.curriculum=uniform"], "if and only if"),
         (["propose.kinds=['deduction', 'deduction']"], "propose.kinds: .*named twice"),
