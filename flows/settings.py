@@ -204,8 +204,8 @@ class Reward(Group):
     rule: str = Field(
         "populora",
         title="Reward rule",
-        description="populora, azr (-0.5 at the extremes), form (what can be read, whatever its "
-        "verdict), or path/to/file.py:function.",
+        description="populora (a teacher earns 1 - s), azr (-0.5 at the extremes), learnable (4 s (1 - s): most where half of "
+        "the attempts succeed), form (what can be read, whatever its verdict), or path/to/file.py:function.",
     )
     gates: tuple[str, ...] = Field(
         (),

@@ -110,7 +110,8 @@ def test_a_fork_records_its_own_files(run: Run, file: Path, tmp_path: Path) -> N
 def test_an_unknown_name_is_followed_by_the_known_ones_and_the_nearest() -> None:
     with pytest.raises(ConfigError) as error:
         choose("reward.rule", "populor", RULES)
-    said = "reward.rule: 'populor' is not one of azr, form, populora, nor path/to/file.py:function; did you mean populora?"
+    names = "azr, form, learnable, populora, nor path/to/file.py:function"
+    said = f"reward.rule: 'populor' is not one of {names}; did you mean populora?"
     assert str(error.value) == said
 
 

@@ -9,7 +9,7 @@ import pytest
 from stages.core import tables
 from stages.core.earlier_tasks import SeenTasks, StoredTasks
 from stages.core.method.proposing import ProposalPlan
-from stages.core.method.rewards import Event, azr, form, populora
+from stages.core.method.rewards import Event, azr, form, learnable, populora
 from stages.core.prompts.document import DocumentPrompts
 from stages.core.prompts.styles import Kind
 from stages.grade import grade
@@ -264,6 +264,12 @@ def test_teachers_are_paid_for_tasks_that_are_hard_but_solved(
 ) -> None:
     event = Event("teacher", Kind.DEDUCTION, status, rate)
     assert (populora(event), azr(event)) == (expected, by_azr)
+
+
+@pytest.mark.parametrize(("rate", "expected"), [(0.0, 0.0), (0.25, 0.75), (0.5, 1.0), (1.0, 0.0), (None, -1.0)])
+def test_a_teacher_can_be_paid_for_what_half_of_the_attempts_solve(rate: float | None, expected: float) -> None:
+    assert learnable(Event("teacher", Kind.DEDUCTION, "error" if rate is None else "valid", rate)) == expected
+    assert learnable(Event("student", Kind.DEDUCTION, "wrong", None)) == -0.5
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,17 @@ def azr(event: Event) -> float:
     return populora(event)
 
 
+def learnable(event: Event) -> float:
+    """Return 4 s (1 - s) for a valid task of solve rate s: most where half of the attempts succeed. All else as in the paper.
+
+    A deviation: a teacher is paid for what its student can learn from. The paper pays 1 - s, most for what is almost never
+    solved.
+    """
+    if event.role == "teacher" and event.solve_rate is not None and event.status == "valid":
+        return 4 * event.solve_rate * (1 - event.solve_rate)
+    return populora(event)
+
+
 def form(event: Event) -> float:
     """Return a placebo's reward: 1 for what can be read, whatever its verdict, and -1 for what cannot, as an unreadable answer.
 
@@ -60,4 +71,4 @@ def form(event: Event) -> float:
     return -1.0 if event.status in ("format", "unparsed") else 1.0
 
 
-RULES: dict[str, Rule] = {"populora": populora, "azr": azr, "form": form}
+RULES: dict[str, Rule] = {"populora": populora, "azr": azr, "learnable": learnable, "form": form}
