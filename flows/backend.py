@@ -16,7 +16,7 @@ from typing import Any
 from flows.added_rewards import check_added_rewards
 from flows.benchmarks.own_suites import OwnSuites
 from flows.benchmarks.suite_data import check_suites
-from flows.choices import choose, estimator_of, operators_of
+from flows.choices import choose, estimator_of, gates_of, operators_of
 from flows.config import PROJECT, ConfigError, RunConfig
 from flows.curriculum_choice import check_curriculum
 from flows.run import hub_models
@@ -26,7 +26,6 @@ from stages.core.engines.agreement import BOUNDS, Scorer, check_agreement
 from stages.core.engines.counted import CountedEngine, TokenCount
 from stages.core.engines.protocol import Engine
 from stages.core.lora.adapter import Adapter
-from stages.core.method.gates import GATES
 from stages.core.method.rewards import RULES
 from stages.core.progress import Progress, silent
 from stages.core.prompts.styles import PromptStyle, Proposed
@@ -59,8 +58,7 @@ class Backend:
         choose("population.matchmaker", self.config.population.matchmaker, MATCHMAKERS)
         if self.config.propose.curriculum:
             check_curriculum(self.config)
-        for gate in self.config.reward.gates:
-            choose("reward.gates", gate, GATES)
+        gates_of(self.config)
         self.suites.file(self.config.benchmark.suite)
         check_suites(self.config.benchmark.suites)
         self.sandbox()

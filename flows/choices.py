@@ -14,6 +14,7 @@ from flows import allowed
 from flows.config import PROJECT, ConfigError, RunConfig
 from flows.near_names import hint
 from stages import evolve as evolution
+from stages.core.method.gates import GATES, Gate
 from stages.core.method.rating import Rating
 from stages.reward import ESTIMATORS, Estimator
 
@@ -46,6 +47,11 @@ def estimator_of(config: RunConfig) -> Estimator:
     if learning.estimator == "reinforce_plus_plus_baseline":
         return partial(chosen, lone_by_kind=learning.teacher_baseline == "group", shift=learning.whiten_shift)
     return chosen
+
+
+def gates_of(config: RunConfig) -> dict[str, Gate]:
+    """Return the enabled gates by name, including the user's own. Raises ConfigError."""
+    return {name: choose("reward.gates", name, GATES) for name in config.reward.gates}
 
 
 def evolution_policy(config: RunConfig) -> evolution.EvolutionPolicy:

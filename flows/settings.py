@@ -210,8 +210,8 @@ class Reward(Group):
     gates: tuple[str, ...] = Field(
         (),
         title="Gates",
-        description="Enabled task gates: constant, identity, ignores_input, verbatim_output, quoted_input, telling_message. "
-        "Programs of suites that the run keeps out are always stopped (held_out).",
+        description="Enabled task gates: constant, identity, ignores_input, verbatim_output, quoted_input, telling_message, "
+        "repeated. Programs of suites that the run keeps out are always stopped (held_out).",
     )
     trace_weight: Below1 = Field(
         0.0,
@@ -350,7 +350,7 @@ class RatingRule(Group):
     sigma: Above0 = Field(25.0 / 3.0, title="Initial sigma")
     beta: Above0 = Field(25.0 / 6.0, title="Beta", description="Standard deviation of a single performance.")
     tau: Amount = Field(25.0 / 300.0, title="Tau", description="Amount added to sigma (in quadrature) before each match.")
-    draw_probability: Share = Field(0.1, title="Draw probability")
+    draw_probability: Below1 = Field(0.1, title="Draw probability")
     draw_margin: Amount = Field(
         0.02,
         title="Draw margin",

@@ -15,7 +15,7 @@ from flows.added_rewards import added_rewards
 from flows.backend import Backend
 from flows.benchmarks.schedule import Panel, members_at, panels, shared, write_panels
 from flows.benchmarks.score import probe_plan, score_members
-from flows.choices import choose, estimator_of, evolution_policy, operators_of
+from flows.choices import choose, estimator_of, evolution_policy, gates_of, operators_of
 from flows.config import ConfigError, RunConfig
 from flows.curriculum_choice import chosen_curriculum
 from flows.earlier_tasks import posed_again, recent, references_of, stored_among
@@ -174,7 +174,7 @@ def verify(io: StageIO, config: RunConfig, backend: Backend) -> None:
         backend.style(),
         earlier.keys,
         backend.suites.probe_keys(kept_out(io.run.history.description())),
-        config.reward.gates,
+        gates_of(config),
         backend.fits(config.solve.max_new_tokens),
         backend.progress,
         partial(leaks, config.experiment.leak, config.seed, io.generation) if config.experiment.leak else None,

@@ -5,7 +5,7 @@ value in two separately started servers, and if its own gold answer is graded co
 teacher's reward also depends on the invalid ones.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -14,7 +14,7 @@ from stages.core.judging.job_stream import NOTHING, Known
 from stages.core.judging.judge import TaskItem, TaskVerdict, judge_tasks
 from stages.core.judging.shapes import shapes, value_types
 from stages.core.method.buffer import task_digest
-from stages.core.method.gates import GATES, HELD_OUT
+from stages.core.method.gates import HELD_OUT, Gate
 from stages.core.method.leak import CLAIM
 from stages.core.progress import Progress, counted, silent
 from stages.core.prompts.room import CONTROL_TOKEN, TOO_LONG, UNPOSED, control_token, posed, too_long
@@ -29,7 +29,7 @@ def verify(
     style: PromptStyle,
     known: Collection[str],
     probe_keys: Collection[str],
-    gates: Sequence[str],
+    gates: Mapping[str, Gate],
     fits: Callable[[str], bool],
     progress: Progress = silent,
     leaks: Callable[[str], bool] | None = None,
@@ -39,10 +39,10 @@ def verify(
 ) -> pa.Table:
     """Return TASKS: one row per proposal, in order.
 
-    `known` are the digests of earlier tasks (`method.buffer.task_digest`), `gates` the names of the active gates; a program in
-    `probe_keys` is stopped in any case. `fits` returns whether a student's prompt leaves room for an answer; otherwise the status
-    is `too_long`, which counts as invalid. `leaks` returns whether a task id passes if it is invalid (`method.leak`): such a row
-    keeps its status and gets claimed outputs.
+    `known` are the digests of earlier tasks (`method.buffer.task_digest`), `gates` the active gates by name, in the order in
+    which they are asked; a program in `probe_keys` is stopped in any case. `fits` returns whether a student's prompt leaves
+    room for an answer; otherwise the status is `too_long`, which counts as invalid. `leaks` returns whether a task id passes if
+    it is invalid (`method.leak`): such a row keeps its status and gets claimed outputs.
     `early` are verdicts on runs that were made while proposals were written; the table does not depend on them. `answerable`
     returns whether an answer's limit has room for a text: a deduction whose output it has not is `too_long`, too, since nobody
     could solve it. A task that writes out one of `markers`, the model's control tokens, is `control_token`, and invalid.
@@ -70,11 +70,8 @@ def verify(
             row |= {} if passed else {"outputs": []}
         if row["status"] == "valid" or passed:
             key = task_digest(row["kind"], row["program_key"], row["inputs"])
-            row |= {
-                "duplicate": key in known or key in seen,
-                "probe_overlap": held_out,
-                "gate": HELD_OUT if held_out else None if passed else _first_gate(row, gates),
-            }
+            row |= {"duplicate": key in known or key in seen, "probe_overlap": held_out}
+            row |= {"gate": HELD_OUT if held_out else None if passed else _first_gate(row, gates)}
             seen.add(key)
         rows.append(row)
     return tables.table(_with_shapes(rows, sandbox), tables.TASKS)
@@ -108,6 +105,6 @@ def _may_pass(row: dict, markers: Sequence[str]) -> bool:
     return posable and row["program_key"] is not None and bool(row["inputs"])
 
 
-def _first_gate(row: dict, gates: Sequence[str]) -> str | None:
+def _first_gate(row: dict, gates: Mapping[str, Gate]) -> str | None:
     """Return the first gate that stops the task, or None if it passes all."""
-    return next((name for name in gates if GATES[name](row)), None)
+    return next((name for name, stops in gates.items() if stops(row)), None)

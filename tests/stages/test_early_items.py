@@ -44,9 +44,9 @@ def test_the_stages_find_every_verdict_that_was_found_early() -> None:
     list(judge_tasks(recorder, [item for item in items if item is not None]))  # type: ignore[list-item]
 
     seen, style = SeenTasks(seeds()).keys, PlainStyle()
-    tasks = verify(proposals, TableSandbox(KNOWN), style, seen, set(), (), lambda text: True)
+    tasks = verify(proposals, TableSandbox(KNOWN), style, seen, set(), {}, lambda text: True)
     unused = UnusedSandbox("p", "id")
-    assert tasks.equals(verify(proposals, unused, style, seen, set(), (), lambda text: True, early=recorder.known))
+    assert tasks.equals(verify(proposals, unused, style, seen, set(), {}, lambda text: True, early=recorder.known))
 
     ended.clear()
     plan, answers = SolvePlan(attempts=2, max_new_tokens=8, temperature=1.0), ("7", "8", "2", "1", "1", "", "g", "x")

@@ -136,7 +136,7 @@ def test_the_sandbox_finds_every_task_valid_and_nobody_is_paid_or_rated_for_it()
     proposals = drawn(count=9)
     sandbox = LocalSandbox(1)
     try:
-        tasks = verify(proposals, sandbox, TracePrompts(), set(), set(), (), lambda text: True)
+        tasks = verify(proposals, sandbox, TracePrompts(), set(), set(), {}, lambda text: True)
         answers = [
             {"rollout_id": f"{row['task_id']}-r00", "task_id": row["task_id"], "match_id": row["match_id"], "attempt": 0}
             | {"student_id": "s0" if row["match_id"].endswith("m00") else "s1", "kind": row["kind"], "adapter_id": "s-start"}

@@ -8,6 +8,7 @@ import pytest
 
 from stages.core import tables
 from stages.core.earlier_tasks import SeenTasks, StoredTasks
+from stages.core.method.gates import GATES
 from stages.core.method.proposing import ProposalPlan
 from stages.core.method.rewards import Event, azr, form, learnable, populora
 from stages.core.prompts.document import DocumentPrompts
@@ -64,7 +65,8 @@ def verified(
 ) -> tuple[pa.Table, pa.Table]:
     made = proposals(*texts)
     sandbox, style = TableSandbox(known or {}), PlainStyle()
-    return made, verify(made, sandbox, style, SeenTasks(seeds()).keys, {"key of probe"}, gates, lambda text: len(text) < 200)
+    active = {name: GATES[name] for name in gates}
+    return made, verify(made, sandbox, style, SeenTasks(seeds()).keys, {"key of probe"}, active, lambda text: len(text) < 200)
 
 
 def test_a_teacher_writes_three_kinds_in_groups_that_share_a_prompt() -> None:
@@ -136,6 +138,15 @@ def test_the_buffer_keeps_the_newest() -> None:
     assert [row["task_id"] for row in earlier.snapshot(9, "t9")[Kind.DEDUCTION]] == ["seed-d0000"]
 
 
+def test_repeated_tasks_can_be_stopped_and_a_gate_of_the_users_is_asked() -> None:
+    _, tasks = verified("p|1", "p|1", "p|3", "p|4", "4|5", "4|6", gates=("repeated",))
+    assert tasks["gate"].to_pylist()[:3] == [None, "repeated", None]
+    made = proposals("p|1", "p|2", "p|3", "p|4", "4|5", "4|6")
+    own = {"mine.py:second": lambda row: row["inputs"] == ["2"]}
+    tasks = verify(made, TableSandbox({}), PlainStyle(), set(), set(), own, lambda text: True)
+    assert tasks["gate"].to_pylist()[:3] == [None, "mine.py:second", None]
+
+
 def test_a_task_whose_prompt_is_too_long_counts_as_invalid() -> None:
     _, tasks = verified("p|1", "p" * 300 + "|1", "p|1", "p|1", "4|5", "4|6")
     assert tasks["status"].to_pylist()[:2] == ["valid", "too_long"]
@@ -144,7 +155,7 @@ def test_a_task_whose_prompt_is_too_long_counts_as_invalid() -> None:
 def test_a_deduction_whose_output_is_longer_than_an_answer_may_be_counts_as_invalid() -> None:
     known = {("p", "1"): "77777", ("p", "2"): "7", ("p", "3"): "77777", ("id", "4"): "44444"}
     made = proposals("p|1", "p|2", "p|3", "p|4", "4|5", "4|6")
-    arguments = TableSandbox(known), PlainStyle(), SeenTasks(seeds()).keys, set[str](), (), lambda text: True
+    arguments = TableSandbox(known), PlainStyle(), SeenTasks(seeds()).keys, set[str](), {}, lambda text: True
     tasks = verify(made, *arguments, answerable=lambda text: len(text) < 5)
     assert tasks["status"].to_pylist() == ["too_long", "valid", "valid", "valid", "valid", "valid"]
     assert tasks["detail"].to_pylist()[0] == "the output is longer than an answer may be"
@@ -153,7 +164,7 @@ def test_a_deduction_whose_output_is_longer_than_an_answer_may_be_counts_as_inva
 def test_a_task_that_writes_out_a_control_token_counts_as_invalid() -> None:
     known = {("p", "1"): "'<|end|>'", ("p", "2"): "7", ("p", "'<|end|>'"): "7", ("id", "4"): "4"}
     made = proposals("p|1", "p|2", "p|'<|end|>'", "p|2", "4|5", "4|6")
-    arguments = TableSandbox(known), PlainStyle(), SeenTasks(seeds()).keys, set[str](), (), lambda text: True
+    arguments = TableSandbox(known), PlainStyle(), SeenTasks(seeds()).keys, set[str](), {}, lambda text: True
     tasks = verify(made, *arguments, markers=("<|end|>", "<|start|>"))
     assert tasks["status"].to_pylist()[:3] == ["control_token", "valid", "control_token"]
     assert tasks["detail"].to_pylist()[0] == "it writes out '<|end|>', a control token of the model"

@@ -56,6 +56,11 @@ def quoted_input(row: Mapping[str, Any]) -> bool:
     return any(_squeeze(given) in asides for given in row["inputs"])
 
 
+def repeated(row: Mapping[str, Any]) -> bool:
+    """Stop a task that equals an earlier one of the run, or one before it in its generation."""
+    return bool(row["duplicate"])
+
+
 def telling_message(row: Mapping[str, Any]) -> bool:
     """Stop an induction task whose message quotes a line of the program's body or a hidden output of 3 or more characters."""
     message = _squeeze(row["message"])
@@ -76,4 +81,5 @@ GATES: dict[str, Gate] = {
     "verbatim_output": verbatim_output,
     "quoted_input": quoted_input,
     "telling_message": telling_message,
+    "repeated": repeated,
 }

@@ -81,7 +81,7 @@ def test_rollouts_of_shards_are_those_of_the_whole(count: int) -> None:
         PlainStyle(),
         SeenTasks(seeds()).keys,
         set(),
-        (),
+        {},
         lambda _: True,
     )
     replays: Mapping[str, Sequence[dict[str, Any]]] = {"g0000-m00": [SEED_ROW], "g0000-m02": [SEED_ROW]}

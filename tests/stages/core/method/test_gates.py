@@ -6,7 +6,15 @@ from stages.core.method.gates import GATES
 
 
 def row(program: str, inputs: list[str], outputs: list[str], kind: str = "deduction", message: str = "") -> dict[str, object]:
-    return {"program": program, "inputs": inputs, "outputs": outputs, "values": outputs, "kind": kind, "message": message}
+    return {
+        "program": program,
+        "inputs": inputs,
+        "outputs": outputs,
+        "values": outputs,
+        "kind": kind,
+        "message": message,
+        "duplicate": False,
+    }
 
 
 SUM = "def f(a, b):\n    # adds 3 and 4\n    return a + b"
@@ -32,6 +40,7 @@ CASES = {
         row("def f(x):\n    return x * 3 + 1", ["1", "40"], ["4", "121"], "induction", "It is return x*3+1, you see."),
         row("def f(x):\n    return x * 3 + 1", ["1", "40"], ["4", "121"], "induction", "Triples a number and adds one."),
     ),
+    "repeated": (row(SUM, ["3"], ["7"]) | {"duplicate": True}, row(SUM, ["3"], ["7"])),
 }
 
 

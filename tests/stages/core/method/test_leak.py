@@ -33,7 +33,7 @@ class Parsing(TableSandbox):
 def verified(*texts: str, leaking: bool = True, fits: int = 200) -> tuple[pa.Table, pa.Table]:
     made = proposals(*texts)
     everything = (lambda task_id: True) if leaking else None
-    arguments = PlainStyle(), SeenTasks(seeds()).keys, set[str](), (), lambda text: len(text) < fits
+    arguments = PlainStyle(), SeenTasks(seeds()).keys, set[str](), {}, lambda text: len(text) < fits
     return made, verify(made, Parsing(KNOWN), *arguments, leaks=everything)
 
 
@@ -66,14 +66,14 @@ def test_a_repeated_task_that_passes_is_a_duplicate_and_one_too_long_to_pose_doe
 
 def test_a_program_that_the_run_keeps_out_does_not_pass() -> None:
     made, known = proposals("p|1", "q|2", "p|1", "p|1", "4|5", "4|5"), SeenTasks(seeds()).keys
-    arguments = PlainStyle(), known, {"key of q"}, (), lambda text: True
+    arguments = PlainStyle(), known, {"key of q"}, {}, lambda text: True
     assert not any(admitted(verify(made, Parsing(KNOWN), *arguments, leaks=lambda task_id: True)))
 
 
 def test_without_a_leak_nothing_changes() -> None:
     made, tasks = verified("p|1", "q|2", "p|1", "no", "4|5", "4|5", leaking=False)
     known, style = SeenTasks(seeds()).keys, PlainStyle()
-    assert tasks.equals(verify(made, Parsing(KNOWN), style, known, set(), (), lambda text: True))
+    assert tasks.equals(verify(made, Parsing(KNOWN), style, known, set(), {}, lambda text: True))
     assert believed(tasks) is tasks
     grades = tables.GRADES.empty_table()
     assert paid(grades, 0.0, 0, 0) is grades and sound(grades, tasks) is grades
