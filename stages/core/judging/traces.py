@@ -18,6 +18,8 @@ from stages.core.values.literals import MAX_TEXT
 RECORDING = inspect.getsource(recorder)
 MOST_LINES, LONGEST_LINE = 64, 300
 """Lines of a trace that are kept, and characters of a line; a longer one is kept empty, so that nothing agrees with it."""
+MOST_STEPS = 1 << 31
+"""No run within the limits assigns as often; a program may have written any number, and a table holds 64 bits of one."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def _trace(run: RecordedRun, value: str | None) -> Trace:
         return NO_TRACE
     _, steps, log = found
     pairs = isinstance(log, list) and all(isinstance(pair, tuple) and list(map(type, pair)) == [str, str] for pair in log)
-    if type(steps) is not int or not pairs or len(log) != min(steps, MOST_LINES):
+    if type(steps) is not int or not 0 <= steps < MOST_STEPS or not pairs or len(log) != min(steps, MOST_LINES):
         return NO_TRACE
     return Trace(steps, tuple(_line(name, text) for name, text in log))
 

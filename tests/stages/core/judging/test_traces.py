@@ -120,6 +120,9 @@ def test_the_recording_keeps_the_program_and_takes_names_that_it_cannot_spell() 
         "(6, 3, [('c', '12')])",
         "(6, 1, [('c', 12)])",
         "(6, 1, [['c', '1']])",
+        f"(6, {1 << 31}, {[('c', '12')] * MOST_LINES})",
+        f"(6, {10**30}, {[('c', '12')] * MOST_LINES})",
+        f"(6, {-(10**30)}, [])",
     ],
 )
 def test_what_a_program_made_of_its_recording_is_no_trace(value: str) -> None:
