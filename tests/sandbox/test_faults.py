@@ -8,14 +8,16 @@ import subprocess
 import sys
 import time
 from ast import literal_eval
+from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from flows.audit.attack_catalogue import REACH
 from stages.core.sandbox import link as sandbox_link
 from stages.core.sandbox import local
-from stages.core.sandbox.link import RunLimits
+from stages.core.sandbox.link import Record, RunLimits, Worker
 from stages.core.sandbox.local import RUNNER, LocalSandbox
 from stages.core.sandbox.pool import Pool
 from stages.core.sandbox.protocol import Job, SandboxUnavailable, Verdict
@@ -105,6 +107,32 @@ def templates(pid: int) -> list[int]:
     below = [int(child) for child in children]
     own = [child for child in below if b"template.py" in Path(f"/proc/{child}/cmdline").read_bytes()]
     return own + [one for child in below for one in templates(child)]
+
+
+@pytest.mark.parametrize("word", ["the program's server ended", "for a server with modules"])
+@pytest.mark.parametrize("imports", ["", "import math\n"])
+def test_a_program_that_writes_what_servers_say_is_run_once(word: str, imports: str) -> None:
+    """As the name of its exception, or as a frame of its own."""
+    named = f"{imports}def f():\n    raise type({word!r}, (Exception,), {{}})()"
+    framed = f"{imports}{REACH}def f():\n    reach('posix').write(5, b'V' + ({len(word)}).to_bytes(4, 'big') + {word.encode()!r})"
+    sandbox = LocalSandbox(1)
+    with contextlib.closing(sandbox):
+        assert texts(sandbox.run([Job(f"{imports}def f():\n    return 1", "", False)])) == ["1"]
+        before = templates(sandbox.workers[0].link.process.pid)  # type: ignore[attr-defined]
+        raised, written = sandbox.run([Job(named, "", True), Job(f"{framed}\n    reach('posix')._exit(0)", "", False)])
+        assert (raised.status, raised.detail, written.status) == ("error", word, "crash")
+        assert raised.program_key is not None and (sandbox.counts["alone"], sandbox.counts["workers_lost"]) == (0, 0)
+        assert templates(sandbox.workers[0].link.process.pid) == before  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("limits", [RunLimits(), RunLimits(wall_seconds=60), RunLimits(witnesses=0), RunLimits(witnesses=4)])
+def test_a_worker_is_overdue_after_all_runs_of_one_task(limits: RunLimits) -> None:
+    """A task may take its whole wall time in every server, and again where the last one asks for modules."""
+    longest = 2 * (limits.witnesses + 2) * limits.wall_seconds
+    for silent, overdue in ((longest + 5, False), (longest + 30, True)):
+        now = time.monotonic()
+        worker = Worker(None, now, ready=True, flying=deque([Record(0, b"", True)]), heard=now - silent)  # type: ignore[arg-type]
+        assert worker.overdue(limits) is overdue
 
 
 def test_a_program_that_ends_two_workers_is_quarantined() -> None:

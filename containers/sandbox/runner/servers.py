@@ -21,8 +21,9 @@ from serve import CONTROL, ELSEWHERE, JOB, ORDER, PID, RESULT
 from walls import PROGRAM_UIDS
 
 MAX_STREAM = 1 << 20
+# Texts of a run with the letter C alone, which no program's frame can have: elsewhere a text is whatever the program wrote
 SERVER_ENDED = b"the program's server ended"  # the host has such a job run again
-WANTS_MODULES = b"for a server with modules"  # the supervisor has such a job run in one
+WANTS_MODULES = b"for a server with modules"  # the supervisor has such a job, from a lean server, run in one
 OWN_MEMORY = 0.5  # of the limit: the kernel also kills a program, and counts it, where the machine has no memory left
 SLACK = 1.2  # a first run may use this much of the CPU limit; the host has runs near the limit repeated alone
 _ENVIRONMENT = {

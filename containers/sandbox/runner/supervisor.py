@@ -89,6 +89,11 @@ def pack(number: int, runs: list[Run], key: bytes) -> bytes:
     return b"".join(body)
 
 
+def said(run: Run, word: bytes) -> bool:
+    """Whether the server said so, and not a program."""
+    return run[0] == b"C" and run[4] == word
+
+
 class Supervisor:
     """Runs jobs one at a time; a container is one worker."""
 
@@ -108,11 +113,11 @@ class Supervisor:
         return self.config["uid"] + index
 
     def job(self, number: int, flags: int, payload: bytes) -> None:
-        runs = self.runs(flags, payload, bool(flags & 4))
-        if any(run[4] == WANTS_MODULES for run in runs):
+        full = bool(flags & 4)
+        runs = self.runs(flags, payload, full)
+        if not full and any(said(run, WANTS_MODULES) for run in runs):
             runs = self.runs(flags, payload, True)
-        text, passed = runs[0][4:6]
-        wants_key = flags & 1 and passed and text != SERVER_ENDED
+        wants_key = flags & 1 and runs[0][5] and not said(runs[0], SERVER_ENDED)
         program = payload[5 : 5 + int.from_bytes(payload[1:5], "big")] if wants_key else b""
         self.host.answer(number, runs, program)
 

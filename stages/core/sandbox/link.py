@@ -97,6 +97,11 @@ class RunLimits:
     witnesses: int = 3
     input_text: int = 65_536
 
+    @property
+    def patience(self) -> float:
+        """Seconds for which a worker may be silent: all runs of a task, in lean servers and again in full ones, and some more."""
+        return 2 * (self.witnesses + 2) * self.wall_seconds + START_SECONDS
+
 
 @dataclass
 class Record:
@@ -151,11 +156,11 @@ class Worker:
         return waiting and time.monotonic() - max(self.heard, self.started) > SILENT_SECONDS
 
     def overdue(self, limits: RunLimits) -> bool:
-        """Return whether the worker has been silent for longer than any program may take."""
+        """Return whether the worker has been silent for longer than any job may take."""
         now = time.monotonic()
         if not self.ready:
             return now - self.started > START_SECONDS
-        return bool(self.flying) and now - self.heard > 6 * limits.wall_seconds + 20
+        return bool(self.flying) and now - self.heard > limits.patience
 
     def exchange(self) -> bool:
         """Move bytes both ways. Return False if the stream has ended or is invalid. `frames` returns complete frames."""

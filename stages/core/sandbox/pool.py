@@ -246,7 +246,7 @@ class Pool:
 
     def _judge(self, worker: Worker, record: Record, runs: list[ProgramRun], found: Verdict, stream: _Stream) -> None:
         limits = self.limits
-        outside = runs[-1].text == SERVER_ENDED
+        outside = runs[-1].letter == b"C" and runs[-1].text == SERVER_ENDED  # with another letter, a program wrote the text
         if outside and record.ended < 2:
             record.ended += 1
             stream.queue.appendleft(record)
