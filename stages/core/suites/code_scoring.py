@@ -66,7 +66,7 @@ def expected_values(problems: Sequence[Problem], sandboxes: Sandboxes) -> dict[s
 
 def _run_references(problems: Sequence[Problem], sandbox: Sandbox) -> list[Outcome]:
     jobs = (_function(problem, problem.reference, True, plus=True) for problem in problems)
-    return [harness.read(verdict) for verdict in sandbox.run(jobs)] if problems else []
+    return [harness.read(verdict, asked=2) for verdict in sandbox.run(jobs)] if problems else []
 
 
 def score_programs(answers: Sequence[tuple[Problem, str | None]], sandboxes: Sandboxes, expected: Expected) -> list[Score]:
@@ -109,7 +109,10 @@ def _by_reference(answers: list[tuple[Problem, str]], sandbox: Sandbox, expected
     if not answers:
         return []
     verdicts = sandbox.run(_function(problem, program, False, bool(problem.plus_inputs)) for problem, program in answers)
-    outcomes = [harness.read(verdict) for verdict in verdicts]
+    outcomes = [
+        harness.read(verdict, asked=1 + bool(problem.plus_inputs))
+        for (problem, _), verdict in zip(answers, verdicts, strict=True)
+    ]
     again = [
         number for number, outcome in enumerate(outcomes) if outcome.status != Status.VALID and answers[number][0].plus_inputs
     ]

@@ -10,7 +10,7 @@ as text and is compared on the host, so a solution can lie about its own values 
 literal: `v` a plain value; `s` a value equal to this one but of another type (Counter, namedtuple, Decimal …); `o` the name of
 a type that equals no plain value; `e` the exception that ended the run there; `d` the digest of a very long value's text,
 and of every long one where all texts together would be more than the sandbox lets out (of a list with more than ten
-thousand members it is Python's hash, which is the same in all processes of the sandbox's first server; where the host knows the
+thousand members it is the digest of a text that equal values have in common, such as `1` and `1.0`; where the host knows the
 expected value, it is the digest of the text there as well).
 """
 
@@ -90,24 +90,44 @@ def plain(value, depth):
     raise ValueError(kind.__name__)
 
 
-def frozen(value, depth):
-    """A hashable stand-in that is equal where the values are; TypeError where there is none."""
+def spelled(value, depth):
+    """A text that is the same exactly where values are equal, whatever their types; ValueError where nothing plain is equal."""
     kind = type(value)
+    if kind is int or kind is bool or kind is float and value % 1 == 0:
+        return hex(int(value))
+    if kind in ATOMS and value != value:
+        raise ValueError("nan equals nothing")
+    if kind is complex:
+        return spelled(value.real, 0) + ("+" + spelled(value.imag, 0) + "j" if value.imag else "")
     if kind in ATOMS:
-        return value
+        return ascii(value)
     if depth > 48:
-        raise TypeError("nested too deep")
-    if kind in (list, tuple):
-        return kind.__name__, tuple([frozen(x, depth + 1) for x in value])
+        raise ValueError("nested too deep")
+    if kind is list:
+        return "[" + ",".join([spelled(x, depth + 1) for x in value]) + "]"
+    if kind is tuple:
+        return "(" + ",".join([spelled(x, depth + 1) for x in value]) + ")"
+    if kind is set or kind is frozenset:
+        return "{" + ",".join(sorted([spelled(x, depth + 1) for x in value])) + "}"
     if kind is dict:
-        return "dict", frozenset([(x, frozen(y, depth + 1)) for x, y in value.items()])
-    return frozenset(value) if kind in ROWS else value
+        return "{:" + ",".join(sorted([spelled(x, depth + 1) + ":" + spelled(y, depth + 1) for x, y in value.items()])) + "}"
+    return spelled(plain(value, depth)[1], depth)
+
+
+def digest(value):
+    """Of a list or tuple whose text might be a gigabyte: some members at a time."""
+    whole = hashlib.sha256(type(value).__name__.encode())
+    for start in range(0, len(value), 1000):
+        members = value[start : start + 1000]
+        texts = map(hex, members) if set(map(type, members)) == {int} else [spelled(x, 1) for x in members]
+        whole.update(("\\n".join(texts) + "\\n").encode())
+    return "d'" + whole.hexdigest() + "'"
 
 
 def line_of(value, hashed):
     try:
-        if hashed and type(value) in (list, tuple) and len(value) > 10000:  # its text might be a gigabyte
-            return "d'" + type(value).__name__ + str(hash(frozen(value, 0))) + "'"
+        if hashed and type(value) in (list, tuple) and len(value) > 10000:
+            return digest(value)
         tag, found = plain(value, 0)
         line = tag + ascii(found)
         return line if len(line) < 100000 else short(line)
@@ -269,14 +289,19 @@ def stdin_job(source: str, prelude: str, given: str) -> Job:
     return _job(_STDIN, source, prelude, _packed(given.encode("utf-8", "surrogatepass")))
 
 
-def read(verdict: Verdict) -> Outcome:
-    """Read the outcome from a verdict on one of these jobs. Invalid lines (the solution tampered) make it a crash."""
+def read(verdict: Verdict, asked: int = 1) -> Outcome:
+    """Read the outcome from a verdict on one of these jobs, which has as many groups as were `asked` for, or fewer.
+
+    More groups and invalid lines (the solution tampered) make it a crash.
+    """
     if verdict.status is not Status.VALID:
         return Outcome(verdict.status, verdict.detail, ())
     assert verdict.value is not None
     try:
         packed = parse_value(verdict.value)
         texts = packed if isinstance(packed, list) else [packed]
+        if len(texts) > asked:  # before any is unpacked: a few hundred bytes become thousands of lines
+            raise ValueError(f"{len(texts)} groups where {asked} were asked for")
         return Outcome(Status.VALID, "", tuple(tuple(_lines(text)) for text in texts))
     except (LiteralError, ValueError, zlib.error) as error:
         return Outcome(Status.CRASH, f"the result is no result of ours: {error}", ())

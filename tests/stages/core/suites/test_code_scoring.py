@@ -4,8 +4,10 @@ import base64
 import gzip
 import json
 import random
+from collections import namedtuple
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,6 +91,44 @@ def test_a_run_that_ended_early_names_the_test() -> None:
     )
 
 
+MANY = 10_002  # members: such a list comes out as a digest
+SAME = [
+    ([1] * MANY, [True, 1.0, 1 + 0j] * (MANY // 3)),
+    ([0, *range(MANY)], [-0.0, *range(MANY)]),
+    ([1.5, 10**400] * MANY, [1.5 + 0j, 10**400] * MANY),
+    ([{1: "a", 2: [b"x"]}, {3, 4}] * MANY, [{2.0: [b"x"], True: "a"}, frozenset([4, 3])] * MANY),
+    ((None, float("inf"), 1 + 2j) * MANY, (None, float("inf"), 1.0 + 2j) * MANY),
+    ([(1, 2)] * MANY, [namedtuple("Pair", "a b")(1, 2)] * MANY),
+]
+OTHER = [
+    ([-1] * MANY, [-2] * MANY),  # one hash in Python
+    ([0] * MANY, [2**61 - 1] * MANY),
+    ([{-1: 0}] * MANY, [{-2: 0}] * MANY),
+    ([-1, *range(MANY)], [-2, *range(MANY)]),
+    ([1] * MANY, [1] * (MANY + 1)),
+    ([1] * MANY, (1,) * MANY),
+    ([[1, 2]] * MANY, [(1, 2)] * MANY),
+    (["1"] * MANY, [1] * MANY),
+    (["a"] * MANY, [b"a"] * MANY),
+    (["a\nb"] * MANY, ["a", "b"] * MANY),
+    ([set()] * MANY, [{}] * MANY),
+    ([1.5] * MANY, [1.5000001] * MANY),
+    ([["a,b"]] * MANY, [["a", "b"]] * MANY),
+]
+
+
+def test_long_lists_have_one_digest_exactly_where_they_are_equal() -> None:
+    scope: dict[str, Any] = {}
+    exec(harness._COMMON, scope)
+    line_of = scope["line_of"]
+    for one, other in SAME:
+        assert line_of(one, True) == line_of(other, True), (one[:3], other[:3])
+    for one, other in OTHER:
+        assert line_of(one, True) != line_of(other, True), (one[:3], other[:3])
+    assert all(line_of(one, True)[0] == "d" and len(line_of(one, True)) == 67 for pair in SAME + OTHER for one in pair)
+    assert line_of([float("nan")] * MANY, True) == line_of([object()] * MANY, True) == "o'list'"
+
+
 OUTPUTS = [
     ("v'3\\n4'", "3\n4\n", True),
     ("v'3 \\n 4'", "3\n4", True),
@@ -108,6 +148,15 @@ def test_a_result_of_a_million_lines_is_a_crash_and_not_a_million_objects() -> N
     packed = harness._packed(b"v1\n" * 1_000_000)
     found = harness.read(Verdict(Status.VALID, repr(packed), "", None))
     assert (found.status, found.groups) == ("crash", ()) and "more than 65536 lines" in found.detail
+
+
+def test_more_groups_than_were_asked_for_are_a_crash_and_none_is_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = repr([harness._packed(b"v1\nv2")] * 3)
+    assert len(harness.read(Verdict(Status.VALID, groups, "", None), asked=3).groups) == 3
+    monkeypatch.setattr(harness, "_lines", None)
+    for asked in (1, 2):
+        found = harness.read(Verdict(Status.VALID, groups, "", None), asked)
+        assert (found.status, found.groups) == ("crash", ()) and f"3 groups where {asked} were asked for" in found.detail
 
 
 @pytest.mark.parametrize(("written", "expected", "counts"), OUTPUTS)
@@ -169,6 +218,7 @@ TRICKS = {
     "class Y:\n    def __eq__(self, other): return True\ndef f(x):\n    return Y()": "wrong",
     "class I(int):\n    def __eq__(self, other): return True\n    __hash__ = int.__hash__\ndef f(x):\n    return I(7)": "wrong",
     "import sys\ndef f(x):\n    frame = sys._getframe(1)\n    frame.f_locals['lines'].append(\"v2\")\n    return 0": "wrong",
+    "import sys\ndef f(x):\n    sys._getframe(1).f_locals['answers'].extend([['v2']] * 300)\n    return x * 2": "crash",
     "def f(x):\n    x = [0] * 10**10\n    return 2": "error",
     "   ": "format",
     "#" * 60_000: "too_long",
