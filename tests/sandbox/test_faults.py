@@ -21,6 +21,8 @@ from stages.core.sandbox.link import Record, RunLimits, Worker
 from stages.core.sandbox.local import RUNNER, LocalSandbox
 from stages.core.sandbox.pool import Pool
 from stages.core.sandbox.protocol import Job, SandboxUnavailable, Verdict
+from stages.core.sandbox.verdicts import ProgramRun
+from stages.core.sandbox.verdicts import verdict as verdict_on
 from stages.core.values.canonical import canonical, parse_arguments
 
 ADD = [Job(f"def f(x):\n    return x + {number}", "1", number % 3 == 0) for number in range(300)]
@@ -123,6 +125,11 @@ def test_a_program_that_writes_what_servers_say_is_run_once(word: str, imports: 
         assert (raised.status, raised.detail, written.status) == ("error", word, "crash")
         assert raised.program_key is not None and (sandbox.counts["alone"], sandbox.counts["workers_lost"]) == (0, 0)
         assert templates(sandbox.workers[0].link.process.pid) == before  # type: ignore[attr-defined]
+
+
+def test_what_a_program_says_of_its_error_is_one_line_without_control_characters() -> None:
+    said = verdict_on([ProgramRun(b"E", 0.0, 0.0, 0, "", "ValueError: \x1b[31mred\n\x07 \\u202e\x7f" + "\x00" * 400)])
+    assert said.detail.startswith(r"ValueError: \x1b[31mred \x07 \u202e\x7f\x00") and len(said.detail) == 300
 
 
 @pytest.mark.parametrize("limits", [RunLimits(), RunLimits(wall_seconds=60), RunLimits(witnesses=0), RunLimits(witnesses=4)])

@@ -148,9 +148,8 @@ def _samples(found: Sequence["StyleAttempt"]) -> str:
         for (part, kind), own in _parts([one for one in found if one.style == name]):
             for one in _chosen(own):
                 text = one.text if len(one.text) <= SHOWN else one.text[:SHOWN] + " …"
-                blocks.append(
-                    f"--- {name}, {part} {kind}: {one.status}{f' ({one.detail})' if one.detail else ''}\n{visible(text)}"
-                )
+                detail = f" ({visible(one.detail)})" if one.detail else ""
+                blocks.append(f"--- {name}, {part} {kind}: {one.status}{detail}\n{visible(text)}")
     return "\n".join(["", *blocks])
 
 

@@ -165,8 +165,8 @@ def _texts(results: list[str]) -> tuple[str | None, str]:
 
 
 def _line(text: str) -> str:
-    """Shorten to one line for messages: what the program wrote may contain anything."""
-    return " ".join(text[:3_000].split())[:300]
+    """Shorten to one line for messages, control characters written out: what the program wrote may contain any of ASCII."""
+    return "".join(sign if sign.isprintable() else f"\\x{ord(sign):02x}" for sign in " ".join(text[:3_000].split()))[:300]
 
 
 def over(runs: list[ProgramRun], cpu_limit: float, wall_limit: float) -> list[ProgramRun]:

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from flows.cli import main
-from flows.commands.studies.try_prompts import STYLES, fitting, visible
+from flows.commands.studies.try_prompts import STYLES, _samples, fitting, visible
 from flows.run.model_folder import LARGE, ModelFolder
+from stages.trial import StyleAttempt
 
 LOCAL = ["--set", "threads=1", "--set", "sandbox.kind=local", "--set", "sandbox.containers=1", "--set", "propose.num_inputs=4"]
 
@@ -58,3 +59,5 @@ def test_styles_are_tried_where_they_may_fit(tmp_path: Path) -> None:
 
 def test_control_characters_of_a_model_do_not_reach_the_terminal() -> None:
     assert visible("a\x1b[31m\nb\u202e") == "a\\x1b[31m\nb\\u202e"
+    attempt = StyleAttempt("compact", "propose", "deduction", True, "error", "E: \x1b[2J", 1, 1, "text\x07")
+    assert _samples([attempt]) == "\n--- compact, propose deduction: error (E: \\x1b[2J)\ntext\\x07"
