@@ -7,9 +7,11 @@ from pygments import highlight  # type: ignore[import-untyped]
 from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
 from pygments.lexers import PythonLexer  # type: ignore[import-untyped]
 
-# Characters that a terminal or browser obeys rather than shows: C0, C1, zero-width, direction marks, line separators, surrogates.
+# Characters that a terminal or browser obeys rather than shows, or shows as nothing: C0, C1, line separators, surrogates, and
+# what Unicode calls default ignorable (zero-width, direction marks, fillers of Hangul, variation selectors, tags).
 _HIDDEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    "\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|!#])")
 LONGEST = 16_000
@@ -46,4 +48,4 @@ def python_html(code: str, limit: int = 0) -> str:
 
 def _written(match: re.Match[str]) -> str:
     code = ord(match[0])
-    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 1 << 16 else f"\\U{code:08x}"

@@ -289,6 +289,10 @@ def test_figures_as_files(half, tmp_path):
 
 def test_hidden_characters_are_written_out_and_long_texts_cut():
     assert visible("a\tb\n\x00\x9b\u200b\ufeff\ud800") == "a\tb\n\\x00\\x9b\\u200b\\ufeff\\ud800"
+    unseen = "\u3164\u115f\u1160\uffa0\u034f\ufe0f\u180e\u2062"
+    assert visible(unseen) == unseen.encode("unicode_escape").decode()
+    assert visible("a\U000e0061\U000e007f\U000e0100") == "a\\U000e0061\\U000e007f\\U000e0100"
+    assert visible("é\u0301 한글 😀 \ufffd") == "é\u0301 한글 😀 \ufffd"
     assert visible("abcdef", 4) == "abcd … (2 more characters)"
     assert python_html("x = '<b>'\n").startswith('<span class="n">x</span> ')
     assert "&lt;b&gt;" in python_html("x = '<b>'") and not python_html("x = 1\n").endswith("\n")
