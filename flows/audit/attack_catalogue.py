@@ -95,6 +95,14 @@ _SCAN = """def f():
     native.function('memcpy', native.Place, native.Place, native.Place, native.Word)(place, start, end - start)
     return 'BREACH' if b'boj-rehto'[::-1] in heap else 'refused'"""
 
+# Seven kinds of namespaces. Only EPERM is the filter's: the limit on processes would refuse, too, with another number.
+_CLONE = """def f():
+    number = 56 if 'x86_64' in getattr(reach('sys').implementation, '_multiarch', 'x86_64') else 220
+    for flag in (1 << 17, *[1 << bit for bit in range(25, 31)]):
+        if library('syscall', number, flag + 17, 0, 0, 0, 0) != -1 or reach('native').get_errno() != 1:
+            return 'BREACH'
+    return 'refused'"""
+
 # As much as the supervisor reads, with a head that says so, and then what the next program would be taken to have written.
 _FLOOD = """def f():
     write = reach('posix').write
@@ -175,6 +183,7 @@ TAMPERING = _rows(
     ("47", "chroot", _try("reach('posix').chroot('/')"), "refused"),
     ("47b", "unshare", _call("unshare", 0x10000000), "refused"),
     ("47c", "mount", _call("mount", b"x", b"/", b"tmpfs", 0, 0), "refused"),
+    ("47d", "clone into new namespaces", _CLONE, "refused"),
     ("48", "core pattern", _try("reach('posix').open('/proc/sys/kernel/core_pattern', 1)"), "refused"),
     ("49", "null read", "return library('strlen', 0)", "crash"),
     ("50", "abort", "reach('posix').abort()", "crash"),

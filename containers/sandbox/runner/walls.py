@@ -31,6 +31,7 @@ setresgid=149 sigaltstack=132 prctl=167 setrlimit=164 futex=98 restart_syscall=1
 clock_nanosleep=115 exit_group=94 openat=56 newfstatat=79 set_robust_list=99 prlimit64=261 seccomp=277 getrandom=278 rseq=293
 ppoll=73
 """
+_NAMESPACES = 0x7E020000  # flags of `clone` for new namespaces: mount, control group, UTS, IPC, user, pid, network
 _MACHINES = {"x86_64": (0xC000003E, _X86_TEXT), "aarch64": (0xC00000B7, _ARM_TEXT)}
 _NOBODY = 65_534
 PROGRAM_UIDS = 63  # of the 64 that a supervisor has; the last is its key server's
@@ -56,10 +57,12 @@ def make_filter() -> int | None:
         return None
     arch, text = _MACHINES[posix.uname().machine]
     table = {name: int(number) for name, _, number in (entry.partition("=") for entry in text.split())}
-    wanted = list(table.values())
-    # load arch; other arch: kill. load number; x32 numbers: refuse. then one comparison a call
+    wanted = [number for name, number in table.items() if name != "clone"]
+    # load arch; other arch: kill. load number; x32 numbers: refuse. `clone`: by its flags. then one comparison a call
     code = [(0x20, 0, 0, 4), (0x15, 1, 0, arch), (0x06, 0, 0, 0x80000000), (0x20, 0, 0, 0), (0x35, 0, 1, 0x40000000)]
     code += [(0x06, 0, 0, 0x00050001)]
+    code += [(0x15, 0, 4, table["clone"]), (0x20, 0, 0, 16), (0x45, 0, 1, _NAMESPACES), (0x06, 0, 0, 0x00050001)]
+    code += [(0x06, 0, 0, 0x7FFF0000)]
     code += [(0x15, len(wanted) - number, 0, call) for number, call in enumerate(wanted)]
     code += [(0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)]
     raw = b"".join(struct.pack("<HBBI", *line) for line in code)
