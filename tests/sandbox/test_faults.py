@@ -295,8 +295,18 @@ GIVEN = [
     "[1, [2, (3,), ()]], (1, 'a'), [], 123456789012345678901234567890",
     "{'b': 1, 'a': [2]}, {3, 1, 2}, frozenset({1}), set(), {}",
     "complex(-0.0, 2.0), complex(1.5, -0.0)",
+    "{nan, nan}, {nan: 1, nan: [nan]}, {(nan, 1), (nan, 1)}",
     "'set', '{', [{'x': (1, {2})}]",
 ]
+
+
+def test_nans_of_an_input_are_as_many_members_in_the_program() -> None:
+    sandbox = LocalSandbox(1)
+    with contextlib.closing(sandbox):
+        counted = sandbox.run(
+            [Job("def f(s, d, x):\n    return len(s), len(d), x[0] is x[1]", "{nan, nan}, {nan: 1, nan: 2}, [nan, nan]", True)]
+        )
+        assert texts(counted) == ["(2, 2, False)"]
 
 
 @pytest.mark.parametrize("validate", [False, True])

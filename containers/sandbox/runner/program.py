@@ -26,6 +26,7 @@ _REMOVED = ("eval", "exec", "compile", "open", "input", "globals", "locals", "va
 _CONSTANTS = {
     "nan": float("nan"),
     "inf": float("inf"),
+    "float": float,
     "complex": complex,
     "set": set,
     "frozenset": frozenset,

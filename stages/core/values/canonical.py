@@ -6,7 +6,8 @@ only, so everything here may use plain Python on it. Three texts of a value:
 * canonical: ASCII, sets sorted, dicts sorted by key; two values are equal (typed: `1`, `1.0`, `True` differ, `-0.0` differs
   from `0.0`, NaN equals NaN, dict and set order do not matter) exactly when their canonical texts are the same bytes;
 * literal: as `repr` writes it (dict order kept, sets sorted, `nan`, `inf`, `-inf`), for people and prompts;
-* wire: ASCII, evaluated inside the sandbox to make the arguments; complex numbers as calls, since `-2j` loses a sign.
+* wire: ASCII, evaluated inside the sandbox to make the arguments; complex numbers as calls, since `-2j` loses a sign, and NaN as
+  a call, since each is an object of its own, and so a member of its own of a set.
 """
 
 import math
@@ -49,14 +50,16 @@ _RANKS = {type(None): 0, bool: 1, int: 2, float: 3, complex: 4, str: 5, bytes: 6
 
 @dataclass(frozen=True, eq=False)
 class _Style:
-    """How a text is written: strings, whether dicts are sorted by key, complex numbers."""
+    """How a text is written: strings, whether dicts are sorted by key, complex numbers, NaN."""
 
     text: Callable[[object], str]
     sort_dicts: bool
     call_complex: bool
+    call_nan: bool
 
 
-_CANONICAL, _WIRE, _LITERAL = _Style(ascii, True, True), _Style(ascii, False, True), _Style(repr, False, False)
+_CANONICAL, _WIRE = _Style(ascii, True, True, False), _Style(ascii, False, True, True)
+_LITERAL = _Style(repr, False, False, False)
 
 
 class TooLarge(ValueError):
@@ -120,15 +123,19 @@ def _emit(value: Any, style: _Style) -> str:
     if kind is str or kind is bytes:
         return style.text(value)
     if (kind is list or kind is tuple) and _PLAIN.issuperset(map(type, value)):
-        return repr(value)
+        text = repr(value)
+        if not style.call_nan or "nan" not in text:
+            return text
     if kind is list:
         return "[" + ", ".join([_emit(item, style) for item in value]) + "]"
     if kind is tuple:
         inner = ", ".join([_emit(item, style) for item in value])
         return f"({inner},)" if len(value) == 1 else f"({inner})"
     if kind is dict:
-        keys = _sorted(value, style) if style.sort_dicts else [(_emit(key, style), key) for key in value]
-        return "{" + ", ".join([text + ": " + _emit(value[key], style) for text, key in keys]) + "}"
+        pairs = [(_emit(key, style), _emit(item, style), key) for key, item in value.items()]
+        if style.sort_dicts:  # by the item, too, because several NaNs may be keys
+            pairs.sort(key=lambda pair: (_order(pair[2], pair[0]), pair[1]))
+        return "{" + ", ".join([f"{text}: {item}" for text, item, _ in pairs]) + "}"
     if kind is set or kind is frozenset:
         inner = ", ".join([text for text, _ in _sorted(value, style)])
         if kind is set:
@@ -136,6 +143,8 @@ def _emit(value: Any, style: _Style) -> str:
         return "frozenset({" + inner + "})" if value else "frozenset()"
     if kind is complex and style.call_complex:
         return f"complex({value.real!r}, {value.imag!r})"
+    if kind is float and style.call_nan and value != value:
+        return "float('nan')"
     return repr(value)
 
 

@@ -19,8 +19,8 @@ __all__ = ["MAX_DEPTH", "MAX_NODES", "MAX_TEXT", "LiteralError", "OverLimit", "p
 MAX_TEXT, MAX_DEPTH, MAX_NODES = 65_536, 50, 10_000
 
 _INTEGERS = re.compile(r"(?:-?(?:0|[1-9][0-9]{0,17}), )++-?(?:0|[1-9][0-9]{0,17})(?=\])")
-_CONSTANTS = {"None": None, "True": True, "False": False, "nan": float("nan"), "inf": float("inf")}
-_WORDS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf"), "infinity": float("inf"), "+inf": float("inf")}
+_CONSTANTS = {"None": None, "True": True, "False": False}
+_FLOATS = frozenset(["nan", "inf", "-inf", "infinity", "+inf"])
 
 
 def parse_value(text: str, limit: int = MAX_TEXT) -> object:
@@ -177,6 +177,9 @@ class _Parser:
         if name in _CONSTANTS:
             self.advance()
             return _CONSTANTS[name]
+        if name in ("nan", "inf"):  # a NaN of its own each time: a set or a dict has one member for every NaN object
+            self.advance()
+            return float(name)
         if name not in ("set", "frozenset", "float", "complex"):
             raise self.fail()
         self.advance()
@@ -192,8 +195,8 @@ class _Parser:
                 return self.hashing.frozen(arguments[0])  # type: ignore[arg-type]
             except TypeError as error:
                 raise LiteralError("an unhashable member") from error
-        if name == "float" and len(arguments) == 1 and isinstance(arguments[0], str) and arguments[0].lower() in _WORDS:
-            return _WORDS[arguments[0].lower()]
+        if name == "float" and len(arguments) == 1 and isinstance(arguments[0], str) and arguments[0].lower() in _FLOATS:
+            return float(arguments[0])
         if name == "complex" and len(arguments) == 2 and all(type(part) in (int, float) for part in arguments):
             real, imaginary = map(_real, arguments)
             return complex(real, imaginary)

@@ -138,6 +138,31 @@ def test_literal_text_is_as_repr_with_sets_sorted() -> None:
         literal("a" * 70_000)
 
 
+NANS = [
+    "{nan, nan}",
+    "frozenset({(1, nan), (1, nan)})",
+    "{nan: 1, nan: 2}",
+    "[nan, {(nan,): 1, (nan,): 2}]",
+    "{-nan, float('nan')}",
+]
+
+
+@pytest.mark.parametrize("text", NANS)
+def test_every_nan_is_a_member_of_its_own_as_in_the_language(text: str) -> None:
+    names = {"inf": math.inf, "float": float, "frozenset": frozenset, "complex": complex, "__builtins__": {}}
+    value = parse_value(text)
+    (wired,) = eval(arguments_wire((value,)), names)
+    for one in (value, wired, parse_value(canonical(value)), parse_value(literal(value))):
+        assert canonical(one) == canonical(value) and canonical(one).count("nan") == text.count("nan")
+        assert literal(one) == literal(value)
+
+
+def test_the_order_of_a_dict_s_nans_does_not_matter_and_their_values_do() -> None:
+    assert canonical(parse_value("{nan: 2, nan: 1, 0: 3}")) == canonical(parse_value("{0: 3, nan: 1, nan: 2}"))
+    assert canonical(parse_value("{nan: 1, nan: 1}")) != canonical(parse_value("{nan: 1}"))
+    assert len({id(part) for part in parse_value("[nan, nan, float('nan'), float('NaN')]")}) == 4  # type: ignore[attr-defined]
+
+
 def test_arguments() -> None:
     assert parse_arguments("") == () and parse_arguments(" 1, 'a', [2], ") == (1, "a", [2])
     assert parse_arguments("(1, ), (1, ), (1, 2)") == ((1,), (1,), (1, 2))
