@@ -53,9 +53,10 @@ def deploy(store: str, timezone: str = "UTC") -> list[str]:
         for name, description in POOLS.items():
             _pool(client, name, description)
         _automation(client)
-        pools = dict.fromkeys([*POOLS, *sorted(pool.name for pool in client.read_work_pools() if pool.type in STAGE_TYPES)])
+        others = {pool.name: pool.base_job_template for pool in client.read_work_pools() if pool.type in STAGE_TYPES}
+        pools = {name: others.get(name, TEMPLATE) for name in dict.fromkeys([*POOLS, *sorted(others)])}
         schedules = _first_schedules(client, timezone)
-    made = [*_training(store), *_jobs(store, schedules), *(_stages(pool) for pool in pools)]
+    made = [*_training(store), *_jobs(store, schedules), *(_stages(pool, template) for pool, template in pools.items())]
     for deployment in made:
         if not deployment.schedules:
             deployment.model_fields_set.discard("schedules")  # sent as an empty list, it would delete schedules without a slug
@@ -120,8 +121,18 @@ def _jobs(store: str, schedules: list[Schedule]) -> list[RunnerDeployment]:
     ]
 
 
-def _stages(pool: str) -> RunnerDeployment:
-    return _deployment(stage, pool, STAGE_QUEUE, {}, pool=pool, description=f"One stage of a run, on a machine of pool {pool}.")
+def _stages(pool: str, template: dict[str, Any]) -> RunnerDeployment:
+    about = f"One stage of a run, on a machine of pool {pool}."
+    return _deployment(stage, pool, STAGE_QUEUE, {}, pool=pool, description=about, job_variables=_beating(template))
+
+
+def _beating(template: dict[str, Any]) -> dict[str, Any]:
+    """Return the variables with which runs of a pool beat as often as the automation expects, if its template takes any.
+
+    Others have made these pools, and their workers are Prefect's own, with Prefect's interval of 180 s.
+    """
+    takes = "env" in template.get("variables", {}).get("properties", {})
+    return {"env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(flow_cleanup.HEARTBEAT_SECONDS)}} if takes else {}
 
 
 def _deployment(

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from flows.config import PROJECT, load
+from flows.execution.flow_cleanup import HEARTBEAT_SECONDS
 from flows.plan.decoder_shape import shape_of
 from flows.prefect_ops import ui_server
 
@@ -94,6 +95,15 @@ def test_values_say_who_runs_and_how_much(name: str) -> None:
     assert part["podSecurityContext"]["runAsNonRoot"] and part["containerSecurityContext"]["capabilities"] == {"drop": ["ALL"]}
     image = part["image"] if "worker" in name else VALUES[name]["global"]["prefect"]["image"]  # where each chart looks for it
     assert part["resources"]["limits"]["memory"] and image["prefectTag"] != "latest"
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_job_is_heard_before_it_counts_as_lost_whoever_starts_it(name: str) -> None:
+    (job,) = filled(name)["containers"]
+    beats = {"name": "PREFECT_FLOWS_HEARTBEAT_FREQUENCY", "value": str(HEARTBEAT_SECONDS)}
+    assert beats in job["env"]
+    image = (PROJECT / "containers" / name / "Dockerfile").read_text()
+    assert f" {beats['name']}={beats['value']} " in image.rpartition("\nENV ")[2]
 
 
 SCALE = {"Mi": 2**20, "Gi": 2**30}

@@ -11,7 +11,7 @@ from prefect.utilities.schema_tools import validation
 
 from flows.config import RUNS, ConfigError, dump, load
 from flows.execution.pools import check_pools, stage
-from flows.prefect_ops import deployments
+from flows.prefect_ops import deployments, prefect_api
 from flows.prefect_ops.flows import benchmark, benchmark_member, compare, fork, report, restart
 from flows.prefect_ops.forms import FORMS
 from flows.train import train
@@ -207,6 +207,28 @@ def test_a_schedule_that_somebody_deleted_does_not_come_back_and_an_added_one_st
             assert (kept.slug, kept.schedule.cron) == (None, weekly.cron)
         finally:
             client.delete_deployment(found.id)  # the next one has its schedule again
+
+
+@pytest.mark.flow
+def test_stages_in_pools_that_others_made_beat_as_often_as_the_automation_expects() -> None:
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import WorkPoolCreate
+
+    takes = {
+        "job_configuration": {"env": "{{ env }}"},
+        "variables": {"type": "object", "properties": {"env": {"type": "object"}}},
+    }
+    with get_client(sync_client=True) as client:
+        client.create_work_pool(WorkPoolCreate(name="theirs", type="process", base_job_template=takes))
+        try:
+            deployments.deploy("/tmp/a")
+            found = {pool: client.read_deployment_by_name(f"stage/{pool}").job_variables for pool in ("theirs", "cpu", "gpu")}
+            client.delete_deployment(client.read_deployment_by_name("stage/theirs").id)
+        finally:
+            client.delete_work_pool("theirs")
+    assert found == {"theirs": {"env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}}, "cpu": {}, "gpu": {}}
+    ours = int(prefect_api.WORKER_SETTINGS["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"])
+    assert 3 * ours == deployments.flow_cleanup.LOST_AFTER_SECONDS
 
 
 @pytest.mark.flow
