@@ -1,20 +1,23 @@
 """The NVIDIA cards of this machine: which of them a process may use, how its children are pinned to one, and who holds it.
 
-`nvidia-smi` is asked, never CUDA: a process that places work keeps no context on any card. A card is held by a lock on a file of
-this machine, which ends with its process.
+`nvidia-smi` is asked, never CUDA: a process that places work keeps no context on any card. Who holds a card has bound a name in
+the kernel (an abstract Unix socket), which ends with its process. Nobody can remove it, unlike a file: systemd empties the
+/dev/shm of a user who logs out.
 """
 
 import csv
-import fcntl
+import errno
 import gc
 import os
 import shutil
+import socket
+import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from flows.config import ConfigError
@@ -22,6 +25,7 @@ from stages.core.engines.protocol import EngineUnavailable
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 SECONDS = 20
+LINGER_SECONDS = 5.0
 _ORDER = "CUDA_DEVICE_ORDER"
 _used: set[str] = set()  # identifier of the card on which torch has computed in this process
 _QUERY = ("nvidia-smi", "--query-gpu=index,uuid,memory.total,mig.mode.current", "--format=csv,noheader,nounits")
@@ -102,31 +106,37 @@ def recorded() -> dict[str, str]:
 class Claim:
     """The right to a card, until `release` or the end of this process."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    def __init__(self, bound: socket.socket) -> None:
+        self._bound = bound
 
     def release(self) -> None:
         """Give the card back."""
-        # Closing would not do: a child that another thread is just starting holds a copy of the descriptor, and so the lock.
-        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-        os.close(self._descriptor)
+        # A child that another thread is just starting holds a copy, and so the name, for a moment: the copy says that it is over.
+        self._bound.shutdown(socket.SHUT_RDWR)
+        self._bound.close()
 
 
 def claim(card: Card) -> Claim | None:
-    """Return the right to a card; None if another holds it. Raises CardUnavailable if its lock file cannot be opened."""
+    """Return the right to a card; None if another holds it. Raises CardUnavailable if no socket can be made."""
+    deadline = time.monotonic() + LINGER_SECONDS
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        descriptor = _open(card)
+        while True:
+            try:
+                bound.bind(_address(card))
+                break
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+            if _holder(card) is not None or time.monotonic() > deadline:
+                bound.close()
+                return None
+            time.sleep(0.01)  # it was released a moment ago, or its new holder is about to listen
+        bound.listen(socket.SOMAXCONN)  # whoever asks for the holder stays in this queue
     except OSError as error:
-        raise CardUnavailable(f"{card}: {_lock_file(card)}: {error.strerror}") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    with suppress(OSError):  # another user's file cannot be written, and needs not be
-        os.truncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-    return Claim(descriptor)
+        bound.close()
+        raise CardUnavailable(f"{card} cannot be claimed: {error.strerror or error}") from error
+    return Claim(bound)
 
 
 @contextmanager
@@ -170,29 +180,27 @@ def _freed() -> bool:
 
 def in_use(refused: list[Card]) -> CardUnavailable:
     """Return the error that says who holds these cards, and what to do."""
-    held = ", ".join(f"{card} by process {_holder(card)}" for card in refused)
+    held = ", ".join(f"{card} by process {_holder(card) or '?'}" for card in refused)
     return CardUnavailable(f"in use: {held}; stop it, or choose other cards with {VISIBLE}")
 
 
-def _holder(card: Card) -> str:
-    try:
-        return _lock_file(card).read_text() or "?"
-    except OSError:
-        return "?"
+def _holder(card: Card) -> str | None:
+    """Return the process that holds a card, "?" for one that cannot be seen from here; None if nobody does."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        asking.setblocking(False)
+        try:
+            asking.connect(_address(card))
+        except ConnectionRefusedError:
+            return None
+        except BlockingIOError:  # its queue is full
+            return "?"
+        pid: int = struct.unpack("3i", asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))[0]
+    return str(pid or "?")
 
 
-def _open(card: Card) -> int:
-    place, safely = _lock_file(card), os.O_NOFOLLOW | os.O_NONBLOCK  # whatever stands in its place does not hold us
-    try:
-        return os.open(place, os.O_RDWR | os.O_CREAT | safely, 0o644)
-    except PermissionError:  # another user's
-        return os.open(place, os.O_RDONLY | safely)
-
-
-def _lock_file(card: Card) -> Path:
-    # Not the temporary folder: a service or a job may have its own, and would not see the others' locks.
-    shared = Path("/dev/shm")
-    return (shared if os.access(shared, os.W_OK) else Path("/tmp")) / f"populora-{card.uuid.replace('/', '-')}.lock"
+def _address(card: Card) -> str:
+    # Of the network's namespace: unlike a file, it is the same for services and jobs with temporary folders of their own.
+    return f"\0populora-card-{card.uuid}"
 
 
 def _named(entry: str, found: list[Card]) -> Card | None:

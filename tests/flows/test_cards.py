@@ -157,18 +157,31 @@ def test_a_command_holds_one_card_and_sees_no_other(eight: Machine, monkeypatch:
     elsewhere.release()
 
 
-def test_a_released_card_is_free_whatever_child_still_has_the_descriptor(eight: Machine) -> None:
+def test_a_released_card_is_free_as_soon_as_no_child_has_the_descriptor(eight: Machine) -> None:
     """As a child has between fork and exec; the descriptor is kept open in this one for longer."""
     card = cards.cards()[0]
     ours = cards.claim(card)
     assert ours is not None
-    child = subprocess.Popen(["sleep", "600"], pass_fds=[ours._descriptor])
-    ours.release()
-    again = cards.claim(card)
-    child.kill()
-    child.wait()
-    assert again is not None, "the child had the lock"
+    with subprocess.Popen(["sleep", "0.5"], pass_fds=[ours._bound.fileno()]):
+        ours.release()
+        again = cards.claim(card)
+    assert again is not None, "the child had the name"
+    assert str(cards.in_use([card])).startswith(f"in use: card 0 by process {os.getpid()};")
     again.release()
+
+
+def test_a_claim_is_no_file_that_a_logout_removes(eight: Machine) -> None:
+    """systemd's RemoveIPC empties the /dev/shm of a user whose last session ends, while runs under nohup go on."""
+    card, shared = cards.cards()[0], Path("/dev/shm")
+    ours = cards.claim(card)
+    assert ours is not None and not [file for folder in (shared, Path("/tmp")) for file in folder.glob(f"*{card.uuid}*")]
+    assert [cards.claim(card) for _ in range(200)] == [None] * 200, "many who ask do not shake it off"
+    ours.release()
+
+
+def test_a_card_whose_socket_cannot_be_made_is_unavailable(eight: Machine) -> None:
+    with pytest.raises(cards.CardUnavailable, match=r"^card 9 cannot be claimed: "):
+        cards.claim(Card("9", "x" * 200))
 
 
 def test_a_second_run_is_told_before_it_begins_who_has_the_cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
