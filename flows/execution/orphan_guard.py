@@ -23,6 +23,9 @@ STAGE_WORKER = "flows.worker"
 Other groups stay: the flows in the group of Prefect's worker end by themselves and report it.
 """
 
+WORKER = "POPULORA_WORKER_PID"
+"""Names, in the environment of a flow run, the `populora worker` that stands above it."""
+
 _guarded: set[int] = set()
 
 
@@ -56,11 +59,15 @@ def exit_on_sigterm() -> None:
 
 
 def leave_with_parent() -> None:
-    """Send this process SIGTERM when its parent is gone: without its Prefect worker, a flow can no longer be cancelled."""
-    parent = os.getppid()
+    """Send this process SIGTERM when its parent is gone: without its Prefect worker, a flow can no longer be cancelled.
+
+    A parent that was gone before, while this process loaded its libraries, is missed where the environment names no worker.
+    """
+    parent, worker = os.getppid(), os.environ.get(WORKER, "")
+    adopted = worker.isdecimal() and Path("/proc/self/stat").exists() and int(worker) not in _ancestors(parent)
 
     def wait() -> None:
-        while os.getppid() == parent:
+        while os.getppid() == parent and not adopted:
             time.sleep(PERIOD_SECONDS)
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -108,15 +115,26 @@ def _children(pid: int) -> set[int]:
     return found
 
 
+def _ancestors(pid: int) -> list[int]:
+    """Return the process and those above it, up to the one that has no parent here."""
+    found: list[int] = []
+    while pid > 0:
+        found.append(pid)
+        pid = _parent(pid)
+    return found
+
+
 def _orphans(pids: set[int]) -> set[int]:
     """Return those of `pids` adopted by the same process as this one. A reused process id would have another parent."""
-    adopted = set()
-    for pid in pids:
-        with suppress(OSError):
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            if int(fields[1]) == os.getppid():
-                adopted.add(pid)
-    return adopted
+    return {pid for pid in pids if _parent(pid) == os.getppid()}
+
+
+def _parent(pid: int) -> int:
+    """Return the parent of a process; 0 if it has none here, or has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 if __name__ == "__main__":

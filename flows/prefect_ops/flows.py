@@ -23,6 +23,7 @@ from pydantic import BeforeValidator, Field
 from flows.benchmarks.nightly import run_ids, score_store
 from flows.benchmarks.suite_data import suite_names
 from flows.config import ConfigError
+from flows.execution import orphan_guard
 from flows.execution.pools import HERE, Placement, check_pools
 from flows.execution.session import clock, versions
 from flows.form_links import ADAPTER, generation_number
@@ -82,6 +83,7 @@ def benchmark(
         limit: Number of problems to score, evenly over kinds and bands; 0 means all.
         attempts: Sampled attempts in addition to the greedy one, for pass@k.
     """
+    _leave_with_worker()
     check_served(store)
     if run_id:
         existing(store, run_id)
@@ -111,6 +113,7 @@ def report(run_id: RunId, store: Served) -> str:
         run_id: The run.
         store: Where it is.
     """
+    _leave_with_worker()
     place = write_report_of(existing(store, run_id))
     get_run_logger().info("report: %s", place)
     return place
@@ -137,6 +140,7 @@ def fork(
         go_on: Train the new run immediately.
         placement: Work pools for stages that need another machine. If empty, those of the run to start from, as it began.
     """
+    _leave_with_worker()
     return _forked(run_id, new_run_id, generation, "", store, settings, go_on, placement)
 
 
@@ -163,6 +167,7 @@ def restart(
         go_on: Train the new run immediately.
         placement: Work pools for stages that need another machine. If empty, those of the run to start from, as it began.
     """
+    _leave_with_worker()
     return _forked(run_id, new_run_id, generation, stage, store, settings, go_on, placement)
 
 
@@ -185,6 +190,7 @@ def benchmark_member(
         limit: Number of problems to score, evenly over kinds and bands; 0 means all.
         attempts: Sampled attempts in addition to the greedy one, for pass@k.
     """
+    _leave_with_worker()
     existing(store, run_id)
     check_suites(suites)
     text, failed = score(store, run_id, suites, adapter, limit, attempts)
@@ -202,11 +208,18 @@ def compare(runs: Annotated[list[RunId], Field(min_length=2, max_length=20)], st
         runs: Two runs or more.
         store: Where they are.
     """
+    _leave_with_worker()
     found = [existing(store, run_id) for run_id in dict.fromkeys(runs)]
     browser = os.environ.get("POPULORA_BROWSER_URL", "")
     note = comparison_note(found, Addresses(browser) if browser else None)
     create_markdown_artifact(note, key="comparison", description=f"Comparison of {', '.join(dict.fromkeys(runs))}")
     return note
+
+
+def _leave_with_worker() -> None:
+    """End with the worker that started this flow run: nobody could cancel it any more, and it would keep its card."""
+    if os.environ.get("PREFECT__FLOW_RUN_ID"):  # not where a command of ours calls the flow
+        orphan_guard.leave_with_parent()
 
 
 def _forked(

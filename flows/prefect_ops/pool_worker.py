@@ -46,7 +46,7 @@ def work(pool: str, limit: int | None, name: str | None) -> int:
     minutes = idle_minutes()
     home = Path(os.environ.get("PREFECT_HOME", PROJECT / ".cache" / "prefect"))
     os.environ.update(prefect_api.WORKER_SETTINGS | prefect_api.settings_without_tls(url, home) | {"PREFECT_API_URL": url})
-    os.environ.update(allowed.worker_settings())
+    os.environ.update(allowed.worker_settings() | {orphan_guard.WORKER: str(os.getpid())})
     command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--type", "process"]
     command += ["--limit", str(limit)] if limit else []
     command += ["--name", name] if name else []

@@ -63,6 +63,25 @@ def test_prefect_s_server_ends_with_a_run_that_was_killed_before_it_began(tmp_pa
     assert not any(map(_alive, servers))
 
 
+LEAVE = """
+import os, subprocess, sys
+code = "import sys, time; from flows.execution.orphan_guard import *; leave_with_parent(); time.sleep(float(sys.argv[1]))"
+below = "import subprocess, sys; sys.exit(abs(subprocess.run([sys.executable, *sys.argv[1:]]).returncode))"
+named = os.environ | {"POPULORA_WORKER_PID": sys.argv[1].replace("ours", str(os.getpid()))}
+sys.exit(subprocess.run([sys.executable, "-c", below, "-c", code, sys.argv[2]], env=named).returncode)
+"""
+
+
+@pytest.mark.parametrize(("worker", "seconds", "code"), [("ours", "2", 0), ("other", "600", signal.SIGTERM), ("", "2", 0)])
+def test_a_flow_leaves_if_its_worker_was_gone_before_it_looked(worker: str, seconds: str, code: int) -> None:
+    """The parent that it finds then is the one that has adopted it, and lives on."""
+    with subprocess.Popen(["sleep", "600"]) as other:
+        named = worker.replace("other", str(other.pid))
+        done = subprocess.run([sys.executable, "-c", LEAVE, named, seconds], cwd=PROJECT, timeout=60)
+        other.kill()
+    assert done.returncode == code
+
+
 def _alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"

@@ -1,6 +1,10 @@
 """The form of the UI: every setting described and bounded, presets that fit it, wrong values refused before a run exists."""
 
 import copy
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -9,7 +13,7 @@ import pytest
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools import validation
 
-from flows.config import RUNS, ConfigError, dump, load
+from flows.config import PROJECT, RUNS, ConfigError, dump, load
 from flows.execution.pools import check_pools, stage
 from flows.prefect_ops import deployments, prefect_api
 from flows.prefect_ops.flows import benchmark, benchmark_member, compare, fork, report, restart
@@ -140,6 +144,34 @@ def test_a_stage_flow_takes_what_the_run_sends() -> None:
 @pytest.mark.parametrize("flow", [train, benchmark, report, fork, restart, benchmark_member, compare, stage])
 def test_every_parameter_is_explained(flow: Any) -> None:
     assert [name for name, field in schema_of(flow)["properties"].items() if not field.get("description")] == []
+
+
+CALLS = """
+import inspect, json, threading
+from contextlib import suppress
+from flows.execution.pools import stage
+from flows.prefect_ops.flows import benchmark, report
+from flows.prefect_ops.forms import FORMS
+from flows.train import train
+
+names, leaving = [], []
+for flow in (train, benchmark, report, *FORMS.values(), stage):
+    names.append(flow.name)
+    with suppress(Exception):
+        flow.fn(**dict.fromkeys(inspect.signature(flow.fn).parameters))
+    if sum(one.name == "leave-with-parent" for one in threading.enumerate()) > len(leaving):
+        leaving.append(flow.name)
+print(json.dumps([names, leaving]))
+"""
+
+
+def test_every_flow_that_a_worker_starts_leaves_with_it() -> None:
+    """Otherwise nobody could cancel it, and a benchmark would keep its card. The flows fail: they have nothing to work on."""
+    nobody = {"PREFECT__FLOW_RUN_ID": "00000000-0000-4000-8000-000000000001", "PREFECT_API_URL": "http://127.0.0.1:9/api"}
+    done = subprocess.run([sys.executable, "-c", CALLS], cwd=PROJECT, env=os.environ | nobody, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    names, leaving = json.loads(done.stdout.splitlines()[-1])
+    assert leaving == names and len(names) == 8
 
 
 @pytest.mark.parametrize("flow", [benchmark, report])
