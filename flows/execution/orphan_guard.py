@@ -49,13 +49,21 @@ class Terminated(SystemExit):
 def exit_on_sigterm() -> None:
     """Turn SIGTERM into Terminated, so that a preempted machine releases its leases and sandboxes first.
 
-    Inside a flow, Prefect handles SIGTERM: it reports the run as crashed and then calls this handler.
+    Inside a flow, Prefect handles SIGTERM: it reports the run as crashed and then calls this handler. The end of a terminal
+    (SIGHUP) is a SIGTERM, too.
     """
 
     def leave(_number: int, _frame: FrameType | None) -> None:
         raise Terminated
 
     signal.signal(signal.SIGTERM, leave)
+    for number in hang_ups():
+        signal.signal(number, lambda *_: signal.raise_signal(signal.SIGTERM))
+
+
+def hang_ups() -> tuple[signal.Signals, ...]:
+    """Return SIGHUP, which the processes of a terminal get at its end; nothing where it is ignored, as under nohup."""
+    return () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)
 
 
 def leave_with_parent() -> None:

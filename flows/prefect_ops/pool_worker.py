@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from flows import allowed
@@ -31,7 +32,10 @@ ENGINE = "prefect.engine"
 
 
 def work(pool: str, limit: int | None, name: str | None) -> int:
-    """Take runs from the pool until SIGTERM or SIGINT, and return the exit code. Raises ConfigError for an unsuitable machine."""
+    """Take runs from the pool until SIGTERM, SIGINT or SIGHUP, and return the exit code.
+
+    Raises ConfigError for an unsuitable machine.
+    """
     from flows import cards
     from flows.execution.residents import Residents, idle_minutes
 
@@ -66,7 +70,7 @@ def _watched(command: list[str], pool: str) -> int:
 
 
 def keep_at_work(command: list[str], pool: str, pause: float = RESTART_SECONDS) -> int:
-    """Run Prefect's worker until SIGTERM or SIGINT, and start it again, after a pause, when it ends by itself.
+    """Run Prefect's worker until SIGTERM, SIGINT or SIGHUP, and start it again, after a pause, when it ends by itself.
 
     On a signal its flow runs get one too, so they can release what they hold. What the machine keeps for its cards stays.
     """
@@ -77,11 +81,10 @@ def keep_at_work(command: list[str], pool: str, pause: float = RESTART_SECONDS) 
         stopped.append(True)
         if worker is not None and worker.poll() is None:
             runs = orphan_guard.descendants(worker.pid, ENGINE)
-            for pid in runs:
-                os.kill(pid, signal.SIGTERM)
+            tell_to_end(runs)
             threading.Thread(target=_end, args=(worker, runs), name="end", daemon=True).start()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, *orphan_guard.hang_ups()):
         signal.signal(number, stop)
     code = 0
     while not stopped:
@@ -96,6 +99,13 @@ def keep_at_work(command: list[str], pool: str, pause: float = RESTART_SECONDS) 
             while not stopped and time.monotonic() < until:
                 time.sleep(0.1)
     return 0 if code in (0, -signal.SIGTERM, 128 + signal.SIGTERM) else 1
+
+
+def tell_to_end(runs: list[int]) -> None:
+    """Send the runs SIGTERM. One of them may end by itself at this moment."""
+    for pid in runs:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
 
 
 def _end(worker: "subprocess.Popen[bytes]", runs: list[int]) -> None:

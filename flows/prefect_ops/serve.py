@@ -12,10 +12,11 @@ import secrets
 import shlex
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -81,10 +82,11 @@ def serve(plan: ServeOptions) -> int:
                 for name in supervised.keep(running):
                     print(f"the {name} exited and was restarted; see {plan.home / 'logs' / name}.log", flush=True)
         except _Told:
-            print("stopping: runs in progress can be retried from the UI", flush=True)
+            with suppress(OSError):  # the terminal may be what has ended
+                print("stopping: runs in progress can be retried from the UI", flush=True)
         finally:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave some of them running
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a second Ctrl-C must not leave some of them running
+                signal.signal(number, signal.SIG_IGN)
             for child in reversed(running):
                 child.end(PATIENCE[child.name])
     return 0
@@ -127,13 +129,22 @@ def _bring_up(plan: ServeOptions, running: list[supervised.Child]) -> None:
     setup = supervised.start(
         "setup", [python, "-m", "flows.prefect_ops.pool_worker", "setup", plan.store], variables, logs / "setup.log"
     )
-    if setup.process.wait(START_SECONDS):
-        why = setup.last_words().rpartition("\n")[2]
-        raise supervised.ChildFailed(f"the deployments could not be created: {why}; see {setup.log}")
+    _wait_for_setup(setup)
     for name, words in (("worker", ["worker", "cpu"]), ("browser", ["browse", "--port", str(plan.browser_port)])):
         more = ["--store", plan.store, "--host", plan.host] if name == "browser" else []
         command = [python, "-m", "flows.cli", *words, *more]
         running.append(supervised.start(name, command, variables, logs / f"{name}.log"))
+
+
+def _wait_for_setup(setup: supervised.Child, seconds: float = START_SECONDS) -> None:
+    try:
+        code = setup.process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        setup.end(0.0)
+        raise supervised.ChildFailed(f"the deployments were not created within {seconds:.0f} s; see {setup.log}") from None
+    if code:
+        why = setup.last_words().rpartition("\n")[2]
+        raise supervised.ChildFailed(f"the deployments could not be created: {why}; see {setup.log}")
 
 
 def _wait_for_server(plan: ServeOptions, server: supervised.Child) -> None:
@@ -172,17 +183,20 @@ def _detach(plan: ServeOptions) -> str:
 
 
 class _Told(Exception):
-    """SIGINT or SIGTERM was received."""
+    """SIGINT, SIGTERM or SIGHUP was received."""
 
 
 @contextmanager
 def _until_told() -> Iterator[None]:
-    """Turn SIGINT and SIGTERM into _Told. Children inherit an ignored SIGINT (as in `serve &`), but never a handler."""
+    """Turn SIGINT, SIGTERM and SIGHUP into _Told.
+
+    Children inherit an ignored SIGINT (as in `serve &`) or SIGHUP (as under nohup), but never a handler.
+    """
 
     def told(_number: int, _frame: FrameType | None) -> None:
         raise _Told
 
-    before = [(number, signal.signal(number, told)) for number in (signal.SIGINT, signal.SIGTERM)]
+    before = [(number, signal.signal(number, told)) for number in (signal.SIGINT, signal.SIGTERM, *orphan_guard.hang_ups())]
     try:
         yield
     except _Told:

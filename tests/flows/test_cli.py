@@ -27,8 +27,14 @@ def populora(*arguments: str, **environment: str) -> subprocess.CompletedProcess
 
 
 def listen() -> None:
-    """Take SIGINT as a process of a terminal does: whoever runs the tests in the background has it ignored."""
+    """Take SIGINT and SIGHUP as a process of a terminal does: whoever runs the tests in the background has them ignored."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def ignore_the_end_of_the_terminal() -> None:
+    """As nohup does."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +235,12 @@ def test_prefect_sends_no_usage_data_unless_the_user_says_otherwise() -> None:
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
-    ("number", "code", "how"), [(signal.SIGTERM, 143, "stopped by SIGTERM"), (signal.SIGINT, 130, "interrupted")]
+    ("number", "code", "how"),
+    [
+        (signal.SIGTERM, 143, "stopped by SIGTERM"),
+        (signal.SIGINT, 130, "interrupted"),
+        (signal.SIGHUP, 143, "stopped by SIGTERM"),
+    ],
 )
 def test_a_stopped_run_says_how_it_is_resumed(number: signal.Signals, code: int, how: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "flows.cli", "run", "-c", "chaos", "--store", str(tmp_path), "--set", "sandbox.kind=local"]
@@ -285,6 +296,20 @@ def test_a_command_that_resumes_nothing_does_not_say_so(tmp_path: Path) -> None:
     with made(tmp_path, "one", 2, until="solve"):
         process = subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert process.stdout is not None and process.stdout.readline().startswith("one: running grade of generation 1")
+        process.terminate()
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (143, "populora: stopped by SIGTERM\n")
+
+
+def test_the_end_of_the_terminal_leaves_a_command_under_nohup_alone(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "flows.cli", "watch", "one", "--store", str(tmp_path)]
+    more = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with made(tmp_path, "one", 2, until="solve"):
+        process = subprocess.Popen(command, cwd=PROJECT, preexec_fn=ignore_the_end_of_the_terminal, **more)
+        assert process.stdout is not None and process.stdout.readline().startswith("one: running grade of generation 1")
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.5)
+        assert process.poll() is None
         process.terminate()
         _, said = process.communicate(timeout=60)
     assert (process.returncode, said) == (143, "populora: stopped by SIGTERM\n")

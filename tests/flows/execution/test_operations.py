@@ -229,6 +229,18 @@ def test_a_child_that_ignores_sigterm_ends_all_the_same(tmp_path: Path) -> None:
     assert not child.lives
 
 
+def test_deployments_that_are_not_made_in_time_are_one_line_that_names_the_log(tmp_path: Path) -> None:
+    slow = supervised.start("setup", ["sleep", "600"], os.environ, tmp_path / "setup.log")
+    with pytest.raises(
+        supervised.ChildFailed, match=rf"^the deployments were not created within 0 s; see {tmp_path}/setup\.log$"
+    ):
+        serve._wait_for_setup(slow, 0.2)
+    assert not slow.lives
+    wrong = supervised.start("setup", ["sh", "-c", "echo no room; exit 1"], os.environ, tmp_path / "setup.log")
+    with pytest.raises(supervised.ChildFailed, match=r"^the deployments could not be created: no room; see "):
+        serve._wait_for_setup(wrong)
+
+
 def test_what_serve_gives_its_children(tmp_path: Path) -> None:
     variables = serve.environment(serve.ServeOptions("runs", port=4321, home=tmp_path))
     assert variables["PREFECT_API_URL"] == "http://127.0.0.1:4321/api"
