@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 
 import argcomplete
 
@@ -58,6 +59,8 @@ COMMANDS = (
 """The commands in the order of `populora --help`."""
 RESUMING = ("run", "experiment", "benchmark")
 """Commands that resume what an earlier call has left; so does `pretrain` with the recipe `reasoner`."""
+TELLING = (None, "explain", "status", "watch", "inspect", "compare", "cost", "fsck", "doctor", "bench", "simulate")
+"""Commands that only tell something: whoever stops reading has seen enough."""
 
 UNTRACKED = {"DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
 """Settings that keep Prefect from sending usage data. It reads the first one when it is imported."""
@@ -76,15 +79,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         orphan_guard.exit_on_sigterm()
     action: Action = parsed.action
     try:
-        return action(parsed)
+        return _all_out(action(parsed))
     except (ConfigError, StoreRefused, NotStored) as error:
         return _fail(error, USAGE)
     except Unavailable as error:
         return _fail(error, UNREACHABLE)
     except Damaged as error:
         return _fail(f"{str(error).splitlines()[0]}{_advice(parsed)}", 1)
-    except BrokenPipeError:
-        return 0  # the reader has seen enough
+    except BrokenPipeError as error:
+        return _unread(error, parsed)
     except STOPS as stop:
         return _stopped(stop, parsed)
     except Exception as error:
@@ -97,8 +100,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fail(error: object, code: int) -> int:
-    print(f"populora: {str(error).splitlines()[0] if str(error) else type(error).__name__}", file=sys.stderr)
+    with suppress(OSError):  # the code says it, too
+        print(f"populora: {str(error).splitlines()[0] if str(error) else type(error).__name__}", file=sys.stderr)
     return code
+
+
+def _all_out(code: int) -> int:
+    """Write what is left in standard output, and return the code of a command that is done."""
+    try:
+        print(end="", flush=True)
+    except OSError as error:
+        _silence()
+        return code if isinstance(error, BrokenPipeError) else _fail(error, 1)
+    return code
+
+
+def _unread(error: BrokenPipeError, parsed: argparse.Namespace) -> int:
+    """Return the code of a command that its reader left before it was done: a failure, unless it would only have told more."""
+    _silence()
+    return 0 if parsed.command in TELLING or getattr(parsed, "dry_run", False) else _fail(error, 1)
+
+
+def _silence() -> None:
+    from flows.monitoring.progress import silence  # noqa: PLC0415  it loads what draws bars
+
+    silence(sys.stdout)
 
 
 def _advice(parsed: argparse.Namespace) -> str:

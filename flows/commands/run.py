@@ -46,6 +46,7 @@ def run(arguments: Namespace) -> int:
     from flows.execution.recomputation import settled
     from flows.execution.session import check_resumable, check_same_settings
     from flows.execution.stage_process import early_worker
+    from flows.monitoring.progress import say
     from flows.plan.estimate import plan, stored_bytes
     from flows.prefect_ops.command_server import command_server
     from flows.run.hub_models import local_folder, pinned
@@ -111,13 +112,13 @@ def run(arguments: Namespace) -> int:
 
         check_reachable()
         server_answers()
-        print(f"run        {run_id}: {config.generations} generations, to {store}/{run_id}; follow it: {follow}", flush=True)
+        say(f"run        {run_id}: {config.generations} generations, to {store}/{run_id}; follow it: {follow}")
         head = train(run_id, store, config, Placement(**places))
         if (learned := learned_text(open_run(store, run_id), config)) is not None:
-            print(f"learned    {learned}")
-        print(f"artifacts  {store}/{run_id}\nreport     {write_report(open_run(store, run_id), report_path(store, run_id))}")
-    print(f"head       {head}")
-    print(f"next       {_following(run_id, config, arguments.store)}")
+            say(f"learned    {learned}")
+        say(f"artifacts  {store}/{run_id}\nreport     {write_report(open_run(store, run_id), report_path(store, run_id))}")
+    say(f"head       {head}")
+    say(f"next       {_following(run_id, config, arguments.store)}")
     return 0
 
 

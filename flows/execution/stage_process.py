@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -180,7 +180,8 @@ class Workers:
         if worker is not None and not worker.end(patience):
             self.stuck.append(worker.process.pid)
             where = "" if self.card is None else f"; {self.card} is not used again"
-            print(f"process {worker.process.pid} was killed and does not end{where}", file=sys.stderr, flush=True)
+            with suppress(OSError):  # a line that cannot be printed hides no error
+                print(f"process {worker.process.pid} was killed and does not end{where}", file=sys.stderr, flush=True)
 
 
 @contextmanager

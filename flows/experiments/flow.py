@@ -16,6 +16,7 @@ from flows.experiments.comparison import FIRST, asked
 from flows.experiments.comparison_page import write_comparison
 from flows.experiments.spec import Planned, planned, read
 from flows.generation import RETRIES
+from flows.monitoring.progress import say
 from flows.run.lease import Fenced, LeaseHeld, hold
 from flows.run.run import Run
 from flows.storage import Damaged, NotStored, Store, open_store
@@ -68,13 +69,13 @@ def _run_all(runs: Sequence[Planned], opened: Store, store: str) -> list[str]:
         except (StageFailed, Disagreement, Damaged, NotStored) as error:
             failed.append(f"{one.run_id} failed ({str(error).splitlines()[0]})")
         except (LeaseHeld, Fenced):
-            print(f"{one.run_id}: in use by another process", flush=True)
+            say(f"{one.run_id}: in use by another process")
     return failed
 
 
 def _run_or_resume(one: Planned, opened: Store, store: str) -> None:
     if Run(opened, one.run_id).manifest("evolve", one.config.generations - 1) is None:
-        print(f"{one.run_id}: {one.config.generations} generations", flush=True)
+        say(f"{one.run_id}: {one.config.generations} generations")
         train(run_id=one.run_id, store=store, config=one.config)
 
 

@@ -3,11 +3,12 @@
 A step that reports nothing (a model that loads, a remote machine) is still shown, with the time that it has taken so far.
 """
 
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TextIO
 
@@ -21,9 +22,28 @@ LINE_SECONDS = 30.0  # seconds between two lines about a step without a terminal
 Told = Callable[[Reading], None]
 
 
+def say(line: str, file: TextIO | None = None) -> None:
+    """Print a line at once. A reader that has gone, or a full disk behind the stream, ends no run for a line's sake."""
+    stream = sys.stdout if file is None else file
+    try:
+        print(line, file=stream, flush=True)
+    except BrokenPipeError:
+        silence(stream)
+    except OSError:  # what the stream still holds goes out with the next line, if it can
+        pass
+
+
+def silence(stream: TextIO) -> None:
+    """Send what the stream holds, and all that follows, nowhere: Python would fail with it when the process ends."""
+    with suppress(OSError, ValueError):  # a stream of a test has no descriptor
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
 def to_stderr(line: str) -> None:
     """Print a line to standard error, for the log."""
-    print(line, file=sys.stderr, flush=True)
+    say(line, sys.stderr)
 
 
 @dataclass
@@ -65,7 +85,8 @@ class Display:
         self._ended.set()
         self._thread.join()
         if self._live:  # without a terminal, bars that never started would print an empty line
-            self._bars.stop()
+            with suppress(OSError):  # the terminal may have ended
+                self._bars.stop()
 
     @contextmanager
     def step(self, name: str, share: float | None = None) -> Iterator[Told]:
@@ -88,10 +109,10 @@ class Display:
 
     def print(self, line: str, file: TextIO | None = None) -> None:
         """Print a line that stays above the bars, on standard output unless `file` is another stream."""
-        with self._lock:
+        with self._lock, suppress(OSError):
             if self._live:
                 self._bars.stop()
-            print(line, file=file, flush=True)
+            say(line, file)
             if self._live and not self._ended.is_set():
                 self._bars.start()
 

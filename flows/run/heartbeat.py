@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 JOIN_SECONDS = 5.0
 
@@ -88,7 +89,8 @@ class Heartbeat:
                 return
 
     def _say(self, what: str) -> None:
-        print(f"run {self._run_id}: {what}", file=sys.stderr, flush=True)
+        with suppress(OSError):  # a full disk behind standard error is no fault of the heartbeat
+            print(f"run {self._run_id}: {what}", file=sys.stderr, flush=True)
 
 
 def _interrupt_main_thread() -> None:

@@ -193,12 +193,9 @@ def _wait_until_stale(store: Store, run_id: str, holder: Json, beat_seconds: flo
     while time.monotonic() - began < stale_seconds:
         if not told and time.monotonic() - began > PATIENCE_SECONDS:
             told = True
-            print(
-                f"run {run_id}: {_who(holder)} left its lease; taking over once its heartbeat has not changed for "
-                f"{stale_seconds:.0f} s",
-                file=sys.stderr,
-                flush=True,
-            )
+            waits = f"taking over once its heartbeat has not changed for {stale_seconds:.0f} s"
+            with suppress(OSError):  # a line that nobody can read
+                print(f"run {run_id}: {_who(holder)} left its lease; {waits}", file=sys.stderr, flush=True)
         time.sleep(min(beat_seconds, stale_seconds) / 2)
         now = _read(store, _lease_uri(run_id))
         if now is None:

@@ -315,6 +315,35 @@ def test_the_end_of_the_terminal_leaves_a_command_under_nohup_alone(tmp_path: Pa
     assert (process.returncode, said) == (143, "populora: stopped by SIGTERM\n")
 
 
+SPEAK = """
+import sys
+from flows import cli
+from flows.commands import doctor, export
+def spoken(parsed):
+    for _ in range(10_000):
+        print("a line that nobody reads")
+    return 0
+def done(parsed):
+    print("a line that nobody reads")
+    return 0
+doctor.doctor, export.export = spoken, done if sys.argv[2:] else spoken
+sys.exit(cli.main(sys.argv[1].split()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [(["doctor"], 0, ""), (["export r"], 1, "populora: [Errno 32] Broken pipe\n"), (["export r", "short"], 0, "")],
+)
+def test_a_reader_that_has_gone_is_a_success_only_where_nothing_is_left_undone(words: list[str], code: int, said: str) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command, buffered = [sys.executable, "-c", SPEAK, *words], os.environ | {"PYTHONUNBUFFERED": ""}
+    done = subprocess.run(command, cwd=PROJECT, env=buffered, stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (code, said)
+
+
 def test_help_lists_every_command() -> None:
     done = populora("--help")
     known = next(action.choices for action in _parser()._actions if action.dest == "command")

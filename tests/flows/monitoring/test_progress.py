@@ -1,7 +1,9 @@
 """Progress: told by engine, trainer and judge, carried over the worker's border, and shown as bars or as lines."""
 
+import errno
 import io
 import json
+import os
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +15,7 @@ from flows.config import load
 from flows.execution.run_stage import Spec
 from flows.execution.stage_process import Workers
 from flows.monitoring.meter import PERIOD, Meter, Reading, duration
-from flows.monitoring.progress import Display
+from flows.monitoring.progress import Display, say, silence
 from flows.notes.publish import progress_of
 from flows.worker import _Backends
 from stages.core.engines.hf_engine import HFEngine
@@ -193,6 +195,35 @@ def test_lines_without_a_terminal() -> None:
         time.sleep(0.2)
     assert lines[0] == "start: 0 s so far"
     assert lines[-1] == f"generation 0 (1 of 6) · solve: 0 s so far · {READING}" and len(lines) == ended
+
+
+def test_lines_that_cannot_be_written_end_no_run() -> None:
+    """A full disk behind the log: lines go out when it has room. A reader that has gone: nowhere, also at the process's end."""
+    with open("/dev/full", "w") as full:
+        with Display(line_seconds=0.05) as display, display.step("start"):
+            display.print("g0000", full)
+            say("g0001", full)
+            time.sleep(0.2)
+        silence(full)
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "w") as unread:
+        for line in ("g0000", "g0001"):
+            display.print(line, unread)
+
+
+def test_bars_on_a_terminal_that_ends_end_no_run() -> None:
+    class Ended(io.StringIO):
+        """A terminal whose window is closed."""
+
+        def flush(self) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+    lines = io.StringIO()
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    with Display(lambda line: None, console) as display:
+        console.file = Ended()
+        display.print("g0000", lines)
 
 
 def test_bars_on_a_terminal() -> None:
