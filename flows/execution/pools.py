@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Set
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -26,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from flows.config import ConfigError, parse
 from flows.execution import orphan_guard
 from flows.execution.code_version import check_version, own_version
-from flows.execution.flow_cleanup import SILENT_SECONDS
+from flows.execution.flow_cleanup import HEARTBEAT_SECONDS, SILENT_SECONDS
 from flows.execution.preflight import cards_for
 from flows.execution.refusals import Patience, hold_if_unsuited, naming_this_machine
 from flows.execution.residents import ADDRESS, order_of, run_resident
@@ -40,8 +41,13 @@ from flows.stages import stage_of
 from flows.storage import open_store
 from stages.core.unavailable import Unsuited
 
+OURS = ("cpu", "gpu")
+"""The pools that `populora worker` serves. Others, which people have made, are served by Prefect's own worker."""
+BEATING = f"PREFECT_FLOWS_HEARTBEAT_FREQUENCY={HEARTBEAT_SECONDS}"
 POLL_SECONDS = 2
 WITHOUT_WORKER_SECONDS = 60
+LATER = (408, 429)
+"""Refusals of a server that is busy."""
 
 
 class Placement(BaseModel):
@@ -148,12 +154,12 @@ class Pools:
 
     def __init__(self, placement: Placement, engineless: Set[str] = frozenset(), say: Callable[[str], None] = to_stderr) -> None:
         self._placement, self._engineless, self._leaving = placement, engineless, threading.Event()
-        self._patience = Patience(say)
+        self._patience, self._say = Patience(say), say
 
     def __call__(self, spec: Spec) -> Reference | None:
         """Run a step in its pool. Returns None if it belongs on this machine."""
         pool = self._placement.pool(spec.stage, spec.part, self._engineless, spec.joins)
-        return run_elsewhere(spec, pool, self._leaving, self._patience) if pool else None
+        return run_elsewhere(spec, pool, self._leaving, self._patience, self._say) if pool else None
 
     def takes(self, stage: str) -> bool:
         """Return whether parts of the stage go to a pool."""
@@ -164,7 +170,9 @@ class Pools:
         self._leaving.set()
 
 
-def run_elsewhere(spec: Spec, pool: str, leaving: threading.Event, patience: Patience) -> Reference:
+def run_elsewhere(
+    spec: Spec, pool: str, leaving: threading.Event, patience: Patience, say: Callable[[str], None] = to_stderr
+) -> Reference:
     """Run a step on a machine of the pool and return its reference. A machine that is unsuited is not the step's last.
 
     Raises Unsuited if `patience` is at an end, WorkerLost if that machine was lost, or if the Prefect server did not answer when
@@ -172,7 +180,7 @@ def run_elsewhere(spec: Spec, pool: str, leaving: threading.Event, patience: Pat
     """
     while True:
         try:
-            return _run_once(spec, pool, leaving)
+            return _run_once(spec, pool, leaving, say)
         except Unsuited as refusal:
             patience.wait(spec, pool, refusal, leaving)
         except Exception:
@@ -180,11 +188,13 @@ def run_elsewhere(spec: Spec, pool: str, leaving: threading.Event, patience: Pat
             raise
 
 
-def _run_once(spec: Spec, pool: str, leaving: threading.Event) -> Reference:
+def _run_once(spec: Spec, pool: str, leaving: threading.Event, say: Callable[[str], None]) -> Reference:
+    run = Run(open_store(spec.store), spec.run_id, spec.epoch)
     with get_client(sync_client=True) as client:
         began = _submitted(client, spec, pool)
         try:
-            state = end_of(client, began.id, pool, leaving)
+            done = partial(run.finished, spec.stage, spec.generation, spec.part)
+            state = end_of(client, began.id, pool, leaving, done=done, say=say)
         except BaseException:  # also on a cancel: no one would wait for it
             with suppress(httpx.HTTPError, ObjectNotFound):  # which would replace the error that decides about a retry
                 client.set_flow_run_state(began.id, Cancelling(), force=True)
@@ -223,20 +233,29 @@ def parameters_of(spec: Spec) -> dict[str, Any]:
 
 
 def end_of(
-    client: Any, flow_run_id: Any, pool: str, leaving: threading.Event, clock: Callable[[], float] = time.monotonic
-) -> State:
+    client: Any,
+    flow_run_id: Any,
+    pool: str,
+    leaving: threading.Event,
+    clock: Callable[[], float] = time.monotonic,
+    done: Callable[[], object] = lambda: None,
+    say: Callable[[str], None] = to_stderr,
+) -> State | None:
     """Wait for the final state. A silent server is asked again; a run in one state for long is left if its pool has no workers.
 
-    The watch for silent runs is next to the workers: if they are gone, nobody marks a run that was lost with them.
+    The watch for silent runs is next to the workers: if they are gone, nobody marks a run that was lost with them. A server that
+    becomes silent is told of once. While it is, `done` says whether the step has ended all the same; the state is then None.
 
-    Raises WorkerLost for such a pool, StageFailed once `leaving` is set.
+    Raises WorkerLost for such a pool or if the server no longer knows the run, StageFailed if it refuses to answer or once
+    `leaving` is set.
     """
-    since, known = clock(), ""
+    since, known, silent = clock(), "", False
     while True:
         if leaving.wait(POLL_SECONDS):
             raise StageFailed(CANCELLED)
         try:
             state = client.read_flow_run(flow_run_id).state
+            silent = False
             if state is not None and state.is_final():
                 return state
             if (name := state.name if state is not None else "") != known:
@@ -245,8 +264,22 @@ def end_of(
             if clock() - since > (WITHOUT_WORKER_SECONDS if waits else SILENT_SECONDS):
                 _need_worker(client, pool)
                 since = clock()
-        except httpx.HTTPError:  # workers need a moment, too, until they are heard again
-            since = clock()
+        except (httpx.HTTPError, ObjectNotFound) as error:
+            if done():
+                return None
+            _raise_if_final(error, pool)
+            if not silent:
+                say(f"pool {pool}: the Prefect server does not answer ({type(error).__name__}: {error}); waiting for it")
+            since, silent = clock(), True  # workers need a moment, too, until they are heard again
+
+
+def _raise_if_final(error: Exception, pool: str) -> None:
+    """Raise for an answer that the server would repeat: it was replaced and does not know the run, or has another password."""
+    if isinstance(error, ObjectNotFound):
+        raise WorkerLost(f"the Prefect server no longer knows the run of this step in pool {pool}: {error}") from error
+    if isinstance(error, httpx.HTTPStatusError) and error.response.is_client_error and error.response.status_code not in LATER:
+        what = str(error).splitlines()[0]
+        raise StageFailed(f"the Prefect server refuses to say how the step in pool {pool} is: {what}") from error
 
 
 def finished(spec: Spec, pool: str, state: State | None) -> Reference:
@@ -262,7 +295,7 @@ def finished(spec: Spec, pool: str, state: State | None) -> Reference:
 
 
 def check_pools(placement: Mapping[str, str]) -> None:
-    """Raise ConfigError for a kind of stage that is placed in a work pool which the Prefect server does not have."""
+    """Raise ConfigError for a kind of stage whose work pool the Prefect server does not have, or that takes no stages."""
     wanted = {kind: placement[kind] for kind in ("sandbox", "gpu") if placement.get(kind)}
     if not wanted:
         return
@@ -274,10 +307,18 @@ def check_pools(placement: Mapping[str, str]) -> None:
                 known = sorted(one.name for one in client.read_work_pools())
                 there = f"it has {', '.join(known)}" if known else "it has none"
                 raise ConfigError(f"placement.{kind}: the Prefect server has no work pool {pool}; {there}") from error
+            try:
+                client.read_deployment_by_name(f"stage/{pool}")
+            except ObjectNotFound as error:
+                raise ConfigError(
+                    f"placement.{kind}: the pool {pool} takes no stages, since there is no deployment stage/{pool}; a pool of type "
+                    "process, docker or kubernetes gets one with: python -m flows.prefect_ops.pool_worker setup STORE"
+                ) from error
 
 
 def _need_worker(client: Any, pool: str) -> None:
     """Raise WorkerLost if no worker takes work from the pool: the run would wait forever."""
     workers: list[Any] = client.read_workers_for_work_pool(pool)
     if not any(worker.status == "ONLINE" for worker in workers):
-        raise WorkerLost(f"no worker takes work from the pool {pool}; start one on a suitable machine: populora worker {pool}")
+        command = f"populora worker {pool}" if pool in OURS else f"{BEATING} prefect worker start --pool {pool}"
+        raise WorkerLost(f"no worker takes work from the pool {pool}; start one on a suitable machine: {command}")

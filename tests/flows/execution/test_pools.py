@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import httpx
 import pytest
+from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Completed, Pending, Running
 
@@ -116,7 +117,9 @@ class Scripted:
 
     def read_flow_run(self, _flow_run_id: Any) -> Any:
         self.now += 61
-        return SimpleNamespace(state=self._states.pop(0))
+        if isinstance(state := self._states.pop(0), Exception):
+            raise state
+        return SimpleNamespace(state=state)
 
     def read_workers_for_work_pool(self, _pool: str) -> Any:
         return [SimpleNamespace(status=self._worker)]
@@ -162,3 +165,48 @@ def test_a_stage_that_somebody_may_run_is_waited_for(worker: str, state: Any, lo
     end = Completed()
     client = Scripted(worker, *[state] * looks, end)
     assert pools.end_of(client, uuid4(), "gpu", Impatient(), lambda: client.now) is end
+
+
+def answered(status: int) -> httpx.HTTPStatusError:
+    request = httpx.Request("GET", "http://server/api/flow_runs/1")
+    return httpx.HTTPStatusError(f"Client error {status}", request=request, response=httpx.Response(status, request=request))
+
+
+def test_a_server_that_is_away_for_a_while_is_told_of_once_and_then_again() -> None:
+    away, end, said = httpx.ConnectError("refused"), Completed(), list[str]()
+    client = Scripted("ONLINE", away, answered(429), Running(), answered(503), end)
+    assert pools.end_of(client, uuid4(), "gpu", Impatient(), lambda: client.now, say=said.append) is end
+    first, second = said
+    assert first == "pool gpu: the Prefect server does not answer (ConnectError: refused); waiting for it" and "503" in second
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (answered(401), StageFailed, "the Prefect server refuses to say how the step in pool gpu is: Client error 401"),
+        (ObjectNotFound(answered(404)), WorkerLost, "the Prefect server no longer knows the run of this step in pool gpu"),
+    ],
+)
+def test_a_server_that_was_replaced_or_has_another_password_does_not_hang_the_run(
+    error: Exception, kind: type[Exception], said: str
+) -> None:
+    client = Scripted("ONLINE", Running(), error)
+    with pytest.raises(kind, match=said):
+        pools.end_of(client, uuid4(), "gpu", Impatient(), lambda: client.now)
+
+
+@pytest.mark.parametrize("error", [httpx.ConnectError("refused"), answered(401), ObjectNotFound(answered(404))])
+def test_a_step_that_has_ended_meanwhile_is_taken_whatever_the_server_says(error: Exception) -> None:
+    client, asked = Scripted("ONLINE", Running(), error), list[str]()
+    assert pools.end_of(client, uuid4(), "gpu", Impatient(), lambda: client.now, lambda: asked.append("") or True) is None
+    assert asked == [""]
+
+
+@pytest.mark.parametrize(
+    ("pool", "command"),
+    [("gpu", "populora worker gpu"), ("lab", "PREFECT_FLOWS_HEARTBEAT_FREQUENCY=30 prefect worker start --pool lab")],
+)
+def test_a_pool_without_a_worker_is_told_the_command_that_starts_one(pool: str, command: str) -> None:
+    client = Scripted("OFFLINE", Pending(), Pending())
+    with pytest.raises(WorkerLost, match=f"; start one on a suitable machine: {command}$"):
+        pools.end_of(client, uuid4(), pool, Impatient(), lambda: client.now)

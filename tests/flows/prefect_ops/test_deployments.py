@@ -269,3 +269,19 @@ def test_a_pool_that_the_server_does_not_have_is_refused() -> None:
     check_pools({"gpu": "gpu", "sandbox": "", "ray": "here:10001"})
     with pytest.raises(ConfigError, match=r"placement.gpu: the Prefect server has no work pool nopool; it has .*gpu"):
         check_pools({"gpu": "nopool"})
+
+
+@pytest.mark.flow
+def test_a_pool_that_takes_no_stages_yet_is_refused_with_the_command_that_sets_it_up() -> None:
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import WorkPoolCreate
+
+    with get_client(sync_client=True) as client:
+        client.create_work_pool(WorkPoolCreate(name="new", type="process"))
+        try:
+            with pytest.raises(
+                ConfigError, match=r"no deployment stage/new; .*: python -m flows\.prefect_ops\.pool_worker setup STORE$"
+            ):
+                check_pools({"sandbox": "new"})
+        finally:
+            client.delete_work_pool("new")
