@@ -311,7 +311,7 @@ def check_pools(placement: Mapping[str, str]) -> None:
                 client.read_deployment_by_name(f"stage/{pool}")
             except ObjectNotFound as error:
                 raise ConfigError(
-                    f"placement.{kind}: the pool {pool} takes no stages, since there is no deployment stage/{pool}; a pool of type "
+                    f"placement.{kind}: the pool {pool} takes no stages: there is no deployment stage/{pool}; a pool of type "
                     "process, docker or kubernetes gets one with: python -m flows.prefect_ops.pool_worker setup STORE"
                 ) from error
 

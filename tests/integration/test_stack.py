@@ -17,6 +17,7 @@ from flows.config import PROJECT
 from flows.execution.residents import DEFAULT_IDLE_MINUTES, IDLE_MINUTES
 from flows.execution.stage_process import DEFAULT_HOURS, HOURS
 from flows.monitoring.prices import PREFIX, of_machine
+from flows.run.lease import STALE, STALE_SECONDS
 from flows.run.run import Run
 from flows.settings import Cost
 from flows.storage import Store
@@ -66,11 +67,15 @@ def test_the_browser_knows_nothing_of_prefect_and_answers_to_its_own_names() -> 
 
 
 def test_workers_pass_on_what_the_machines_environment_decides() -> None:
-    names = {HOURS, IDLE_MINUTES, "POPULORA_NODE"} | {f"{PREFIX}{field.upper()}" for field in Cost.model_fields}
+    names = {HOURS, IDLE_MINUTES, STALE, "POPULORA_NODE", "POPULORA_SUITES"} | {
+        f"{PREFIX}{field.upper()}" for field in Cost.model_fields
+    }
     for worker in ("worker", "gpu-worker"):
         own = SERVICES[worker]["environment"]
         assert names <= set(own) and all(own[name].startswith(f"${{{name}:-") for name in names)
     defaults = {name: SERVICES["worker"]["environment"][name].removeprefix(f"${{{name}:-").removesuffix("}") for name in names}
+    assert SERVICES["browser"]["environment"][STALE] == f"${{{STALE}:-{defaults[STALE]}}}"  # it says which runs are stale
+    assert float(defaults[STALE]) == STALE_SECONDS
     assert float(defaults[HOURS]) == DEFAULT_HOURS and float(defaults[IDLE_MINUTES]) == DEFAULT_IDLE_MINUTES
     assert of_machine(Cost(kwh=0.3), defaults) == Cost(kwh=0.3)
 
