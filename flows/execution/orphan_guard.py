@@ -72,7 +72,8 @@ def leave_with_parent() -> None:
     A parent that was gone before, while this process loaded its libraries, is missed where the environment names no worker.
     """
     parent, worker = os.getppid(), os.environ.get(WORKER, "")
-    adopted = worker.isdecimal() and Path("/proc/self/stat").exists() and int(worker) not in _ancestors(parent)
+    above = _ancestors(parent)[1:]  # our parent is Prefect's worker, or whoever has adopted us: as process 1, even the named one
+    adopted = worker.isdecimal() and Path("/proc/self/stat").exists() and int(worker) not in above
 
     def wait() -> None:
         while os.getppid() == parent and not adopted:
