@@ -14,7 +14,7 @@ def test_a_setting_is_explained_from_its_definition_the_configurations_and_the_p
         "learning.learning_rate: Learning rate\n"
         "type        number, at least 0\n"
         "default     1e-05\n"
-        "elsewhere   0.001 in azr, chaos, evidence, one-one, single, smoke; 0.0001 in laptop; 0.0007 in reasoner\n"
+        "elsewhere   0.001 in azr, chaos, evidence, one-one, single, smoke; 0.0001 in laptop; 0.0002 in pair; 0.0007 in reasoner\n"
         "why         The shipped models have 3.5 and 1.1 million parameters. laptop has 60 steps of 192 attempts where the\n"
         "            paper has 200 of 6,144. (docs/method.md)\n"
         "rule        The AdamW step of one adapter, gradient clipping, warm-up: stages/core/training/step.py:adamw\n"
