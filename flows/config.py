@@ -201,13 +201,9 @@ class RunConfig(Group):
         if self.learning.divide == "rows":
             raise ValueError("learning.divide cannot be rows with strategy.population: there are no gradients to sum")
         if self.learning.off_policy_steps:
-            raise ValueError(
-                "learning.off_policy_steps cannot be combined with strategy.population: copies are made anew each time"
-            )
+            raise ValueError("learning.off_policy_steps cannot be combined with strategy.population: copies are made anew")
         if self.learning.skip_zero_groups:
-            raise ValueError(
-                "learning.skip_zero_groups leaves out gradients, and strategy.population computes none; set one of them"
-            )
+            raise ValueError("learning.skip_zero_groups leaves out gradients; strategy.population has none: set one of them")
 
     @property
     def copied_roles(self) -> frozenset[str]:
