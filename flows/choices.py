@@ -41,11 +41,13 @@ def choose(key: str, name: str, known: Mapping[str, Callable[..., Any]]) -> Call
 
 
 def estimator_of(config: RunConfig) -> Estimator:
-    """Return the advantage estimator. The project's own REINFORCE++ takes the configuration's switches. Raises ConfigError."""
+    """Return the advantage estimator. REINFORCE++ and pass@k take the configuration's switches. Raises ConfigError."""
     learning = config.learning
     chosen = choose("learning.estimator", learning.estimator, ESTIMATORS)
     if learning.estimator == "reinforce_plus_plus_baseline":
         return partial(chosen, lone_by_kind=learning.teacher_baseline == "group", shift=learning.whiten_shift)
+    if learning.estimator == "pass_at_k":
+        return partial(chosen, k=learning.pass_at, lone_by_kind=learning.teacher_baseline == "group")
     return chosen
 
 

@@ -8,6 +8,7 @@ role leaks its scale into them.
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 
 import numpy as np
@@ -22,6 +23,7 @@ from stages.core.method.advantages import (
     reinforce_plus_plus_baseline,
     trr_plus_plus,
 )
+from stages.core.method.pass_at_k import pass_at_k
 from stages.core.method.rewards import Event, Rule
 from stages.core.prompts.styles import Kind
 
@@ -35,6 +37,7 @@ ESTIMATORS: dict[str, Estimator] = {
     "grpo": grpo,
     "dr_grpo": dr_grpo,
     "positive_only": positive_only,
+    "pass_at_k": partial(pass_at_k, k=4),
 }
 
 

@@ -40,7 +40,7 @@ KEYS = {
     "samples": "sample_id",
     "offspring": "member_id",
 }
-CENTRED_BY_GROUP = ("reinforce_plus_plus_baseline", "grpo", "dr_grpo")
+CENTRED_BY_GROUP = ("reinforce_plus_plus_baseline", "grpo", "dr_grpo", "pass_at_k")
 
 
 @dataclass(frozen=True)

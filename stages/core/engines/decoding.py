@@ -21,6 +21,8 @@ from stages.core.training.grouped_lora import GroupedLoRA
 PASS_BYTES = 2**29  # limit for the widest activations while prompts are read, and for the distributions sampled from at once
 CPU_PASS = 2e12  # floating-point operations of one pass over prompts on a CPU: a few seconds, so that progress is visible
 PART_TOKENS = 8192  # of such a pass that a CPU computes at once, where memory is the limit
+PADDING = 256  # tokens by which the prompts of a pass may be filled up to the longest: more costs more than a second pass,
+PADDING_SHARE = 16  # unless that is less than one in so many of the pass's tokens
 _COMPACT_BELOW = 0.8  # drop finished rows when fewer than this share are unfinished: moving the cache costs about one step
 REFILL_AT = 0.25  # let waiting groups in when this share of the rows is free: small passes over prompts use a machine badly
 
@@ -239,11 +241,14 @@ class Decoder:
         if self._device.type == "cpu":
             tokens = min(tokens, int(CPU_PASS / (2 * sum(parameter.numel() for parameter in self._model.parameters()))))
         part: list[int] = []
+        held = 0  # tokens of the part without padding
         for index in sorted(range(len(groups)), key=lambda index: lengths[index]):
-            if part and (len(part) + 1) * lengths[index] > tokens:
+            filled = len(part) * lengths[index]
+            if part and (filled + lengths[index] > tokens or filled - held > max(PADDING, filled // PADDING_SHARE)):
                 yield _by_prefix(groups[member] for member in part)
-                part = []
+                part, held = [], 0
             part.append(index)
+            held += lengths[index]
         if part:
             yield _by_prefix(groups[member] for member in part)
 

@@ -47,7 +47,7 @@ def reinforce_plus_plus_baseline(
     centred_S = rewards - baseline_S
     advantage_S = np.zeros_like(rewards)
     lengths = np.asarray(lengths_S)
-    for rows in _rows(roles):
+    for rows in group_rows(roles):
         advantage_S[rows] = whiten(centred_S[rows], lengths[rows], shift=shift)
     return Advantages(baseline_S, centred_S, advantage_S)
 
@@ -66,7 +66,7 @@ def trr_plus_plus(
     """
     rewards, lengths = np.asarray(rewards_S, np.float64), np.asarray(lengths_S)
     baseline_S, advantage_S = np.zeros_like(rewards), np.zeros_like(rewards)
-    for rows in _rows(list(zip(kinds, roles, strict=True))):
+    for rows in group_rows(list(zip(kinds, roles, strict=True))):
         baseline_S[rows] = _mean(rewards[rows], lengths[rows])
         advantage_S[rows] = whiten(rewards[rows], lengths[rows], shift=True)
     return Advantages(baseline_S, rewards - baseline_S, advantage_S)
@@ -88,7 +88,7 @@ def grpo(
     baseline_S = _group_baseline(rewards, keys, None)
     centred_S = rewards - baseline_S
     scale_S = np.ones_like(rewards)
-    for rows in _rows(keys):
+    for rows in group_rows(keys):
         if len(rows) > 1:
             scale_S[rows] = rewards[rows].std(ddof=1)
     return Advantages(baseline_S, centred_S, centred_S / (scale_S + GRPO_EPSILON))
@@ -153,7 +153,7 @@ def _mean(values: np.ndarray, weights: np.ndarray | None = None) -> float:
     return float((weights * values).sum() / (float(weights.sum()) + WHITEN_EPSILON))
 
 
-def _rows(keys: Iterable[object]) -> list[np.ndarray]:
+def group_rows(keys: Iterable[object]) -> list[np.ndarray]:
     """Return the row numbers of each distinct key, keys in order of first appearance."""
     found: dict[object, list[int]] = {}
     for row, key in enumerate(keys):
@@ -163,7 +163,7 @@ def _rows(keys: Iterable[object]) -> list[np.ndarray]:
 
 def _mean_of(rewards_S: np.ndarray, keys: Sequence[object]) -> np.ndarray:
     baseline_S = np.zeros_like(rewards_S)
-    for rows in _rows(keys):
+    for rows in group_rows(keys):
         baseline_S[rows] = _mean(rewards_S[rows])
     return baseline_S
 
@@ -172,7 +172,7 @@ def _group_baseline(rewards_S: np.ndarray, keys: Sequence[object], lone_keys: Se
     """Return the mean of each group; for a group of one 0, or the mean over its `lone_keys` key."""
     baseline_S = _mean_of(rewards_S, keys)
     fallback_S = np.zeros_like(rewards_S) if lone_keys is None else _mean_of(rewards_S, lone_keys)
-    for rows in _rows(keys):
+    for rows in group_rows(keys):
         if len(rows) == 1:
             baseline_S[rows] = fallback_S[rows]
     return baseline_S

@@ -161,6 +161,23 @@ def test_a_large_pass_over_prompts_is_read_in_parts(lora: GroupedLoRA) -> None:
         np.testing.assert_allclose(completion.logprobs, alone.logprobs, atol=2e-5)
 
 
+def test_short_prompts_are_not_padded_to_long_ones(lora: GroupedLoRA) -> None:
+    """300 prompts of 10 tokens and 60 of 40 are two passes; a few short ones join the long ones."""
+    engine = HFEngine(lora, Letters(), {"s0": random_weights(lora, 0)})
+    rng = np.random.default_rng(6)
+
+    def asked(short: int) -> list[Request]:
+        lengths = [10] * short + [40] * 60
+        return [Request(tuple(rng.integers(2, 31, length).tolist()), "s0", n, 2) for n, length in enumerate(lengths)]
+
+    many, few = asked(300), asked(8)
+    found, passes = positions_computed(lora, engine, many)
+    assert passes[:2] == [(300, 10), (60, 40)]
+    assert positions_computed(lora, engine, few)[1][0] == (68, 40)
+    for request, completion in list(zip(many, found, strict=True))[::60]:
+        assert completion.token_ids == naive(engine, lora, request, 1.0).token_ids
+
+
 def positions_computed(
     lora: GroupedLoRA, engine: HFEngine, asked: list[Request]
 ) -> tuple[list[Completion], list[tuple[int, ...]]]:
