@@ -110,20 +110,7 @@ def posed(
         for match_id, stored in replays.items()
         for task in stored
     ]
-    return shard.of(found, [_expected_cost(task, attempts) for _, task, _, attempts in found])
-
-
-_AROUND = 8  # characters of an answer beside the value or the program: its form, and its end
-
-
-def _expected_cost(task: dict, attempts: int) -> int:
-    """Return what attempts at a task cost, in characters: the prompt's, read once, and those that the answers are likely to have.
-
-    An answer is taken to be as long as the teacher's own: a program costs a multiple of a value.
-    """
-    given = len(task["program"]) + sum(map(len, task["inputs"])) + sum(map(len, task["outputs"]))
-    known = {Kind.DEDUCTION: task["outputs"][:1], Kind.ABDUCTION: task["inputs"][:1], Kind.INDUCTION: [task["program"]]}
-    return given + attempts * (_AROUND + sum(map(len, known[Kind(task["kind"])])))
+    return shard.of(found, [attempts for *_, attempts in found])
 
 
 def refusals(style: PromptStyle, rollouts: pa.Table) -> dict[str, int]:

@@ -96,15 +96,6 @@ def test_rollouts_of_shards_are_those_of_the_whole(count: int) -> None:
     assert max(sizes) - min(sizes) <= 2 * SOLVE.attempts
 
 
-def test_attempts_weigh_what_their_answers_are_likely_to_cost() -> None:
-    """Attempts at twenty values of one character and at one program of 180 are two halves."""
-    values = [SEED_ROW | {"task_id": f"value-{n}", "kind": "deduction", "outputs": ["7"]} for n in range(20)]
-    longer = SEED_ROW | {"task_id": "program", "kind": "induction", "program": "p" * 180}
-    asked = {"g0000-m00": [*values, longer]}
-    halves = [posed(MATCHES, tables.table([], tables.TASKS), SOLVE, asked, Shard(number, 2)) for number in range(2)]
-    assert [len(half) for half in halves] == [20, 1]
-
-
 def test_names_are_read_back_and_others_refused() -> None:
     assert Shard(2, 8).name == "02of08"
     assert (Shard.named("02of08"), Shard.named(None)) == (Shard(2, 8), WHOLE)
