@@ -21,7 +21,7 @@ from flows.config import PROJECT, ConfigError, RunConfig
 from flows.curriculum_choice import check_curriculum
 from flows.run import hub_models
 from flows.run.earlier_reader import EarlierReader
-from flows.run.model_folder import ModelFolder, check_lengths, check_weights, read_folder
+from flows.run.model_folder import ModelFolder, check_lengths, check_style, check_weights, read_folder
 from stages.core.engines.agreement import BOUNDS, Scorer, check_agreement
 from stages.core.engines.counted import CountedEngine, TokenCount
 from stages.core.engines.protocol import Engine
@@ -66,6 +66,7 @@ class Backend:
     def check_run(self) -> None:
         """Check all that a run of this configuration needs: as `check`, and that its completions leave room for a prompt."""
         check_lengths(self.config, self.model_folder())
+        check_style(self.config, self.model_folder())
         self._target_shapes()
         self.check()
 

@@ -240,7 +240,8 @@ class Learning(Group):
         "reinforce_plus_plus_baseline",
         title="Advantage estimator",
         description="reinforce_plus_plus_baseline, trr_plus_plus, grpo, dr_grpo, positive_only (supervised training on "
-        "what was rewarded), pass_at_k (students: what an answer adds to the best of learning.pass_at), or path/to/file.py:function.",
+        "what was rewarded), pass_at_k (students: what an answer adds to the best of learning.pass_at), or "
+        "path/to/file.py:function.",
     )
     pass_at: Positive = Field(
         4,

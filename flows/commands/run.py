@@ -50,7 +50,7 @@ def run(arguments: Namespace) -> int:
     from flows.plan.estimate import plan, stored_bytes
     from flows.prefect_ops.command_server import command_server
     from flows.run.hub_models import local_folder, pinned
-    from flows.run.model_folder import check_lengths, read_folder
+    from flows.run.model_folder import check_lengths, check_style, read_folder
     from flows.run.planned import is_recorded, planned_of_readable
     from flows.run.retention import check_room
     from flows.run.run import Run
@@ -90,7 +90,9 @@ def run(arguments: Namespace) -> int:
         if description is not None:  # its lengths were checked when it began
             check_same_settings(run_id, description, settled(pinned(config, description), description))
         elif folder is not None:
-            check_lengths(config, read_folder(folder, config.engine.window))
+            found = read_folder(folder, config.engine.window)
+            check_lengths(config, found)
+            check_style(config, found)
         config = settled(config, elsewhere=True) if elsewhere else config  # what the run's cards will compute
         spare = "" if elsewhere else _spare_places(config)
         print(json.dumps(dump(config), indent=2), plan(config), *filter(None, [spare and f"processes        {spare}"]), sep="\n")

@@ -21,11 +21,14 @@ from flows.storage import StoreRefused, open_store
 HARDWARE = {
     "smoke": "two CPU cores, with the shipped model",
     "laptop": "two CPU cores and 12 GB of memory",
+    "pair": "the same, a quarter of an hour: one teacher and one student on tasks with mixed results",
     "one-gpu": "one GPU with 24 GB",
     "paper": "one GPU with 80 GB",
     "paper-8gpu": "8 GPUs with 80 GB",
 }
 """The shipped configurations to start from, by the machine that each fits."""
+OWN_CONFIGURATION = {"infra/models/reasoner": "reasoner"}
+"""Shipped models whose configuration the answers could not change: its student has a generator in the place of teachers."""
 MANY_CARDS = 8  # of `paper-8gpu`
 SHIPPED_MODEL = "infra/models/seed"
 SMALL_CARD, LARGE_CARD = 22_000, 76_000  # MiB that nvidia-smi shows for 24 GB and 80 GB
@@ -52,7 +55,7 @@ def questions(machine: str, store: str) -> tuple[Question, ...]:
     """Return the questions in their order; `machine` and `store` are the defaults of this machine."""
     return (
         Question(
-            "model", "Model: a folder, or a name on the Hugging Face hub; empty: the one for the hardware", _none, _anything
+            "model", "Model: a folder, or a name on the Hugging Face hub; empty: the one for the hardware", _none, _check_model
         ),
         Question("hardware", _hardware_text(), lambda answers: _hardware_for(answers["model"], machine), _check_hardware),
         Question(
@@ -172,8 +175,10 @@ def _none(_: Answers) -> str:
     return ""
 
 
-def _anything(_: str, __: Answers) -> None:
-    return None
+def _check_model(answer: str, _: Answers) -> None:
+    for model, name in OWN_CONFIGURATION.items():
+        if answer and (answer == model or Path(answer).resolve() == PROJECT / model):
+            raise ConfigError(f"model: {answer} has a configuration of its own: copy infra/runs/{name}.toml, or run -c {name}")
 
 
 def _hardware_text() -> str:
@@ -191,7 +196,7 @@ def _check_hardware(answer: str, answers: Answers) -> None:
         raise ConfigError(f"hardware: {answer!r} is not one of {', '.join(HARDWARE)}{hint(answer, HARDWARE)}")
     model = answers["model"]
     if model and _is_shipped(model) != (answer == "smoke"):
-        need = "smoke" if _is_shipped(model) else "laptop, one-gpu, paper or paper-8gpu"
+        need = "smoke" if _is_shipped(model) else "laptop, pair, one-gpu, paper or paper-8gpu"
         raise ConfigError(f"hardware: {answer} does not fit the model {model}; choose {need}")
 
 

@@ -5,6 +5,8 @@
 | collapse | valid share below 10 %, or below half of its median so far; share of correct attempts below half of its median so |
 | | far; entropy below a quarter of its median so far; more than half of the valid tasks repeat earlier ones, or ten |
 | | generations in a row open no new cell of the problem space |
+| forgetting | on the run's own suite, students solve fewer problems of a kind greedily than at the start or in an earlier |
+| | generation, by more than three standard errors |
 | one-sided | the students' mean chance to win, by rating, is below 10 % or above 90 % |
 | zero-variance | more than 80 % of a role's groups have equal rewards and teach nothing |
 | truncated | more than a quarter of proposals or answers hit the token limit |
@@ -23,9 +25,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stages.core.prompts.styles import Kind
 from stages.core.statistics.metric_rows import ZERO_VARIANCE_LIMIT
 
 LEAST_VALID, FALL, ENTROPY_FALL = 0.1, 0.5, 0.25
+FORGOTTEN = 3.0  # standard errors of the difference, as if both scores were of different problems
 ONE_SIDED = 0.1
 TRUNCATED = 0.25
 DRIFT = 0.5  # of the mean difference at which the run stops
@@ -33,6 +37,7 @@ LAG = 0.1  # four times the most that was measured (docs/metrics.md)
 SLOW, SLOW_SECONDS = 6.0, 5.0
 UNLIKE = ("evolve", "benchmark")  # stages that have work in some generations only, or other work
 REPEATED = 0.5
+KINDS = frozenset(Kind)
 BARREN = 10  # generations without a new cell
 HISTORY = 3  # generations before a fall can be detected
 SPANS = 6  # ranges of generations that a line lists
@@ -63,13 +68,20 @@ class Alarm:
         return f"g{self.generation:04d} {self.name}: {self.message}"
 
 
-def alarms(metrics: pa.Table, ratings: pa.Table, clock: Clock, bounds: Mapping[int, float] | None = None) -> list[Alarm]:
+def alarms(
+    metrics: pa.Table,
+    ratings: pa.Table,
+    clock: Clock,
+    bounds: Mapping[int, float] | None = None,
+    scores: Mapping[int, pa.Table] | None = None,
+) -> list[Alarm]:
     """Return all alarms in order of generations. METRICS and RATINGS have `generation` as their first column.
 
-    `bounds` are the mean differences of engine and trainer at which the run stops, by generation.
+    `bounds` are the mean differences of engine and trainer at which the run stops, by generation, and `scores` the SCORES on the
+    run's own suite, under -1 those of the start.
     """
     read = _read(metrics)
-    found = [*_collapsed(read), *_one_sided(ratings), *_without_gradient(read), *_truncated(read)]
+    found = [*_collapsed(read), *_forgotten(scores or {}), *_one_sided(ratings), *_without_gradient(read), *_truncated(read)]
     found += [*_drifted(read, bounds or {}), *_moved(read)]
     return sorted([*found, *_slow(clock)], key=lambda alarm: (alarm.generation, alarm.name, alarm.subject))
 
@@ -159,6 +171,25 @@ def _with_medians(values: Mapping[int, float]) -> Iterator[tuple[int, float, flo
     for generation, value in values.items():
         yield generation, value, statistics.median(earlier) if len(earlier) >= HISTORY else None
         bisect.insort(earlier, value)  # in order: a median sorts what is not
+
+
+def _forgotten(scores: Mapping[int, pa.Table]) -> list[Alarm]:
+    found = []
+    best: dict[str, tuple[float, float]] = {}  # of each kind: the highest score so far, and its variance
+    for generation, table in sorted(scores.items()):
+        by_kind: dict[str, list[tuple[float, int]]] = {}
+        for row in table.select(["role", "group", "measure", "score", "problems"]).to_pylist():
+            if row["role"] != "teacher" and row["measure"] == "pass@1 greedy" and row["group"] in KINDS and row["problems"]:
+                by_kind.setdefault(row["group"], []).append((row["score"], row["problems"]))
+        for kind, members in by_kind.items():
+            score, problems = statistics.fmean(one for one, _ in members), members[0][1]
+            variance = score * (1 - score) / problems  # members answer the same problems, so they count once
+            before = best.get(kind, (score, variance))
+            if before[0] - score > FORGOTTEN * math.sqrt(before[1] + variance):
+                shares = f"{100 * score:.0f} % of the {kind}s of the run's own suite; earlier {100 * before[0]:.0f} %"
+                found.append(Alarm(generation, "forgetting", kind, f"students solve {shares}"))
+            best[kind] = max(before, (score, variance))
+    return found
 
 
 def _one_sided(ratings: pa.Table) -> list[Alarm]:

@@ -1,8 +1,10 @@
 """A growing run's small tables, its times, and the alarms that they raise. Each generation is read once."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
 
@@ -35,6 +37,7 @@ class RunTables:
         self._changes = 0
         self._steps: dict[int, list[Manifest]] = {}
         self._seconds: dict[int, dict[str, float]] = {}
+        self._scored: dict[int, dict[int, pa.Table]] = {}
         self._whole: set[int] = set()
         self._faults: dict[tuple[int, str], NotStored | Damaged] = {}
         self._lock = threading.Lock()
@@ -131,7 +134,25 @@ class RunTables:
 
     def alarms(self) -> list[Alarm]:
         """Return all alarms, in order of generations. What cannot be read raises none."""
-        return alarms(self.table("metrics"), self.standings(), self.clock(), self.drift_bounds())
+        return alarms(self.table("metrics"), self.standings(), self.clock(), self.drift_bounds(), self.scores())
+
+    def scores(self) -> dict[int, pa.Table]:
+        """Return the scores on the run's own suite by generation, the start's under -1. What cannot be read is left out."""
+        for generation in self.generations:
+            for manifest in self.manifests(generation):
+                if manifest.stage == "benchmark" and generation not in self._scored:
+                    self._scored[generation] = self._own_scores(generation, manifest)
+        return {at: table for found in self._scored.values() for at, table in found.items()}
+
+    def _own_scores(self, generation: int, manifest: Manifest) -> dict[int, pa.Table]:
+        suite, found = self._config.get("benchmark", {}).get("suite"), {}
+        places = {f"benchmarks/{suite}/start/scores.parquet": -1}
+        places[f"benchmarks/{suite}/generation={generation:04d}/scores.parquet"] = generation
+        for ref in manifest.outputs:
+            if ref.uri in places:
+                with suppress(NotStored, Damaged):
+                    found[places[ref.uri]] = self.run.read_table(ref, "scores")
+        return found
 
     def drift_bounds(self) -> dict[int, float]:
         """Return the mean difference of engine and trainer at which the run stops, by generation.
@@ -143,9 +164,13 @@ class RunTables:
         return {number: self._max_drift or bound for number, bound in known.items()}
 
     @cached_property
+    def _config(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = (self.run.history.description() or {}).get("config", {})
+        return found
+
+    @property
     def _max_drift(self) -> float:
-        description = self.run.history.description() or {}
-        return float(description.get("config", {}).get("engine", {}).get("max_drift", 0.0))
+        return float(self._config.get("engine", {}).get("max_drift", 0.0))
 
     def _join(self, key: str, schema: pa.Schema, part: Callable[["_Stored"], pa.Table], name: str) -> pa.Table:
         """Return these columns of a table over all generations, as one piece: a filter takes its time for each piece."""

@@ -104,6 +104,17 @@ def check_weights(folder: Path) -> None:
         )
 
 
+def check_style(config: RunConfig, found: ModelFolder) -> None:
+    """Raise ConfigError if the model's vocabulary lacks the markers that the configured style writes."""
+    style, own = config.model.style, found.markers
+    if style == own or (style, own) == ("compact", "trace") or style not in ("compact", "trace"):
+        return
+    raise ConfigError(
+        f"model.style: {style}: {config.model.name} has no tokens for its markers; set model.style=auto, which means "
+        f"{found.style}"
+    )
+
+
 def check_lengths(config: RunConfig, found: ModelFolder) -> None:
     """Raise ConfigError if a completion as long as its limit leaves no room for a prompt in the window."""
     own = int(found.config.get("max_position_embeddings") or 1 << 62)

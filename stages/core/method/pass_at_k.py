@@ -25,12 +25,13 @@ def pass_at_k(
 ) -> Advantages:
     """Advantage of a student's answer i in a group of n: (E[max of k | i among them] - E[max of k]) / std, by tokens.
 
-    Both are exact means over the subsets of k of the group's n rewards. For rewards of 0 and 1 this is the analytical advantage of
-    Chen et al. 2025 ("Pass@k Training", arXiv 2508.10751), and without its baseline the estimator of Walder and Karkhanis 2025
+    Both are exact means over the subsets of k of the group's n rewards. For rewards of 0 and 1 this is the analytical advantage
+    of Chen et al. 2025 ("Pass@k Training", arXiv 2508.10751), and without its baseline the estimator of Walder and Karkhanis 2025
     (arXiv 2505.15201), which also covers other rewards. Deviations: divided by the standard deviation over the adapter's response
-    tokens (`whiten` without shift), not by each group's; equal rewards get equal advantages; a group of at most
-    k answers has advantage 0, since its best is the same with any of them. A teacher's proposals get the advantages of `reinforce_plus_plus_baseline` without shift: each counts, not
-    the best of some. k = 1 is that estimator for both roles, but for groups of one.
+    tokens (`whiten` without shift), not by each group's; equal rewards get equal advantages; a group of at most k answers has
+    advantage 0, since its best is the same with any of them. A teacher's proposals get the advantages of
+    `reinforce_plus_plus_baseline` without shift: each counts, not the best of some. k = 1 is that estimator for both roles, but
+    for groups of one.
     """
     rewards = np.asarray(rewards_S, np.float64)
     lengths = np.asarray(lengths_S)
@@ -48,8 +49,8 @@ def pass_at_k(
 def added_to_best(rewards_N: np.ndarray, k: int) -> np.ndarray:
     """Return E[max of k | i among them] - E[max of k] for each i, over all subsets of k of the N rewards; sums to 0.
 
-    Sorted in ascending order, the reward at place j (from 0) is the largest of C(j, k-1) subsets, and of C(j-1, k-2) of those that
-    also hold a given reward at an earlier place.
+    Sorted in ascending order, the reward at place j (from 0) is the largest of C(j, k-1) subsets, and of C(j-1, k-2) of those
+    that also hold a given reward at an earlier place.
     """
     if (rewards_N == rewards_N[0]).all():
         return np.zeros(len(rewards_N))

@@ -124,6 +124,7 @@ def test_a_folder_becomes_an_absolute_path_since_a_relative_one_starts_at_the_pr
         ({"hardware": "laptpo"}, r"^hardware: 'laptpo' is not one of smoke, .*; did you mean laptop\?$"),
         ({"hardware": "smoke", "model": "some/model"}, "^hardware: smoke does not fit the model some/model; choose laptop, "),
         ({"hardware": "laptop", "model": "infra/models/seed"}, "choose smoke$"),
+        ({"model": "infra/models/reasoner"}, "^model: infra/models/reasoner has a configuration of its own: copy infra/runs/rea"),
         ({"population": "4"}, "^population: '4' is neither teachers"),
         ({"population": "0+4"}, "^population: '0"),
         ({"budget": "0"}, "^budget: '0' is neither"),

@@ -50,6 +50,40 @@ def test_valid_share_collapses_against_its_own_past_or_outright():
     )
 
 
+def scored(*members, kind="deduction", role="student", problems=500, measure="pass@1 greedy"):
+    rows = [
+        {
+            "suite": "probe-dev",
+            "member_id": f"s{number}",
+            "role": role,
+            "adapter_id": f"s{number}-g0000",
+            "adapter_sha256": "",
+            "group": kind,
+            "measure": measure,
+            "score": score,
+            "problems": problems,
+            "attempts": 1,
+            "stderr": None,
+        }
+        for number, score in enumerate(members)
+    ]
+    return tables.table(rows, tables.SCORES)
+
+
+def test_students_forget_a_kind_against_the_best_score_so_far():
+    """44 → 49 → 40 % of 500 problems: three standard errors from 49 % are 9.4 points, from 44 % 9.3."""
+
+    def found(**scores):
+        return alarms(metrics(), NO_RATINGS, {}, None, {int(name[1:]) - 1: table for name, table in scores.items()})
+
+    assert found(g0=scored(0.44), g50=scored(0.49), g100=scored(0.40)) == []
+    [alarm] = found(g0=scored(0.44), g50=scored(0.49), g100=scored(0.39))
+    assert str(alarm) == "g0099 forgetting: students solve 39 % of the deductions of the run's own suite; earlier 49 %"
+    assert found(g0=scored(0.44), g50=scored(0.39, 0.49)) == [], "the mean of the members counts"
+    for other in ({"role": "teacher"}, {"kind": "deduction d4"}, {"measure": "pass@8"}, {"problems": 10}):
+        assert found(g0=scored(0.9, **other), g50=scored(0.5, **other)) == []
+
+
 def test_coverage_collapses_by_repetition_or_where_nothing_new_comes():
     rows = [(generation, "propose.duplicate_share", share, None, None) for generation, share in enumerate((0.5, 0.51, 0.1))]
     assert names(alarms(metrics(*rows), NO_RATINGS, {})) == [(1, "collapse", "coverage")]

@@ -14,7 +14,7 @@ from flows.cli import main
 from flows.config import PROJECT, RUNS, ConfigError, apply, load
 from flows.experiments.spec import planned, read
 from flows.run.hub_models import local_folder, pinned, style_of
-from flows.run.model_folder import LARGE, check_lengths, read_folder
+from flows.run.model_folder import LARGE, check_lengths, check_style, read_folder
 from stages.core.seed_model import seed_tokenizer
 
 SEED = PROJECT / "infra/models/seed"
@@ -240,6 +240,19 @@ def test_chat_without_a_template_is_refused() -> None:
         ConfigError, match=r"model.style: chat: infra/models/seed: the tokenizer has no chat template; use document"
     ):
         Backend(apply({"model": {"style": "chat"}}, [])).style()
+
+
+def test_a_style_of_markers_needs_a_vocabulary_that_has_them(tmp_path: Path) -> None:
+    folder = model(tmp_path / "m")
+    message = f"model.style: trace: {folder} has no tokens for its markers; set model.style=auto, which means document"
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        check_style(apply({"model": {"name": str(folder), "style": "trace"}}, []), read_folder(folder))
+    seed = load("smoke", ["model.style=trace"])
+    with pytest.raises(ConfigError, match="which means compact"), closing(Backend(seed)) as backend:
+        backend.check_run()
+    for name in ("smoke", "reasoner"):
+        check_style(load(name), read_folder(PROJECT / load(name).model.name))
+    check_style(load("reasoner", ["model.style=compact"]), read_folder(PROJECT / "infra/models/reasoner"))
 
 
 @pytest.mark.parametrize("setting", ["propose.max_new_tokens", "solve.max_new_tokens", "benchmark.max_new_tokens"])
