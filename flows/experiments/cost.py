@@ -1,8 +1,10 @@
 """The cost of an experiment before it runs (`populora experiment FILE --dry-run`). Writes nothing."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
-from flows.config import RunConfig
+from flows.benchmarks.nightly import run_ids
+from flows.config import ConfigError, RunConfig, parse
 from flows.execution.session import check_resumable
 from flows.experiments.pace import Pace, hours_left, measured
 from flows.experiments.spec import Experiment, Planned
@@ -12,13 +14,17 @@ from flows.plan.estimate import hours, price_of, stored_bytes
 from flows.plan.stage_plan import workload
 from flows.run.retention import check_room
 from flows.run.run import Run
-from flows.storage import Store
+from flows.storage import Damaged, NotStored, Store
 
 
 def plan_text(experiment: Experiment, runs: Sequence[Planned], store: Store) -> str:
-    """Return one line per run with its hours and bytes, and their sums. Runs that have begun tell the pace of the others."""
+    """Return one line per run with its hours and bytes, and their sums. Runs that have begun tell the pace of the others.
+
+    Before any has, so do other runs in the store whose model computes alike.
+    """
     states = [measured(Run(store, planned.run_id), planned.config) for planned in runs]
     paces = _paces(runs, states)
+    others = {} if paces else _other_paces(runs, store)
     lines = [
         experiment.question,
         f"{len(experiment.arms)} arms, {len(runs)} runs one after another; primary: {_primary(experiment)}",
@@ -27,7 +33,7 @@ def plan_text(experiment: Experiment, runs: Sequence[Planned], store: Store) -> 
     total_hours, total_bytes, unknown = 0.0, 0, []
     money: dict[str, float] = {}
     for planned, (done, _) in zip(runs, states, strict=True):
-        needed, source = _hours(planned, done, paces)
+        needed, source = _hours(planned, done, paces, others)
         if needed is None:
             unknown.append(planned.run_id)
             needed = 0.0
@@ -57,6 +63,34 @@ def _paces(runs: Sequence[Planned], states: Sequence[tuple[int, Pace | None]]) -
     return {arm: pace for arm, (_, pace) in longest.items()}
 
 
+def _other_paces(runs: Sequence[Planned], store: Store) -> dict[str, Pace]:
+    """Return the paces of other runs in the store with the model of one of these, by run id, most generations first."""
+    wanted = {_computed(planned.config) for planned in runs}
+    found = [
+        (done, run_id, pace)
+        for run_id, config in _stored(store)
+        if _computed(config) in wanted
+        for done, pace in [measured(Run(store, run_id), config)]
+        if pace is not None
+    ]
+    return {run_id: pace for _, run_id, pace in sorted(found, key=lambda one: (-one[0], one[1]))}
+
+
+def _stored(store: Store) -> Iterator[tuple[str, RunConfig]]:
+    """Yield the runs of a store with the configurations that this version can read."""
+    for run_id in run_ids(store):
+        try:
+            description: Mapping[str, Any] = Run(store, run_id).history.description() or {}
+            yield run_id, parse(description["config"])
+        except (ConfigError, KeyError, NotStored, Damaged):
+            continue
+
+
+def _computed(config: RunConfig) -> tuple[object, ...]:
+    """Return what the speed of a generation depends on, beside its amount of work."""
+    return config.model.name, config.model.dtype, config.model.device, config.engine.kind, config.threads
+
+
 def _attempts(runs: Sequence[Planned]) -> str:
     """Return how many attempts a student makes in a generation of each arm, at most; empty if it is the same in all."""
     arms: dict[int, dict[str, None]] = {}
@@ -82,13 +116,16 @@ def _primary(experiment: Experiment) -> str:
     return f"{first} minus {second}, {rule.over} {rule.measure} on {rule.group} problems at equal {rule.budget.replace('_', ' ')}"
 
 
-def _hours(planned: Planned, done: int, paces: Mapping[str, Pace]) -> tuple[float | None, str]:
+def _hours(planned: Planned, done: int, paces: Mapping[str, Pace], others: Mapping[str, Pace]) -> tuple[float | None, str]:
     """Return the hours that a run still needs, None if they are unknown, and how they are known."""
     config = planned.config
     if planned.arm in paces:
         return hours_left(config, done, [paces[planned.arm]]), "as measured"
     if (needed := hours_left(config, done, list(paces.values()))) is not None:
         return needed, "by the pace of another arm"
+    for run_id, pace in others.items():
+        if _computed(pace.config) == _computed(config) and (needed := hours_left(config, done, [pace])) is not None:
+            return needed, f"by the pace of {run_id}, a run of the same model"
     machine, whole = next(iter(hours(config).items()), ("", None))
     if whole is None:
         return None, "unknown: the model is missing on this machine"

@@ -1,7 +1,7 @@
 """How long runs of an experiment will take: the seconds that stages took in runs that have begun, in proportion to their work.
 
 An arm that has finished generations continues at the pace of its run that has most of them. Any other arm takes the pace of one
-that has, stage by stage:
+that has, or of another run in the store whose model computes alike, stage by stage:
 
     seconds(stage) = seconds measured x work of this arm / work of that arm
 

@@ -101,6 +101,19 @@ def test_the_plan_takes_the_pace_of_runs_that_are_there(tmp_path: Path) -> None:
     assert line.startswith("money: ") and " EUR, " in line
 
 
+def test_before_an_arm_has_begun_another_run_of_the_same_model_tells_the_pace(tmp_path: Path) -> None:
+    file = tmp_path / "tiny.toml"
+    file.write_text(FILE)
+    store, runs = str(tmp_path / "runs"), planned(read(file))
+    write(store, replace(runs[0], run_id="mine"), generations=2)
+    (tmp_path / "runs" / "foreign").mkdir()
+    (tmp_path / "runs" / "foreign" / "run.json").write_text("{}")
+    lines = plan_text(read(file), runs, open_store(store)).splitlines()[3:8]
+    assert all("0 of 2" in line and line.endswith("by the pace of mine, a run of the same model") for line in lines)
+    slower = [replace(one, config=one.config.model_copy(update={"threads": 7})) for one in runs]
+    assert "by the pace" not in plan_text(read(file), slower, open_store(store)), "computed with another number of threads"
+
+
 def test_an_arm_goes_on_at_the_pace_of_its_run_with_the_most_generations(tmp_path: Path) -> None:
     """The last seed to begin has one generation, in which engines started."""
     file = tmp_path / "tiny.toml"
