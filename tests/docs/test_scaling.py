@@ -25,6 +25,18 @@ def test_the_row_of_an_update_beside_the_rollouts_is_the_plan_s() -> None:
     assert shown in plan(load("paper", ["learning.off_policy_steps=1"]))
 
 
+def test_the_table_of_memory_is_the_plan() -> None:
+    heading, *moments = re.findall(r"^\| (.+) \|$", PAGE.split("## Planned memory")[1].split("\n## ")[0], flags=re.MULTILINE)
+    columns = [column.split(", ") for column in heading.split(" | ")[1:]]
+    assert len(columns) == 4 and len(moments) == 6
+    plans = {name: plan(load(name, [])) for name in {name for name, _ in columns}}
+    for row in moments:
+        moment, *peaks = row.split(" | ")
+        for (name, card), peak in zip(columns, peaks, strict=True):
+            assert re.search(rf"^memory {card} +{moment} {peak} GiB ", plans[name], flags=re.MULTILINE), (name, card, moment)
+    assert "fits             1 x 24 GB, 1 x 80 GB" in plans["one-gpu"] and "fits             1 x 80 GB" in plans["paper"]
+
+
 def test_the_costs_follow_from_the_seconds() -> None:
     config, shape = load("paper", []), KNOWN["Qwen2.5-Coder-7B"]
     rows = re.findall(r"^\| (\d+) \| ([\d,]+) \| ([\d,.]+) \|", PAGE, flags=re.MULTILINE)

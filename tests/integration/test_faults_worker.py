@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flows.audit.fsck import fsck
-from flows.config import dump, load
+from flows.config import RunConfig, dump, load
 from flows.execution.session import Session, clock, versions
 from flows.execution.stage_process import WorkerLost, Workers
 from flows.monitoring.progress import Display
@@ -17,10 +17,11 @@ from tests.flows.run.test_manifest import tree
 from tests.support import kill_hooks
 
 PHASES = ("began", "read", "half-written", "written", "committed")
-# A worker kills itself once at each phase of the stages in KILL_STAGES.
+# A worker kills itself once at each phase of the stages in KILL_STAGES, or at each of KILL_PHASES.
 HOOK = """
 def doomed(stage, phase):
-    return stage in os.environ["KILL_STAGES"].split(",") and first(f"{stage}-{phase}")
+    chosen = phase in os.environ.get("KILL_PHASES", phase).split(",")
+    return chosen and stage in os.environ["KILL_STAGES"].split(",") and first(f"{stage}-{phase}")
 
 def die_in(stage, phase):
     if doomed(stage, phase):
@@ -59,9 +60,9 @@ def watch(module):
 """
 
 
-def build(store: Store, stages: tuple[str, ...]) -> int:
+def build(store: Store, stages: tuple[str, ...], config: RunConfig) -> int:
     """The start and stages of one generation by their workers, and how often one of them was lost."""
-    config, lost = load("chaos", ["generations=1"]), 0
+    lost = 0
     with hold(store, "smoke") as epoch, Display(lambda line: None) as display, Workers(config.threads) as workers:
         run = Run(store, "smoke", epoch)
         run.describe(dump(config), versions(config), clock())
@@ -99,10 +100,11 @@ def test_a_worker_killed_in_every_phase_of_a_stage(
     kill_hooks.install(tmp_path / "hook", HOOK)
     whole, store = open_store(str(tmp_path / "whole")), open_store(str(tmp_path / "store"))
     stages = STAGE_NAMES if len(killed) > 1 else killed
-    assert build(whole, stages) == 0
+    config = load("chaos", ["generations=1"])
+    assert build(whole, stages, config) == 0
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "hook"))
     monkeypatch.setenv("KILL_STAGES", ",".join(killed))
-    lost = build(store, stages)
+    lost = build(store, stages, config)
     phases = set(kill_hooks.marks(tmp_path / "hook"))
     print(f"{lost} workers were killed, in {len(phases)} phases")
     assert lost == len(phases) and phases >= {f"{stage}-{phase}" for stage in killed for phase in PHASES if stage != "start"}
