@@ -19,8 +19,10 @@ from flows.gpu_check.finding import CheckFinding
 from flows.gpu_check.machine import GIB, MemoryMeter, synchronize
 from flows.gpu_check.strong_adapters import drift_of_neighbours, random_adapters, strong_enough
 from flows.gpu_check.update_pace import timed_update
+from flows.plan.card_rates import Card, rates_of
 from flows.plan.decoder_shape import DecoderShape, shape_of
 from flows.plan.memory_plan import Moment, beside_vllm, shared_process
+from flows.plan.stage_plan import rollout_seconds
 from stages.core import tables
 from stages.core.engines.agreement import Disagreement, compare, probe
 from stages.core.engines.protocol import Request
@@ -122,12 +124,19 @@ class PolicyCheck:
             completions = engine.generate(requests, config.engine.temperature)
             seconds = time.perf_counter() - began
         tokens = sum(len(completion.token_ids) for completion in completions)
+        figures = {"tokens_per_s": tokens / seconds, "tokens": tokens, "seconds": seconds}
+        planned, shape = "", self._shape()
+        if shape is not None:
+            count = PROMPTS * len(adapters)
+            expected = rollout_seconds(config, shape, self._rates(), len(requests), count, length, PROMPT)
+            figures["planned_tokens_per_s"] = len(requests) * length / expected
+            planned = f" (the plan says {figures['planned_tokens_per_s']:,.0f})"
         finite = all(np.isfinite(completion.logprobs).all() for completion in completions)
         speed = CheckFinding(
             "rollout",
             finite and tokens > 0,
-            f"{tokens / seconds:,.0f} tokens/s, {len(requests)} completions of {len(adapters)} adapters in one call",
-            {"tokens_per_s": tokens / seconds, "tokens": tokens, "seconds": seconds},
+            f"{tokens / seconds:,.0f} tokens/s{planned}, {len(requests)} completions of {len(adapters)} adapters in one call",
+            figures,
         )
         digests = {name: weights_sha256(adapter.weights) for name, adapter in adapters.items()}
         rows = [
@@ -138,7 +147,7 @@ class PolicyCheck:
 
     def _update(self, adapters: Mapping[str, Adapter], samples: pa.Table) -> tuple[dict[str, Adapter], list[CheckFinding]]:
         with self.memory.watching():
-            timed = timed_update(self.backend, self.device, self._shape(), adapters, samples)
+            timed = timed_update(self.backend, self.device, self._shape(), self._rates(), adapters, samples)
         updates, figures = timed.updates, timed.figures
         if self.device.startswith("cuda"):
             figures |= {"allocated_bytes": torch.cuda.max_memory_allocated(), "reserved_bytes": torch.cuda.max_memory_reserved()}
@@ -183,6 +192,11 @@ class PolicyCheck:
         else:
             return None
         return next(one for one in moments if one.name == moment)
+
+    def _rates(self) -> Card:
+        """Return what the plan assumes of this device."""
+        memory = float(torch.cuda.mem_get_info(self.device)[1]) if self.device.startswith("cuda") else None
+        return rates_of(memory, self.backend.dtype)
 
     def _shape(self) -> DecoderShape | None:
         return shape_of(self.backend.model_path)

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from flows.backend import Backend
 from flows.gpu_check.machine import product_rate, synchronize
+from flows.plan.card_rates import Card
 from flows.plan.decoder_shape import DecoderShape
 from flows.plan.update_flops import packed, update_flops
 from stages.core.lora.adapter import Adapter
@@ -34,9 +35,12 @@ class TimedUpdate:
 
 
 def timed_update(
-    backend: Backend, device: str, shape: DecoderShape | None, adapters: Mapping[str, Adapter], samples: pa.Table
+    backend: Backend, device: str, shape: DecoderShape | None, rates: Card, adapters: Mapping[str, Adapter], samples: pa.Table
 ) -> TimedUpdate:
-    """Update all adapters on these samples and, on a GPU, on copies of them. Without a `shape`, the arithmetic is unknown."""
+    """Update all adapters on these samples and, on a GPU, on copies of them. Without a `shape`, the arithmetic is unknown.
+
+    `rates` are the plan's, whose tokens per second are those of the passes alone, without recomputation.
+    """
     _updated(backend, device, adapters, samples)  # kernels are compiled and loaded when they are first used
     updates, seconds = _timed(backend, device, adapters, samples)
     tokens, times, width = _positions(samples), REPEATS[device.partition(":")[0]], _width(updates)
@@ -52,9 +56,11 @@ def timed_update(
         figures |= {"further_seconds": seconds, "further_tokens": further}
         detail += f" in a short update, {further / seconds:,.0f} in what a longer one adds"
     if shape is not None:
-        rate, useful = product_rate(device, backend.dtype), max(1, times - 1) * _useful(backend, shape, samples)
-        figures |= {"product_rate": rate, "share_of_peak": useful / seconds / rate}
-        detail += f", {100 * figures['share_of_peak']:.0f} % of the rate of one large product ({rate / 1e12:.2f} TFLOPS)"
+        once = _useful(backend, shape, samples)
+        rate, useful, planned = product_rate(device, backend.dtype), max(1, times - 1) * once, tokens * rates.flops / once
+        figures |= {"product_rate": rate, "share_of_peak": useful / seconds / rate, "planned_tokens_per_s": planned}
+        detail += f" (the plan says {planned:,.0f}), {100 * figures['share_of_peak']:.0f} % of the rate of one large product "
+        detail += f"({rate / 1e12:.2f} TFLOPS)"
     return TimedUpdate(updates, width, detail, figures)
 
 

@@ -36,3 +36,14 @@ TWO_CORES = {
     "bfloat16": Card("two CPU cores", 0, 400e9, 20e9, 0.004, 0.5e9, 0.0),
 }
 """Two cores with AVX-512, by the type in which they compute."""
+
+
+def rates_of(memory: float | None, dtype: str) -> Card:
+    """Return the rates that the plan assumes of a card with so many bytes, or (None) of a processor computing in this type.
+
+    A card between two of the plan's counts as the smaller one.
+    """
+    if memory is None:
+        return TWO_CORES[dtype]
+    smaller = [card for card in CARDS if card.memory <= 1.05 * memory]  # drivers keep some of it to themselves
+    return max(smaller or CARDS[:1], key=lambda card: card.memory)

@@ -100,6 +100,14 @@ def stage_times(config: RunConfig, shape: DecoderShape, card: Card, cards: int, 
     ]
 
 
+def rollout_seconds(
+    config: RunConfig, shape: DecoderShape, card: Card, requests: int, prompts: int, tokens: int, prompt: int
+) -> float:
+    """Return the seconds in which one card that is awake writes so many completions of `tokens` tokens each to these prompts."""
+    decoder = _Decoder(config, shape, card, 1)
+    return decoder.time("", requests, prompts, tokens, tokens, prompt).seconds - STAGE_SECONDS - decoder.waking
+
+
 def generation_seconds(times: Sequence[StageTime]) -> float:
     """Return the seconds of a generation whose stages follow one another."""
     return sum(time.seconds for time in times)
@@ -117,6 +125,8 @@ class _Decoder:
     def __init__(self, config: RunConfig, shape: DecoderShape, card: Card, cards: int) -> None:
         self.config, self.shape, self.card, self.cards = config, shape, card, cards
         self.width = 2 if config.model.dtype == "bfloat16" and card.flops > 100e9 else 4
+        asleep = config.engine.kind == "vllm" and config.model.device != "cpu"
+        self.waking = card.swap / 2 if asleep else 0.0
 
     def time(self, stage: str, requests: int, prompts: int, mean: float, longest: int, prompt: int) -> StageTime:
         """Return a stage's seconds: reading its prompts, then the steps that the fullest card or the longest completion takes."""
@@ -128,9 +138,7 @@ class _Decoder:
         live = rows * mean / steps  # rows of an average step
         computed = 2 * self.shape.parameters * rows * mean / self.card.flops
         moved = steps * self._bytes(live, prompt + mean / 2) / self.card.bandwidth
-        total = STAGE_SECONDS + reading + max(computed, moved) + steps * self.card.step
-        if self.config.engine.kind == "vllm" and self.config.model.device != "cpu":
-            total += self.card.swap / 2
+        total = STAGE_SECONDS + reading + max(computed, moved) + steps * self.card.step + self.waking
         if reading + computed > moved:
             return StageTime(stage, total, "arithmetic")
         return StageTime(stage, total, "longest completion" if longest > filled else "memory bandwidth")

@@ -90,6 +90,7 @@ def test_a_longer_update_tells_the_pace_from_what_every_update_takes(monkeypatch
         [update] = [one for one in PolicyCheck(backend, "cpu", MemoryMeter("cpu")).examine() if one.name == "update"]
     assert update.good and "in what a longer one adds" in update.detail
     assert update.figures["further_tokens"] == 2 * update.figures["tokens"]
+    assert update.figures["planned_tokens_per_s"] > 0 and " (the plan says " in update.detail
 
 
 def test_a_longer_update_that_takes_no_longer_tells_no_pace(monkeypatch: pytest.MonkeyPatch) -> None:

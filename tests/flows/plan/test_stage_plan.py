@@ -3,7 +3,7 @@
 import pytest
 
 from flows.config import load
-from flows.plan.card_rates import CARDS, TWO_CORES
+from flows.plan.card_rates import CARDS, TWO_CORES, rates_of
 from flows.plan.decoder_shape import KNOWN
 from flows.plan.stage_plan import (
     RUN_SECONDS,
@@ -11,6 +11,7 @@ from flows.plan.stage_plan import (
     STAGE_SECONDS,
     StageTime,
     generation_seconds,
+    rollout_seconds,
     spread,
     stage_times,
     update_rows,
@@ -142,3 +143,19 @@ def test_replays_by_share_are_work_too() -> None:
     )
     assert (half.tasks, half.attempts) == (2 * plain.tasks, 2 * plain.attempts) and plain.tasks == plain.proposals
     assert few.attempts == plain.attempts + plain.proposals, "a replay is attempted once"
+
+
+def test_a_rollout_alone_is_a_stage_without_what_surrounds_it() -> None:
+    config, shape, card = load("paper", []), KNOWN["Qwen2.5-Coder-7B"], CARDS[-1]
+    work = workload(config, 1.0)
+    solve = next(time for time in stage_times(config, shape, card, 1) if time.stage == "solve")
+    alone = rollout_seconds(config, shape, card, work.attempts, work.tasks, config.solve.max_new_tokens, work.posed)
+    assert alone == pytest.approx(solve.seconds - STAGE_SECONDS - card.swap / 2)
+
+
+@pytest.mark.parametrize(
+    ("memory", "name"), [(16e9, "24 GB"), (23.7e9, "24 GB"), (48e9, "24 GB"), (79.3e9, "80 GB"), (141e9, "80 GB")]
+)
+def test_a_card_has_the_rates_of_the_largest_that_it_holds(memory: float, name: str) -> None:
+    assert rates_of(memory, "bfloat16").name == name
+    assert rates_of(None, "bfloat16").flops > rates_of(None, "float32").flops
