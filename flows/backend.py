@@ -64,9 +64,10 @@ class Backend:
         self.sandbox()
 
     def check_run(self) -> None:
-        """Check all that a run of this configuration needs: as `check`, and that its completions leave room for a prompt."""
-        check_lengths(self.config, self.model_folder())
-        check_style(self.config, self.model_folder())
+        """Check all that a run needs: as `check`, that completions leave room for a prompt, and that its style fits."""
+        found = self.model_folder()
+        check_lengths(self.config, found)
+        check_style(self.config, found)
         self._target_shapes()
         self.check()
 

@@ -161,7 +161,7 @@ class RunConfig(Group):
         if rule.frozen == "students" and not self.population.teachers:
             raise ValueError("learning.frozen = students with population.teachers = 0 trains nobody")
         if rule.skip_zero_groups and (rule.entropy_bonus or rule.kl):
-            raise ValueError("learning.skip_zero_groups leaves out what learning.entropy_bonus or kl would train; set both to 0")
+            raise ValueError("learning.skip_zero_groups leaves out groups that entropy_bonus or kl would train; set both to 0")
         answers = self.solve.trained_attempts or self.solve.attempts
         if rule.estimator == "pass_at_k" and rule.pass_at >= answers:
             raise ValueError(f"learning.pass_at must be less than the {answers} trained attempts at a task, or no student learns")

@@ -246,13 +246,14 @@ class Learning(Group):
     pass_at: Positive = Field(
         4,
         title="k of pass@k",
-        description="Answers whose best counts, with estimator = pass_at_k alone; fewer than the trained attempts of a task.",
+        description="With estimator = pass_at_k: of how many answers the best counts. Less than the trained attempts at a task.",
     )
     teacher_baseline: Literal["group", "kind", "none"] = Field(
         "group",
         title="Teachers' baseline",
         description="Mean reward over the prompt's group, over the task kind, or none. With group, a sample alone in its group, "
-        "of either role, subtracts the mean of its role and kind (default estimator); otherwise it subtracts nothing.",
+        "of either role, subtracts the mean of its role and kind (default estimator; with pass_at_k, teachers); otherwise it "
+        "subtracts nothing.",
     )
     whiten_shift: bool = Field(
         True,

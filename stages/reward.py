@@ -37,7 +37,7 @@ ESTIMATORS: dict[str, Estimator] = {
     "grpo": grpo,
     "dr_grpo": dr_grpo,
     "positive_only": positive_only,
-    "pass_at_k": partial(pass_at_k, k=4),
+    "pass_at_k": partial(pass_at_k, k=4),  # a run gives learning.pass_at
 }
 
 

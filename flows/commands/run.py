@@ -87,7 +87,7 @@ def run(arguments: Namespace) -> int:
     elsewhere = bool(places.keys() & {"gpu", "ray"})
     if arguments.dry_run:
         folder = None if elsewhere else local_folder(config.model.name)
-        if description is not None:  # its lengths were checked when it began
+        if description is not None:  # its lengths and style were checked when it began
             check_same_settings(run_id, description, settled(pinned(config, description), description))
         elif folder is not None:
             found = read_folder(folder, config.engine.window)

@@ -1,6 +1,7 @@
 """The cost of an experiment before it runs (`populora experiment FILE --dry-run`). Writes nothing."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from flows.benchmarks.nightly import run_ids
@@ -15,6 +16,8 @@ from flows.plan.stage_plan import workload
 from flows.run.retention import check_room
 from flows.run.run import Run
 from flows.storage import Damaged, NotStored, Store
+
+OTHERS = 3  # runs of a model whose pace is read: one may lack a stage, and each takes a request per manifest
 
 
 def plan_text(experiment: Experiment, runs: Sequence[Planned], store: Store) -> str:
@@ -64,16 +67,14 @@ def _paces(runs: Sequence[Planned], states: Sequence[tuple[int, Pace | None]]) -
 
 
 def _other_paces(runs: Sequence[Planned], store: Store) -> dict[str, Pace]:
-    """Return the paces of other runs in the store with the model of one of these, by run id, most generations first."""
-    wanted = {_computed(planned.config) for planned in runs}
-    found = [
-        (done, run_id, pace)
-        for run_id, config in _stored(store)
-        if _computed(config) in wanted
-        for done, pace in [measured(Run(store, run_id), config)]
-        if pace is not None
-    ]
-    return {run_id: pace for _, run_id, pace in sorted(found, key=lambda one: (-one[0], one[1]))}
+    """Return the paces of the longest other runs in the store with the model of one of these, by run id."""
+    found: dict[str, Pace] = {}
+    for computed in {_computed(planned.config): None for planned in runs}:
+        alike = [(run_id, config) for run_id, config in _stored(store) if _computed(config) == computed]
+        longest = sorted(alike, key=lambda one: -len(Run(store, one[0]).history.generations()))[:OTHERS]
+        paces = {run_id: measured(Run(store, run_id), config)[1] for run_id, config in longest}
+        found |= {run_id: pace for run_id, pace in paces.items() if pace is not None}
+    return found
 
 
 def _stored(store: Store) -> Iterator[tuple[str, RunConfig]]:
@@ -124,8 +125,9 @@ def _hours(planned: Planned, done: int, paces: Mapping[str, Pace], others: Mappi
     if (needed := hours_left(config, done, list(paces.values()))) is not None:
         return needed, "by the pace of another arm"
     for run_id, pace in others.items():
-        if _computed(pace.config) == _computed(config) and (needed := hours_left(config, done, [pace])) is not None:
-            return needed, f"by the pace of {run_id}, a run of the same model"
+        with suppress(ConfigError):  # its benchmark may be of a suite that is not here
+            if _computed(pace.config) == _computed(config) and (needed := hours_left(config, done, [pace])) is not None:
+                return needed, f"by the pace of {run_id}, a run of the same model"
     machine, whole = next(iter(hours(config).items()), ("", None))
     if whole is None:
         return None, "unknown: the model is missing on this machine"

@@ -128,9 +128,10 @@ class PolicyCheck:
         planned, shape = "", self._shape()
         if shape is not None:
             count = PROMPTS * len(adapters)
-            expected = rollout_seconds(config, shape, self._rates(), len(requests), count, length, PROMPT)
+            rates = self._rates()
+            expected = rollout_seconds(config, shape, rates, len(requests), count, length, PROMPT)
             figures["planned_tokens_per_s"] = len(requests) * length / expected
-            planned = f" (the plan says {figures['planned_tokens_per_s']:,.0f})"
+            planned = f" (the plan says {figures['planned_tokens_per_s']:,.0f} for {rates.name}, at full length)"
         finite = all(np.isfinite(completion.logprobs).all() for completion in completions)
         speed = CheckFinding(
             "rollout",

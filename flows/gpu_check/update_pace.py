@@ -39,7 +39,7 @@ def timed_update(
 ) -> TimedUpdate:
     """Update all adapters on these samples and, on a GPU, on copies of them. Without a `shape`, the arithmetic is unknown.
 
-    `rates` are the plan's, whose tokens per second are those of the passes alone, without recomputation.
+    `rates`: what the plan assumes of the device. Its tokens per second count the passes alone, without recomputation.
     """
     _updated(backend, device, adapters, samples)  # kernels are compiled and loaded when they are first used
     updates, seconds = _timed(backend, device, adapters, samples)
@@ -59,8 +59,8 @@ def timed_update(
         once = _useful(backend, shape, samples)
         rate, useful, planned = product_rate(device, backend.dtype), max(1, times - 1) * once, tokens * rates.flops / once
         figures |= {"product_rate": rate, "share_of_peak": useful / seconds / rate, "planned_tokens_per_s": planned}
-        detail += f" (the plan says {planned:,.0f}), {100 * figures['share_of_peak']:.0f} % of the rate of one large product "
-        detail += f"({rate / 1e12:.2f} TFLOPS)"
+        detail += f" (the plan says {planned:,.0f} for {rates.name}), {100 * figures['share_of_peak']:.0f} % of the rate of one "
+        detail += f"large product ({rate / 1e12:.2f} TFLOPS)"
     return TimedUpdate(updates, width, detail, figures)
 
 

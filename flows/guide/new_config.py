@@ -21,7 +21,7 @@ from flows.storage import StoreRefused, open_store
 HARDWARE = {
     "smoke": "two CPU cores, with the shipped model",
     "laptop": "two CPU cores and 12 GB of memory",
-    "pair": "the same, a quarter of an hour: one teacher and one student on tasks with mixed results",
+    "pair": "two CPU cores and 12 GB of memory, a quarter of an hour, tasks with mixed results",
     "one-gpu": "one GPU with 24 GB",
     "paper": "one GPU with 80 GB",
     "paper-8gpu": "8 GPUs with 80 GB",

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -48,6 +47,7 @@ class RunTables:
         with self._lock:
             for gone in self._parts.keys() - set(begun):
                 self._whole.discard(gone)
+                self._scored.pop(gone, None)
                 del self._parts[gone]
                 self._changes += 1
             self._read([generation for generation in begun if generation not in self._whole])
@@ -138,20 +138,27 @@ class RunTables:
 
     def scores(self) -> dict[int, pa.Table]:
         """Return the scores on the run's own suite by generation, the start's under -1. What cannot be read is left out."""
+        found: dict[int, pa.Table] = {}
         for generation in self.generations:
-            for manifest in self.manifests(generation):
-                if manifest.stage == "benchmark" and generation not in self._scored:
-                    self._scored[generation] = self._own_scores(generation, manifest)
-        return {at: table for found in self._scored.values() for at, table in found.items()}
+            done = next((one for one in self.manifests(generation) if one.stage == "benchmark"), None)
+            if done is not None:
+                found |= self._own_scores(generation, done)
+        return found
 
-    def _own_scores(self, generation: int, manifest: Manifest) -> dict[int, pa.Table]:
-        suite, found = self._config.get("benchmark", {}).get("suite"), {}
+    def _own_scores(self, generation: int, done: Manifest) -> dict[int, pa.Table]:
+        """Return the scores that a generation's benchmark wrote, the start's under -1. A fault is noted."""
+        if generation in self._scored:
+            return self._scored[generation]
+        suite = self._config.get("benchmark", {}).get("suite")
         places = {f"benchmarks/{suite}/start/scores.parquet": -1}
         places[f"benchmarks/{suite}/generation={generation:04d}/scores.parquet"] = generation
-        for ref in manifest.outputs:
-            if ref.uri in places:
-                with suppress(NotStored, Damaged):
-                    found[places[ref.uri]] = self.run.read_table(ref, "scores")
+        try:
+            found = {places[ref.uri]: self.run.read_table(ref, "scores") for ref in done.outputs if ref.uri in places}
+        except (NotStored, Damaged) as error:
+            self._faults[generation, "scores"] = error
+            return {}
+        self._faults.pop((generation, "scores"), None)
+        self._scored[generation] = found
         return found
 
     def drift_bounds(self) -> dict[int, float]:

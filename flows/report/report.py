@@ -78,7 +78,7 @@ def _place(out: Path) -> Path:
 
 
 def _sections(run: RunData, links: ArtifactLinks) -> list[tuple[str, str, Html]]:
-    found = summary(alarms(run.tables["metrics"], run.tables["ratings"], run.clock, run.watch.drift_bounds()))
+    found = summary(alarms(run.tables["metrics"], run.tables["ratings"], run.clock, run.watch.drift_bounds(), run.watch.scores()))
     return [
         ("headline", "State of the run", _headline(run, links)),
         ("alarms", f"Alarms ({len(found)})", _alarms(found)),

@@ -107,11 +107,10 @@ def check_weights(folder: Path) -> None:
 def check_style(config: RunConfig, found: ModelFolder) -> None:
     """Raise ConfigError if the model's vocabulary lacks the markers that the configured style writes."""
     style, own = config.model.style, found.markers
-    if style == own or (style, own) == ("compact", "trace") or style not in ("compact", "trace"):
+    if style not in ("compact", "trace") or style == own or (style, own) == ("compact", "trace"):
         return
     raise ConfigError(
-        f"model.style: {style}: {config.model.name} has no tokens for its markers; set model.style=auto, which means "
-        f"{found.style}"
+        f"model.style: {style}: no tokens for its markers were found in {config.model.name}; model.style=auto means {found.style}"
     )
 
 

@@ -21,8 +21,8 @@ from stages.core.training.grouped_lora import GroupedLoRA
 PASS_BYTES = 2**29  # limit for the widest activations while prompts are read, and for the distributions sampled from at once
 CPU_PASS = 2e12  # floating-point operations of one pass over prompts on a CPU: a few seconds, so that progress is visible
 PART_TOKENS = 8192  # of such a pass that a CPU computes at once, where memory is the limit
-PADDING = 256  # tokens by which the prompts of a pass may be filled up to the longest: more costs more than a second pass,
-PADDING_SHARE = 16  # unless that is less than one in so many of the pass's tokens
+PADDING = 256  # tokens of padding that a pass over prompts may always have: more costs more than a second pass
+PADDING_SHARE = 16  # a large pass may have one token of padding in so many
 _COMPACT_BELOW = 0.8  # drop finished rows when fewer than this share are unfinished: moving the cache costs about one step
 REFILL_AT = 0.25  # let waiting groups in when this share of the rows is free: small passes over prompts use a machine badly
 

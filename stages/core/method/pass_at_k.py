@@ -35,8 +35,8 @@ def pass_at_k(
     """
     rewards = np.asarray(rewards_S, np.float64)
     lengths = np.asarray(lengths_S)
-    mean = reinforce_plus_plus_baseline(rewards, group_ids, kinds, roles, lengths, lone_by_kind=lone_by_kind, shift=False)
-    centred_S, advantage_S = mean.centred_S.copy(), mean.advantage_S.copy()
+    by_mean = reinforce_plus_plus_baseline(rewards, group_ids, kinds, roles, lengths, lone_by_kind=lone_by_kind, shift=False)
+    centred_S, advantage_S = by_mean.centred_S.copy(), by_mean.advantage_S.copy()
     students = np.array([role == "student" for role in roles])
     for rows in group_rows(list(zip(roles, group_ids, strict=True))):
         if students[rows[0]]:

@@ -87,7 +87,9 @@ def test_an_engine_that_loses_its_adapters_fails() -> None:
 def test_a_longer_update_tells_the_pace_from_what_every_update_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(update_pace.REPEATS, "cpu", 3)
     with closing(Backend(load("smoke", SHORT))) as backend:
-        [update] = [one for one in PolicyCheck(backend, "cpu", MemoryMeter("cpu")).examine() if one.name == "update"]
+        found = {one.name: one for one in PolicyCheck(backend, "cpu", MemoryMeter("cpu")).examine()}
+    update, rollout = found["update"], found["rollout"]
+    assert rollout.figures["planned_tokens_per_s"] > 0 and " for two CPU cores, at full length)" in rollout.detail
     assert update.good and "in what a longer one adds" in update.detail
     assert update.figures["further_tokens"] == 2 * update.figures["tokens"]
     assert update.figures["planned_tokens_per_s"] > 0 and " (the plan says " in update.detail

@@ -78,7 +78,7 @@ def test_students_forget_a_kind_against_the_best_score_so_far():
 
     assert found(g0=scored(0.44), g50=scored(0.49), g100=scored(0.40)) == []
     [alarm] = found(g0=scored(0.44), g50=scored(0.49), g100=scored(0.39))
-    assert str(alarm) == "g0099 forgetting: students solve 39 % of the deductions of the run's own suite; earlier 49 %"
+    assert str(alarm) == "g0099 forgetting: 39 % of the deductions of the run's own suite are solved; earlier 49 %"
     assert found(g0=scored(0.44), g50=scored(0.39, 0.49)) == [], "the mean of the members counts"
     for other in ({"role": "teacher"}, {"kind": "deduction d4"}, {"measure": "pass@8"}, {"problems": 10}):
         assert found(g0=scored(0.9, **other), g50=scored(0.5, **other)) == []

@@ -244,11 +244,11 @@ def test_chat_without_a_template_is_refused() -> None:
 
 def test_a_style_of_markers_needs_a_vocabulary_that_has_them(tmp_path: Path) -> None:
     folder = model(tmp_path / "m")
-    message = f"model.style: trace: {folder} has no tokens for its markers; set model.style=auto, which means document"
+    message = f"model.style: trace: no tokens for its markers were found in {folder}; model.style=auto means document"
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
         check_style(apply({"model": {"name": str(folder), "style": "trace"}}, []), read_folder(folder))
     seed = load("smoke", ["model.style=trace"])
-    with pytest.raises(ConfigError, match="which means compact"), closing(Backend(seed)) as backend:
+    with pytest.raises(ConfigError, match="auto means compact"), closing(Backend(seed)) as backend:
         backend.check_run()
     for name in ("smoke", "reasoner"):
         check_style(load(name), read_folder(PROJECT / load(name).model.name))
