@@ -84,6 +84,30 @@ def test_students_forget_a_kind_against_the_best_score_so_far():
         assert found(g0=scored(0.9, **other), g50=scored(0.5, **other)) == []
 
 
+def test_scores_are_read_from_the_run_s_own_suite_and_a_fault_is_read_again(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    with hold(store, "run") as epoch:
+        run = Run(store, "run", epoch)
+        run.describe(dump(load("smoke")), {"code": "c0de"}, {})
+        run.commit("start", None, [], [])
+        for generation, score in enumerate((0.7, 0.4)):
+            places = {f"benchmarks/probe-dev/generation={generation:04d}/scores.parquet": scored(score, 0.6)}
+            places[f"benchmarks/humaneval-plus/generation={generation:04d}/scores.parquet"] = scored(0.1)
+            if generation == 0:
+                places["benchmarks/probe-dev/start/scores.parquet"] = scored(0.7)
+            refs = [run.write_table_at(uri, table, tables.SCORES) for uri, table in places.items()]
+            run.commit("benchmark", generation, [], refs)
+    file = tmp_path / "run" / "benchmarks/probe-dev/generation=0001/scores.parquet"
+    kept = file.read_bytes()
+    file.write_bytes(b"")
+    watch = RunTables(Run(open_store(str(tmp_path)), "run")).look()
+    assert sorted(watch.scores()) == [-1, 0] and watch.alarms() == [] and len(watch.faults) == 1
+    file.write_bytes(kept)
+    [alarm] = watch.alarms()
+    assert str(alarm) == "g0001 forgetting: 50 % of the deductions of the run's own suite are solved; earlier 70 %"
+    assert watch.faults == []
+
+
 def test_coverage_collapses_by_repetition_or_where_nothing_new_comes():
     rows = [(generation, "propose.duplicate_share", share, None, None) for generation, share in enumerate((0.5, 0.51, 0.1))]
     assert names(alarms(metrics(*rows), NO_RATINGS, {})) == [(1, "collapse", "coverage")]
