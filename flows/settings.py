@@ -245,7 +245,7 @@ class Learning(Group):
     )
     pass_at: Positive = Field(
         4,
-        title="k of pass@k",
+        title="Best of",
         description="With estimator = pass_at_k: of how many answers the best counts. Less than the trained attempts at a task.",
     )
     teacher_baseline: Literal["group", "kind", "none"] = Field(

@@ -38,7 +38,6 @@ SLOW, SLOW_SECONDS = 6.0, 5.0
 UNLIKE = ("evolve", "benchmark")  # stages that have work in some generations only, or other work
 REPEATED = 0.5
 KINDS = frozenset(Kind)
-FORGETTING = "forgetting"
 BARREN = 10  # generations without a new cell
 HISTORY = 3  # generations before a fall can be detected
 SPANS = 6  # ranges of generations that a line lists
@@ -188,7 +187,7 @@ def _forgotten(scores: Mapping[int, pa.Table]) -> list[Alarm]:
             before = best.get(kind, (score, variance))
             if before[0] - score > FORGOTTEN * math.sqrt(before[1] + variance):
                 shares = f"{100 * score:.0f} % of the {kind}s of the run's own suite are solved; earlier {100 * before[0]:.0f} %"
-                found.append(Alarm(generation, FORGETTING, kind, shares))
+                found.append(Alarm(generation, "forgetting", kind, shares))
             best[kind] = max(before, (score, variance))
     return found
 

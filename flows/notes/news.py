@@ -5,7 +5,9 @@
 
 from collections.abc import Sequence
 
-from flows.monitoring.alarms import FORGETTING, Alarm
+from flows.monitoring.alarms import Alarm
+
+FORGETTING = "forgetting"
 
 
 class News:
