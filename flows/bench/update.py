@@ -347,7 +347,7 @@ class _Peft:
 
         device = next(self.model.parameters()).device
         ids, positions, places, targets = (
-            torch.from_numpy(array).to(device) for array in (batch.ids_BL, batch.positions_BL, batch.places_T, batch.targets_T)
+            torch.from_numpy(array).to(device) for array in (batch.ids_BL, batch.positions_BL, batch.places_U, batch.targets_T)
         )
         hidden = self.decoder(ids, position_ids=positions, use_cache=False).last_hidden_state
         count, objective = len(targets), Objective()

@@ -8,7 +8,8 @@ head sees only the positions that predict a response token: two FLOP a parameter
 and attention forward once more, not the head, for rows that are longer than `learning.recompute_above`.
 
 tests/flows/plan/test_update_flops.py counts the trainer's own passes with torch's FlopCounterMode. Padding, elementwise
-operations and the optimizer step are not in it, and every row counts as one that learns.
+operations and the optimizer step are not in it, every row counts as one that learns, and no two completions of a prompt begin
+alike: what they share would be computed once.
 """
 
 from collections.abc import Iterable
@@ -42,8 +43,8 @@ class Rows:
 
     @property
     def predicted(self) -> float:
-        """Response tokens of all rows."""
-        return self.count * self.completions * self.response
+        """Positions of all rows that predict response tokens: a prompt's end predicts the first token of each completion."""
+        return self.count * (1 + self.completions * (self.response - 1))
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
 """Check samples, and pack them into rows and micro-batches for the trainer. Pure numpy and pyarrow.
 
-A row is one prompt of one adapter followed by all its completions (as many as fit). Each completion sees the prompt and itself,
-and its positions continue from the prompt's end. Every token thus has exactly the context it was sampled in, while the prompt is
-computed once for, say, 8 attempts. A micro-batch consists of rows of similar length, padded on the right, in the order of the
-adapter stack. The last token of a completion is predicted but never an input.
+A row is one prompt of one adapter followed by the tree of its completions (as many as fit). Each completion sees the prompt and
+itself, and its positions continue from the prompt's end. Every token thus has exactly the context it was sampled in, while the
+prompt is computed once for, say, 8 attempts, and so is what some of them begin with. A micro-batch consists of rows of similar
+length, padded on the right, in the order of the adapter stack. The last token of a completion is predicted but never an input.
 
-Axes: S samples · B rows · L positions · T response tokens · N adapters.
+Axes: S samples · B rows · L positions · U positions that predict a token · T response tokens · N adapters.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 
 from stages.core.lora.adapter import Adapter
 from stages.core.lora.adapter_files import weights_sha256
+from stages.core.training.prefix_tree import GrowingTree, depth_first
 
 PAD_TO = 8  # multiple for row lengths; CUDA's attention kernels require masks aligned to it
-PADDING = -1  # segment number of padding; 0 is the prompt, 1, 2, ... are the completions
 PASS_POSITIONS = 4096  # of a micro-batch that a CPU computes in one pass: fewer are not worth a pass for each adapter
 ADAPTER_POSITIONS = 512  # nor are fewer than this for each of its adapters
 STILL = 1e-12  # a centred reward up to this is rounding
@@ -54,16 +54,22 @@ class Row:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Arrays of one forward pass. Token t is at `places_T[t]` of the flattened [B * L] and predicts `targets_T[t]`."""
+    """Arrays of one forward pass. The hidden state at `places_U[rows_T[t]]` of the flattened [B * L] predicts `targets_T[t]`.
+
+    Tokens are sorted by row of U: completions of a prompt predict from the same state while they are alike. Position i of a row
+    sees position j if j <= i < `ends_BL[j]`.
+    """
 
     counts_N: tuple[int, ...]
     ids_BL: np.ndarray
     positions_BL: np.ndarray
-    segments_BL: np.ndarray
-    places_T: np.ndarray
+    ends_BL: np.ndarray
+    places_U: np.ndarray
+    rows_T: np.ndarray
     targets_T: np.ndarray
-    samples_T: np.ndarray  # the tokens of a sample are contiguous and in order
-    shared: bool  # whether any row of the micro-batch holds several completions, which requires a custom attention mask
+    samples_T: np.ndarray
+    offsets_T: np.ndarray  # of a token in its completion
+    branched: bool  # whether completions part in any row of the micro-batch, which requires a custom attention mask
 
 
 def check_samples(adapters: Mapping[str, Adapter], samples: pa.Table) -> None:
@@ -164,8 +170,11 @@ def columns(names: Sequence[str], samples: pa.Table, tokens: Mapping[str, int]) 
 
 def engine_logprobs(batch: MicroBatch, samples: Samples) -> np.ndarray:
     """Return the engine's log-probability of every response token of the batch, [T]."""
-    first_T = np.diff(batch.samples_T, prepend=-1) != 0
-    return np.concatenate([samples.engine_logprobs[sample] for sample in batch.samples_T[first_T]])
+    own = np.unique(batch.samples_T)
+    values = [samples.engine_logprobs[sample] for sample in own]
+    first = np.cumsum([0, *(len(one) for one in values)])
+    found_T: np.ndarray = np.concatenate(values)[first[np.searchsorted(own, batch.samples_T)] + batch.offsets_T]
+    return found_T
 
 
 def pack_rows(
@@ -173,15 +182,18 @@ def pack_rows(
 ) -> list[Row]:
     """Pack all samples into rows. Equal prompts of an adapter share a row up to `row_tokens` (0: never share)."""
     rows: list[Row] = []
-    open_rows: dict[tuple[int, tuple[int, ...]], int] = {}
+    open_rows: dict[tuple[int, tuple[int, ...]], tuple[int, GrowingTree]] = {}
     for sample, (slot, prompt, completion) in enumerate(zip(slots_S, prompts, completions, strict=True)):
-        key, extra = (slot, tuple(prompt)), len(completion) - 1
-        index = open_rows.get(key)
-        if index is not None and rows[index].length + extra <= row_tokens:
-            rows[index] = Row(slot, (*rows[index].samples, sample), rows[index].length + extra)
+        key, inputs = (slot, tuple(prompt)), completion[:-1]
+        index, tree = open_rows.get(key, (None, GrowingTree()))
+        added = tree.added(inputs)
+        if index is not None and row_tokens and (not added or rows[index].length + added <= row_tokens):
+            rows[index] = Row(slot, (*rows[index].samples, sample), rows[index].length + added)
         else:
-            open_rows[key] = len(rows)
-            rows.append(Row(slot, (sample,), len(prompt) + extra))
+            index, tree = len(rows), GrowingTree()
+            open_rows[key] = index, tree
+            rows.append(Row(slot, (sample,), len(prompt) + len(inputs)))
+        tree.add(inputs)
     return rows
 
 
@@ -227,27 +239,33 @@ def lay_out(
     length = _padded(max(row.length for row in whole))
     ids_BL = np.full((len(rows), length), pad_id, np.int64)
     positions_BL = np.tile(np.arange(length), (len(rows), 1))
-    segments_BL = np.full((len(rows), length), PADDING, np.int64)
-    places, targets, samples = [], [], []
+    ends_BL = positions_BL + 1  # padding sees itself
+    places, targets, samples, offsets = [], [], [], []
     for number, row in enumerate(rows):
         prompt = prompts[row.samples[0]]
-        start = len(prompt)
-        ids_BL[number, :start], segments_BL[number, :start] = prompt, 0
-        for segment, sample in enumerate(row.samples, 1):
-            completion = completions[sample]
-            stop = start + len(completion) - 1
-            ids_BL[number, start:stop], segments_BL[number, start:stop] = completion[:-1], segment
-            positions_BL[number, start:stop] = np.arange(len(prompt), len(prompt) + stop - start)
+        tree = depth_first([[*completions[sample][:-1]] for sample in row.samples])
+        start, stop = len(prompt), len(prompt) + len(tree.ids_L)
+        ids_BL[number, :start], ids_BL[number, start:stop] = prompt, tree.ids_L
+        positions_BL[number, start:stop] = start + tree.depths_L
+        ends_BL[number, :start], ends_BL[number, start:stop] = stop, start + tree.ends_L
+        for sample, path in zip(row.samples, tree.paths, strict=True):
             # the first token is predicted from the prompt's end, the others from the token before them
-            places.append(number * length + np.r_[len(prompt) - 1, start:stop])
-            targets.append(np.asarray(completion, np.int64))
-            samples.append(np.full(len(completion), sample))
-            start = stop
-    counts_N = np.bincount([row.slot for row in rows], minlength=num_adapters)
-    places_T, targets_T, samples_T = (np.concatenate(parts) for parts in (places, targets, samples))
-    shared = any(len(completions[sample]) > 1 for row in whole for sample in row.samples[1:])
-    counts = tuple(int(count) for count in counts_N)
-    return MicroBatch(counts, ids_BL, positions_BL, segments_BL, places_T, targets_T, samples_T, shared)
+            places.append(number * length + np.r_[start - 1, start + path])
+            targets.append(np.asarray(completions[sample], np.int64))
+            samples.append(np.full(len(path) + 1, sample))
+            offsets.append(np.arange(len(path) + 1))
+    counts_N = tuple(int(count) for count in np.bincount([row.slot for row in rows], minlength=num_adapters))
+    places_T = np.concatenate(places)
+    order_T = np.argsort(places_T, kind="stable")
+    places_U, rows_T = np.unique(places_T[order_T], return_inverse=True)
+    targets_T, samples_T, offsets_T = (np.concatenate(parts)[order_T] for parts in (targets, samples, offsets))
+    branched = any(_branched(row, prompts, completions) for row in whole)
+    return MicroBatch(counts_N, ids_BL, positions_BL, ends_BL, places_U, rows_T, targets_T, samples_T, offsets_T, branched)
+
+
+def _branched(row: Row, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]) -> bool:
+    """Return whether a row is more than its prompt and its longest completion."""
+    return row.length > len(prompts[row.samples[0]]) + max(len(completions[sample]) for sample in row.samples) - 1
 
 
 def _padded(length: int) -> int:

@@ -224,8 +224,8 @@ class TorchTrainer:
         base_T = None
         if objective.kl:
             with torch.no_grad():
-                hidden_TH = self._hidden(batch, self._lora.alone())
-            base_T, _ = token_logprobs(hidden_TH, self._head, targets_T, temperature)
+                hidden_UH = self._hidden(batch, self._lora.alone())
+            base_T, _ = token_logprobs(hidden_UH, self._head, targets_T, temperature, rows_T=batch.rows_T)
 
         def losses(logprobs_R: torch.Tensor, entropy_R: torch.Tensor, part: slice) -> torch.Tensor:
             weights_R = importance_weights(logprobs_R.detach(), engine_T[part], objective.importance_cap)
@@ -233,28 +233,28 @@ class TorchTrainer:
             losses_R = token_losses(objective, logprobs_R, entropy_R, advantages_T[part], weights_R, base_R)
             return share_T[part] * losses_R
 
-        found = head_loss(self._hidden(batch, self._lora.routed(batch.counts_N)), self._head, targets_T, temperature, losses)
+        hidden_UH = self._hidden(batch, self._lora.routed(batch.counts_N))
+        found = head_loss(hidden_UH, self._head, targets_T, temperature, losses, rows_T=batch.rows_T)
         tokens.add(slots_T, loss=found.losses_T, entropy=found.entropy_T, drift=found.logprobs_T - engine_T)
         return found.total
 
     def _hidden(self, batch: MicroBatch, routing: Any) -> torch.Tensor:
-        """Return the last hidden state [T, H] at every position that predicts a response token; only these reach the head."""
+        """Return the last hidden state [U, H] at every position that predicts a response token; only these reach the head."""
         with routing:
             hidden = self._model.base_model(
                 self._tensor(batch.ids_BL),
-                attention_mask=self._mask(batch) if batch.shared else None,
+                attention_mask=self._mask(batch) if batch.branched else None,
                 position_ids=self._tensor(batch.positions_BL),
                 use_cache=False,
             ).last_hidden_state
-        chosen_TH: torch.Tensor = hidden.reshape(-1, hidden.shape[-1]).index_select(0, self._tensor(batch.places_T))
-        return chosen_TH
+        chosen_UH: torch.Tensor = hidden.reshape(-1, hidden.shape[-1]).index_select(0, self._tensor(batch.places_U))
+        return chosen_UH
 
     def _mask(self, batch: MicroBatch) -> torch.Tensor:
-        """Return an additive mask [B, 1, L, L]: positions see earlier ones of their segment and the prompt, padding itself."""
-        segments_BL = self._tensor(batch.segments_BL)
-        query, key = segments_BL[:, :, None], segments_BL[:, None, :]
-        earlier = torch.ones(segments_BL.shape[1], segments_BL.shape[1], dtype=torch.bool, device=self._device).tril()
-        seen = earlier & ((query == key) | ((key == 0) & (query > 0)))
+        """Return an additive mask [B, 1, L, L]: positions see the prompt and what is before them in their own completions."""
+        ends_BL = self._tensor(batch.ends_BL)
+        query, key = (torch.arange(ends_BL.shape[1], device=self._device).view(shape) for shape in ((1, -1, 1), (1, 1, -1)))
+        seen = (key <= query) & (query < ends_BL[:, None, :])
         mask = torch.zeros(seen.shape, dtype=self._dtype, device=self._device)
         return mask.masked_fill_(~seen, torch.finfo(self._dtype).min)[:, None]
 

@@ -80,7 +80,7 @@ def counted(shape: DecoderShape, rank: int, adapters: int, budget: int, lengths:
     rows, attempts = max(1, budget // (prompt + 8 * (completion - 1))), 8
     slots = np.sort(np.repeat(np.arange(rows) % adapters, attempts))
     prompts = [[1 + row] * prompt for row in range(rows) for _ in range(attempts)]
-    completions, samples = [[5] * completion for _ in slots], len(slots)
+    completions, samples = [[1 + number % attempts] + [9] * (completion - 1) for number in range(len(slots))], len(slots)
     columns = Samples(
         tuple(f"a{n}" for n in range(adapters)),
         slots,

@@ -33,7 +33,7 @@ def test_the_work_of_a_paper_generation() -> None:
     assert work.generated == pytest.approx((768 + 6144) * 1012)
     rows = update_rows(load("paper", ["learning.row_tokens=4096"]), work)
     assert [(one.count, one.prompt, one.completions) for one in rows] == [(384, 1200, 2), (1536, 700, 3), (768, 700, 2)]
-    assert sum(one.predicted for one in rows) == pytest.approx(work.generated)
+    assert sum(one.count * one.completions * one.response for one in rows) == pytest.approx(work.generated)
     alone = update_rows(load("paper", ["learning.row_tokens=1024"]), work)
     assert [(one.count, one.completions) for one in alone] == [(768, 1), (6144, 1)], "no two completions of the mean length fit"
 

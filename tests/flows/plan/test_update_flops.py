@@ -65,7 +65,7 @@ def counted(settings: Settings, attempts: int = ATTEMPTS) -> tuple[float, float]
         tuple(f"a{n}" for n in range(ADAPTERS)),
         slots,
         [[1 + sample // attempts] * PROMPT for sample in range(samples)],
-        [[5] * RESPONSE] * samples,
+        [[1 + sample % attempts] + [5] * (RESPONSE - 1) for sample in range(samples)],  # no two of a prompt begin alike
         [np.zeros(RESPONSE)] * samples,
         np.ones(samples),
         np.bincount(slots) * float(RESPONSE),
@@ -108,10 +108,11 @@ def test_the_arithmetic_is_what_torch_counts(again: bool, kl: float, row_tokens:
 def test_rows_are_those_of_the_trainer() -> None:
     for attempts, response, row_tokens in ((8, 17, 64), (8, 17, 4096), (7, 5, 40), (3, 100, 50), (1, 9, 64)):
         prompts = [[prompt] * PROMPT for prompt in range(PROMPTS) for _ in range(attempts)]
-        theirs = pack_rows([0] * len(prompts), prompts, [[1] * response] * len(prompts), row_tokens)
+        apart = [[sample] * response for sample in range(len(prompts))]
+        theirs = pack_rows([0] * len(prompts), prompts, apart, row_tokens)
         ours = packed(PROMPTS, PROMPT, attempts, response, row_tokens)
         assert sorted(row.length for row in theirs) == sorted(one.length for one in ours for _ in range(int(one.count)))
-        assert sum(one.predicted for one in ours) == PROMPTS * attempts * response
+        assert sum(one.predicted for one in ours) == PROMPTS * attempts * (response - 1) + len(theirs)
 
 
 def test_nothing_to_learn_takes_no_arithmetic() -> None:

@@ -25,10 +25,37 @@ def test_packing_keeps_every_token_and_budget() -> None:
         for sample in {sample for row in batch for sample in row.samples}:
             mine = laid_out.samples_T == sample
             assert laid_out.targets_T[mine].tolist() == completions[sample]
-            read = laid_out.ids_BL.reshape(-1)[laid_out.places_T[mine]].tolist()
+            places = laid_out.places_U[laid_out.rows_T[mine]]
+            assert laid_out.offsets_T[mine].tolist() == list(range(len(completions[sample])))
+            read = laid_out.ids_BL.reshape(-1)[places].tolist()
             assert read == [prompts[sample][-1], *completions[sample][:-1]]
-            positions = laid_out.positions_BL.reshape(-1)[laid_out.places_T[mine]]
+            positions = laid_out.positions_BL.reshape(-1)[places]
             assert positions.tolist() == [len(prompts[sample]) - 1 + k for k in range(len(completions[sample]))]
+
+
+def test_equal_completions_and_beginnings_stand_once_in_a_row() -> None:
+    prompt, completions = [9, 8], [[1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 7], [1, 2], [5, 6]]
+    (row,) = pack_rows([0] * 5, [prompt] * 5, completions, row_tokens=64)
+    assert row.length == len(prompt) + 4, "1 2 3 and 5: 7, 2 and 6 are predicted, not read"
+    batch = lay_out([row], [prompt] * 5, completions, 1, PAD)
+    assert batch.ids_BL[0, : row.length].tolist() == [9, 8, 1, 2, 3, 5] and batch.branched
+    assert len(batch.places_U) == 5 and len(batch.rows_T) == sum(map(len, completions))
+    for sample, completion in enumerate(completions):
+        assert batch.targets_T[batch.samples_T == sample].tolist() == completion
+    first_T = batch.offsets_T == 0
+    assert {int(place) for place in batch.places_U[batch.rows_T[first_T]]} == {1}, (
+        "all first tokens are predicted by the prompt's end"
+    )
+
+
+def test_completions_that_only_continue_each_other_need_no_mask() -> None:
+    completions = [[1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 7]]
+    rows = pack_rows([0] * 3, [[9]] * 3, completions, row_tokens=64)
+    assert [row.length for row in rows] == [4] and not lay_out(rows, [[9]] * 3, completions, 1, PAD).branched
+    assert len(pack_rows([0] * 3, [[9]] * 3, completions, row_tokens=0)) == 3, "0 shares nothing"
+    assert len(pack_rows([0] * 3, [[9] * 80] * 3, completions, row_tokens=64)) == 1, (
+        "an equal completion adds nothing to a full row"
+    )
 
 
 @pytest.mark.parametrize(
@@ -81,11 +108,11 @@ def laid_out_together(parts: list[list[Row]], prompts: list, completions: list, 
     """Everything that the passes compute, the rows of one after those of another."""
     found: list[MicroBatch] = [lay_out(part, prompts, completions, 3, PAD, batch) for part in parts]
     first = np.cumsum([0, *(one.ids_BL.size for one in found)])
-    columns = [(one.ids_BL, one.positions_BL, one.segments_BL, one.targets_T, one.samples_T) for one in found]
+    columns = [(one.ids_BL, one.positions_BL, one.ends_BL, one.targets_T, one.samples_T, one.offsets_T) for one in found]
     return [
         np.sum([one.counts_N for one in found], axis=0).tolist(),
-        {one.shared for one in found},
-        np.concatenate([one.places_T + start for one, start in zip(found, first, strict=False)]).tolist(),
+        {one.branched for one in found},
+        np.concatenate([one.places_U[one.rows_T] + start for one, start in zip(found, first, strict=False)]).tolist(),
         *(np.concatenate(column).tolist() for column in zip(*columns, strict=True)),
     ]
 
