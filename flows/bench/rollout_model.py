@@ -14,10 +14,8 @@ A side is this file, run by the interpreter and in the checkout that it belongs 
 
 import argparse
 import json
-import os
 import resource
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -29,8 +27,6 @@ PROJECT = Path(__file__).resolve().parents[2]
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 LENGTHS = (20, 200)  # tokens of a completion
 OWN = (20, 100)  # tokens of a prompt after the instructions
-VLLM_CACHE = "3"  # GiB
-_ANSWER = "side: "
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -60,6 +56,7 @@ def existing(text: str) -> str:
 
 def measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield tokens per second and memory of our engine against each rival; `ratio` over 1: ours is better."""
+    from flows.bench.side import Side
     from flows.bench.turns import in_turns
 
     spec = {name: getattr(arguments, name) for name in ("instructions", "prompts", "attempts", "longest", "rank", "threads")}
@@ -77,7 +74,10 @@ def measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     if arguments.checkout:
         places["checkout"] = (sys.executable, Path(arguments.checkout).resolve(), "transformers")
     with ExitStack() as stack:
-        sides = {name: stack.enter_context(Side(*place, spec)) for name, place in places.items()}
+        sides = {
+            name: stack.enter_context(Side(__file__, python, checkout, spec | {"kind": kind}))
+            for name, (python, checkout, kind) in places.items()
+        }
         for side in sides.values():
             side.turn()  # warm-up
         found = in_turns(arguments.repeats, {name: side.turn for name, side in sides.items()})
@@ -90,35 +90,6 @@ def measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
         if name != "vllm":  # it computes in other processes
             paired = {"against": name, "rival": round(peaks[name]), "ratio": round(peaks[name] / peaks["ours"], 3)}
             yield {"name": "memory.rollout", "value": round(peaks["ours"]), "unit": "MiB"} | where | paired
-
-
-class Side:
-    """A process that holds one engine and answers all requests at every turn."""
-
-    def __init__(self, python: str, checkout: Path, kind: str, spec: dict[str, Any]) -> None:
-        self._command = [python, "-P", __file__, json.dumps(spec | {"kind": kind})]
-        self._checkout, self._threads = checkout, spec["threads"]
-
-    def __enter__(self) -> "Side":
-        environment = os.environ | {"PYTHONPATH": str(self._checkout), "OMP_NUM_THREADS": str(self._threads)}
-        # on a CPU vLLM takes half the machine's memory by default, and the sides share it
-        environment.setdefault("VLLM_CPU_KVCACHE_SPACE", VLLM_CACHE)
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        self._process = subprocess.Popen(self._command, cwd=self._checkout, env=environment, **pipes)  # type: ignore[call-overload]
-        return self
-
-    def turn(self) -> dict[str, float]:
-        """Return `seconds`, `tokens`, `requests` and `peak` bytes of one turn. Raise RuntimeError if the process has ended."""
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        for line in self._process.stdout:  # engines print lines of their own
-            if line.startswith(_ANSWER):
-                found: dict[str, float] = json.loads(line.removeprefix(_ANSWER))
-                return found
-        raise RuntimeError(f"a side of the bench ended with code {self._process.wait()}: {self._command}")
-
-    def __exit__(self, *_: object) -> None:
-        self._process.__exit__(None, None, None)  # closes its pipes, and with them its loop
 
 
 def requests(spec: dict[str, Any], vocabulary: int) -> list[Any]:
@@ -250,7 +221,8 @@ def serve(spec: dict[str, Any]) -> None:
         started = time.perf_counter()
         tokens, asked = turn()
         seconds, peak = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        print(f"\n{_ANSWER}{json.dumps({'seconds': seconds, 'tokens': tokens, 'requests': asked, 'peak': peak})}", flush=True)
+        answer = {"seconds": seconds, "tokens": tokens, "requests": asked, "peak": peak}
+        print(f"\nside: {json.dumps(answer)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ tokens per second count it once per completion on both sides. The sides take tur
 in a process of its own. Weights are random except with `--model` and for the shape `seed` when the shipped model is there.
 Where the base computes in bfloat16, float32 is a second rival; `product_ratio` is how many times as fast one large product is
 in bfloat16, which no update can much exceed. `update.share_of_peak` is the share of that product's rate, measured next. The last
-line is arithmetic: what shared prompts save of the published setting.
+line is arithmetic: what shared prompts save of the published setting. With `--samples FILE`, see flows.bench.update_samples.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from flows.bench import update_samples
 from flows.bench.memory import peak_memory, resident
 from flows.bench.turns import alone, in_turns
 from flows.commands.arguments import OneLineParser
@@ -39,6 +40,9 @@ def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
     from stages.core.training.cpu import use_cpu
 
     arguments = _asked(options)
+    if arguments.samples:
+        yield from update_samples.measure(arguments)
+        return
     use_cpu(arguments.threads)
     for num_adapters in arguments.adapters:
         yield from _paired(arguments, num_adapters, arguments.total // num_adapters, "equal_total")
@@ -50,8 +54,13 @@ def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
 def _asked(options: Sequence[str]) -> argparse.Namespace:
     """Return the options, --total and --tokens with room for a group of each adapter; exit with a line if one given lacks it."""
     asked = _rows_of(parser("update", ""))
+    update_samples.add_options(asked)
     asked.set_defaults(total=None, tokens=None)
     arguments = asked.parse_args(options)
+    if arguments.samples and not arguments.model:
+        asked.error("--samples needs --model: the folder of the model that wrote them")
+    if arguments.checkout and not arguments.samples:
+        asked.error("--checkout counts with --samples alone")
     group = arguments.group_size * _positions(arguments)
     most = max(arguments.adapters, default=1)
     if arguments.total is None:

@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -11,6 +13,7 @@ from flows.bench import rollout as rollout_bench
 from flows.bench import update as update_bench
 from flows.bench.update import SEED_MODEL
 from flows.config import PROJECT
+from stages.core import tables
 from stages.core.engines.precision import fast_bfloat16
 from stages.core.training.packing import pack_rows
 
@@ -85,6 +88,47 @@ def test_an_update_of_a_checkpoint_is_measured() -> None:
     assert {line["against"] for line in paired} == rivals and {line["shape"] for line in [*paired, share]} == {"seed"}
     assert (saved["name"], saved["shape"], saved["unit"], saved["ratio"]) == ("update.flops", "qwen2.5-7b", "PFLOP", 1.185)
     assert share["name"] == "update.share_of_peak" and 0 < share["value"] < 1 < 1000 * share["peak_tflops"]
+
+
+@pytest.mark.timeout(300)
+def test_an_update_on_stored_samples_is_measured_role_by_role(tmp_path: Path) -> None:
+    blank = {"member_id": "m", "kind": "deduction", "adapter_sha256": "sha", "reward": 1.0, "baseline": 0.0, "centred": 1.0}
+    rows = [
+        blank
+        | {
+            "sample_id": f"{role}{number}",
+            "group_id": f"{role}{number // 2}",
+            "role": role,
+            "adapter_id": f"{role[0]}{number // 4}",
+        }
+        | {"prompt_ids": [5, 6, number // 2], "completion_ids": [7, 8, 9], "logprobs": [-1.0] * 3}
+        | {"advantage": 0.0 if number < 2 else 1.0 - number}
+        for role in ("teacher", "student")
+        for number in range(8)
+    ]
+    pq.write_table(tables.table(rows, tables.SAMPLES), tmp_path / "samples.parquet")
+    options = ["--model", str(SEED_MODEL), "--device", "cpu", "--rank", "2", "--repeats", "1", "--threads", "1"]
+    lines = list(update_bench.main([*options, "--samples", str(tmp_path / "samples.parquet"), "--checkout", str(PROJECT)]))
+    assert [(line["role"], line["against"]) for line in lines] == [
+        (role, rival) for rival in ("row_per_completion", "checkout") for role in ("teacher", "student")
+    ]
+    assert all(line["response_tokens"] == 6 * 3 and line["value"] > 0 and line["ratio"] > 0 for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--samples", str(SEED_MODEL)], "--samples needs --model"),
+        (["--checkout", str(PROJECT)], "--checkout counts with --samples alone"),
+        (["--samples", "nowhere"], "'nowhere' does not exist"),
+    ],
+)
+def test_options_of_stored_samples_that_do_not_fit_are_refused(
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        list(update_bench.main(options))
+    assert ended.value.code == 2 and said in capsys.readouterr().err
 
 
 @pytest.mark.timeout(300)
