@@ -22,12 +22,12 @@ from typing import Any
 
 PROJECT = Path(__file__).resolve().parents[2]
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-ROW_TOKENS = 1024  # as learning.row_tokens by default
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that count with `--samples`."""
     parser.add_argument("--samples", type=_existing, help="with --model: a generation's samples.parquet to update on")
+    parser.add_argument("--row-tokens", type=int, default=1024, help="with --samples: as learning.row_tokens")
     parser.add_argument("--checkout", type=_existing, help="with --samples: another checkout, whose trainer is a rival, too")
 
 
@@ -47,12 +47,13 @@ def measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     spec |= {"rank": arguments.rank, "threads": arguments.threads, "budget": arguments.micro_batch_tokens}
     rivals = {"row_per_completion": (PROJECT, 0)}
     if arguments.checkout:
-        rivals["checkout"] = (arguments.checkout, ROW_TOKENS)
+        rivals["checkout"] = (arguments.checkout, arguments.row_tokens)
     for name, (checkout, row_tokens) in rivals.items():  # two at a time: each holds the model and a pass
         with ExitStack() as stack:
-            ours = stack.enter_context(Side(__file__, sys.executable, PROJECT, spec | {"row_tokens": ROW_TOKENS}))
+            ours = stack.enter_context(Side(__file__, sys.executable, PROJECT, spec | {"row_tokens": arguments.row_tokens}))
             rival = stack.enter_context(Side(__file__, sys.executable, checkout, spec | {"row_tokens": row_tokens}))
-            ours.turn(), rival.turn()  # warm-up
+            for side in (ours, rival):
+                side.turn()  # warm-up
             found = in_turns(arguments.repeats, {"ours": ours.turn, name: rival.turn})
         for role, tokens in found["ours"][0]["tokens"].items():
             seconds = {side: statistics.median(turn["seconds"][role] for turn in turns) for side, turns in found.items()}
@@ -93,6 +94,8 @@ class _Trained:
         for role, samples in self._roles.items():
             learning = with_advantage(samples)
             names = sorted(set(learning["adapter_id"].to_pylist()))
+            if not names:  # nobody of this role has an advantage
+                continue
             shapes, rank = self._lora.shapes(), self._spec["rank"]
             self._lora.load([initial_adapter(shapes, rank, seed).weights for seed in range(len(names))])
             rows = columns(names, learning, response_tokens(samples))

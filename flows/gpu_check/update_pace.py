@@ -21,6 +21,7 @@ from stages.core.lora.adapter import Adapter
 from stages.core.training.protocol import Update
 
 REPEATS = {"cuda": 8, "cpu": 1}  # copies of the samples in the longer update; 1: there is none
+MOST_ATTEMPTS = 128  # completions of a group; token ids that every model has
 TELLING = 0.05  # a longer update takes at least this share more, or the difference is noise
 
 
@@ -41,14 +42,15 @@ def timed_update(
 
     `rates`: what the plan assumes of the device. Its tokens per second count the passes alone, without recomputation.
     """
-    _updated(backend, device, adapters, samples)  # kernels are compiled and loaded when they are first used
-    updates, seconds = _timed(backend, device, adapters, samples)
-    tokens, times, width = _positions(samples), REPEATS[device.partition(":")[0]], _width(updates)
+    updates = _updated(backend, device, adapters, samples)  # kernels are compiled and loaded when they are first used
+    samples = _apart(samples)
+    seconds, width = _timed(backend, device, adapters, samples)
+    tokens, times = _positions(samples), REPEATS[device.partition(":")[0]]
     figures: dict[str, Any] = {"seconds": seconds, "tokens": tokens, "tokens_per_s": tokens / seconds}
     detail = f"{tokens / seconds:,.0f} tokens/s"
     if times > 1:
-        longer, whole = _timed(backend, device, adapters, _copies(samples, times))
-        width = min(width, _width(longer))
+        whole, least = _timed(backend, device, adapters, _copies(samples, times))
+        width = min(width, least)
         if whole - seconds < TELLING * seconds:
             short = f"{times} times as many tokens take no longer: too few to tell the pace"
             return TimedUpdate(updates, width, f"{detail}; {short}", figures)
@@ -64,9 +66,11 @@ def timed_update(
     return TimedUpdate(updates, width, detail, figures)
 
 
-def _timed(backend: Backend, device: str, adapters: Mapping[str, Adapter], samples: pa.Table) -> tuple[dict[str, Update], float]:
+def _timed(backend: Backend, device: str, adapters: Mapping[str, Adapter], samples: pa.Table) -> tuple[float, float]:
+    """Return the seconds of an update, and the tokens of a pass: fewer than configured if it ran out of memory."""
     began = time.perf_counter()
-    return _updated(backend, device, adapters, samples), time.perf_counter() - began
+    updates = _updated(backend, device, adapters, samples)
+    return time.perf_counter() - began, min(update.metrics["micro_batch_tokens"] for update in updates.values())
 
 
 def _updated(backend: Backend, device: str, adapters: Mapping[str, Adapter], samples: pa.Table) -> dict[str, Update]:
@@ -79,18 +83,13 @@ def _updated(backend: Backend, device: str, adapters: Mapping[str, Adapter], sam
     return updates
 
 
-def _width(updates: Mapping[str, Update]) -> float:
-    """Return the tokens of a pass: fewer than configured if an update ran out of memory."""
-    return min(update.metrics["micro_batch_tokens"] for update in updates.values())
-
-
 def _groups(samples: pa.Table) -> list[Sequence[int]]:
     """Return the prompt of each group."""
     return list(dict(zip(samples["group_id"].to_pylist(), samples["prompt_ids"].to_pylist(), strict=True)).values())
 
 
 def _positions(samples: pa.Table) -> int:
-    """Return the positions that an update computes: a prompt once for its group."""
+    """Return the positions that an update computes of samples `_apart`: a prompt once for its group."""
     return sum(map(len, _groups(samples))) + sum(map(len, samples["completion_ids"].to_pylist()))
 
 
@@ -101,6 +100,13 @@ def _useful(backend: Backend, shape: DecoderShape, samples: pa.Table) -> float:
     attempts, mean = len(lengths) // len(prompts), sum(lengths) / len(lengths)
     rows = packed(len(prompts), len(prompts[0]), attempts, mean, config.learning.row_tokens)
     return update_flops(config.recomputing(False), shape, rows).total
+
+
+def _apart(samples: pa.Table) -> pa.Table:
+    """Return the samples with other first tokens, no two of a group alike: what completions begin with is computed once."""
+    completions = [[row % MOST_ATTEMPTS, *ids[1:]] for row, ids in enumerate(samples["completion_ids"].to_pylist())]
+    field = samples.schema.field("completion_ids")
+    return samples.set_column(samples.schema.get_field_index("completion_ids"), field, pa.array(completions, field.type))
 
 
 def _copies(samples: pa.Table, times: int) -> pa.Table:

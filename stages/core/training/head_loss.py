@@ -2,7 +2,7 @@
 
 A token's loss is a function of its log-probability l and its entropy H. With z the logits over the temperature, p = softmax(z):
 
-    dL/dz = sum over the tokens t that z predicts of dL/dl_t (onehot_t - p) - dL/dH_t p (log p + H)
+    dL/dz = sum over the tokens t that z predicts of [dL/dl_t (onehot_t - p) - dL/dH_t p (log p + H)]
 
 so the gradient of the logits is known as soon as the logits are, and the forward pass multiplies it by the head's weights while a
 chunk of logits exists (as Liger-Kernel's fused linear cross entropy does, Hsu et al. 2024). Two products with the head per hidden
@@ -42,16 +42,16 @@ def head_loss(
     temperature: float,
     token_loss: TokenLoss,
     chunk_elements: int = CHUNK_ELEMENTS,
-    rows_T: np.ndarray | None = None,
+    states_T: np.ndarray | None = None,
 ) -> HeadLoss:
     """Return the loss of all tokens, with each target's log-probability and each distribution's entropy (nats), at least fp32.
 
-    `rows_T` is the row of U that predicts each token, in ascending order, and each row predicts one or more. Without it, row t
+    `states_T` is the hidden state that predicts each token, in ascending order; each predicts one or more. Without it, state t
     predicts token t. At most `chunk_elements` logits exist at once. `token_loss` is called for parts of the tokens, and must be
     differentiable.
     """
-    rows = None if rows_T is None or len(rows_T) == len(hidden_UH) else rows_T
-    found = _HeadLoss.apply(hidden_UH, head, targets_T, temperature, token_loss, chunk_elements, rows)  # type: ignore[no-untyped-call]
+    repeated = None if states_T is None or len(states_T) == len(hidden_UH) else states_T
+    found = _HeadLoss.apply(hidden_UH, head, targets_T, temperature, token_loss, chunk_elements, repeated)  # type: ignore[no-untyped-call]
     return HeadLoss(*found)
 
 
@@ -62,10 +62,10 @@ def token_logprobs(
     targets_T: torch.Tensor,
     temperature: float,
     chunk_elements: int = CHUNK_ELEMENTS,
-    rows_T: np.ndarray | None = None,
+    states_T: np.ndarray | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the log-probability of each target and the entropy (nats) of each distribution, both [T], at least fp32."""
-    found = head_loss(hidden_UH, head, targets_T, temperature, lambda logprobs_K, *_: logprobs_K, chunk_elements, rows_T)
+    found = head_loss(hidden_UH, head, targets_T, temperature, lambda logprobs_K, *_: logprobs_K, chunk_elements, states_T)
     return found.logprobs_T, found.entropy_T
 
 
@@ -81,13 +81,14 @@ class _HeadLoss(torch.autograd.Function):
         temperature: float,
         token_loss: TokenLoss,
         chunk_elements: int,
-        rows_T: np.ndarray | None,
+        states_T: np.ndarray | None,
     ) -> tuple[torch.Tensor, ...]:
         num_states, learns = len(hidden_UH), ctx.needs_input_grad[0]
         exact = torch.promote_types(torch.float32, hidden_UH.dtype)
         values_3T = hidden_UH.new_empty(3, len(targets_T), dtype=exact)
         grads_UH = torch.empty_like(hidden_UH) if learns else None
-        first_U = np.arange(num_states + 1) if rows_T is None else np.searchsorted(rows_T, np.arange(num_states + 1))
+        first_U = np.arange(num_states + 1) if states_T is None else np.searchsorted(states_T, np.arange(num_states + 1))
+        states = None if states_T is None else torch.from_numpy(states_T).to(targets_T.device)
         size = max(1, chunk_elements // _vocabulary(head, hidden_UH)) if num_states else 1
         size -= size % EVEN_STATES if size > EVEN_STATES else 0
         for start in range(0, num_states, size):
@@ -97,7 +98,8 @@ class _HeadLoss(torch.autograd.Function):
             reused_UV = logits_UV.detach()  # the gradient takes the place of the logits, which nothing else needs
             for block in _blocks(reused_UV):
                 tokens = slice(int(first_U[start + block.start]), int(first_U[start + block.stop]))
-                rows_K = None if rows_T is None else torch.from_numpy(rows_T[tokens] - start - block.start).to(targets_T.device)
+                one_each = tokens.stop - tokens.start == block.stop - block.start
+                rows_K = None if states is None or one_each else states[tokens] - (start + block.start)
                 predicted = _Predicted(targets_T[tokens], rows_K)
                 gradient_RV = _block(reused_UV[block], predicted, temperature, token_loss, tokens, values_3T, learns)
                 if gradient_RV is not None:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from stages.core.lora.adapter import Adapter
 from stages.core.lora.adapter_files import weights_sha256
-from stages.core.training.prefix_tree import GrowingTree, depth_first
+from stages.core.training.prefix_tree import common, depth_first
 
 PAD_TO = 8  # multiple for row lengths; CUDA's attention kernels require masks aligned to it
 PASS_POSITIONS = 4096  # of a micro-batch that a CPU computes in one pass: fewer are not worth a pass for each adapter
@@ -54,7 +54,7 @@ class Row:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Arrays of one forward pass. The hidden state at `places_U[rows_T[t]]` of the flattened [B * L] predicts `targets_T[t]`.
+    """Arrays of one forward pass. The hidden state at `places_U[states_T[t]]` of the flattened [B * L] predicts `targets_T[t]`.
 
     Tokens are sorted by row of U: completions of a prompt predict from the same state while they are alike. Position i of a row
     sees position j if j <= i < `ends_BL[j]`.
@@ -65,7 +65,7 @@ class MicroBatch:
     positions_BL: np.ndarray
     ends_BL: np.ndarray
     places_U: np.ndarray
-    rows_T: np.ndarray
+    states_T: np.ndarray
     targets_T: np.ndarray
     samples_T: np.ndarray
     offsets_T: np.ndarray  # of a token in its completion
@@ -180,21 +180,31 @@ def engine_logprobs(batch: MicroBatch, samples: Samples) -> np.ndarray:
 def pack_rows(
     slots_S: Sequence[int], prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], row_tokens: int
 ) -> list[Row]:
-    """Pack all samples into rows. Equal prompts of an adapter share a row up to `row_tokens` (0: never share)."""
+    """Pack all samples into rows. Equal prompts of an adapter share a row up to `row_tokens` (0: never share).
+
+    A completion goes to the row of its prompt to which it adds the fewest positions, of those where it fits.
+    """
     rows: list[Row] = []
-    open_rows: dict[tuple[int, tuple[int, ...]], tuple[int, GrowingTree]] = {}
+    own_rows: dict[tuple[int, tuple[int, ...]], list[int]] = {}
     for sample, (slot, prompt, completion) in enumerate(zip(slots_S, prompts, completions, strict=True)):
-        key, inputs = (slot, tuple(prompt)), completion[:-1]
-        index, tree = open_rows.get(key, (None, GrowingTree()))
-        added = tree.added(inputs)
-        if index is not None and row_tokens and (not added or rows[index].length + added <= row_tokens):
-            rows[index] = Row(slot, (*rows[index].samples, sample), rows[index].length + added)
+        indices, inputs = own_rows.setdefault((slot, tuple(prompt)), []), len(completion) - 1
+        added = {index: inputs - _known(completions, rows[index], completion) for index in indices if row_tokens}
+        fitting = {index: count for index, count in added.items() if not count or rows[index].length + count <= row_tokens}
+        if fitting:
+            best = min(fitting, key=lambda index: fitting[index])
+            rows[best] = Row(slot, (*rows[best].samples, sample), rows[best].length + fitting[best])
         else:
-            index, tree = len(rows), GrowingTree()
-            open_rows[key] = index, tree
-            rows.append(Row(slot, (sample,), len(prompt) + len(inputs)))
-        tree.add(inputs)
+            indices.append(len(rows))
+            rows.append(Row(slot, (sample,), len(prompt) + inputs))
     return rows
+
+
+def _known(completions: Sequence[Sequence[int]], row: Row, completion: Sequence[int]) -> int:
+    """Return how many inputs of a completion stand in a row: the last token is never an input."""
+    return min(
+        len(completion) - 1,
+        max(min(common(completions[other], completion), len(completions[other]) - 1) for other in row.samples),
+    )
 
 
 def micro_batches(rows: Sequence[Row], tokens: int) -> list[list[Row]]:
@@ -243,7 +253,7 @@ def lay_out(
     places, targets, samples, offsets = [], [], [], []
     for number, row in enumerate(rows):
         prompt = prompts[row.samples[0]]
-        tree = depth_first([[*completions[sample][:-1]] for sample in row.samples])
+        tree = depth_first([list(completions[sample][:-1]) for sample in row.samples])
         start, stop = len(prompt), len(prompt) + len(tree.ids_L)
         ids_BL[number, :start], ids_BL[number, start:stop] = prompt, tree.ids_L
         positions_BL[number, start:stop] = start + tree.depths_L
@@ -257,10 +267,10 @@ def lay_out(
     counts_N = tuple(int(count) for count in np.bincount([row.slot for row in rows], minlength=num_adapters))
     places_T = np.concatenate(places)
     order_T = np.argsort(places_T, kind="stable")
-    places_U, rows_T = np.unique(places_T[order_T], return_inverse=True)
+    places_U, states_T = np.unique(places_T[order_T], return_inverse=True)
     targets_T, samples_T, offsets_T = (np.concatenate(parts)[order_T] for parts in (targets, samples, offsets))
     branched = any(_branched(row, prompts, completions) for row in whole)
-    return MicroBatch(counts_N, ids_BL, positions_BL, ends_BL, places_U, rows_T, targets_T, samples_T, offsets_T, branched)
+    return MicroBatch(counts_N, ids_BL, positions_BL, ends_BL, places_U, states_T, targets_T, samples_T, offsets_T, branched)
 
 
 def _branched(row: Row, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]) -> bool:

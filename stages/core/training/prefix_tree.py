@@ -14,27 +14,11 @@ from itertools import takewhile
 import numpy as np
 
 
-class GrowingTree:
-    """The number of positions that each further completion adds to a tree."""
-
-    def __init__(self) -> None:
-        self._children: dict[tuple[int, int], int] = {}
-
-    def added(self, tokens: Sequence[int]) -> int:
-        """Return how many positions these tokens would add."""
-        node, known = 0, 0
-        for token in tokens:
-            child = self._children.get((node, token))
-            if child is None:
-                break
-            node, known = child, known + 1
-        return len(tokens) - known
-
-    def add(self, tokens: Sequence[int]) -> None:
-        """Add these tokens."""
-        node = 0
-        for token in tokens:
-            node = self._children.setdefault((node, token), len(self._children) + 1)
+def common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return how many tokens both begin with."""
+    if one == other:
+        return len(one)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 @dataclass(frozen=True)
@@ -48,7 +32,7 @@ class Tree:
 
 
 def depth_first(completions: Sequence[list[int]]) -> Tree:
-    """Return the tree of these completions; in sorted order, each shares with the one before it what it shares with any."""
+    """Return the tree of these completions; in sorted order, each shares with the last one what it shares with any before it."""
     ids: list[int] = []
     depths: list[int] = []
     ends: list[int] = []
@@ -57,20 +41,20 @@ def depth_first(completions: Sequence[list[int]]) -> Tree:
     paths: dict[int, np.ndarray] = {}
     for number in sorted(range(len(completions)), key=lambda row: completions[row]):
         tokens = completions[number]
-        common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, tokens, strict=False)))
-        _close(ends, path, common, len(ids))
-        path += range(len(ids), len(ids) + len(tokens) - common)
-        ids += tokens[common:]
-        depths += range(common, len(tokens))
-        ends += [0] * (len(tokens) - common)
+        shared = common(before, tokens)
+        _close(ends, path, shared, len(ids))
+        path += range(len(ids), len(ids) + len(tokens) - shared)
+        ids += tokens[shared:]
+        depths += range(shared, len(tokens))
+        ends += [0] * (len(tokens) - shared)
         paths[number], before = np.array(path, np.int64), tokens
     _close(ends, path, 0, len(ids))
     ids_L, depths_L, ends_L = (np.array(column, np.int64) for column in (ids, depths, ends))
     return Tree(ids_L, depths_L, ends_L, tuple(paths[number] for number in range(len(completions))))
 
 
-def _close(ends: list[int], path: list[int], common: int, end: int) -> None:
-    """Leave the positions of a path after its first `common`: all their descendants are known."""
-    for position in path[common:]:
+def _close(ends: list[int], path: list[int], kept: int, end: int) -> None:
+    """Leave the positions of a path after its first `kept`: all their descendants are known."""
+    for position in path[kept:]:
         ends[position] = end
-    del path[common:]
+    del path[kept:]

@@ -6,7 +6,7 @@ own step (stages.core.training.step), so that its update is the same as if it tr
 all equal takes none. A part of an update that is cut by rows ends with the gradients of its rows; whoever joins the parts steps.
 Groups without an advantage are measured without a backward pass, or with `skip_zero_groups` left out; denominators count them.
 
-Axes: N adapters · P parameters of one adapter · S samples · T response tokens.
+Axes: N adapters · P parameters of one adapter · S samples · U positions that predict · T response tokens · K tokens of a part.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -225,16 +225,16 @@ class TorchTrainer:
         if objective.kl:
             with torch.no_grad():
                 hidden_UH = self._hidden(batch, self._lora.alone())
-            base_T, _ = token_logprobs(hidden_UH, self._head, targets_T, temperature, rows_T=batch.rows_T)
+            base_T, _ = token_logprobs(hidden_UH, self._head, targets_T, temperature, states_T=batch.states_T)
 
-        def losses(logprobs_R: torch.Tensor, entropy_R: torch.Tensor, part: slice) -> torch.Tensor:
-            weights_R = importance_weights(logprobs_R.detach(), engine_T[part], objective.importance_cap)
-            base_R = None if base_T is None else base_T[part]
-            losses_R = token_losses(objective, logprobs_R, entropy_R, advantages_T[part], weights_R, base_R)
-            return share_T[part] * losses_R
+        def losses(logprobs_K: torch.Tensor, entropy_K: torch.Tensor, part: slice) -> torch.Tensor:
+            weights_K = importance_weights(logprobs_K.detach(), engine_T[part], objective.importance_cap)
+            base_K = None if base_T is None else base_T[part]
+            losses_K = token_losses(objective, logprobs_K, entropy_K, advantages_T[part], weights_K, base_K)
+            return share_T[part] * losses_K
 
         hidden_UH = self._hidden(batch, self._lora.routed(batch.counts_N))
-        found = head_loss(hidden_UH, self._head, targets_T, temperature, losses, rows_T=batch.rows_T)
+        found = head_loss(hidden_UH, self._head, targets_T, temperature, losses, states_T=batch.states_T)
         tokens.add(slots_T, loss=found.losses_T, entropy=found.entropy_T, drift=found.logprobs_T - engine_T)
         return found.total
 

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from flows.gpu_check.update_pace import _copies, _positions
+from flows.gpu_check.update_pace import _apart, _copies, _positions
 
 
 def test_copies_add_as_many_positions_as_the_samples_have() -> None:
@@ -19,3 +19,9 @@ def test_copies_add_as_many_positions_as_the_samples_have() -> None:
     assert len(prompts) == 6 and len(set(copies["group_id"].to_pylist())) == 6
     assert sum(map(len, prompts)) + 12 == _positions(copies) == 3 * _positions(samples) == 33
     assert copies.schema == samples.schema and len(set(copies["sample_id"].to_pylist())) == 9
+
+
+def test_no_two_completions_of_a_timed_update_begin_alike() -> None:
+    rows = {"completion_ids": pa.array([[5, 6], [5, 6], [5]], pa.list_(pa.int32())), "group_id": ["g", "g", "h"]}
+    apart = _apart(pa.table(rows))
+    assert apart["completion_ids"].to_pylist() == [[0, 6], [1, 6], [2]] and apart.schema == pa.table(rows).schema

@@ -68,11 +68,11 @@ def test_states_that_predict_several_tokens_give_the_loss_and_gradient_of_copies
     chunk_elements: int, on_entropy: float
 ) -> None:
     hidden_UH, head, _ = setting()
-    rows_T, targets_T = np.sort(np.r_[np.arange(T), [0, 0, 3, 3, 3, T - 1]]), torch.zeros(T + 6, dtype=torch.int64)
+    states_T, targets_T = np.sort(np.r_[np.arange(T), [0, 0, 3, 3, 3, T - 1]]), torch.zeros(T + 6, dtype=torch.int64)
     targets_T[:3], targets_T[5:8] = torch.tensor([2, 2, 4]), torch.tensor([1, 1, 6])
     token_loss = weighted(torch.linspace(-1, 2, T + 6, dtype=torch.float64), on_entropy)
-    found = head_loss(hidden_UH, head, targets_T, 0.7, token_loss, chunk_elements, rows_T)
-    copied = head_loss(hidden_UH[torch.from_numpy(rows_T)], head, targets_T, 0.7, token_loss, chunk_elements)
+    found = head_loss(hidden_UH, head, targets_T, 0.7, token_loss, chunk_elements, states_T)
+    copied = head_loss(hidden_UH[torch.from_numpy(states_T)], head, targets_T, 0.7, token_loss, chunk_elements)
     for one, other in zip(found, copied, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
     gradients = [torch.autograd.grad(loss.total, hidden_UH)[0] for loss in (found, copied)]

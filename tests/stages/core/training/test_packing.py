@@ -25,7 +25,7 @@ def test_packing_keeps_every_token_and_budget() -> None:
         for sample in {sample for row in batch for sample in row.samples}:
             mine = laid_out.samples_T == sample
             assert laid_out.targets_T[mine].tolist() == completions[sample]
-            places = laid_out.places_U[laid_out.rows_T[mine]]
+            places = laid_out.places_U[laid_out.states_T[mine]]
             assert laid_out.offsets_T[mine].tolist() == list(range(len(completions[sample])))
             read = laid_out.ids_BL.reshape(-1)[places].tolist()
             assert read == [prompts[sample][-1], *completions[sample][:-1]]
@@ -39,13 +39,20 @@ def test_equal_completions_and_beginnings_stand_once_in_a_row() -> None:
     assert row.length == len(prompt) + 4, "1 2 3 and 5: 7, 2 and 6 are predicted, not read"
     batch = lay_out([row], [prompt] * 5, completions, 1, PAD)
     assert batch.ids_BL[0, : row.length].tolist() == [9, 8, 1, 2, 3, 5] and batch.branched
-    assert len(batch.places_U) == 5 and len(batch.rows_T) == sum(map(len, completions))
+    assert len(batch.places_U) == 5 and len(batch.states_T) == sum(map(len, completions))
     for sample, completion in enumerate(completions):
         assert batch.targets_T[batch.samples_T == sample].tolist() == completion
     first_T = batch.offsets_T == 0
-    assert {int(place) for place in batch.places_U[batch.rows_T[first_T]]} == {1}, (
+    assert {int(place) for place in batch.places_U[batch.states_T[first_T]]} == {1}, (
         "all first tokens are predicted by the prompt's end"
     )
+
+
+def test_a_completion_joins_the_row_that_knows_most_of_it() -> None:
+    long, other = [1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11, 12]
+    completions = [long, other, long, [*other[:5], 13], [7]]
+    rows = pack_rows([0] * 5, [[9]] * 5, completions, row_tokens=8)
+    assert [(row.samples, row.length) for row in rows] == [((0, 2, 4), 6), ((1, 3), 6)], "no two of different beginnings fit"
 
 
 def test_completions_that_only_continue_each_other_need_no_mask() -> None:
@@ -112,7 +119,7 @@ def laid_out_together(parts: list[list[Row]], prompts: list, completions: list, 
     return [
         np.sum([one.counts_N for one in found], axis=0).tolist(),
         {one.branched for one in found},
-        np.concatenate([one.places_U[one.rows_T] + start for one, start in zip(found, first, strict=False)]).tolist(),
+        np.concatenate([one.places_U[one.states_T] + start for one, start in zip(found, first, strict=False)]).tolist(),
         *(np.concatenate(column).tolist() for column in zip(*columns, strict=True)),
     ]
 

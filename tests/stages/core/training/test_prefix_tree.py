@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stages.core.training.prefix_tree import GrowingTree, depth_first
+from stages.core.training.prefix_tree import common, depth_first
 
 
 def drawn(seed: int, vocabulary: int) -> list[list[int]]:
@@ -30,11 +30,11 @@ def test_each_position_follows_exactly_what_is_before_it_in_its_completions(seed
         assert {j for j in range(place) if place < tree.ends_L[j]} == before
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_a_growing_tree_counts_new_beginnings_in_any_order(seed: int) -> None:
-    completions, tree, known = drawn(seed, 2), GrowingTree(), set[tuple[int, ...]]()
-    for tokens in completions:
-        own = beginnings([tokens])
-        assert tree.added(tokens) == len(own - known)
-        tree.add(tokens)
-        known |= own
+def test_what_two_completions_begin_with() -> None:
+    assert [common(one, other) for one, other in (([1, 2], [1, 2]), ([1, 2], [1, 3]), ([1], [1, 2]), ([], [1]), ([2], [1]))] == [
+        2,
+        1,
+        1,
+        0,
+        0,
+    ]
