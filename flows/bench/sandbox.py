@@ -19,7 +19,7 @@ from typing import Any
 
 import docker
 
-from flows.bench.turns import in_turns
+from flows.bench.turns import in_turns, usable_cores
 from flows.commands.arguments import OneLineParser
 from stages.core.sandbox.docker import DockerSandbox
 from stages.core.sandbox.local import LocalSandbox
@@ -69,7 +69,7 @@ def main(options: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 def _paired(sandbox: Pool, programs: int, count: int, repeats: int, kind: str) -> Iterator[dict[str, Any]]:
     """Ours and each rival in turn; the middle of the turns, and of their ratios."""
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     for name, runs, ours in (("programs_per_s", 1, programs), ("validated_tasks_per_s", 2, programs // 2)):
         sides = {name: partial(_rate, sandbox, ours, runs == 2)} | rivals(kind, programs, count, runs)
         found = in_turns(repeats, sides)

@@ -1,12 +1,18 @@
 """What the benches share: sides that are measured as equals, in turns that no side always begins, each in a memory of its own."""
 
 import multiprocessing
+import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from typing import ParamSpec, TypeVar
 
 T = TypeVar("T")
 P = ParamSpec("P")
+
+
+def usable_cores() -> int:
+    """Return the cores that this process may use; on macOS, which does not say, all."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def in_turns(turns: int, sides: Mapping[str, Callable[[], T]]) -> dict[str, list[T]]:

@@ -10,7 +10,6 @@ line is arithmetic: what shared prompts save of the published setting. With `--s
 """
 
 import argparse
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +19,7 @@ from typing import Any
 
 from flows.bench import update_samples
 from flows.bench.memory import peak_memory, resident
-from flows.bench.turns import alone, in_turns
+from flows.bench.turns import alone, in_turns, usable_cores
 from flows.commands.arguments import OneLineParser
 
 SEED_MODEL = Path(__file__).resolve().parents[2] / "infra" / "models" / "seed"
@@ -115,7 +114,7 @@ def parser(name: str, tokens: str) -> argparse.ArgumentParser:
     made.add_argument("--against", type=int, default=8, help="adapters for --tokens")
     made.add_argument("--micro-batch-tokens", type=int, default=2048, help="as learning.micro_batch_tokens")
     made.add_argument("--repeats", type=int, default=5, help="measurements; the median counts")
-    made.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads of torch")
+    made.add_argument("--threads", type=int, default=usable_cores(), help="threads of torch")
     return made
 
 

@@ -10,7 +10,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=infra/setup/image.sh
 . "$here/image.sh"
 
-CODE="containers/sandbox flows stages infra/runs infra/models infra/benchmarks pyproject.toml constraints.txt"
+CODE="containers/sandbox flows stages infra/runs infra/models infra/benchmarks infra/experiments pyproject.toml constraints.txt"
 
 # build NAME FILES CONTEXT NETWORK ARGUMENT=IMAGE...: built when a file or an image that it stands on has changed.
 build() {

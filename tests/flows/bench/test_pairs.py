@@ -8,7 +8,13 @@ import pytest
 from flows.bench import evolve_rivals as bench_evolve_rivals
 from flows.bench import sandbox as bench_sandbox
 from flows.bench import storage as bench_storage
-from flows.bench.turns import alone, in_turns
+from flows.bench.turns import alone, in_turns, usable_cores
+
+
+def test_a_machine_that_does_not_say_which_cores_are_usable_counts_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert usable_cores() == len(os.sched_getaffinity(0))
+    monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
+    assert usable_cores() == os.cpu_count()
 
 
 def test_every_side_begins_as_often() -> None:
