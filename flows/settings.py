@@ -300,8 +300,8 @@ class Learning(Group):
     row_tokens: Positive = Field(
         USUAL_ROW_TOKENS,
         title="Row size",
-        description="Tokens of a row: a prompt, computed once, and as many of its completions as fit. A completion that does not "
-        "fit behind its prompt gets a row of its own, whatever its length. "
+        description="Tokens of a row: a prompt, computed once, and as many of its completions as fit; what several begin with "
+        "counts once. One that does not fit begins another row, whatever its length. "
         "At most micro_batch_tokens or the default, whichever is larger.",
     )
     gradient_checkpointing: Recomputation = Field(

@@ -59,7 +59,7 @@ def _asked(options: Sequence[str]) -> argparse.Namespace:
     if arguments.samples and not arguments.model:
         asked.error("--samples needs --model: the folder of the model that wrote them")
     if arguments.checkout and not arguments.samples:
-        asked.error("--checkout counts with --samples alone")
+        asked.error("--checkout needs --samples")
     group = arguments.group_size * _positions(arguments)
     most = max(arguments.adapters, default=1)
     if arguments.total is None:

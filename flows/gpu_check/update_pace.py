@@ -103,7 +103,7 @@ def _useful(backend: Backend, shape: DecoderShape, samples: pa.Table) -> float:
 
 
 def _apart(samples: pa.Table) -> pa.Table:
-    """Return the samples with other first tokens, no two of a group alike: what completions begin with is computed once."""
+    """Replace first tokens so that no two completions of a group begin alike: an update would compute the shared part once."""
     completions = [[row % MOST_ATTEMPTS, *ids[1:]] for row, ids in enumerate(samples["completion_ids"].to_pylist())]
     field = samples.schema.field("completion_ids")
     return samples.set_column(samples.schema.get_field_index("completion_ids"), field, pa.array(completions, field.type))

@@ -149,7 +149,7 @@ class _Predicted(NamedTuple):
 
 
 def _add(sums: torch.Tensor, places_K: torch.Tensor, values_K: torch.Tensor) -> torch.Tensor:
-    """Add in place at places that repeat, always in the same order: one by one on a CPU, sorted on a GPU."""
+    """Add in place at places that may repeat, always in the same order: one by one on a CPU, sorted on a GPU."""
     if sums.device.type == "cpu":
         return sums.index_add_(0, places_K, values_K)
     return sums.index_put_((places_K,), values_K, accumulate=True)

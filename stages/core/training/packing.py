@@ -2,7 +2,7 @@
 
 A row is one prompt of one adapter followed by the tree of its completions (as many as fit). Each completion sees the prompt and
 itself, and its positions continue from the prompt's end. Every token thus has exactly the context it was sampled in, while the
-prompt is computed once for, say, 8 attempts, and so is what some of them begin with. A micro-batch consists of rows of similar
+prompt is computed once for, say, 8 attempts, as is any beginning that several share. A micro-batch consists of rows of similar
 length, padded on the right, in the order of the adapter stack. The last token of a completion is predicted but never an input.
 
 Axes: S samples · B rows · L positions · U positions that predict a token · T response tokens · N adapters.
@@ -56,7 +56,7 @@ class Row:
 class MicroBatch:
     """Arrays of one forward pass. The hidden state at `places_U[states_T[t]]` of the flattened [B * L] predicts `targets_T[t]`.
 
-    Tokens are sorted by row of U: completions of a prompt predict from the same state while they are alike. Position i of a row
+    Tokens are sorted by `states_T`: completions in a row share states as far as they agree. Position i of a row
     sees position j if j <= i < `ends_BL[j]`.
     """
 
@@ -182,7 +182,8 @@ def pack_rows(
 ) -> list[Row]:
     """Pack all samples into rows. Equal prompts of an adapter share a row up to `row_tokens` (0: never share).
 
-    A completion goes to the row of its prompt to which it adds the fewest positions, of those where it fits.
+    A completion goes to the row of its prompt to which it adds the fewest positions, of those where it fits. One that adds none
+    always fits.
     """
     rows: list[Row] = []
     own_rows: dict[tuple[int, tuple[int, ...]], list[int]] = {}

@@ -1,7 +1,7 @@
 """The completions of a prompt as a tree: what several begin with stands once in their row.
 
-A token's hidden state depends on the tokens before it alone, so completions that begin alike have the same states that far, and
-equal completions have the same throughout. Depth first, a position's descendants follow it without a gap: position j is before
+A token's hidden state depends only on it and the tokens before it, so completions that begin alike have the same states that far,
+and equal completions have the same throughout. Depth first, a position's descendants follow it without a gap: position j is before
 position i in some completion exactly if j < i < end_j, where end_j is the first position after the descendants of j.
 
 Axes: L positions of a tree, in depth-first order.
@@ -32,7 +32,7 @@ class Tree:
 
 
 def depth_first(completions: Sequence[list[int]]) -> Tree:
-    """Return the tree of these completions; in sorted order, each shares with the last one what it shares with any before it."""
+    """Return the tree. In sorted order, no earlier completion shares more with one than its predecessor does."""
     ids: list[int] = []
     depths: list[int] = []
     ends: list[int] = []

@@ -251,7 +251,7 @@ class TorchTrainer:
         return chosen_UH
 
     def _mask(self, batch: MicroBatch) -> torch.Tensor:
-        """Return an additive mask [B, 1, L, L]: positions see the prompt and what is before them in their own completions."""
+        """Return an additive mask [B, 1, L, L]: a position sees the prompt, itself and what precedes it in its completions."""
         ends_BL = self._tensor(batch.ends_BL)
         query, key = (torch.arange(ends_BL.shape[1], device=self._device).view(shape) for shape in ((1, -1, 1), (1, 1, -1)))
         seen = (key <= query) & (query < ends_BL[:, None, :])

@@ -119,7 +119,7 @@ def test_an_update_on_stored_samples_is_measured_role_by_role(tmp_path: Path) ->
     ("options", "said"),
     [
         (["--samples", str(SEED_MODEL)], "--samples needs --model"),
-        (["--checkout", str(PROJECT)], "--checkout counts with --samples alone"),
+        (["--checkout", str(PROJECT)], "--checkout needs --samples"),
         (["--samples", "nowhere"], "'nowhere' does not exist"),
     ],
 )
