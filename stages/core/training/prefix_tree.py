@@ -1,8 +1,8 @@
 """The completions of a prompt as a tree: what several begin with stands once in their row.
 
 A token's hidden state depends only on it and the tokens before it, so completions that begin alike have the same states that far,
-and equal completions have the same throughout. Depth first, a position's descendants follow it without a gap: position j is before
-position i in some completion exactly if j < i < end_j, where end_j is the first position after the descendants of j.
+and equal completions have the same throughout. Depth first, a position's descendants follow it without a gap: position j is
+before position i in some completion exactly if j < i < end_j, where end_j is the first position after the descendants of j.
 
 Axes: L positions of a tree, in depth-first order.
 """
