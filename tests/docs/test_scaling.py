@@ -47,7 +47,7 @@ def test_the_costs_follow_from_the_seconds() -> None:
 
 
 def test_the_comparison_shows_the_plan() -> None:
-    times = stage_times(load("laptop", []), KNOWN["Qwen2.5-Coder-0.5B"], TWO_CORES["bfloat16"], 1, MEAN)
+    times = stage_times(load("laptop", []), KNOWN["Qwen2.5-Coder-0.5B"], TWO_CORES["float32"], 1, MEAN)
     planned = {time.stage: f"{time.seconds:.0f}" for time in times}
     for stage, seconds in re.findall(r"^\| (propose|solve|update) \| (\d+) \|", PAGE, flags=re.MULTILINE):
         assert planned[stage] == seconds
