@@ -104,8 +104,8 @@ def cpu_dtype(dtype: str, cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return "bfloat16" if AMX in features or (AVX512 in features and INTEL not in features) else "float32"
 
 
-def hours(config: RunConfig) -> dict[str, float]:
-    """Return hours of arithmetic by machines, with completions at full length; empty for an unknown model.
+def hours(config: RunConfig, share: float = 1.0) -> dict[str, float]:
+    """Return hours of arithmetic by machines, completions taking `share` of their limits on average; empty for an unknown model.
 
     There is a card for each of `engine.shards` that gets work, HOST_CARDS of them in a machine.
     """
@@ -116,7 +116,7 @@ def hours(config: RunConfig) -> dict[str, float]:
     for card in _machines(config, shape):
         count = _cards(config) if card.memory else 1
         divided = config if card.memory else spread(config, 1)  # parts on a CPU share its cores
-        seconds = generation_seconds(stage_times(divided, shape, card, count)) * config.generations
+        seconds = generation_seconds(stage_times(divided, shape, card, count, share)) * config.generations
         cards = f"{count} x {card.name} GPUs" if count > 1 else f"one {card.name} GPU"
         found[cards if card.memory else card.name] = seconds / 3600
     return found
@@ -187,9 +187,15 @@ def _money(config: RunConfig) -> list[str]:
     found = ", ".join(f"{money_text({rule.currency: price})} on {machine}" for machine, price in prices.items())
     energy = f" and {rule.watts:g} W at {rule.kwh:g} a kWh" if rule.kwh and rule.watts else ""
     each = f"on {hosts} machines, each " if (hosts := _hosts(config)) > 1 else ""
-    return [f"money            {found}: these hours {each}at {rule.machine_hour:g} an hour{energy}"]
+    return [f"money            {found}: at most, {each}at {rule.machine_hour:g} an hour{energy}"]
 
 
 def _hours(config: RunConfig) -> list[str]:
-    found = ", ".join(f"{value:,.{2 if value < 10 else 0}f} on {machine}" for machine, value in hours(config).items())
-    return [f"hours            {found}: an estimate from arithmetic, completions at full length, without start and benchmarks"]
+    usual = hours(config, MEAN)
+    found = ", ".join(f"{_rounded(usual[machine])} to {_rounded(most)} on {machine}" for machine, most in hours(config).items())
+    shares = f"completions at {MEAN:.1%} of their token limits to all of them"
+    return [f"hours            {found}: an estimate from arithmetic, {shares}, without start and benchmarks"]
+
+
+def _rounded(value: float) -> str:
+    return f"{value:,.{2 if value < 10 else 0}f}"
