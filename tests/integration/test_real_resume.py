@@ -17,7 +17,7 @@ KILLED = ("propose", "solve", "update")
 PHASES = ("read", "half-written")
 SMALL = (
     *("generations=1", "seeding.rows=8", "seeding.max_rounds=1", "propose.group_size=2", "propose.max_new_tokens=96"),
-    *("solve.attempts=4", "solve.max_new_tokens=32", "benchmark.limit=6", "benchmark.max_new_tokens=32"),
+    *("solve.attempts=4", "learning.pass_at=2", "solve.max_new_tokens=32", "benchmark.limit=6", "benchmark.max_new_tokens=32"),
 )
 
 
