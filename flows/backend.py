@@ -259,6 +259,7 @@ class Backend:
             gradient_checkpointing=rule.gradient_checkpointing is True,  # auto, if no run has settled it: no step is taken
             recompute_above=rule.recompute_above,
             skip_zero_groups=rule.skip_zero_groups,
+            attention=rule.attention,
         )
 
     def initial_adapter(self) -> Adapter:

@@ -154,14 +154,14 @@ class RunConfig(Group):
         if self.solve.trained_attempts > self.solve.attempts:
             raise ValueError("solve.trained_attempts is more than solve.attempts")
         if self.solve.mixed_share and self.solve.trained_attempts == 1:
-            raise ValueError(
-                "solve.mixed_share with solve.trained_attempts = 1: a single attempt at a replay cannot have mixed results"
-            )
+            raise ValueError("solve.mixed_share with solve.trained_attempts = 1: one attempt cannot have mixed results")
         rule = self.learning
         if rule.frozen == "students" and not self.population.teachers:
             raise ValueError("learning.frozen = students with population.teachers = 0 trains nobody")
         if rule.skip_zero_groups and (rule.entropy_bonus or rule.kl):
             raise ValueError("learning.skip_zero_groups leaves out groups that entropy_bonus or kl would train; set both to 0")
+        if rule.attention == "flex" and not self.model.device.startswith("cuda"):
+            raise ValueError("learning.attention = flex needs model.device = cuda: FlexAttention has no gradient on a CPU")
         answers = self.solve.trained_attempts or self.solve.attempts
         if rule.estimator == "pass_at_k" and rule.pass_at >= answers:
             raise ValueError(f"learning.pass_at must be less than the {answers} trained attempts at a task, or no student learns")

@@ -304,6 +304,12 @@ class Learning(Group):
         "counts once. One that does not fit begins another row, whatever its length. "
         "At most micro_batch_tokens or the default, whichever is larger.",
     )
+    attention: Literal["masked", "flex"] = Field(
+        "masked",
+        title="Attention of rows",
+        description="How rows whose completions part are computed. masked: torch's kernels under a mask. flex: FlexAttention, "
+        "which skips what no token sees; needs a GPU, compiles at its first use, and has not been measured.",
+    )
     gradient_checkpointing: Recomputation = Field(
         "auto",
         title="Gradient checkpointing",

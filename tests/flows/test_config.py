@@ -51,7 +51,7 @@ def test_a_run_may_be_about_some_kinds_alone() -> None:
         (["seed"], "key=value"),
         (["seed.deep=1"], "seed"),
         (["solve.trained_attempts=9"], "trained_attempts"),
-        (["solve.trained_attempts=1", "solve.mixed_share=0.5"], "a single attempt at a replay cannot have mixed results"),
+        (["solve.trained_attempts=1", "solve.mixed_share=0.5"], "one attempt cannot have mixed results"),
         (["learning.estimator=pass_at_k", "learning.pass_at=8"], "learning.pass_at must be less than the 8 trained attempts"),
         (["learning.estimator=pass_at_k", "solve.trained_attempts=4"], "less than the 4 trained attempts"),
         (["learning.frozen=students", "population.teachers=0", "propose.curriculum=uniform"], "trains nobody"),

@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch.nn.attention.flex_attention import BlockMask
 from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.flex_attention import flex_attention_forward
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
@@ -32,17 +34,19 @@ def grouped_query_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    attention_mask: torch.Tensor | BlockMask | None,
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Return attention [B, S, heads, width] as transformers' function of torch's attention does.
+    """Return attention [B, S, heads, width] as transformers' function of torch's attention does; of FlexAttention under its mask.
 
     For one new token, the heads of a group are its queries: [B, key-value heads, heads of a group, width]. An engine whose rows
     share prompts passes them as `prompts` (stages.core.engines.shared_prompts).
     """
     if (prompts := options.pop("prompts", None)) is not None:
         return prompts.attention(getattr(module, "layer_idx", -1), query, key, value, attention_mask, scaling), None
+    if isinstance(attention_mask, BlockMask):
+        return flex_attention_forward(module, query, key, value, attention_mask, scaling=scaling)[0], None
     batch, heads, length, width = query.shape
     causal = options.get("is_causal")
     causal = getattr(module, "is_causal", True) if causal is None else causal

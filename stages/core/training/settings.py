@@ -1,6 +1,7 @@
 """What an update is computed with: the loss, the optimizer, and the size of a pass."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from stages.core.training.loss import Objective
 
@@ -12,7 +13,8 @@ class Settings:
     With `gradient_checkpointing`, passes of more than `recompute_above` positions compute their activations again in the
     backward pass; rows are packed into passes of at most that many. Over an adapter's first `warmup` steps the learning rate
     rises linearly: fresh moments make a new adapter's first steps large. `skip_zero_groups` leaves groups without an advantage
-    out of the passes; it raises ValueError where the objective would train them all the same.
+    out of the passes; it raises ValueError where the objective would train them all the same. `attention` is how rows whose
+    completions part are computed; "flex" requires a GPU.
     """
 
     objective: Objective = field(default_factory=Objective)
@@ -27,6 +29,7 @@ class Settings:
     gradient_checkpointing: bool = False
     recompute_above: int = 0
     skip_zero_groups: bool = False
+    attention: Literal["masked", "flex"] = "masked"
 
     def __post_init__(self) -> None:
         if self.skip_zero_groups and (self.objective.entropy_bonus or self.objective.kl):

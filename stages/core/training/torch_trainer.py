@@ -42,6 +42,7 @@ from stages.core.training.packing import (
     with_advantage,
 )
 from stages.core.training.protocol import Drift, Update
+from stages.core.training.row_masks import block_mask, dense_mask
 from stages.core.training.settings import Settings
 from stages.core.training.step import finished, gradient_norm
 
@@ -84,6 +85,7 @@ class TorchTrainer:
         model: Any = lora.model
         self._model, self._head = model, model.get_output_embeddings()
         self._device, self._dtype = next(model.parameters()).device, next(model.parameters()).dtype
+        self._masked = {"masked": dense_mask, "flex": block_mask}[settings.attention]
         _check_model(lora, model)
 
     def update(self, adapters: Mapping[str, Adapter], samples: pa.Table) -> dict[str, Update]:
@@ -243,20 +245,12 @@ class TorchTrainer:
         with routing:
             hidden = self._model.base_model(
                 self._tensor(batch.ids_BL),
-                attention_mask=self._mask(batch) if batch.branched else None,
+                attention_mask=self._masked(self._tensor(batch.ends_BL), self._dtype) if batch.branched else None,
                 position_ids=self._tensor(batch.positions_BL),
                 use_cache=False,
             ).last_hidden_state
         chosen_UH: torch.Tensor = hidden.reshape(-1, hidden.shape[-1]).index_select(0, self._tensor(batch.places_U))
         return chosen_UH
-
-    def _mask(self, batch: MicroBatch) -> torch.Tensor:
-        """Return an additive mask [B, 1, L, L]: a position sees the prompt, itself and what precedes it in its completions."""
-        ends_BL = self._tensor(batch.ends_BL)
-        query, key = (torch.arange(ends_BL.shape[1], device=self._device).view(shape) for shape in ((1, -1, 1), (1, 1, -1)))
-        seen = (key <= query) & (query < ends_BL[:, None, :])
-        mask = torch.zeros(seen.shape, dtype=self._dtype, device=self._device)
-        return mask.masked_fill_(~seen, torch.finfo(self._dtype).min)[:, None]
 
     def _tensor(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
