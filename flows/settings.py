@@ -308,7 +308,7 @@ class Learning(Group):
         "masked",
         title="Attention of rows",
         description="How rows whose completions part are computed. masked: torch's kernels under a mask. flex: FlexAttention, "
-        "which skips what no token sees; needs a GPU, compiles at its first use, and has not been measured.",
+        "which skips what no token sees; needs model.device = cuda, compiles at its first use, and has not been measured.",
     )
     gradient_checkpointing: Recomputation = Field(
         "auto",

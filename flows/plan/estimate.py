@@ -187,14 +187,14 @@ def _money(config: RunConfig) -> list[str]:
     found = ", ".join(f"{money_text({rule.currency: price})} on {machine}" for machine, price in prices.items())
     energy = f" and {rule.watts:g} W at {rule.kwh:g} a kWh" if rule.kwh and rule.watts else ""
     each = f"on {hosts} machines, each " if (hosts := _hosts(config)) > 1 else ""
-    return [f"money            {found}: at most, {each}at {rule.machine_hour:g} an hour{energy}"]
+    return [f"money            at most {found}, {each}at {rule.machine_hour:g} an hour{energy}"]
 
 
 def _hours(config: RunConfig) -> list[str]:
     usual = hours(config, MEAN)
     found = ", ".join(f"{_rounded(usual[machine])} to {_rounded(most)} on {machine}" for machine, most in hours(config).items())
-    shares = f"completions at {MEAN:.1%} of their token limits to all of them"
-    return [f"hours            {found}: an estimate from arithmetic, {shares}, without start and benchmarks"]
+    shares = f"the first if completions have {MEAN:.1%} of their token limits, the second if all are as long as they may be"
+    return [f"hours            {found}: an estimate from arithmetic, without start and benchmarks; {shares}"]
 
 
 def _rounded(value: float) -> str:

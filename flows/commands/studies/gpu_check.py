@@ -94,6 +94,8 @@ def _engine_and_trainer(config: RunConfig, device: str, tokens: int) -> Iterator
             yield from guarded("kernels", lambda: kernels.examine(device, backend.dtype, *widths))
         yield from guarded("policy", policy.PolicyCheck(backend, device, MemoryMeter(device)).examine)
         yield from guarded("attention", lambda: attention.examine(device, backend.dtype))
+        flex = config.learning.attention == "flex"
+        yield from guarded("flex attention", lambda: attention.examine_flex(device, backend.dtype, flex))
 
 
 def _other_engine(config: RunConfig, device: str, tokens: int) -> Iterator["CheckFinding"]:

@@ -2,23 +2,26 @@
 
 One new token folds the query heads that share a key-value head into one query each: keys and values are not copied for every
 head, as transformers' own path does where there is a mask. Short rows in bfloat16 get their gradient from `short_attention`.
+A mask in blocks (`row_masks.block_mask`) is computed with FlexAttention, on a GPU.
 
 Axes: B rows · S new tokens per row.
 """
 
+from functools import cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch.nn.attention.flex_attention import BlockMask
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.integrations.flex_attention import flex_attention_forward
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from stages.core.training.short_attention import is_short, short_attention
 
 GROUPED_QUERIES = "sdpa_grouped_queries"
+KERNELS = 64
+"""How many kinds of shape FlexAttention may compile a kernel for: with a gradient and without, one row or several, and so on."""
 
 
 def group_queries(model: Any) -> None:
@@ -46,7 +49,8 @@ def grouped_query_attention(
     if (prompts := options.pop("prompts", None)) is not None:
         return prompts.attention(getattr(module, "layer_idx", -1), query, key, value, attention_mask, scaling), None
     if isinstance(attention_mask, BlockMask):
-        return flex_attention_forward(module, query, key, value, attention_mask, scaling=scaling)[0], None
+        found = _flex_attention()(query, key, value, block_mask=attention_mask, scale=scaling, enable_gqa=True)
+        return found.transpose(1, 2).contiguous(), None
     batch, heads, length, width = query.shape
     causal = options.get("is_causal")
     causal = getattr(module, "is_causal", True) if causal is None else causal
@@ -60,3 +64,9 @@ def grouped_query_attention(
     folded = query.reshape(batch, key.shape[1], heads // key.shape[1], width)
     found = F.scaled_dot_product_attention(folded, key, value, attn_mask=attention_mask, scale=scaling)
     return found.reshape(batch, 1, heads, value.shape[3]), None
+
+
+@cache
+def _flex_attention() -> Any:
+    """Return the compiled function. It raises where transformers' would silently compute all scores: after too many kernels."""
+    return torch.compile(flex_attention, fullgraph=True, recompile_limit=KERNELS)  # type: ignore[call-overload]  # not in its stub

@@ -1,8 +1,7 @@
 """What a position of a packed row sees: position i sees j if j <= i < end_j, its prompt and its own completion so far.
 
 As an additive mask for torch's kernels, which compute all L * L scores, or as blocks for FlexAttention (Dong et al. 2024), which
-skips those that hold nothing to see: of a prompt and k completions that part at its end, about k - 1 of k scores between
-completions.
+skips blocks in which no query sees a key. Of the k * k squares of completion against completion, that leaves k.
 
 Axes: B rows · L positions.
 """
@@ -11,6 +10,8 @@ from typing import Any
 
 import torch
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
+
+SKIPPING = 256  # positions from which a row has blocks of 128 to skip; each further kind of shape compiles another kernel
 
 
 def dense_mask(ends_BL: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -21,11 +22,13 @@ def dense_mask(ends_BL: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return mask.masked_fill_(~seen, torch.finfo(dtype).min)[:, None]
 
 
-def block_mask(ends_BL: torch.Tensor, dtype: torch.dtype) -> BlockMask:
-    """Return a mask [B, 1, L, L] in blocks; `dtype` is not needed."""
+def block_mask(ends_BL: torch.Tensor, dtype: torch.dtype) -> BlockMask | torch.Tensor:
+    """Return a mask [B, 1, L, L] in blocks; for short rows, which have none to skip, the additive one."""
+    rows, length = ends_BL.shape
+    if length < SKIPPING:
+        return dense_mask(ends_BL, dtype)
 
     def seen(row: Any, head: Any, query: Any, key: Any) -> Any:
         return (key <= query) & (query < ends_BL[row, key])
 
-    rows, length = ends_BL.shape
     return create_block_mask(seen, rows, None, length, length, device=str(ends_BL.device))

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from flows.gpu_check import attention
-from flows.gpu_check.kernels import BOUNDS
 from stages.core.training.attention_kernels import avoid_cudnn
 
 
@@ -20,17 +19,21 @@ def test_this_machine_s_attention_passes(dtype: str) -> None:
 @pytest.mark.gpu
 def test_the_gpu_s_attention_passes_in_both_kernels() -> None:
     avoid_cudnn()
-    findings = list(attention.examine("cuda", "bfloat16"))
-    assert [finding.name for finding in findings] == ["attention", "flex attention"]
-    assert all(finding.good for finding in findings), findings
+    [plain], [flex] = attention.examine("cuda", "bfloat16"), attention.examine_flex("cuda", "bfloat16", True)
+    assert plain.good and flex.good, (plain, flex)
 
 
+def test_flex_attention_is_no_part_of_the_check_on_a_cpu() -> None:
+    assert list(attention.examine_flex("cpu", "float32", True)) == []
+
+
+@pytest.mark.parametrize("heads", [attention.PLAIN, attention.GROUPED[0]])
 @pytest.mark.parametrize("factor", [float("nan"), 1.1])
-def test_a_kernel_with_wrong_gradients_is_found(factor: float) -> None:
+def test_a_kernel_with_wrong_gradients_is_found(factor: float, heads: attention.Heads) -> None:
     def wrong(query: torch.Tensor, *rest: Any) -> torch.Tensor:
         query.register_hook(lambda gradient: gradient * factor)
         return attention.masked(query, *rest)
 
-    error = attention.largest_error(wrong, 704, "cpu", "float32")
+    error = attention.largest_error(wrong, heads, 704, "cpu", "float32")
     assert error == float("inf") if math.isnan(factor) else 0.05 < error < 0.2
-    assert attention.largest_error(attention.masked, 704, "cpu", "float32") < BOUNDS["float32"]
+    assert attention.largest_error(attention.masked, heads, 704, "cpu", "float32") < attention.BOUNDS["float32"]

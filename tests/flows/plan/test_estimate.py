@@ -45,14 +45,14 @@ def test_hours_have_a_price_only_where_one_is_set(monkeypatch: pytest.MonkeyPatc
     for shards, machines in ((1, 1), (8, 1), (9, 2), (64, 8), (512, 24)):  # 8 cards in a machine, at most 192 with prompts
         many = load("paper-8gpu", [f"engine.shards={shards}", "cost.machine_hour=20"])
         assert price_of(many, 3.0) == 3 * machines * 20
-        how = f"on {machines} machines, each at 20 an hour" if machines > 1 else "at most, at 20 an hour"
+        how = f"on {machines} machines, each at 20 an hour" if machines > 1 else ", at 20 an hour"
         assert plan(many).splitlines()[-1].endswith(how)
     on_cpu = load("smoke", ["cost.machine_hour=2", "engine.shards=64"])
-    assert price_of(on_cpu, 3.0) == 6 and plan(on_cpu).splitlines()[-1].endswith("at most, at 2 an hour"), "one machine"
+    assert price_of(on_cpu, 3.0) == 6 and plan(on_cpu).splitlines()[-1].endswith(" on two CPU cores, at 2 an hour"), "one machine"
     assert list(hours(load("paper-8gpu", ["engine.shards=512"]))) == ["192 x 80 GB GPUs"]
     (needed,) = hours(priced).values()
     told = plan(priced).splitlines()[-1]
-    assert told.startswith("money ") and told.endswith("EUR on two CPU cores: at most, at 2 an hour and 200 W at 0.5 a kWh")
+    assert told.startswith("money ") and told.endswith("EUR on two CPU cores, at 2 an hour and 200 W at 0.5 a kWh")
     assert needed > 0 and plan(priced).splitlines()[:-1] == plan(free).splitlines()
     monkeypatch.setenv("POPULORA_COST_MACHINE_HOUR", "4")
     assert price_of(free, 3.0) == 12.0
