@@ -151,7 +151,8 @@ def _seconds(config: RunConfig, shape: DecoderShape) -> list[str]:
         f"{row[0]:17}" + "  ".join(f"{cell:>{width}}" for cell, width in zip(row[1:-1], widths[1:], strict=True)) + f"  {row[-1]}"
         for row in rows
     ]
-    return [*table, *(f"assumed          {card}" for card in dict.fromkeys(card for card, _ in machines))]
+    rates = dict.fromkeys(card.rates(config.engine.kind) for card, _ in machines)
+    return [*table, *(f"assumed          {line}" for line in rates)]
 
 
 def _beside(config: RunConfig, shape: DecoderShape, machines: Sequence[tuple[Card, int]]) -> list[tuple[str, ...]]:

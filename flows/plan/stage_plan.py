@@ -2,8 +2,8 @@
 
 A roofline for each stage on a number of equal cards. A decoding step takes the longer of computing and of moving weights and
 cache; an update takes its arithmetic; programs take turns in the sandbox; stored bytes take the link to the store. Each term is
-governed by constants of this file and card_rates.py; none was measured on a GPU. `limit` names what holds a stage back: where it
-is not the cards' own speed, more cards do not help.
+governed by constants of this file, which are assumed, and of card_rates.py, two of which were measured. `limit` names what holds
+a stage back: where it is not the cards' own speed, more cards do not help.
 """
 
 from collections.abc import Sequence
@@ -138,7 +138,7 @@ class _Decoder:
         live = rows * mean / steps  # rows of an average step
         computed = 2 * self.shape.parameters * rows * mean / self.card.flops
         moved = steps * self._bytes(live, prompt + mean / 2) / self.card.bandwidth
-        total = STAGE_SECONDS + reading + max(computed, moved) + steps * self.card.step + self.waking
+        total = STAGE_SECONDS + reading + max(computed, moved) + steps * self.card.step(self.config.engine.kind) + self.waking
         if reading + computed > moved:
             return StageTime(stage, total, "arithmetic")
         return StageTime(stage, total, "longest completion" if longest > filled else "memory bandwidth")

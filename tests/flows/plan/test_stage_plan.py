@@ -67,7 +67,13 @@ def test_a_rollout_on_many_cards_waits_for_its_longest_completion() -> None:
     assert times(512)["solve"].limit == "longest completion"
     longest = load("paper", []).solve.max_new_tokens
     weights = 2 * SHAPE.parameters / LARGE.bandwidth
-    assert times(512)["solve"].seconds > longest * (weights + LARGE.step)
+    assert times(512)["solve"].seconds > longest * (weights + LARGE.vllm_step)
+
+
+def test_a_step_of_the_transformers_engine_takes_longer_than_one_of_vllm() -> None:
+    longest = load("paper", []).solve.max_new_tokens
+    vllm, own = (times(512, engine__kind=kind)["solve"].seconds for kind in ("vllm", "transformers"))
+    assert own - vllm == pytest.approx(longest * (LARGE.own_step - LARGE.vllm_step) - LARGE.swap / 2, rel=0.02)
 
 
 def test_an_update_by_adapters_has_no_more_parts_than_adapters() -> None:
