@@ -193,10 +193,11 @@ def _money(config: RunConfig) -> list[str]:
 
 def _hours(config: RunConfig) -> list[str]:
     usual = hours(config, MEAN)
-    found = ", ".join(f"{_rounded(usual[machine])} to {_rounded(most)} on {machine}" for machine, most in hours(config).items())
+    found = ", ".join(f"{rounded(usual[machine])} to {rounded(most)} on {machine}" for machine, most in hours(config).items())
     shares = f"the first if completions have {MEAN:.1%} of their token limits, the second if all are as long as they may be"
     return [f"hours            {found}: an estimate from arithmetic, without start and benchmarks; {shares}"]
 
 
-def _rounded(value: float) -> str:
+def rounded(value: float) -> str:
+    """Return hours as the plan prints them: with two decimals below ten, else whole."""
     return f"{value:,.{2 if value < 10 else 0}f}"

@@ -7,7 +7,7 @@ import pytest
 from flows.config import PROJECT, load
 from flows.plan.card_rates import CARDS, TWO_CORES
 from flows.plan.decoder_shape import KNOWN
-from flows.plan.estimate import MEAN, plan
+from flows.plan.estimate import MEAN, hours, plan, rounded
 from flows.plan.stage_plan import generation_seconds, spread, stage_times, update_rows, workload
 from flows.plan.update_flops import update_flops
 
@@ -41,9 +41,9 @@ def test_the_costs_follow_from_the_seconds() -> None:
     config, shape = load("paper", []), KNOWN["Qwen2.5-Coder-7B"]
     rows = re.findall(r"^\| (\d+) \| ([\d,]+) \| ([\d,.]+) \|", PAGE, flags=re.MULTILINE)
     assert [int(cards) for cards, _, _ in rows] == [1, 8, 64, 512]
-    for cards, seconds, hours in rows:
+    for cards, seconds, spent in rows:
         planned = generation_seconds(stage_times(spread(config, int(cards)), shape, CARDS[-1], int(cards), MEAN))
-        assert seconds == f"{planned:,.0f}" and hours == f"{int(cards) * planned / 3600:,.2f}"
+        assert seconds == f"{planned:,.0f}" and spent == f"{int(cards) * planned / 3600:,.2f}"
 
 
 def test_the_comparison_shows_the_plan() -> None:
@@ -72,3 +72,19 @@ def test_the_table_of_an_update_is_its_arithmetic() -> None:
         assert parts.split(" |")[:5] == [f" {value / 1e15:.0f}" for value in values]
         [update] = [one for one in stage_times(config, shape, CARDS[-1], 1, MEAN) if one.stage == "update"]
         assert seconds == f"{update.seconds:,.0f}"
+
+
+def test_the_hours_of_a_first_run_are_the_plan_s() -> None:
+    page = (PROJECT / "docs" / "first-real-run.md").read_text(encoding="utf-8")
+    table = page.split("| seconds of a generation | hours of the run |")[1].split("\n\n")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
+    assert len(rows) == 4
+    name = ""
+    for row in rows:
+        name = row[0].strip("`") if len(row) == 4 else name
+        machine, seconds, ran = row[-3:]
+        config, [size] = load(name, []), re.findall(r"(\d+) GB", machine)
+        [(_, most)] = [found for found in hours(config).items() if f"{size} GB" in found[0]]
+        [(_, usual)] = [found for found in hours(config, MEAN).items() if f"{size} GB" in found[0]]
+        assert ran == f"{rounded(usual)} to {rounded(most)}", name
+        assert seconds == f"{usual * 3600 / config.generations:,.0f} to {most * 3600 / config.generations:,.0f}", name
