@@ -7,19 +7,25 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flows.monitoring.meter import duration
+
 
 @dataclass(frozen=True)
 class CheckFinding:
-    """One line of the page. `figures` are its numbers with their units in the names; None for `good`: stated, not judged."""
+    """One line of the page. `figures` are its numbers with their units in the names; None for `good`: stated, not judged.
+
+    `elapsed_s` are the seconds from the start of the page to this line.
+    """
 
     name: str
     good: bool | None
     detail: str
     figures: dict[str, Any] = field(default_factory=dict)
+    elapsed_s: float = 0.0
 
     def __str__(self) -> str:
         mark = "stated" if self.good is None else "ok" if self.good else "FAILED"
-        return f"{mark:7} {self.name:22} {self.detail}"
+        return f"{self.elapsed_s:5.0f} s  {mark:7} {self.name:22} {self.detail}"
 
 
 def guarded(name: str, check: Callable[[], Iterator[CheckFinding]]) -> Iterator[CheckFinding]:
@@ -35,9 +41,10 @@ def summary(findings: Sequence[CheckFinding]) -> str:
     """Return the page's last line."""
     judged = [finding for finding in findings if finding.good is not None]
     failed = [finding.name for finding in judged if not finding.good]
+    spent = f"in {duration(max((finding.elapsed_s for finding in findings), default=0.0))}"
     if not failed:
-        return f"All {len(judged)} checks passed."
-    return f"{len(failed)} of {len(judged)} checks failed: {', '.join(dict.fromkeys(failed))}."
+        return f"All {len(judged)} checks passed {spent}."
+    return f"{len(failed)} of {len(judged)} checks failed {spent}: {', '.join(dict.fromkeys(failed))}."
 
 
 def write_json(path: Path, config: dict[str, Any], findings: Sequence[CheckFinding]) -> None:

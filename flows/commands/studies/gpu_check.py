@@ -1,6 +1,7 @@
 """`populora gpu-check`: what to run first on a new GPU machine."""
 
 import tempfile
+import time
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import closing
@@ -41,10 +42,11 @@ def gpu_check(arguments: Namespace) -> int:
     source = arguments.config or ("one-gpu" if cards() else "smoke")
     config = load(source, arguments.set)
     findings: list[CheckFinding] = []
+    started = time.monotonic()
     try:
         for finding in _findings(config, source, arguments):
-            print(finding, flush=True)
-            findings.append(finding)
+            findings.append(replace(finding, elapsed_s=round(time.monotonic() - started, 1)))
+            print(findings[-1], flush=True)
     finally:
         write_json(arguments.out, dump(config), findings)
     print(f"{summary(findings)} All figures: {arguments.out}")

@@ -1,6 +1,7 @@
 """`populora gpu-check` as a person runs it, on this machine's processor."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,8 @@ def test_the_page_and_the_file_hold_every_check(tmp_path: Path, capsys: pytest.C
     assert set(found["generation"]["figures"]["seconds"]) >= {"propose", "verify", "solve", "grade", "update"}
     assert found["update"]["figures"]["share_of_peak"] > 0
     assert len(page.splitlines()) == len(held["findings"]) + 1
+    elapsed = [finding["elapsed_s"] for finding in held["findings"]]
+    assert elapsed == sorted(elapsed) and elapsed[-1] > 0
     assert held["config"]["population"]["students"] == 2
     assert found["engine vllm"]["detail"] == "not checked: vLLM is not installed; make vllm"
 
@@ -41,7 +44,7 @@ def test_a_check_that_breaks_is_a_finding_and_the_others_run(tmp_path: Path, cap
     assert "ok      kernel lora_loop" in page
     assert "ok      transformers: drift after wake" in page  # the other engine is checked all the same
     assert "FAILED  generation" in page
-    assert " checks failed: " in page.splitlines()[-1]
+    assert re.search(r" checks failed in \d+ (s|min): ", page.splitlines()[-1])
 
 
 def test_no_tokens_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
