@@ -103,6 +103,16 @@ def test_an_unfit_model_is_refused_with_what_to_do(case: str, tmp_path: Path) ->
     assert str(refused.value).startswith(f"model.name: {tmp_path / 'm'}") and "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("case", ["not causal", "sliding", "linear layers", "quantized", "more tokens than rows"])
+def test_a_run_of_an_unfit_model_writes_nothing(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changed, message = UNFIT[case]
+    folder, store = model(tmp_path / "m", **changed), tmp_path / "store"
+    assert main(["run", "--set", f"model.name={folder}", "--store", str(store)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(message, line)
+    assert not [file for file in store.rglob("*") if file.is_file()]
+
+
 @pytest.mark.parametrize(
     ("file", "stored"),
     [
