@@ -119,8 +119,8 @@ SIZES = [
     ("Qwen2.5-Coder-0.5B", 16, 4, 2048, (200, 20), False),
     ("Qwen2.5-Coder-1.5B", 32, 8, 8192, (500, 100), False),
     ("Qwen2.5-Coder-1.5B", 32, 8, 8192, (500, 100), True),
-    ("Qwen2.5-Coder-7B", 32, 8, 16384, (500, 1000), True),
-    ("Qwen2.5-Coder-7B", 32, 2, 32768, (500, 1000), True),
+    ("Qwen2.5-Coder-7B", 32, 8, 16384, (400, 1999), True),  # one row that fills the pass, here and below
+    ("Qwen2.5-Coder-7B", 32, 2, 32768, (800, 3997), True),
 ]
 
 

@@ -250,6 +250,15 @@ def test_the_head_reads_one_contiguous_row_per_prompt(engine: HFEngine, lora: Gr
     assert all(hidden.is_contiguous() for hidden in given)
 
 
+def test_shards_of_the_requests_are_completed_as_the_whole_is(engine: HFEngine) -> None:
+    asked = requests()
+    whole = engine.generate(asked, 1.0)
+    shards = [one for part in (asked[:5], asked[5:11], asked[11:]) for one in engine.generate(part, 1.0)]
+    assert [one.token_ids for one in shards] == [one.token_ids for one in whole]
+    for one, other in zip(shards, whole, strict=True):
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=2e-5)
+
+
 def test_repeats_bit_for_bit_and_leaves_the_global_generator_alone(engine: HFEngine) -> None:
     before = torch.random.get_rng_state()
     first = engine.generate(requests(), 1.0)
