@@ -185,7 +185,7 @@ def test_a_processor_holds_engine_and_trainer_at_once() -> None:
     assert list(moments) == ["start", "rollout", "update", "evolve"]
     rollout, update = moments["rollout"], moments["update"]
     assert rollout.parts["packed base"] == rollout.parts["base"] == 2 * shape.parameters
-    assert update.parts["activations"] > rollout.parts["cache"]
+    assert 0 < update.parts["activations"] < rollout.parts["cache"], "passes of 1,024 tokens hold less than the cache"
 
 
 def test_longer_rows_have_a_larger_mask_and_a_pass_holds_the_longest_completion() -> None:
