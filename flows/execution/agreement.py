@@ -10,7 +10,6 @@ from dataclasses import asdict
 from typing import Any
 
 from flows.backend import Backend
-from flows.config import RunConfig
 from flows.execution.run_stage import Spec
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
@@ -42,9 +41,6 @@ def _read(spec: Spec, backend_of: BackendOf) -> tuple[Backend, dict[str, Adapter
     description = run.history.description()
     assert description is not None, f"run {spec.run_id} has no run.json"
     backend = backend_of(description["config"] | {"generations": spec.generations})
-    return backend, _adapters(run, spec, backend.config)
-
-
-def _adapters(run: Run, spec: Spec, config: RunConfig) -> dict[str, Adapter]:
-    io = StageIO(run, spec.stage, spec.generation, spec.part, config.model.name, config.model.alpha)
-    return io.adapters(io.table("matches")[CHECKED[spec.stage]].to_pylist())
+    model = backend.config.model
+    io = StageIO(run, spec.stage, spec.generation, spec.part, model.name, model.alpha, held=backend.held)
+    return backend, io.adapters(io.table("matches")[CHECKED[spec.stage]].to_pylist())

@@ -100,7 +100,7 @@ def execute(spec: Spec, backend_of: Callable[[Mapping[str, Any]], Backend]) -> R
 def perform(run: Run, spec: Spec, config: RunConfig, backend: Backend) -> Manifest:
     """Run the step and commit it."""
     verdicts = Path(spec.verdicts) if spec.verdicts else None
-    io = StageIO(run, spec.stage, spec.generation, spec.part, config.model.name, config.model.alpha, verdicts)
+    io = StageIO(run, spec.stage, spec.generation, spec.part, config.model.name, config.model.alpha, verdicts, backend.held)
     rule, tokens = of_machine(Cost.model_validate(spec.cost)), replace(backend.tokens)
     began, cpu = time.monotonic(), time.process_time()
     started = time.time()

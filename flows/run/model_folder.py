@@ -137,7 +137,7 @@ def _config(folder: Path, where: str) -> dict[str, Any]:
         if next(folder.glob("*.gguf"), None):
             raise ConfigError(f"{where} contains GGUF files, which cannot be trained; give the original safetensors checkpoint")
         raise ConfigError(
-            f"{where} has no config.json; give a Hugging Face checkpoint, with config.json and safetensors weights, not GGUF files"
+            f"{where} has no config.json; give a Hugging Face checkpoint with config.json and safetensors weights, not GGUF files"
         )
     return _json(file, where)
 

@@ -87,16 +87,20 @@ class Run:
 
     def write_blob(self, uri: str, data: bytes, rows: int | None = None) -> Ref:
         """Store bytes under `uri` once. If another copy of this task has already committed other bytes, return its reference."""
+        return self._write(uri, data, rows)[0]
+
+    def _write(self, uri: str, data: bytes, rows: int | None = None) -> tuple[Ref, bool]:
+        """Return what `write_blob` does, and whether it names these bytes."""
         place = self.history.place(uri)
         with ThreadPoolExecutor(1) as hashing:  # parallel to the first write, so that large adapters are written at disk speed
             digest_of = hashing.submit(sha256_hex, data)
             stamp = self.store.create(place, data)
             ref = Ref(uri, digest_of.result(), rows)
         if stamp:
-            return replace(ref, stamp=stamp)
+            return replace(ref, stamp=stamp), True
         for _ in range(ATTEMPTS):
             if stamp := self.store.create(place, data):
-                return replace(ref, stamp=stamp)
+                return replace(ref, stamp=stamp), True
             if not (stamp := self.store.stamp(place)):  # removed since `create`; replacing it would go unnoticed
                 continue
             try:
@@ -104,10 +108,10 @@ class Run:
             except NotStored:
                 continue
             if found == data:
-                return replace(ref, stamp=stamp)
+                return replace(ref, stamp=stamp), True
             theirs = self._clear(ref, found, stamp)
             if theirs is not None:
-                return theirs
+                return theirs, theirs.sha256 == ref.sha256
         raise Overtaken(f"{self.run_id}/{uri}: another process keeps replacing it")
 
     def read_blob(self, ref: Ref | str) -> bytes:
@@ -152,8 +156,14 @@ class Run:
 
     def write_adapter(self, adapter_id: str, files: Mapping[str, bytes]) -> list[Ref]:
         """Store the files of an adapter concurrently. Return a reference for each, in the order of their names."""
+        return [ref for ref, _ in self.written_adapter(adapter_id, files).values()]
+
+    def written_adapter(self, adapter_id: str, files: Mapping[str, bytes]) -> dict[str, tuple[Ref, bool]]:
+        """Do what `write_adapter` does. Return, by name, each reference and whether it names the bytes that were given."""
+        names = sorted(files)
         with ThreadPoolExecutor(len(ADAPTER_FILES)) as pool:
-            return list(pool.map(lambda name: self.write_blob(f"adapters/{adapter_id}/{name}", files[name]), sorted(files)))
+            found = pool.map(lambda name: self._write(f"adapters/{adapter_id}/{name}", files[name]), names)
+            return dict(zip(names, found, strict=True))
 
     def read_adapter(self, adapter_id: str, names: Sequence[str] = ADAPTER_FILES, refs: Iterable[Ref] = ()) -> dict[str, bytes]:
         """Return files of an adapter by name, verified against `refs` if given, else against the manifest that names them."""

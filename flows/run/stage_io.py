@@ -7,18 +7,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
+from safetensors.numpy import load
 
+from flows.run.held_adapters import HeldAdapters
 from flows.run.run import GRADIENTS, Manifest, Ref, Run
 from flows.store import local_copies
 from stages.core import tables
-from stages.core.lora.adapter import Adapter, Gradient
+from stages.core.lora.adapter import Adapter, Gradient, Weights
 from stages.core.lora.adapter_files import (
     OPTIMIZER_FILE,
     WEIGHTS_FILE,
     StoredWeights,
     adapter_bytes,
     gradient_bytes,
-    read_adapter,
+    joined,
+    optimizer_state,
     read_gradient,
 )
 from stages.core.population import Member, population_after
@@ -33,7 +36,8 @@ Result = TypeVar("Result")
 class StageIO:
     """The storage of one stage (or one of its parts) of one generation; `generation` is -1 for `start`.
 
-    `verdicts` is a folder of this machine for early verdicts (flows.run.early_verdicts), if there is one.
+    `verdicts` is a folder of this machine for early verdicts (flows.run.early_verdicts), if there is one; `held` has the adapters
+    that this process keeps in memory between its stages.
     """
 
     def __init__(
@@ -45,12 +49,14 @@ class StageIO:
         base_model: str,
         alpha: float,
         verdicts: Path | None = None,
+        held: HeldAdapters | None = None,
     ) -> None:
         self.run, self.stage, self.part, self.verdicts = run, stage, part, verdicts
         self.generation = -1 if generation is None else generation
         self._place = generation
         self._base_model, self._alpha = base_model, alpha
         self._copies = local_copies.of_store(run.store.url)
+        self._held = held or HeldAdapters(0)
         self._inputs: dict[str, Ref] = {}
         self._outputs: dict[str, Ref] = {}
         self._counts: dict[str, Any] = {}
@@ -191,18 +197,37 @@ class StageIO:
 
     def _read_adapter(self, files: list[Ref]) -> Adapter:
         """Return the adapter of these files: its weights and, where they are wanted, its moments."""
-        stored, *moments = files
-        data = self._copies.read(stored.sha256, lambda: self.run.read_blob(stored))
-        weights = StoredWeights(data, stored.sha256)
-        return read_adapter(weights, self.run.read_blob(moments[0])) if moments else Adapter(weights, {}, 0)
+        stored, *states = files
+        weights = self._arrays(stored, self._read_weights)
+        return joined(weights, self._arrays(states[0], self._read_state)) if states else Adapter(weights, {}, 0)
+
+    def _arrays(self, ref: Ref, read: Callable[[Ref], Weights]) -> Weights:
+        """Return the arrays of a file: those that this process holds, or what `read` returns."""
+        found = self._held.find(ref)
+        if found is None:
+            found = read(ref)
+            self._held.keep(ref, found)
+        return found
+
+    def _read_weights(self, ref: Ref) -> Weights:
+        return StoredWeights(load(self._copies.read(ref.sha256, lambda: self.run.read_blob(ref))), ref.sha256)
+
+    def _read_state(self, ref: Ref) -> Weights:
+        return load(self.run.read_blob(ref))
 
     def _store_adapter(self, named: tuple[str, Adapter]) -> list[Ref]:
-        """Write the files of an adapter, and copy its weights to this machine."""
+        """Write the files of an adapter, copy its weights to this machine, and hold its arrays."""
         adapter_id, adapter = named
         files = adapter_bytes(adapter, self._base_model, self._alpha)
-        refs = self.run.write_adapter(adapter_id, files)
-        self._copies.keep(next(ref.sha256 for ref in refs if ref.uri.endswith(WEIGHTS_FILE)), files[WEIGHTS_FILE])
-        return refs
+        written = self.run.written_adapter(adapter_id, files)
+        weights, ours = written[WEIGHTS_FILE]
+        if ours:
+            self._copies.keep(weights.sha256, files[WEIGHTS_FILE])
+            self._held.keep(weights, StoredWeights(adapter.weights, weights.sha256))
+        state, ours = written[OPTIMIZER_FILE]
+        if ours:
+            self._held.keep(state, optimizer_state(adapter))
+        return [ref for ref, _ in written.values()]
 
     def _adapter_file(self, adapter_id: str, name: str) -> Ref:
         ref = self.run.history.find(f"adapters/{adapter_id}/{name}")

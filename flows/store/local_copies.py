@@ -45,9 +45,9 @@ class LocalCopies:
         return data
 
     def keep(self, digest: str, data: bytes) -> None:
-        """Copy the bytes if this is their sha256, unless there is a copy or no room."""
+        """Copy the bytes, whose sha256 this is, unless there is a copy or no room."""
         with suppress(OSError):
-            if self.limit and not (self.folder / digest).exists() and sha256(data).hexdigest() == digest:
+            if self.limit and not (self.folder / digest).exists():
                 self._write(digest, data)
 
     def _copy(self, digest: str) -> bytes | None:

@@ -53,18 +53,23 @@ def weights_bytes(weights: Weights) -> bytes:
     odd = {name: array.dtype for name, array in weights.items() if array.dtype != np.float32}
     if odd:
         raise ValueError(f"adapter arrays must be float32: {odd}")
-    data: bytes = save({name: np.ascontiguousarray(weights[name]) for name in sorted(weights)}, _METADATA)
+    data: bytes = save(as_stored(weights), _METADATA)
     return data
 
 
+def as_stored(arrays: Weights) -> Weights:
+    """Return arrays by name, in the memory layout in which they are read back: products of them then round alike."""
+    return {name: np.ascontiguousarray(arrays[name]) for name in sorted(arrays)}
+
+
 class StoredWeights(dict[str, np.ndarray]):
-    """Weights as read from `weights_bytes` whose digest is known: at 7B and rank 32, making it again takes most of a second.
+    """Weights whose `weights_bytes` have a known digest: at 7B and rank 32, making it again takes most of a second.
 
     Never changed in place: a step, an operator or a copy makes a plain dictionary.
     """
 
-    def __init__(self, data: bytes, digest: str) -> None:
-        super().__init__(load(data))
+    def __init__(self, arrays: Weights, digest: str) -> None:
+        super().__init__(as_stored(arrays))
         self.sha256 = digest
 
 
@@ -93,10 +98,14 @@ def config_bytes(weights: Weights, base_model: str, alpha: float) -> bytes:
     return (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()
 
 
+def optimizer_state(adapter: Adapter) -> Weights:
+    """Return the arrays of `optimizer.safetensors`: the moments (none for a fresh adapter) and the step count."""
+    return as_stored(adapter.moments) | {"step": np.array([adapter.step], np.int64)}
+
+
 def optimizer_bytes(adapter: Adapter) -> bytes:
-    """Return the bytes of `optimizer.safetensors`: the moments (none for a fresh adapter) and the step count."""
-    arrays = {name: np.ascontiguousarray(adapter.moments[name]) for name in sorted(adapter.moments)}
-    data: bytes = save(arrays | {"step": np.array([adapter.step], np.int64)}, _METADATA)
+    """Return the bytes of `optimizer.safetensors`."""
+    data: bytes = save(optimizer_state(adapter), _METADATA)
     return data
 
 
@@ -109,9 +118,9 @@ def adapter_bytes(adapter: Adapter, base_model: str, alpha: float) -> dict[str, 
     }
 
 
-def read_adapter(arrays: Weights, optimizer: bytes) -> Adapter:
-    """Return the adapter from its weights and its `optimizer_bytes`. Raise ValueError if they do not match."""
-    moments = load(optimizer)
+def joined(arrays: Weights, state: Weights) -> Adapter:
+    """Return the adapter from its weights and its `optimizer_state`. Raise ValueError if they do not match."""
+    moments = dict(state)
     step = int(moments.pop("step")[0])
     expected = {f"{moment}.{name}" for moment in ("exp_avg", "exp_avg_sq") for name in arrays}
     if moments and set(moments) != expected:
@@ -121,8 +130,7 @@ def read_adapter(arrays: Weights, optimizer: bytes) -> Adapter:
 
 def gradient_bytes(gradient: Gradient) -> bytes:
     """Return a gradient as safetensors: its arrays under the names of the weights, and the tokens of its micro-batches."""
-    arrays = {name: np.ascontiguousarray(gradient.values[name]) for name in sorted(gradient.values)}
-    data: bytes = save(arrays | {_BUDGET: np.array([gradient.micro_batch_tokens], np.int64)}, _METADATA)
+    data: bytes = save(as_stored(gradient.values) | {_BUDGET: np.array([gradient.micro_batch_tokens], np.int64)}, _METADATA)
     return data
 
 

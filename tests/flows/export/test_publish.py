@@ -27,7 +27,7 @@ from flows.storage import StoreRefused
 from flows.store.file_store import FileStore
 from stages.core import tables
 from stages.core.lora.adapter import Adapter
-from stages.core.lora.adapter_files import adapter_bytes, read_adapter
+from stages.core.lora.adapter_files import adapter_bytes
 from stages.core.training.grouped_lora import attach
 from tests.stages.core.training.test_grouped_lora import TARGETS, random_weights
 from tests.support import example_run
@@ -84,7 +84,7 @@ def expected(run: Run) -> torch.Tensor:
     """Logits of the grouped layers, as the run's engine and trainer compute them."""
     lora = attach(AutoModelForCausalLM.from_pretrained(SEED, dtype=torch.float32), TARGETS, 2, 4, 1)
     files = run.read_adapter("s0-start")
-    lora.load([read_adapter(load(files["adapter_model.safetensors"]), files["optimizer.safetensors"]).weights])
+    lora.load([load(files["adapter_model.safetensors"])])
     with torch.no_grad(), lora.routed([2]):
         logits: torch.Tensor = lora.model(IDS).logits
     return logits

@@ -177,7 +177,7 @@ def test_a_model_of_the_hub_that_cannot_be_trained_is_refused_before_its_weights
     hub.newest = SECOND
     ((kind, message),) = opened(hub, tmp_path, ["model.style=compact"])
     assert kind == "ConfigError" and message.endswith(
-        "has no config.json; give a Hugging Face checkpoint, with config.json and safetensors weights, not GGUF files"
+        "has no config.json; give a Hugging Face checkpoint with config.json and safetensors weights, not GGUF files"
     )
     assert not [path for path in hub.asked if path.endswith(".safetensors")]
 

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from flows.run import stage_io
+from flows.run.held_adapters import HeldAdapters
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
 from flows.storage import Damaged, Store, open_store
 from flows.store.local_copies import LocalCopies
 from stages.core.lora.adapter import Adapter
-from stages.core.lora.adapter_files import OPTIMIZER_FILE, WEIGHTS_FILE
+from stages.core.lora.adapter_files import OPTIMIZER_FILE, WEIGHTS_FILE, adapter_bytes
 from tests.support import example_run
 
 ADAPTER = "t0-g0000"
@@ -61,6 +62,48 @@ def test_the_weights_of_an_adapter_are_read_once_per_machine_and_its_moments_eac
     assert io.adapters([ADAPTER], moments=True)[ADAPTER].step == 1
     assert store.files == [WEIGHTS_FILE, OPTIMIZER_FILE]
     assert {ref.uri for ref in io.inputs()} == {f"adapters/{ADAPTER}/{name}" for name in (WEIGHTS_FILE, OPTIMIZER_FILE)}
+
+
+def test_a_process_that_holds_adapters_reads_each_file_once(store: ReadingStore) -> None:
+    held = HeldAdapters(10**9)
+
+    def process(name: str) -> StageIO:
+        return StageIO(Run(store, "smoke"), name, 1, None, "m", 4.0, held=held)
+
+    alone = stage(store, "update").adapters([ADAPTER], moments=True)[ADAPTER]
+    store.files.clear()
+    process("propose").adapters([ADAPTER])
+    first, again = (process("update").adapters([ADAPTER], moments=True)[ADAPTER] for _ in range(2))
+    assert store.files == [OPTIMIZER_FILE]  # and this machine has a copy of the weights
+    assert first.weights is again.weights and again.step == first.step == alone.step == 1
+    assert adapter_bytes(again, "m", 4.0) == adapter_bytes(alone, "m", 4.0)
+    io = process("update")
+    io.adapters([ADAPTER], moments=True)
+    assert {ref.uri for ref in io.inputs()} == {f"adapters/{ADAPTER}/{name}" for name in (WEIGHTS_FILE, OPTIMIZER_FILE)}
+
+
+def test_what_a_process_wrote_it_holds_as_it_would_read_it(store: ReadingStore, tmp_path: Path) -> None:
+    held, opened, made = HeldAdapters(10**9), open_store(str(tmp_path / "runs")), "t0-g0001"
+    with hold(opened, "smoke") as epoch:
+        run = Run(opened, "smoke", epoch)
+        io = StageIO(run, "update", 1, None, "m", 4.0, held=held)
+        io.write_adapters({made: example_run.adapter(9, 2)})
+        io.commit({})
+    reader = StageIO(Run(store, "smoke"), "rate", 1, None, "m", 4.0, held=held).adapters([made], moments=True)[made]
+    assert store.files == []
+    read = StageIO(Run(store, "smoke"), "rate", 1, None, "m", 4.0).adapters([made], moments=True)[made]
+    assert store.files and adapter_bytes(reader, "m", 4.0) == adapter_bytes(read, "m", 4.0)
+    assert reader.weights.sha256 == read.weights.sha256
+
+
+def test_a_writer_that_came_second_holds_nothing_of_its_own(store: ReadingStore, tmp_path: Path) -> None:
+    held, opened = HeldAdapters(10**9), open_store(str(tmp_path / "runs"))
+    with hold(opened, "smoke") as epoch:
+        writer = StageIO(Run(opened, "smoke", epoch), "update", 0, None, "m", 4.0, held=held)
+        committed = writer.run.history.find(f"adapters/{ADAPTER}/{WEIGHTS_FILE}")
+        [digest] = writer.write_adapters({ADAPTER: example_run.adapter(9, 2)}).values()
+    assert digest == committed.sha256 and held.find(committed) is None
+    assert not [one for one in (tmp_path / "copies").glob("*") if one.is_file()]
 
 
 def test_what_this_machine_wrote_it_does_not_read(store: ReadingStore, tmp_path: Path) -> None:

@@ -124,11 +124,6 @@ def test_a_disk_that_is_nearly_full_loses_old_copies(tmp_path: Path, monkeypatch
     assert {place.name for place in tmp_path.iterdir()} == {DIGEST, other(1)[0], other(2)[0]}
 
 
-def test_what_is_not_of_its_digest_is_not_kept(tmp_path: Path) -> None:
-    LocalCopies(tmp_path, 10**6).keep(DIGEST, DATA[:-1])
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_copy_that_cannot_be_touched_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copies = LocalCopies(tmp_path, 10**6)
     copies.keep(DIGEST, DATA)

@@ -18,7 +18,8 @@ from stages.core.lora.adapter_files import (
     StoredWeights,
     adapter_bytes,
     initial_adapter,
-    read_adapter,
+    joined,
+    optimizer_state,
     weights_bytes,
     weights_sha256,
 )
@@ -44,7 +45,7 @@ def same(a: Weights, b: Weights) -> bool:
 @pytest.mark.parametrize("adapter", [trained(), initial_adapter(SHAPES, 2, 1)], ids=["trained", "fresh"])
 def test_bytes_hold_everything(adapter: Adapter) -> None:
     files = adapter_bytes(adapter, "seed", 2.0)
-    back = read_adapter(load(files[WEIGHTS_FILE]), files[OPTIMIZER_FILE])
+    back = joined(load(files[WEIGHTS_FILE]), load(files[OPTIMIZER_FILE]))
     assert same(back.weights, adapter.weights) and same(back.moments, adapter.moments) and back.step == adapter.step
     assert adapter_bytes(back, "seed", 2.0) == files
 
@@ -57,13 +58,23 @@ def test_order_and_memory_layout_do_not_matter() -> None:
 
 
 def test_stored_weights_keep_the_digest_that_was_verified_and_what_is_made_of_them_has_its_own() -> None:
-    data = weights_bytes(trained().weights)
-    stored = StoredWeights(data, "verified")
+    stored = StoredWeights(load(weights_bytes(trained().weights)), "verified")
     assert same(stored, trained().weights) and weights_sha256(stored) == "verified"
     truth = weights_sha256(trained().weights)
     for copied in (dict(stored), stored.copy(), stored | {}, {**stored}):
         assert weights_sha256(copied) == truth
     assert weights_sha256(pickle.loads(pickle.dumps(stored))) == "verified"
+
+
+def test_what_a_process_holds_is_laid_out_as_what_it_would_read() -> None:
+    adapter = trained()
+    odd = {name: np.asfortranarray(array) for name, array in reversed(adapter.weights.items())}
+    moments = {name: np.asfortranarray(array) for name, array in reversed(adapter.moments.items())}
+    held = joined(StoredWeights(odd, "known"), optimizer_state(Adapter(odd, moments, adapter.step)))
+    files = adapter_bytes(adapter, "seed", 2.0)
+    read = joined(load(files[WEIGHTS_FILE]), load(files[OPTIMIZER_FILE]))
+    for one, other in ((held.weights, read.weights), (held.moments, read.moments)):
+        assert same(one, other) and all(array.flags.c_contiguous for array in one.values())
 
 
 def test_configuration_is_sorted_and_names_the_base() -> None:
@@ -79,7 +90,7 @@ def test_moments_of_other_weights_and_other_types_are_refused() -> None:
     first = next(iter(adapter.weights))
     fewer = weights_bytes({name: array for name, array in adapter.weights.items() if name != first})
     with pytest.raises(ValueError, match="other weights"):
-        read_adapter(load(fewer), files[OPTIMIZER_FILE])
+        joined(load(fewer), load(files[OPTIMIZER_FILE]))
     with pytest.raises(ValueError, match="float32"):
         weights_bytes({first: adapter.weights[first].astype(np.float64)})
 
