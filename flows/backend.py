@@ -19,8 +19,9 @@ from flows.benchmarks.suite_data import check_suites
 from flows.choices import choose, estimator_of, gates_of, operators_of
 from flows.config import PROJECT, ConfigError, RunConfig
 from flows.curriculum_choice import check_curriculum
-from flows.run import held_adapters, hub_models
+from flows.run import hub_models
 from flows.run.earlier_reader import EarlierReader
+from flows.run.held_adapters import HeldAdapters, held_by_process
 from flows.run.model_folder import ModelFolder, check_lengths, check_style, check_weights, read_folder
 from stages.core.engines.agreement import BOUNDS, Scorer, check_agreement
 from stages.core.engines.counted import CountedEngine, TokenCount
@@ -45,7 +46,6 @@ class Backend:
     def __init__(self, config: RunConfig, progress: Progress = silent) -> None:
         self.config, self.progress = config, progress
         self.earlier, self.tokens, self.suites = EarlierReader(), TokenCount(), OwnSuites()
-        self.held = held_adapters.of_process()
         self._agreed: set[str] = set()
 
     def check(self) -> None:
@@ -80,6 +80,11 @@ class Backend:
         for one in made:
             if one is not None:
                 one.close()
+
+    @cached_property
+    def held(self) -> HeldAdapters:
+        """The adapters that this process holds in memory between stages. Raises ConfigError for a wrong limit."""
+        return held_by_process()
 
     # the model and what works on it -------------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ from flows.execution.remote_engine import KEY, Served
 from flows.execution.run_stage import OPTIONAL, REQUIRED, WHERE, execute, read_spec
 from flows.execution.stage_process import REST
 from flows.monitoring.meter import Meter, Reading
+from flows.run.held_adapters import HeldAdapters
 from flows.run.hub_models import ModelMissing
 from stages.core.child_process import PROGRESS, answer, orders
 
@@ -66,7 +67,7 @@ def main() -> int:
     if code:
         answer(answers, read)
         return code
-    return _serve(iter([read["done"]]), answers, _Backends(answers))
+    return _serve(iter([read["done"]]), answers, _Backends(answers, holds=False))
 
 
 def _order(file: Path, stage: str) -> dict[str, Any]:
@@ -83,15 +84,19 @@ def _order(file: Path, stage: str) -> dict[str, Any]:
 class _Backends:
     """The backends of this process, one per configuration. While a step runs, their progress is printed among the answers."""
 
-    def __init__(self, answers: TextIO) -> None:
+    def __init__(self, answers: TextIO, holds: bool = True) -> None:
+        """`holds`: adapters stay in memory for a next step."""
         self._answers, self._made, self._running = answers, dict[RunConfig, Backend](), False
+        self._holds = holds
         self._meter = Meter(self._hand_on)
         self._served = Served(self.of)
 
     def of(self, config: RunConfig) -> Backend:
         """Return the backend of a configuration, creating it on first use."""
         if config not in self._made:
-            self._made[config] = Backend(config, self._meter)
+            made = self._made[config] = Backend(config, self._meter)
+            if not self._holds:
+                made.held = HeldAdapters(0)
         return self._made[config]
 
     def work(self, order: dict[str, Any]) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def score_members(io: StageIO, config: RunConfig, backend: Backend, members: Seq
     """
     rule, found = config.benchmark, {}
     for suite in rule.suites:
-        target = targets.of_run(io.run, members, folder_of_generation(io.generation, rule.members))
+        target = targets.of_run(io.run, members, folder_of_generation(io.generation, rule.members), backend.held)
         request = request_for(suite, config, suites_folder(), limit=rule.limit, attempts=rule.attempts)
         score_suite(target, request, partial(backend.progress, f"shards of {suite}"), backend)
         place = f"benchmarks/{folder_of(target, request)}"

@@ -16,6 +16,7 @@ from flows.backend import Backend
 from flows.benchmarks.suite_data import rows
 from flows.config import ConfigError, RunConfig, apply, parse
 from flows.run import hub_models
+from flows.run.held_adapters import HeldAdapters
 from flows.run.manifest import Ref
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
@@ -45,13 +46,13 @@ class BenchmarkTarget:
     model: Mapping[str, Any] = field(default_factory=dict)  # commit and files of a hub model that belongs to no run
 
 
-def of_run(run: Run, contestants: Iterable[Contestant], who: str) -> BenchmarkTarget:
-    """Members of a run (flows.benchmarks.members chooses them)."""
+def of_run(run: Run, contestants: Iterable[Contestant], who: str, held: HeldAdapters | None = None) -> BenchmarkTarget:
+    """Members of a run (flows.benchmarks.members chooses them). `held` has adapters that need not be read."""
     description = run.history.description()
     assert description is not None
     config = parse(description["config"])
     listed = tuple(contestants)
-    io = StageIO(run, "benchmark", None, None, config.model.name, config.model.alpha)
+    io = StageIO(run, "benchmark", None, None, config.model.name, config.model.alpha, held=held)
     adapters = io.adapters([one.adapter_id for one in listed if one.adapter_id])
     return BenchmarkTarget(run, who, config, listed, adapters, tuple(io.inputs()))
 

@@ -32,8 +32,7 @@ PROBE = 32  # tokens of an adapter that are scored when engine and trainer are c
 CHUNK = 2**26  # logits at once: CHUNK_ELEMENTS of stages.core.training.head_loss
 REDUCED = 3 * 4  # bytes of a logit while a GPU reduces its chunk: three blocks in fp32, two without an entropy bonus
 PASS = 2**29  # of the widest activations while prompts are read: PASS_BYTES of stages.core.engines.decoding
-KEPT = 16  # bytes of a parameter that a process holds from stage to stage (flows.run.held_adapters): weights twice, moments
-BRED = 3  # adapters on the host for one birth: two parents and the child
+HELD = 16  # bytes of a parameter that a process holds from stage to stage (flows.run.held_adapters): weights twice, moments
 STEP = 256  # tokens by which the width of a pass that keeps its activations is found
 BACKWARD = 1.3  # a recomputed layer with the gradients inside it, in activations of one layer
 
@@ -136,23 +135,23 @@ def shared_process(config: RunConfig, shape: DecoderShape, members: int) -> list
         base["packed base"] = float(shape.parameters * width)  # where the CPU has AVX-512 BF16: packed_weights.py
     cache = config.engine.batch_tokens * cache_bytes(shape, width)
     reading = PASS if on_cpu else 4 * PASS  # a layer has four tensors of that width; a CPU reads prompts in small passes
-    kept = {"adapters kept": float(KEPT * parameters * members)} if on_cpu else {}
-    bred = {"parents and offspring": 4.0 * parameters * BRED * _births(config, members)} if on_cpu else {}
+    held = {"held adapters": float(HELD * parameters * members)} if on_cpu else {}
+    bred = {"offspring": 4.0 * parameters * _births(config, members)} if on_cpu else {}
     writing, stack = {"cache": cache, "prompt pass": reading}, {"adapters": 4.0 * parameters * _trained(config, members)}
     serving = 4.0 + (2.0 if width == 2 else 0.0)  # bytes of a parameter: those of the stack, and rounded for the engine
     return [
         Moment("start", base | {"adapters": serving * parameters} | writing, "seeds fill engine.batch_tokens, as rollouts do"),
         Moment(
             "rollout",
-            base | {"adapters": serving * parameters * members} | kept | writing,
+            base | {"adapters": serving * parameters * members} | held | writing,
             "one process, no sleep or wake; all adapters; a cache of engine.batch_tokens positions",
         ),
         Moment(
             "update",
-            base | stack | kept | _update(config, shape, members, 0 if on_cpu else REDUCED),
+            base | stack | held | _update(config, shape, members, 0 if on_cpu else REDUCED),
             "a micro-batch as wide as its limit, or the longest prompt and completion",
         ),
-        Moment("evolve", base | stack | kept | bred, "operators compute on the host; the stack of the last update stays"),
+        Moment("evolve", base | stack | held | bred, "operators compute on the host; the stack of the last update stays"),
     ]
 
 

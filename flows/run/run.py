@@ -87,9 +87,9 @@ class Run:
 
     def write_blob(self, uri: str, data: bytes, rows: int | None = None) -> Ref:
         """Store bytes under `uri` once. If another copy of this task has already committed other bytes, return its reference."""
-        return self._write(uri, data, rows)[0]
+        return self._write_once(uri, data, rows)[0]
 
-    def _write(self, uri: str, data: bytes, rows: int | None = None) -> tuple[Ref, bool]:
+    def _write_once(self, uri: str, data: bytes, rows: int | None = None) -> tuple[Ref, bool]:
         """Return what `write_blob` does, and whether it names these bytes."""
         place = self.history.place(uri)
         with ThreadPoolExecutor(1) as hashing:  # parallel to the first write, so that large adapters are written at disk speed
@@ -111,7 +111,7 @@ class Run:
                 return replace(ref, stamp=stamp), True
             theirs = self._clear(ref, found, stamp)
             if theirs is not None:
-                return theirs, theirs.sha256 == ref.sha256
+                return theirs, False
         raise Overtaken(f"{self.run_id}/{uri}: another process keeps replacing it")
 
     def read_blob(self, ref: Ref | str) -> bytes:
@@ -156,13 +156,13 @@ class Run:
 
     def write_adapter(self, adapter_id: str, files: Mapping[str, bytes]) -> list[Ref]:
         """Store the files of an adapter concurrently. Return a reference for each, in the order of their names."""
-        return [ref for ref, _ in self.written_adapter(adapter_id, files).values()]
+        return [ref for ref, _ in self.write_adapter_files(adapter_id, files).values()]
 
-    def written_adapter(self, adapter_id: str, files: Mapping[str, bytes]) -> dict[str, tuple[Ref, bool]]:
+    def write_adapter_files(self, adapter_id: str, files: Mapping[str, bytes]) -> dict[str, tuple[Ref, bool]]:
         """Do what `write_adapter` does. Return, by name, each reference and whether it names the bytes that were given."""
         names = sorted(files)
         with ThreadPoolExecutor(len(ADAPTER_FILES)) as pool:
-            found = pool.map(lambda name: self._write(f"adapters/{adapter_id}/{name}", files[name]), names)
+            found = pool.map(lambda name: self._write_once(f"adapters/{adapter_id}/{name}", files[name]), names)
             return dict(zip(names, found, strict=True))
 
     def read_adapter(self, adapter_id: str, names: Sequence[str] = ADAPTER_FILES, refs: Iterable[Ref] = ()) -> dict[str, bytes]:

@@ -19,8 +19,8 @@ from stages.core.lora.adapter_files import (
     WEIGHTS_FILE,
     StoredWeights,
     adapter_bytes,
+    adapter_from,
     gradient_bytes,
-    joined,
     optimizer_state,
     read_gradient,
 )
@@ -37,7 +37,7 @@ class StageIO:
     """The storage of one stage (or one of its parts) of one generation; `generation` is -1 for `start`.
 
     `verdicts` is a folder of this machine for early verdicts (flows.run.early_verdicts), if there is one; `held` has the adapters
-    that this process keeps in memory between its stages.
+    that this process holds in memory between its stages.
     """
 
     def __init__(
@@ -199,14 +199,14 @@ class StageIO:
         """Return the adapter of these files: its weights and, where they are wanted, its moments."""
         stored, *states = files
         weights = self._arrays(stored, self._read_weights)
-        return joined(weights, self._arrays(states[0], self._read_state)) if states else Adapter(weights, {}, 0)
+        return adapter_from(weights, self._arrays(states[0], self._read_state)) if states else Adapter(weights, {}, 0)
 
     def _arrays(self, ref: Ref, read: Callable[[Ref], Weights]) -> Weights:
         """Return the arrays of a file: those that this process holds, or what `read` returns."""
-        found = self._held.find(ref)
+        found = self._held.find(ref, self.generation)
         if found is None:
             found = read(ref)
-            self._held.keep(ref, found)
+            self._held.hold(ref, found, self.generation)
         return found
 
     def _read_weights(self, ref: Ref) -> Weights:
@@ -216,17 +216,20 @@ class StageIO:
         return load(self.run.read_blob(ref))
 
     def _store_adapter(self, named: tuple[str, Adapter]) -> list[Ref]:
-        """Write the files of an adapter, copy its weights to this machine, and hold its arrays."""
+        """Write the files of an adapter, copy its weights to this machine, and hold what a step has made.
+
+        Not what an operator has made: its arrays may be memory that it uses again.
+        """
         adapter_id, adapter = named
         files = adapter_bytes(adapter, self._base_model, self._alpha)
-        written = self.run.written_adapter(adapter_id, files)
+        written = self.run.write_adapter_files(adapter_id, files)
         weights, ours = written[WEIGHTS_FILE]
         if ours:
             self._copies.keep(weights.sha256, files[WEIGHTS_FILE])
-            self._held.keep(weights, StoredWeights(adapter.weights, weights.sha256))
-        state, ours = written[OPTIMIZER_FILE]
-        if ours:
-            self._held.keep(state, optimizer_state(adapter))
+        state, ours_too = written[OPTIMIZER_FILE]
+        if adapter.moments and ours and ours_too:
+            self._held.hold(weights, StoredWeights(adapter.weights, weights.sha256), self.generation)
+            self._held.hold(state, optimizer_state(adapter), self.generation)
         return [ref for ref, _ in written.values()]
 
     def _adapter_file(self, adapter_id: str, name: str) -> Ref:

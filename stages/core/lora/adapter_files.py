@@ -118,7 +118,7 @@ def adapter_bytes(adapter: Adapter, base_model: str, alpha: float) -> dict[str, 
     }
 
 
-def joined(arrays: Weights, state: Weights) -> Adapter:
+def adapter_from(arrays: Weights, state: Weights) -> Adapter:
     """Return the adapter from its weights and its `optimizer_state`. Raise ValueError if they do not match."""
     moments = dict(state)
     step = int(moments.pop("step")[0])

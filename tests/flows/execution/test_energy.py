@@ -10,6 +10,7 @@ import pytest
 from flows.config import ConfigError
 from flows.execution.energy import Counter, Energy, card_counters, processor_counters
 from flows.execution.run_stage import Spec, cost_recorded, perform
+from flows.run.held_adapters import HeldAdapters
 from flows.run.lease import hold
 from flows.run.manifest import digest
 from flows.run.run import Run
@@ -126,7 +127,7 @@ def test_the_clock_holds_what_is_known_and_nothing_else() -> None:
 class Counting:
     """What a stage without engine, sandbox and trainer wants of a backend."""
 
-    tokens = TokenCount()
+    tokens, held = TokenCount(), HeldAdapters(0)
 
 
 def test_a_step_records_its_machines_price_and_the_planned_generations_where_no_digest_sees_them(

@@ -169,7 +169,7 @@ FOLDERS = {
     "gguf": ({"model-q8.gguf": "GGUF"}, "contains GGUF files, which cannot be trained; give the original safetensors checkpoint"),
     "nothing": (
         {"model.safetensors": ""},
-        "has no config.json; give a Hugging Face checkpoint, with config.json and",
+        "has no config.json; give a Hugging Face checkpoint with config.json and",
     ),
     "no json": ({"config.json": "{"}, "config.json cannot be read: "),
     "a list": ({"config.json": "[]"}, "config.json is not a JSON object"),

@@ -102,7 +102,7 @@ def test_a_writer_that_came_second_holds_nothing_of_its_own(store: ReadingStore,
         writer = StageIO(Run(opened, "smoke", epoch), "update", 0, None, "m", 4.0, held=held)
         committed = writer.run.history.find(f"adapters/{ADAPTER}/{WEIGHTS_FILE}")
         [digest] = writer.write_adapters({ADAPTER: example_run.adapter(9, 2)}).values()
-    assert digest == committed.sha256 and held.find(committed) is None
+    assert digest == committed.sha256 and held.find(committed, 0) is None
     assert not [one for one in (tmp_path / "copies").glob("*") if one.is_file()]
 
 

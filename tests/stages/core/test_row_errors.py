@@ -10,6 +10,7 @@ import pytest
 
 from flows.execution.run_stage import Spec, perform
 from flows.judging import stream as judge
+from flows.run.held_adapters import HeldAdapters
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import open_store
@@ -76,6 +77,7 @@ class Judging:
 
     broken: Broken
     tokens: TokenCount = field(default_factory=TokenCount)
+    held: HeldAdapters = field(default_factory=lambda: HeldAdapters(0))
     progress = staticmethod(silent)
 
     def sandbox(self) -> Broken:

@@ -17,8 +17,8 @@ from stages.core.lora.adapter_files import (
     WEIGHTS_FILE,
     StoredWeights,
     adapter_bytes,
+    adapter_from,
     initial_adapter,
-    joined,
     optimizer_state,
     weights_bytes,
     weights_sha256,
@@ -45,7 +45,7 @@ def same(a: Weights, b: Weights) -> bool:
 @pytest.mark.parametrize("adapter", [trained(), initial_adapter(SHAPES, 2, 1)], ids=["trained", "fresh"])
 def test_bytes_hold_everything(adapter: Adapter) -> None:
     files = adapter_bytes(adapter, "seed", 2.0)
-    back = joined(load(files[WEIGHTS_FILE]), load(files[OPTIMIZER_FILE]))
+    back = adapter_from(load(files[WEIGHTS_FILE]), load(files[OPTIMIZER_FILE]))
     assert same(back.weights, adapter.weights) and same(back.moments, adapter.moments) and back.step == adapter.step
     assert adapter_bytes(back, "seed", 2.0) == files
 
@@ -70,9 +70,9 @@ def test_what_a_process_holds_is_laid_out_as_what_it_would_read() -> None:
     adapter = trained()
     odd = {name: np.asfortranarray(array) for name, array in reversed(adapter.weights.items())}
     moments = {name: np.asfortranarray(array) for name, array in reversed(adapter.moments.items())}
-    held = joined(StoredWeights(odd, "known"), optimizer_state(Adapter(odd, moments, adapter.step)))
+    held = adapter_from(StoredWeights(odd, "known"), optimizer_state(Adapter(odd, moments, adapter.step)))
     files = adapter_bytes(adapter, "seed", 2.0)
-    read = joined(load(files[WEIGHTS_FILE]), load(files[OPTIMIZER_FILE]))
+    read = adapter_from(load(files[WEIGHTS_FILE]), load(files[OPTIMIZER_FILE]))
     for one, other in ((held.weights, read.weights), (held.moments, read.moments)):
         assert same(one, other) and all(array.flags.c_contiguous for array in one.values())
 
@@ -90,7 +90,7 @@ def test_moments_of_other_weights_and_other_types_are_refused() -> None:
     first = next(iter(adapter.weights))
     fewer = weights_bytes({name: array for name, array in adapter.weights.items() if name != first})
     with pytest.raises(ValueError, match="other weights"):
-        joined(load(fewer), load(files[OPTIMIZER_FILE]))
+        adapter_from(load(fewer), load(files[OPTIMIZER_FILE]))
     with pytest.raises(ValueError, match="float32"):
         weights_bytes({first: adapter.weights[first].astype(np.float64)})
 
