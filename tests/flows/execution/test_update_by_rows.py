@@ -154,15 +154,15 @@ def test_the_join_loads_no_base_model(whole: Store, tmp_path: Path, backend: Bac
 
 def die_at(store_url: str, epoch: int, ending: str) -> None:
     """Resume the run in this process, which sends itself SIGKILL once it has written a file whose name has this ending."""
-    write = Run.write_blob
+    write = Run._write_once
 
     def killing(self: Run, uri: str, *rest: Any) -> Any:
-        ref = write(self, uri, *rest)
+        written = write(self, uri, *rest)
         if uri.endswith(ending):
             os.kill(os.getpid(), signal.SIGKILL)
-        return ref
+        return written
 
-    Run.write_blob = killing  # type: ignore[method-assign]
+    Run._write_once = killing  # type: ignore[method-assign]
     config = config_of(*ROWS)
     go_on(Run(open_store(store_url), "r", epoch), config, Backend(config))
 
