@@ -6,6 +6,8 @@ built here, so that no other file needs such imports.
 """
 
 import json
+import os
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -28,6 +30,7 @@ from stages.core.engines.counted import CountedEngine, TokenCount
 from stages.core.engines.protocol import Engine
 from stages.core.lora.adapter import Adapter
 from stages.core.method.rewards import RULES
+from stages.core.method.rewards import Rule as RewardRule
 from stages.core.progress import Progress, silent
 from stages.core.prompts.styles import PromptStyle, Proposed
 from stages.core.sandbox.protocol import Sandbox
@@ -52,25 +55,44 @@ class Backend:
         """Check the model's folder, every named choice, the suite and the sandbox, so that a run fails early rather than late."""
         self.model_folder()
         self.style()
+        rule = self.check_names()
+        check_added_rewards(self.config, hub_models.style_of(self.config), rule)
+        self.sandbox()
+
+    def check_names(self) -> RewardRule:
+        """Check what the configuration names, without the model and the sandbox, and return its reward rule."""
         estimator_of(self.config)
         operators_of(self.config)
         rule = choose("reward.rule", self.config.reward.rule, RULES)
-        check_added_rewards(self.config, hub_models.style_of(self.config), rule)
         choose("population.matchmaker", self.config.population.matchmaker, MATCHMAKERS)
         if self.config.propose.curriculum:
             check_curriculum(self.config)
         gates_of(self.config)
         self.suites.file(self.config.benchmark.suite)
         check_suites(self.config.benchmark.suites)
-        self.sandbox()
+        return rule
 
-    def check_run(self) -> None:
-        """Check all that a run needs: as `check`, that completions leave room for a prompt, and that its style fits."""
+    def check_model(self) -> None:
+        """Check that the model can be trained, that completions leave room for a prompt, and that its style fits."""
         found = self.model_folder()
         check_lengths(self.config, found)
         check_style(self.config, found)
         self._target_shapes()
+
+    def check_run(self) -> None:
+        """Check all that a run needs: as `check` and `check_model`, and that vLLM has an interpreter."""
+        self._check_interpreter()
+        self.check_model()
         self.check()
+
+    def _check_interpreter(self) -> None:
+        """Raise ConfigError where vLLM would run in an interpreter that is not on this machine."""
+        kind, python = self.config.engine.kind, self.config.engine.python
+        if kind == "vllm" and shutil.which(python if os.sep not in python else str(PROJECT / python)) is None:
+            raise ConfigError(
+                f"engine.python: {python} is not a program on this machine; run make vllm, or give the Python of an environment "
+                "that has vLLM"
+            )
 
     def close(self) -> None:
         """Close the sandbox, if one was created, and a vLLM engine."""

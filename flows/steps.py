@@ -61,6 +61,7 @@ Step = Callable[[StageIO, RunConfig, Backend], None]
 
 def start(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Write the starting adapters (all equal: the same A, B = 0), ratings and seed tasks."""
+    backend.check_model()  # where the model is: whoever began the run may not have it
     described = io.run.history.description() or {}
     check_files(Path(backend.model_path), described.get("versions", {}).get("model", {}))
     adapter, sizes = backend.initial_adapter(), config.population

@@ -62,9 +62,14 @@ def train(
 
     Returns the digest of the last manifest, which identifies the whole run.
     """
-    if os.environ.get("PREFECT__FLOW_RUN_ID"):  # started by a Prefect worker, not by our command line
+    by_worker = bool(os.environ.get("PREFECT__FLOW_RUN_ID"))  # not by our command line, which has checked the model
+    if by_worker:
         orphan_guard.leave_with_parent()
-        preflight.check(config, store, run_id, placement.gpu + placement.ray != "", placement.gpu + placement.sandbox != "")
+    gpu_elsewhere = placement.gpu + placement.ray != ""
+    if by_worker:
+        preflight.check(config, store, run_id, gpu_elsewhere, placement.gpu != "", placement.sandbox != "")
+    else:
+        preflight.check_machine(config, gpu_elsewhere)
     check_pools({"sandbox": placement.sandbox, "gpu": placement.gpu})
     browser = os.environ.get("POPULORA_BROWSER_URL", "")
     one_generation = (

@@ -42,7 +42,7 @@ def add(command: Add) -> None:
 def run(arguments: Namespace) -> int:
     """Start or resume the run; print a line a generation, then where everything is and what comes next."""
     from flows.benchmarks.learned import learned_text
-    from flows.execution.preflight import processes
+    from flows.execution.preflight import check_machine, processes
     from flows.execution.recomputation import settled
     from flows.execution.session import check_resumable, check_same_settings
     from flows.execution.stage_process import early_worker
@@ -102,6 +102,7 @@ def run(arguments: Namespace) -> int:
 
         print(submit(config, run_id, store, places))
         return 0
+    check_machine(config, elsewhere)
     known = Run(open_store(store), run_id).history.description()
     config = settled(pinned(config, known, elsewhere), known, elsewhere=elsewhere)
     check_resumable(Run(open_store(store), run_id), config)

@@ -1,5 +1,6 @@
 """Check that this machine can run a configuration, before anything is written. Faults are reported in one line."""
 
+import math
 import os
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -9,40 +10,67 @@ from flows.backend import Backend
 from flows.cards import Card
 from flows.config import ConfigError, RunConfig, check_operators
 from flows.plan.estimate import stored_bytes, too_small
+from flows.run.held_adapters import held_by_process
 from flows.run.retention import check_room
 from flows.storage import open_store
 
 PROCESSES = "POPULORA_PROCESSES"
 """How many processes of a run may compute parts of a stage on a CPU. It belongs to the machine: no bytes of a run change."""
 MOST_PROCESSES = 1024
+HOURS = "POPULORA_STAGE_HOURS"
+DEFAULT_HOURS = 24.0
 
 
 class CardTooSmall(ConfigError):
     """A card of this machine is smaller than the run's plan."""
 
 
-def check(config: RunConfig, store: str, run_id: str, gpu_elsewhere: bool = False, stages_elsewhere: bool = False) -> None:
+def check(
+    config: RunConfig,
+    store: str,
+    run_id: str,
+    gpu_elsewhere: bool = False,
+    model_elsewhere: bool = False,
+    sandbox_elsewhere: bool = False,
+) -> None:
     """Raise ConfigError, SandboxUnavailable or StoreRefused for faults that a run on this machine would meet later.
 
-    Cards may be on other machines; with a work pool for stages, the model or the sandbox may be there, too.
+    Cards may be on other machines; with a work pool for stages, the model or the sandbox may be there, too. `start` checks the
+    model where it is.
     """
+    check_machine(config, gpu_elsewhere)
+    backend = Backend(config)
+    try:
+        if not (model_elsewhere or sandbox_elsewhere):
+            backend.check_run()
+        else:
+            backend.check_names()
+            if not model_elsewhere:
+                backend.check_model()
+    finally:
+        backend.close()
+    check_room(open_store(store), {run_id: stored_bytes(config)})
+
+
+def check_machine(config: RunConfig, gpu_elsewhere: bool = False) -> None:
+    """Raise ConfigError for operators that make no child, a card that is not here, and wrong variables of the environment."""
     check_operators(config)
     processes()
-    if config.model.device.startswith("cuda") and not gpu_elsewhere and not cards.cards():
+    held_by_process()
+    stage_hours()
+    device, _, number = config.model.device.partition(":")
+    if config.engine.kind == "vllm" and number:
+        raise ConfigError(f"model.device: vLLM uses the first visible card: set it to {device}, with {cards.VISIBLE}={number}")
+    if device != "cuda" or gpu_elsewhere:
+        return
+    found = len(cards.cards())
+    if not found:
         raise ConfigError(
             f"model.device: {config.model.device} was requested, but no NVIDIA GPU is visible on this machine; "
             "choose auto or cpu, or place these stages in the pool gpu"
         )
-    if config.engine.kind == "vllm" and ":" in config.model.device:
-        name, _, number = config.model.device.partition(":")
-        raise ConfigError(f"model.device: vLLM uses the first visible card: set it to {name}, with {cards.VISIBLE}={number}")
-    if not stages_elsewhere:
-        backend = Backend(config)
-        try:
-            backend.check_run()
-        finally:
-            backend.close()
-    check_room(open_store(store), {run_id: stored_bytes(config)})
+    if number and int(number) >= found:
+        raise ConfigError(f"model.device: {config.model.device} was requested, but the last visible GPU is cuda:{found - 1}")
 
 
 def processes(environment: Mapping[str, str] = os.environ) -> int:
@@ -51,6 +79,18 @@ def processes(environment: Mapping[str, str] = os.environ) -> int:
     if text.isascii() and text.isdecimal() and len(text) <= len(str(MOST_PROCESSES)) and 1 <= int(text) <= MOST_PROCESSES:
         return int(text)
     raise ConfigError(f"{PROCESSES}={text}: give how many processes may compute at the same time, such as 2")
+
+
+def stage_hours() -> float:
+    """Return how long a stage may take, from the environment. Raises ConfigError."""
+    text = os.environ.get(HOURS, str(DEFAULT_HOURS))
+    try:
+        hours = float(text)
+    except ValueError:
+        hours = 0.0
+    if not 0 < hours < math.inf:
+        raise ConfigError(f"{HOURS}={text}: give the hours that a stage may take, such as {DEFAULT_HOURS:.0f}")
+    return hours
 
 
 def cards_for(config: RunConfig) -> list[Card]:

@@ -25,14 +25,18 @@ from typing import Any
 
 from flows import cards
 from flows.cards import VISIBLE, Card, CardUnavailable
-from flows.config import ConfigError, RunConfig
+from flows.config import ConfigError, RunConfig, parse
 from flows.execution import orphan_guard
 from flows.execution.code_version import check_version, own_version
 from flows.execution.run_stage import Reference, Spec
 from flows.execution.slots import Slots, Tenant
 from flows.execution.stage_process import WorkerLost, Workers
 from flows.monitoring.progress import to_stderr
+from flows.plan.estimate import too_small
+from flows.run.run import Run
+from flows.storage import open_store
 from stages.core.engines.protocol import EngineUnavailable
+from stages.core.unavailable import Unsuited
 
 CONNECT_SECONDS = 10.0
 LOOK_SECONDS = 30.0
@@ -193,13 +197,24 @@ class NodeCards:
         with self._changing:
             if name not in self._kept:
                 os.environ["POPULORA_NODE"] = node
-                self._kept[name] = Slots([_named(name, node)], Tenant(threads))
+                card = _named(name, node)
+                _check_size(card, Spec(**spec), node)
+                self._kept[name] = Slots([card], Tenant(threads))
         return self._kept[name].run(Spec(**spec), python)
 
     def end(self) -> None:
         """End the processes."""
         for slots in self._kept.values():
             slots.__exit__()
+
+
+def _check_size(card: Card, spec: Spec, node: str) -> None:
+    """Raise Unsuited for a card that is smaller than the run's plan."""
+    description = Run(open_store(spec.store), spec.run_id).history.description() if card.memory_mb else None
+    if description is None:  # the card does not tell its size, or the step will say that its run is gone
+        return
+    if lack := too_small(parse(description["config"]), card.memory_mb * 2.0**20):
+        raise Unsuited(f"{card} of node {node} has {card.memory_mb / 1024:.1f} GiB, but {lack}")
 
 
 def _named(name: str, node: str) -> Card:

@@ -5,6 +5,7 @@ and answers orders. An order names a configuration, a folder of adapters, and re
 """
 
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -14,7 +15,7 @@ from typing import Any
 from safetensors.numpy import load_file, save_file
 
 from flows.backend import Backend
-from flows.config import RunConfig, dump, parse
+from flows.config import ConfigError, RunConfig, dump, parse
 from flows.execution.stage_process import Workers
 from flows.monitoring.meter import Reading
 from stages.core.engines.protocol import Completion, Ended, Request
@@ -102,6 +103,8 @@ class Served:
     def answer(self, order: Mapping[str, Any]) -> dict[str, Any]:
         """Return the completions of an order's requests; without requests, a description of the engine."""
         backend = self._backend_of(parse(dict(order["config"])))
+        if backend.elsewhere:  # it would ask a worker like this one
+            raise ConfigError(f"engine.python: {sys.executable} has no vLLM; run make vllm, or give a Python that has it")
         if self._held[0] != order["folder"]:
             files = [Path(order["folder"]) / f"{number}.safetensors" for number in range(len(order["names"]))]
             adapters = {name: Adapter(load_file(file), {}, 0) for name, file in zip(order["names"], files, strict=True)}

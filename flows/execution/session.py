@@ -208,7 +208,8 @@ class Session:
         Gradients, which only their own update needs, go without a rule, too.
         """
         policy = retention.policy_of(self.config)
-        if policy is None and self.config.engine.shards > 1 and self.config.learning.divide != "adapters":
+        divide, shards = self.config.learning.divide, self.config.engine.shards
+        if policy is None and (divide == "rows" or (divide == "auto" and shards > 1)):
             policy = retention.EVERYTHING
         if policy is not None:
             retention.retire(self.run, policy, clock(), generation, self._adapters)

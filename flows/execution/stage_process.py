@@ -1,6 +1,5 @@
 """The flow's side of warm stage subprocesses: started on first use, one per interpreter and card, killed as a group."""
 
-import math
 import os
 import re
 import sys
@@ -15,7 +14,7 @@ from flows.backend import HOME_PYTHON
 from flows.cards import Card, CardUnavailable, Claim
 from flows.config import PROJECT, ConfigError, RunConfig, dump, identity
 from flows.execution.agreement import CHECKED
-from flows.execution.preflight import cards_for
+from flows.execution.preflight import HOURS, cards_for, stage_hours
 from flows.execution.run_stage import WHERE, Spec
 from flows.monitoring.meter import Reading
 from flows.run.hub_models import ModelMissing
@@ -41,8 +40,6 @@ _KNOWN: dict[str, Callable[[str], Exception]] = {
 _KNOWN[Damaged.__name__] = lambda message: Damaged(*message.partition(": ")[::2])
 
 
-HOURS = "POPULORA_STAGE_HOURS"
-DEFAULT_HOURS = 24.0
 LAST_WORDS_SECONDS = 2.0
 IDLE_SECONDS = 5.0
 REST = "rest"
@@ -52,6 +49,8 @@ CANCELLED = "the run of this step was cancelled"
 
 class StageFailed(RuntimeError):
     """A step failed with an error that a retry does not fix. The worker's standard error has the traceback."""
+
+    exit_code = 1
 
 
 class WorkerLost(EngineUnavailable):
@@ -217,18 +216,6 @@ def _first_free(found: list[Card]) -> Card | None:
     return None
 
 
-def stage_hours() -> float:
-    """Return how long a stage may take, from the environment. Raises ConfigError."""
-    text = os.environ.get(HOURS, str(DEFAULT_HOURS))
-    try:
-        hours = float(text)
-    except ValueError:
-        hours = 0.0
-    if not 0 < hours < math.inf:
-        raise ConfigError(f"{HOURS}={text}: give the hours that a stage may take, such as {DEFAULT_HOURS:.0f}")
-    return hours
-
-
 def _tell(worker: ChildProcess, order: Mapping[str, Any]) -> None:
     """Send an order. Raises WorkerLost if the worker has died in the meantime."""
     try:
@@ -277,4 +264,9 @@ def _launch(python: str, threads: int, card: Card | None, *more: str) -> ChildPr
     environment = quiet | dict(os.environ) | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
     environment |= cards.pinned(card)
     environment.setdefault(HOME_PYTHON, sys.executable)
-    return ChildProcess([python, "-m", "flows.worker", "--warm", *more], environment, PROJECT, group=True)
+    try:
+        return ChildProcess([python, "-m", "flows.worker", "--warm", *more], environment, PROJECT, group=True)
+    except OSError as error:
+        if python == sys.executable:
+            raise
+        raise Unsuited(f"engine.python: {python} does not start: {error.strerror}; run make vllm, or give another") from error

@@ -21,6 +21,7 @@
 Imports no Prefect.
 """
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,9 +30,10 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
-from flows.config import ConfigError, RunConfig, dump, load, parse
+from flows.config import ConfigError, RunConfig, check_operators, dump, load, parse
 from flows.settings import Group
 from flows.store.names import RUN_ID
+from stages.core.prompts.styles import Kind
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
@@ -48,6 +50,7 @@ Budget = Literal[
 GREEDY = "pass@1 greedy"
 """The measure that does not depend on the temperature of samples."""
 BUDGETS: tuple[Budget, ...] = get_args(Budget)
+GROUP = re.compile(rf"({'|'.join(Kind)})( band [0-9]+)?")
 
 
 class Arm(Group):
@@ -56,7 +59,7 @@ class Arm(Group):
     name: Name
     config: str = Field("smoke", description="Name in infra/runs, or a TOML file.")
     settings: dict[str, Any] = Field({}, description="Settings that differ in this arm, as in a configuration file.")
-    seeds: tuple[Seed, ...] | None = Field(None, description="Seeds that replace the experiment's.")
+    seeds: tuple[Seed, ...] | None = Field(None, min_length=1, description="Seeds that replace the experiment's.")
     runs: Name | None = Field(None, description="Prefix of the run ids. Empty: the names of the experiment and of the arm.")
     about: str = ""
 
@@ -153,9 +156,25 @@ def planned(experiment: Experiment) -> list[Planned]:
     usual = {one.arm: one for one in reversed(found)}  # of each arm, the run of its first seed
     for first, second in experiment.compared():
         _check_scored_alike(usual[first], usual[second], experiment.primary.measure)
+    pair = [usual[arm] for arm in experiment.primary.contrast]
     if experiment.primary.over != "mean":
-        _check_as_many(experiment.primary, *(usual[arm] for arm in experiment.primary.contrast))
+        _check_as_many(experiment.primary, *pair)
+    if not set.intersection(*({one.seed for one in found if one.arm == arm} for arm in experiment.primary.contrast)):
+        raise ConfigError(f"primary.contrast: {' and '.join(experiment.primary.contrast)} share no seed, and pairs are by seed")
+    for one in pair:
+        _check_measured(experiment.primary, one)
     return found
+
+
+def _check_measured(rule: Primary, one: Planned) -> None:
+    """Raise ConfigError for a measure or a group of problems that the scores of a run do not have."""
+    attempts = one.config.benchmark.attempts
+    measures = [GREEDY, *(["avg@1", f"pass@{attempts}"] if attempts else [])]
+    if rule.measure not in measures:
+        more = "" if attempts else "; benchmark.attempts draws samples"
+        raise ConfigError(f"primary.measure: {rule.measure!r}, but {one.arm} has {', '.join(map(repr, measures))}{more}")
+    if rule.group != "all" and not GROUP.fullmatch(rule.group):
+        raise ConfigError(f"primary.group: {rule.group!r}; choose all, {', '.join(Kind)}, or a band such as 'deduction band 3'")
 
 
 def _check_scored_alike(first: Planned, second: Planned, measure: str) -> None:
@@ -186,6 +205,7 @@ def _planned(experiment: Experiment, arm: Arm, seed: int) -> Planned:
     try:
         values = _over(_over(dump(load(arm.config)), experiment.settings), arm.settings)
         config = parse(values | {"seed": seed})
+        check_operators(config)
     except ConfigError as error:
         raise ConfigError(f"arm {arm.name}: {error}") from error
     return Planned(arm.name, seed, run_id, config)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flows.config import ConfigError, RunConfig, apply_setting, differences, dump, identity, parse, with_defaults
+from flows.config import ConfigError, RunConfig, apply_setting, check_operators, differences, dump, identity, parse, with_defaults
 from flows.near_names import hint
 from flows.run.history import KEPT_OUT, PLACEMENT, History, check_prompts, kept_out, placement_of
 from flows.run.leaking import leak_of, recorded
@@ -137,6 +137,7 @@ def _changed(config: RunConfig, settings: Iterable[str], at: Point) -> RunConfig
         changed = changed.recomputing(config.learning.gradient_checkpointing, config.learning.recompute_above)
     elif "learning.gradient_checkpointing" in chosen and "learning.recompute_above" not in chosen:
         changed = changed.recomputing(changed.learning.gradient_checkpointing)
+    check_operators(changed)
     _check_shared(dump(config), dump(changed), at)
     if changed.generations <= at.whole + 1:
         raise ConfigError(f"generations: {changed.generations} leaves nothing to do after generation {at.whole}")

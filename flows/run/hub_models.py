@@ -159,9 +159,11 @@ def _asking(name: str, ask: Any) -> Any:
     from huggingface_hub.errors import (  # noqa: PLC0415
         GatedRepoError,
         HfHubHTTPError,
+        HFValidationError,
         LocalEntryNotFoundError,
         OfflineModeIsEnabled,
         RepositoryNotFoundError,
+        RevisionNotFoundError,
     )
 
     where = f"model.name: {name} from https://huggingface.co/{name}"
@@ -174,6 +176,12 @@ def _asking(name: str, ask: Any) -> Any:
         ) from error
     except RepositoryNotFoundError as error:
         raise ModelMissing(f"{where}: the model does not exist or requires a token (HF_TOKEN)") from error
+    except RevisionNotFoundError as error:
+        raise ModelMissing(
+            f"{where}: the model has no such commit, branch or tag; check model.revision, or leave it empty for the newest"
+        ) from error
+    except HFValidationError as error:
+        raise ModelMissing(f"model.name: {name} is neither a folder here nor a name on the hub, which is OWNER/NAME") from error
     except silent as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
         raise EngineUnavailable(

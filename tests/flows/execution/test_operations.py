@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flows import cli
+from flows import cards, cli
 from flows.config import ConfigError, load
 from flows.execution import gc_tuning, preflight, ray_cluster, stage_process
 from flows.execution.pools import HERE, Placement
@@ -124,10 +124,37 @@ def test_a_run_that_wants_a_gpu_says_so_before_it_starts(tmp_path: Path, monkeyp
         preflight.check(config, str(tmp_path), "r")
 
 
+@pytest.mark.parametrize("settings", [["model.device=cuda"], ["evolution.every=1", 'evolution.mutations=["X1"]']])
+def test_a_run_in_the_foreground_is_refused_before_anything_is_written(
+    settings: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without_gpu(monkeypatch, tmp_path)
+    chosen = [option for setting in ["generations=3", *settings] for option in ("--set", setting)]
+    key = settings[-1].partition("=")[0]
+    assert f"{key}: " in said(capsys, 2, "run", "-c", "chaos", "--store", str(tmp_path / "runs"), *chosen)
+    assert not (tmp_path / "runs" / "chaos").exists()
+
+
+def test_a_device_that_is_none_or_not_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for device in ("gpu", "cuda:", "cuda:x", "CPU"):
+        with pytest.raises(ConfigError, match=r"model\.device"):
+            load("chaos", [f"model.device={device}"])
+    monkeypatch.setattr(cards, "cards", lambda: [cards.Card("0", "GPU-0")])
+    preflight.check_machine(load("chaos", ["model.device=cuda:0"]))
+    with pytest.raises(ConfigError, match=r"model\.device: cuda:1 was requested, but the last visible GPU is cuda:0"):
+        preflight.check_machine(load("chaos", ["model.device=cuda:1"]))
+
+
+def test_what_a_configuration_names_is_checked_where_the_model_is_not(tmp_path: Path) -> None:
+    config = load("chaos", ["reward.rule=popluora"])
+    with pytest.raises(ConfigError, match=r"reward\.rule"):
+        preflight.check(config, str(tmp_path), "r", model_elsewhere=True, sandbox_elsewhere=True)
+
+
 def test_vllm_is_given_its_card_by_the_environment(tmp_path: Path) -> None:
     config = load("one-gpu", ["model.device=cuda:1"])
     with pytest.raises(ConfigError, match="vLLM uses the first visible card: set it to cuda, with CUDA_VISIBLE_DEVICES=1"):
-        preflight.check(config, str(tmp_path), "r", gpu_elsewhere=True, stages_elsewhere=True)
+        preflight.check(config, str(tmp_path), "r", gpu_elsewhere=True, model_elsewhere=True)
 
 
 def test_a_worker_takes_at_least_one_run(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,13 +18,14 @@ import pytest
 
 from flows import cards
 from flows.audit.fsck import fsck
-from flows.config import PROJECT, ConfigError
+from flows.config import PROJECT, ConfigError, dump, load
 from flows.execution.code_version import own_version
 from flows.execution.ray_cluster import NodeCards, Unserved, gpu_nodes, run_here
 from flows.execution.stage_process import WorkerLost
 from flows.run.run import Run
 from flows.stages import stage_of
 from flows.storage import open_store
+from stages.core.unavailable import Unsuited
 from tests.integration.test_run_on_cards import clocks
 from tests.support import kill_hooks
 from tests.support.cards import Machine, machine, step
@@ -119,6 +120,17 @@ def test_a_card_that_nvidia_smi_does_not_list_is_gone_whatever_ray_says(tmp_path
         assert kept.run("0", spec, "", 1, "host/n1")["stage"] == "noted"  # without nvidia-smi, Ray's word counts
     finally:
         kept.end()
+
+
+def test_a_card_of_a_node_that_is_smaller_than_the_plan_is_unsuited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(tmp_path / "machine", monkeypatch, 1, memory_mb=8192)
+    monkeypatch.setenv("POPULORA_NODE", "")
+    store = str(tmp_path / "store")
+    Run(open_store(store), "r", 1).describe(dump(load("paper-8gpu", [])), {}, {})
+    kept = NodeCards()
+    with pytest.raises(Unsuited, match=r"^card 0 of node host/n1 has 8\.0 GiB, but "):
+        kept.run("0", asdict(step("update", 0, "00")) | {"store": store}, "", 1, "host/n1")
+    kept.end()
 
 
 def test_a_step_that_no_node_can_take_is_told_of_once_and_lost_after_ten_minutes() -> None:

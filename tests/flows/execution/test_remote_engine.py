@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from flows.backend import Backend
-from flows.config import apply
+from flows.config import ConfigError, apply
 from flows.execution.remote_engine import EngineElsewhere
+from flows.execution.stage_process import Workers
 from stages.core.engines.protocol import Request
 from stages.core.lora.adapter import Adapter
+from stages.core.unavailable import Unsuited
 
 CONFIG = apply({"model": {"rank": 4}, "engine": {"python": sys.executable}, "threads": 1}, [])
 
@@ -56,3 +58,20 @@ def test_it_answers_as_an_engine_in_this_process(backend: Backend) -> None:
         assert there.generate([asked[2]], 1.0)[0].token_ids == wanted[2].token_ids  # a new worker has taken over
     finally:
         there.close()
+
+
+def test_a_python_without_vllm_says_so_and_asks_no_further_one(backend: Backend) -> None:
+    config = apply({"model": {"rank": 4}, "engine": {"kind": "vllm", "python": sys.executable}, "threads": 1}, [])
+    with pytest.raises(ConfigError, match=r"engine\.python: .* has no vLLM; run make vllm, or give a Python that has it"):
+        EngineElsewhere(config, backend.tokenizer)
+
+
+def test_a_run_of_vllm_without_its_python_is_refused_before_it_starts() -> None:
+    config = apply({"engine": {"kind": "vllm", "python": "no/python"}}, [])
+    with pytest.raises(ConfigError, match=r"engine\.python: no/python is not a program on this machine; run make vllm"):
+        Backend(config).check_run()
+
+
+def test_a_python_that_does_not_start_is_left_to_another_machine() -> None:
+    with Workers(1) as workers, pytest.raises(Unsuited, match=r"engine\.python: /no/python does not start: No such file"):
+        workers.ask({}, "/no/python", "the engine")

@@ -108,5 +108,29 @@ def test_a_sampled_measure_is_primary_only_at_one_temperature(tmp_path: Path) ->
     file.write_text(hotter(2) + 'measure = "pass@2"\n')
     with pytest.raises(ConfigError, match=r"engine.temperature is 0.7 for many and 1.0 for one; arms that are compared must be"):
         planned(read(file))
-    file.write_text(FILE + 'measure = "pass@2"\n')
+    file.write_text(FILE.replace("every = 1\n", "every = 1\nattempts = 2\n") + 'measure = "pass@2"\n')
     assert planned(read(file))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('measure = "pass@1"', r"primary\.measure: 'pass@1', but .* has 'pass@1 greedy'; benchmark\.attempts draws samples"),
+        ('group = "deducton"', r"primary\.group: 'deducton'; choose all, deduction, abduction, induction"),
+    ],
+)
+def test_a_primary_comparison_that_no_score_could_answer_is_refused(line: str, said: str, tmp_path: Path) -> None:
+    file = experiment_file(tmp_path)
+    file.write_text(FILE.replace("[primary]\n", f"[primary]\n{line}\n"))
+    with pytest.raises(ConfigError, match=said):
+        planned(read(file))
+
+
+def test_arms_without_a_common_seed_cannot_be_the_primary_pair(tmp_path: Path) -> None:
+    file = experiment_file(tmp_path)
+    file.write_text(FILE.replace('config = "chaos"\n', 'config = "chaos"\nseeds = [7]\n', 1))
+    with pytest.raises(ConfigError, match=r"primary\.contrast: .* share no seed"):
+        planned(read(file))
+    file.write_text(FILE.replace('config = "chaos"\n', 'config = "chaos"\nseeds = []\n', 1))
+    with pytest.raises(ConfigError, match="seeds"):
+        planned(read(file))

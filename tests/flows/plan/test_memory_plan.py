@@ -186,7 +186,9 @@ def test_a_processor_holds_engine_and_trainer_at_once() -> None:
     rollout, update = moments["rollout"], moments["update"]
     assert rollout.parts["packed base"] == rollout.parts["base"] == 2 * shape.parameters
     adapters = adapter_parameters(shape, config.model.targets, config.model.rank)
-    assert rollout.parts["held adapters"] == update.parts["held adapters"] == 4 * 4 * 4 * adapters, "weights twice, two moments, fp32"
+    assert rollout.parts["held adapters"] == update.parts["held adapters"] == 4 * 4 * 4 * adapters, (
+        "weights twice, two moments, fp32"
+    )
     assert 0 < update.parts["activations"] < rollout.parts["cache"], "passes of 1,024 tokens hold less than the cache"
 
 

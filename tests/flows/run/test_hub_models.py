@@ -88,9 +88,10 @@ class Answer(BaseHTTPRequestHandler):
             name = path.rpartition("/")[2]
             self._send(hub.files[name], commit, hub.digest(name))
         else:
-            gated = "/gated" in path
+            gated, revision = "/gated" in path, "/acme/changed/" in path
             self.send_response(403 if gated else 404)
-            self.send_header("X-Error-Code", "GatedRepo" if gated else "RepoNotFound")
+            code = "GatedRepo" if gated else "RevisionNotFound" if revision else "RepoNotFound"
+            self.send_header("X-Error-Code", code)
             self.send_header("Content-Length", "0")
             self.end_headers()
 
@@ -157,6 +158,9 @@ def test_a_model_that_the_hub_does_not_know_and_a_hub_that_does_not_answer(hub: 
     (gated,) = opened(hub, tmp_path, [], name="acme/gated")
     assert gated[0] == "ModelMissing"
     assert gated[1].endswith("the model is gated; accept its terms on that page, then set HF_TOKEN to your token")
+    (moved,) = opened(hub, tmp_path, ["model.revision=v9"], name="acme/changed")
+    assert moved[0] == "ModelMissing"
+    assert moved[1].endswith("no such commit, branch or tag; check model.revision, or leave it empty for the newest")
     (silent,) = opened(hub, tmp_path, [], offline="1")
     hub.shutdown()
     hub.server_close()
@@ -213,3 +217,10 @@ def test_any_model_folder_makes_a_run_id_that_a_store_takes(name: str, tmp_path:
         (folder / file.name).symlink_to(file)
     subject = of_model(open_store(str(tmp_path / "store")), str(folder), [])
     assert RUN_ID.fullmatch(subject.run.run_id), subject.run.run_id
+
+
+@pytest.mark.parametrize("name", ["~/Qwen", "models/my model", "models/", "models/a--b", "Qwen/x.git"])
+def test_a_name_that_is_neither_a_folder_nor_one_of_the_hub(name: str, hub: Hub, tmp_path: Path) -> None:
+    (found,) = opened(hub, tmp_path, [], name=name)
+    assert found[0] == "ModelMissing"
+    assert f"{name} is neither a folder here nor a name on the hub" in found[1] or f"folder {name} does not exist" in found[1]
