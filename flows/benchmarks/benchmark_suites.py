@@ -77,6 +77,8 @@ def _check(arguments: Namespace) -> None:
         raise ConfigError("benchmark: --adapter takes an id with RUN, a PEFT folder with --model")
     if arguments.contamination and not arguments.run:
         raise ConfigError("benchmark: --contamination requires RUN, whose tasks and seed rows it compares")
+    if arguments.contamination and arguments.dry_run:
+        raise ConfigError("benchmark: --contamination generates nothing; leave out --dry-run")
     if arguments.contamination and arguments.problems:
         raise ConfigError("benchmark: --contamination compares all problems of a suite; leave out --problems")
     if arguments.against is not None:

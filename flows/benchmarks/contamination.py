@@ -113,17 +113,17 @@ def _both(run: Run, manifest: Manifest, touched: pa.Array) -> Iterator[tuple[Key
     """Yield every overall score of one benchmark, and the same without the problems that matched."""
     answers = run.read_table(manifest.output("answers.parquet"), "answers")
     whole = run.read_table(manifest.output("scores.parquet"), "scores").to_pylist()
-    who = {row["member_id"]: row for row in whole}
-    contestants = [Contestant(name, row["role"], row["adapter_id"], row["adapter_sha256"]) for name, row in who.items()]
+    who = {(row["member_id"], row["adapter_id"]): row for row in whole}
+    contestants = [Contestant(member, row["role"], adapter, row["adapter_sha256"]) for (member, adapter), row in who.items()]
     left = answers.filter(pc.invert(pc.is_in(answers["problem_id"], touched)))
     score = probe_scores if answers.num_rows and answers["suite"][0].as_py() in PROBE else suite_scores
     clean = score(left, contestants).to_pylist() if left.num_rows else []
-    by_key = {(row["member_id"], row["measure"]): row for row in clean if row["group"] == "all"}
+    by_key = {(row["member_id"], row["adapter_id"], row["measure"]): row for row in clean if row["group"] == "all"}
     where = manifest.output("answers.parquet").uri.split("/")[3]
     for row in whole:
         if row["group"] == "all":
             key = (where, row["member_id"], row["group"], row["measure"])
-            yield key, row, by_key.get((row["member_id"], row["measure"]))
+            yield key, row, by_key.get((row["member_id"], row["adapter_id"], row["measure"]))
 
 
 def _clean_table(rows: list[tuple[Key, dict[str, Any], dict[str, Any] | None]]) -> pa.Table:

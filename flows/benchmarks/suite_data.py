@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from flows.benchmarks import own_suites
@@ -69,7 +70,14 @@ def check_suites(names: Iterable[str]) -> None:
 
 
 def rows(file: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a JSON lines file (gzip or not), a JSON array, or a Parquet file. Raises ConfigError naming the line."""
+    """The rows of a JSON lines file (gzip or not) or a Parquet file. Raises ConfigError naming the file, or the line."""
+    try:
+        yield from _rows(file)
+    except (UnicodeDecodeError, EOFError, OSError, pa.ArrowException) as error:
+        raise ConfigError(f"{file.name}: cannot be read: {str(error).splitlines()[0][:120]}") from error
+
+
+def _rows(file: Path) -> Iterator[dict[str, Any]]:
     if file.suffix == ".parquet":
         yield from pq.read_table(file).to_pylist()
         return

@@ -27,6 +27,8 @@ from stages.core.lora.adapter_files import WEIGHTS_FILE, rank_of
 from stages.core.suites.problems import Problem
 from stages.core.suites.scores import Contestant
 
+LONGEST = 100  # letters of a folder's name
+
 Text = str | None
 MORE_THAN_LORA = ("use_dora", "alpha_pattern", "rank_pattern", "modules_to_save", "layers_to_transform")
 """What a PEFT folder may ask for that would change its scores if it were ignored."""
@@ -91,7 +93,9 @@ def _slug(name: str, length: int = 25) -> str:
 
 
 def _folder(text: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "-._" else "-" for letter in text).strip("-.")[:100]
+    """Return a text as the name of a folder. A long one ends with its digest in place of the rest."""
+    name = "".join(letter if letter.isalnum() or letter in "-._" else "-" for letter in text).strip("-.")
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 13]}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 def _peft(folder: Path) -> tuple[str, int, float, tuple[str, ...], tuple[Adapter, str]]:
@@ -132,7 +136,7 @@ def of_completions(store: Store, file: Path, problems: list[Problem]) -> Benchma
     given, count = [], dict.fromkeys(known, 0)
     for number, row in enumerate(rows(file), 1):
         name = row.get("problem_id", row.get("task_id"))
-        if name not in known:
+        if not isinstance(name, str) or name not in known:
             raise ConfigError(f"{file.name}, line {number}: no problem {str(name)[:80]!r} in the suite (with this --limit)")
         attempt = row.get("attempt", count[name])
         if not isinstance(attempt, int) or (name, attempt) in seen:

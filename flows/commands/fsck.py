@@ -17,8 +17,14 @@ def fsck(arguments: Namespace) -> int:
     from flows.audit.fsck import audit
     from flows.monitoring.status import size_text
     from flows.pages.commands import Commands
+    from flows.run.run import Run
+    from flows.storage import NotStored, open_store
 
-    found = audit(open_run(arguments.store, arguments.run))
+    try:  # not as other commands do: run.json itself may be lost or damaged
+        found = audit(Run(open_store(arguments.store), arguments.run))
+    except NotStored:
+        open_run(arguments.store, arguments.run)  # says which runs there are
+        raise
     named = Commands(called()).named  # a finding's command names the store
     for finding in found.findings:
         print(replace(finding, command=named(finding.command)))

@@ -17,6 +17,7 @@ import pyarrow as pa
 from flows.config import RunConfig, differences, dump, identity, with_defaults
 from flows.execution.recomputation import settled
 from flows.experiments.spec import Planned
+from flows.run.hub_models import as_begun
 from flows.run.manifest import Json, Manifest
 from flows.run.run import Run
 from flows.storage import Damaged, NotStored, Store
@@ -111,8 +112,9 @@ def _gather(run: Run, planned: Planned) -> ComparedRun:
     if description is None:
         return replace(nothing, missing=("not started.",))
     known = replace(nothing, description=description)
-    # the choice that `auto` stood for is the run's own: it depends on the machine where it began
-    found, wanted = identity(with_defaults(description["config"])), identity(dump(settled(planned.config, description)))
+    # what `auto` stood for is the run's own, as is the commit of a hub model: they depend on where and when it began
+    begun = settled(as_begun(planned.config, description), description)
+    found, wanted = identity(with_defaults(description["config"])), identity(dump(begun))
     unlike = [key for key in differences(found, wanted) if key != "generations"]
     if unlike:
         text = f"left out: the store contains a run of this name with a different configuration ({', '.join(unlike)})."

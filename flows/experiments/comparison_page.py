@@ -77,14 +77,14 @@ def write_comparison(described: Experiment, file: Path, runs: Sequence[Planned],
         differences(some, contrasts, budgets, primary, rule.alpha, rule.power)
         for some, budgets in ((wide, BUDGETS), (fine, (rule.budget,)))
     )
-    gained = gains([point for point in points if point["what"] == "score"], rule.alpha)
     named = arms_by_model(found)
+    scored = [{**point, "arm": named[one.planned.run_id]} for one in found if one.usable for point in one.points]
+    gained = gains([point for point in scored if point["what"] == "score"], rule.alpha)
     curves = [{**row, "arm": named[one.planned.run_id], "usable": one.usable} for one in found for row in one.curves]
     moved = changes([row for row in curves if row["usable"]], rule.alpha)
     arms = list(dict.fromkeys(named[one.planned.run_id] for one in found))
     leaks = leak_curves(described, found)
-    graded = [{**point, "arm": named[one.planned.run_id]} for one in found if one.usable for point in one.points]
-    graded = [point for point in graded if is_fine(point["group"]) and point["measure"] == rule.measure]
+    graded = [point for point in scored if is_fine(point["group"]) and point["measure"] == rule.measure]
     plates = _drawn(described, found, named, arms, compared, curves) | _leak_plates(described, leaks)
     plates |= {"depths": [difficulty_of_arms(graded, arms)]}
     text = _page(_Made(described, file, found, registered, late, arms, compared, gained, moved, plates, leaks))

@@ -26,9 +26,9 @@ class Curve:
 
 def leak_curves(described: Experiment, found: Sequence[ComparedRun]) -> list[Curve]:
     """Return a curve for each set of arms that differ in their leak only; none in an experiment without a leak."""
-    families: dict[str, list[ComparedRun]] = {}
+    families: dict[tuple[str, str], list[ComparedRun]] = {}
     for one in found:
-        families.setdefault(_without_leak(one.planned), []).append(one)
+        families.setdefault((_without_leak(one.planned), one.model), []).append(one)
     curves = []
     for runs in families.values():
         names = list(dict.fromkeys(one.planned.arm for one in runs))

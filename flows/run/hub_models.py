@@ -48,15 +48,30 @@ def pinned(config: RunConfig, known: Mapping[str, Any] | None = None, elsewhere:
     model's files suggest. Raises EngineUnavailable, and ConfigError, for a new run also where its model cannot be trained. Where
     the model is `elsewhere`, whoever has it checks it.
     """
+    here = local_folder(config.model.name)
+    if known is not None:
+        return as_begun(config, known)
     model = dict[str, Any]()
-    if local_folder(config.model.name) is None and not config.model.revision:
-        model["revision"] = _newest(config.model.name) if known is None else known["config"]["model"].get("revision", "")
-    if known is not None and config.model.style == "auto":
-        model["style"] = known["config"]["model"]["style"]
-    if known is None and (config.model.style == "auto" or not elsewhere):
+    if here is None and not config.model.revision:
+        model["revision"] = _newest(config.model.name)
+    if config.model.style == "auto" or not elsewhere:
         revision = model.get("revision", config.model.revision)
         found = read_folder(_described(config.model.name, revision), 1 if elsewhere else config.engine.window)
         model |= {"style": found.style} if config.model.style == "auto" else {}
+    return _with_model(config, model)
+
+
+def as_begun(config: RunConfig, known: Mapping[str, Any]) -> RunConfig:
+    """Return the configuration with the run's own commit and style where it leaves them open. Reads neither folder nor hub."""
+    begun, model = known["config"]["model"], dict[str, Any]()
+    if not config.model.revision and begun.get("revision"):
+        model["revision"] = begun["revision"]
+    if config.model.style == "auto":
+        model["style"] = begun["style"]
+    return _with_model(config, model)
+
+
+def _with_model(config: RunConfig, model: Mapping[str, Any]) -> RunConfig:
     values = dump(config)
     return parse(values | {"model": values["model"] | model}) if model else config
 

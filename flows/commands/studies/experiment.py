@@ -5,7 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 from flows.commands.arguments import Add, absolute, add_store
-from flows.config import RunConfig
+from flows.config import ConfigError, RunConfig
 
 
 def add(command: Add) -> None:
@@ -26,6 +26,9 @@ def experiment(arguments: Namespace) -> int:
     from flows.prefect_ops.command_server import command_server
     from flows.storage import open_store
 
+    out = "" if arguments.out is None else str(arguments.out.absolute())
+    if out and (arguments.out.suffix != ".html" or arguments.out.is_dir()):
+        raise ConfigError(f"--out {arguments.out}: name a file that ends in .html; the tables go into the folder of that name")
     described = read(arguments.file)
     runs, store = planned(described), absolute(arguments.store)
     if arguments.dry_run:
@@ -38,7 +41,6 @@ def experiment(arguments: Namespace) -> int:
         from flows.experiments.flow import experiment as conduct
 
         server_answers()
-        out = str(arguments.out.absolute()) if arguments.out else ""
         written = conduct(str(arguments.file.absolute()), store, out, arguments.only_compare)
     print(f"primary    {written['primary']}\ncomparison {written['page']}\ntables     {Path(written['page']).with_suffix('')}")
     return 0

@@ -49,7 +49,8 @@ def _scores(
     rows = []
     listed = scored_rows(answers)
     for who in contestants:
-        own = [row for row in listed if row["member_id"] == who.member_id]
+        adapter = who.adapter_id or "base"  # of a member, several adapters may be scored
+        own = [row for row in listed if (row["member_id"], row["adapter_id"]) == (who.member_id, adapter)]
         for group, chosen in slices(own):
             for measure, found, attempts in _measures(chosen, sampled):
                 rows.append(_score_row(answers["suite"][0].as_py(), who, group, measure, found, attempts))

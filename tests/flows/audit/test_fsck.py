@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from flows import cli
 from flows.audit.fsck import audit, fsck
 from flows.audit.invariants import GenerationInputs, problems
 from flows.run.fork import fork
@@ -122,6 +123,19 @@ def test_what_is_missing_is_found(run: Run) -> None:
     }
     run.store.delete("smoke/run.json")
     assert "no such artifact" in found(run)["run.json"]
+
+
+@pytest.mark.parametrize("damage", ["lost", "damaged"])
+def test_the_command_checks_a_run_without_its_description(
+    damage: str, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = path(tmp_path, "run.json")
+    _ = file.unlink() if damage == "lost" else file.write_text("{")
+    assert cli.main(["fsck", "smoke", "--store", str(file.parent.parent)]) == 1
+    told = capsys.readouterr().out
+    assert "run.json" in told and " artifacts (" in told and "match the digests in " in told
+    assert cli.main(["fsck", "smokes", "--store", str(file.parent.parent)]) == 2
+    assert "no run smokes in " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("uri", ["run.json", "start/start.json", "generation=0000/evolve.json", "generation=0001/solve.json"])

@@ -242,3 +242,11 @@ def test_scores_of_chosen_problems_are_never_taken_for_the_suite_s(tmp_path: Pat
     assert scored_states(RunTables(run)) == before
     assert made not in run.history.benchmarks() and made in run.history.chosen_benchmarks()
     assert list(fsck(run)) == []
+
+
+def test_two_adapters_of_a_member_have_scores_of_their_own() -> None:
+    right = [row | {"adapter_id": "s0-g0002", "status": "correct", "correct": True} for row in answers()]
+    both = [MEMBER, Contestant("s0", "student", "s0-g0002", "1" * 64)]
+    scores = probe_scores(tables.table([*answers(), *right], tables.ANSWERS), both).to_pylist()
+    found = {row["adapter_id"]: row["score"] for row in scores if (row["group"], row["measure"]) == ("all", "pass@1 greedy")}
+    assert found == {"s0-g0001": 1 / 4, "s0-g0002": 1.0}

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from flows.benchmarks.targets import _peft
+from flows.benchmarks.targets import LONGEST, _folder, _peft, of_completions
 from flows.config import ConfigError
+from flows.storage import open_store
 
 PREFIX = "base_model.model.model.layers.0.self_attn.q_proj"
 
@@ -48,3 +49,21 @@ def test_the_scale_is_that_of_peft(tmp_path: Path) -> None:
 def test_what_would_be_ignored_is_refused(name: str, value: object, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=rf"not a PEFT folder .*: {name} is not supported, only plain LoRA"):
         _peft(folder(tmp_path, **{name: value}))
+
+
+def test_a_long_name_of_a_folder_ends_with_a_digest_of_all_of_it() -> None:
+    base = "Qwen2.5-Coder-0.5B-Instruct-" + "-".join(f"laptop-s{number}-g0059.c0ffee" for number in range(5))
+    names = {_folder(base), _folder(base + "x"), _folder(base[:-1])}
+    assert len(names) == 3 and all(len(name) == LONGEST for name in names)
+    assert _folder("smoke s0/g1") == "smoke-s0-g1"
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [("a.jsonl", b"\xff\xfe"), ("a.jsonl.gz", b"no gzip"), ("a.parquet", b"none"), ("b.jsonl", b'{"problem_id": ["x"]}')],
+)
+def test_a_file_of_completions_that_cannot_be_read_is_named(name: str, data: bytes, tmp_path: Path) -> None:
+    file = tmp_path / name
+    file.write_bytes(data)
+    with pytest.raises(ConfigError, match=rf"^{name}"):
+        of_completions(open_store(str(tmp_path / "runs")), file, [])

@@ -1,11 +1,13 @@
 """Runs of an experiment are compared only on the same problems, each from its own start."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from flows.config import ConfigError
+from flows import cli
+from flows.config import ConfigError, apply, dump
 from flows.experiments.spec import planned, read
 from tests.flows.experiments.test_experiments import FILE, compared, write
 
@@ -134,3 +136,39 @@ def test_arms_without_a_common_seed_cannot_be_the_primary_pair(tmp_path: Path) -
     file.write_text(FILE.replace('config = "chaos"\n', 'config = "chaos"\nseeds = []\n', 1))
     with pytest.raises(ConfigError, match="seeds"):
         planned(read(file))
+
+
+def test_the_commit_and_the_style_that_a_run_chose_are_its_own(tmp_path: Path) -> None:
+    file = experiment_file(tmp_path)
+    file.write_text(
+        FILE.replace("[settings.benchmark]\n", '[settings.model]\nname = "acme/none"\nstyle = "auto"\n\n[settings.benchmark]\n')
+    )
+    store = str(tmp_path / "runs")
+    for one in planned(read(file)):
+        write(store, replace(one, config=apply(dump(one.config), ["model.revision=c0ffee", "model.style=document"])), gain=0.1)
+    text, folder = compared(file, store)
+    assert "left out: " not in text
+    rows = pq.read_table(folder / "differences.parquet").to_pylist()
+    assert {tuple(row["seeds"]) for row in rows if row["what"] == "score"} == {(0, 1)}
+
+
+def test_gains_are_not_averaged_over_base_models(tmp_path: Path) -> None:
+    file = experiment_file(tmp_path)
+    store = str(tmp_path / "runs")
+    for one in planned(read(file)):
+        write(store, one, gain=0.1 if one.seed else 0.3, model="n" if one.seed and one.arm == "many" else "m")
+    _, folder = compared(file, store)
+    rows = pq.read_table(folder / "gains.parquet").to_pylist()
+    found = {(row["arm"], tuple(row["seeds"])) for row in rows if row["arm"].startswith("many") and row["over"] == "mean"}
+    assert {seeds for _, seeds in found} == {(0,), (1,)} and len({arm for arm, _ in found}) == 2
+
+
+@pytest.mark.parametrize("out", ["page", "page.htm", "folder.html"])
+def test_a_page_that_could_not_be_written_is_refused_before_the_runs(
+    out: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "folder.html").mkdir()
+    arguments = ["experiment", str(experiment_file(tmp_path)), "--out", str(tmp_path / out), "--store", str(tmp_path / "runs")]
+    assert cli.main(arguments) == 2
+    assert "name a file that ends in .html" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
