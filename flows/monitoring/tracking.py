@@ -8,6 +8,8 @@ Names: a metric, then its subject, as in `solve.rate`, `solve.rate/deduction`, `
 each member, `seconds/{stage}`, and the count of `alarms`.
 """
 
+import hashlib
+import json
 import math
 import time
 from collections import Counter
@@ -27,7 +29,7 @@ POLL_SECONDS = 10.0
 
 
 class Sink(Protocol):
-    """A destination of numbers. Created with the target, the run's id and its configuration.
+    """A destination of numbers. Created with the target, the run's id, its configuration and a digest of run.json.
 
     Each method raises StoreUnavailable if the destination does not answer.
     """
@@ -45,7 +47,7 @@ class Sink(Protocol):
         ...
 
 
-SINKS: dict[str, Callable[[str, str, Json], Sink]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
+SINKS: dict[str, Callable[[str, str, Json, str], Sink]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
 
 
 def track(run: Run, to: str, follow: bool = False, told: Callable[[str], None] = print) -> int:
@@ -58,7 +60,8 @@ def track(run: Run, to: str, follow: bool = False, told: Callable[[str], None] =
     if description is None:
         raise NotStored(f"no run {run.run_id} in {run.store.url}")
     config = dict(description["config"])
-    sink, sent = opened(to, run.run_id, config), 0
+    begun = hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:16]
+    sink, sent = opened(to, run.run_id, config, begun), 0
     try:
         watch = RunTables(run)
         while True:
@@ -77,14 +80,14 @@ def track(run: Run, to: str, follow: bool = False, told: Callable[[str], None] =
         sink.close()
 
 
-def opened(to: str, run_id: str, config: Json) -> Sink:
-    """Open the destination that `to` names. Raises ConfigError, StoreUnavailable."""
+def opened(to: str, run_id: str, config: Json, begun: str) -> Sink:
+    """Open the destination that `to` names; `begun` is a digest of run.json. Raises ConfigError, StoreUnavailable."""
     kind, _, target = to.partition(":")
     if kind not in SINKS or not target:
         raise ConfigError(
             f"--to {without_secrets(to)[:80]!r}: give one of {', '.join(f'{name}:WHERE' for name in sorted(SINKS))}"
         )
-    return SINKS[kind](target, run_id, config)
+    return SINKS[kind](target, run_id, config, begun)
 
 
 def whole(watch: RunTables) -> list[int]:

@@ -18,6 +18,7 @@ from flows.run.manifest import Json
 from flows.storage import StoreRefused, StoreUnavailable
 
 LAST = "populora.generation"
+BEGUN = "populora.begun"
 PROJECT = "populora"
 
 
@@ -38,31 +39,40 @@ def flat(config: Mapping[str, Any], before: str = "") -> dict[str, str]:
 
 
 class _Marker:
-    """Marker of the last generation that a folder received."""
+    """Marker of the last generation that a folder received, and of which run: one of that name may have been started again."""
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / ".populora.json"
+    def __init__(self, folder: Path, begun: str) -> None:
+        self._path, self._begun = folder / ".populora.json", begun
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreRefused(f"{folder}: {error.strerror}") from error
 
     def read(self) -> int:
-        return int(json.loads(self._path.read_text())["generation"]) if self._path.is_file() else -1
+        if not self._path.is_file():
+            return -1
+        held = json.loads(self._path.read_text())
+        _check_same(held.get("begun", self._begun), self._begun, str(self._path.parent))
+        return int(held["generation"])
 
     def write(self, generation: int) -> None:
         new = self._path.with_suffix(".new")
-        new.write_text(json.dumps({"generation": generation}))
+        new.write_text(json.dumps({"generation": generation, "begun": self._begun}))
         new.replace(self._path)
+
+
+def _check_same(held: str, begun: str, where: str) -> None:
+    if held != begun:
+        raise ConfigError(f"{where} holds the numbers of another run of this name; remove them, or give another destination")
 
 
 class TensorBoard:
     """Event files in a folder, with a sub-folder for each run."""
 
-    def __init__(self, target: str, run_id: str, config: Json) -> None:
+    def __init__(self, target: str, run_id: str, config: Json, begun: str) -> None:
         library = needed("tensorboard.summary", "tensorboard")
         folder = Path(target) / run_id
-        self._marker = _Marker(folder)
+        self._marker = _Marker(folder, begun)
         self._writer = library.Writer(str(folder))
 
     def last(self) -> int:
@@ -84,7 +94,7 @@ class TensorBoard:
 class MLflow:
     """A run of the experiment `populora` at a tracking URI: a server, `sqlite:///file.db`, or a folder."""
 
-    def __init__(self, target: str, run_id: str, config: Json) -> None:
+    def __init__(self, target: str, run_id: str, config: Json, begun: str) -> None:
         mlflow = needed("mlflow", "mlflow")
         self._entities, self._faults = mlflow.entities, needed("mlflow.exceptions", "mlflow").MlflowException
         self._target = target
@@ -95,8 +105,10 @@ class MLflow:
             runs = self._client.search_runs([experiment], f"tags.`populora.run` = '{run_id}'", max_results=1)
             if runs:
                 self._id = runs[0].info.run_id
+                _check_same(runs[0].data.tags.get(BEGUN, begun), begun, f"MLflow at {without_secrets(target)}")
             else:
-                self._id = self._client.create_run(experiment, tags={"populora.run": run_id}, run_name=run_id).info.run_id
+                tags = {"populora.run": run_id, BEGUN: begun}
+                self._id = self._client.create_run(experiment, tags=tags, run_name=run_id).info.run_id
                 settings = [self._entities.Param(key, value[:6000]) for key, value in sorted(flat(config).items())]
                 for place in range(0, len(settings), 100):
                     self._client.log_batch(self._id, params=settings[place : place + 100])
@@ -133,10 +145,10 @@ class MLflow:
 class WandB:
     """A run of the project `populora` (or WANDB_PROJECT) with its files in a folder. Offline unless WANDB_API_KEY is set."""
 
-    def __init__(self, target: str, run_id: str, config: Json) -> None:
+    def __init__(self, target: str, run_id: str, config: Json, begun: str) -> None:
         library = needed("wandb", "wandb")
         folder = Path(target) / run_id
-        self._marker = _Marker(folder)
+        self._marker = _Marker(folder, begun)
         mode = os.environ.get("WANDB_MODE") or ("online" if os.environ.get("WANDB_API_KEY") else "offline")
         project = os.environ.get("WANDB_PROJECT") or PROJECT
         quiet = library.Settings(silent=True, console="off", disable_git=True, save_code=False, x_disable_stats=True)

@@ -11,6 +11,7 @@ from flows.cli import main
 from flows.config import ConfigError
 from flows.monitoring.run_tables import RunTables
 from flows.monitoring.tracking import SINKS, opened, track, values
+from flows.monitoring.tracking_sinks import _Marker
 from flows.run.run import Run
 from flows.storage import NotStored, StoreUnavailable
 from flows.store.file_store import FileStore
@@ -79,6 +80,16 @@ def test_tensorboard_holds_the_numbers_once(run, tmp_path):
             assert [one.tensor_proto.float_val[0] for one in found] == [pytest.approx(numbers[name], rel=1e-6)]
 
 
+def test_the_numbers_of_another_run_of_that_name_are_not_continued(tmp_path):
+    first = _Marker(tmp_path / "run", "c0de")
+    first.write(7)
+    assert _Marker(tmp_path / "run", "c0de").read() == 7
+    with pytest.raises(ConfigError, match="holds the numbers of another run of this name; remove them, or give another"):
+        _Marker(tmp_path / "run", "beef").read()
+    (tmp_path / "run" / ".populora.json").write_text('{"generation": 3}')  # of an earlier version
+    assert _Marker(tmp_path / "run", "beef").read() == 3
+
+
 @pytest.mark.slow  # making the tables of its database takes many seconds
 def test_mlflow_holds_the_numbers_once_and_the_settings(run, tmp_path):
     mlflow = pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
@@ -127,7 +138,7 @@ class Counting:
 
     asked = 0
 
-    def __init__(self, target, run_id, config):
+    def __init__(self, target, run_id, config, begun):
         self._last = -1
 
     def last(self):
@@ -182,7 +193,7 @@ def test_an_mlflow_server_that_stops_answering_is_one_line_without_the_password(
         address = f"127.0.0.1:{server.server_address[1]}"
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        sink = opened(f"mlflow:http://user:s%20cret@{address}/?key=hidden", "run", {})
+        sink = opened(f"mlflow:http://user:s%20cret@{address}/?key=hidden", "run", {}, "")
         server.shutdown()
         thread.join()
     for call in (sink.last, sink.close, lambda: sink.write(0, 0.0, {"solve.rate": 0.5})):
@@ -192,7 +203,7 @@ def test_an_mlflow_server_that_stops_answering_is_one_line_without_the_password(
         assert said.startswith(f"MLflow at http://{address}/: ") and raised.value.__cause__ is None
         assert not any(secret in said for secret in ("user:", "s%20cret", "s cret", "key=hidden")), said
     with pytest.raises(StoreUnavailable) as raised:
-        opened("mlflow:nosuch://user:secret@host/db", "run", {})
+        opened("mlflow:nosuch://user:secret@host/db", "run", {}, "")
     assert "unsupported URI 'nosuch://***@host/db'" in str(raised.value)
 
 
