@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import asdict, replace
 from importlib.metadata import version
@@ -42,7 +42,7 @@ from flows.run.resume import check_base, first_generation
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
 from flows.stages import STAGE_NAMES
-from flows.storage import open_store
+from flows.storage import Damaged, open_store
 from stages.analysis.summary import generation_line
 
 PACKAGES = ("prefect", "docker", "torch", "transformers", "peft", "boto3", "pyarrow", "numpy", "safetensors", "pydantic")
@@ -322,12 +322,20 @@ def check_resumable(run: Run, config: RunConfig) -> None:
             f"run {run.run_id} {has}, which generations={config.generations} would lower; generations can only be raised"
         )
     check_sources(config, description["versions"], run.run_id)
-    check_base(run, config.model.name, Backend(config).model_digest(), "choose another --run-id")
+    with suppress(Damaged):  # a resume removes what fsck has marked, and stops at what it has not
+        check_base(run, config.model.name, Backend(config).model_digest(), "choose another --run-id")
 
 
 def _done(run: Run) -> int:
     """Return how many generations are complete: more than run.json says, if `generations` was raised."""
-    return next((number + 1 for number in reversed(run.history.generations()) if run.manifest("evolve", number)), 0)
+    return next((number + 1 for number in reversed(run.history.generations()) if _has_ended(run, number)), 0)
+
+
+def _has_ended(run: Run, generation: int) -> bool:
+    try:
+        return run.manifest("evolve", generation) is not None
+    except Damaged:
+        return True
 
 
 def versions(config: RunConfig, known: Mapping[str, Any] | None = None) -> dict[str, object]:

@@ -155,6 +155,8 @@ def _check_shared(before: dict[str, Any], after: dict[str, Any], at: Point) -> N
     """Raise ConfigError for a setting with another value that the shared artifacts depend on."""
     inside = _fixed_inside(at, bool(before["strategy"]["population"] or after["strategy"]["population"]))
     for key in differences(before, after):
+        if key == "engine.temperature" and before["learning"]["off_policy_steps"] and at.whole >= 0:
+            raise ConfigError(f"{key}: off-policy, a fork's first update trains on shared samples; start a new run instead")
         if key.startswith(FIXED):
             raise ConfigError(f"{key}: a fork shares artifacts that were made with the old value; start a new run instead")
         for names, stage in inside.items():
@@ -268,11 +270,12 @@ def fixed_id(run_id: str) -> str:
 
 
 def _up_to(parent: Run, at: Point) -> list[Manifest]:
-    """Return the manifests to share in chain order, the parts of each generation after its stages."""
+    """Return the manifests to share in chain order, parts before their stage: a fork that has the stage has its parts, too."""
     last = at.generation
     numbers: list[int | None] = [None, *(number for number in parent.history.generations() if number <= last)]
     found = [manifest for number in numbers for manifest in parent.history.of_generation(number, parts=True)]
-    return [manifest for manifest in found if place_of(manifest.generation, manifest.whole_stage) < at.place]
+    shared = [manifest for manifest in found if place_of(manifest.generation, manifest.whole_stage) < at.place]
+    return sorted(shared, key=lambda one: (place_of(one.generation, one.whole_stage), one.stage == one.whole_stage))
 
 
 def _shared(parent: Run, at: Point) -> list[Manifest]:

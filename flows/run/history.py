@@ -230,8 +230,12 @@ class History:
         return bool(self._stages(manifest.generation, STAGE_NAMES[STAGE_NAMES.index(stage) + (0 if part else 1) :]))
 
     def reading(self, uri: str) -> Iterator[Ref]:
-        """Yield the references by which stages and parts of this run read its own artifact `uri`."""
-        for generation in (None, *self.generations()):
+        """Yield the references by which stages and parts of this run read its own artifact `uri`.
+
+        Nothing older than the artifact's own generation can have read it.
+        """
+        own = _own_generation(uri)
+        for generation in (None, *self.generations()) if own is None else [n for n in self.generations() if n >= own]:
             for manifest in self.of_generation(generation, parts=True):
                 yield from (ref for ref in manifest.inputs if ref.uri == uri and not ref.origin)
 
@@ -312,11 +316,11 @@ class History:
         if top == "adapters":  # t0-g0007 is of generation 7, and t0-start most likely of the start: no need to search the run
             made = name.partition("/")[0].rpartition("-")[2]
             if (number := _number(made)) is not None:
-                generation = number
-                if likeliest := self.manifest(manifest_uri("update", generation)):
+                if likeliest := self.manifest(manifest_uri("update", number)):
                     yield likeliest
-                yield from self.of_generation(generation, parts=True)
-            elif made == "start":
+                yield from self.of_generation(number, parts=True)
+                return
+            if made == "start":
                 yield from self.of_generation(None)
         if top == "gradients":
             if (number := _number(name.partition("/")[0])) is not None:
@@ -326,6 +330,14 @@ class History:
             for generation in reversed(self.generations()):
                 yield from self.of_generation(generation, parts=True)
         yield from self.of_generation(None)
+
+
+def _own_generation(uri: str) -> int | None:
+    """Return the generation that made `generation=0007/…`, `adapters/t0-g0007/…` or `gradients/g0007/…`; None for any other."""
+    top, _, name = uri.partition("/")
+    if top in ("adapters", "gradients"):
+        return _number(name.partition("/")[0].rpartition("-")[2])
+    return generation_of(top)
 
 
 def _number(name: str) -> int | None:

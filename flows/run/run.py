@@ -324,7 +324,7 @@ class Run:
             theirs = self._committed(ref, seen)
             if theirs is not None:
                 return replace(theirs, stamp=stamp)
-            if not self._still(place, found):
+            if self.store.stamp(place) != stamp:  # others have replaced it
                 return None
             self.store.delete(place)
         theirs = self._committed(ref, seen)
@@ -333,13 +333,6 @@ class Run:
         # On a store without locks what we removed may have been committed meanwhile: put it back.
         restored = self.store.create(place, found)
         return replace(theirs, stamp=restored) if restored else None
-
-    def _still(self, place: str, found: bytes) -> bool:
-        """Return whether the stored bytes are the same as a moment ago."""
-        try:
-            return self.store.read(place) == found
-        except NotStored:
-            return False
 
     def _committed(self, ref: Ref, seen: str) -> Ref | None:
         """Return the reference that a manifest holds for bytes of digest `seen` at this place; None if they may be replaced."""
